@@ -1,4 +1,4 @@
-//! Everything a change must pass, in one table.
+//! Runs all checks that a change must pass, and shows them in one table.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -14,23 +14,24 @@ use crate::{dependencies, executable, fuzz, matrix, setup, spec, suite, vm};
 /// How much is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// What every change passes.
+    /// The checks that every change must pass.
     EveryChange,
-    /// Soaks, large counts, the executables as they ship, and fuzzing too.
+    /// Adds soaks, large counts, the executables as they ship, and fuzzing.
     Full,
 }
 
-/// What a step counted. A check that is no test counts as one.
+/// What a step counted. A check that is not a test counts as one.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
     pub(crate) skips: Vec<Skip>,
-    /// Each test's name within its crate, and whether its runner says it passed; a skip does.
+    /// Each test's name within its crate, and whether its runner reports it as passed; a skip
+    /// counts as passed.
     pub(crate) tests: Vec<(String, bool)>,
-    /// What real runtimes said.
+    /// What real runtimes printed.
     pub(crate) runtimes: Vec<Words>,
-    /// What the tests of torture tried.
+    /// What the fault injection tests tried.
     pub(crate) tortures: Vec<Tried>,
     pub(crate) note: String,
 }
@@ -50,13 +51,14 @@ struct Line {
 
 type Work = fn(Extent) -> Result<Report, String>;
 
-/// A step's name, and what it does.
+/// A step's name and its function.
 type Step = (&'static str, Work);
 
-/// The stages in order, each with lanes that run side by side, each with its steps in order.
+/// The stages in order. The lanes of a stage run side by side; the steps of a lane run in order.
 ///
-/// The tests wait for half of their time and bear it when they are slow; the virtual machine uses one and a half processors,
-/// and goes first ([`vm`]). What compiles takes the rest, niced, once both have begun ([`begun`]).
+/// The tests wait for half of their time and tolerate being slow. The virtual machine uses one and
+/// a half processors, and goes first ([`vm`]). Compiling steps take the rest, niced, once both have
+/// begun ([`begun`]).
 const STAGES: [&[&[Step]]; 2] = [
     &[&[
         ("setup", |_| setup::install().map(Report::check)),
@@ -80,10 +82,10 @@ const STAGES: [&[&[Step]]; 2] = [
     ],
 ];
 
-/// Runs every step, whatever the others did, and sums up.
+/// Runs every step, even if others failed, and sums up.
 ///
 /// # Errors
-/// When something failed; all has been said then.
+/// When something failed; by then all of it has been printed.
 pub(crate) fn run(extent: Extent) -> Result<(), String> {
     let started = Instant::now();
     if extent == Extent::Full {
@@ -121,13 +123,13 @@ fn side_by_side(lanes: &[&[Step]], extent: Extent) -> Vec<Line> {
     })
 }
 
-/// The steps that need cargo's lock for a moment, before what compiles takes it for minutes.
+/// The steps that need cargo's lock for a moment, before compiling steps take it for minutes.
 const TESTING: [&str; 2] = ["tests", "vm"];
 
 /// Which of [`TESTING`] have begun or ended.
 static BEGUN: (Mutex<BTreeSet<&str>>, Condvar) = (Mutex::new(BTreeSet::new()), Condvar::new());
 
-/// Says that a step needs cargo no longer: its tests run.
+/// Declares that a step no longer needs cargo: its tests run.
 pub(crate) fn begun(step: &'static str) {
     BEGUN.0.lock().unwrap_or_else(PoisonError::into_inner).insert(step);
     BEGUN.1.notify_all();
@@ -153,9 +155,9 @@ fn step(name: &'static str, work: impl FnOnce() -> Result<Report, String>) -> Li
     Line { name, took, report }
 }
 
-/// Skips on this machine, less those of tests that the virtual machine ran.
+/// Returns the skips on this machine, without those of tests that the virtual machine ran.
 ///
-/// A test that skips in the virtual machine too is in its step's list.
+/// A test that the virtual machine skips too is in its step's list.
 fn not_run_anywhere(lines: &[Line]) -> Vec<Skip> {
     let in_vm = lines.iter().find(|line| line.name == "vm").map(|line| &line.report);
     let vm_ran = in_vm.is_some_and(|report| report.passed + report.failed > 0);
@@ -166,7 +168,7 @@ fn not_run_anywhere(lines: &[Line]) -> Vec<Skip> {
     everywhere.cloned().collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Lists what was skipped and fails if some of it is not accepted.
+/// Lists what was skipped and fails if a skip is not accepted.
 fn judge(skipped: &[Skip]) -> Result<Report, String> {
     let disallowed = skips::disallowed(skipped)?;
     for skip in skipped {
@@ -180,20 +182,20 @@ fn judge(skipped: &[Skip]) -> Result<Report, String> {
     }
 }
 
-/// Shows which plugin was seen to do what, and fails if something was not.
+/// Shows which verbs each plugin was seen to do, and fails if one is missing.
 fn plugins(lines: &[Line]) -> Result<Report, String> {
     let report = |name| lines.iter().find(|line| line.name == name).map(|line| &line.report);
     matrix::check(&matrix::merge(report("tests"), report("vm"))).map(Report::check)
 }
 
-/// Shows what real runtimes said, and fails if one was not heard.
+/// Shows what real runtimes printed, and fails if one is missing.
 fn heard(lines: &[Line], extent: Extent) -> Result<Report, String> {
     let tests = lines.iter().find(|line| line.name == "tests");
     let said = tests.map_or(&[][..], |line| &line.report.runtimes);
     runtimes::check(said, extent).map(Report::check)
 }
 
-/// Shows what was tried, and fails if it was too little or left something.
+/// Shows what was tried, and fails if it was too little or something was left behind.
 fn tortured(lines: &[Line], extent: Extent) -> Result<Report, String> {
     let tests = lines.iter().find(|line| line.name == "tests");
     let tried = tests.map_or(&[][..], |line| &line.report.tortures);
@@ -232,11 +234,12 @@ fn cargo(line: &str, log: &str) -> Result<Report, String> {
     Ok(Report::check(String::new()))
 }
 
-/// How long clippy or rustdoc may take. Niced, they may get nothing until the tests beside them have ended.
+/// How long clippy or rustdoc may take. Since they are niced, they may get no processor until the
+/// tests beside them have ended.
 const LINT_DEADLINE: Duration = Duration::from_secs(2700);
 
-/// For the tests' target: what runs while cargo builds (build scripts, procedural macros) is there from their build.
-/// Niced, since tests run beside it.
+/// For the tests' target, so that what runs while cargo builds (build scripts, procedural macros)
+/// already exists from their build. Niced, since tests run beside it.
 pub(crate) fn clippy() -> Result<Report, String> {
     let line = "nice -n 5 cargo clippy --workspace --all-targets --locked -- --deny warnings";
     let program = Linked::prepare()?.program(line);
@@ -244,7 +247,7 @@ pub(crate) fn clippy() -> Result<Report, String> {
     Ok(Report::check(String::new()))
 }
 
-/// Of what clippy has checked: the same target and flags.
+/// For what clippy has checked: the same target and flags.
 fn docs() -> Result<Report, String> {
     let line = "nice -n 5 cargo doc --workspace --no-deps --document-private-items --locked";
     let program = Linked::prepare()?.program(line).deadline(LINT_DEADLINE);

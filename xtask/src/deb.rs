@@ -1,11 +1,12 @@
-//! Debian packages that are unpacked, not installed.
+//! Unpacks Debian packages without installing them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::run::{Program, quiet};
 
-/// Downloads the package, with apt-get's options, and unpacks it as `into`, which appears when it is complete.
+/// Downloads the package, with apt-get's options, and unpacks it as `into`, which appears when it
+/// is complete.
 pub(crate) fn unpack(package: &str, options: &[String], into: &Path) -> Result<(), String> {
     let new = empty(into.with_extension("new"))?;
     let download = empty(into.with_extension("download"))?;
@@ -23,8 +24,9 @@ pub(crate) fn unpack(package: &str, options: &[String], into: &Path) -> Result<(
     complete(&new, into)
 }
 
-/// Downloads the packages and what they depend on, as on a system that has nothing, and unpacks all of them as `into`,
-/// which appears when `finish` has seen it. No package's own scripts are run.
+/// Downloads the packages and their dependencies, as on a system without any package, and unpacks
+/// all of them as `into`, which appears once `finish` has processed it. None of the packages' own
+/// scripts is run.
 pub(crate) fn unpack_with_dependencies(
     packages: &[&str],
     options: &[String],
@@ -34,7 +36,7 @@ pub(crate) fn unpack_with_dependencies(
     let new = empty(into.with_extension("new"))?;
     let download = empty(into.with_extension("download"))?;
     empty(download.join("partial"))?;
-    // Where dpkg would say what is installed, and have its locks.
+    // The folder where dpkg records what is installed and takes its locks.
     let dpkg = empty(into.with_extension("dpkg"))?;
     let nothing = dpkg.join("status");
     fs::write(&nothing, "").map_err(|error| format!("write {}: {error}", nothing.display()))?;
@@ -66,7 +68,7 @@ fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Makes an empty directory of this path.
+/// Creates an empty directory at this path.
 fn empty(path: PathBuf) -> Result<PathBuf, String> {
     let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).map_err(|error| format!("create {}: {error}", path.display()))?;
@@ -82,7 +84,7 @@ fn packages_in(dir: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-/// The log of the last package stays: that of the one that failed.
+/// The log of the last package stays: the one that failed.
 fn extract(file: &Path, into: &Path) -> Result<(), String> {
     Program::new("dpkg-deb -x")
         .arg(file.display().to_string())

@@ -1,4 +1,4 @@
-//! The README's first command: a container reaches the outside, and you see it.
+//! The README's first command: it shows a container that reaches the outside.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use crate::executable;
 /// Builds the executable and runs its probe in a fresh namespace on the default network.
 ///
 /// # Errors
-/// When the build fails or the container cannot be connected; what went wrong has been shown.
+/// When the build fails or the container cannot be connected; the error has been printed.
 pub(crate) fn run() -> Result<(), String> {
     println!("building target/dist/netwright, a minute or two the first time …");
     let netwright = executable::NETWRIGHT.build()?;

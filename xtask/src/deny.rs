@@ -1,7 +1,8 @@
-//! Where dependencies come from, and what `cargo-deny` says of them where it is installed.
+//! Checks where dependencies come from, and runs `cargo-deny` where it is installed.
 //!
-//! `deny.toml` holds the same rules as [`dependencies`](crate::dependencies): a test compares them. Advisories take RustSec's
-//! database, which `cargo deny fetch` brings; where it is, it is looked at, and where it is not, that is said.
+//! `deny.toml` contains the same rules as [`dependencies`](crate::dependencies): a test compares
+//! them. Advisories need RustSec's database, which `cargo deny fetch` downloads; if it is missing,
+//! the check reports that it did not look at them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,16 +10,17 @@ use std::time::Duration;
 
 use crate::run::{Program, exists, quiet, root};
 
-/// The only place that dependencies come from.
+/// The only permitted source of dependencies.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 /// Our lock files: the workspace's, and the fuzz targets'.
 const LOCKS: [&str; 2] = ["Cargo.lock", "fuzz/libfuzzer/Cargo.lock"];
 
-/// It reads manifests, and a database.
+/// It reads manifests and a database.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Checks sources and checksums, and runs `cargo-deny` if it is here; says what was looked at.
+/// Checks sources and checksums, and runs `cargo-deny` if it is installed; returns what was
+/// checked.
 pub(crate) fn check() -> Result<String, String> {
     let mut problems = Vec::new();
     for lock in LOCKS {
@@ -45,7 +47,7 @@ fn deny(what: &str) -> Result<(), String> {
     run.map(drop).map_err(|failed| format!("{}\n{}", failed.message, failed.lines.join("\n")))
 }
 
-/// Whether `cargo deny fetch` or `cargo audit` has been here: a folder with a database.
+/// Whether `cargo deny fetch` or `cargo audit` has run here: a folder with a database.
 fn has_advisories() -> bool {
     let home = std::env::var_os("CARGO_HOME")
         .map(PathBuf::from)
@@ -54,7 +56,7 @@ fn has_advisories() -> bool {
     entries.into_iter().flatten().flatten().any(|entry| entry.path().join("crates").is_dir())
 }
 
-/// Names packages of a lock file that come from elsewhere, or whose content nobody vouches for.
+/// Names packages of a lock file that come from elsewhere, or that have no checksum.
 fn sources(file: &str, lock: &str) -> Vec<String> {
     let mut problems = Vec::new();
     for package in packages(lock) {
@@ -99,7 +101,7 @@ mod tests {
     use super::*;
     use crate::dependencies::{DUPLICATES, LICENCES};
 
-    /// The list of a key of `deny.toml`.
+    /// Returns the list under a key of `deny.toml`.
     fn list(key: &str) -> Vec<String> {
         let text = fs::read_to_string(root().join("deny.toml")).unwrap();
         let (_, rest) = text.split_once(&format!("\n{key} = [")).unwrap();

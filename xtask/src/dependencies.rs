@@ -1,4 +1,5 @@
-//! What we depend on: licences, what the executable must not link, duplicates, and who may use whom.
+//! Checks our dependencies: licences, what the executable must not link, duplicates, and which
+//! crate may use which.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,8 +19,8 @@ pub(crate) const LICENCES: [&str; 9] = [
     "0BSD",
 ];
 
-/// What the executable `netwright` must not contain: it is blocking and small. The one thing in it that is compiled from C is ring, for
-/// databases of Open vSwitch at `ssl:` addresses.
+/// What the executable `netwright` must not contain: it is blocking and small. The only code in it
+/// that is compiled from C is ring, for databases of Open vSwitch at `ssl:` addresses.
 const NOT_IN_EXECUTABLE: [&str; 11] = [
     "tokio",
     "async-std",
@@ -34,7 +35,7 @@ const NOT_IN_EXECUTABLE: [&str; 11] = [
     "pkg-config",
 ];
 
-/// Crates that are there in two versions, with the reason, and when it goes.
+/// Crates present in two versions, with the reason, and when the duplicate can go.
 pub(crate) const DUPLICATES: [(&str, &str); 5] = [
     (
         "syn",
@@ -83,7 +84,7 @@ const LAYERS: [(&str, u8); 20] = [
 const STRANGERS: [(&str, &str); 2] =
     [("netwright-kernel", "netwright-cni"), ("netwright-kernel", "netwright-state")];
 
-/// Fast-moving or heavy crates, by the beginning of their names, and the only crates of ours that name them.
+/// Fast-moving or heavy crates, by name prefix, and the only crates of ours that may name them.
 const CONFINED: [(&str, &[&str]); 12] = [
     ("dhcproto", &["netwright-dhcp"]),
     ("netlink-", &["netwright-kernel"]),
@@ -174,7 +175,8 @@ fn licences(all: &[Package]) -> Vec<String> {
     .collect()
 }
 
-/// Whether an SPDX expression can be satisfied with our licences alone. (`/` is what old manifests write for `OR`.)
+/// Whether our licences alone satisfy an SPDX expression. (`/` is what old manifests write for
+/// `OR`.)
 fn is_allowed(expression: &str) -> bool {
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let words: Vec<&str> = spaced.split_whitespace().collect();

@@ -1,7 +1,8 @@
-//! A root file system with Debian unstable's Docker Engine, in which the newest one runs beside the machine's own.
+//! A root file system with Debian unstable's Docker Engine, in which the newest engine runs beside
+//! the machine's own.
 //!
-//! It has packages' files and no more: nothing in it was set up by the packages' own scripts, and there is no apt in it. What
-//! those scripts would have made of what the engine looks for is made here.
+//! It contains only packages' files: the packages' own scripts did not run, and it has no apt. What
+//! the engine needs of those scripts' results is made here.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,11 +10,11 @@ use std::path::Path;
 
 use crate::deb;
 
-/// The engine, its clients, and what it calls.
+/// The engine, its clients, and the programs it calls.
 const PACKAGES: [&str; 6] =
     ["base-files", "busybox-static", "docker-cli", "docker-compose", "docker.io", "iptables"];
 
-/// Links that packages' scripts would make: what a package manager has to decide.
+/// Links that packages' scripts would make, where a package manager has to choose.
 const LINKS: [(&str, &str); 10] = [
     // base-files
     ("bin", "usr/bin"),
@@ -23,17 +24,17 @@ const LINKS: [(&str, &str); 10] = [
     // iptables' alternatives
     ("usr/sbin/iptables", "iptables-nft"),
     ("usr/sbin/ip6tables", "ip6tables-nft"),
-    // What the root is entered with (testkit, real/docker.rs).
+    // The shell with which tests enter the root (testkit, real/docker.rs).
     ("usr/bin/sh", "busybox"),
     ("usr/bin/mount", "busybox"),
     ("usr/bin/umount", "busybox"),
     ("usr/bin/modprobe", "busybox"),
 ];
 
-/// Where other file systems are mounted.
+/// Mount points of other file systems.
 const MOUNT_POINTS: [&str; 6] = ["proc", "sys", "dev", "run", "mnt", "var/tmp"];
 
-/// Makes the root at `into`, with packages got by apt-get with these options.
+/// Makes the root at `into`, with packages downloaded by apt-get with these options.
 pub(crate) fn unpack(options: &[String], into: &Path) -> Result<(), String> {
     deb::unpack_with_dependencies(&PACKAGES, options, into, finish)
 }

@@ -1,4 +1,4 @@
-//! The executable that is shipped: static, small.
+//! The shipped executables: static and small.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,15 +21,15 @@ const PT_INTERP: u32 = 3;
 pub(crate) struct Shipped {
     pub(crate) package: &'static str,
     pub(crate) name: &'static str,
-    /// How large it may be.
+    /// Its maximum size.
     most_bytes: u64,
 }
 
-/// The command line and every plugin, which are started for each call.
+/// The command line and every plugin, started for each call.
 pub(crate) const NETWRIGHT: Shipped =
     Shipped { package: "netwright", name: "netwright", most_bytes: 10_000_000 };
 
-/// The daemon, which is started once; a third of it is TLS and the Kubernetes API's types.
+/// The daemon, started once; a third of it is TLS and the Kubernetes API's types.
 pub(crate) const NETWRIGHTD: Shipped =
     Shipped { package: "netwright-daemon", name: "netwrightd", most_bytes: 12_000_000 };
 
@@ -38,10 +38,12 @@ pub(crate) const SHIPPED: [Shipped; 2] = [NETWRIGHT, NETWRIGHTD];
 impl Shipped {
     /// Builds the static executable and copies it to `target/dist`, with its bill of materials.
     ///
-    /// Each package is built by itself: what one asks of a crate is not to get into the other.
+    /// Each package is built by itself: features that one needs of a crate must not get into the
+    /// other.
     pub(crate) fn build(&self) -> Result<PathBuf, String> {
         let linked = Linked::prepare()?;
-        // Niced: an emulated machine beside it that loses a processor for a moment loses more than that moment.
+        // Niced: if an emulated machine beside it loses a processor for a moment, it loses more
+        // than that moment.
         let line = format!("nice cargo build --release --locked --package {}", self.package);
         linked.program(&line).deadline(DEADLINE).logged("dist", quiet)?;
         let to = self.path();
@@ -50,17 +52,17 @@ impl Shipped {
         Ok(to)
     }
 
-    /// Where it is once it was built.
+    /// Where it is after it was built.
     pub(crate) fn path(&self) -> PathBuf {
         target_dir().join("dist").join(self.name)
     }
 
-    /// Where the tests' build has it, not optimised.
+    /// Where the tests' unoptimised build of it is.
     pub(crate) fn in_tests(&self) -> Result<PathBuf, String> {
         Ok(Linked::prepare()?.target_dir().join("debug").join(self.name))
     }
 
-    /// Checks that what was built is static and small.
+    /// Checks that the built executable is static and small.
     pub(crate) fn check(&self) -> Result<String, String> {
         let path = self.path();
         let size = static_size(&path)?;
@@ -76,8 +78,9 @@ impl Shipped {
     }
 }
 
-/// Builds what ships and checks it, when everything is run. Every change checks that the executables its tests ran are
-/// static: they are linked in the same way, and optimising them again takes as long as all tests' build.
+/// Builds and checks what ships, in a full run. Every run checks that the executables its tests ran
+/// are static: they are linked in the same way, and optimising them again takes as long as building
+/// all tests.
 pub(crate) fn ship(extent: Extent) -> Result<Report, String> {
     let mut report = Report { passed: 1, ..Report::default() };
     let mut notes = Vec::new();
@@ -98,7 +101,7 @@ pub(crate) fn ship(extent: Extent) -> Result<Report, String> {
     Ok(report)
 }
 
-/// The size of an executable that must need no dynamic loader.
+/// Returns the size of an executable that must need no dynamic loader.
 fn static_size(path: &Path) -> Result<u64, String> {
     let bytes = fs::read(path).map_err(|error| format!("read {}: {error}", path.display()))?;
     if program_headers(&bytes)?.contains(&PT_INTERP) {
@@ -107,7 +110,7 @@ fn static_size(path: &Path) -> Result<u64, String> {
     u64::try_from(bytes.len()).map_err(|error| error.to_string())
 }
 
-/// Copies a file over another. Renamed: that one may be running.
+/// Replaces a file by a copy. Renamed: the old one may be running.
 fn place(built: &Path, to: &Path) -> Result<(), String> {
     let new = to.with_extension("new");
     if let Some(dist) = to.parent() {
@@ -117,7 +120,7 @@ fn place(built: &Path, to: &Path) -> Result<(), String> {
     fs::rename(&new, to).map_err(|error| format!("rename to {}: {error}", to.display()))
 }
 
-/// The types of an ELF64 little-endian file's program headers.
+/// Returns the types of an ELF64 little-endian file's program headers.
 fn program_headers(elf: &[u8]) -> Result<Vec<u32>, String> {
     const E_PHOFF: usize = 32;
     const E_PHENTSIZE: usize = 54;

@@ -1,4 +1,4 @@
-//! Throwing inputs at every parser.
+//! Feeds random inputs to every parser.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::matrix::read_log;
 use crate::run::{Program, exists, quiet, root};
 use crate::suite;
 
-/// Inputs a target, and seconds a target of the fuzzer that is guided by coverage, when everything is run.
+/// Inputs per target, and seconds per target of the coverage-guided fuzzer, in a full run.
 const FULL_ITERATIONS: u64 = 2_000_000;
 const FULL_SECONDS: u64 = 30;
 
@@ -19,10 +19,11 @@ const DEADLINE: Duration = Duration::from_secs(900);
 /// libFuzzer's targets, a package outside the workspace.
 const LIBFUZZER: &str = "fuzz/libfuzzer";
 
-/// What their tests, which every change runs with all others, have before their names.
+/// The prefix of their tests, which every run includes.
 const TESTS: &str = "smoke::";
 
-/// Random changes of the seeds, more than every change's tests try; also libFuzzer, if this machine has it.
+/// Random mutations of the seeds, more than the tests of every run try; also libFuzzer, if this
+/// machine has it.
 pub(crate) fn run(extent: Extent) -> Result<Report, String> {
     if extent == Extent::EveryChange {
         return tried_in_tests();
@@ -41,7 +42,7 @@ pub(crate) fn run(extent: Extent) -> Result<Report, String> {
     Ok(report)
 }
 
-/// Looks whether the tests of this run have tried every target.
+/// Checks whether the tests of this run have tried every target.
 fn tried_in_tests() -> Result<Report, String> {
     let tests = suite::report(&read_log("tests")?).tests;
     let targets = targets(&root().join(LIBFUZZER).join("fuzz_targets"))?;
@@ -63,7 +64,8 @@ fn tried_in_tests() -> Result<Report, String> {
     })
 }
 
-/// Without sanitizers: those take a nightly compiler, and the parsers hold no unsafe code to watch.
+/// Without sanitizers: those need a nightly compiler, and the parsers contain no unsafe code to
+/// watch.
 fn guided(report: &mut Report) -> Result<(), String> {
     let fuzz = root().join(LIBFUZZER);
     for target in targets(&fuzz.join("fuzz_targets"))? {

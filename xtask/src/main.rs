@@ -1,6 +1,7 @@
-//! The project's errands: `cargo xtask COMMAND`.
+//! The project's tasks: `cargo xtask COMMAND`.
 //!
-//! Nothing here is part of the product. It uses the standard library alone, so that it builds in a second; its tests read JSON.
+//! Nothing here is part of the product. It uses only the standard library, so that it builds in a
+//! second; its tests read JSON.
 
 #![expect(clippy::disallowed_methods, reason = "running programs is what this is for")]
 #![expect(clippy::print_stdout, reason = "it talks to a person or a log")]

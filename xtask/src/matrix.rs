@@ -1,8 +1,9 @@
-//! The table plugin × verb × address family, made of what a run's tests said.
+//! The table plugin × verb × address family, built from a run's tests.
 //!
-//! Each plugin of the executable must have done each verb in a network of each family, on this machine or in the virtual
-//! one: a test whose name is `PLUGIN::…matrix_VERB_FAMILY` or `PLUGIN::…vm_matrix_VERB_FAMILY` passed. Those of one family that
-//! take the virtual machine are run with `--full` alone: there the test with both stands for them.
+//! Each plugin of the executable must have done each verb in a network of each family, on this
+//! machine or in the virtual one: a test named `PLUGIN::…matrix_VERB_FAMILY` or
+//! `PLUGIN::…vm_matrix_VERB_FAMILY` passed. Tests of a single family that need the virtual machine
+//! run only with `--full`; otherwise the test with both families stands for them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,10 +15,10 @@ use crate::{executable, suite, vm};
 const VERBS: [&str; 5] = ["add", "del", "check", "gc", "status"];
 const FAMILIES: [&str; 3] = ["v4", "v6", "dual"];
 
-/// VERSION has no family, and one test asks every plugin.
+/// VERSION has no family, and one test covers every plugin.
 const VERSION_TEST: &str = "protocol::checks::version_reply";
 
-/// What became of a test.
+/// The result of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Outcome {
     Skipped,
@@ -42,7 +43,8 @@ impl Outcome {
     }
 }
 
-/// The tests of a run by name; where one ran twice, what counts: failed, passed, skipped.
+/// The tests of a run by name. If one ran twice, the stronger result counts: failed, passed,
+/// skipped.
 pub(crate) fn merge<'a>(
     host: Option<&'a Report>,
     vm: Option<&'a Report>,
@@ -65,7 +67,7 @@ pub(crate) fn merge<'a>(
     all
 }
 
-/// Makes the table again, of what the last run's logs say.
+/// Builds the table again from the last run's logs.
 pub(crate) fn from_logs() -> Result<(), String> {
     let host = read_log("tests").map(|lines| suite::report(&lines))?;
     let vm = read_log("vm").map(|lines| vm::report(&lines)).ok();
@@ -79,7 +81,7 @@ pub(crate) fn read_log(name: &str) -> Result<Vec<String>, String> {
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-/// Writes `target/matrix.md`, shows the table, and fails with the names of what is missing.
+/// Writes `target/matrix.md`, shows the table, and fails with the names of the missing tests.
 pub(crate) fn check(tests: &BTreeMap<&str, Outcome>) -> Result<String, String> {
     let plugins = plugins()?;
     let plugins: Vec<&str> = plugins.iter().map(String::as_str).collect();
@@ -146,7 +148,7 @@ impl<'a> Table<'a> {
         page
     }
 
-    /// One line a plugin; a letter a family, in the order IPv4, IPv6, both.
+    /// One line per plugin and one letter per family, in the order IPv4, IPv6, both.
     fn compact(&self) -> String {
         let letter = |outcome: Option<Outcome>| match outcome {
             Some(Outcome::Passed) => 'h',
@@ -173,7 +175,7 @@ impl<'a> Table<'a> {
         text
     }
 
-    /// What is missing, each with the name of the test that would show it.
+    /// Returns the missing cells, each with the name of the test that would fill it.
     fn holes(&self) -> Vec<String> {
         let mut holes = Vec::new();
         for plugin in self.plugins {
@@ -202,7 +204,7 @@ fn module(plugin: &str) -> String {
     plugin.replace('-', "_")
 }
 
-/// Which cell a test is for: `macvlan::matrix::vm_matrix_add_v4` is macvlan, add, v4.
+/// Returns the cell of a test: `macvlan::matrix::vm_matrix_add_v4` is macvlan, add, v4.
 fn place<'a>(plugins: &[&'a str], test: &str) -> Option<(&'a str, &'static str, &'static str)> {
     let (first, rest) = test.split_once("::")?;
     let first = first.trim_start_matches("r#");
@@ -287,7 +289,7 @@ mod tests {
             Table::new(&["ptp"], &some).holes(),
             ["ptp::matrix_add_dual: skipped", "ptp::matrix_gc_v6: NO TEST"]
         );
-        // In the virtual machine one family is for the full run.
+        // In the virtual machine single families run only in a full run.
         let mut later = all.clone();
         later.insert("ptp::matrix_add_dual", Outcome::PassedInVm);
         later.insert("ptp::matrix_add_v4", Outcome::Skipped);

@@ -1,11 +1,13 @@
-//! How everything that ships, and everything that tests it, is linked: static, over musl.
+//! Links everything that ships, and everything that tests it, statically with musl.
 //!
-//! A plugin is a process that lives for a millisecond, and glibc's start-up asks the processor some thirty questions, each of
-//! which traps in a virtual machine: half of what a call costs. musl asks none. Rust's standard library for musl is a
-//! download of rustup's; its standard library for GNU systems, which every toolchain has, links with musl as well, since
-//! musl keeps glibc's binary interface (types, constants, calls) on purpose. What it lacks is in `musl.c`, a few lines.
+//! A plugin is a process that lives for a millisecond. glibc's start-up asks the processor some
+//! thirty questions, and in a virtual machine each of them traps: that is half of a call's cost.
+//! musl asks none. Rust's standard library for musl is a download of rustup's. But its standard
+//! library for GNU systems, which every toolchain has, links with musl as well, since musl keeps
+//! glibc's binary interface (types, constants, calls) on purpose. The few lines that musl lacks are
+//! in `musl.c`.
 //!
-//! `cargo build --release` remains the plain way, over the system's C library.
+//! `cargo build --release` still builds the ordinary way, with the system's C library.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -18,13 +20,13 @@ use crate::setup;
 const LINKER: &str = "musl-gcc";
 
 const LACKING: &str = include_str!("musl.c");
-/// What of musl's has its place taken by `musl_quicker.c`.
+/// The functions of musl that `musl_quicker.c` replaces.
 const WRAPPED: [&str; 3] = ["pthread_getattr_np", "memcpy", "memmove"];
 const QUICKER: &str = include_str!("musl_quicker.c");
 
-/// Without position independence: it saves relocations at every start, and a plugin starts often. Segments
-/// share pages, which are fewer to fault in then. Hashes of a few dozen bytes
-/// are not worth asking the processor what it can: three questions that trap in a virtual machine.
+/// Without position independence: that saves relocations at every start, and plugins start often.
+/// Segments share pages, so there are fewer to fault in. Hashes of a few dozen bytes do not justify
+/// asking the processor for its features: three questions that trap in a virtual machine.
 const STATIC: [&str; 8] = [
     "-C",
     "target-feature=+crt-static",
@@ -36,13 +38,14 @@ const STATIC: [&str; 8] = [
     "sha2_backend=\"soft\"",
 ];
 
-/// Of others' crates no line numbers: every test binary would be linked with those of all.
+/// No line numbers for foreign crates: otherwise every test binary would be linked with those of
+/// all crates.
 const NO_LINES: &str = "profile.dev.package.\"*\".debug=false";
 
-/// What stands between flags in cargo's variables: a space may be in a path.
+/// The separator between flags in cargo's variables: a path may contain a space.
 const BETWEEN: &str = "\u{1f}";
 
-/// What programs of cargo need so that the result is linked so.
+/// What cargo's programs need for this way of linking.
 #[derive(Debug)]
 pub(crate) struct Linked {
     triple: String,
@@ -50,7 +53,7 @@ pub(crate) struct Linked {
 }
 
 impl Linked {
-    /// Sees to the linker and compiles what musl lacks.
+    /// Checks for the linker and compiles what musl lacks.
     pub(crate) fn prepare() -> Result<Self, String> {
         if !exists(LINKER) {
             setup::install_only("musl-tools")?;
@@ -62,9 +65,10 @@ impl Linked {
         Ok(Self { triple: host_triple()?, flags: flags(&[lacking, quicker]) })
     }
 
-    /// A program of cargo that links so. The flags are given here and not in `.cargo/config.toml`, so that nobody's
-    /// development build changes; with `--target` they do not reach build scripts and procedural macros, which cannot be
-    /// static. Options of the program follow; those of what it runs follow these, behind `--`.
+    /// Returns a program of cargo that links this way. The flags are given here and not in
+    /// `.cargo/config.toml`, so that ordinary development builds do not change; with `--target`
+    /// they do not reach build scripts and procedural macros, which cannot be static. The program's
+    /// options follow; options of what it runs come after these, behind `--`.
     pub(crate) fn program(&self, line: &str) -> Program {
         let (cargo, rest) = line.split_once(" -- ").map_or((line, None), |(a, b)| (a, Some(b)));
         let rest = rest.map(|rest| format!(" -- {rest}")).unwrap_or_default();
@@ -73,13 +77,13 @@ impl Linked {
             .variable("CARGO_ENCODED_RUSTDOCFLAGS", self.flags.clone())
     }
 
-    /// Where such programs build.
+    /// Returns the target directory of such programs.
     pub(crate) fn target_dir(&self) -> PathBuf {
         target_dir().join(&self.triple)
     }
 }
 
-/// The compiler's flags, as cargo's variables have them.
+/// Returns the compiler's flags in the format of cargo's variables.
 fn flags(objects: &[PathBuf]) -> String {
     let mut flags = STATIC.map(str::to_owned).to_vec();
     let mut codegen = |flag: String| flags.extend(["-C".to_owned(), flag]);
@@ -94,7 +98,8 @@ fn flags(objects: &[PathBuf]) -> String {
     flags.join(BETWEEN)
 }
 
-/// Compiles a source once. Cargo looks at the flags alone: another content has another name.
+/// Compiles a source once. Cargo compares only the flags, so different content gets a different
+/// name.
 fn compile(dir: &Path, name: &str, content: &str) -> Result<PathBuf, String> {
     let mut hasher = DefaultHasher::new();
     content.hash(&mut hasher);

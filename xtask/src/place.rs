@@ -1,10 +1,11 @@
-//! The checkout at the same place, wherever it is.
+//! Shows the checkout at the same path, wherever it is.
 //!
-//! People have their checkouts below `/tmp`, `/opt` and `/var`, which labs and the virtual machine cover with file systems of
-//! their own, in folders with spaces in their names, at which compilers' flags and tests' scripts are split, and they move them,
-//! while executables have paths of the time they were built in them. So tests run where none of this is so: in a mount
-//! namespace in which a folder of the machine that is empty shows the checkout. Nothing of the machine changes, and nothing
-//! of it is hidden, since that folder is empty.
+//! Checkouts may be below `/tmp`, `/opt` and `/var`, which labs and the virtual machine cover with
+//! file systems of their own. They may be in folders with spaces in their names, at which
+//! compilers' flags and tests' scripts are split. They may be moved, while executables contain the
+//! paths of the time they were built. So tests run where none of this applies: in a mount namespace
+//! in which an empty folder of the machine shows the checkout. Nothing on the machine changes, and
+//! nothing of it is hidden, since that folder is empty.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,10 +15,11 @@ use std::process::Command;
 
 use crate::run::{CHECKOUT, TARGET, root, target_dir};
 
-/// Folders that every Debian system has and few use. No lab covers one.
+/// Folders that every Debian system has and few use. No lab covers any of them.
 const FOLDERS: [&str; 3] = ["/srv", "/media", "/boot"];
 
-/// Mounts and goes there: the folder, the checkout, cargo's target directory, and the program with its arguments.
+/// Mounts and changes directory: the folder, the checkout, cargo's target directory, and the
+/// program with its arguments.
 const SCRIPT: &str = r#"
 set -e
 mount -t tmpfs -o mode=0755 tmpfs "$1"
@@ -38,10 +40,11 @@ struct Place {
     target: PathBuf,
 }
 
-/// Begins this program again with the checkout at its place, unless it is there, or this is not root.
+/// Starts this program again with the checkout at its place, unless it is there already, or this is
+/// not root.
 ///
 /// # Errors
-/// When the program cannot be started; mounts that fail end it with their own words.
+/// When the program cannot be started; a failing mount ends it with its own message.
 pub(crate) fn enter() -> Result<(), String> {
     if std::env::var_os(CHECKOUT).is_some() || !is_root() {
         return Ok(());
@@ -57,7 +60,7 @@ pub(crate) fn enter() -> Result<(), String> {
 }
 
 impl Place {
-    /// A program that runs in it.
+    /// Returns a program that runs there.
     fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-c", SCRIPT, "sh"]);
@@ -68,7 +71,7 @@ impl Place {
         command
     }
 
-    /// Where a path of the checkout or of what is built is shown.
+    /// Returns where a path of the checkout or of cargo's output is shown.
     fn shown(&self, path: &Path) -> OsString {
         let parts = [(&self.target, "target"), (&self.checkout, "netwright")];
         let shown = parts.into_iter().find_map(|(real, name)| {
@@ -83,7 +86,6 @@ fn is_root() -> bool {
     status.lines().any(|line| line.starts_with("Uid:\t0\t0\t"))
 }
 
-/// Whether it is a folder with nothing in it.
 fn is_empty(folder: &Path) -> bool {
     let real = folder.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
     real && fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none())

@@ -1,5 +1,6 @@
-//! What ours is tested with and beside, of Debian's unstable release: the Go plugins and the Docker Engine. Those of its
-//! stable release are installed; these are unpacked below cargo's target directory, as NetworkManager is.
+//! What we test with and compare with, from Debian's unstable release: the Go plugins and the
+//! Docker Engine. Those of the stable release are installed; these are unpacked below cargo's
+//! target directory, like NetworkManager.
 
 use std::fs;
 use std::path::Path;
@@ -10,18 +11,19 @@ use crate::run::{Program, exists, quiet, target_dir};
 
 const PACKAGE: &str = "containernetworking-plugins";
 
-/// NetworkManager and what it needs that a server lacks, of the machine's own release: unpacked, not installed, since its
-/// service would take the machine's links (`testkit::reference::network_manager`).
+/// NetworkManager and those of its dependencies that a server lacks, of the machine's own release.
+/// They are unpacked, not installed, since the service would take over the machine's links
+/// (`testkit::reference::network_manager`).
 const NETWORK_MANAGER: [&str; 6] =
     ["network-manager", "libbluetooth3", "libmm-glib0", "libndp0", "libnewt0.52", "libteamdctl0"];
 
 /// Where they are below cargo's target directory (`testkit::reference`).
 const DIRECTORY: &str = "reference";
 
-/// Its signatures are made with keys that every supported release's keyring has.
+/// The keys of its signatures are in every supported release's keyring.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Unpacks unstable's plugins and its engine, unless that has been done, and says where they are.
+/// Unpacks unstable's plugins and engine, unless that was done before, and returns where they are.
 /// Delete `target/reference` to get newer ones.
 pub(crate) fn unpacked() -> Result<String, String> {
     if !exists("apt-get") {
@@ -48,7 +50,7 @@ pub(crate) fn unpacked() -> Result<String, String> {
         if !engine.is_dir() {
             engine::unpack(&options, &engine)?;
         }
-        // The lists are ten times as large as what they were for.
+        // The lists are ten times as large as the packages they were needed for.
         let _ = fs::remove_dir_all(dir.join("apt"));
     }
     for package in NETWORK_MANAGER {
@@ -69,7 +71,7 @@ pub(crate) fn unpacked() -> Result<String, String> {
     ))
 }
 
-/// The mirror this machine gets Debian itself from.
+/// Returns the mirror that this machine gets Debian itself from.
 fn mirror() -> Result<String, String> {
     let targets = Program::new("apt-get indextargets --format")
         .arg("$(ORIGIN) $(LABEL) $(COMPONENT) $(REPO_URI)")
@@ -79,7 +81,8 @@ fn mirror() -> Result<String, String> {
     found.map(str::to_owned).ok_or_else(|| "apt knows no mirror of Debian".to_owned())
 }
 
-/// apt-get's options for folders of our own, so that the machine's lists and sources stay as they are.
+/// Returns apt-get's options for folders of our own, so that the machine's lists and sources do not
+/// change.
 fn private(dir: &Path, mirror: &str) -> Result<Vec<String>, String> {
     let make = |path: &Path| {
         fs::create_dir_all(path).map_err(|error| format!("create {}: {error}", path.display()))
@@ -100,7 +103,7 @@ fn private(dir: &Path, mirror: &str) -> Result<Vec<String>, String> {
         "Acquire::Languages=none".to_owned(),
         "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".to_owned(),
         "Acquire::IndexTargets::deb::CNF::DefaultEnabled=false".to_owned(),
-        // Its own user may not be able to get at our folder.
+        // apt's own user may not be able to access our folder.
         "APT::Sandbox::User=root".to_owned(),
     ]
     .into_iter()

@@ -1,4 +1,4 @@
-//! Running programs: with a deadline, their output in a log.
+//! Runs programs with a deadline, and their output in a log.
 
 use std::env;
 use std::fs::{self, File};
@@ -9,19 +9,20 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// How long a program may go on after it was asked to stop.
+/// How long a program may continue after it was asked to stop.
 const GRACE: &str = "--kill-after=10";
 
-/// How much of a failed program's output is shown; the log has all of it.
+/// How much of a failed program's output is shown; the log contains all of it.
 const TAIL_LINES: usize = 400;
 
-/// Where the checkout is, for a run that sees it elsewhere ([`crate::place`]).
+/// The checkout's real path, for a run that sees it elsewhere ([`crate::place`]).
 pub(crate) const CHECKOUT: &str = "NETWRIGHT_CHECKOUT";
 
-/// Where cargo builds, for such a run.
+/// The real path of cargo's target directory, for such a run.
 pub(crate) const TARGET: &str = "NETWRIGHT_TARGET";
 
-/// The workspace's root: cargo says where it is now. What was compiled in is where it was then.
+/// Returns the workspace's root: cargo passes its current path. The compiled-in path is from build
+/// time.
 pub(crate) fn root() -> PathBuf {
     let compiled = Path::new(env!("CARGO_MANIFEST_DIR"));
     let own = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
@@ -29,7 +30,7 @@ pub(crate) fn root() -> PathBuf {
     own.parent().unwrap_or(&own).to_owned()
 }
 
-/// A path as people find it outside this run.
+/// Returns a path as it is outside this run.
 pub(crate) fn shown(path: &Path) -> String {
     let outside = env::var_os(TARGET).map(PathBuf::from);
     match (outside, path.strip_prefix(target_dir())) {
@@ -47,7 +48,7 @@ pub(crate) fn target_dir() -> PathBuf {
     root().join(target)
 }
 
-/// Where logs of this run go.
+/// Returns the folder of this run's logs.
 pub(crate) fn log_dir() -> Result<PathBuf, String> {
     let dir = target_dir().join("ci");
     fs::create_dir_all(&dir).map_err(|error| format!("create {}: {error}", dir.display()))?;
@@ -77,7 +78,7 @@ impl Program {
         }
     }
 
-    /// A program by its path, which may hold spaces.
+    /// A program by its path, which may contain spaces.
     pub(crate) fn at(path: &Path) -> Self {
         Self::new("").arg(path.display().to_string())
     }
@@ -97,13 +98,13 @@ impl Program {
         self
     }
 
-    /// Ends it when it writes no line for so long ([`Failed::is_silent`]).
+    /// Ends it when it writes no line for this long ([`Failed::is_silent`]).
     pub(crate) fn silence(mut self, silence: Duration) -> Self {
         self.silence = Some(silence);
         self
     }
 
-    /// Writes behind what its log has.
+    /// Appends to its log.
     pub(crate) fn appending(mut self, appends: bool) -> Self {
         self.appends = appends;
         self
@@ -117,12 +118,12 @@ impl Program {
         command
     }
 
-    /// What it is called in messages.
+    /// Returns its name for messages.
     fn line(&self) -> String {
         self.words.join(" ")
     }
 
-    /// Runs it and returns its standard output. Its standard error is shown.
+    /// Runs it and returns its standard output. Its standard error is printed.
     pub(crate) fn output(&self) -> Result<String, String> {
         let output = self.command().stderr(Stdio::inherit()).output();
         let output = output.map_err(|error| format!("{}: {error}", self.line()))?;
@@ -132,10 +133,11 @@ impl Program {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Runs it with both outputs in `LOG.log`, shows the lines that `show` chooses, and returns all of them.
+    /// Runs it with both outputs in `LOG.log`, prints the lines that `show` chooses, and returns
+    /// all of them.
     ///
     /// # Errors
-    /// When it fails: the end of the log has been shown then.
+    /// When it fails; the end of the log has been printed.
     pub(crate) fn logged(
         &self,
         log: &str,
@@ -166,7 +168,8 @@ impl Program {
                     Err(mpsc::RecvTimeoutError::Disconnected) => break,
                     Err(mpsc::RecvTimeoutError::Timeout) => {
                         is_silent = true;
-                        // `timeout` passes it on, and sees to it that what does not obey is killed.
+                        // `timeout` passes the signal on, and makes sure that a program that does
+                        // not obey is killed.
                         Command::new("kill").arg(child.id().to_string()).status()?;
                         continue;
                     }
@@ -181,7 +184,7 @@ impl Program {
             Ok((lines, child.wait()?, is_silent))
         };
         match run() {
-            // One that was asked to end may say that all is well.
+            // A program that was asked to end may report success.
             Ok((lines, status, false)) if status.success() => Ok(lines),
             Ok((lines, status, is_silent)) => {
                 for line in &lines[lines.len().saturating_sub(TAIL_LINES)..] {
@@ -202,7 +205,7 @@ impl Program {
     }
 }
 
-/// What `timeout` ends with when its program did not end in time.
+/// The exit code of `timeout` when its program did not end in time.
 const TIMED_OUT: i32 = 124;
 
 /// A program failed.
@@ -210,7 +213,7 @@ const TIMED_OUT: i32 = 124;
 pub(crate) struct Failed {
     pub(crate) message: String,
     pub(crate) lines: Vec<String>,
-    /// It was ended because it wrote nothing ([`Program::silence`]).
+    /// Whether it was ended because it wrote nothing ([`Program::silence`]).
     pub(crate) is_silent: bool,
 }
 
@@ -226,7 +229,7 @@ impl From<Failed> for String {
     }
 }
 
-/// Sends each line, until there is no more or nobody listens.
+/// Sends each line, until there is no more or the receiver is gone.
 fn read_lines(reader: impl std::io::Read, sender: &mpsc::Sender<String>) -> std::io::Result<()> {
     let mut reader = BufReader::new(reader);
     let mut bytes = Vec::new();
@@ -245,14 +248,14 @@ pub(crate) fn quiet(_: &str) -> bool {
     false
 }
 
-/// The triple of this machine, as rustc calls it.
+/// Returns the triple of this machine, as rustc names it.
 pub(crate) fn host_triple() -> Result<String, String> {
     let version = Program::new("rustc --version --verbose").output()?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned).ok_or_else(|| "rustc --version names no host".to_owned())
 }
 
-/// Whether a program is on the path.
+/// Whether a program is in `PATH`.
 pub(crate) fn exists(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
@@ -265,7 +268,7 @@ mod tests {
     /// Set in the process that asks where the checkout is.
     const MOVED: &str = "NWT_TEST_MOVED";
 
-    /// Built in one place, run in another: cargo does not build this program again for that.
+    /// Built in one place, run in another: cargo does not rebuild this program for that.
     #[test]
     fn a_checkout_that_was_moved_is_found_where_it_is() {
         if env::var_os(MOVED).is_some() {

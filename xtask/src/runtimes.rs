@@ -1,7 +1,7 @@
-//! What real runtimes said while tests drove them, in their own words.
+//! What real runtimes printed while tests drove them, in their own words.
 //!
-//! Tests print it (`testkit::real::tell`); a run in which a runtime did not say its version, that a container runs, and
-//! what was answered has not shown that it works with it.
+//! Tests print it (`testkit::real::tell`). A run must show a runtime's version, that a container
+//! runs, and an answer; otherwise it has not shown that it works with that runtime.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,12 +10,13 @@ use crate::ci::Extent;
 use crate::matrix::read_log;
 use crate::run::{shown, target_dir};
 
-/// The runtimes that must have been heard: in every run, and with the last one in a full one.
+/// The runtimes that must appear: all but the last in every run, and the last one too in a full
+/// run.
 const RUNTIMES: [&str; 7] =
     ["podman", "containerd", "docker", "docker-unstable", "runc", "crun", "containerd-unstable"];
 const IN_EVERY_RUN: usize = 6;
 
-/// What each of them must have told.
+/// What each of them must have reported.
 const TOLD: [&str; 3] = ["version", "running", "answered"];
 
 /// The mark of a line.
@@ -29,11 +30,12 @@ pub(crate) struct Words {
     words: String,
 }
 
-/// Finds them in a test run's output: `RUNTIME podman | version | podman version 4.3.1`.
+/// Finds the lines in a test run's output: `RUNTIME podman | version | podman version 4.3.1`.
 pub(crate) fn find<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<Words> {
     let mut found: Vec<Words> = Vec::new();
     for line in lines {
-        // Text before it: libtest prints `test name ... ` without an end of line when output is not captured.
+        // Text may precede it: libtest prints `test name ... ` without an end of line when output
+        // is not captured.
         let Some((_, rest)) = line.split_once(MARK) else { continue };
         let mut parts = rest.splitn(3, " | ").map(|part| part.trim().to_owned());
         if let (Some(runtime), Some(what), Some(words)) = (parts.next(), parts.next(), parts.next())
@@ -47,14 +49,14 @@ pub(crate) fn find<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<Words> {
     found
 }
 
-/// Makes the page again, of what the last run's log says.
+/// Builds the page again from the last run's log.
 pub(crate) fn from_logs() -> Result<(), String> {
     let lines = read_log("tests")?;
     let found = find(lines.iter().map(String::as_str));
     check(&found, Extent::EveryChange).map(|note| println!("{note}"))
 }
 
-/// Writes `target/runtimes.md`, shows it, and fails with what was not told.
+/// Writes `target/runtimes.md`, shows it, and fails with what is missing.
 pub(crate) fn check(found: &[Words], extent: Extent) -> Result<String, String> {
     let path = target_dir().join("runtimes.md");
     let page = page(found);
@@ -83,7 +85,7 @@ fn missing(found: &[Words], extent: Extent) -> Vec<String> {
     missing.map(|(runtime, what)| format!("{runtime}: {what}")).collect()
 }
 
-/// The words of each runtime, in the order in which they were told.
+/// Each runtime's words, in the order in which they were printed.
 fn page(found: &[Words]) -> String {
     let mut page =
         "# What real runtimes said\n\nOn our plugins, while tests drove them.\n".to_owned();

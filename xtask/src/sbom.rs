@@ -1,8 +1,9 @@
-//! What is in the executables that ship: a bill of materials for each, in CycloneDX's JSON (1.6).
+//! The contents of the shipped executables: a bill of materials for each, in CycloneDX's JSON
+//! (1.6).
 //!
-//! Written by `cargo xtask dist` beside the executable. It names the crates that are linked, with the checksums of
-//! `Cargo.lock`, and what else a static executable contains: Rust's standard library, musl, and gcc's unwinder. The
-//! same sources and tools give the same text.
+//! `cargo xtask dist` writes it beside the executable. It names the linked crates, with the
+//! checksums of `Cargo.lock`, and what else a static executable contains: Rust's standard library,
+//! musl, and gcc's unwinder. The same sources and tools give the same text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -15,7 +16,7 @@ use crate::run::{Program, root};
 /// The second half of the file's name.
 const EXTENSION: &str = "cdx.json";
 
-/// A component, as `cargo tree` or a package manager tells of it.
+/// A component, as `cargo tree` or a package manager describes it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Component {
     name: String,
@@ -26,7 +27,7 @@ struct Component {
     sha256: String,
 }
 
-/// A graph of components: who needs whom, by their purls.
+/// A graph of components: which needs which, by their purls.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Graph {
     components: BTreeMap<String, Component>,
@@ -34,7 +35,7 @@ struct Graph {
     root: String,
 }
 
-/// Writes the bill of an executable beside it.
+/// Writes an executable's bill of materials beside it.
 pub(crate) fn write(package: &str, executable: &Path) -> Result<(), String> {
     let mut graph = crates_of(package)?;
     for component in toolchain()? {
@@ -52,7 +53,7 @@ pub(crate) fn write(package: &str, executable: &Path) -> Result<(), String> {
     fs::write(&path, document(&graph)).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The crates that are linked into a package's executable.
+/// Returns the crates that are linked into a package's executable.
 fn crates_of(package: &str) -> Result<Graph, String> {
     let triple = crate::run::host_triple()?;
     let line = format!(
@@ -69,7 +70,7 @@ fn graph(tree: &str, lock: &str) -> Result<Graph, String> {
         .filter_map(|package| Some(((package.name, package.version), package.checksum?)))
         .collect();
     let mut graph = Graph::default();
-    // The last component of each depth: the one of the depth before needs the next.
+    // The last component at each depth: the one at the previous depth needs the next.
     let mut path: Vec<String> = Vec::new();
     for line in tree.lines() {
         let (depth, component) = read(line).ok_or_else(|| format!("cargo tree said: {line}"))?;
@@ -100,7 +101,7 @@ fn read(line: &str) -> Option<(usize, Component)> {
     let version = words.next()?.trim_start_matches('v').to_owned();
     let component = Component {
         purl: format!("pkg:cargo/{name}@{version}"),
-        // What old manifests write for OR.
+        // Old manifests write this for OR.
         licence: licence.replace('/', " OR "),
         repository: repository.to_owned(),
         sha256: String::new(),
@@ -197,7 +198,7 @@ fn component(one: &Component, kind: &str) -> String {
     text + " }"
 }
 
-/// A text as JSON writes it.
+/// A text in JSON's notation.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for letter in text.chars() {
@@ -237,7 +238,7 @@ mod tests {
         assert!(super::graph("nonsense", LOCK).is_err());
     }
 
-    /// What CycloneDX 1.6 asks of a document, as far as ours uses it.
+    /// The requirements of CycloneDX 1.6 for a document, as far as ours uses it.
     fn valid(document: &str) -> Value {
         let bill: Value = serde_json::from_str(document).unwrap();
         assert_eq!(

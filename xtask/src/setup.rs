@@ -1,4 +1,4 @@
-//! Installing what the tests need.
+//! Installs what the tests need.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -11,20 +11,20 @@ use crate::run::{Program, exists, quiet};
 
 const PACKAGES: &str = include_str!("../debian-packages.txt");
 
-/// What Debian's packages ask before they start a service (`man 8 invoke-rc.d`).
+/// The program that Debian's packages ask before they start a service (`man 8 invoke-rc.d`).
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
-/// The answer that none is to be started; the tests start what they need, each in its own namespaces.
+/// Its answer that none may be started; the tests start what they need, each in its own namespaces.
 const NO_SERVICE: &str =
     "#!/bin/sh\n# Here while `cargo xtask setup` installs packages.\nexit 101\n";
 
-/// Installs what is missing, and says what.
+/// Installs what is missing, and returns what that was.
 pub(crate) fn install() -> Result<String, String> {
     let installed = packages_of_debian(&packages().collect::<Vec<_>>())?;
     Ok(format!("{installed}; {}", reference::unpacked()?))
 }
 
-/// Installs one of the packages, for who needs no other.
+/// Installs one of the packages, for callers that need no other.
 pub(crate) fn install_only(package: &str) -> Result<String, String> {
     packages_of_debian(&[package])
 }
@@ -61,15 +61,15 @@ fn apt(line: &str, log: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// While it lives, packages that are installed start no services: neither a firewall nor a switch on the host of who only
-/// wants to run tests.
+/// While it lives, installed packages start no services: someone who only wants to run tests gets
+/// neither a firewall nor a switch on the host.
 struct NoServices<'p> {
     path: &'p Path,
     ours: bool,
 }
 
 impl<'p> NoServices<'p> {
-    /// An administrator's own answer stays; one that a killed run left is taken over.
+    /// An administrator's own answer stays; one left by a killed run is taken over.
     fn begin(path: &'p Path) -> io::Result<Self> {
         match OpenOptions::new().write(true).create_new(true).mode(0o755).open(path) {
             Ok(mut file) => {

@@ -1,24 +1,25 @@
-//! Tests that say they cannot run here, and which of them we accept.
+//! Tests that report that they cannot run here, and which of them we accept.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use crate::run::root;
 
-/// A test said `SKIP name: reason`.
+/// A test printed `SKIP name: reason`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Skip {
     pub(crate) name: String,
     pub(crate) reason: String,
 }
 
-/// The file that lists what may be skipped: `NAME: REASON` a line, `*` for anything.
+/// The file that lists what may be skipped: one `NAME: REASON` per line, `*` for anything.
 const ALLOWED: &str = ".ci/allowed-skips.txt";
 
 /// Finds the skips in a test run's output.
 pub(crate) fn find<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<Skip> {
     let found = lines.into_iter().filter_map(|line| {
-        // Text before it: libtest prints `test name ... ` without an end of line when output is not captured.
+        // Text may precede it: libtest prints `test name ... ` without an end of line when output
+        // is not captured.
         let rest = line.split_once("SKIP ")?.1;
         let (name, reason) = rest.split_once(": ")?;
         let named = !name.is_empty() && !name.contains(char::is_whitespace);
@@ -27,7 +28,7 @@ pub(crate) fn find<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<Skip> {
     found.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Those that no line of the list allows.
+/// Returns the skips that no line of the list allows.
 pub(crate) fn disallowed(skips: &[Skip]) -> Result<Vec<Skip>, String> {
     let path = root().join(ALLOWED);
     let text =

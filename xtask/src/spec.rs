@@ -1,6 +1,7 @@
-//! The ledgers in `docs/spec`: every rule of a specification has a test that exists, or a written reason.
+//! The ledgers in `docs/spec`: every rule of a specification has a test that exists, or a written
+//! reason.
 //!
-//! The files are TOML of a simple kind: `[[rule]]`, keys with strings, and lists of strings.
+//! The files use a subset of TOML: `[[rule]]`, keys with strings, and lists of strings.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,13 +9,13 @@ use std::path::{Path, PathBuf};
 
 use crate::run::root;
 
-/// The document whose tables say which test shows which promise.
+/// The document whose tables name the tests of each promise.
 const GUARANTEES: &str = "docs/guarantees.md";
 
-/// The words for how binding a rule is (RFC 2119).
+/// The words for a rule's level (RFC 2119).
 const LEVELS: [&str; 5] = ["MUST", "MUST NOT", "SHOULD", "SHOULD NOT", "MAY"];
 
-/// One rule as it is written down.
+/// One rule as written in a ledger.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Rule {
     line: usize,
@@ -75,8 +76,8 @@ pub(crate) fn check() -> Result<String, String> {
     }
 }
 
-/// Counts the rows of a document's tables, and says what is wrong with them, each as `LINE: PROBLEM`: a promise names
-/// the tests that show it.
+/// Counts the rows of a document's tables, and returns what is wrong with them, each as `LINE:
+/// PROBLEM`: a promise must name the tests that show it.
 fn judge_promises(document: &str, tests: &BTreeSet<String>) -> (usize, Vec<String>) {
     let (mut rows, mut problems) = (0, Vec::new());
     for (line, number) in document.lines().zip(1..) {
@@ -97,7 +98,7 @@ fn judge_promises(document: &str, tests: &BTreeSet<String>) -> (usize, Vec<Strin
     (rows, problems)
 }
 
-/// Says what is wrong with rules, each as `LINE: ID: PROBLEM`.
+/// Returns what is wrong with rules, each as `LINE: ID: PROBLEM`.
 fn judge(rules: &[Rule], tests: &BTreeSet<String>) -> Vec<String> {
     let mut problems = Vec::new();
     let mut ids = BTreeSet::new();
@@ -153,7 +154,7 @@ fn names_in(prose: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| 2 <= word.matches("::").count())
 }
 
-/// Reads a ledger. The error begins with the number of the line.
+/// Reads a ledger. The error begins with the line number.
 fn parse(text: &str) -> Result<Vec<Rule>, String> {
     let mut rules: Vec<Rule> = Vec::new();
     let mut lines = text.lines().zip(1..);
@@ -206,7 +207,7 @@ fn parse_value(text: &str) -> Option<Value> {
     }
 }
 
-/// Takes a basic string off the front; of the escapes only those of quote and backslash.
+/// Takes a basic string off the front; the only supported escapes are those of quote and backslash.
 fn parse_string(text: &str) -> Option<(String, &str)> {
     let inner = text.strip_prefix('"')?;
     let mut string = String::new();
@@ -224,8 +225,9 @@ fn parse_string(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// Lists every test of a folder's crates, or of the one that is named, as `crate::module::name`, `module` being the file below `tests/it` or `src`. A test
-/// in a file's own `mod tests` goes with and without that part.
+/// Lists every test of a folder's crates, or of the named crate, as `crate::module::name`, where
+/// `module` is the file below `tests/it` or `src`. A test in a file's own `mod tests` is listed
+/// with and without that part.
 fn tests_below(crates: &Path, name: &str) -> Result<BTreeSet<String>, String> {
     let mut tests = BTreeSet::new();
     for path in files_below(&crates.join(name), "rs")? {
@@ -255,7 +257,7 @@ fn module_of(file: &Path) -> Option<String> {
     Some(parts.join("::"))
 }
 
-/// Names the functions that `#[test]` stands before.
+/// Names the functions that follow `#[test]`.
 fn tests_in(source: &str) -> Vec<&str> {
     let mut names = Vec::new();
     let mut marked = false;

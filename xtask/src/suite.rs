@@ -1,4 +1,4 @@
-//! Running the tests on this machine, linked as what ships is.
+//! Runs the tests on this machine, linked like what ships.
 
 use std::env;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,20 +8,22 @@ use crate::musl::Linked;
 use crate::run::{Failed, Program, exists, log_dir, quiet, shown};
 use crate::{ci, runtimes, skips, torture};
 
-/// How long all tests together may take, on a machine that is busy with other things; what hangs is ended by nextest long before.
+/// How long all tests together may take, on a machine that is busy with other work; nextest ends a
+/// hanging test long before.
 const DEADLINE: Duration = Duration::from_secs(2700);
-/// The same with soaks and large counts; and with all that those are a share of.
+/// The same with soaks and large counts; and with all cases of which those try a share.
 const FULL_DEADLINE: Duration = Duration::from_secs(9000);
 const EVERY_DEADLINE: Duration = Duration::from_secs(24 * 3600);
 
-/// What tests that are too long for every change look at.
+/// The variable that tests too long for every run check.
 pub(crate) const FULL_VARIABLE: &str = "NETWRIGHT_FULL";
 
-/// Which share of what is too much for one run they try (`testkit::share`), and whether they try all of it.
+/// The share that tests try of what is too much for one run (`testkit::share`), and whether they
+/// try all of it.
 pub(crate) const ROUND_VARIABLE: &str = "NETWRIGHT_ROUND";
 const EVERY_VARIABLE: &str = "NETWRIGHT_EVERY";
 
-/// The round of a full run: the day's number, unless the caller says another.
+/// Returns the round of a full run: the day's number, unless the caller sets another.
 pub(crate) fn round() -> u64 {
     let told = env::var(ROUND_VARIABLE).ok().and_then(|round| round.parse().ok());
     told.unwrap_or_else(|| {
@@ -30,10 +32,10 @@ pub(crate) fn round() -> u64 {
     })
 }
 
-/// What is built when no package is asked for.
+/// What is built when no package is named.
 const WHOLE: &str = "--workspace";
 
-/// Builds the tests, of which this machine and the virtual one run theirs then.
+/// Builds the tests; afterwards this machine and the virtual one each run theirs.
 pub(crate) fn build() -> Result<Report, String> {
     let line = if exists("cargo-nextest") {
         "cargo nextest run --profile ci --workspace --locked --no-run"
@@ -44,7 +46,7 @@ pub(crate) fn build() -> Result<Report, String> {
     Ok(Report { passed: 1, ..Report::default() })
 }
 
-/// Unit and integration tests of the whole workspace.
+/// Runs the unit and integration tests of the whole workspace.
 pub(crate) fn unit_and_integration(extent: Extent) -> Result<Report, String> {
     let linked = Linked::prepare()?;
     let program = if exists("cargo-nextest") {
@@ -65,7 +67,8 @@ pub(crate) fn unit_and_integration(extent: Extent) -> Result<Report, String> {
     count(program.logged("tests", show), |lines| nextest(lines).or_else(|| libtest(lines)))
 }
 
-/// `cargo xtask only [--full] FILTER…`: some of the tests, as [`unit_and_integration`] runs all.
+/// `cargo xtask only [--full] FILTER…`: runs some of the tests as [`unit_and_integration`] runs
+/// all.
 pub(crate) fn command(extent: Extent, chosen: &[&str]) -> Result<(), String> {
     if chosen.is_empty() {
         return Err("only needs a part of a test's name, or options of cargo-nextest".to_owned());
@@ -121,7 +124,7 @@ fn deadline(extent: Extent) -> Duration {
     }
 }
 
-/// Whether a full run is to try all, however long it takes.
+/// Whether a full run must try everything, however long it takes.
 pub(crate) fn is_every() -> bool {
     env::var_os(EVERY_VARIABLE).is_some()
 }
@@ -149,7 +152,7 @@ fn count(
     if passed == 0 && failed == 0 {
         return Err("no test was run".to_owned());
     }
-    // A test that skipped itself was counted as passed by its runner.
+    // The runner counted a test that skipped itself as passed.
     let skipped = u64::try_from(found.skips.len()).unwrap_or(u64::MAX);
     let failed = if failure.is_some() { failed.max(1) } else { failed };
     Ok(Report {
@@ -160,7 +163,7 @@ fn count(
     })
 }
 
-/// The tests that a run's output names, and those that skipped themselves; not counted.
+/// Returns the tests named in a run's output, and those that skipped themselves; not counted.
 pub(crate) fn report(lines: &[String]) -> Report {
     Report {
         skips: skips::find(lines.iter().map(String::as_str)),
@@ -171,7 +174,7 @@ pub(crate) fn report(lines: &[String]) -> Report {
     }
 }
 
-/// A test's name within its crate, and whether it passed.
+/// Returns a test's name within its crate, and whether it passed.
 ///
 /// `PASS [ 0.1s] (1/2) netwright-plugins::it bridge::gateway` or `test bridge::gateway ... ok`.
 fn one(line: &str) -> Option<(String, bool)> {
@@ -202,7 +205,7 @@ fn nextest(lines: &[String]) -> Option<(u64, u64)> {
     Some((number(" passed"), number(" failed") + number(" timed out") + number("exec failed")))
 }
 
-/// `test result: ok. 13 passed; 1 failed; …`, once a binary.
+/// `test result: ok. 13 passed; 1 failed; …`, once per binary.
 fn libtest(lines: &[String]) -> Option<(u64, u64)> {
     let mut sum = None;
     for line in lines.iter().filter_map(|line| line.strip_prefix("test result: ")) {

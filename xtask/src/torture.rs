@@ -1,6 +1,7 @@
-//! What the tests of torture tried: killed at system calls, failed calls, corrupted files, interleavings.
+//! What the fault injection tests tried: kills at system calls, failed calls, corrupted files,
+//! interleavings.
 //!
-//! Tests print it (`testkit::Tally`); a run that tried too little has not shown that nothing leaks.
+//! Tests print it (`testkit::Tally`). A run that tried too little has not shown that nothing leaks.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,7 +14,8 @@ use crate::run::{shown, target_dir};
 /// The mark of a line.
 const MARK: &str = "TORTURE ";
 
-/// One line: who was tortured, doing what, how, how often, and how often something was left.
+/// One line: the program, the operation, the fault, how often it was injected, and how often
+/// something was left behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tried {
     who: String,
@@ -23,16 +25,18 @@ pub(crate) struct Tried {
     found: u64,
 }
 
-/// The least a run must have tried: struck system calls and corrupted files, in every run and in a full one.
+/// The minimum that a run must have tried: faults at system calls and corrupted files, in every run
+/// and in a full one.
 const LEAST: [(&str, [u64; 2]); 2] = [("calls", [2_000, 10_000]), ("files", [1_000, 10_000])];
 
-/// Finds them in a run's output: `TORTURE bridge | ADD | killed | 120 | 0`.
+/// Finds the lines in a run's output: `TORTURE bridge | ADD | killed | 120 | 0`.
 pub(crate) fn find<'a>(lines: impl IntoIterator<Item = &'a str>) -> Vec<Tried> {
     lines.into_iter().filter_map(parse).collect()
 }
 
 fn parse(line: &str) -> Option<Tried> {
-    // Text before it: libtest prints `test name ... ` without an end of line when output is not captured.
+    // Text may precede it: libtest prints `test name ... ` without an end of line when output is
+    // not captured.
     let (_, rest) = line.split_once(MARK)?;
     let parts: Vec<&str> = rest.split(" | ").map(str::trim).collect();
     let [who, what, how, count, found] = parts[..] else { return None };
@@ -40,7 +44,7 @@ fn parse(line: &str) -> Option<Tried> {
     Some(Tried { who, what, how, count: count.parse().ok()?, found: found.parse().ok()? })
 }
 
-/// Makes the page again, of what the last run's log says.
+/// Builds the page again from the last run's log.
 pub(crate) fn from_logs() -> Result<(), String> {
     let lines = read_log("tests")?;
     let tried = find(lines.iter().map(String::as_str));
@@ -61,7 +65,7 @@ pub(crate) fn check(tried: &[Tried], extent: Extent) -> Result<String, String> {
     Err(wrong.join("; "))
 }
 
-/// Verbs are struck at calls; everything else that is tried is a file, or an order.
+/// Verbs get faults at system calls; everything else that is tried is a file, or an order.
 fn kind(tried: &Tried) -> &'static str {
     match (tried.what.as_str(), tried.how.as_str()) {
         ("ADD" | "DEL" | "GC", "killed" | "failed") => "calls",
@@ -86,7 +90,7 @@ fn wrong(tried: &[Tried], extent: Extent) -> Vec<String> {
     wrong
 }
 
-/// A row for each who and what, a column for each how.
+/// A row for each program and operation, a column for each fault.
 fn page(tried: &[Tried]) -> String {
     let mut page = "# What was tried\n\n\
                     Each with how often something was left, or was given twice, or panicked.\n\n\

@@ -1,8 +1,9 @@
-//! A virtual machine with Debian's full kernel, for what the kernel of this machine lacks.
+//! A virtual machine with Debian's full kernel, for features that the kernel of this machine lacks.
 //!
-//! The kernel package is unpacked, not installed. The machine is emulated in software, so that it works anywhere; its
-//! root file system is this machine's, read-only over 9p, so that test binaries and Debian's programs are where they are
-//! here. `/tmp`, `/var/tmp` and `/run` are its own. One boot, four seconds, runs all tests.
+//! The kernel package is unpacked, not installed. The machine is emulated in software, so that it
+//! works anywhere. Its root file system is this machine's, read-only over 9p, so that test binaries
+//! and Debian's programs have the same paths as here. `/tmp`, `/var/tmp` and `/run` are its own.
+//! One boot of four seconds runs all tests.
 
 mod initramfs;
 mod jobs;
@@ -20,46 +21,51 @@ use crate::skips;
 use crate::suite::{self, FULL_VARIABLE, ROUND_VARIABLE};
 use jobs::Job;
 
-/// What the tests of the virtual machine have in their names (`testkit::feature::VM_MARK`).
+/// The part of a test's name that marks it for the virtual machine (`testkit::feature::VM_MARK`).
 pub(crate) const MARK: &str = "vm_";
 
-/// How long the machine may run, boot included: for every change, when everything is run, and when all of its tests are.
+/// How long the machine may run, including the boot: in every run, in a full run, and when all of
+/// its tests run.
 const DEADLINE: Duration = Duration::from_secs(1800);
 const FULL_DEADLINE: Duration = Duration::from_secs(5400);
 const EVERY_DEADLINE: Duration = Duration::from_secs(6 * 3600);
 
-/// When everything is run, tests of these packages run on Debian's kernel, which is older than most.
+/// In a full run, tests of these packages run on Debian's kernel, which is older than most.
 const ON_DEBIAN: &str =
     "--package netwright-kernel --package netwright-firewall --package netwright-plugins";
 
-/// What is not run there without its mark: it compares two programs on one kernel, whichever that is, and takes minutes.
+/// Tests that do not run there without its mark: they compare two programs on one kernel, whichever
+/// that is, and take minutes.
 const SLOW: &str = "differential::";
 
-/// Which of them do in one run: one of so many, others in each round ([`suite::round`]). All take hours.
+/// Which of them one run includes: one of this many, and others in each round ([`suite::round`]).
+/// All of them take hours.
 const PARTS: u64 = 4;
 
-/// How long one test may take in it: everything is about ten times slower there, and more so on a machine that is busy.
+/// How long one test may take in it: everything is about ten times slower there, and more so on a
+/// busy machine.
 const TEST_DEADLINE: Duration = Duration::from_secs(300);
 const FULL_TEST_DEADLINE: Duration = Duration::from_secs(900);
 
-/// Memory. Its file systems are in it too.
+/// Memory, which also holds its file systems.
 const MEMORY: &str = "3072M";
 
-/// The second half of booting and the running of jobs.
+/// The second half of booting, and the running of jobs.
 const STAGE: &str = include_str!("vm/stage.sh");
 
 /// Says that everything was run.
 const DONE: &str = "@done";
 
-/// What the machine says every few seconds, whatever its tests do, and how long it may say nothing at all: an emulated
-/// processor has been seen to spin for ever.
+/// What the machine prints every few seconds, whatever its tests do, and how long it may print
+/// nothing at all: an emulated processor has been seen to spin for ever.
 const ALIVE: &str = "@alive";
 const SILENCE: Duration = Duration::from_secs(120);
 
-/// How often the machine is booted when it falls silent.
+/// How often the machine is booted if it falls silent.
 const BOOTS: usize = 3;
 
-/// Runs the tests with `vm_` in their names; with the full extent also a part of all that talk to the kernel.
+/// Runs the tests with `vm_` in their names; in a full run also a part of all tests that talk to
+/// the kernel.
 pub(crate) fn tests(extent: Extent) -> Result<Report, String> {
     let mut jobs = jobs::find("--workspace", &[])?;
     if extent == Extent::Full {
@@ -139,7 +145,7 @@ fn run_jobs(jobs: &[Job], extent: Extent) -> Result<Report, String> {
     Ok(report)
 }
 
-/// Counts and shows a line of the machine.
+/// Counts and shows a line from the machine.
 fn note(line: &str, report: &mut Report) {
     match count(line, report) {
         Some(shown) => println!("{shown}"),
@@ -147,7 +153,7 @@ fn note(line: &str, report: &mut Report) {
     }
 }
 
-/// What the machine's log says of its tests.
+/// Returns what the machine's log says about its tests.
 pub(crate) fn report(log: &[String]) -> Report {
     let mut report = Report::default();
     for line in log {
@@ -156,8 +162,8 @@ pub(crate) fn report(log: &[String]) -> Report {
     report
 }
 
-/// Counts a line of the machine, `@test RESULT MS PACKAGE NAME`, or one that belongs to the test before; returns how to show
-/// the first kind.
+/// Counts a line from the machine, `@test RESULT MS PACKAGE NAME`, or a line that belongs to the
+/// test before; returns how to show the first kind.
 fn count(line: &str, report: &mut Report) -> Option<String> {
     let Some(rest) = line.strip_prefix("@test ") else {
         report.skips.extend(skips::find([line]));
@@ -175,7 +181,7 @@ fn count(line: &str, report: &mut Report) -> Option<String> {
     Some(format!("  {result} [{seconds:>7.3}s] {}", place.join(" ")))
 }
 
-/// Boots the machine, runs the jobs in it and gives each of its lines to `each`.
+/// Boots the machine, runs the jobs in it and passes each of its lines to `each`.
 fn boot(jobs: &[&Job], extent: Extent, again: bool, each: impl Fn(&str)) -> Result<(), Failed> {
     let deadline = match extent {
         Extent::EveryChange => DEADLINE,
@@ -211,7 +217,7 @@ fn boot(jobs: &[&Job], extent: Extent, again: bool, each: impl Fn(&str)) -> Resu
     Err(Failed::message(message.to_owned()))
 }
 
-/// Sees to a kernel, and makes what it boots from.
+/// Makes sure that a kernel is there, and builds what the machine boots from.
 fn prepare(jobs: &[&Job], extent: Extent) -> Result<(kernel::Kernel, PathBuf), String> {
     if cfg!(not(target_arch = "x86_64")) {
         return Err("the virtual machine is made for x86_64 only".to_owned());
@@ -238,8 +244,9 @@ fn prepare(jobs: &[&Job], extent: Extent) -> Result<(kernel::Kernel, PathBuf), S
 }
 
 fn qemu(kernel: &Path, initramfs: &Path, deadline: Duration) -> Program {
-    // Before the tests that run beside it: an emulated machine that loses a processor for a moment loses more than that
-    // moment. Without root nice says that it cannot, and goes on.
+    // With a higher priority than the tests beside it: if an emulated machine loses a processor for
+    // a moment, it loses more than that moment. Without root, nice reports that it cannot, and
+    // continues.
     let line = "nice -n -4 qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m";
     let program = Program::new(line)
         .arg(MEMORY)
@@ -254,14 +261,16 @@ fn qemu(kernel: &Path, initramfs: &Path, deadline: Duration) -> Program {
         .arg("-initrd")
         .arg(initramfs.display().to_string())
         .arg("-append")
-        // An emulated timer that comes late is no broken one, for which the kernel would take it (`no_timer_check`). Code at another
-        // address each time is translated each time: without `norandmaps` a dynamic program takes twice as long to start.
+        // An emulated timer that comes late is not broken, but the kernel would think so
+        // (`no_timer_check`). Code at another address is translated again each time: without
+        // `norandmaps` a dynamic program takes twice as long to start.
         .arg("console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off tsc=reliable no_timer_check norandmaps")
         .arg("-fsdev")
         .arg("local,id=root,path=/,security_model=none,readonly=on,multidevs=remap")
         .arg("-device")
         .arg("virtio-9p-pci,fsdev=root,mount_tag=root")
-        // A network card to lend to containers. 10.0.2.2 answers pings there; nothing leaves the machine.
+        // A network card to move into containers. 10.0.2.2 answers pings there; nothing leaves the
+        // machine.
         .arg("-netdev")
         .arg("user,id=spare,restrict=on")
         .arg("-device")

@@ -1,11 +1,15 @@
-//! Taking over what Whereabouts has given: its pools become records of ours, so that no address is given twice while its pods live.
+//! Imports Whereabouts' allocations: its pools become records of ours, so that no address is given
+//! twice while its pods live.
 //!
-//! Everything here is data: [`Found`] is what was read (`kubectl get -A -o json ippools,overlappingrangeipreservations,pods`), [`plan`] says what
-//! comes of it, and [`apply()`] writes it. Each address of a living pod becomes a block of its own, which is the node's on which the pod runs, held by the
-//! same container and interface: DEL there frees it, and until then it is nobody else's. What is around it is cut into blocks as ever.
+//! Everything here is data: [`Found`] is what was read (`kubectl get -A -o json
+//! ippools,overlappingrangeipreservations,pods`), [`plan`] decides what becomes of it, and
+//! [`apply()`] writes it. Each address of a living pod becomes a block of its own, owned by the
+//! pod's node and held by the same container and interface. DEL there frees it, and until then no
+//! one else gets it. The space around it is cut into blocks as usual.
 //!
-//! An address without a reservation may be of a network that shares its pool with nobody (`enable_overlapping_ranges: false`), or one whose
-//! reservation was lost: it is taken in both spaces.
+//! An address without a reservation may belong to a network that shares its pool with no other
+//! (`enable_overlapping_ranges: false`), or its reservation may have been lost. It is imported in
+//! both spaces.
 
 mod apply;
 
@@ -25,27 +29,27 @@ use crate::wire::Pod;
 
 pub use apply::{Applied, apply};
 
-/// The annotation that says which addresses a pod's interfaces have.
+/// The annotation with the addresses of a pod's interfaces.
 const STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 /// The group of Whereabouts' kinds.
 pub const GROUP: &str = "whereabouts.cni.cncf.io";
 /// Their version.
 pub const VERSION: &str = "v1alpha1";
-/// Pools and reservations, as the API's paths have them.
+/// Pools and reservations, as named in the API's paths.
 pub const PLURALS: [(&str, &str); 2] =
     [("IPPool", "ippools"), ("OverlappingRangeIPReservation", "overlappingrangeipreservations")];
 
-/// Says why what was given cannot be read.
+/// Why the input cannot be read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ImportError {
     /// It is not JSON.
     #[error("not JSON: {0}")]
     Json(#[source] serde_json::Error),
-    /// It is no object of Kubernetes, and no list of them.
+    /// It is neither a Kubernetes object nor a list of them.
     #[error("neither an object of Kubernetes nor a list of them: kubectl get -o json writes such")]
     NoObject,
-    /// Pods are not among it: nobody knows who lives, and where.
+    /// It contains no pods, so it is unknown which pods live, and where.
     #[error(
         "pools, but no pods: who lives, and on which node, only they tell (kubectl get pods -A -o json)"
     )]
@@ -85,30 +89,30 @@ struct Allocation {
 struct Living {
     uid: String,
     node: String,
-    /// Which interface has which address, as far as it is known.
+    /// The known interface of each address.
     interfaces: BTreeMap<IpAddr, String>,
 }
 
-/// What comes of it.
+/// The result of an import plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// How spaces are cut.
     pub spaces: Vec<SpaceRecord>,
-    /// A block for each address that is taken over.
+    /// A block for each imported address.
     pub blocks: Vec<BlockRecord>,
-    /// What is not taken over, and why.
+    /// What is not imported, and why.
     #[serde(rename = "passedOver")]
     pub passed_over: Vec<PassedOver>,
-    /// What people should know beside.
+    /// Notices for the operator.
     pub notes: Vec<String>,
 }
 
-/// An allocation that is not taken over.
+/// An allocation that is not imported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PassedOver {
     /// The pool, or the reservation.
     pub of: String,
-    /// The address, where there is one.
+    /// The address, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
     /// Why.
@@ -116,7 +120,7 @@ pub struct PassedOver {
 }
 
 impl Found {
-    /// Reads an object of Kubernetes, or a list of them; kinds that do not matter are passed over.
+    /// Reads a Kubernetes object, or a list of them; other kinds are skipped.
     ///
     /// # Errors
     /// [`ImportError`].
@@ -124,7 +128,7 @@ impl Found {
         let value: Value = serde_json::from_slice(text).map_err(ImportError::Json)?;
         match (value["items"].as_array(), value["kind"].as_str()) {
             (Some(items), kind) => {
-                // Items of a list that the API wrote do not say their kind.
+                // Items of a list written by the API do not contain their kind.
                 let kind = kind.and_then(|kind| kind.strip_suffix("List")).unwrap_or_default();
                 self.has_pods |= kind == "Pod";
                 items.iter().for_each(|item| self.object(item, kind));
@@ -138,7 +142,7 @@ impl Found {
         }
     }
 
-    /// Reads one object; `of` is its kind where it does not say it.
+    /// Reads one object; `of` is its kind if the object does not contain it.
     pub fn object(&mut self, object: &Value, of: &str) {
         let kind = object["kind"].as_str().unwrap_or(of);
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
@@ -159,7 +163,7 @@ impl Found {
         }
     }
 
-    /// Says that all pods were read, even if there are none.
+    /// Declares that all pods were read, even if there are none.
     pub fn that_is_all_pods(&mut self) {
         self.has_pods = true;
     }
@@ -209,7 +213,7 @@ impl Found {
         self.pods.insert(key, Living { uid, node, interfaces });
     }
 
-    /// What a reservation's name says: the space, the address, and the range it is of.
+    /// Splits a reservation's name: the space, the address, and its range.
     fn address_of(&self, name: &str) -> Option<(String, IpAddr, IpNet)> {
         let spaces = self.pools.iter().filter_map(|pool| Some((self.space_of(pool)?, Some(pool))));
         let mut all = spaces.chain([(String::new(), None)]);
@@ -228,7 +232,7 @@ impl Found {
         })
     }
 
-    /// The name of the space of a pool: what stands before its range, without the node of a slice.
+    /// Returns the name of a pool's space: the part before its range, without the node of a slice.
     fn space_of(&self, pool: &Pool) -> Option<String> {
         let rest = pool.name.strip_suffix(&normal(&pool.range.to_string()))?;
         let Some(rest) = rest.strip_suffix('-') else { return rest.is_empty().then(String::new) };
@@ -240,14 +244,14 @@ impl Found {
     }
 }
 
-/// A range or an address as Whereabouts' objects are named after it.
+/// Formats a range or an address as in the names of Whereabouts' objects.
 fn normal(text: &str) -> String {
     let name = text.replace(['/', ':'], "-");
-    // An object's name does not end so.
+    // An object's name cannot end like this.
     if text.ends_with(':') { format!("{name}0") } else { name }
 }
 
-/// Says what comes of what was found.
+/// Decides what becomes of the input.
 ///
 /// # Errors
 /// [`ImportError::NoPods`].
@@ -279,7 +283,7 @@ pub fn plan(found: &Found) -> Result<Plan, ImportError> {
             plan.take(&mut taken, found, &pool.name, (*address, pool.range), &spaces, allocation);
         }
     }
-    // What a pool lost, or never knew: its pod may use it all the same.
+    // What a pool lost, or never contained: the pod may use it all the same.
     for (name, allocation) in &found.reservations {
         if known.contains(name) {
             continue;
@@ -300,11 +304,11 @@ pub fn plan(found: &Found) -> Result<Plan, ImportError> {
     Ok(plan)
 }
 
-/// What is taken, by space and address: of which range, and its record.
+/// Taken addresses by space and address, each with its range and record.
 type Taken = BTreeMap<(String, IpAddr), (IpNet, BlockRecord)>;
 
 impl Plan {
-    /// Takes an address over, if its pod lives.
+    /// Imports an address if its pod lives.
     fn take(
         &mut self,
         taken: &mut Taken,
@@ -356,12 +360,12 @@ fn whose(
     };
     let mut ifname = allocation.ifname.clone();
     if ifname.is_empty() {
-        // Releases before 0.8 did not write it down.
+        // Releases before 0.8 did not record it.
         ifname = pod.interfaces.get(&address).cloned().unwrap_or_default();
     }
     let (namespace, name) = key;
     let pod_of = Pod { namespace, name, uid: pod.uid.clone() };
-    // The network's name is not known: GC of a network takes nothing of this.
+    // The network's name is not known, so GC of a network removes none of this.
     let holder = Holder {
         network: String::new(),
         container: allocation.id.clone(),
@@ -383,14 +387,14 @@ fn one_address(space: &str, address: IpAddr, node: String, holder: Holder) -> Bl
         space: space.to_owned(),
         block: IpNet::from(address),
         node,
-        // The node takes it over with its own.
+        // The node adopts it with its own.
         epoch: 0,
         held: BTreeMap::from([(address, holder)]),
         kept: BTreeMap::new(),
     }
 }
 
-/// Cuts spaces so that each address that is taken is a block of its own, and everything else as ever.
+/// Cuts spaces so that each taken address is a block of its own, and the rest as usual.
 fn cut(taken: &Taken) -> Vec<SpaceRecord> {
     let nodes: BTreeSet<&str> = taken.values().map(|(_, record)| record.node.as_str()).collect();
     let usual_block = |subnet: &IpNet| usual_block(subnet, nodes.len());
@@ -414,7 +418,7 @@ fn cut(taken: &Taken) -> Vec<SpaceRecord> {
     spaces.into_iter().map(record).collect()
 }
 
-/// The prefix length of blocks of a range of which nobody says it.
+/// The prefix length of blocks in a range for which none is configured.
 fn usual_block(subnet: &IpNet, nodes: usize) -> u8 {
     let spec =
         RangeSpec { subnet: *subnet, first: None, last: None, exclude: Vec::new(), gateway: None };

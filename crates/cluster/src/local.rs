@@ -1,14 +1,15 @@
-//! What a node keeps on its disk: which blocks are its, and who has which address.
+//! What a node keeps on its disk: which blocks it owns, and who has which address.
 //!
-//! | path, below a folder that is passed in | what |
+//! | path, below a folder that is passed in | contents |
 //! |---|---|
 //! | `node.json` | the node's identity and epoch, and until when its lease holds |
-//! | `blocks/<space>~<address>-<length>` | a block that is this node's, or on its way back |
-//! | `held/<space>~<address>~<owner>` | an address that somebody has |
+//! | `blocks/<space>~<address>-<length>` | a block that this node owns, or is returning |
+//! | `held/<space>~<address>~<owner>` | an address that is in use |
 //! | `lock` | held by the process that writes here |
 //!
-//! The *names* say all that must not be lost: an address whose file is truncated or garbled stays taken, and its owner, of whom the name holds
-//! the [hash](crate::wire::Owner::hash), can release it. The contents say the rest.
+//! The *names* contain everything that must not be lost. An address whose file is truncated or
+//! garbled stays taken, and its owner can release it: the name contains the owner's
+//! [hash](crate::wire::Owner::hash). The contents hold the rest.
 //!
 //! Addresses are not flushed to the disk: a power cut ends the containers too. Blocks are.
 
@@ -32,37 +33,37 @@ const VERSION: u32 = 1;
 const MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o700;
 
-/// What `node.json` says.
+/// The contents of `node.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct NodeFile {
     pub(crate) version: u32,
     pub(crate) identity: String,
     pub(crate) epoch: u64,
-    /// The boot in which `until` means something.
+    /// The boot in which `until` is valid.
     pub(crate) boot: String,
-    /// Until when the lease holds, on the clock that counts from that boot.
+    /// The end of the lease, on the clock that counts from that boot.
     pub(crate) until: Duration,
     /// The process that wrote the node's record last, or was about to, and the one before it.
     pub(crate) run: String,
     pub(crate) run_before: String,
-    /// How far the store was.
+    /// The store's position.
     pub(crate) moment: Option<Moment>,
 }
 
-/// What a block's file says.
+/// The contents of a block's file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct BlockFile {
     pub(crate) version: u32,
     pub(crate) epoch: u64,
-    /// It is being given back: nothing of it is given any more.
+    /// It is being returned: none of its addresses is given any more.
     pub(crate) returning: bool,
     /// The addresses that pods keep.
     pub(crate) kept: BTreeMap<IpAddr, String>,
 }
 
-/// What the file of an address says.
+/// The contents of an address's file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct HeldFile {
@@ -70,13 +71,13 @@ pub(crate) struct HeldFile {
     pub(crate) boot: String,
     pub(crate) network: String,
     pub(crate) owner: Owner,
-    /// The block was lost: the address may be somebody else's as well.
+    /// The block was lost: the address may have another owner as well.
     pub(crate) lost: bool,
     /// The name of the record by which the owner's pod keeps the address.
     pub(crate) sticky: Option<String>,
 }
 
-/// The name of an address' file, taken apart.
+/// The parts of the name of an address's file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HeldName {
     pub(crate) space: String,
@@ -84,13 +85,13 @@ pub(crate) struct HeldName {
     pub(crate) hash: String,
 }
 
-/// What is asked before each write.
+/// Called before each write.
 pub(crate) type Hook = Box<dyn Fn(&Path) + Send + Sync>;
 
 /// The folder.
 pub(crate) struct Files {
     dir: PathBuf,
-    /// Asked before each write: for tests that end there.
+    /// Called before each write: for tests that end there.
     hook: Option<Hook>,
     _lock: File,
 }
@@ -112,7 +113,7 @@ pub(crate) struct Found {
 }
 
 impl Files {
-    /// Opens the folder, and makes it if need be.
+    /// Opens the folder, and creates it if it is missing.
     ///
     /// # Errors
     /// [`FileError`], also when another process writes there.
@@ -137,7 +138,7 @@ impl Files {
     /// Reads everything.
     ///
     /// # Errors
-    /// [`FileError`] when a folder cannot be read: nothing may be given then.
+    /// [`FileError`] when a folder cannot be read: then no address may be given.
     pub(crate) fn read(&self) -> Result<Found, FileError> {
         let mut found = Found::default();
         let path = self.dir.join("node.json");
@@ -148,7 +149,7 @@ impl Files {
                 continue;
             };
             let path = self.dir.join("blocks").join(&name);
-            // One that says nothing is found in the store.
+            // A file without content is looked up in the store.
             if let Some(file) = content(&path, &mut found.notices) {
                 found.blocks.push((id, file));
             }

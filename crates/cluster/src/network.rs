@@ -1,10 +1,11 @@
-//! What a network's addresses are: ranges, what is left out of them, gateways, and how they are cut into blocks.
+//! A network's addresses: ranges, exclusions, gateways, and how ranges are cut into blocks.
 //!
-//! A [`NetworkSpec`] is what a configuration says and what goes over the wire; a [`Network`] is one that was checked. Addresses
-//! are numbers of 128 bits here, of either family.
+//! A [`NetworkSpec`] is the configuration and what is sent over the wire; a [`Network`] is a
+//! checked one. Addresses of both families are 128-bit numbers here.
 //!
-//! Addresses are unique within a *space*: all ranges of the same [`NetworkSpec::space`], whichever network they are of
-//! ([`NetworkSpec::overlapping`]), or one range's subnet of it alone.
+//! Addresses are unique within a *space*. That is either all ranges with the same
+//! [`NetworkSpec::space`], whichever network they belong to ([`NetworkSpec::overlapping`]), or one
+//! range's subnet in it alone.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,21 +15,20 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// How many ranges a network may have: an interface with more addresses than this is a mistake.
+/// How many ranges a network may have: more addresses on one interface would be a mistake.
 pub const MAX_RANGES: usize = 64;
 /// How many exclusions a range may have.
 pub const MAX_EXCLUSIONS: usize = 4096;
-/// The longest name of a space: as long as a name of Kubernetes' objects leaves room for.
+/// The longest name of a space: as much as names of Kubernetes objects leave room for.
 pub const MAX_SPACE_NAME: usize = 63;
 /// A block has at most 2 to the power of this many addresses: its record is written whole.
 pub const MAX_BLOCK_BITS: u8 = 10;
-/// A block has 2 to the power of this many addresses where the range is large enough and nobody says otherwise.
+/// By default a block has 2 to the power of this many addresses, if the range is large enough.
 pub const USUAL_BLOCK_BITS: u8 = 6;
-/// A range has at least this many blocks, or its blocks have one address each, where nobody says
-/// otherwise.
+/// By default a range has at least this many blocks, or its blocks have one address each.
 pub const LEAST_BLOCKS: usize = 64;
-/// A range has at least this many blocks for each node, or its blocks have one address each, where
-/// nobody says otherwise.
+/// By default a range has at least this many blocks for each node, or its blocks have one address
+/// each.
 pub const BLOCKS_A_NODE: usize = 4;
 /// The space of networks that name none.
 pub const UNNAMED_SPACE: &str = "default";
@@ -59,7 +59,7 @@ impl Family {
         }
     }
 
-    /// Returns the address that is this number; numbers that no IPv4 address has are cut.
+    /// Returns the address with this number; bits beyond an IPv4 address are cut.
     #[must_use]
     pub fn address(self, number: u128) -> IpAddr {
         match self {
@@ -96,7 +96,7 @@ pub fn bounds(prefix: &IpNet) -> (u128, u128) {
     (number(prefix.network()), number(prefix.broadcast()))
 }
 
-/// Reads a prefix, or an address, which is a prefix of that address alone. Host bits are passed over.
+/// Reads a prefix, or a single address as a prefix of full length. Host bits are ignored.
 #[must_use]
 pub fn parse_prefix(text: &str) -> Option<IpNet> {
     let text = text.trim();
@@ -106,18 +106,19 @@ pub fn parse_prefix(text: &str) -> Option<IpNet> {
     }
 }
 
-/// What a configuration says of a network.
+/// A network's configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NetworkSpec {
-    /// The network's name, as CNI has it: whose allocations GC collects.
+    /// The network's name in CNI; GC collects allocations by it.
     pub network: String,
     /// `network_name`: the space in which addresses are unique; empty: [`UNNAMED_SPACE`].
     #[serde(skip_serializing_if = "String::is_empty")]
     pub space: String,
-    /// `enable_overlapping_ranges`: whether an address is unique over all ranges of the space; else over the ranges of the same subnet only.
+    /// `enable_overlapping_ranges`: whether an address is unique over all ranges of the space, or
+    /// only over the ranges of the same subnet.
     pub overlapping: bool,
-    /// An address of each is assigned, in this order.
+    /// One address of each range is assigned, in this order.
     pub ranges: Vec<RangeSpec>,
     /// The prefix length of a node's blocks of IPv4 addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,13 +126,13 @@ pub struct NetworkSpec {
     /// The prefix length of a node's blocks of IPv6 addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub block_v6: Option<u8>,
-    /// Whether a pod that is made again under its name gets its addresses again.
+    /// Whether a pod that is recreated under its name gets its addresses again.
     #[serde(skip_serializing_if = "is_false")]
     pub sticky: bool,
 }
 
 impl NetworkSpec {
-    /// Makes a network of that name without ranges.
+    /// Creates a network of that name without ranges.
     #[must_use]
     pub fn new(network: &str) -> Self {
         NetworkSpec { network: network.to_owned(), ..NetworkSpec::default() }
@@ -156,12 +157,12 @@ fn is_false(value: &bool) -> bool {
     !*value
 }
 
-/// What a configuration says of a range.
+/// A range's configuration.
 ///
-/// It is read from text as Whereabouts has it: `192.0.2.0/24`, or `192.0.2.10-192.0.2.20/24`.
+/// It is read from Whereabouts' notation: `192.0.2.0/24`, or `192.0.2.10-192.0.2.20/24`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RangeSpec {
-    /// The subnet; an address of it has its prefix length.
+    /// The subnet; its addresses get its prefix length.
     pub subnet: IpNet,
     /// The first address that may be assigned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -169,10 +170,10 @@ pub struct RangeSpec {
     /// The last address that may be assigned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<IpAddr>,
-    /// What is never assigned ([`parse_prefix`]). What is not of the subnet is passed over.
+    /// Addresses that are never assigned ([`parse_prefix`]). Those outside the subnet are ignored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude: Vec<IpNet>,
-    /// The gateway: told with each address, never assigned.
+    /// The gateway: returned with each address, never assigned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
 }
@@ -200,14 +201,14 @@ impl FromStr for RangeSpec {
     }
 }
 
-/// Says why a network's addresses make no sense. Each is a sentence for the configuration's author.
+/// Why a network's addresses are invalid. Each is a sentence for the configuration's author.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NetworkError {
     /// The network has no name.
     #[error("the network has no name")]
     NoName,
-    /// The space's name cannot be one of Kubernetes' objects.
+    /// The space's name cannot be the name of a Kubernetes object.
     #[error(
         "network_name {0:?} is no name: at most {MAX_SPACE_NAME} lower-case letters, digits, dots and dashes, the first and last no dot or dash"
     )]
@@ -223,10 +224,10 @@ pub enum NetworkError {
     ManyExclusions {
         /// The range's subnet.
         subnet: IpNet,
-        /// How many there are.
+        /// The number found.
         count: usize,
     },
-    /// A text is no range.
+    /// A text is not a range.
     #[error("{0:?} is no range: a subnet such as 192.0.2.0/24, or 192.0.2.10-192.0.2.20/24")]
     NoRange(String),
     /// An end of a range is not in its subnet.
@@ -244,12 +245,12 @@ pub enum NetworkError {
     Backwards {
         /// The subnet.
         subnet: IpNet,
-        /// Where it begins.
+        /// Its first address.
         first: IpAddr,
-        /// Where it ends.
+        /// Its last address.
         last: IpAddr,
     },
-    /// There is no address in a range.
+    /// A range contains no address.
     #[error("the range of {0} leaves no address to assign")]
     Nothing(IpNet),
     /// A gateway is of the other family.
@@ -266,9 +267,9 @@ pub enum NetworkError {
         1_u32 << MAX_BLOCK_BITS
     )]
     BlockSize {
-        /// What was asked for.
+        /// The requested length.
         prefix: u8,
-        /// Of which family.
+        /// The family.
         family: Family,
         /// The smallest number.
         longest: u8,
@@ -277,7 +278,7 @@ pub enum NetworkError {
     },
 }
 
-/// A network whose addresses make sense.
+/// A network whose addresses are valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Network {
     spec: NetworkSpec,
@@ -285,7 +286,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Checks what a configuration says.
+    /// Checks a configuration.
     ///
     /// # Errors
     /// [`NetworkError`].
@@ -313,7 +314,7 @@ impl Network {
         Ok(Network { spec, ranges })
     }
 
-    /// Returns what was checked.
+    /// Returns the checked configuration.
     #[must_use]
     pub fn spec(&self) -> &NetworkSpec {
         &self.spec
@@ -338,11 +339,11 @@ impl Network {
         if self.spec.overlapping {
             return name.to_owned();
         }
-        // No name of a space has such a sign.
+        // The name of a space cannot contain this character.
         format!("{name}@{}-{}", range.subnet.addr(), range.subnet.prefix_len())
     }
 
-    /// Returns the prefix length of a range's blocks that the configuration asks for.
+    /// Returns the prefix length of a range's blocks that the configuration requests.
     #[must_use]
     pub fn asked_block_prefix(&self, range: &Range) -> Option<u8> {
         match range.family() {
@@ -352,11 +353,11 @@ impl Network {
     }
 
     /// Returns the prefix length of blocks in a range, in a cluster of that many nodes, unless the
-    /// space has others already.
+    /// space already uses another.
     ///
     /// A block has as many addresses as leave [`LEAST_BLOCKS`] blocks, and [`BLOCKS_A_NODE`] for
-    /// each node: a power of two, from 1 to 64. Large blocks need few questions to the store; what
-    /// a node does not use of a block that it began is nobody else's, so there must be many more
+    /// each node: a power of two, from 1 to 64. Large blocks need few requests to the store. But no
+    /// other node can use the rest of a block that a node has started, so there must be many more
     /// blocks than nodes.
     #[must_use]
     pub fn block_prefix(&self, range: &Range, nodes: usize) -> u8 {
@@ -377,7 +378,7 @@ pub struct Range {
     first: u128,
     last: u128,
     gateway: Option<IpAddr>,
-    /// In order, apart from each other.
+    /// Sorted and disjoint.
     excluded: Vec<(u128, u128)>,
 }
 
@@ -459,7 +460,7 @@ impl Range {
         (self.first, self.last)
     }
 
-    /// Says whether a prefix has addresses between the first and the last.
+    /// Says whether a prefix contains addresses between the first and the last.
     #[must_use]
     pub fn overlaps(&self, prefix: &IpNet) -> bool {
         let (low, high) = bounds(prefix);
@@ -487,7 +488,7 @@ impl Range {
         (at <= self.last).then_some(at)
     }
 
-    /// Returns how many addresses may be assigned, at most.
+    /// Returns an upper bound of how many addresses may be assigned.
     #[must_use]
     pub fn capacity(&self) -> u128 {
         let mut count = (self.last - self.first).saturating_add(1);
@@ -501,8 +502,9 @@ impl Range {
     }
 }
 
-/// The addresses of a subnet that hosts may have: without the network's own (IPv6: that of the subnet's routers, RFC 4291 §2.6.1), and without
-/// IPv4's broadcast address. Subnets of two addresses have neither (RFC 3021, RFC 6164).
+/// The addresses of a subnet that hosts may have: without the network's own (IPv6: that of the
+/// subnet's routers, RFC 4291 §2.6.1), and without IPv4's broadcast address. Subnets of two
+/// addresses have neither (RFC 3021, RFC 6164).
 fn usable(subnet: &IpNet) -> (u128, u128) {
     let (first, last) = bounds(subnet);
     let spare = subnet.max_prefix_len() - subnet.prefix_len();
@@ -513,7 +515,7 @@ fn usable(subnet: &IpNet) -> (u128, u128) {
     }
 }
 
-/// How many bits count so many things.
+/// Returns how many bits count this many things.
 fn ceil_log2(count: u128) -> u8 {
     let bits = u128::BITS - count.saturating_sub(1).leading_zeros();
     u8::try_from(bits).unwrap_or(u8::MAX)

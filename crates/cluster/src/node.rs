@@ -1,22 +1,29 @@
-//! A node: it takes blocks of addresses from the store, and gives the addresses of its blocks.
+//! A node: it takes blocks of addresses from the store, and assigns the addresses of its blocks.
 //!
 //! # What keeps an address from being given twice
 //!
-//! 1. A block has one record, made by compare-and-swap: it is one node's or nobody's. All nodes cut a space alike
-//!    ([`SpaceRecord`](crate::record::SpaceRecord)).
-//! 2. Within a block only its node gives addresses, under one lock, and an address is on the node's disk before anybody is told of it.
-//! 3. A node gives addresses only while it knows, by a clock that also counts while the machine sleeps, that its lease holds: for the lease's length from
-//!    *before* it sent the renewal that was answered.
-//! 4. Somebody else may take the blocks of a node only when that node is known to be gone, and its lease was seen unchanged for longer than its
-//!    length by the clock of who looks ([`Reclaimer`](crate::Reclaimer)), and its record was fenced by compare-and-swap.
-//! 5. A node whose record was fenced, or who finds none, comes back with another epoch, and uses a block only once the block's record says so
-//!    too. Addresses that containers have in blocks it has lost are told of, and asked for again where the block is nobody's.
-//! 6. A block on its way back is noted on the disk before the store is asked to forget it, and not used again whatever the answer.
+//! 1. A block has one record, written by compare-and-swap: it belongs to one node or to none. All
+//!    nodes cut a space alike ([`SpaceRecord`](crate::record::SpaceRecord)).
+//! 2. Within a block only its node assigns addresses, under one lock, and an address is on the
+//!    node's disk before the node returns it.
+//! 3. A node assigns addresses only while it knows, by a clock that also counts while the machine
+//!    sleeps, that its lease holds: for the lease's length from *before* it sent the renewal that
+//!    was answered.
+//! 4. Other nodes may take a node's blocks only if three things hold: the node is known to be gone;
+//!    its lease was seen unchanged for longer than its length, by the observer's clock
+//!    ([`Reclaimer`](crate::Reclaimer)); its record was fenced by compare-and-swap.
+//! 5. A node whose record was fenced, or that finds none, comes back with another epoch. It uses a
+//!    block only once the block's record shows that epoch too. It reports the addresses that
+//!    containers have in blocks it has lost, and requests them again if the block belongs to no
+//!    node.
+//! 6. A block that is being returned is recorded on the disk before the store is asked to delete
+//!    its record, and is not used again whatever the answer.
 //!
-//! What the node has on its disk counts; that the records show who holds what is for people, and for a node that lost its disk.
+//! What the node has on its disk decides. The records show who holds what only for people, and for
+//! a node that lost its disk.
 //!
-//! Nothing here reads a clock or the environment: [`Clock`] and [`Settings`] are passed in. What people should hear is kept for
-//! [`Node::take_notices`].
+//! Nothing here reads a clock or the environment: [`Clock`] and [`Settings`] are passed in.
+//! Messages for the operator are kept for [`Node::take_notices`].
 
 mod claim;
 mod lease;
@@ -46,43 +53,46 @@ use crate::record::BlockId;
 use crate::store::Store;
 use crate::wire::{Assign, Assigned, Collect, Held, Owner};
 
-/// The code of refusals that have to do with addresses (docs/errors.md).
+/// The code of refusals that concern addresses (docs/errors.md).
 pub const ADDRESS: u32 = 102;
 /// The code of refusals because something could not be written (docs/errors.md).
 pub const STATE: u32 = 105;
-/// How often an address is looked for before an ADD gives up: each time something stood in the way that is gone now.
+/// How often ADD looks for an address before it gives up: it retries only when what stood in the
+/// way is gone.
 const ATTEMPTS: u32 = 64;
 
-/// A clock that never goes back, and that counts on while the machine sleeps (`CLOCK_BOOTTIME`).
+/// A clock that never goes back and keeps counting while the machine sleeps (`CLOCK_BOOTTIME`).
 pub trait Clock: Send + Sync + fmt::Debug {
     /// Returns how long it has run.
     fn now(&self) -> Duration;
 
-    /// Waits, on a thread that may wait: for other nodes, who look at the store now and then.
+    /// Waits for other nodes, which read the store now and then; the thread must be one that may
+    /// block.
     fn pause(&self, time: Duration) {
         std::thread::sleep(time);
     }
 }
 
-/// What a node is told about itself.
+/// A node's parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Its name, which no other node has.
+    /// Its name, unique among the nodes.
     pub node: String,
-    /// The boot's identity: what was known of a clock of another boot says nothing.
+    /// The boot's identity: times of another boot's clock mean nothing.
     pub boot: String,
-    /// Text that no other machine has; it is used when the disk says none.
+    /// Text that no other machine has; it is used if the disk contains none.
     pub identity: String,
     /// Text that no other process has.
     pub run: String,
-    /// How long the lease holds: how long addresses can be given from blocks that the node has while the store is away.
+    /// How long the lease holds: how long addresses can be assigned from the node's blocks while
+    /// the store is unreachable.
     pub lease: Duration,
-    /// How long a block stays empty before it is given back, unless addresses are short.
+    /// How long a block stays empty before it is returned, unless addresses are scarce.
     pub idle: Duration,
 }
 
 impl Settings {
-    /// Makes the usual ones.
+    /// Creates the default settings.
     #[must_use]
     pub fn new(node: &str, boot: &str, identity: &str) -> Self {
         Settings {
@@ -101,18 +111,18 @@ impl Settings {
 #[error("use what the node has on its disk")]
 pub struct OpenError(#[from] FileError);
 
-/// An address of a container that may be somebody else's as well: its block was lost.
+/// An address of a container that may have another owner as well: its block was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
     /// The space.
     pub space: String,
     /// The address.
     pub address: IpAddr,
-    /// Who has it here.
+    /// The owner here.
     pub owner: Owner,
 }
 
-/// A node. All its functions may be called by several threads at once.
+/// A node. Several threads may call all its functions at once.
 pub struct Node {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
@@ -120,9 +130,9 @@ pub struct Node {
     settings: Settings,
     table: Mutex<Table>,
     changed: Condvar,
-    /// Held while the lease is renewed and what is ours compared.
+    /// Held while the lease is renewed and our blocks are compared.
     renewing: Mutex<()>,
-    /// Held while records are brought up to date.
+    /// Held while records are updated.
     tending: Mutex<()>,
     seed: u64,
     drawn: AtomicU64,
@@ -135,7 +145,7 @@ impl fmt::Debug for Node {
 }
 
 impl Node {
-    /// Opens what the node has on its disk; asks the store nothing.
+    /// Opens what the node has on its disk; does not contact the store.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -148,7 +158,8 @@ impl Node {
         Self::open_with(dir, store, clock, settings, None)
     }
 
-    /// Opens it as [`Node::open`] does, and asks `hook` before each write of a file: for tests that end there.
+    /// Does what [`Node::open`] does, and calls `hook` before each write of a file: for tests that
+    /// end there.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -174,10 +185,11 @@ impl Node {
                     table.runs_before = vec![file.run.clone(), file.run_before.clone()];
                     table.runs_before.retain(|run| !run.is_empty());
                 }
-                // What this boot's disk says is so: nobody else could take a block while the lease holds.
+                // What the disk says from this boot is valid: no other node could take a block
+                // while the lease holds.
                 if file.boot == settings.boot && now < file.until {
                     table.trusted = true;
-                    // A shorter lease counts at once.
+                    // A shorter lease applies at once.
                     table.until = Some(file.until.min(now + settings.lease));
                 }
                 (table.identity, table.epoch) = (file.identity, file.epoch);
@@ -235,7 +247,7 @@ impl Node {
         &self.settings.node
     }
 
-    /// Returns what people should hear, once.
+    /// Returns the messages for the operator, each once.
     pub fn take_notices(&self) -> Vec<String> {
         std::mem::take(&mut self.lock().notices)
     }
@@ -245,10 +257,11 @@ impl Node {
         self.lock().lost()
     }
 
-    /// Assigns an address of each range, the same again for the same container and interface.
+    /// Assigns one address of each range; the same container and interface get the same addresses
+    /// again.
     ///
     /// # Errors
-    /// A [`Refusal`]; nothing was assigned then that was not before.
+    /// A [`Refusal`]; then nothing is assigned that was not before.
     pub fn assign(&self, ask: &Assign) -> Result<Vec<Assigned>, Refusal> {
         let network = Network::new(ask.network.clone()).map_err(|error| bad(&error))?;
         check_owner(&ask.owner)?;
@@ -258,7 +271,7 @@ impl Node {
         let mut made = Vec::new();
         let assigned = self.assign_all(&network, &wanted, &ask.owner, &hash, &mut made);
         let assigned = assigned.and_then(|assigned| {
-            // The disk may have taken its time; and what the store said may have been old.
+            // The disk may have been slow, and the store's answer may have been outdated.
             self.look_back();
             let table = self.lock();
             if made.iter().all(|name| table.may_give(name, self.clock.now())) {
@@ -268,7 +281,7 @@ impl Node {
         });
         if assigned.is_err() {
             for name in made {
-                // One that stays is the same owner's at the next ADD, and goes with DEL.
+                // If it stays, the next ADD of the same owner gets it, and DEL removes it.
                 if self.files.remove_held(&name).is_ok() {
                     self.lock().remove(&name, self.clock.now());
                 }
@@ -323,7 +336,7 @@ impl Node {
         });
         let Some(name) = found else { return Ok(None) };
         if table.is_lost(&name) {
-            // Nobody is told of it again.
+            // It is not returned again.
             self.files.remove_held(&name).map_err(|error| unwritten(&error))?;
             table.remove(&name, self.clock.now());
             return Ok(None);
@@ -365,7 +378,7 @@ impl Node {
                         ..HeldFile::default()
                     };
                     if let Err(error) = self.files.write_held(&name, &file) {
-                        // It may be there all the same.
+                        // It may exist all the same.
                         if self.files.remove_held(&name).is_ok() {
                             self.lock().remove(&name, self.clock.now());
                         }
@@ -389,10 +402,10 @@ impl Node {
         Err(Refusal::for_now(format!("found no address of {} that stayed free", range.subnet())))
     }
 
-    /// Frees whatever a container's interface has. Nothing to free is success.
+    /// Frees everything a container's interface has. Nothing to free is success.
     ///
     /// # Errors
-    /// A [`Refusal`] when a file cannot be removed; what could be freed is free.
+    /// A [`Refusal`] when a file cannot be removed; everything else is freed.
     pub fn release(&self, owner: &Owner) -> Result<(), Refusal> {
         let hash = owner.hash();
         let _turn = self.turn(&hash);
@@ -403,7 +416,7 @@ impl Node {
         let names = {
             let mut table = self.lock();
             if !table.trusted {
-                // The store may know of addresses that the disk does not: they are not to come back.
+                // The store may list addresses that the disk does not: they must not come back.
                 table.released.insert(hash.to_owned());
             }
             table.of_owner(hash)
@@ -421,7 +434,7 @@ impl Node {
     /// Returns which addresses of a network an interface has, in the order of ranges.
     ///
     /// # Errors
-    /// A [`Refusal`] when one of them may be somebody else's as well.
+    /// A [`Refusal`] when one of them may have another owner as well.
     pub fn held(&self, ask: &Held) -> Result<Vec<Assigned>, Refusal> {
         let network = Network::new(ask.network.clone()).map_err(|error| bad(&error))?;
         let table = self.lock();
@@ -450,10 +463,10 @@ impl Node {
         Ok(found)
     }
 
-    /// Frees what nobody of a network's attachments has, on this node.
+    /// Frees the addresses on this node that none of a network's attachments has.
     ///
     /// # Errors
-    /// A [`Refusal`] when a file cannot be removed; what could be freed is free.
+    /// A [`Refusal`] when a file cannot be removed; everything else is freed.
     pub fn collect(&self, ask: &Collect) -> Result<(), Refusal> {
         let valid: Vec<String> = ask
             .valid
@@ -474,12 +487,12 @@ impl Node {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Says whether an ADD could be answered now. It takes nothing.
+    /// Says whether an ADD could be answered now. It assigns nothing.
     ///
     /// # Errors
-    /// A [`Refusal`] that says why not.
+    /// A [`Refusal`] with the reason why not.
     pub fn status(&self, network: &Network) -> Result<(), Refusal> {
-        // Who asks waits for less than an ADD does.
+        // The caller of STATUS waits less long than that of ADD.
         self.lease_within(0)?;
         for range in network.ranges() {
             let space = network.space(range);
@@ -491,7 +504,7 @@ impl Node {
         Ok(())
     }
 
-    /// Waits until nobody else does anything for an owner, and keeps others waiting.
+    /// Waits until no other thread works for an owner, and makes others wait.
     fn turn(&self, hash: &str) -> Turn<'_> {
         let mut table = self.lock();
         while !table.busy.insert(hash.to_owned()) {
@@ -504,7 +517,7 @@ impl Node {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number like no other (splitmix64), another one each time.
+    /// Returns a number that differs each time (splitmix64).
     fn draw(&self) -> u64 {
         let count = self.drawn.fetch_add(1, Ordering::Relaxed);
         let mut z = self.seed.wrapping_add(count.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -513,7 +526,7 @@ impl Node {
         z ^ (z >> 31)
     }
 
-    /// A number below a bound, which is not 0.
+    /// Returns a number below a bound, which must not be 0.
     fn draw_below(&self, bound: u128) -> u128 {
         let wide = (u128::from(self.draw()) << 64) | u128::from(self.draw());
         wide % bound
@@ -525,7 +538,7 @@ impl Node {
     }
 }
 
-/// While it lives, nobody else does anything for an owner.
+/// While it lives, no other thread works for an owner.
 #[derive(Debug)]
 struct Turn<'n> {
     node: &'n Node,
@@ -539,7 +552,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Sorts what is wanted to the ranges.
+/// Assigns the requested addresses to the ranges.
 fn wanted_of(network: &Network, wanted: &[IpAddr]) -> Result<Vec<Option<IpAddr>>, Refusal> {
     let mut places: BTreeMap<usize, IpAddr> = BTreeMap::new();
     for address in wanted {

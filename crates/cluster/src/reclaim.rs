@@ -1,8 +1,9 @@
-//! Taking back the blocks of nodes that are gone.
+//! Takes back the blocks of nodes that are gone.
 //!
-//! A node is given up when it is known to be gone (its object was deleted, or an administrator said so) *and* its lease has run out for
-//! certain: its record was seen unchanged for longer than the lease, by a clock that only counts. Then its record is fenced, by
-//! compare-and-swap: a renewal that is on its way fails, and one that was quicker makes the fencing fail. Only then its blocks are
+//! A node is given up when it is known to be gone (its object was deleted, or an administrator said
+//! so) *and* its lease has certainly expired: its record was seen unchanged for longer than the
+//! lease, by a clock that only counts. Then its record is fenced by compare-and-swap: a renewal on
+//! its way fails, and a renewal that was faster makes the fencing fail. Only then are its blocks
 //! removed, and its record last.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +14,7 @@ use crate::node::{Clock, lease_of, surely_over};
 use crate::record::{self, BlockRecord, NodeRecord, node_key};
 use crate::store::{Filter, Kind, Revision, Store, StoreError};
 
-/// Looks after nodes that do not.
+/// Takes over from nodes that no longer look after their blocks.
 #[derive(Debug)]
 pub struct Reclaimer {
     store: Arc<dyn Store>,
@@ -22,7 +23,7 @@ pub struct Reclaimer {
     seen: BTreeMap<String, (Revision, Duration)>,
 }
 
-/// What was done.
+/// What was reclaimed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reclaimed {
     /// The node.
@@ -32,13 +33,13 @@ pub struct Reclaimed {
 }
 
 impl Reclaimer {
-    /// Begins to look.
+    /// Starts to watch nodes.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Self {
         Reclaimer { store, clock, seen: BTreeMap::new() }
     }
 
-    /// Looks once at every node but `me`, and takes back what may be taken back.
+    /// Looks once at every node except `me`, and takes back what may be taken back.
     ///
     /// # Errors
     /// [`StoreError`]: what was not done is done next time.
@@ -75,7 +76,7 @@ impl Reclaimer {
                 let fenced = NodeRecord { fenced: true, ..node.clone() };
                 match self.store.update(&node_key(&name), &revision, &record::write(&fenced)) {
                     Ok(_) => {}
-                    // It lives, or somebody else does this.
+                    // The node lives, or another process does this.
                     Err(StoreError::Conflict) => continue,
                     Err(error) => return Err(error),
                 }
@@ -85,8 +86,8 @@ impl Reclaimer {
         Ok(done)
     }
 
-    /// Looks for blocks of nodes of which there is no record and that are known to be gone: a claim of theirs came late, or they were imported.
-    /// Their blocks are taken back by the next look.
+    /// Looks for blocks of nodes that have no record and are known to be gone: their claim came
+    /// late, or they were imported. The next look takes those blocks back.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -104,16 +105,16 @@ impl Reclaimer {
         Ok(())
     }
 
-    /// Removes the blocks of a node that is fenced, and its record.
+    /// Removes the blocks of a fenced node, and its record.
     fn clear(&self, name: &str, epoch: u64) -> Result<Reclaimed, StoreError> {
         let mut blocks = 0;
         for entry in self.store.list(Kind::Block, Filter::Node(name))? {
             let Some(block) = record::read::<BlockRecord>(&entry.value) else { continue };
-            // One of a later epoch is a node's that came back.
+            // A block of a later epoch belongs to a node that came back.
             if block.node != name || epoch < block.epoch {
                 continue;
             }
-            // What pods keep in it is kept by whoever takes it.
+            // The next owner of the block keeps the addresses that pods keep in it.
             let done = if block.kept.is_empty() {
                 self.store.delete(&entry.key, &entry.revision)
             } else {
@@ -142,9 +143,11 @@ impl Reclaimer {
     }
 }
 
-/// Says that a node will not come back: its blocks are taken back once its lease has run out, unless it renews it.
+/// Declares that a node will not come back: its blocks are taken back once its lease has expired,
+/// unless it renews it.
 ///
-/// Returns how long that is, or `None` when nothing is known of such a node. A node of which there are blocks and no lease has none that could run out.
+/// Returns how long that takes, or `None` when the node is unknown. A node with blocks and without
+/// a lease has nothing that could expire.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -170,9 +173,10 @@ pub fn forget(store: &dyn Store, node: &str) -> Result<Option<Duration>, StoreEr
     }
 }
 
-/// Fences a node of which there is no record, if there are blocks of it; says whether it did.
+/// Fences a node without a record if blocks of it exist; says whether it did.
 ///
-/// The blocks are listed first. A node that comes meanwhile writes its record before it takes a block: then there is one, and this does nothing.
+/// The blocks are listed first. A node that starts meanwhile writes its record before it takes a
+/// block: then a record exists, and this does nothing.
 fn fence_unknown(store: &dyn Store, node: &str) -> Result<bool, StoreError> {
     let all = store.list(Kind::Block, Filter::Node(node))?;
     let blocks = all.iter().filter_map(|entry| record::read::<BlockRecord>(&entry.value));

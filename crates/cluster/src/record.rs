@@ -1,6 +1,7 @@
-//! What the records in a [store](crate::store) say.
+//! The contents of the records in a [store](crate::store).
 //!
-//! Unknown keys are passed over, and a record that is no such record is nobody's: it is told of, and never used or replaced.
+//! Unknown keys are ignored. A record that cannot be read belongs to no one: it is reported, and
+//! never used or replaced.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,29 +15,30 @@ use crate::network::bounds;
 use crate::store::{Key, Kind};
 use crate::wire::Pod;
 
-/// How a space is cut into blocks. Parts are only ever added, and the first part that an address is in says how long the prefix of its block
-/// is: so all nodes cut alike, whatever their configurations say and however subnets overlap.
+/// How a space is cut into blocks. Parts are only ever added. The first part that contains an
+/// address gives the prefix length of its block, so all nodes cut alike, whatever their
+/// configurations say and however subnets overlap.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SpaceRecord {
     /// The space.
     pub space: String,
-    /// Its parts, in the order in which somebody asked for them.
+    /// Its parts, in the order in which they were requested.
     pub parts: Vec<Part>,
-    /// Who found a subnet full last, one of each subnet: other nodes give their empty blocks back
-    /// when they see it. An older daemon passes over it, and drops it when it adds a part.
+    /// The nodes that last found a subnet full, one per subnet: other nodes that see this return
+    /// their empty blocks. An older daemon ignores it, and drops it when it adds a part.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub wanted: Vec<Want>,
 }
 
-/// A node found no address of a subnet.
+/// A node found no free address in a subnet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Want {
     /// The subnet.
     pub subnet: IpNet,
     /// The node.
     pub node: String,
-    /// Another number each time, so that a new want is told from one that was seen.
+    /// A different number each time, so that a new want differs from one seen before.
     pub turn: u64,
 }
 
@@ -50,7 +52,7 @@ pub struct Part {
 }
 
 impl SpaceRecord {
-    /// Returns the block that an address is in.
+    /// Returns the block that contains an address.
     #[must_use]
     pub fn block_of(&self, address: IpAddr) -> Option<IpNet> {
         let part = self.parts.iter().find(|part| part.subnet.contains(&address))?;
@@ -58,20 +60,20 @@ impl SpaceRecord {
         IpNet::new(address, length).ok().map(|block| block.trunc())
     }
 
-    /// Returns the subnet of the part that an address is in.
+    /// Returns the subnet of the part that contains an address.
     #[must_use]
     pub fn part_of(&self, address: IpAddr) -> Option<IpNet> {
         self.parts.iter().map(|part| part.subnet).find(|subnet| subnet.contains(&address))
     }
 
-    /// Says whether every address of a subnet is in a part.
+    /// Says whether parts contain every address of a subnet.
     #[must_use]
     pub fn covers(&self, subnet: &IpNet) -> bool {
         self.parts.iter().any(|part| part.subnet.contains(subnet))
     }
 }
 
-/// Names a block: addresses of a space that one node gives.
+/// Names a block: addresses of a space that one node assigns.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BlockId {
     /// The space.
@@ -95,26 +97,28 @@ impl BlockId {
     }
 }
 
-/// Whose a block is. Nobody but that node writes it while the node's lease holds.
+/// A block's owner. Only that node writes the record while the node's lease holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockRecord {
     /// The space.
     pub space: String,
     /// The addresses.
     pub block: IpNet,
-    /// The node; nobody's where it is empty: the block of a node that was given up, in which pods keep addresses.
+    /// The node. If empty, the block belongs to no node: its node was given up, and pods keep
+    /// addresses in it.
     pub node: String,
     /// The node's [`NodeRecord::epoch`] when it took the block.
     pub epoch: u64,
-    /// Who has which address, as far as the node has told: for people, and for a node that lost its disk. What the node has on its disk counts.
+    /// Who has which address, as far as the node has reported: for people, and for a node that lost
+    /// its disk. What the node has on its disk counts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub held: BTreeMap<IpAddr, Holder>,
-    /// The addresses of pods that keep them ([`StickyRecord`]): given to nobody else.
+    /// The addresses of pods that keep them ([`StickyRecord`]): assigned to no one else.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kept: BTreeMap<IpAddr, String>,
 }
 
-/// Who has an address.
+/// The holder of an address.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Holder {
@@ -124,42 +128,44 @@ pub struct Holder {
     pub container: String,
     /// `CNI_IFNAME`.
     pub ifname: String,
-    /// The pod, where there is one.
+    /// The pod, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
 }
 
-/// A node's lease: while it holds, the node's blocks are its.
+/// A node's lease: while it holds, the node owns its blocks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
     /// The node.
     pub node: String,
-    /// What the node's disk says: another machine of that name has another.
+    /// The identity on the node's disk: another machine of that name has a different one.
     pub identity: String,
     /// Grows whenever the node comes back after it was given up.
     pub epoch: u64,
     /// Grows with every renewal.
     pub beat: u64,
-    /// How long the lease holds after it was renewed, in milliseconds.
+    /// How long the lease holds after a renewal, in milliseconds.
     #[serde(rename = "leaseMs")]
     pub lease_ms: u64,
-    /// It was given up: its blocks may be taken. A node that is back takes a new epoch.
+    /// Whether it was given up, so that its blocks may be taken. A node that is back takes a new
+    /// epoch.
     #[serde(default, skip_serializing_if = "is_false")]
     pub fenced: bool,
-    /// Which process wrote it: one that shares identity and disk with another machine is told by
-    /// it. Empty where the writer is of version 0.1.0.
+    /// The process that wrote it; it distinguishes machines that share identity and disk. Empty if
+    /// the writer is version 0.1.0.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub run: String,
-    /// The process that wants to be this node, after another boot: who wrote the record answers if
-    /// it is there.
+    /// The process that wants to be this node after another boot: the last writer of the record
+    /// answers if it still runs.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub claim: String,
-    /// An administrator says that it will not come back. A node that is there takes that away again.
+    /// Whether an administrator says that it will not come back. A node that is there removes this
+    /// again.
     #[serde(default, skip_serializing_if = "is_false")]
     pub forgotten: bool,
 }
 
-/// The addresses that a pod keeps while it is made again under its name.
+/// The addresses that a pod keeps while it is recreated under its name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StickyRecord {
@@ -177,12 +183,12 @@ pub struct StickyRecord {
     pub node: String,
     /// That node's epoch.
     pub epoch: u64,
-    /// Who has it now; nobody between two lives of the pod.
+    /// Who has it now; no one between two lives of the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<Holder>,
 }
 
-/// Reads a record; `None` when it is none.
+/// Reads a record; `None` when it is not one.
 #[must_use]
 pub fn read<T: DeserializeOwned>(value: &Value) -> Option<T> {
     serde_json::from_value(value.clone()).ok()
@@ -191,7 +197,7 @@ pub fn read<T: DeserializeOwned>(value: &Value) -> Option<T> {
 /// Writes a record.
 ///
 /// # Panics
-/// Never: our records have text for keys.
+/// This never fails: our records have text keys.
 #[must_use]
 pub fn write<T: Serialize>(record: &T) -> Value {
     serde_json::to_value(record).expect("our records have text for keys")

@@ -1,18 +1,18 @@
-//! Freeing what a pod keeps.
+//! Frees what a pod keeps.
 
 use crate::record::{self, StickyRecord};
 use crate::store::{Filter, Kind, Store, StoreError};
 
-/// What came of it.
+/// The result of freeing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Released {
-    /// The addresses that are kept no more.
+    /// The addresses that are no longer kept.
     pub free: Vec<std::net::IpAddr>,
-    /// Those that a container has: they stay.
+    /// Addresses that a container has: they stay.
     pub held: Vec<std::net::IpAddr>,
 }
 
-/// Frees the addresses that a pod keeps, but for those that one of its containers has.
+/// Frees the addresses that a pod keeps, except those that one of its containers has.
 ///
 /// # Errors
 /// [`StoreError`].

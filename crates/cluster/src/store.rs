@@ -1,11 +1,12 @@
-//! What all nodes see: records with revisions, and compare-and-swap.
+//! The state that all nodes share: records with revisions, and compare-and-swap.
 //!
-//! A [`Store`] is etcd or the Kubernetes API in `netwrightd`, and [`Memory`] in tests. It blocks. Its answers are the latest: what was
-//! written before a question was asked is in the answer (linearizable).
+//! A [`Store`] is etcd or the Kubernetes API in `netwrightd`, and [`Memory`] in tests. It blocks.
+//! Its answers are current: a write that finished before a request is in the answer (linearizable).
 //!
-//! [`StoreError::Away`] is the answer that makes this hard: what was asked for may have happened, may happen yet, or may never. Everything
-//! here is built so that all three do no harm: a write names the revision that it replaces, and whoever does not know what became of his
-//! write looks before he goes on.
+//! [`StoreError::Away`] is the answer that makes this hard: the requested change may have happened,
+//! may happen yet, or may never happen. Everything here is built so that all three do no harm: a
+//! write names the revision that it replaces, and a writer that does not know the outcome of its
+//! write reads before it goes on.
 
 mod memory;
 mod moments;
@@ -25,7 +26,7 @@ pub use sure::Sure;
 pub enum Kind {
     /// How a space is cut into blocks ([`SpaceRecord`](crate::record::SpaceRecord)).
     Space,
-    /// Whose a block is ([`BlockRecord`](crate::record::BlockRecord)).
+    /// The owner of a block ([`BlockRecord`](crate::record::BlockRecord)).
     Block,
     /// A node's lease ([`NodeRecord`](crate::record::NodeRecord)).
     Node,
@@ -71,36 +72,37 @@ impl fmt::Display for Key {
     }
 }
 
-/// The revision of a record: equal as long as nobody wrote it. Only its store knows more of it.
+/// The revision of a record: equal as long as the record is not written. Only its store can
+/// interpret it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Revision(pub String);
 
-/// A record as it was found.
+/// A record as it was read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
     /// Its name.
     pub key: Key,
     /// Its revision.
     pub revision: Revision,
-    /// What it says.
+    /// Its contents.
     pub value: Value,
 }
 
-/// Why a store did not do it.
+/// Why a store operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum StoreError {
-    /// The record is there already, has another revision, or is gone. Nothing was done.
+    /// The record exists already, has another revision, or is gone. Nothing was done.
     #[error("somebody else was quicker")]
     Conflict,
-    /// Nothing is known: it may have been done, or be done yet.
+    /// The outcome is unknown: it may have been done, or be done yet.
     #[error("the store does not answer: {0}")]
     Away(String),
-    /// It will not be done.
+    /// The store will not do it.
     #[error("the store refuses: {0}")]
     Refused(String),
 }
 
-/// Which records are listed. A store may give more: whoever asks looks at what they say.
+/// Which records are listed. A store may return more: the caller checks their contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Filter<'a> {
     /// All of a kind.
@@ -113,7 +115,7 @@ pub enum Filter<'a> {
 
 /// Records that all nodes see.
 pub trait Store: Send + Sync + fmt::Debug {
-    /// Returns a record, if it is there.
+    /// Returns a record, if it exists.
     ///
     /// # Errors
     /// [`StoreError`], never [`StoreError::Conflict`].
@@ -125,7 +127,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// [`StoreError`], never [`StoreError::Conflict`].
     fn list(&self, kind: Kind, filter: Filter<'_>) -> Result<Vec<Entry>, StoreError>;
 
-    /// Writes a record that is not there.
+    /// Creates a record that must not exist.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -143,22 +145,23 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// [`StoreError`].
     fn delete(&self, key: &Key, was: &Revision) -> Result<(), StoreError>;
 
-    /// Returns how often its answers were seen to go back: it was put back from a copy.
+    /// Returns how often its answers were seen to go back, because it was restored from a copy.
     fn went_back(&self) -> u64 {
         0
     }
 
-    /// Returns how far it was at its newest answer, where it says so.
+    /// Returns the position of its newest answer, if it reports one.
     fn moment(&self) -> Option<Moment> {
         None
     }
 
-    /// Takes over from an earlier process how far it was.
+    /// Adopts the position that an earlier process saw.
     fn remember(&self, moment: &Moment) {
         let _ = moment;
     }
 
-    /// Says whether a node is known to be gone, and will not come back by itself: its object was deleted. Where nobody tells, it is not.
+    /// Says whether a node is known to be gone and will not come back by itself: its object was
+    /// deleted. Without such information it is not.
     ///
     /// # Errors
     /// [`StoreError`], never [`StoreError::Conflict`].

@@ -1,20 +1,23 @@
-//! What the plugin `cluster-ipam` and `netwrightd ipam` say to each other.
+//! The protocol between the plugin `cluster-ipam` and `netwrightd ipam`.
 //!
-//! The plugin connects to a Unix socket ([`SOCKET`]), which only root may use, and asks; the daemon answers each message with one. What a message looks
-//! like is [`cni::line`]'s.
+//! The plugin connects to a Unix socket ([`SOCKET`]), which only root may use, and sends requests;
+//! the daemon answers each message with one. [`cni::line`] defines the format of a message.
 //!
-//! | the plugin says | when | the daemon answers |
+//! | request of the plugin | when | answer of the daemon |
 //! |---|---|---|
 //! | [`Request::Assign`] | at ADD | [`Answer::Assigned`] or [`Answer::Refused`] |
-//! | [`Request::Release`] | at DEL | [`Answer::Ok`], also where there is nothing to release |
-//! | [`Request::Held`] | at CHECK | [`Answer::Assigned`], with nothing where it holds nothing, or [`Answer::Refused`] |
+//! | [`Request::Release`] | at DEL | [`Answer::Ok`], also if there is nothing to release |
+//! | [`Request::Held`] | at CHECK | [`Answer::Assigned`], empty if it holds nothing, or [`Answer::Refused`] |
 //! | [`Request::Collect`] | at GC | [`Answer::Ok`] or [`Answer::Refused`] |
 //! | [`Request::Status`] | at STATUS | [`Answer::Ok`] or [`Answer::Refused`] |
 //!
-//! [`Request::Assign`] is idempotent: the same container and interface get the same addresses again. DEL is told, not asked: a
-//! plugin that finds nobody leaves the message in a folder beside the socket ([`todo_dir`]) in a file of the name that [`Request::todo_name`]
-//! gives; the daemon reads the folder when it starts and whenever a file appears there, and removes each file once it has done what it says. Until then
-//! the address stays assigned. An ADD of the same container and interface that comes meanwhile is answered after what was left is done.
+//! [`Request::Assign`] is idempotent: the same container and interface get the same addresses
+//! again. DEL does not depend on an answer: a plugin that reaches no daemon leaves the message in a
+//! folder beside the socket ([`todo_dir`]), in a file with the name that [`Request::todo_name`]
+//! gives. The daemon reads the folder when it starts and whenever a file appears there, and removes
+//! each file once it has carried out its message. Until then the address stays assigned. If an ADD
+//! of the same container and interface comes meanwhile, the daemon first carries out the message
+//! and then answers.
 //!
 //! ```
 //! use netwright_cluster::wire::{self, Owner, Request};
@@ -43,33 +46,34 @@ pub const VERSION: u32 = 1;
 /// Where the daemon listens.
 pub const SOCKET: &str = "/run/netwright/ipam.sock";
 
-/// What the plugin says.
+/// A request from the plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// An address of each range, please.
+    /// Assign an address of each range.
     Assign(Assign),
-    /// Whatever this one has is free.
+    /// Free everything this owner has.
     Release(Owner),
-    /// Which addresses has this one of this network?
+    /// Which addresses does this owner have in this network?
     Held(Held),
-    /// Of this network only these are there.
+    /// Only these attachments of this network exist.
     Collect(Collect),
     /// Could [`Request::Assign`] be answered?
     Status(StatusRequest),
 }
 
-/// What the daemon answers.
+/// An answer from the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// These.
     Assigned(Vec<Assigned>),
-    /// No, and why.
+    /// A refusal, with the reason.
     Refused(Refusal),
-    /// It is done.
+    /// The request was carried out.
     Ok,
 }
 
-/// Who has an address: an interface of a container. The pod says no more than whose it is; sticky addresses are its.
+/// The owner of an address: an interface of a container. The pod only says whom it belongs to;
+/// sticky addresses belong to the pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Owner {
@@ -80,7 +84,7 @@ pub struct Owner {
     /// `CNI_NETNS`; may be empty, or lead nowhere.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub netns: String,
-    /// The pod, where the runtime names one.
+    /// The pod, if the runtime names one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
 }
@@ -93,7 +97,7 @@ pub struct Pod {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Its UID; empty where the runtime does not tell it.
+    /// Its UID; empty if the runtime does not pass it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
 }
@@ -104,9 +108,10 @@ pub struct Pod {
 pub struct Assign {
     /// The network.
     pub network: NetworkSpec,
-    /// Who asks.
+    /// The owner that asks.
     pub owner: Owner,
-    /// Which addresses are wanted: each in one of the ranges, at most one of each. A range of which none is wanted gives any.
+    /// The requested addresses: each in one of the ranges, at most one per range. A range without a
+    /// request gives any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub wanted: Vec<IpAddr>,
 }
@@ -117,7 +122,7 @@ pub struct Assign {
 pub struct Held {
     /// The network.
     pub network: NetworkSpec,
-    /// Who asks.
+    /// The owner that asks.
     pub owner: Owner,
 }
 
@@ -127,7 +132,7 @@ pub struct Held {
 pub struct Collect {
     /// The network's name: [`NetworkSpec::network`].
     pub network: String,
-    /// What is there; everybody else's addresses of the network, on this node, are free.
+    /// The existing attachments; all other addresses of the network on this node are freed.
     pub valid: Vec<GcAttachment>,
 }
 
@@ -150,7 +155,7 @@ pub struct Assigned {
 }
 
 impl Owner {
-    /// Returns 32 hexadecimal digits that stand for container and interface.
+    /// Returns 32 hexadecimal digits that identify container and interface.
     #[must_use]
     pub fn hash(&self) -> String {
         cni::owner::sha512_hex(&format!("{}\0{}", self.container, self.ifname), 32)
@@ -158,12 +163,13 @@ impl Owner {
 }
 
 impl Request {
-    /// Returns the name of the file in which it is left when nobody hears it; `None` where it is not left.
+    /// Returns the name of the file in which the request is left when no daemon answers; `None` if
+    /// it is not left.
     #[must_use]
     pub fn todo_name(&self) -> Option<String> {
         match self {
             Request::Release(owner) => Some(owner.hash()),
-            // What GC was told is true only when it is said: an ADD may follow.
+            // GC's list is valid only at the time of the call: an ADD may follow.
             Request::Collect(_) | Request::Assign(_) | Request::Held(_) | Request::Status(_) => {
                 None
             }

@@ -1,7 +1,8 @@
-//! HTTP/1.1 as drivers speak it: one message in, one message out (RFC 9112).
+//! HTTP/1.1 as drivers use it: one message in, one message out (RFC 9112).
 //!
-//! [`Incoming`] takes bytes as they come and says when a message is complete; it never holds more than its limit. Heads
-//! are read by `httparse`; an empty `Host`, which engines up to 25 send, is as good as any.
+//! [`Incoming`] takes bytes as they arrive and returns a message once it is complete; it never
+//! stores more than its limit. `httparse` reads heads; an empty `Host`, which engines up to 25
+//! send, is accepted.
 
 use thiserror::Error;
 
@@ -9,7 +10,7 @@ use thiserror::Error;
 const MAX_HEAD: usize = 16 * 1024;
 /// The most header fields that are read.
 const MAX_FIELDS: usize = 64;
-/// The longest line that begins a chunk.
+/// The longest line at the start of a chunk.
 const MAX_CHUNK_LINE: usize = 256;
 
 /// Which side sent a message.
@@ -32,13 +33,13 @@ pub struct Message {
     pub status: u16,
     /// The body.
     pub body: Vec<u8>,
-    /// The sender closes the connection behind it.
+    /// Whether the sender closes the connection after it.
     pub close: bool,
-    /// The sender waits for `100 Continue` before its body.
+    /// Whether the sender waits for `100 Continue` before its body.
     pub expects_continue: bool,
 }
 
-/// Says why bytes are no message.
+/// Why bytes are not a message.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum HttpError {
@@ -54,7 +55,7 @@ pub enum HttpError {
         /// The limit.
         limit: usize,
     },
-    /// Its length cannot be told.
+    /// Its length is unknown.
     #[error("the length of the message's body cannot be told: {0}")]
     Length(String),
     /// It ended early.
@@ -69,11 +70,11 @@ enum Length {
     Exactly(usize),
     /// In chunks.
     Chunked,
-    /// Up to the connection's end.
+    /// Until the end of the connection.
     ToTheEnd,
 }
 
-/// A message on its way in.
+/// A message that is being received.
 #[derive(Debug)]
 pub struct Incoming {
     kind: Kind,
@@ -91,23 +92,24 @@ impl Incoming {
         Incoming { kind, limit, bytes: Vec::new(), head: None, read: 0 }
     }
 
-    /// Says whether nothing has come yet.
+    /// Says whether nothing has arrived yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty() && self.head.is_none()
     }
 
-    /// Says whether the head is here, the body is not, and the sender waits to be told to go on.
+    /// Says whether the head has arrived, the body has not, and the sender waits for `100
+    /// Continue`.
     #[must_use]
     pub fn waits_to_continue(&self) -> bool {
         self.head.as_ref().is_some_and(|(message, _)| message.expects_continue)
             && self.bytes.is_empty()
     }
 
-    /// Takes what came; returns the message when it is complete. What follows it stays for the next one.
+    /// Adds bytes; returns the message once it is complete. Bytes after it stay for the next one.
     ///
     /// # Errors
-    /// [`HttpError`]; the connection is of no use any more.
+    /// [`HttpError`]; the connection can no longer be used.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<Option<Message>, HttpError> {
         self.bytes.extend_from_slice(bytes);
         if self.head.is_none() {
@@ -128,7 +130,7 @@ impl Incoming {
         }
     }
 
-    /// The connection has ended; returns the message that ends with it.
+    /// Handles the end of the connection; returns the message that ends with it.
     ///
     /// # Errors
     /// [`HttpError::Truncated`] when there is none.
@@ -168,7 +170,7 @@ impl Incoming {
         let httparse::Status::Complete(end) = parsed else {
             return if MAX_HEAD < self.bytes.len() { Err(HttpError::LongHead) } else { Ok(None) };
         };
-        // HTTP/1.0 closes unless it says otherwise.
+        // HTTP/1.0 closes by default.
         message.close = version == Some(0);
         let length = read_fields(fields, self.kind, &mut message)?;
         if let Length::Exactly(length) = length
@@ -176,7 +178,7 @@ impl Incoming {
         {
             return Err(HttpError::LongBody { limit: self.limit });
         }
-        // An interim answer: the one that counts comes behind it (RFC 9110 §15.2).
+        // An interim answer: the final one follows it (RFC 9110 §15.2).
         let interim = self.kind == Kind::Answer && (100..200).contains(&message.status);
         self.bytes.drain(..end);
         if interim {
@@ -185,7 +187,7 @@ impl Incoming {
         Ok(Some((message, length)))
     }
 
-    /// Takes chunks off what came and puts their content together at the front.
+    /// Removes chunk headers and moves the content of the chunks to the front.
     fn read_chunks(&mut self) -> Result<Option<Message>, HttpError> {
         let wrong = |what: &str| HttpError::Length(what.to_owned());
         loop {
@@ -210,14 +212,14 @@ impl Incoming {
             if after != b"\r\n" {
                 return Err(wrong("a chunk longer than its size"));
             }
-            // The head of the chunk goes, and the line's end behind it.
+            // Removes the head of the chunk and the line's end after it.
             self.bytes.drain(self.read + end..self.read + end + 2);
             self.bytes.drain(self.read..self.read + start);
             self.read += size;
         }
     }
 
-    /// Behind the last chunk: fields nobody reads, and an empty line.
+    /// After the last chunk: fields that are ignored, and an empty line.
     fn read_trailer(&mut self, start: usize) -> Result<Option<Message>, HttpError> {
         let trailer = &self.bytes[self.read + start..];
         let length = if trailer.starts_with(b"\r\n") {
@@ -274,7 +276,7 @@ fn read_fields(
     }
 }
 
-/// Writes a request as an engine does. `close`: the connection is for this one request.
+/// Writes a request as an engine does. `close`: the connection serves only this request.
 #[must_use]
 pub fn request(path: &str, body: &[u8], close: bool) -> Vec<u8> {
     let connection = if close { "Connection: close\r\n" } else { "" };
@@ -288,7 +290,7 @@ pub fn request(path: &str, body: &[u8], close: bool) -> Vec<u8> {
     text
 }
 
-/// Writes an answer. `close`: the connection ends behind it.
+/// Writes an answer. `close`: the connection ends after it.
 #[must_use]
 pub fn answer(status: u16, body: &[u8], close: bool) -> Vec<u8> {
     let reason = match status {

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The key of [`RequestAddress::options`] that says what an address is for.
+/// The key of [`RequestAddress::options`] with the purpose of an address.
 pub const ADDRESS_TYPE: &str = "RequestAddressType";
-/// Its value for a gateway, and the key of [`Pool::data`] under which a pool brings its own.
+/// Its value for a gateway, and the key of [`Pool::data`] under which a pool passes its own.
 pub const GATEWAY: &str = "com.docker.network.gateway";
 /// The key of [`RequestAddress::options`] with the container's name (recent engines only).
 pub const ENDPOINT_NAME: &str = "com.docker.network.endpoint.name";
@@ -17,10 +17,10 @@ pub const ENDPOINT_MAC: &str = "com.docker.network.endpoint.macaddress";
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Capabilities {
-    /// An address is asked for with the hardware address it is for.
+    /// Whether a request for an address must contain the hardware address it is for.
     #[serde(rename = "RequiresMACAddress")]
     pub requires_mac_address: bool,
-    /// What is held is asked for again when the engine starts.
+    /// Whether the engine, when it starts, requests again what it holds.
     #[serde(rename = "RequiresRequestReplay")]
     pub requires_request_replay: bool,
 }
@@ -35,17 +35,17 @@ pub struct AddressSpaces {
     pub global_default_address_space: String,
 }
 
-/// Takes a pool.
+/// Requests a pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct RequestPool {
-    /// Where pools must not overlap.
+    /// The space in which pools must not overlap.
     pub address_space: String,
     /// The pool; any when empty.
     pub pool: String,
-    /// The part of it that is handed out.
+    /// The part of it from which addresses are assigned.
     pub sub_pool: String,
-    /// What the user said with `--ipam-opt`.
+    /// The user's `--ipam-opt` options.
     pub options: BTreeMap<String, String>,
     /// An IPv6 pool is wanted.
     #[serde(rename = "V6")]
@@ -56,16 +56,16 @@ pub struct RequestPool {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Pool {
-    /// What it is called from now on.
+    /// Its ID from now on.
     #[serde(rename = "PoolID")]
     pub pool_id: String,
     /// The pool.
     pub pool: String,
-    /// What comes with it, the gateway for one.
+    /// Additional data, for example the gateway.
     pub data: BTreeMap<String, String>,
 }
 
-/// Gives a pool back.
+/// Releases a pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReleasePool {
@@ -74,7 +74,7 @@ pub struct ReleasePool {
     pub pool_id: String,
 }
 
-/// Takes an address.
+/// Requests an address.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct RequestAddress {
@@ -93,11 +93,11 @@ pub struct RequestAddress {
 pub struct Address {
     /// The address with its prefix length.
     pub address: String,
-    /// What comes with it.
+    /// Additional data.
     pub data: BTreeMap<String, String>,
 }
 
-/// Gives an address back.
+/// Releases an address.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct ReleaseAddress {

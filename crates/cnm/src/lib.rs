@@ -15,8 +15,8 @@ use serde::de::DeserializeOwned;
 /// The media type of requests and answers (moby pkg/plugins/transport).
 pub const MEDIA_TYPE: &str = "application/vnd.docker.plugins.v1.2+json";
 
-/// Reads a message by the rules Go reads JSON: keys without regard to case, `null` and nothing at all as absent, keys that
-/// are not known passed over.
+/// Reads a message by Go's rules for JSON: keys match in any case, `null` and an empty document
+/// count as absent, unknown keys are ignored.
 ///
 /// # Errors
 /// [`JsonError`] with the place.
@@ -31,11 +31,11 @@ pub fn write<T: Serialize>(message: &T) -> Vec<u8> {
     serde_json::to_vec(message).expect("our messages have string keys only")
 }
 
-/// What goes wrong, as it is told in an answer: network drivers say `Err`, IPAM drivers `Error`.
+/// An error in an answer: network drivers use `Err`, IPAM drivers `Error`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Failure {
-    /// The text of a network driver, or of one that refused the request itself.
+    /// The text of a network driver, or of a driver that refused the request itself.
     #[serde(rename = "Err", skip_serializing_if = "String::is_empty")]
     pub network: String,
     /// The text of an IPAM driver.
@@ -44,14 +44,14 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Says it in both ways, so that whoever asked shows it.
+    /// Sets both fields, so that any caller shows the text.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         let text = text.into();
         Failure { network: text.clone(), ipam: text }
     }
 
-    /// Returns the text; `None` when nothing went wrong.
+    /// Returns the text; `None` when there was no error.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         [&self.network, &self.ipam].into_iter().find(|text| !text.is_empty()).map(String::as_str)

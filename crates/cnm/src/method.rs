@@ -4,7 +4,7 @@ use std::fmt;
 
 macro_rules! methods {
     ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
-        /// A call: what is said behind the slash of the request's path.
+        /// A call: the part of the request's path after the slash.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Method {
@@ -12,7 +12,7 @@ macro_rules! methods {
         }
 
         impl Method {
-            /// Every call there is.
+            /// Every call.
             pub const ALL: &'static [Method] = &[$(Method::$name,)*];
 
             /// Returns its name.
@@ -27,49 +27,49 @@ macro_rules! methods {
 }
 
 methods! {
-    /// The first call of all: which interfaces a driver has.
+    /// The first call of all: which interfaces a driver implements.
     Activate = "Plugin.Activate";
     /// A network driver's scope.
     NetworkCapabilities = "NetworkDriver.GetCapabilities";
     /// Reserves a global network's resources, on the manager.
     AllocateNetwork = "NetworkDriver.AllocateNetwork";
-    /// Gives them back.
+    /// Releases them.
     FreeNetwork = "NetworkDriver.FreeNetwork";
-    /// Asks whether gateways are wanted from IPAM.
+    /// Asks whether gateways should come from IPAM.
     GwAllocCheck = "NetworkDriver.GwAllocCheck";
-    /// Makes a network.
+    /// Creates a network.
     CreateNetwork = "NetworkDriver.CreateNetwork";
     /// Removes it.
     DeleteNetwork = "NetworkDriver.DeleteNetwork";
-    /// Makes an endpoint.
+    /// Creates an endpoint.
     CreateEndpoint = "NetworkDriver.CreateEndpoint";
-    /// Tells of it.
+    /// Reports its state.
     EndpointOperInfo = "NetworkDriver.EndpointOperInfo";
     /// Removes it.
     DeleteEndpoint = "NetworkDriver.DeleteEndpoint";
-    /// Brings an endpoint into a sandbox.
+    /// Joins an endpoint to a sandbox.
     Join = "NetworkDriver.Join";
-    /// Takes it out.
+    /// Removes it from the sandbox.
     Leave = "NetworkDriver.Leave";
-    /// The endpoint is the sandbox's way out: publish its ports.
+    /// Makes the endpoint the sandbox's gateway: publish its ports.
     ProgramExternalConnectivity = "NetworkDriver.ProgramExternalConnectivity";
-    /// It no longer is.
+    /// Ends that role.
     RevokeExternalConnectivity = "NetworkDriver.RevokeExternalConnectivity";
     /// A node joined the cluster.
     DiscoverNew = "NetworkDriver.DiscoverNew";
     /// A node left it.
     DiscoverDelete = "NetworkDriver.DiscoverDelete";
-    /// What an IPAM driver needs.
+    /// The requirements of an IPAM driver.
     IpamCapabilities = "IpamDriver.GetCapabilities";
     /// Its address spaces.
     DefaultAddressSpaces = "IpamDriver.GetDefaultAddressSpaces";
-    /// Takes a pool.
+    /// Allocates a pool.
     RequestPool = "IpamDriver.RequestPool";
-    /// Gives it back.
+    /// Releases it.
     ReleasePool = "IpamDriver.ReleasePool";
-    /// Takes an address.
+    /// Allocates an address.
     RequestAddress = "IpamDriver.RequestAddress";
-    /// Gives it back.
+    /// Releases it.
     ReleaseAddress = "IpamDriver.ReleaseAddress";
 }
 

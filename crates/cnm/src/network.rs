@@ -19,13 +19,13 @@ pub struct Activated {
 pub struct Capabilities {
     /// `local` or `global`: where networks are kept.
     pub scope: String,
-    /// `local` or `global`: how far endpoints reach; the scope when empty.
+    /// `local` or `global`: how far endpoints reach; if empty, the same as the scope.
     pub connectivity_scope: String,
     /// Whether to ask [`GwAllocCheck`].
     pub gw_alloc_checker: bool,
 }
 
-/// What IPAM gave a network, for one pool.
+/// IPAM's allocation for a network, for one pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct IpamData {
@@ -36,16 +36,16 @@ pub struct IpamData {
     /// The gateway, with the pool's prefix length.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub gateway: String,
-    /// Further addresses the network must not hand out, by name.
+    /// Further addresses that the network must not assign, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub aux_addresses: BTreeMap<String, String>,
 }
 
-/// Makes a network.
+/// Creates a network.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct CreateNetwork {
-    /// The network: 64 hexadecimal digits, or 25 other ones in a swarm.
+    /// The network: 64 hexadecimal digits, or 25 other characters in a swarm.
     #[serde(rename = "NetworkID")]
     pub network_id: String,
     /// See [`crate::options`].
@@ -65,7 +65,7 @@ pub struct AllocateNetwork {
     /// The network.
     #[serde(rename = "NetworkID")]
     pub network_id: String,
-    /// What the user said with `-o`.
+    /// The user's `-o` options.
     pub options: BTreeMap<String, String>,
     /// The IPv4 pools.
     #[serde(rename = "IPv4Data")]
@@ -75,7 +75,7 @@ pub struct AllocateNetwork {
     pub ipv6: Vec<IpamData>,
 }
 
-/// The answer to it: options for `CreateNetwork` on every node.
+/// The answer: options for `CreateNetwork` on every node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Allocated {
@@ -83,7 +83,7 @@ pub struct Allocated {
     pub options: BTreeMap<String, String>,
 }
 
-/// Asks whether gateways are wanted from IPAM.
+/// Asks whether gateways should come from IPAM.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct GwAllocCheck {
@@ -124,7 +124,7 @@ pub struct EndpointName {
     pub endpoint_id: String,
 }
 
-/// An endpoint's interface. In an answer only what the request left empty may be set.
+/// An endpoint's interface. An answer may set only what the request left empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct EndpointInterface {
@@ -139,7 +139,7 @@ pub struct EndpointInterface {
     pub mac_address: String,
 }
 
-/// Makes an endpoint.
+/// Creates an endpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct CreateEndpoint {
@@ -168,11 +168,11 @@ pub struct CreatedEndpoint {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct OperInfo {
-    /// What there is to tell.
+    /// The endpoint's state.
     pub value: BTreeMap<String, String>,
 }
 
-/// Brings an endpoint into a sandbox.
+/// Joins an endpoint to a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Join {
@@ -182,7 +182,7 @@ pub struct Join {
     /// The endpoint.
     #[serde(rename = "EndpointID")]
     pub endpoint_id: String,
-    /// The path of the sandbox's namespace, which older engines make only afterwards.
+    /// The path of the sandbox's namespace, which older engines create only afterwards.
     pub sandbox_key: String,
     /// See [`crate::options`].
     pub options: Object,
@@ -194,7 +194,7 @@ pub struct Join {
 pub struct InterfaceName {
     /// Its name on the host.
     pub src_name: String,
-    /// What its name in the sandbox begins with; the engine appends a number.
+    /// The prefix of its name in the sandbox; the engine appends a number.
     pub dst_prefix: String,
 }
 
@@ -212,7 +212,7 @@ pub struct StaticRoute {
 }
 
 impl StaticRoute {
-    /// By a next hop.
+    /// Through a next hop.
     pub const NEXT_HOP: u8 = 0;
     /// On the link itself.
     pub const CONNECTED: u8 = 1;
@@ -222,7 +222,7 @@ impl StaticRoute {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct Joined {
-    /// The link; without one the engine touches no link.
+    /// The link; without one the engine changes no link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface_name: Option<InterfaceName>,
     /// The IPv4 gateway.
@@ -234,11 +234,11 @@ pub struct Joined {
     /// Further routes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub static_routes: Vec<StaticRoute>,
-    /// No second interface on `docker_gwbridge` when there is no gateway.
+    /// Prevents a second interface on `docker_gwbridge` when there is no gateway.
     pub disable_gateway_service: bool,
 }
 
-/// The endpoint is its sandbox's way out.
+/// The endpoint is its sandbox's gateway.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub struct ExternalConnectivity {

@@ -1,23 +1,23 @@
-//! What is inside `Options`, which libnetwork fills from labels of its own.
+//! The contents of `Options`, which libnetwork fills from labels of its own.
 
 use std::collections::BTreeMap;
 
 use cni::json::{Object, from_raw};
 use serde::{Deserialize, Serialize};
 
-/// What the user said with `-o`, a map of texts.
+/// The user's `-o` options, a map of texts.
 pub const GENERIC: &str = "com.docker.network.generic";
-/// The network has IPv4 addresses (recent engines only).
+/// Whether the network has IPv4 addresses (recent engines only).
 pub const ENABLE_IPV4: &str = "com.docker.network.enable_ipv4";
 /// The network has IPv6 addresses.
 pub const ENABLE_IPV6: &str = "com.docker.network.enable_ipv6";
-/// The network has no way out.
+/// Whether the network is isolated from outside.
 pub const INTERNAL: &str = "com.docker.network.internal";
 /// The ports to publish.
 pub const PORT_MAP: &str = "com.docker.network.portmap";
 /// The ports that are exposed.
 pub const EXPOSED_PORTS: &str = "com.docker.network.endpoint.exposedports";
-/// What libnetwork's own keys begin with.
+/// The prefix of libnetwork's own keys.
 pub const DOCKER_PREFIX: &str = "com.docker.network.";
 
 /// A port to publish (libnetwork types.PortBinding).
@@ -31,7 +31,7 @@ pub struct PortBinding {
     pub ip: String,
     /// The container's port.
     pub port: u16,
-    /// The host's address; any when empty.
+    /// The host's address; any if empty.
     #[serde(rename = "HostIP")]
     pub host_ip: String,
     /// The host's port, the first of a range; 0: any.
@@ -50,7 +50,8 @@ pub struct ExposedPort {
     pub port: u16,
 }
 
-/// Returns the name of a transport protocol by its number (RFC 790's registry): those that can be published.
+/// Returns the name of a transport protocol by its number (RFC 790's registry), if its ports can be
+/// published.
 #[must_use]
 pub fn protocol_name(number: u8) -> Option<&'static str> {
     match number {
@@ -70,7 +71,7 @@ pub fn protocol_number(name: &str) -> Option<u8> {
 /// Reads one option; `None` when it is absent.
 ///
 /// # Errors
-/// The JSON error when it has another shape.
+/// The JSON error if it has another shape.
 pub fn option<T: for<'de> Deserialize<'de>>(
     options: &Object,
     key: &str,
@@ -82,7 +83,7 @@ pub fn option<T: for<'de> Deserialize<'de>>(
     }
 }
 
-/// Reads what the user said with `-o`.
+/// Reads the user's `-o` options.
 ///
 /// # Errors
 /// As [`option`].

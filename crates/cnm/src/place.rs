@@ -9,10 +9,10 @@ use serde::Deserialize;
 
 /// Where sockets are.
 pub const SOCKET_DIR: &str = "/run/docker/plugins";
-/// Where files are that name an address.
+/// The folders of files that contain an address.
 pub const SPEC_DIRS: [&str; 2] = ["/etc/docker/plugins", "/usr/lib/docker/plugins"];
 
-/// A place a driver of some name may be at.
+/// A place where a driver with some name may be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Candidate {
     /// The driver's own socket.
@@ -40,7 +40,7 @@ pub fn candidates(root: &Path, name: &str) -> Vec<Candidate> {
     places
 }
 
-/// Says why an address leads nowhere.
+/// Why an address cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {
@@ -50,7 +50,7 @@ pub enum AddressError {
     /// It is not on this host.
     #[error("{0:?} is not on this host: it is neither unix:///PATH nor tcp://127.0.0.1:PORT")]
     Elsewhere(String),
-    /// It is no document of that kind.
+    /// It is not a document of that kind.
     #[error("{0}")]
     Json(String),
 }
@@ -76,8 +76,9 @@ impl fmt::Display for Address {
 impl FromStr for Address {
     type Err = AddressError;
 
-    /// Reads an address: of a Unix socket, or of a port of this host. What is said to a driver makes it change the host, and
-    /// goes over no network. A driver that listens everywhere (`0.0.0.0`) listens here too.
+    /// Reads an address: of a Unix socket, or of a port of this host. Calls to a driver make it
+    /// change the host, so they must not cross a network. A driver that listens on all addresses
+    /// (`0.0.0.0`) listens here too.
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let text = text.trim();
         let elsewhere = || AddressError::Elsewhere(text.to_owned());

@@ -1,4 +1,4 @@
-//! Octets as hexadecimal text, for what is saved.
+//! Octets as hexadecimal text, for saved leases.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serializer, de::Error as _};
 
 pub(crate) fn encode(octets: &[u8]) -> String {
     octets.iter().fold(String::with_capacity(2 * octets.len()), |mut text, octet| {
-        // Writing to a String does not fail.
+        // Writing to a String cannot fail.
         let _ = write!(text, "{octet:02x}");
         text
     })

@@ -5,19 +5,19 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// An Ethernet address, the kind of hardware address DHCP is spoken with here.
+/// An Ethernet address, the kind of hardware address that DHCP uses here.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct MacAddr(pub [u8; 6]);
 
 impl MacAddr {
-    /// Everybody on the link.
+    /// Every host on the link.
     pub const BROADCAST: MacAddr = MacAddr([0xff; 6]);
-    /// Nobody: what an ARP request asks for.
+    /// No host: the target of an ARP request.
     pub const ZERO: MacAddr = MacAddr([0; 6]);
 }
 
-/// Text that is not six pairs of hexadecimal digits with colons between.
+/// Text that is not six pairs of hexadecimal digits separated by colons.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a hardware address of the form 02:00:00:00:00:01")]
 pub struct MacAddrError(String);

@@ -1,6 +1,7 @@
-//! Domain names as they travel in options.
+//! Domain names in options.
 //!
-//! They end in a container's `resolv.conf`: what could write another line there, or is no name, is not let in.
+//! They end up in a container's `resolv.conf`, so anything that could add a line there, or is not a
+//! name, is rejected.
 
 /// RFC 1035 §2.3.4: the longest name, as text without its final dot.
 const MAX_NAME: usize = 253;
@@ -8,10 +9,11 @@ const MAX_NAME: usize = 253;
 /// RFC 1035 §2.3.4: the longest label.
 const MAX_LABEL: usize = 63;
 
-/// No resolver takes as many; the bound keeps pointers from making much out of little.
+/// No resolver uses as many; the limit keeps pointers from expanding a small option into a large
+/// list.
 const MAX_NAMES: usize = 64;
 
-/// A name given as text, without its final dot and the zeros some servers end it with.
+/// Reads a name given as text, without its final dot and the zeros that some servers append.
 pub(crate) fn from_text(octets: &[u8]) -> Option<String> {
     let end = octets.iter().rposition(|octet| *octet != 0)? + 1;
     let text = std::str::from_utf8(octets.get(..end)?).ok()?;
@@ -20,8 +22,8 @@ pub(crate) fn from_text(octets: &[u8]) -> Option<String> {
     fits.then(|| text.to_owned())
 }
 
-/// Names in wire format, one after the other (RFC 1035 §3.1), compressed if `pointers` are allowed (RFC 3397 §2; RFC 8415 §10 forbids
-/// them). `None` if anything is wrong.
+/// Reads names in wire format, one after the other (RFC 1035 §3.1), compressed if `pointers` are
+/// allowed (RFC 3397 §2; RFC 8415 §10 forbids them). `None` if anything is invalid.
 pub(crate) fn list(octets: &[u8], pointers: bool) -> Option<Vec<String>> {
     let mut names = Vec::new();
     let mut at = 0;
@@ -30,7 +32,7 @@ pub(crate) fn list(octets: &[u8], pointers: bool) -> Option<Vec<String>> {
             return None;
         }
         let (name, next) = one(octets, at, pointers)?;
-        // The root alone is no search domain.
+        // The root alone is not a search domain.
         if !name.is_empty() && !names.contains(&name) {
             names.push(name);
         }
@@ -39,13 +41,13 @@ pub(crate) fn list(octets: &[u8], pointers: bool) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// The name at a place, and where the next begins.
+/// Returns the name at an offset, and where the next begins.
 fn one(octets: &[u8], start: usize, pointers: bool) -> Option<(String, usize)> {
     let mut name = String::new();
     let mut at = start;
-    // Where the name's own octets end, once a pointer led away from them.
+    // Where the name's own octets end, once a pointer has led away from them.
     let mut after = None;
-    // Pointers lead to before where they were found, so they come to an end.
+    // A pointer must lead to an offset before its own, so following them ends.
     let mut bound = start;
     loop {
         let length = usize::from(*octets.get(at)?);
@@ -112,7 +114,8 @@ mod tests {
 
     #[test]
     fn pointers_lead_back_or_nowhere() {
-        // To itself, forward, past the end, in a circle, cut off; a label cut off; a reserved length.
+        // To itself, forward, past the end, in a circle, cut off; a label cut off; a reserved
+        // length.
         for bad in [
             &b"\xc0\0"[..],
             b"\xc0\x02\x01a\0",

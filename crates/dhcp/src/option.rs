@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// An option as it travels. DHCPv4 has codes of one octet and values of any length (RFC 3396 divides them), DHCPv6 codes of
-/// two and values of at most 65 535 octets.
+/// An option in wire format. DHCPv4 has codes of one octet and values of any length (RFC 3396
+/// splits them), DHCPv6 codes of two and values of at most 65 535 octets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RawOption<C> {
     /// Its code.
@@ -19,7 +19,7 @@ impl<C: PartialEq> RawOption<C> {
         RawOption { code, value: value.into() }
     }
 
-    /// The value of the first option with this code.
+    /// Returns the value of the first option with this code.
     pub(crate) fn find(options: &[Self], code: C) -> Option<&[u8]> {
         let option = options.iter().find(|option| option.code == code)?;
         Some(&option.value)

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 /// A generator (SplitMix64) seeded by the caller: the same seed gives the same schedule.
 ///
-/// Its numbers are not secrets. A transaction identifier only tells replies apart; who can see the request
-/// can answer it whatever the generator.
+/// Its numbers are not secrets. A transaction identifier only distinguishes replies; any host that
+/// sees the request can answer it whatever the generator.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
@@ -27,13 +27,12 @@ impl Random {
         [a, b, c, d]
     }
 
-    /// A duration from nothing up to and including `most`, in milliseconds.
+    /// Returns a duration from zero to `most` inclusive, in milliseconds.
     pub(crate) fn up_to(&mut self, most: Duration) -> Duration {
         let most = u64::try_from(most.as_millis()).unwrap_or(u64::MAX - 1);
         Duration::from_millis(self.next() % most.saturating_add(1))
     }
 
-    /// A duration between `least` and `most`.
     pub(crate) fn between(&mut self, least: Duration, most: Duration) -> Duration {
         least.saturating_add(self.up_to(most.saturating_sub(least)))
     }

@@ -1,9 +1,9 @@
-//! What became of a packet.
+//! The result of receiving a packet.
 
-/// What became of a packet.
+/// The result of receiving a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Received {
-    /// It was the reply that was waited for.
+    /// It was the expected reply.
     Taken,
     /// It changed nothing.
     Ignored(Ignored),
@@ -22,7 +22,7 @@ impl From<Result<(), Ignored>> for Received {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Ignored {
-    /// It is no message of the protocol, or a damaged one.
+    /// It is not a message of the protocol, or a damaged one.
     #[error("not a well-formed DHCP message")]
     Malformed,
     /// It comes from a client, or is of a kind that servers do not send unasked.
@@ -31,13 +31,13 @@ pub enum Ignored {
     /// It is for another hardware address or client identifier.
     #[error("for another client")]
     OtherClient,
-    /// Nothing was asked, or something else.
+    /// No request was sent, or a different one.
     #[error("not an answer to what was asked last")]
     NotAwaited,
-    /// It comes from another server than the one that was asked.
+    /// It comes from a server other than the one that was asked.
     #[error("from another server")]
     OtherServer,
-    /// It lacks what it must have, or has nonsense in its place.
+    /// It lacks a required option, or has an invalid one.
     #[error("grants nothing that can be used")]
     Unusable,
 }

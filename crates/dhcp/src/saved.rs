@@ -1,4 +1,4 @@
-//! The version of the format that leases are saved in.
+//! The format version of saved leases.
 
 /// The version written; newer ones are refused.
 pub(crate) const VERSION: u32 = 1;
@@ -7,7 +7,7 @@ pub(crate) const VERSION: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SavedLeaseError {
-    /// A format from the future, or none of ours.
+    /// A newer format, or not one of ours.
     #[error("saved lease has format version {found}, this program reads {VERSION}")]
     Version {
         /// What was found.
@@ -15,7 +15,7 @@ pub enum SavedLeaseError {
     },
 }
 
-/// Refuses what this program cannot read.
+/// Refuses versions that this program cannot read.
 pub(crate) fn check_version(found: u32) -> Result<(), SavedLeaseError> {
     if found == VERSION { Ok(()) } else { Err(SavedLeaseError::Version { found }) }
 }

@@ -1,19 +1,20 @@
-//! Waiting after a setback: a server that refuses what it offers is not asked without pause.
+//! Delays after setbacks: a server that refuses what it offers is not asked again without pause.
 
 use std::time::Duration;
 
 /// The wait after the second setback in a row.
 const FIRST: Duration = Duration::from_secs(1);
 
-/// More doublings than any longest wait takes.
+/// More doublings than any maximum wait needs.
 const MAX_DOUBLINGS: u32 = 16;
 
-/// Setbacks in a row.
+/// The number of setbacks in a row.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Setbacks(u32);
 
 impl Setbacks {
-    /// Counts one more, and says how long to wait: not at all after the first, then twice as long each time, up to `longest`.
+    /// Counts a setback and returns how long to wait: not at all after the first, then twice as
+    /// long each time, up to `longest`.
     pub(crate) fn one_more(&mut self, longest: Duration) -> Duration {
         let before = self.0;
         self.0 = before.saturating_add(1);

@@ -1,8 +1,9 @@
 //! Time as it is passed in.
 //!
-//! Two clocks, because neither does alone. What runs runs on the clock since boot, which nobody sets: a lease
-//! does not end early because somebody corrected the date. What is saved must mean something after a restart,
-//! when the clock since boot may have begun anew: it carries the wall clock as well, and which boot it was.
+//! There are two clocks, because neither is enough alone. Everything that runs uses the clock since
+//! boot, which cannot be set: a lease does not end early because the date was corrected. What is
+//! saved must stay valid after a restart, when the clock since boot may have started anew. So it
+//! contains the wall clock as well, and the boot's identifier.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -10,14 +11,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// A point of the clock since boot, in milliseconds. Use Linux's CLOCK_BOOTTIME, which goes on during suspend:
-/// leases do too. (CLOCK_MONOTONIC, and so `std::time::Instant`, does not.)
+/// A point of the clock since boot, in milliseconds. Use Linux's CLOCK_BOOTTIME, which keeps
+/// counting during suspend, as leases do. (CLOCK_MONOTONIC, and so `std::time::Instant`, does not.)
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// The point so many milliseconds after the clock's beginning.
+    /// The time this many milliseconds after the clock's start.
     pub const fn from_millis(ms: u64) -> Self {
         Timestamp(ms)
     }
@@ -27,7 +28,7 @@ impl Timestamp {
         self.0
     }
 
-    /// How long after `earlier` this is; nothing if it is not.
+    /// How long after `earlier` this is; zero if it is not later.
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
@@ -36,7 +37,7 @@ impl Timestamp {
 impl Add<Duration> for Timestamp {
     type Output = Timestamp;
 
-    /// Later by `wait`, cut to milliseconds; the end of time is not passed.
+    /// Later by `wait`, cut to milliseconds; stops at the maximum value.
     fn add(self, wait: Duration) -> Timestamp {
         Timestamp(self.0.saturating_add(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)))
     }
@@ -45,7 +46,7 @@ impl Add<Duration> for Timestamp {
 impl Sub<Duration> for Timestamp {
     type Output = Timestamp;
 
-    /// Earlier by `wait`, but not before the clock's beginning.
+    /// Earlier by `wait`, but not before the clock's start.
     fn sub(self, wait: Duration) -> Timestamp {
         Timestamp(self.0.saturating_sub(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)))
     }
@@ -65,7 +66,7 @@ impl fmt::Debug for Timestamp {
 pub struct UnixTime(u64);
 
 impl UnixTime {
-    /// The point so many milliseconds after 1970 began.
+    /// The time this many milliseconds after the start of 1970.
     pub const fn from_millis(ms: u64) -> Self {
         UnixTime(ms)
     }
@@ -79,14 +80,14 @@ impl UnixTime {
 /// Both clocks, read together. Every call that depends on time takes one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {
-    /// The clock since boot. Must not go back between calls to one client.
+    /// The clock since boot. It must not go back between calls to one client.
     pub at: Timestamp,
-    /// The wall clock. May do what it likes; only saved leases look at it, and only after another boot.
+    /// The wall clock. It may jump; only saved leases use it, and only after a reboot.
     pub wall: UnixTime,
 }
 
 impl Now {
-    /// The moment `at`, which was not after this.
+    /// The moment at `at`, which must not be later than this.
     pub(crate) fn before(self, at: Timestamp, boot_id: Option<String>) -> Moment {
         let ago = self.at.0.saturating_sub(at.0);
         let wall_ms = UnixTime(self.wall.0.saturating_sub(ago));
@@ -97,19 +98,19 @@ impl Now {
 /// A point in time that survives a restart of the process, and of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
-    /// On the clock since boot, of the boot it was.
+    /// On the clock since boot, in the boot in which it was taken.
     pub at_ms: Timestamp,
     /// On the wall clock.
     pub wall_ms: UnixTime,
-    /// Which boot it was: `/proc/sys/kernel/random/boot_id`, as the client was told.
+    /// The boot: `/proc/sys/kernel/random/boot_id`, as passed to the client.
     pub boot_id: Option<String>,
 }
 
 impl Moment {
-    /// How long ago this was, if that can be known.
+    /// How long ago this was, if known.
     ///
-    /// In the same boot the clock since boot says it. Otherwise the wall clock does, unless it would have been
-    /// in the future: then nobody knows.
+    /// In the same boot the clock since boot decides. Otherwise the wall clock does, unless the
+    /// moment would be in the future: then its age is unknown.
     pub fn age(&self, now: Now, boot_id: Option<&str>) -> Option<Duration> {
         if self.boot_id.is_some() && self.boot_id.as_deref() == boot_id && self.at_ms <= now.at {
             return Some(now.at.since(self.at_ms));
@@ -138,7 +139,8 @@ mod tests {
         assert_eq!(age(a, a, now(10_000, 0)), Some(0));
         assert_eq!(age(a, b, now(15_000, 1_000_007)), Some(7));
         assert_eq!(age(a, b, now(15_000, 999_999)), None);
-        // Who does not know the boot has the wall clock only; nor can a boot's clock go back.
+        // Without the boot's identifier only the wall clock counts; and within a boot the clock
+        // since boot cannot go back.
         assert_eq!(age(None, None, now(15_000, 1_000_007)), Some(7));
         assert_eq!(age(a, a, now(9_999, 1_000_007)), Some(7));
     }

@@ -1,9 +1,10 @@
-//! Sockets that are closed when it costs nothing.
+//! nftables sockets that are closed only when closing costs nothing.
 //!
-//! After a transaction that deletes, the kernel destroys in the background what was deleted. Closing *any* nftables
-//! socket before it is done waits for that, 10 to 20 ms, with the lock held that every transaction needs (linux
-//! net/netfilter/nf_tables_api.c `nft_rcv_nl_event`). A chain of plugins in one process would wait once for each; so
-//! a process that has deleted something keeps its sockets for a moment, and one that ends leaves them to another
+//! After a transaction that deletes, the kernel destroys the deleted objects in the background.
+//! Closing *any* nftables socket before that is done waits for it: 10 to 20 ms, holding the lock
+//! that every transaction needs (linux net/netfilter/nf_tables_api.c `nft_rcv_nl_event`). A chain
+//! of plugins in one process would wait once for each plugin. So a process that has deleted
+//! something keeps its sockets for a moment, and a process that ends leaves them to another
 //! ([`kernel::linger`]).
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,15 +18,16 @@ use kernel::nft::{Batch, NftError, NftSocket, Operation};
 
 /// How long a socket is kept: several times what the kernel needs to destroy things.
 const CLOSE_AFTER: Duration = Duration::from_millis(100);
-/// How many sockets are kept at most; more are closed slowly, which slows down whoever makes so many.
+/// The maximum number of kept sockets. Further ones are closed the slow way, which slows down the
+/// process that makes so many.
 const KEPT_MAX: usize = 64;
 
 /// Whether this process has deleted anything.
 static DELETED: AtomicBool = AtomicBool::new(false);
-/// The sockets that wait to be closed; `None` while no thread looks after them.
+/// The sockets waiting to be closed; `None` while no thread looks after them.
 static KEPT: Mutex<Option<Vec<NftSocket>>> = Mutex::new(None);
 
-/// A socket of nftables that is closed late if need be.
+/// An nftables socket whose closing is delayed if need be.
 #[derive(Debug)]
 pub(crate) struct LateSocket {
     socket: Option<NftSocket>,
@@ -36,7 +38,7 @@ impl LateSocket {
         NftSocket::open().map(|socket| LateSocket { socket: Some(socket) })
     }
 
-    /// Carries a transaction out.
+    /// Commits a transaction.
     pub(crate) fn commit(&mut self, batch: &Batch) -> Result<(), NftError> {
         if batch.operations().iter().any(deletes) {
             DELETED.store(true, Ordering::Relaxed);
@@ -44,7 +46,7 @@ impl LateSocket {
         self.ask().commit(batch)
     }
 
-    /// Returns the socket, for questions.
+    /// Returns the socket, for queries.
     pub(crate) fn ask(&mut self) -> &mut NftSocket {
         self.socket.as_mut().expect("the socket is there until it is dropped")
     }
@@ -71,7 +73,7 @@ impl Drop for LateSocket {
     }
 }
 
-/// Closes what is kept, until nothing is.
+/// Closes the kept sockets until none is left.
 fn close_all() {
     loop {
         thread::sleep(CLOSE_AFTER);
@@ -79,7 +81,7 @@ fn close_all() {
         match kept.take() {
             Some(sockets) if !sockets.is_empty() => {
                 *kept = Some(Vec::new());
-                // Those who come meanwhile do not wait for us.
+                // A thread that adds a socket meanwhile does not wait for this one.
                 drop(kept);
                 drop(sockets);
             }

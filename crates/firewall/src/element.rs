@@ -24,7 +24,8 @@ pub enum Set {
     HostportsAt4,
     /// The same for IPv6.
     HostportsAt6,
-    /// (In, out, container's address) of flows that enter and leave by one interface and are masqueraded.
+    /// (In, out, container's address) of flows that enter and leave by one interface and are
+    /// masqueraded.
     Hairpin4,
     /// The same for IPv6.
     Hairpin6,
@@ -242,8 +243,9 @@ impl Set {
         }
     }
 
-    /// Says whether an element belongs to whoever came first as long as that one lives. Elsewhere the key holds
-    /// an interface or an address that has one owner already, so an older element is a leftover.
+    /// Says whether an element belongs to the attachment that came first, for as long as that
+    /// attachment lives. In other sets the key holds an interface or an address that already has
+    /// one owner, so an older element is a leftover.
     #[must_use]
     pub const fn is_exclusive(self) -> bool {
         matches!(

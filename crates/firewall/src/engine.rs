@@ -1,4 +1,4 @@
-//! Plans carried out, undone, verified and collected.
+//! Applies, undoes, checks and garbage-collects plans.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,8 +17,8 @@ use crate::owner::Owner;
 use crate::plan::{Concern, Plan, Shared};
 use crate::tables::{Change, Found, FoundValue, Tables};
 
-/// How long the lock may be waited for. It is held for the time of one transaction, which is milliseconds; only
-/// hundreds at once or somebody stuck make it longer.
+/// How long to wait for the lock. Its holder keeps it for one transaction, which is milliseconds;
+/// only hundreds of callers at once or a stuck holder make it longer.
 pub const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The lock's name in the index.
@@ -26,8 +26,8 @@ const LOCK: &str = "firewall";
 
 /// The firewall of the network namespace the caller is in, locked for one verb.
 ///
-/// Opening it lists nothing and makes nothing. One verb should open it once, collect what it wants into one
-/// [`Plan`] and drop it soon.
+/// Opening it lists nothing and creates nothing. One verb should open it once, collect what it
+/// wants into one [`Plan`] and drop it soon.
 ///
 /// ```no_run
 /// use netwright_firewall::{Firewall, masquerade, spoof};
@@ -42,7 +42,8 @@ const LOCK: &str = "firewall";
 /// ```
 #[derive(Debug)]
 pub struct Firewall<'a> {
-    // Released before the socket is closed: closing waits for the kernel to destroy what was deleted.
+    // Released before the socket is closed: closing waits until the kernel has destroyed what was
+    // deleted.
     _lock: Option<Lock>,
     index: &'a Index,
     tables: Box<dyn Tables + 'a>,
@@ -80,49 +81,49 @@ impl<'a> Firewall<'a> {
         })
     }
 
-    /// Puts a plan in place, in one transaction. What is there already stays; what a dead attachment left behind
-    /// under the same keys is replaced.
+    /// Applies a plan in one transaction. Elements that are already there stay; elements that a
+    /// dead attachment left under the same keys are replaced.
     ///
     /// **Idempotence**: adding the same plan again changes nothing.
     ///
     /// # Errors
-    /// [`FirewallError::Held`] when a host port belongs to another container's attachment that is alive; nothing has
-    /// changed then. On any other error what was done has been undone.
+    /// [`FirewallError::Held`] when a host port belongs to another container's attachment that is
+    /// alive; nothing has changed then. On any other error the changes have been undone.
     pub fn add(&mut self, key: &AttachmentKey, plan: &Plan) -> Result<(), FirewallError> {
         let changes = self.plan_add(key, plan)?;
         let mut done = self.hold_and_commit(key, plan, &changes);
         if matches!(&done, Err(FirewallError::Tables(error)) if error.absent) {
-            // Somebody flushed the tables between our look and our change (`nft flush ruleset`).
+            // The tables were flushed between our look and our change (`nft flush ruleset`).
             let changes = self.plan_add(key, plan)?;
             done = self.hold_and_commit(key, plan, &changes);
         }
         if done.is_err() {
-            // Best effort: the error that is reported is the first one.
+            // Best effort: the first error is the one reported.
             let _ = self.remove(key, plan);
         }
         done
     }
 
-    /// Says whether the last [`Firewall::add`] left host ports to another attachment of the same container. Whoever cares
-    /// adds the plan again when that one has gone.
+    /// Says whether the last [`Firewall::add`] left host ports to another attachment of the same
+    /// container. A caller that needs them adds the plan again once that attachment is gone.
     #[must_use]
     pub fn passed_over(&self) -> bool {
         self.passed_over
     }
 
-    /// Lists the attachments whose ports the last [`Firewall::add`] took over because their namespaces are gone, and which
-    /// iptables may still forward to them.
+    /// Lists the attachments whose ports the last [`Firewall::add`] took over because their
+    /// namespaces are gone. iptables may still forward those ports to them.
     #[must_use]
     pub fn outlived(&self) -> &[AttachmentKey] {
         &self.outlived
     }
 
-    /// Removes a plan, in one transaction. Elements that belong to somebody else by now stay.
+    /// Removes a plan in one transaction. Elements that belong to another attachment by now stay.
     ///
     /// **Idempotence**: what is gone already is success.
     ///
     /// # Errors
-    /// The first failure; the other steps were tried all the same.
+    /// The first failure; the other steps are tried all the same.
     pub fn remove(&mut self, key: &AttachmentKey, plan: &Plan) -> Result<(), FirewallError> {
         let hash = key.hash();
         let mut first = None;
@@ -141,8 +142,8 @@ impl<'a> Firewall<'a> {
         self.finish_removal(key, &plan.shared, doomed, first)
     }
 
-    /// Removes everything of some concerns that carries the attachment's hash, without a record of it. Lists the sets
-    /// of those concerns, so [`Firewall::remove`] is to be preferred.
+    /// Removes everything of some concerns that carries the attachment's hash, without a record of
+    /// it. It lists the sets of those concerns, so prefer [`Firewall::remove`].
     ///
     /// # Errors
     /// As [`Firewall::remove`].
@@ -171,7 +172,8 @@ impl<'a> Firewall<'a> {
         self.finish_removal(key, &shared, doomed, first)
     }
 
-    /// Compares a plan with what is there and describes each difference; none when all is well.
+    /// Compares a plan with the kernel and describes each difference; returns none when all is
+    /// well.
     ///
     /// # Errors
     /// When the kernel cannot be asked.
@@ -219,12 +221,13 @@ impl<'a> Firewall<'a> {
         Ok(differences)
     }
 
-    /// Removes what belongs to attachments of `network` other than those that stay: elements by their comment, references
-    /// to shared objects by their holder, chains that nothing jumps to. `stays` is asked by an attachment's hash
-    /// ([`AttachmentKey::hash`]) once the elements are listed: one that it did not know of before cannot have any of them.
+    /// Removes what belongs to attachments of `network` that do not stay: elements by their
+    /// comment, references to shared objects by their holder, chains that nothing jumps to. `stays`
+    /// is called with an attachment's hash ([`AttachmentKey::hash`]) after the elements are listed:
+    /// an attachment that appears later cannot own any of them.
     ///
     /// # Errors
-    /// The first failure; the rest was tried all the same.
+    /// The first failure; the other steps are tried all the same.
     pub fn gc(
         &mut self,
         network: &str,
@@ -267,13 +270,13 @@ impl<'a> Firewall<'a> {
         first.map_or(Ok(collected), Err)
     }
 
-    /// Brings the tables that an older executable made to this one's layout, each in one transaction; says whether there
-    /// was such a table. Tables that are not there are not made.
+    /// Converts the tables that an older executable made to this one's layout, each in one
+    /// transaction; says whether there was such a table. Missing tables are not created.
     ///
     /// # Errors
-    /// When the kernel refuses; the table is as it was then.
+    /// When the kernel refuses; the table is then unchanged.
     pub fn renew(index: &Index) -> Result<bool, FirewallError> {
-        // Nearly always there is nothing to do, and no lock to take.
+        // Nearly always there is nothing to do, and then no lock is taken.
         if older(&mut NftTables::open()?)?.is_empty() {
             return Ok(false);
         }
@@ -285,7 +288,7 @@ impl<'a> Firewall<'a> {
         Ok(true)
     }
 
-    /// Removes our tables when no element of any attachment is left in them; says whether they are gone.
+    /// Removes our tables when they hold no element of any attachment; says whether they are gone.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -310,10 +313,10 @@ impl<'a> Firewall<'a> {
         Ok(true)
     }
 
-    /// Removes our tables and puts every setting back, whoever still uses them.
+    /// Removes our tables and restores every setting, even while attachments use them.
     ///
     /// # Errors
-    /// The first failure; the rest was tried all the same.
+    /// The first failure; the other steps are tried all the same.
     pub fn remove_all(&mut self) -> Result<(), FirewallError> {
         let mut first = None;
         for shared in self.shared_of(Concern::ALL) {
@@ -401,7 +404,7 @@ impl<'a> Firewall<'a> {
         if !changes.is_empty() {
             self.tables.commit(changes)?;
         }
-        // Only now: what must be dropped on such an interface is dropped already.
+        // Only now: the rules that drop packets on such an interface are already in place.
         for shared in &plan.shared {
             self.switches.on(self.index, shared)?;
         }
@@ -416,7 +419,7 @@ impl<'a> Firewall<'a> {
         holders: &mut Holders<'_>,
     ) -> Result<(), FirewallError> {
         if element.set == Set::Loopback6 {
-            // It goes with a port that has been asked about.
+            // This element goes with a port that has already been checked.
             return Ok(());
         }
         let (at, protocol, port) = match element.key.as_slice() {
@@ -441,7 +444,8 @@ impl<'a> Firewall<'a> {
         self.refuse_if_shared(key, (at, protocol, port), ipv4, holders)
     }
 
-    /// Refuses a port that iptables is to forward while another attachment has it, by elements of ours or by iptables.
+    /// Refuses a port that iptables is to forward while another attachment has it, through elements
+    /// of ours or through iptables.
     fn refuse_for_iptables(
         &mut self,
         key: &AttachmentKey,
@@ -470,8 +474,9 @@ impl<'a> Firewall<'a> {
         self.refuse_if_shared(key, (at, protocol, port), ipv4, holders)
     }
 
-    /// Refuses a port that is known to be another's by who holds a shared object: at all addresses where somebody has it at
-    /// any, at one address where iptables forwards it at that one or at all.
+    /// Refuses a port that another attachment holds as a shared object: a port at all addresses if
+    /// an attachment has it at any, a port at one address if iptables forwards it at that one or at
+    /// all.
     fn refuse_if_shared(
         &mut self,
         key: &AttachmentKey,
@@ -511,7 +516,8 @@ impl<'a> Firewall<'a> {
         doomed: Vec<(Set, Found)>,
         mut first: Option<FirewallError>,
     ) -> Result<(), FirewallError> {
-        // One transaction: each one that deletes costs the kernel a grace period when the socket is closed.
+        // One transaction: each transaction that deletes costs a kernel grace period when its
+        // socket is closed.
         let mut changes = self.deletions(doomed, &mut first);
         for shared in shared {
             changes.extend(self.let_go(key, shared, &mut first));
@@ -520,7 +526,8 @@ impl<'a> Firewall<'a> {
         first.map_or(Ok(()), Err)
     }
 
-    /// Turns elements to be deleted into changes, with the chains that nothing will jump to afterwards.
+    /// Turns elements to be deleted into changes, and adds the chains that nothing will jump to
+    /// afterwards.
     fn deletions(
         &mut self,
         doomed: Vec<(Set, Found)>,
@@ -546,8 +553,8 @@ impl<'a> Firewall<'a> {
                 }
             }
         }
-        // An element that leads to a chain of which nobody knows whether it is used stays, so that whoever removes it next
-        // asks again.
+        // If it is unknown whether a chain is still used, the element that leads to it stays, so
+        // that the next removal asks again.
         let is_known = |found: &Found| match &found.value {
             FoundValue::Jump(chain) => !unknown.contains(chain),
             _ => true,
@@ -565,7 +572,8 @@ impl<'a> Firewall<'a> {
         }
         match self.tables.commit(changes) {
             Ok(()) => {}
-            // Somebody flushed the tables between our look and our change: they are gone, which is what we want.
+            // The tables were flushed between our look and our change: they are gone, which is what
+            // we want.
             Err(error) if error.absent && self.all_gone(changes) => {}
             Err(error) => {
                 first.get_or_insert(error.into());
@@ -580,8 +588,8 @@ impl<'a> Firewall<'a> {
         })
     }
 
-    /// Lets go of a shared object. The last one switches off what goes with it and returns the elements to be deleted
-    /// then: what they drop must be dropped until there is no need to.
+    /// Releases a shared object. The last release also switches off the object's sysctl or route
+    /// and returns the elements to delete then: they must drop packets until it is off.
     fn let_go(
         &mut self,
         key: &AttachmentKey,
@@ -637,7 +645,7 @@ impl<'a> Firewall<'a> {
     }
 }
 
-/// Who the attachments behind hashes are; read only when a conflict is met.
+/// The attachments behind hashes; read only when a conflict is met.
 struct Holders<'a> {
     index: &'a Index,
     known: Option<Vec<Record>>,
@@ -651,7 +659,8 @@ impl Holders<'_> {
         known.iter().filter(|record| record.attachment.hash() == hash).collect()
     }
 
-    /// Says whether the attachment's namespace is still there. Without a record nobody knows: it counts as alive.
+    /// Says whether the attachment's namespace still exists. Without a record that is unknown, and
+    /// the attachment counts as alive.
     fn is_live(&mut self, hash: &str) -> bool {
         let records = self.records(hash);
         let known = !records.is_empty();
@@ -663,10 +672,10 @@ impl Holders<'_> {
         noted.iter().any(|noted| self.census.life(noted) != Life::Gone)
     }
 
-    /// Says whether the owner is another attachment of the same container, still there.
+    /// Says whether the owner is another attachment of the same container that still exists.
     ///
-    /// Podman asks every network of a container for the same host ports. The first that comes publishes them, as with
-    /// the reference, where the first rule wins.
+    /// Podman requests the same host ports from every network of a container. The first network
+    /// publishes them, as with the reference, where the first rule wins.
     fn is_same_container(&mut self, owner: &Owner, key: &AttachmentKey) -> bool {
         let Owner::Attachment { hash, .. } = owner else { return false };
         if *hash == key.hash() {
@@ -703,13 +712,14 @@ impl Holders<'_> {
     }
 }
 
-/// Says whether the container's namespace that a record names may still be there: only one that is known to be gone is not.
+/// Says whether the container's namespace that a record names may still exist; false only when it
+/// is known to be gone.
 #[must_use]
 pub fn is_live(record: &Record, census: &Census) -> bool {
     record.noted().is_none_or(|noted| census.life(&noted) != Life::Gone)
 }
 
-/// Lists what brings the tables that are there to this layout.
+/// Lists the changes that bring existing tables to this layout.
 fn older(tables: &mut dyn Tables) -> Result<Vec<Change>, FirewallError> {
     let mut older = Vec::new();
     for table in Table::ALL {

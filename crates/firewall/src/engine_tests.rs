@@ -1,4 +1,4 @@
-//! The engine against a table in memory that fails where it is told to.
+//! The engine against in-memory tables that fail at a chosen step.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ struct World {
     elements: RefCell<BTreeMap<String, (Set, Found)>>,
     chains: RefCell<BTreeMap<String, usize>>,
     switched: RefCell<Vec<Shared>>,
-    /// Counts down with each step; fails when it reaches nothing.
+    /// Counts down with each step; the step at zero fails.
     fuse: Cell<Option<usize>>,
 }
 
@@ -203,7 +203,7 @@ fn key(container: &str) -> AttachmentKey {
     }
 }
 
-/// Something of everything.
+/// A plan with something of everything.
 fn plan(last: u8) -> Plan {
     let address = std::net::IpAddr::from([10, 1, 0, last]);
     let forward = |host_ip: Option<&str>| hostport::Forward {
@@ -229,7 +229,7 @@ fn whatever_step_of_add_fails_nothing_stays() {
         let added = bench.firewall().add(&key("c1"), &plan(2));
         let finished = added.is_ok();
         bench.world.fuse.set(None);
-        // Undoing needed the kernel too, which went on failing: DEL comes later.
+        // Undoing needed the kernel too, which kept failing: DEL comes later.
         bench.firewall().remove(&key("c1"), &plan(2)).unwrap();
         bench.assert_clean(&format!("add failed at step {step}"));
         if finished {
@@ -307,7 +307,8 @@ fn whatever_step_of_remove_fails_the_next_one_finishes() {
     }
 }
 
-/// One question that the kernel answers with an error, and none after it: what could not be asked is asked by the next call.
+/// The kernel answers one query with an error and all later ones correctly: what could not be read
+/// is read by the next call.
 #[test]
 fn whatever_question_of_remove_fails_the_next_one_finishes() {
     #[derive(Debug)]

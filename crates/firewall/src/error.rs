@@ -8,14 +8,14 @@ use state::{FileError, LockError};
 use crate::element::Protocol;
 use crate::tables::TablesError;
 
-/// Why something could not be done.
+/// Why a firewall operation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FirewallError {
-    /// Others kept the firewall's lock for too long.
+    /// Other processes kept the firewall's lock for too long.
     #[error("lock the firewall")]
     Lock(#[source] LockError),
-    /// There is no nf_tables, or we may not use it.
+    /// nf_tables is missing, or we may not use it.
     #[error("open nftables")]
     Open(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// nftables refused.
@@ -37,7 +37,7 @@ pub enum FirewallError {
         /// The failure.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The port of the host belongs to another attachment that is alive.
+    /// The host port belongs to another attachment that is alive.
     #[error(
         "host port {}{port}/{protocol} is held by {}",
         address.map(|address| format!("{address} ")).unwrap_or_default(),
@@ -48,9 +48,9 @@ pub enum FirewallError {
         protocol: Protocol,
         /// The port.
         port: u16,
-        /// The address that the holder has it at; `None` for all.
+        /// The address at which the holder has it; `None` for all.
         address: Option<IpAddr>,
-        /// The holder, when there is a record of it.
+        /// The holder, if there is a record of it.
         holder: Option<Box<AttachmentKey>>,
         /// The hash of the holder.
         hash: String,
@@ -70,7 +70,7 @@ fn holder_text(holder: Option<&AttachmentKey>, hash: &str) -> String {
 }
 
 impl FirewallError {
-    /// Returns what the person who meets this can do, if there is something beside reading the message.
+    /// Returns what the operator can do, if the message alone does not say it.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match self {

@@ -1,14 +1,16 @@
-//! firewalld, asked over the system's message bus.
+//! firewalld, reached over the system message bus.
 //!
-//! firewalld rejects what no zone forwards, and its tables are its own. An address that is a *source* of a zone which
-//! accepts (`trusted`) is let through: that is the place its documentation gives to others. Sources are put in at run
-//! time only, like the reference's: they go with firewalld, with a reload and with a reboot, and nothing of a container
-//! outlives it in firewalld's files.
+//! firewalld rejects what no zone forwards, and its tables are its own. It lets an address through
+//! that is a *source* of an accepting zone (`trusted`); its documentation names this as the place
+//! for other programs. Like the reference, we add sources at run time only: they disappear with
+//! firewalld, with a reload and with a reboot, and nothing of a container outlives it in
+//! firewalld's files.
 //!
-//! Sources carry no owner, so who uses one is kept in our own state: the last that uses it takes it out.
+//! Sources carry no owner. Our own state records which attachments use one, and the last of them
+//! removes it.
 //!
-//! The cargo feature `firewalld` brings the bus (`zbus`). Without it [`BUILT`] is false and every question is answered
-//! with [`FirewalldError::NotBuilt`].
+//! The cargo feature `firewalld` adds the bus (`zbus`). Without it [`BUILT`] is false and every
+//! call returns [`FirewalldError::NotBuilt`].
 
 #[cfg(feature = "firewalld")]
 mod bus;
@@ -28,10 +30,12 @@ pub const BUILT: bool = cfg!(feature = "firewalld");
 /// The zone that lets everything through, as firewalld ships it and the reference uses it.
 pub const TRUSTED: &str = "trusted";
 
-/// How long a conversation with firewalld may take. It does one thing at a time, and a reload takes it seconds.
+/// How long a conversation with firewalld may take. firewalld does one thing at a time, and a
+/// reload takes seconds.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// An address of documentation, to ask a zone about: what is in a zone does not matter, only whether there is one.
+/// A documentation address, used to ask about a zone: its answer does not matter, only whether the
+/// zone exists.
 const NOBODY: &str = "192.0.2.1/32";
 
 /// An address in a zone.
@@ -50,14 +54,14 @@ impl Source {
     }
 }
 
-/// Why firewalld did not do what it should.
+/// Why a call to firewalld failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FirewalldError {
     /// This build has no message bus.
     #[error("this build cannot speak to firewalld")]
     NotBuilt,
-    /// Nobody listens on the bus, or nobody there is firewalld.
+    /// No process listens on the bus, or none there is firewalld.
     #[error("firewalld is not running")]
     Absent,
     /// The bus could not be used.
@@ -66,34 +70,34 @@ pub enum FirewalldError {
     /// No answer came.
     #[error("firewalld has not answered after {} ms", timeout.as_millis())]
     Late {
-        /// How long was waited.
+        /// The length of the wait.
         timeout: Duration,
     },
-    /// It did not put an address into a zone.
+    /// firewalld did not put an address into a zone.
     #[error("failed to add the address {} to {} zone: {message}", Family::host(at.address), at.zone)]
     Add {
         /// The address and the zone.
         at: Source,
-        /// firewalld's words.
+        /// firewalld's message.
         message: String,
     },
-    /// It did not take an address out of a zone.
+    /// firewalld did not take an address out of a zone.
     #[error("failed to remove the address {} from {} zone: {message}", Family::host(at.address), at.zone)]
     Remove {
         /// The address and the zone.
         at: Source,
-        /// firewalld's words.
+        /// firewalld's message.
         message: String,
     },
-    /// It did not answer a question.
+    /// firewalld did not answer a query.
     #[error("ask firewalld about zone {zone:?}: {message}")]
     Query {
         /// The zone.
         zone: String,
-        /// firewalld's words.
+        /// firewalld's message.
         message: String,
     },
-    /// Others of ours were at it for too long.
+    /// Other processes of ours held the lock for too long.
     #[error("lock the sources of firewalld")]
     Lock(#[source] LockError),
     /// A file of ours failed.
@@ -107,7 +111,7 @@ pub enum FirewalldError {
 }
 
 impl FirewalldError {
-    /// Says whether the zone that was named does not exist.
+    /// Says whether the named zone does not exist.
     #[must_use]
     pub fn is_no_zone(&self) -> bool {
         use FirewalldError::{Add, Query, Remove};
@@ -123,7 +127,7 @@ impl FirewalldError {
         matches!(self, FirewalldError::Add { message, .. } if says(message, "ZONE_CONFLICT"))
     }
 
-    /// Returns what the person who meets this can do, if there is something beside reading the message.
+    /// Returns what the operator can do, if the message alone does not say it.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         Some(match self {
@@ -149,7 +153,7 @@ impl FirewalldError {
     }
 }
 
-/// What firewalld said to one question.
+/// firewalld's answer to one question.
 #[cfg_attr(not(feature = "firewalld"), expect(dead_code, reason = "the bus makes them"))]
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Answer {
@@ -157,11 +161,11 @@ enum Answer {
     Done,
     /// Yes or no.
     Is(bool),
-    /// It refused, in its own words: a code, a colon, an explanation.
+    /// It refused, with a message of its own: a code, a colon, an explanation.
     Refused(String),
 }
 
-/// What firewalld can be asked about a source.
+/// A question to firewalld about a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {
     Add,
@@ -180,7 +184,7 @@ impl Method {
     }
 }
 
-/// firewalld, by way of a bus.
+/// firewalld, reached over a bus.
 #[derive(Debug, Clone)]
 pub struct Firewalld {
     bus: Option<String>,
@@ -188,17 +192,17 @@ pub struct Firewalld {
 }
 
 impl Firewalld {
-    /// Takes the bus's address, as `DBUS_SYSTEM_BUS_ADDRESS` has it; where it always is when there is none. Nothing
-    /// is opened yet.
+    /// Takes the bus's address as `DBUS_SYSTEM_BUS_ADDRESS` gives it, or the standard address if
+    /// there is none. Nothing is opened yet.
     #[must_use]
     pub fn new(bus: Option<&str>, timeout: Duration) -> Self {
         Firewalld { bus: bus.map(str::to_owned), timeout }
     }
 
-    /// Says whether it runs.
+    /// Says whether firewalld runs.
     ///
     /// # Errors
-    /// [`FirewalldError`] when that cannot be told.
+    /// [`FirewalldError`] when that cannot be found out.
     pub fn is_running(&self) -> Result<bool, FirewalldError> {
         match self.ask(Method::Query, &[]) {
             Ok(_) => Ok(true),
@@ -207,10 +211,10 @@ impl Firewalld {
         }
     }
 
-    /// Makes sure that there is a zone of that name.
+    /// Makes sure that a zone of that name exists.
     ///
     /// # Errors
-    /// [`FirewalldError`]; [`FirewalldError::is_no_zone`] when there is none.
+    /// [`FirewalldError`]; [`FirewalldError::is_no_zone`] when it does not exist.
     pub fn require_zone(&self, zone: &str) -> Result<(), FirewalldError> {
         let question = [(zone.to_owned(), NOBODY.to_owned())];
         match self.ask_all(Method::Query, &question)?.pop() {
@@ -221,10 +225,10 @@ impl Firewalld {
         }
     }
 
-    /// Puts sources in for an attachment. What is there already stays.
+    /// Adds an attachment's sources. Sources that are already there stay.
     ///
     /// # Errors
-    /// [`FirewalldError`]; [`Firewalld::release`] removes what was put in.
+    /// [`FirewalldError`]; [`Firewalld::release`] removes what was added.
     pub fn hold(
         &self,
         index: &Index,
@@ -248,13 +252,13 @@ impl Firewalld {
         Ok(())
     }
 
-    /// Takes an attachment's sources out, but for those that others use.
+    /// Removes an attachment's sources, except those that other attachments use.
     ///
-    /// **Idempotence**: what is gone already is success, and so is everything when firewalld does not run: its
-    /// sources went with it.
+    /// **Idempotence**: a source that is already gone is success. So is everything when firewalld
+    /// does not run: its sources disappeared with it.
     ///
     /// # Errors
-    /// [`FirewalldError`]; sources that are still there are still accounted for.
+    /// [`FirewalldError`]; sources that are still there stay recorded.
     pub fn release(
         &self,
         index: &Index,
@@ -265,7 +269,7 @@ impl Firewalld {
             let holders = index.holders(&source.object());
             !holders.damaged.is_empty() || !holders.found.is_empty()
         };
-        // Nothing of ours and no firewalld: not even a lock is to be left.
+        // Nothing of ours and no firewalld: leave not even a lock behind.
         if !sources.iter().any(is_held)
             && matches!(
                 self.ask(Method::Query, sources.get(..1).unwrap_or_default()),
@@ -278,7 +282,7 @@ impl Firewalld {
         let mut last = Vec::new();
         for source in sources {
             let holders = index.holders(&source.object());
-            // One that cannot be read is somebody.
+            // An unreadable holder counts as a holder.
             let others = !holders.damaged.is_empty() || holders.found.iter().any(|one| one != key);
             if !others {
                 last.push(source.clone());
@@ -311,10 +315,10 @@ impl Firewalld {
         outcome
     }
 
-    /// Describes the sources that are missing; nothing when all is well.
+    /// Describes the missing sources; returns nothing when all is well.
     ///
     /// # Errors
-    /// [`FirewalldError`] when firewalld does not say.
+    /// [`FirewalldError`] when firewalld does not answer.
     pub fn check(&self, sources: &[Source]) -> Result<Vec<String>, FirewalldError> {
         let answers = self.ask(Method::Query, sources)?;
         let missing = sources.iter().zip(answers).filter(|(_, answer)| *answer != Answer::Is(true));
@@ -338,7 +342,7 @@ impl Firewalld {
         self.ask_all(method, &questions)
     }
 
-    /// Asks one question after the other. Knows that firewalld runs, even when there is none.
+    /// Asks one question after the other. Fails if firewalld does not run, even without a question.
     #[cfg(feature = "firewalld")]
     fn ask_all(
         &self,
@@ -368,7 +372,7 @@ fn is_there(message: &str) -> bool {
     ["ZONE_ALREADY_SET", "ALREADY_ENABLED"].iter().any(|code| says(message, code))
 }
 
-/// A zone that is gone has no sources; an address in another zone is not ours.
+/// A zone that no longer exists has no sources; an address in another zone is not ours.
 fn is_gone(message: &str) -> bool {
     ["UNKNOWN_SOURCE", "NOT_ENABLED", "INVALID_ZONE", "ZONE_CONFLICT"]
         .iter()
@@ -402,7 +406,7 @@ mod tests {
         );
     }
 
-    /// A bus that is not answered at all: whoever holds its socket is stuck.
+    /// A bus that never answers: the process that holds its socket is stuck.
     #[cfg(feature = "firewalld")]
     #[test]
     fn a_silent_bus_is_given_up() {

@@ -1,10 +1,11 @@
-//! Who drops what the host forwards.
+//! Finds out who drops forwarded packets.
 //!
-//! In netfilter a packet passes only if nobody drops it: an accept in our table cannot overrule a drop in another's. So
-//! we need no rule where nobody drops, and where somebody does the accept has to go where that somebody's rules are:
-//! `DOCKER-USER` where Docker has made it, else the `FORWARD` chain of iptables ([`crate::iptables::filter`]), a zone where it
-//! is firewalld ([`crate::firewalld`]). Tables that an administrator wrote have no place for rules of others; there we can
-//! only say so.
+//! In netfilter a packet passes only if no chain drops it: an accept in our table cannot overrule a
+//! drop in another table. So without a foreign drop we need no rule. With one, the accept has to go
+//! where the dropping rules are: into `DOCKER-USER` where Docker has made it, else the `FORWARD`
+//! chain of iptables ([`crate::iptables::filter`]), or into a zone if it is firewalld
+//! ([`crate::firewalld`]). Tables that an administrator wrote have no place for foreign rules;
+//! there we can only report the drop.
 
 use std::fmt;
 
@@ -22,15 +23,15 @@ use crate::layout::table_ref;
 use crate::reference::legacy_uses;
 use crate::tables::TablesError;
 
-/// What the administrator of a firewalld can do that we do not reach.
+/// What the administrator of a firewalld that we cannot reach can do.
 pub const ZONE_BY_HAND: &str = "add the containers' subnet to a zone that forwards: \
      firewall-cmd --permanent --zone=trusted --add-source=SUBNET && firewall-cmd --reload";
 
-/// Somebody who drops forwarded packets unless a rule of theirs accepts them.
+/// A firewall that drops forwarded packets unless one of its rules accepts them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Blocker {
-    /// The chain `FORWARD` of iptables, perhaps Docker's or ufw's doing.
+    /// The chain `FORWARD` of iptables, perhaps set up by Docker or ufw.
     Iptables {
         /// The family.
         family: IpVersion,
@@ -39,7 +40,7 @@ pub enum Blocker {
     },
     /// firewalld.
     Firewalld,
-    /// A base chain of somebody's own.
+    /// A base chain of another program or of the administrator.
     Nftables {
         /// Its table, with the family.
         table: String,
@@ -49,7 +50,7 @@ pub enum Blocker {
 }
 
 impl Blocker {
-    /// Returns what the administrator can do, where we cannot.
+    /// Returns what the administrator can do where we cannot.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match self {
@@ -81,8 +82,8 @@ impl fmt::Display for Blocker {
     }
 }
 
-/// Lists who drops forwarded packets in the caller's network namespace. Reads only base chains, and legacy iptables
-/// only where the kernel says that it is in use.
+/// Lists what drops forwarded packets in the caller's network namespace. Reads only base chains,
+/// and legacy iptables only if the kernel says that it is in use.
 ///
 /// # Errors
 /// When the kernel cannot be asked.
@@ -94,7 +95,7 @@ pub fn blockers(index: &Index) -> Result<Vec<Blocker>, FirewallError> {
         if table == table_ref(Table::Inet) {
             continue;
         }
-        // The hook of an inet chain is listed once for each family.
+        // The kernel lists the hook of an inet chain once for each family.
         let Some(info) = socket.get_chain(&table, &chain).map_err(failed)? else { continue };
         let drops = has_drop_policy(&info) || {
             let rules = socket.rules(&table, &chain).map_err(failed)?;
@@ -107,7 +108,7 @@ pub fn blockers(index: &Index) -> Result<Vec<Blocker>, FirewallError> {
     }
     if legacy_uses("filter") {
         for family in IpVersion::ALL {
-            // Not installed: nobody can have written rules with it, and we could not add any.
+            // Not installed: then no one has written rules with it, and we could not add any.
             if let Ok(observed) = Tool::legacy(*family).observe("filter")
                 && drops_forward(&observed)
             {
@@ -119,11 +120,11 @@ pub fn blockers(index: &Index) -> Result<Vec<Blocker>, FirewallError> {
     Ok(found)
 }
 
-/// The module that lists hooks. Neither every kernel has it nor is it always loaded.
+/// The module that lists hooks. Not every kernel has it, and it is not always loaded.
 const HOOKS_MODULE: &str = "nfnetlink_hook";
 
-/// Lists who sees forwarded packets. A kernel that cannot tell is not asked again in this boot: it would
-/// start `modprobe` at every call.
+/// Lists the hooks for forwarded packets. A kernel that cannot list them is not asked again in this
+/// boot: it would start `modprobe` at every call.
 fn forward_hooks(socket: &mut NftSocket, index: &Index) -> Result<Vec<HookInfo>, NetlinkError> {
     let (family, point) = (Family::Inet, HookPoint::Forward);
     if !index.is_lacking(HOOKS_MODULE) {
@@ -154,7 +155,7 @@ fn has_drop_policy(chain: &ChainInfo) -> bool {
     chain.hook.as_ref().is_some_and(|hook| hook.policy == Some(Policy::Drop))
 }
 
-/// Says whether a rule drops or refuses whatever reaches it.
+/// Says whether a rule drops or rejects whatever reaches it.
 fn is_final_drop(rule: &RuleInfo) -> bool {
     let mut drops = false;
     for expr in &rule.exprs {

@@ -1,4 +1,4 @@
-//! Settings of the host outside nftables.
+//! The host's settings outside nftables.
 
 use std::fmt::Debug;
 use std::net::Ipv6Addr;
@@ -14,15 +14,16 @@ use crate::error::FirewallError;
 use crate::hostport::{self, STAND_IN6};
 use crate::plan::Shared;
 
-/// Switches what a shared object needs beside nftables. The caller holds the firewall's lock.
+/// Switches on and off what a shared object needs beside nftables. The caller holds the firewall's
+/// lock.
 pub(crate) trait SharedSysctls: Debug {
-    /// Switches it on, noting in the index what was changed.
+    /// Switches it on and notes in the index what changed.
     ///
     /// # Errors
-    /// When the kernel refuses or the note cannot be kept.
+    /// When the kernel refuses or the note cannot be written.
     fn on(&mut self, index: &Index, shared: &Shared) -> Result<(), FirewallError>;
 
-    /// Puts it back as the note says, and takes the note.
+    /// Restores it as the note says and deletes the note.
     ///
     /// # Errors
     /// When the kernel refuses or the note cannot be removed.
@@ -32,8 +33,9 @@ pub(crate) trait SharedSysctls: Debug {
     fn check(&mut self, shared: &Shared) -> Option<String>;
 }
 
-/// From here on are the metrics of local routes to the address that stands for ::1 ([`STAND_IN6`]). Each link has one of its own, by its number:
-/// of two routes with one metric the kernel keeps one.
+/// The first metric of the local routes to the address that stands for ::1 ([`STAND_IN6`]). Each
+/// link has a metric of its own, derived from its index: of two routes with the same metric the
+/// kernel keeps one.
 const LOOPBACK_METRIC: u32 = 4096;
 
 /// The settings of the network namespace the caller is in.
@@ -61,7 +63,8 @@ impl SharedSysctls for HostSysctls {
                 let mut netlink = RouteSocket::open().map_err(refused)?;
                 note(index, shared, &json!({ "route": STAND_IN6 }))?;
                 match netlink.apply_one(&Change::ReplaceRoute(route)) {
-                    // Where IPv6 is off that is not worth an ADD: the reference does not forward from ::1 at all.
+                    // Where IPv6 is off, failing ADD over this is not worth it: the reference does
+                    // not forward from ::1 at all.
                     Err(error) if is_a_refusal(&error) => {
                         tracing::warn!(ifname, %error, "no forwarding from ::1");
                         Ok(())
@@ -82,7 +85,7 @@ impl SharedSysctls for HostSysctls {
         if !index.has_note(&object).map_err(refused)? {
             return Ok(());
         }
-        // A garbled note was of a first change, and the kernel's own value is off.
+        // A garbled note came from a first change, and the kernel's own value is off.
         let made = index.known_note(&object).map_err(refused)?.unwrap_or_default();
         match shared {
             Shared::Localnet(ifname) => {
@@ -98,7 +101,8 @@ impl SharedSysctls for HostSysctls {
                     let mut doomed = vec![route.clone()];
                     let noted = made.get("route").and_then(serde_json::Value::as_str);
                     if noted != Some(STAND_IN6.to_string().as_str()) {
-                        // Older executables made routes to ::1 itself, before that with one metric for all links.
+                        // Older executables made routes to ::1 itself, and before that with one
+                        // metric for all links.
                         let destination = hostport::host_net(Ipv6Addr::LOCALHOST);
                         let older = Route { destination, ..route };
                         doomed.push(Route { priority: Some(LOOPBACK_METRIC), ..older.clone() });
@@ -130,7 +134,8 @@ impl SharedSysctls for HostSysctls {
                 (value != "1").then(|| format!("route_localnet of {ifname:?} is {value}, not 1"))
             }
             Shared::Loopback6(ifname) => {
-                // The kernel takes it away with the link's other routes of IPv6 when that is switched off. One of any link will do.
+                // The kernel removes it with the link's other IPv6 routes when IPv6 is switched off
+                // there. A route of any link will do.
                 let route = RouteSocket::open().ok()?.route_to(STAND_IN6.into()).ok()?;
                 let there = route.is_some_and(|route| route.kind == RouteKind::Local);
                 (!there).then(|| format!("missing: {}", loopback_route_on(ifname)))
@@ -140,7 +145,8 @@ impl SharedSysctls for HostSysctls {
     }
 }
 
-/// Whether the kernel refused a change for what it is. Without memory for it nothing is known.
+/// Says whether the kernel rejected the change itself. When the kernel ran out of memory nothing is
+/// known.
 fn is_a_refusal(error: &NetlinkError) -> bool {
     error.errno().is_some_and(|errno| ![Errno::NOMEM, Errno::NOBUFS].contains(&errno))
 }
@@ -153,7 +159,7 @@ fn note(index: &Index, shared: &Shared, made: &serde_json::Value) -> Result<(), 
     let object = shared.object();
     let refused = |source| FirewallError::State { object: object.clone(), source };
     if index.known_note(&object).map_err(refused)?.is_some() {
-        // What was there before our first change is what counts.
+        // The value before our first change is the one that counts.
         return Ok(());
     }
     index.note(&object, made).map_err(refused)
@@ -174,7 +180,7 @@ fn loopback_route_on(ifname: &str) -> String {
     format!("the route to {STAND_IN6} on {ifname:?}")
 }
 
-/// Returns the route, or nothing when the interface is gone.
+/// Returns the route, or `None` when the interface is gone.
 fn loopback_route(ifname: &str) -> Result<Option<Route>, FirewallError> {
     let link = RouteSocket::open().and_then(|mut netlink| netlink.link_by_name(ifname));
     let link = link.map_err(|error| {

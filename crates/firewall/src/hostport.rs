@@ -1,32 +1,37 @@
 //! Hostports: a port of the host leads to a port of a container.
 //!
-//! Asked in prerouting and output, only for packets to an address of the host (`fib daddr type local`): everything
-//! else that passes through a node on the same port is none of our business (CVE-2025-67499). A port given for one
-//! host address is looked for first, then one given for all addresses of the family.
+//! The maps are looked up in prerouting and output, only for packets to an address of the host
+//! (`fib daddr type local`): other traffic through the node on the same port must not be touched
+//! (CVE-2025-67499). A port for one host address is looked up first, then a port for all addresses
+//! of the family.
 //!
-//! The chains run ten after the usual priority of destination translation: a service address (kube-proxy and its
-//! like) that is also local goes to the service, for the first translation of a flow wins (CVE-2019-9946).
+//! The chains run ten after the usual priority of destination translation. So a service address
+//! (kube-proxy and its like) that is also local goes to the service: the first translation of a
+//! flow wins (CVE-2019-9946).
 //!
-//! Some flows must be masqueraded on the way to the container, or its answer would not come back here:
+//! Some flows must be masqueraded on the way to the container, because its answer would not come
+//! back here otherwise:
 //!
 //! | flow | recognised by |
 //! |---|---|
-//! | leaves by the interface it came in by: the container itself, or its neighbours on a bridge | set `hairpin4` |
-//! | the same, bridged in one go by `br_netfilter` | no interface in, source not of the host, set `local_snat4` |
+//! | leaves by its input interface: from the container itself, or its neighbours on a bridge | set `hairpin4` |
+//! | the same, bridged in one go by `br_netfilter` | no input interface, source not of the host, set `local_snat4` |
 //! | from 127.0.0.0/8 on the host | source, set `local_snat4` |
 //! | from ::1 on the host | source [`STAND_IN6`] |
 //! | any at all, if the configuration says `masqAll` | set `snat_all4` |
 //!
-//! A flow from 127.0.0.0/8 leaves only where `route_localnet` is on. It is switched on for the one interface towards
-//! the container, and packets with such an address that *arrive* there are dropped before anything else sees them
-//! (CVE-2020-8558).
+//! A flow from 127.0.0.0/8 leaves only where `route_localnet` is on. We switch it on for the one
+//! interface towards the container, and drop packets with such an address that *arrive* there
+//! before anything else sees them (CVE-2020-8558).
 //!
-//! For ::1 there is no such switch, and the kernel drops what arrives for ::1 by another link than `lo` before it asks whose
-//! it is. It meets answers with that destination where connection tracking has translated them before: at a bridge, with
-//! `br_netfilter` (`bridge-nf-call-ip6tables=1`). So the source of packets from ::1 to a port in the set `loopback6` becomes
-//! [`STAND_IN6`] before connection tracking sees it, and the destination of answers ::1 again behind it, in `input`. No packet
-//! with this address comes in (`raw`) or leaves (masqueraded). A local route makes it this host's. A packet from ::1 that keeps its
-//! source is not translated: nobody would get an answer.
+//! ::1 has no such sysctl, and the kernel drops packets to ::1 that arrive by another link than
+//! `lo` before it looks up the owner of the address. It sees answers with that destination if
+//! connection tracking has translated them earlier: at a bridge, with `br_netfilter`
+//! (`bridge-nf-call-ip6tables=1`). So packets from ::1 to a port in the set `loopback6` get the
+//! source [`STAND_IN6`] before connection tracking sees them, and answers get the destination ::1
+//! back after connection tracking, in `input`. Packets with this address neither come in (`raw`)
+//! nor leave (they are masqueraded). A local route makes it this host's address. A packet from ::1
+//! that keeps its source is not translated: its sender would get no answer.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -61,16 +66,17 @@ pub struct Forward {
     pub host_port: u16,
     /// The port in the container, not 0.
     pub container_port: u16,
-    /// The host's address. `None` is every address; an unspecified one every address of its family.
+    /// The host's address. `None` is every address; an unspecified address is every address of its
+    /// family.
     pub host_ip: Option<IpAddr>,
 }
 
-/// An address of the container, and the interface of the host that leads there.
+/// An address of the container, and the host interface that leads there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// The address.
     pub address: IpAddr,
-    /// The interface, when there is one: without it nothing can be masqueraded.
+    /// The interface, if there is one: without it nothing can be masqueraded.
     pub host_ifname: Option<String>,
 }
 
@@ -85,7 +91,7 @@ pub enum Snat {
     All,
 }
 
-/// One request wants two things of one port.
+/// One request maps the same port to two places.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "host port {host_port}/{protocol} is asked for twice, for container ports {first} and {second}"
@@ -95,7 +101,7 @@ pub struct Contradiction {
     pub protocol: Protocol,
     /// The port on the host.
     pub host_port: u16,
-    /// The container's port that was asked for first.
+    /// The container port that was requested first.
     pub first: u16,
     /// The other one.
     pub second: u16,
@@ -104,7 +110,7 @@ pub struct Contradiction {
 /// Plans forwards to a container with at most one address of each family.
 ///
 /// # Errors
-/// [`Contradiction`] when the same port of the same host address is to lead to two places.
+/// [`Contradiction`] when one port of one host address is mapped to two places.
 pub fn plan(forwards: &[Forward], targets: &[Target], snat: Snat) -> Result<Plan, Contradiction> {
     let mut plan = Plan::default();
     for target in targets {
@@ -139,7 +145,8 @@ pub fn plan(forwards: &[Forward], targets: &[Target], snat: Snat) -> Result<Plan
     Ok(plan)
 }
 
-/// Lists the forwards that a plan holds, each once. One for all addresses of a family has no address.
+/// Lists the forwards that a plan holds, each once. A forward for all addresses of a family has no
+/// address.
 #[must_use]
 pub fn forwards(plan: &Plan) -> Vec<Forward> {
     let mut found: Vec<Forward> = Vec::new();
@@ -163,15 +170,15 @@ pub fn forwards(plan: &Plan) -> Vec<Forward> {
     found
 }
 
-/// Returns the object by which the holders of a port *at some address* are found, so that one who wants the port
-/// at every address need not look at every element.
+/// Returns the object that records the holders of a port *at some address*, so that a caller who
+/// wants the port at every address need not read every element.
 #[must_use]
 pub fn reservation(protocol: Protocol, port: u16, family: IpAddr) -> Shared {
     Shared::Hostport { protocol, port, ipv4: family.is_ipv4() }
 }
 
-/// Returns what is held for a plan whose ports iptables forwards: its elements are not made, and others must hear of
-/// them all the same, whichever backend they have.
+/// Returns what to hold for a plan whose ports iptables forwards. Its elements are not made, but
+/// other attachments must see its ports whichever backend they use.
 #[must_use]
 pub fn held_by_iptables(plan: &Plan) -> Plan {
     let mut held = Plan::default();
@@ -184,7 +191,7 @@ pub fn held_by_iptables(plan: &Plan) -> Plan {
             }
             _ => continue,
         };
-        // By this those hear of it who want the port at every address.
+        // Attachments that want the port at every address look this up.
         held.share(Shared::Hostport { protocol, port, ipv4 });
         let at = at.unwrap_or_else(|| everywhere(ipv4));
         held.share(Shared::IptablesHostport { protocol, port, at });
@@ -218,7 +225,7 @@ fn element(forward: &Forward, target: &Target) -> Element {
     }
 }
 
-/// Says whether a forward is to answer at ::1.
+/// Says whether a forward has to answer at ::1.
 fn serves_loopback6(forward: &Forward, target: &Target, snat: Snat) -> bool {
     let at = |address: IpAddr| address.is_unspecified() || address == Ipv6Addr::LOCALHOST;
     target.address.is_ipv6()
@@ -250,11 +257,12 @@ fn snat_plan(target: &Target, snat: Snat) -> Plan {
     plan
 }
 
-/// Stands for ::1 where packets may not have that: an address of a private prefix (RFC 4193) that is nowhere but between our hooks.
+/// Stands for ::1 where packets must not carry that: an address of a private prefix (RFC 4193) that
+/// appears only between our hooks.
 pub(crate) const STAND_IN6: Ipv6Addr =
     Ipv6Addr::new(0xfd6e, 0x6574, 0x7772, 0x6967, 0x6874, 0, 0, 1);
 
-/// Returns an address, as the destination of a route.
+/// Returns an address as a route's destination.
 pub(crate) fn host_net(address: Ipv6Addr) -> IpNet {
     IpNet::from(IpAddr::V6(address))
 }

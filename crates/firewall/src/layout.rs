@@ -1,4 +1,4 @@
-//! Our tables as they should be: sets, chains, rules.
+//! The layout of our tables: sets, chains, rules.
 //!
 //! `docs/firewall.md` explains them; the snapshot in the tests shows them.
 
@@ -18,28 +18,30 @@ use crate::element::{Kind, Maps, Set, Table};
 use crate::hostport::{self, STAND_IN6};
 use crate::masquerade::chain_name;
 
-/// A table's comment. It says nothing of the layout's version: the kernel keeps the comment that a table was made with.
-/// Which layout a table has is told by its chains and the number of their rules ([`uses`]), so a change of rules that
-/// leaves all numbers alone must rename a chain.
+/// A table's comment. It does not contain the layout's version: the kernel keeps the comment with
+/// which a table was made. The chains and the number of their rules tell which layout a table has
+/// ([`uses`]), so a change of rules that leaves all numbers alone must rename a chain.
 const COMMENT: &str = "Netwright. Filled by its CNI plugins: do not edit.";
 
 /// How many rules a masquerade chain has.
 pub(crate) const MASQUERADE_RULES: usize = 3;
 
-/// After those who translate service addresses at the usual priority (`dstnat`, -100): the first translation of a
-/// flow wins, and a service address that is also local must reach the service.
+/// After the programs that translate service addresses at the usual priority (`dstnat`, -100): the
+/// first translation of a flow wins, and a service address that is also local must reach the
+/// service.
 const HOSTPORTS_PRIORITY: i32 = -90;
-/// Where sources are usually translated (`srcnat`).
+/// The usual priority of source translation (`srcnat`).
 const SRCNAT: i32 = 100;
-/// Behind the translation of sources on the way in, which is at the same priority as the one on the way out.
+/// Behind source translation on the way in, which has the same priority as on the way out.
 const BEHIND_SRCNAT: i32 = 110;
 /// Before connection tracking (`raw`).
 const RAW: i32 = -300;
-/// Where packets are usually filtered (`filter`).
+/// The usual priority of packet filters (`filter`).
 const FILTER: i32 = 0;
-/// The first usual priority of frames (`dstnat` of family bridge), before the bridge learns anything.
+/// The first usual priority of frames (`dstnat` of family bridge), before the bridge learns
+/// anything.
 const BRIDGE_FIRST: i32 = -300;
-/// Where frames are usually filtered (`filter` of family bridge).
+/// The usual priority of frame filters (`filter` of family bridge).
 const BRIDGE_FILTER: i32 = -200;
 
 const HOSTPORTS: &str = "hostports";
@@ -54,7 +56,7 @@ pub(crate) fn table_ref(table: Table) -> TableRef {
     TableRef::new(family, table.name())
 }
 
-/// Makes a table as it should be, whatever of it is there. What is in sets stays.
+/// Brings a table to this layout, whatever part of it exists. The contents of sets stay.
 pub(crate) fn lay_out(batch: &mut Batch, table: Table) {
     let own = table_ref(table);
     batch.add_table(&own, Some(COMMENT));
@@ -71,7 +73,7 @@ pub(crate) fn lay_out(batch: &mut Batch, table: Table) {
     }
 }
 
-/// Returns how often the kernel says that each chain of a table is used when the table is as it should be: once for
+/// Returns the use count that the kernel reports for each chain of a table in this layout: one for
 /// each of its rules and for each rule that jumps to it.
 pub(crate) fn uses(table: Table) -> BTreeMap<String, u32> {
     let (chains, rules) = chains_and_rules(table);
@@ -95,11 +97,11 @@ fn chains_and_rules(table: Table) -> (Vec<NewChain>, Vec<NewRule>) {
     }
 }
 
-/// Makes the chain that masquerades what leaves a prefix of a network.
+/// Adds the chain that masquerades what leaves a prefix of a network.
 pub(crate) fn add_masquerade(batch: &mut Batch, network: &str, prefix: IpNet) {
     let table = table_ref(Table::Inet);
     let name = chain_name(network, prefix);
-    // Network names are as long as people like, comments are not.
+    // Network names have no length limit, comments do.
     let comment: String = format!("{prefix} of {network}").chars().take(127).collect();
     batch.add_chain(NewChain::regular(&table, name.as_str()).comment(comment));
     batch.flush_chain(&table, name.as_str());
@@ -119,7 +121,7 @@ pub(crate) fn key_types(set: Set) -> Vec<KeyType> {
     set.key().iter().copied().map(key_type).collect()
 }
 
-/// Returns the types of what a map leads to: an address and a port.
+/// Returns the types of a map's values: an address and a port.
 pub(crate) fn endpoint_types(address: Kind) -> [KeyType; 2] {
     [key_type(address), KeyType::InetService]
 }
@@ -161,12 +163,13 @@ fn inet(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
     let mut rules = Vec::new();
     let rule = |chain: &str| NewRule::new(table, chain);
 
-    // CVE-2020-8558: route_localnet lets 127.0.0.0/8 out by these interfaces, it must not come in.
+    // CVE-2020-8558: route_localnet lets 127.0.0.0/8 out by these interfaces, but it must not come
+    // in.
     let localnet = || rule("raw").in_set(&[field::iifname()], Set::Localnet.name());
     rules.push(localnet().in_net(field::ip_saddr(), net("127.0.0.0/8")).drop());
     rules.push(localnet().in_net(field::ip_daddr(), net("127.0.0.0/8")).drop());
 
-    // What goes out from ::1 to a port has another address meanwhile, which nobody else may use.
+    // Packets from ::1 to a port carry another address meanwhile, which no one else may use.
     let stand_in = hostport::host_net(STAND_IN6);
     for address in [field::ip6_saddr(), field::ip6_daddr()] {
         rules.push(rule("raw").in_net(address, stand_in).drop());
@@ -185,17 +188,18 @@ fn inet(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
             .has_any(field::ct_status(), field::ct_status_bits::DNAT)
             .set_ip6(Ip6Address::Destination, Ipv6Addr::LOCALHOST),
     );
-    // Others could not be answered: to where they are sent ::1 is another host.
+    // Other packets from ::1 could not be answered: where they are sent, ::1 is another host.
     rules.push(rule("output").in_net(field::ip6_saddr(), net("::1/128")).returns());
 
-    // A loopback address is this host's alone. Routing drops such packets from elsewhere, but a translated one has another
-    // address by then. `return` and no `drop`: with `route_localnet` of somebody else they may be for a program of the host.
+    // A loopback address is this host's alone. Routing drops such packets from elsewhere, but a
+    // translated packet has another address by then. `return` and not `drop`: if another program
+    // set `route_localnet`, the packets may be for a program of the host.
     let from_elsewhere = || rule("prerouting").is_not(field::iifname(), loopback());
     rules.push(from_elsewhere().in_net(field::ip_daddr(), net("127.0.0.0/8")).returns());
-    // Checked by the kernel before this hook, but not in a frame that `br_netfilter` shows.
+    // The kernel checks this before this hook, but not for a frame that `br_netfilter` shows.
     rules.push(from_elsewhere().in_net(field::ip6_daddr(), net("::1/128")).returns());
 
-    // CVE-2025-67499: only what is for this host.
+    // CVE-2025-67499: only packets to this host.
     for chain in ["prerouting", "output"] {
         rules.push(rule(chain).is(field::fib_daddr_type(), Value::LOCAL).jump(HOSTPORTS));
     }
@@ -224,7 +228,7 @@ fn inet(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
     (chains, rules)
 }
 
-/// A port at one address comes before the port at all addresses.
+/// A port at one address takes precedence over the port at all addresses.
 fn hostport_rules(table: &TableRef) -> Vec<NewRule> {
     let families = [
         (IpFamily::V4, Value::NfProto(2), field::ip_daddr(), Set::HostportsAt4, Set::Hostports4),
@@ -257,10 +261,10 @@ fn hostport_snat_rules(table: &TableRef) -> Vec<NewRule> {
             .in_net(field::ip_saddr(), net("127.0.0.0/8"))
             .in_set(&out4, Set::LocalSnat4.name())
             .masquerade(),
-        // Whoever it goes to: nobody knows a way back to this address.
+        // Whatever the destination: nothing outside this host can answer this address.
         rule().in_net(field::ip6_saddr(), hostport::host_net(STAND_IN6)).masquerade(),
         rule().is(field::fib_saddr_type(), Value::LOCAL).returns(),
-        // Bridged in one go by br_netfilter, which names no interface in.
+        // br_netfilter passes these on in one go and names no input interface.
         no_interface_in(rule()).in_set(&out4, Set::LocalSnat4.name()).masquerade(),
         no_interface_in(rule()).in_set(&out6, Set::LocalSnat6.name()).masquerade(),
         rule().in_set(&way4, Set::Hairpin4.name()).masquerade(),
@@ -268,7 +272,7 @@ fn hostport_snat_rules(table: &TableRef) -> Vec<NewRule> {
     ]
 }
 
-/// Written as a number: a name that is empty can be listed by nft but not read again.
+/// Written as a number: nft can list an empty name but cannot read it back.
 fn no_interface_in(rule: NewRule) -> NewRule {
     let register = Register::FIRST;
     rule.expr(Expr::Meta { key: MetaKey::Iif, register }).expr(Expr::Cmp {

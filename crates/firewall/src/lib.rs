@@ -1,26 +1,28 @@
-//! What we want of the packet filter.
+//! The packet filter rules of attachments.
 //!
-//! Four concerns, each a module that turns what an attachment wants into a [`Plan`] (pure data), and one engine,
-//! [`Firewall`], that puts plans in place, verifies, removes and collects them:
+//! There are four concerns. Each is a module that turns what an attachment wants into a [`Plan`]
+//! (pure data). One engine, [`Firewall`], applies, checks, removes and garbage-collects plans:
 //!
-//! | module | what |
+//! | module | purpose |
 //! |---|---|
-//! | [`masquerade`] | what leaves a network takes the host's address |
+//! | [`masquerade`] | packets that leave a network take the host's address |
 //! | [`hostport`] | a port of the host leads to a port of a container |
 //! | [`spoof`] | a bridge port sends with its own hardware address |
 //! | [`policy`] | which bridges and ports reach each other |
 //!
-//! Everything lives in two tables of our own, `inet netwright` and `bridge netwright`, made on first use. Rules are
-//! fixed; what attachments want are elements of sets and maps, so that a verb costs the same with ten attachments and
-//! with ten thousand. Each element's comment names its owner ([`owner`]), and nothing is deleted whose owner is another.
-//! `docs/firewall.md` shows the tables and their priorities.
+//! Everything lives in two tables of our own, `inet netwright` and `bridge netwright`, created on
+//! first use. Rules are fixed; what attachments want are elements of sets and maps, so that a verb
+//! costs the same with ten attachments and with ten thousand. Each element's comment names its
+//! owner ([`owner`]), and nothing with another owner is deleted. `docs/firewall.md` shows the
+//! tables and their priorities.
 //!
-//! The rest is for living with others: [`iptables`] writes the reference plugins' rules where a configuration asks for
-//! them, [`mod@reference`] removes what the reference plugins left, [`forward`] finds out who drops forwarded packets,
-//! [`firewalld`] has firewalld let them through, [`taken`] finds ports that programs of the host listen on.
+//! The other modules deal with other software: [`iptables`] writes the reference plugins' rules
+//! where a configuration asks for them, [`mod@reference`] removes what the reference plugins left,
+//! [`forward`] finds out who drops forwarded packets, [`firewalld`] makes firewalld let them
+//! through, [`taken`] finds ports that programs of the host listen on.
 //!
-//! This crate must not be called without an owner, knows nothing of how plugins are called, and starts no program but
-//! those of iptables, and those only when it must.
+//! This crate must not be called without an owner and knows nothing of how plugins are called. It
+//! starts no program but those of iptables, and those only when it must.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may panic"))]
 

@@ -1,7 +1,7 @@
-//! Masquerade: what leaves a network takes the address of the host.
+//! Masquerade: packets that leave a network take the host's address.
 //!
-//! The map `masquerade4` (`masquerade6`) is asked in postrouting with the interface a packet came in by and its
-//! source address, and jumps to the chain of the attachment's network and prefix:
+//! In postrouting, the map `masquerade4` (`masquerade6`) is looked up with a packet's input
+//! interface and source address, and jumps to the chain of the attachment's network and prefix:
 //!
 //! ```text
 //! chain masquerade-5d41402abc4b2a76 { comment "blue 10.1.0.0/24"
@@ -11,13 +11,13 @@
 //! }
 //! ```
 //!
-//! The interface is in the key because networks may use the same addresses. Frames that `br_netfilter` shows to
-//! this hook while they are bridged have no such interface (it passes none) and are never masqueraded, so the
-//! setting `bridge-nf-call-iptables` makes no difference.
+//! The interface is part of the key because networks may use the same addresses. Frames that
+//! `br_netfilter` shows to this hook while they are bridged have no such interface (it passes none)
+//! and are never masqueraded, so the sysctl `bridge-nf-call-iptables` makes no difference.
 //!
-//! The chain is shared by the attachments of a network. The kernel itself counts the elements that jump to it
-//! (`NFTA_CHAIN_USE`), so whoever removes the last one removes the chain in the same transaction, and no count of
-//! ours can disagree with what is there.
+//! The attachments of a network share the chain. The kernel itself counts the elements that jump to
+//! it (`NFTA_CHAIN_USE`). So the call that removes the last element also removes the chain, in the
+//! same transaction, and we keep no count that could disagree with the kernel's.
 
 use ipnet::IpNet;
 
@@ -27,13 +27,14 @@ use crate::plan::Plan;
 /// The sets of this concern.
 pub const SETS: &[Set] = &[Set::Masquerade4, Set::Masquerade6];
 
-/// How many hexadecimal digits of the hash are in a chain's name.
+/// How many hexadecimal digits of the hash a chain's name contains.
 const DIGITS: usize = 16;
 
 /// Plans the masquerade of one address of a container.
 ///
-/// `host_ifname` is the interface by which the container's packets enter the host's routing: the bridge (or its VLAN
-/// interface), or the host's end of the pair. `address` carries the prefix length of the network.
+/// `host_ifname` is the interface by which the container's packets enter the host's routing: the
+/// bridge (or its VLAN interface), or the host's end of the pair. `address` carries the prefix
+/// length of the network.
 ///
 /// ```
 /// # use netwright_firewall::masquerade;

@@ -9,7 +9,7 @@ use crate::error::FirewallError;
 use crate::layout::{self, MASQUERADE_RULES, table_ref};
 use crate::tables::{Change, Found, FoundValue, Tables, TablesError};
 
-/// What masquerade chains' names begin with.
+/// The prefix of masquerade chains' names.
 const MASQUERADE: &str = "masquerade-";
 
 /// Says whether nftables can be used here.
@@ -24,7 +24,7 @@ pub fn usable() -> Result<(), FirewallError> {
     socket.get_table(&table_ref(Table::Inet)).map(drop).map_err(open)
 }
 
-/// The tables of the network namespace the caller was in when it opened them.
+/// The tables of the network namespace in which the caller opened them.
 #[derive(Debug)]
 pub(crate) struct NftTables {
     socket: LateSocket,
@@ -135,7 +135,7 @@ fn jumps(used: u32) -> usize {
     usize::try_from(used).unwrap_or(usize::MAX).saturating_sub(MASQUERADE_RULES)
 }
 
-/// Writes changes as nftables has them. Elements of one set that follow each other share a message.
+/// Encodes changes for nftables. Consecutive elements of one set share a message.
 fn batch(changes: &[Change]) -> Batch {
     let mut batch = Batch::new();
     let mut rest = changes;

@@ -1,19 +1,20 @@
-//! Whose an element is, in the little space that a comment has.
+//! Names an element's owner in the little space that a comment has.
 
 use std::fmt;
 
 use cni::AttachmentKey;
 
-/// How long a comment may be: nft shows at most this much (libnftables `NFTNL_UDATA_COMMENT_MAXLEN`, 128 with the
-/// closing NUL).
+/// The maximum length of a comment: nft shows at most this much (libnftables
+/// `NFTNL_UDATA_COMMENT_MAXLEN`, 128 with the closing NUL).
 const COMMENT_MAX: usize = 127;
-/// How long an attachment's hash is.
+/// The length of an attachment's hash.
 const HASH: usize = 32;
 
 /// The owner of an element: an attachment, or the shared object it belongs to.
 ///
-/// Written into comments as the attachment's hash and the name of its network, cut to what fits. The hash decides;
-/// the name tells people what they look at and GC whom to ask.
+/// Written into comments as the attachment's hash and its network's name, cut to fit. The hash
+/// decides; the name is for people who read the tables and tells GC which network the element
+/// belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Owner {
     /// An attachment.
@@ -25,7 +26,7 @@ pub enum Owner {
     },
     /// A shared object.
     Shared(String),
-    /// Somebody else.
+    /// Not one of ours.
     Foreign,
 }
 
@@ -57,7 +58,7 @@ impl Owner {
         matches!(self, Owner::Attachment { hash: own, .. } if own == hash)
     }
 
-    /// Says whether this is surely an attachment of that network: the name was not cut.
+    /// Says whether this is certainly an attachment of that network: the name was not cut.
     #[must_use]
     pub fn is_of_network(&self, name: &str) -> bool {
         matches!(self, Owner::Attachment { network, .. } if network == name && name.len() < name_max())
@@ -78,7 +79,7 @@ const fn name_max() -> usize {
     COMMENT_MAX - HASH - 1
 }
 
-/// Network names are ASCII, so any length is a character's boundary.
+/// Network names are ASCII, so any length is a character boundary.
 fn cut(name: &str) -> String {
     name.get(..name_max()).unwrap_or(name).to_owned()
 }

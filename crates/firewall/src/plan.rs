@@ -1,4 +1,4 @@
-//! What an attachment wants of the firewall, as data.
+//! What an attachment wants from the firewall, as data.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,34 +8,37 @@ use serde::{Deserialize, Serialize};
 use crate::element::{Element, Protocol, Set, Table, ifname};
 use crate::{hostport, masquerade, policy, spoof};
 
-/// Everything one attachment wants of the firewall: what is its own, and what it shares.
+/// Everything one attachment wants from the firewall: its own elements, and the shared objects.
 ///
-/// Plans are made by pure functions ([`masquerade::plan`] and its like), joined with
-/// [`Plan::join`], carried out in one transaction by [`Firewall::add`](crate::Firewall::add) and undone by
-/// [`Firewall::remove`](crate::Firewall::remove). A plan is what a plugin keeps in its record of the attachment.
+/// Pure functions make plans ([`masquerade::plan`] and its like), [`Plan::join`] joins them,
+/// [`Firewall::add`](crate::Firewall::add) applies them in one transaction and
+/// [`Firewall::remove`](crate::Firewall::remove) undoes them. A plugin keeps the plan in its record
+/// of the attachment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// Elements that carry the attachment's hash.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub own: Vec<Element>,
-    /// What is there as long as any attachment wants it.
+    /// Objects that exist as long as any attachment wants them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared: Vec<Shared>,
 }
 
-/// Something that several attachments want once. [`state::Index`] counts who holds it, under [`Shared::object`].
+/// An object that several attachments share. [`state::Index`] counts its holders, under
+/// [`Shared::object`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Shared {
-    /// A bridge whose containers are not reached from other bridges that have a policy.
+    /// A bridge whose containers other bridges with a policy cannot reach.
     Policy(String),
-    /// A bridge whose containers do not reach each other.
+    /// A bridge whose containers cannot reach each other.
     Isolation(String),
     /// An interface towards containers by which flows from 127.0.0.0/8 leave.
     Localnet(String),
     /// An interface towards containers by which flows from ::1 leave.
     Loopback6(String),
-    /// A port that is forwarded at some address of the host, so that it cannot be forwarded at all of them.
+    /// A port that is forwarded at some address of the host, so that it cannot be forwarded at all
+    /// of them.
     Hostport {
         /// The protocol.
         protocol: Protocol,
@@ -44,7 +47,7 @@ pub enum Shared {
         /// Whether IPv4 or IPv6 is meant.
         ipv4: bool,
     },
-    /// A port that iptables forwards: there is no element of ours that says so.
+    /// A port that iptables forwards: no element of ours shows it.
     IptablesHostport {
         /// The protocol.
         protocol: Protocol,
@@ -103,7 +106,7 @@ impl Shared {
         }
     }
 
-    /// Reads a name made by [`Shared::object`]; other objects of the index are `None`.
+    /// Reads a name made by [`Shared::object`]; returns `None` for other objects of the index.
     #[must_use]
     pub fn parse(object: &str) -> Option<Shared> {
         let (kind, rest) = object.split_once(' ')?;
@@ -135,7 +138,7 @@ impl Shared {
         }
     }
 
-    /// Returns the elements that are there while anyone holds the object.
+    /// Returns the elements that exist while anyone holds the object.
     #[must_use]
     pub fn elements(&self) -> Vec<Element> {
         let one = |set, name: &str| Element::new(set, vec![ifname(name)]);
@@ -194,7 +197,7 @@ impl Plan {
         })
     }
 
-    /// Adds another plan of the same attachment, without what is there already.
+    /// Adds another plan of the same attachment, without duplicates.
     pub fn join(&mut self, other: Plan) {
         for element in other.own {
             self.push(element);
@@ -219,7 +222,7 @@ impl Plan {
     }
 }
 
-/// One line for each element, as nft writes it; shared ones below their object.
+/// One line for each element, as nft writes it; shared elements below their object.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for element in &self.own {

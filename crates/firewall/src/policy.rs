@@ -2,14 +2,15 @@
 //!
 //! | policy | between bridges under a policy | within the bridge, routed | within the bridge, bridged |
 //! |---|---|---|---|
-//! | `open` | as others say | passes | passes |
+//! | `open` | as other rules decide | passes | passes |
 //! | `same-bridge` | dropped | passes | passes |
 //! | `isolated` | dropped | dropped | dropped between isolated ports |
 //!
-//! The bridge is what the reference looks at, so that a forged source address helps nobody: the element is the
-//! bridge's, there while any attachment asks for it. Frames that stay within a bridge do not pass the hooks of
-//! `inet` unless `br_netfilter` is on; they are stopped by port in `bridge netwright`. With `br_netfilter` on, an
-//! isolated bridge passes nothing between any two of its ports, like the reference.
+//! Like the reference, we match on the bridge, so a forged source address gains nothing. The
+//! element is the bridge's and exists while any attachment asks for it. Frames that stay within a
+//! bridge do not pass the hooks of `inet` unless `br_netfilter` is on; `bridge netwright` stops
+//! them by port. With `br_netfilter` on, an isolated bridge passes nothing between any two of its
+//! ports, like the reference.
 
 use std::str::FromStr;
 
@@ -23,7 +24,7 @@ pub const SETS: &[Set] =
 /// What may reach a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IngressPolicy {
-    /// Everything that nobody else forbids.
+    /// Everything that no other rule forbids.
     #[default]
     Open,
     /// Nothing from other bridges that have a policy.
@@ -32,7 +33,7 @@ pub enum IngressPolicy {
     Isolated,
 }
 
-/// The text is no policy.
+/// The text is not a policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown ingress policy: {policy:?}")]
 pub struct UnknownPolicy {
@@ -43,7 +44,7 @@ pub struct UnknownPolicy {
 impl FromStr for IngressPolicy {
     type Err = UnknownPolicy;
 
-    /// Reads `open`, `same-bridge` or `isolated`; nothing is `open`.
+    /// Reads `open`, `same-bridge` or `isolated`; an empty string is `open`.
     fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
         match text {
             "" | "open" => Ok(IngressPolicy::Open),
@@ -54,7 +55,8 @@ impl FromStr for IngressPolicy {
     }
 }
 
-/// Plans what a policy takes beside the reference's chains, which do not see frames that stay within a bridge.
+/// Plans what a policy needs beside the reference's chains, which do not see frames that stay
+/// within a bridge.
 #[must_use]
 pub fn plan_within_bridge(policy: IngressPolicy, port: &str) -> Plan {
     let mut plan = Plan::default();

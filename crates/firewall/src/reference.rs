@@ -1,12 +1,13 @@
-//! What the reference plugins left, removed.
+//! Removes what the reference plugins left.
 //!
-//! A node that moves from the reference plugins to ours has containers whose rules were made by the former, and DEL of
-//! those comes to us. What the reference wrote through `iptables` is, with today's `iptables`, rules in nftables' tables
-//! `ip nat` and `ip filter`; they are found by asking for the container's chain by name and removed by handle, without
-//! starting a program. Only where the legacy form of iptables is in use (the kernel says so) is it asked.
+//! On a node that moves from the reference plugins to ours, the reference made the rules of
+//! existing containers, and we get their DEL. With today's `iptables`, the reference's iptables
+//! rules are in nftables' tables `ip nat` and `ip filter`. We look up the container's chain by name
+//! there and remove it by handle, without starting a program. The legacy form of iptables is asked
+//! only if it is in use (the kernel says so).
 //!
-//! Found by name, by comment and, for what carries no name at all, by the container's address. Nothing is listed
-//! unless the chain it would be in exists.
+//! Rules are found by name, by comment and, if they carry no name at all, by the container's
+//! address. Nothing is listed unless the chain that would contain it exists.
 
 use std::net::IpAddr;
 
@@ -27,9 +28,10 @@ const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 /// The chain of the reference's nftables masquerade.
 const MASQ_CHECKS: &str = "masq_checks";
 
-/// Removes what the reference's `bridge` and `ptp` made for an attachment: masquerade in both its forms, spoof checks.
+/// Removes what the reference's `bridge` and `ptp` made for an attachment: masquerade in both its
+/// forms, and spoof checks.
 ///
-/// Without `addresses` everything of the container in that network goes.
+/// With no `addresses`, everything of the container in that network is removed.
 ///
 /// # Errors
 /// When the kernel or legacy iptables refuses. Each of them removes all or nothing.
@@ -63,7 +65,8 @@ pub fn remove_bridge(key: &AttachmentKey, addresses: &[IpNet]) -> Result<(), Fir
 
 /// Removes what the reference's `portmap` made for an attachment, in both its forms.
 ///
-/// Its nftables form knows the container only, not the network: with `addresses`, only rules to these go.
+/// Its nftables form knows only the container, not the network: with `addresses`, only rules to
+/// these are removed.
 ///
 /// # Errors
 /// When the kernel or legacy iptables refuses. Each of them removes all or nothing.
@@ -91,10 +94,11 @@ pub fn remove_hostports(key: &AttachmentKey, addresses: &[IpAddr]) -> Result<(),
     Ok(())
 }
 
-/// Says whether the reference's `portmap` forwards ports to an attachment's container, in its iptables form.
+/// Says whether the reference's `portmap` forwards ports to an attachment's container, in its
+/// iptables form.
 ///
 /// # Errors
-/// When the kernel refuses to tell.
+/// When the kernel does not answer.
 pub fn has_hostports(key: &AttachmentKey) -> Result<bool, FirewallError> {
     let mut socket = NftSocket::open().map_err(|error| FirewallError::Open(Box::new(error)))?;
     let chain = iptables::hostport::chain_name(key);
@@ -107,7 +111,8 @@ pub fn has_hostports(key: &AttachmentKey) -> Result<bool, FirewallError> {
     Ok(false)
 }
 
-/// Removes the rules for these addresses from the reference's forwarding chain. They carry no other mark.
+/// Removes the rules for these addresses from the reference's forwarding chain. They carry no other
+/// mark.
 ///
 /// # Errors
 /// When the kernel or legacy iptables refuses. Each of them removes all or nothing.
@@ -128,7 +133,8 @@ pub fn remove_forward(addresses: &[IpAddr]) -> Result<(), FirewallError> {
     Ok(())
 }
 
-/// Removes what [`iptables::filter::accept`] put among others' rules for an attachment, found by its hash.
+/// Removes the rules that [`iptables::filter::accept`] added to foreign chains for an attachment,
+/// found by its hash.
 ///
 /// # Errors
 /// When the kernel or legacy iptables refuses. Each of them removes all or nothing.
@@ -137,8 +143,8 @@ pub fn remove_accepts(key: &AttachmentKey) -> Result<(), FirewallError> {
     remove_accepts_of(&|owner| owner.is(&hash))
 }
 
-/// Removes the same for all attachments of a network but those that stay. `stays` is asked by an attachment's hash once the rules
-/// are listed.
+/// Removes the same for all attachments of a network except those that stay. `stays` is called with
+/// an attachment's hash after the rules are listed.
 ///
 /// # Errors
 /// When the kernel or legacy iptables refuses. Each of them removes all or nothing.
@@ -168,7 +174,8 @@ fn remove_accepts_of(doomed: &dyn Fn(&Owner) -> bool) -> Result<(), FirewallErro
     Ok(())
 }
 
-/// Removes what the reference's `bridge` and `ptp` made for containers of a network that are not among `valid`.
+/// Removes what the reference's `bridge` and `ptp` made for containers of a network that are not
+/// among `valid`.
 ///
 /// # Errors
 /// When the kernel or legacy iptables refuses. Each of them removes all or nothing.
@@ -192,8 +199,8 @@ pub fn gc_bridge(network: &str, valid: &[AttachmentKey]) -> Result<(), FirewallE
     found.commit()
 }
 
-/// Removes what the reference's `portmap` made for containers of a network that are not among `valid`. Its nftables
-/// form does not say which network a rule is for, and stays.
+/// Removes what the reference's `portmap` made for containers of a network that are not among
+/// `valid`. Rules of its nftables form do not say which network they are for, and stay.
 ///
 /// # Errors
 /// When the kernel or legacy iptables refuses. Each of them removes all or nothing.
@@ -209,7 +216,7 @@ pub fn gc_hostports(network: &str, valid: &[AttachmentKey]) -> Result<(), Firewa
     found.commit()
 }
 
-/// Returns what the comments of the reference's nftables masquerade begin with.
+/// Returns the prefix of the comments of the reference's nftables masquerade.
 fn masquerade_tag(key: &AttachmentKey) -> String {
     let attachment = format!("{}:{}", key.ifname, key.container_id);
     format!("{}-{}", sha512_hex(key.network.as_str(), 16), sha512_hex(&attachment, 16))
@@ -265,8 +272,8 @@ impl Findings {
         self.shared_chain(table, from, chain, &[])
     }
 
-    /// Picks the rules of `from` that lead to a chain and mention one of `addresses`, or all when there are none; and
-    /// the chain, unless other rules lead to it.
+    /// Picks the rules of `from` that lead to a chain and mention one of `addresses`, or all if
+    /// there are none. Picks the chain too, unless other rules lead to it.
     fn shared_chain(
         &mut self,
         table: &TableRef,
@@ -311,8 +318,8 @@ impl Findings {
         Ok(())
     }
 
-    /// Lists the chains beginning with `prefix` that rules of `from` lead to whose comment names a container not
-    /// among `valid`.
+    /// Lists chains whose name begins with `prefix`, to which rules of `from` lead whose comment
+    /// names a container not among `valid`.
     fn stale(
         &mut self,
         table: &TableRef,
@@ -328,7 +335,7 @@ impl Findings {
         for rule in self.socket.ask().rules(table, from).map_err(refused)? {
             let Some(comment) = comment_of(&rule) else { continue };
             let Some(rest) = comment.strip_prefix(comment_begin) else { continue };
-            // A comment that was cut does not tell whose it is.
+            // A comment that was cut does not say whose it is.
             let Some(id) = rest.strip_suffix('"') else { continue };
             if valid.iter().any(|key| key.container_id.as_str() == id) {
                 continue;
@@ -345,7 +352,7 @@ impl Findings {
     fn commit(mut self) -> Result<(), FirewallError> {
         match self.socket.commit(&self.batch) {
             Ok(()) => Ok(()),
-            // Removed by somebody else in between: what we want.
+            // Another process removed it meanwhile: that is what we want.
             Err(error) if error.is_not_found() => Ok(()),
             Err(error) => Err(failed(error)),
         }

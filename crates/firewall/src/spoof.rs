@@ -1,7 +1,7 @@
-//! Anti-spoofing: a bridge port sends with its own hardware address or not at all.
+//! Anti-spoofing: a bridge port can send only with its own hardware address.
 //!
-//! In `bridge netwright`, prerouting, before anything learns the address: a frame from an interface in
-//! `spoof_ports` whose (interface, source address) is not in `spoof_allowed` is dropped.
+//! In `bridge netwright`, prerouting, before anything learns the address: a frame from an interface
+//! in `spoof_ports` whose (interface, source address) is not in `spoof_allowed` is dropped.
 
 use crate::element::{Element, Field, Set, ifname};
 use crate::plan::Plan;

@@ -1,4 +1,4 @@
-//! The kernel's side of our two tables, as small as we need it.
+//! The part of the kernel's interface to our two tables that we need.
 
 use std::fmt;
 
@@ -10,9 +10,9 @@ use crate::masquerade::chain_name;
 /// One change of our tables. A list of them is one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// Make a table, its sets, chains and rules as they should be, keeping what is in the sets.
+    /// Create a table, its sets, chains and rules as they should be, keeping the contents of sets.
     Layout(Table),
-    /// Make the chain that masquerades what leaves a prefix of a network.
+    /// Create the chain that masquerades what leaves a prefix of a network.
     AddMasquerade {
         /// The network's name.
         network: String,
@@ -60,21 +60,21 @@ pub enum FoundValue {
     Endpoint(std::net::IpAddr, u16),
     /// A jump to a chain.
     Jump(String),
-    /// Something that we do not put there.
+    /// A value that we do not write there.
     Foreign,
 }
 
-/// What we ask of the kernel about our tables, and tell it.
+/// The kernel operations on our tables.
 ///
-/// Absent tables, sets and chains are the same as empty ones. The caller holds the firewall's lock.
+/// Absent tables, sets and chains count as empty. The caller holds the firewall's lock.
 pub trait Tables: fmt::Debug {
-    /// Says whether a table is there, in whatever layout.
+    /// Says whether a table exists, in whatever layout.
     ///
     /// # Errors
     /// When the kernel refuses.
     fn exists(&mut self, table: Table) -> Result<bool, TablesError>;
 
-    /// Says whether a table is there and laid out by this version.
+    /// Says whether a table exists with this version's layout.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -92,7 +92,7 @@ pub trait Tables: fmt::Debug {
     /// When the kernel refuses.
     fn list(&mut self, set: Set) -> Result<Vec<Found>, TablesError>;
 
-    /// Returns how many elements jump to a masquerade chain; `None` when there is no such chain.
+    /// Returns how many elements jump to a masquerade chain; `None` if the chain does not exist.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -104,7 +104,7 @@ pub trait Tables: fmt::Debug {
     /// When the kernel refuses.
     fn masquerade_chains(&mut self) -> Result<Vec<(String, usize)>, TablesError>;
 
-    /// Carries changes out, all or none.
+    /// Commits changes, all or none.
     ///
     /// # Errors
     /// When the kernel refuses; nothing has changed then.
@@ -121,16 +121,16 @@ pub trait Tables: fmt::Debug {
 #[derive(Debug, thiserror::Error)]
 #[error("{operation}")]
 pub struct TablesError {
-    /// What was tried.
+    /// The attempted operation.
     pub operation: String,
-    /// Something that the request names was not there.
+    /// Something that the request names did not exist.
     pub absent: bool,
     /// The kernel's answer.
     #[source]
     pub source: Box<dyn std::error::Error + Send + Sync>,
 }
 
-/// Written as nft would be told.
+/// Written as an nft command.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

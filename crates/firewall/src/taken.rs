@@ -1,12 +1,14 @@
-//! Ports that cannot be published without harm: a program of the host has them, or they are at an address that the host
-//! does not have.
+//! Ports that cannot be published without harm: a program of the host uses them, or the host does
+//! not have their address.
 //!
-//! A forwarded port wins over a program that listens on it, which then no longer hears from anybody. What counts as taken
-//! is what `bind` says in the caller's network namespace ([`kernel::listen`]). Ports of other containers are not bound and
-//! so are free here; they are refused by [`Firewall::add`](crate::Firewall::add).
+//! A forwarded port takes precedence over a program that listens on it; the program then no longer
+//! receives connections. A port counts as taken if `bind` in the caller's network namespace says so
+//! ([`kernel::listen`]). Ports of other containers are not bound and so count as free here;
+//! [`Firewall::add`](crate::Firewall::add) refuses them.
 //!
-//! Whoever is the runtime refuses these ports before it calls a plugin. The plugin `portmap` only warns: the runtimes that
-//! call it look themselves, and many then hold the port for that very container.
+//! Where Netwright acts as the runtime, it refuses these ports before it calls a plugin. The plugin
+//! `portmap` only warns: the runtimes that call it check themselves, and many then hold the port
+//! for that very container.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -23,7 +25,8 @@ use crate::hostport::Forward;
 /// The capability, by its name in the CNI conventions.
 pub const PORT_MAPPINGS: &str = "portMappings";
 
-/// Programs that hold ports on behalf of containers: podman's, Docker's, those of rootless runtimes, CRI-O.
+/// Programs that hold ports on behalf of containers: podman's, Docker's, those of rootless
+/// runtimes, CRI-O.
 const ON_BEHALF: [&str; 6] =
     ["conmon", "docker-proxy", "rootlessport", "rootlesskit", "slirp4netns", "crio"];
 
@@ -57,7 +60,7 @@ impl Families {
     pub const ALL: Families = Families { ipv4: true, ipv6: true };
 }
 
-/// A mapping of the capability `portMappings` (CNI conventions), as far as it matters here.
+/// A mapping of the capability `portMappings` (CNI conventions), with the fields that matter here.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Mapping {
@@ -68,7 +71,8 @@ struct Mapping {
     host_ip: String,
 }
 
-/// Reads the capability `portMappings`, its keys in whatever case. What is wrong with it is the plugin's to say: it is passed over.
+/// Reads the capability `portMappings`, its keys in any case. Invalid mappings are skipped: the
+/// plugin reports them.
 #[must_use]
 pub fn forwards(mappings: &str) -> Vec<Forward> {
     let mappings: Vec<Box<RawValue>> = cni::json::from_str(mappings).unwrap_or_default();
@@ -81,8 +85,9 @@ pub fn forwards(mappings: &str) -> Vec<Forward> {
     mappings.iter().filter_map(|raw| read(raw)).collect()
 }
 
-/// Lists the ports of the host that a network's plugins would publish: those that are `asked` for by the capability `portMappings`,
-/// and those that the list itself names. A key `runtimeConfig` is that of a plugin, of a network of `multi`, or of a list within.
+/// Lists the host ports that a network's plugins would publish: those `asked` for by the capability
+/// `portMappings`, and those that the list itself names. A key `runtimeConfig` may belong to a
+/// plugin, to a network of `multi`, or to a list within.
 #[must_use]
 pub fn of_list(list: &NetworkList, asked: Option<&str>) -> Vec<Forward> {
     let takes = |plugin: &PluginConfig| plugin.capabilities.iter().any(|has| has == PORT_MAPPINGS);
@@ -91,7 +96,7 @@ pub fn of_list(list: &NetworkList, asked: Option<&str>) -> Vec<Forward> {
     for plugin in &list.plugins {
         let mut object = plugin.object.clone();
         if asked.is_some() && takes(plugin) {
-            // The runtime's is in its place.
+            // The runtime's capability replaces it.
             object.remove("runtimeConfig");
         }
         let object = serde_json::from_slice(&object.to_vec()).unwrap_or_default();
@@ -100,7 +105,7 @@ pub fn of_list(list: &NetworkList, asked: Option<&str>) -> Vec<Forward> {
     found
 }
 
-/// Collects the mappings below every `runtimeConfig`, in whatever case, as plugins read keys.
+/// Collects the mappings below every `runtimeConfig`, in any case, as plugins read keys.
 fn named_in(value: &Value, found: &mut Vec<Forward>) {
     match value {
         Value::Array(values) => values.iter().for_each(|value| named_in(value, found)),
@@ -127,14 +132,15 @@ pub fn forward(host_port: u16, protocol: &str, host_ip: &str) -> Option<Forward>
     let protocol = if protocol.is_empty() { "tcp" } else { protocol };
     let host_ip = match host_ip {
         "" => None,
-        // IPv4 in IPv6's clothes is IPv4, as the plugin reads it.
+        // An IPv4-mapped IPv6 address is IPv4, as the plugin reads it.
         text => Some(text.parse::<IpAddr>().ok()?.to_canonical()),
     };
     let protocol = Protocol::parse(protocol)?;
     (host_port != 0).then_some(Forward { protocol, host_port, container_port: 0, host_ip })
 }
 
-/// Lists the ports that cannot be published, each once. What the kernel does not say is not among them.
+/// Lists the ports that cannot be published, each once. Ports about which the kernel does not
+/// answer are left out.
 #[must_use]
 pub fn find(forwards: &[Forward], families: Families) -> Vec<Taken> {
     forwards.iter().filter_map(|forward| first(forward, families)).collect()
@@ -164,8 +170,8 @@ fn first(forward: &Forward, families: Families) -> Option<Taken> {
 }
 
 impl Taken {
-    /// Whether the holder is known, and no stranger: a program that holds ports on behalf of containers, or one that the
-    /// caller was started by.
+    /// Whether the holder is known and holds the port on behalf of containers, or is a program that
+    /// started the caller.
     #[must_use]
     pub fn is_on_behalf(&self) -> bool {
         self.process().is_some_and(|process| {
@@ -173,7 +179,7 @@ impl Taken {
         })
     }
 
-    /// Whether the holder is known to be a stranger.
+    /// Whether the holder is known to be unrelated to containers and to the caller.
     #[must_use]
     pub fn is_strangers(&self) -> bool {
         self.process().is_some() && !self.is_on_behalf()
@@ -254,7 +260,7 @@ mod tests {
         let asked = r#"[{"hostPort": 9}]"#;
         for (plugins, asked, ports) in [
             (format!(r#"{{"type": "portmap", {own}}}"#), None, &[1][..]),
-            // Nobody takes what is asked for.
+            // No plugin takes the capability.
             (format!(r#"{{"type": "portmap", {own}}}"#), Some(asked), &[1]),
             (format!(r#"{{"type": "portmap", {own}, {able}}}"#), None, &[1]),
             (format!(r#"{{"type": "portmap", {own}, {able}}}"#), Some(asked), &[9]),

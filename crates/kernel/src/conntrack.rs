@@ -1,7 +1,8 @@
-//! Connection tracking: find and forget flows.
+//! Connection tracking: finds and deletes flows.
 //!
-//! A flow keeps the translation it started with until it is forgotten. UDP to a hostport therefore goes on to the old
-//! container, or past the new one, as long as packets come: forget the flows of a port when it is made and when it goes.
+//! A flow keeps the translation it started with until it is deleted. So UDP to a hostport keeps
+//! going to the old container, or past the new one, as long as packets come. Delete the flows of a
+//! port when the port is added and when it is removed.
 //!
 //! ```no_run
 //! use kernel::conntrack::{ConntrackSocket, FlowFilter};
@@ -24,7 +25,8 @@ use crate::wire::{Attribute, Message, Writer};
 
 /// `linux include/uapi/linux/netlink.h` NETLINK_NETFILTER.
 const NETLINK_NETFILTER: isize = 12;
-/// `linux include/uapi/linux/netfilter/nfnetlink_conntrack.h`: NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_*.
+/// `linux include/uapi/linux/netfilter/nfnetlink_conntrack.h`: NFNL_SUBSYS_CTNETLINK << 8 |
+/// IPCTNL_MSG_CT_*.
 const CT_NEW: u16 = 1 << 8;
 const CT_GET: u16 = 1 << 8 | 1;
 const CT_DELETE: u16 = 1 << 8 | 2;
@@ -45,7 +47,7 @@ const CTA_IP_V6_DST: u16 = 4;
 const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_SRC_PORT: u16 = 2;
 const CTA_PROTO_DST_PORT: u16 = 3;
-/// What of a tuple the kernel compares: `linux net/netfilter/nf_internals.h` CTA_FILTER_F_*.
+/// Which parts of a tuple the kernel compares: `linux net/netfilter/nf_internals.h` CTA_FILTER_F_*.
 const CTA_FILTER_F_CTA_IP_SRC: u32 = 1 << 0;
 const CTA_FILTER_F_CTA_IP_DST: u32 = 1 << 1;
 const CTA_FILTER_F_CTA_PROTO_NUM: u32 = 1 << 3;
@@ -63,7 +65,8 @@ pub struct ConntrackSocket {
     socket: Socket,
 }
 
-/// Which flows; `None` is any. Addresses and ports are those of the first packet, before any translation.
+/// Selects flows; `None` matches any. Addresses and ports are those of the first packet, before any
+/// translation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowFilter {
     /// The IP version.
@@ -72,11 +75,11 @@ pub struct FlowFilter {
     pub protocol: Option<u8>,
     /// Who began.
     pub source: Option<IpAddr>,
-    /// Whom the first packet was for.
+    /// The destination of the first packet.
     pub destination: Option<IpAddr>,
-    /// Which port it was for.
+    /// The destination port of the first packet.
     pub destination_port: Option<u16>,
-    /// Who answers: the container behind a hostport.
+    /// The source of the answers: the container behind a hostport.
     pub reply_source: Option<IpAddr>,
 }
 
@@ -94,10 +97,12 @@ impl FlowFilter {
         }
     }
 
-    /// Writes a request for a dump. The kernel compares what it can, so that only few of many flows are sent.
+    /// Writes a request for a dump. The kernel compares what it can, so that it sends only few of
+    /// many flows.
     ///
-    /// It does not compare a port without a protocol, and it sends the flows whose IPv6 address is *not* the one asked
-    /// for (`ctnetlink_filter_match_tuple`, seen on 6.18): those are compared only here.
+    /// It does not compare a port without a protocol, and it sends the flows whose IPv6 address is
+    /// *not* the requested one (`ctnetlink_filter_match_tuple`, seen on 6.18): those are compared
+    /// only here.
     fn encode(&self, writer: &mut Writer) {
         writer.raw(&nfgenmsg(self.family.number(), 0));
         let port = self.destination_port.filter(|_| self.protocol.is_some());
@@ -163,7 +168,7 @@ fn put_addresses(writer: &mut Writer, source: Option<IpAddr>, destination: Optio
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Flow {
-    /// The packets of the one who began.
+    /// The packets from the side that opened the flow.
     pub original: Tuple,
     /// The answers.
     pub reply: Tuple,
@@ -172,7 +177,7 @@ pub struct Flow {
     key: FlowKey,
 }
 
-/// Between whom packets of one direction go.
+/// The endpoints of the packets of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Tuple {
@@ -182,13 +187,13 @@ pub struct Tuple {
     pub destination: Option<IpAddr>,
     /// The protocol above IP.
     pub protocol: Option<u8>,
-    /// From which port.
+    /// The source port.
     pub source_port: Option<u16>,
-    /// To which port.
+    /// The destination port.
     pub destination_port: Option<u16>,
 }
 
-/// What tells a flow to the kernel, as the kernel wrote it.
+/// Identifies a flow to the kernel, in the kernel's own encoding.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct FlowKey {
     family: u8,
@@ -214,7 +219,7 @@ impl ConntrackSocket {
         Socket::open_in(netns, NETLINK_NETFILTER).map(|socket| Self { socket })
     }
 
-    /// Lists flows. The kernel goes through all of the IP version, and sends those that match.
+    /// Lists flows. The kernel walks all flows of the IP version and sends those that match.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -225,10 +230,10 @@ impl ConntrackSocket {
             .dump(&request, |message| Flow::decode(message).filter(|flow| filter.matches(flow)))
     }
 
-    /// Forgets flows; tells how many. One that ends meanwhile is not counted and no error.
+    /// Deletes flows; returns how many. A flow that ends meanwhile is neither counted nor an error.
     ///
     /// # Errors
-    /// Those of [`NetlinkError`]. The first failure is told after all flows have been tried.
+    /// Those of [`NetlinkError`]. All flows are tried; then the first failure is returned.
     pub fn delete_flows(&mut self, filter: &FlowFilter) -> Result<usize, NetlinkError> {
         let mut deleted = 0;
         let mut first_error = None;
@@ -257,7 +262,8 @@ impl FlowKey {
         if let Some(zone) = &self.zone {
             writer.put(CTA_ZONE, zone);
         }
-        // With it only this very flow, and not a newer one between the same two.
+        // With the ID, the kernel deletes exactly this flow, and not a newer one between the same
+        // endpoints.
         if let Some(id) = &self.id {
             writer.put(CTA_ID, id);
         }

@@ -1,4 +1,4 @@
-//! What a link leaves to its hardware (`man 8 ethtool`).
+//! What a link offloads to its hardware (`man 8 ethtool`).
 
 use std::io;
 
@@ -55,8 +55,9 @@ struct InterfaceRequest {
     rest: [u8; 16],
 }
 
-/// Makes the kernel fill in the checksums of what leaves by a link, with everything that needs them left out (segmentation): a program
-/// that reads frames as they are, such as a switch in user space, passes on what is in them.
+/// Makes the kernel fill in the checksums of frames that leave by a link, and disables what depends
+/// on checksum offloading (segmentation): a program that reads raw frames, such as a switch in user
+/// space, passes on what they contain.
 ///
 /// Idempotent.
 ///
@@ -77,9 +78,11 @@ pub fn fill_in_checksums(netns: &Netns, name: &str) -> Result<(), EthtoolError> 
         let mut request =
             InterfaceRequest { name: [0; IFNAMSIZ], data: &raw mut value, rest: [0; 16] };
         request.name[..bytes.len()].copy_from_slice(bytes);
-        // SAFETY: SIOCETHTOOL reads and writes a `struct ifreq`, which is not larger than `InterfaceRequest` on any architecture.
+        // SAFETY: SIOCETHTOOL reads and writes a `struct ifreq`, which is not larger than
+        // `InterfaceRequest` on any architecture.
         let update = unsafe { Updater::<SIOCETHTOOL, InterfaceRequest>::new(&mut request) };
-        // SAFETY: `data` points to a `struct ethtool_value`, which ETHTOOL_STXCSUM reads, and which outlives the call.
+        // SAFETY: `data` points to a `struct ethtool_value`, which ETHTOOL_STXCSUM reads, and which
+        // outlives the call.
         unsafe { rustix::ioctl::ioctl(&socket, update) }
     };
     let done = within(netns, set);

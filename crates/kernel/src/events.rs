@@ -1,6 +1,7 @@
-//! What changes on this node, as the kernel tells whoever listens.
+//! What changes on this node, as the kernel reports it to listeners.
 //!
-//! Nothing is said about what something is now: events may be lost, come late and come in bursts. Whoever hears one looks.
+//! An event does not say what the state is now: events may be lost, come late and come in bursts. A
+//! listener that gets one must read the state.
 //!
 //! ```no_run
 //! use kernel::events::{Event, Listener};
@@ -26,8 +27,8 @@ use crate::wire::{self, Message};
 /// `man 7 netlink`.
 const NETLINK_ROUTE: isize = 0;
 const NETLINK_NETFILTER: isize = 12;
-/// `linux include/uapi/linux/rtnetlink.h` RTNLGRP_LINK, _TC, _IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE, _IPV6_IFADDR, _IPV6_ROUTE,
-/// _IPV6_RULE, _IPV4_NETCONF, _IPV6_NETCONF.
+/// `linux include/uapi/linux/rtnetlink.h` RTNLGRP_LINK, _TC, _IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE,
+/// _IPV6_IFADDR, _IPV6_ROUTE, _IPV6_RULE, _IPV4_NETCONF, _IPV6_NETCONF.
 const ROUTE_GROUPS: [u32; 10] = [1, 4, 5, 7, 8, 9, 11, 19, 24, 25];
 /// `linux include/uapi/linux/netfilter/nfnetlink.h` NFNLGRP_NFTABLES.
 const NFT_GROUP: u32 = 7;
@@ -44,47 +45,51 @@ mod rtm {
     pub(super) const NEWNETCONF: u16 = 80;
 }
 
-/// The header of a link's message (`man 7 rtnetlink` struct ifinfomsg), where its flags are, and IFF_UP.
+/// The header of a link's message (`man 7 rtnetlink` struct ifinfomsg), where its flags are, and
+/// IFF_UP.
 const IFINFOMSG: usize = 16;
 const IFI_FLAGS: usize = 8;
 const IFF_UP: u32 = 1;
 /// `linux include/uapi/linux/if_link.h` IFLA_IFNAME.
 const IFLA_IFNAME: u16 = 3;
 
-/// `linux include/uapi/linux/netfilter/nf_tables.h` NFT_MSG_DELTABLE, _DELCHAIN, _DELRULE, _DELSET, _DELSETELEM.
+/// `linux include/uapi/linux/netfilter/nf_tables.h` NFT_MSG_DELTABLE, _DELCHAIN, _DELRULE, _DELSET,
+/// _DELSETELEM.
 const NFT_REMOVALS: [u16; 5] = [2, 5, 8, 11, 14];
 
-/// How much may wait for us: a node's whole churn of a few seconds. Best effort.
+/// How much may be queued for us: all changes of a busy node in a few seconds. Best effort.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
 /// The largest message of a group: the kernel's pages of one.
 const MESSAGE: usize = 64 * 1024;
 
-/// Something that changed.
+/// A change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A link was made or changed, here or in another namespace.
+    /// A link was created or changed, here or in another namespace.
     Link {
         /// Its name there.
         name: String,
         /// Whether it is up.
         up: bool,
     },
-    /// A link, address, route, rule, queueing discipline or filter is gone, here or in another namespace.
+    /// A link, address, route, rule, queueing discipline or filter was deleted, here or in another
+    /// namespace.
     Removed,
-    /// A table, chain, rule, set or element of the packet filter is gone.
+    /// A table, chain, rule, set or element of the packet filter was deleted.
     FilterRemoved,
-    /// A switch of an interface, or of all, such as forwarding.
+    /// A sysctl of an interface, or of all interfaces, such as forwarding.
     Switch,
     /// Some events were lost.
     Lost,
 }
 
-/// A socket for events of links, addresses, routes, rules and queueing disciplines, here and in every namespace that has a
-/// number here (those of containers with a link from here), and one for the packet filter's here.
+/// Two sockets. One is for events of links, addresses, routes, rules and queueing disciplines, here
+/// and in every namespace that has an ID here (those of containers with a link from here). The
+/// other is for the packet filter of this namespace.
 ///
-/// It holds no namespace but its own.
+/// It keeps no namespace alive but its own.
 #[derive(Debug)]
 pub struct Listener {
     route: Socket,
@@ -94,10 +99,10 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Begins to listen, in the calling thread's namespace.
+    /// Starts to listen in the calling thread's namespace.
     ///
-    /// **Privileges**: `CAP_NET_ADMIN` for the packet filter; `CAP_NET_BROADCAST` for other namespaces, without which only this
-    /// one is heard ([`Listener::is_everywhere`]).
+    /// **Privileges**: `CAP_NET_ADMIN` for the packet filter; `CAP_NET_BROADCAST` for other
+    /// namespaces, without which only events of this one arrive ([`Listener::is_everywhere`]).
     ///
     /// # Errors
     /// [`NetlinkError::Open`].
@@ -108,19 +113,19 @@ impl Listener {
         Ok(Listener { route, filter, buffer: Vec::with_capacity(MESSAGE), everywhere })
     }
 
-    /// Says whether other namespaces are heard.
+    /// Says whether events of other namespaces arrive.
     #[must_use]
     pub fn is_everywhere(&self) -> bool {
         self.everywhere
     }
 
-    /// Returns the descriptors to wait for.
+    /// Returns the descriptors to poll.
     #[must_use]
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.route.as_fd(), self.filter.as_fd()]
     }
 
-    /// Takes what has come, without waiting; equal events once.
+    /// Returns the pending events without waiting, equal ones once.
     ///
     /// # Errors
     /// [`NetlinkError::Transfer`].
@@ -139,7 +144,7 @@ fn open(protocol: isize, groups: &[u32]) -> Result<Socket, NetlinkError> {
     for group in groups {
         socket.add_membership(*group).map_err(failed("NETLINK_ADD_MEMBERSHIP"))?;
     }
-    // More than anybody may have is for the privileged; what there is then must do.
+    // Only privileged processes may exceed the limit; otherwise the limit must do.
     let _ = sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER);
     Ok(socket)
 }

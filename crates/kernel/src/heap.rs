@@ -1,4 +1,4 @@
-//! The heap of programs that live for a few milliseconds.
+//! The heap of programs that run for a few milliseconds.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dlmalloc::Dlmalloc;
 
-/// How much is asked of the kernel at a time, in bytes: what a plugin's call takes.
+/// How much memory to request from the kernel at a time, in bytes: what a plugin's call needs.
 const GRANULARITY: usize = 256 * 1024;
 
-/// An allocator behind a lock that costs nothing to speak of while one thread runs, which is how plugins and most commands
-/// run; a second one that finds it taken lets others run and looks again.
+/// An allocator behind a lock that costs next to nothing while only one thread runs, as in plugins
+/// and most commands. A second thread that finds the lock taken yields and tries again.
 ///
 /// ```
 /// #[global_allocator]
@@ -29,16 +29,16 @@ struct Inner {
     asked: Asked,
 }
 
-/// What a program has asked of a [`Heap`] since it began.
+/// What a program has requested from a [`Heap`] since it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// How many blocks, those that were given a new size included.
+    /// The number of blocks, including resized ones.
     pub blocks: u64,
-    /// How many bytes they have together, freed ones included.
+    /// Their total size in bytes, including freed ones.
     pub bytes: u64,
 }
 
-// SAFETY: `inner` is reached through `Heap::with` alone, by whoever has set `taken`.
+// SAFETY: `inner` is reached only through `Heap::with`, by the thread that has set `taken`.
 unsafe impl Sync for Heap {}
 
 impl Heap {
@@ -51,7 +51,7 @@ impl Heap {
         Self { taken: AtomicBool::new(false), inner: UnsafeCell::new(inner) }
     }
 
-    /// Tells what was asked of it so far.
+    /// Returns what has been requested so far.
     pub fn asked(&self) -> Asked {
         self.with(|inner| inner.asked)
     }
@@ -68,7 +68,8 @@ impl Heap {
         while self.taken.swap(true, Ordering::Acquire) {
             std::thread::yield_now();
         }
-        // SAFETY: `taken` was false and is true: nobody else is here. `work` does not allocate through this heap.
+        // SAFETY: `taken` was false and is now true, so no other thread is here. `work` does not
+        // allocate through this heap.
         let done = work(unsafe { &mut *self.inner.get() });
         self.taken.store(false, Ordering::Release);
         done
@@ -87,8 +88,8 @@ impl fmt::Debug for Heap {
     }
 }
 
-// SAFETY: memory is Dlmalloc's, which gives each block once until it is freed, of the size and alignment asked for; a failure
-// is a null pointer. Nothing here unwinds.
+// SAFETY: memory is Dlmalloc's. It hands out each block once until it is freed, with the requested
+// size and alignment; a failure is a null pointer. Nothing here unwinds.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's layout has a size that is not zero.
@@ -130,7 +131,8 @@ mod tests {
                     for round in 1..500_usize {
                         let layout = Layout::from_size_align(round * 7, 16).unwrap();
                         let larger = Layout::from_size_align(round * 9, 16).unwrap();
-                        // SAFETY: the block is written and read within its size, and freed once with the layout it has.
+                        // SAFETY: the block is written and read within its size, and freed once
+                        // with the layout it has.
                         unsafe {
                             let block = HEAP.alloc(layout);
                             block.write_bytes(mark, layout.size());

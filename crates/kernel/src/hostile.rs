@@ -1,4 +1,5 @@
-//! Readers against anything: none may panic, whatever the kernel, or whoever pretends to be it, sends.
+//! Feeds readers arbitrary bytes: none may panic, whatever the kernel, or a program that poses as
+//! it, sends.
 
 use crate::nft::{ChainInfo, RuleInfo, SetInfo, TableInfo, decode_elements};
 use crate::route::{
@@ -6,7 +7,7 @@ use crate::route::{
 };
 use crate::wire::{Message, messages};
 
-/// Has every reader read one message, as each type that one of them takes.
+/// Makes every reader read one message, as each type that any of them accepts.
 pub fn read(body: &[u8]) {
     for kind in (16..=46).chain(10 << 8..(10 << 8) + 16) {
         let message = Message { kind, flags: 0, seq: 1, body };
@@ -30,7 +31,7 @@ pub fn read(body: &[u8]) {
     }
 }
 
-/// Reads a datagram of messages, and each of them.
+/// Reads a datagram of messages, and each message in it.
 pub fn read_datagram(bytes: &[u8]) {
     for message in messages(bytes) {
         read(message.body);
@@ -46,7 +47,7 @@ mod tests {
 
     type Inner = Vec<(u16, Vec<(u16, Vec<u8>)>)>;
 
-    /// Attributes three deep, with any contents.
+    /// Attributes nested three deep, with any contents.
     fn attributes() -> impl Strategy<Value = Vec<(u16, Inner)>> {
         let leaf =
             prop::collection::vec((0..70_u16, prop::collection::vec(any::<u8>(), 0..20)), 0..4);

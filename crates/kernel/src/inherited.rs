@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::FdFlags;
 
-/// The first descriptor that is handed over (systemd's `SD_LISTEN_FDS_START`).
+/// The first descriptor that is passed (systemd's `SD_LISTEN_FDS_START`).
 const FIRST: RawFd = 3;
 
-/// Takes the descriptors that are this process's, given what the environment variables `LISTEN_PID` and `LISTEN_FDS`
-/// say, and marks them close-on-exec. None when they are another process's, and at every call but the first.
+/// Takes the descriptors meant for this process, given the values of the environment variables
+/// `LISTEN_PID` and `LISTEN_FDS`, and marks them close-on-exec. Returns none if they are meant for
+/// another process, and on every call but the first.
 ///
 /// # Errors
-/// When `LISTEN_FDS` names a descriptor that was not handed over.
+/// When `LISTEN_FDS` names a descriptor that was not passed.
 pub fn take(listen_pid: Option<&str>, listen_fds: Option<&str>) -> io::Result<Vec<OwnedFd>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let pid = listen_pid.and_then(|text| text.parse::<u32>().ok());
@@ -26,8 +27,8 @@ pub fn take(listen_pid: Option<&str>, listen_fds: Option<&str>) -> io::Result<Ve
 }
 
 fn take_one(number: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: the descriptor is used for the length of two calls that do nothing but look at it and flag it, and that
-    // answer EBADF if it is not open.
+    // SAFETY: the descriptor is used only during two calls that do nothing but read and set its
+    // flags, and that return EBADF if it is not open.
     let inherited = unsafe { BorrowedFd::borrow_raw(number) };
     let flags = rustix::io::fcntl_getfd(inherited)?;
     // Everything this program opens itself is close-on-exec from the start.
@@ -35,8 +36,9 @@ fn take_one(number: RawFd) -> io::Result<OwnedFd> {
         return Err(io::Error::other(format!("descriptor {number} was not handed over")));
     }
     rustix::io::fcntl_setfd(inherited, flags | FdFlags::CLOEXEC)?;
-    // SAFETY: the descriptor is open, and nobody in this process owns it: it was there when the program started, what
-    // the program opens itself is close-on-exec, and `take` does this once.
+    // SAFETY: the descriptor is open, and nothing in this process owns it: it was open when the
+    // program started, the program opens all its own descriptors close-on-exec, and `take` does
+    // this once.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 

@@ -1,13 +1,16 @@
 //! The only door to Linux.
 //!
-//! Network namespaces ([`netns`]) and whether they are still there ([`living`]), links, addresses, routes, rules, neighbours, bridge VLANs and traffic control
-//! ([`route`]), nftables ([`nft`]), connection tracking ([`conntrack`]), sysctls ([`sysctl`]), ports that programs listen on ([`listen`]). Everything is blocking,
-//! bounded in time and usable from a plain thread; nothing executes a program.
+//! Network namespaces ([`netns`]) and whether they still exist ([`living`]), links, addresses,
+//! routes, rules, neighbours, bridge VLANs and traffic control ([`route`]), nftables ([`nft`]),
+//! connection tracking ([`conntrack`]), sysctls ([`sysctl`]), ports that programs listen on
+//! ([`listen`]). Everything is blocking, bounded in time and usable from a plain thread; nothing
+//! executes a program.
 //!
-//! This crate knows nothing of CNI. It holds the only unsafe code of the workspace, and every netlink byte that leaves
-//! or enters it is written or read here: no type of a netlink library appears in a public signature.
+//! This crate knows nothing of CNI. It contains the only unsafe code of the workspace, and reads
+//! and writes every netlink byte here: no type of a netlink library appears in a public signature.
 //!
-//! Changes are plain values ([`route::Change`], [`nft::Batch`]), so that a planner can be tested without a kernel.
+//! Changes are plain values ([`route::Change`], [`nft::Batch`]), so that a planner can be tested
+//! without a kernel.
 //!
 //! ```no_run
 //! use kernel::netns::Netns;

@@ -1,15 +1,20 @@
-//! What the kernel still does when a call is done, left to somebody who outlives it.
+//! Lets a thread or process that outlives a call wait for what the kernel still does after the
+//! call.
 //!
-//! Deleting a link takes the kernel 10 to 20 ms, of which the link is out of sight after a tenth of one: the rest is grace
-//! periods (linux net/core/dev.c `netdev_run_todo`), and whoever sends the request waits for them. Closing an nftables socket
-//! while the kernel destroys what a transaction deleted waits likewise (`nft_rcv_nl_event`). So somebody else does both:
+//! Deleting a link takes the kernel 10 to 20 ms. The link is out of sight after a tenth of that;
+//! the rest is grace periods (linux net/core/dev.c `netdev_run_todo`), for which the sender of the
+//! request waits. Closing an nftables socket while the kernel destroys what a transaction deleted
+//! waits likewise (`nft_rcv_nl_event`). So both are left to a helper:
 //!
-//! - a thread, in a process that goes on: a library, a daemon, the command line while a container runs;
-//! - a process, in one that ends with its call ([`by_process`]): a thread would not let it end.
+//! - a thread, in a process that goes on: a library, a daemon, the command line while a container
+//!   runs;
+//! - a process, in one that ends with its call ([`by_process`]): a thread would keep it from
+//!   ending.
 //!
-//! That process shares memory and open files with ours, so starting it copies nothing, and what ours leaves open when it ends
-//! is closed by the other, when that is free of charge. It is nobody's child to wait for: once ours has ended, whoever adopts
-//! orphans there reaps it. It holds the files that ours was started with, unless ours closes them ([`end`]).
+//! That process shares memory and open files with ours. So starting it copies nothing, and it
+//! closes what ours leaves open, once closing costs nothing. It is reparented when our process
+//! exits, and the reaper of orphans there reaps it. It keeps open the files with which our process
+//! was started, unless ours closes them ([`end`]).
 
 use std::ffi::{c_int, c_void};
 use std::mem;
@@ -25,41 +30,44 @@ use rustix::net::SendFlags;
 use rustix::process::{Pid, WaitOptions};
 use rustix::thread::Timespec;
 
-/// How long the other process holds what ours left open after ours has ended: several times what the kernel needs to destroy
-/// things, with room for a busy machine.
+/// How long the helper process keeps what ours left open after ours has ended: several times what
+/// the kernel needs to destroy things, with room for a busy machine.
 const HOLD: Duration = Duration::from_millis(100);
 
-/// What a helper has for a stack: it makes system calls, no more.
+/// A helper's stack: it only makes system calls.
 const STACK: usize = 64 * 1024;
 
 /// Whether this process ends with its call.
 static BY_PROCESS: AtomicBool = AtomicBool::new(false);
-/// Whether somebody holds our open files.
+/// Whether a helper process holds our open files.
 static HELD: AtomicBool = AtomicBool::new(false);
 
-/// Tells that this process ends when its call is done, and so leaves things to another process.
+/// Declares that this process ends when its call is done, so that work is left to another process.
 ///
-/// To be said by an executable's own `main`, which says [`end`] as its last word.
+/// Called by an executable's own `main`, which calls [`end`] last of all.
 pub fn by_process() {
     BY_PROCESS.store(true, Ordering::Relaxed);
 }
 
-/// Closes standard input, output and error if another process holds them with us: their reader waits for their end.
+/// Closes standard input, output and error if a helper process holds them too: their reader waits
+/// for the end of the stream.
 ///
 /// Nothing may be read or written afterwards.
 pub fn end() {
     if HELD.load(Ordering::Relaxed) {
         for number in 0..3 {
-            // SAFETY: the process ends next, as this function demands, so nobody uses these descriptors again.
+            // SAFETY: the process ends next, as this function demands, so nothing uses these
+            // descriptors again.
             drop(unsafe { OwnedFd::from_raw_fd(number) });
         }
     }
 }
 
-/// Leaves something open beyond the end of this process, for another to close.
+/// Leaves a descriptor open beyond the end of this process, for a helper to close.
 ///
 /// # Errors
-/// Gives it back if nobody would: this process does not end with its call, or the other could not be started.
+/// Returns it if no helper would close it: this process does not end with its call, or the helper
+/// could not be started.
 pub fn leave_open<T: AsFd>(open: T) -> Result<(), T> {
     if BY_PROCESS.load(Ordering::Relaxed) && (HELD.load(Ordering::Relaxed) || start(None).is_some())
     {
@@ -69,10 +77,10 @@ pub fn leave_open<T: AsFd>(open: T) -> Result<(), T> {
     Err(open)
 }
 
-/// Has a datagram sent by somebody else, who waits for what the kernel does with it. Its replies come to the socket; before
-/// each the caller asks [`Sent::wait`].
+/// Lets a helper send a datagram and wait for the kernel to process it. The replies arrive at the
+/// socket; before reading each one the caller calls [`Sent::wait`].
 ///
-/// Sent by us if nobody else can be started: slow and right.
+/// If no helper can be started, we send it ourselves: slow but correct.
 pub(crate) fn send(socket: impl AsFd, datagram: &[u8]) -> Result<Sent, Errno> {
     let own = rustix::io::fcntl_dupfd_cloexec(&socket, 0)?;
     let state = Arc::new(AtomicU8::new(PENDING));
@@ -92,12 +100,12 @@ pub(crate) fn send(socket: impl AsFd, datagram: &[u8]) -> Result<Sent, Errno> {
     Ok(Sent { state: Some(state), process, waited: Duration::ZERO })
 }
 
-/// A datagram that somebody else was given to send.
+/// A datagram that a helper was given to send.
 #[derive(Debug)]
 pub(crate) struct Sent {
-    /// What became of it; nothing once it is known to be the kernel's.
+    /// The state of the sending; `None` once the kernel is known to have the datagram.
     state: Option<Arc<AtomicU8>>,
-    /// Who sends it, if that is a process.
+    /// The sender, if it is a process.
     process: Option<Pid>,
     waited: Duration,
 }
@@ -106,15 +114,17 @@ pub(crate) struct Sent {
 const PENDING: u8 = 0;
 /// The kernel has it.
 const DONE: u8 = 1;
-/// The kernel did not take it.
+/// The kernel did not accept it.
 const FAILED: u8 = 2;
 
-/// After how long without a reply it is asked the first time what became of a datagram; twice as long each time after.
+/// How long to wait without a reply before the first check of a datagram's state; the interval
+/// doubles each time.
 const FIRST_LOOK: Duration = Duration::from_millis(10);
 
 impl Sent {
-    /// Waits until there is something to receive, or nothing more to learn about the sending: the socket's own deadline is
-    /// for that. What the other could not send, or has died over, is sent by us.
+    /// Waits until there is something to receive, or until nothing more can be learned about the
+    /// sending: from then on the socket's own timeout applies. What the helper could not send, or
+    /// died before sending, we send ourselves.
     ///
     /// `ETIMEDOUT` after `longest`.
     pub(crate) fn wait(
@@ -144,9 +154,9 @@ impl Sent {
         Ok(())
     }
 
-    /// Whether nobody will send it any more.
+    /// Whether no helper will send it any more.
     fn is_lost(&mut self) -> bool {
-        // Asked first: what a process says before it ends is said by then.
+        // Checked first: what a process reports before it ends is visible by then.
         let has_ended = self.process.is_some_and(has_ended);
         match self.state.as_deref().map(|state| state.load(Ordering::Acquire)) {
             Some(FAILED) => true,
@@ -159,13 +169,14 @@ impl Sent {
     }
 }
 
-/// Whether a helper process has ended: it is a child whose end is told to nobody unasked.
+/// Says whether a helper process has ended: it is a child whose end the kernel does not signal, so
+/// it must be asked for.
 fn has_ended(process: Pid) -> bool {
     let unasked = WaitOptions::from_bits_retain(libc::__WALL.cast_unsigned());
     !matches!(rustix::process::waitpid(Some(process), WaitOptions::NOHANG | unasked), Ok(None))
 }
 
-/// One datagram, and the descriptor that is its helper's to close.
+/// One datagram, and the descriptor that its helper must close.
 struct Sending {
     socket: RawFd,
     datagram: Vec<u8>,
@@ -173,9 +184,10 @@ struct Sending {
 }
 
 impl Sending {
-    /// Sends it. What the kernel says is told to the socket's owner by the socket.
+    /// Sends it. The kernel's answer reaches the socket's owner through the socket.
     fn run(&self) {
-        // SAFETY: the descriptor is open and nobody else's: who handed it over has forgotten it.
+        // SAFETY: the descriptor is open and has no other owner: the thread that handed it over has
+        // forgotten it.
         let socket = unsafe { OwnedFd::from_raw_fd(self.socket) };
         let state = if transmit(&socket, &self.datagram).is_ok() { DONE } else { FAILED };
         self.state.store(state, Ordering::Release);
@@ -199,21 +211,23 @@ fn start_thread(sending: Sending) -> bool {
 /// What a helper process does.
 struct Task {
     sending: Option<Sending>,
-    /// The process whose files it holds, until that has ended.
+    /// The process whose files it keeps open until that process has ended.
     holds_for: Option<Pid>,
 }
 
-/// Starts a helper process, and says which it is; the first also holds our open files.
+/// Starts a helper process and returns its ID; the first helper also holds our open files.
 fn start(sending: Option<Sending>) -> Option<Pid> {
     let holds_for = (!HELD.load(Ordering::Relaxed)).then(rustix::process::getpid);
-    // Both are the helper's for as long as it lives, which is longer than we do: not freed.
+    // The helper uses both as long as it lives, which is longer than we do: they are not freed.
     let task: *mut Task = Box::into_raw(Box::new(Task { sending, holds_for }));
-    // Reserved, not filled: its pages are the kernel's to touch. Sixteen bytes are every architecture's alignment.
+    // Reserved, not filled: the kernel touches its pages. Sixteen bytes satisfy every
+    // architecture's alignment.
     let stack = Vec::<u128>::with_capacity(STACK / size_of::<u128>()).leak();
     let top = stack.as_mut_ptr().wrapping_byte_add(STACK);
-    // SAFETY: the helper runs on a stack of its own, aligned and large enough for a few system calls, which nothing else ever
-    // uses; what it reads stays in place. It shares this thread's thread-local storage, and so calls nothing that uses it:
-    // rustix makes system calls itself and has no errno. Without CLONE_SIGHAND and CLONE_THREAD it is a process.
+    // SAFETY: the helper runs on a stack of its own, aligned and large enough for a few system
+    // calls, which nothing else ever uses; what it reads stays in place. It shares this thread's
+    // thread-local storage, and so calls nothing that uses it: rustix makes system calls itself and
+    // has no errno. Without CLONE_SIGHAND and CLONE_THREAD it is a process.
     let started =
         unsafe { libc::clone(helper, top.cast(), libc::CLONE_VM | libc::CLONE_FILES, task.cast()) };
     let process = Pid::from_raw(started.max(0))?;
@@ -223,13 +237,14 @@ fn start(sending: Option<Sending>) -> Option<Pid> {
 
 /// The helper. It must not allocate, free, panic or use thread-local storage.
 extern "C" fn helper(task: *mut c_void) -> c_int {
-    // SAFETY: who started us gave us this and never touches it again.
+    // SAFETY: the thread that started us passed us this and never touches it again.
     let task = unsafe { &*task.cast::<Task>() };
     if let Some(sending) = &task.sending {
         sending.run();
     }
     if task.holds_for.is_some() {
-        // Whoever adopts us is another; our parent's number cannot be anybody else's before that.
+        // After reparenting, our parent's ID is another; until then no other process can have that
+        // ID.
         while rustix::process::getppid() == task.holds_for {
             hold();
         }

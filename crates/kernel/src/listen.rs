@@ -1,9 +1,10 @@
-//! Whether a port of this host is free, as `bind` says, and which program has it.
+//! Finds out whether a port of this host is free, as `bind` says, and which program uses it.
 //!
-//! The question is a socket that is bound and closed again at once. It never listens, so nothing is answered by it, and no
-//! module is loaded for it: where the kernel has no SCTP, nobody can have a port of it. Who has a port is read from `/proc`,
-//! which is only done for one that is taken. A port of TCP that a program has bound and does not listen on yet is taken too;
-//! connections that a program has accepted, and those that are over, take none.
+//! To ask, a socket is bound and closed again at once. It never listens, so it answers nothing, and
+//! no module is loaded for it: on a kernel without SCTP, no program can have an SCTP port. The
+//! program that uses a port is read from `/proc`, and only for a port that is taken. A TCP port
+//! that a program has bound but does not yet listen on is taken too; connections that a program has
+//! accepted, and closed ones, do not take a port.
 //!
 //! **Namespace**: the calling thread's.
 
@@ -18,10 +19,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 /// Where the files of the calling thread's network namespace are.
 const NET: &str = "/proc/thread-self/net";
 
-/// How many generations of a process are looked at; nobody has more.
+/// How many generations of a process are read; no process has more.
 const GENERATIONS: usize = 64;
 
-/// A protocol whose ports can be asked for.
+/// A protocol whose ports can be checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     /// TCP.
@@ -32,20 +33,20 @@ pub enum Transport {
     Sctp,
 }
 
-/// What `bind` says of a port.
+/// What `bind` says about a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// It is free.
     Free,
-    /// Somebody has it (EADDRINUSE).
+    /// A program has it (EADDRINUSE).
     Taken,
     /// The host does not have the address (EADDRNOTAVAIL).
     NoSuchAddress,
-    /// The kernel did not say: a protocol or family that it lacks, a port that only others may have.
+    /// The kernel did not say: it lacks the protocol or family, or only others may have the port.
     Unknown(Errno),
 }
 
-/// Who has a port.
+/// The user and the program that use a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The user who made the socket.
@@ -61,13 +62,16 @@ pub struct Process {
     pub pid: u32,
     /// Its name (`/proc/PID/comm`).
     pub name: String,
-    /// It is the caller, or one of those that started it; the first process of a machine does not count.
+    /// Whether it is the caller, or one of the processes that started it; the first process of a
+    /// machine does not count.
     pub is_ancestor: bool,
 }
 
-/// Asks whether a port is free at an address; an unspecified one is every address of its family.
+/// Checks whether a port is free at an address; an unspecified address is every address of its
+/// family.
 ///
-/// **Privileges**: `CAP_NET_BIND_SERVICE` for ports below 1024; without, the answer is [`Answer::Unknown`].
+/// **Privileges**: `CAP_NET_BIND_SERVICE` for ports below 1024; without it, the answer is
+/// [`Answer::Unknown`].
 #[must_use]
 pub fn ask(transport: Transport, at: SocketAddr) -> Answer {
     let bound = match at {
@@ -84,7 +88,7 @@ pub fn ask(transport: Transport, at: SocketAddr) -> Answer {
     }
 }
 
-/// Asks on each link that has a link-local address; without a link `bind` says nothing of one.
+/// Checks on each link that has a link-local address; without a link `bind` says nothing about one.
 fn bind_on_links(transport: Transport, at: SocketAddrV6) -> Result<(), Errno> {
     let links = links_with(*at.ip());
     if links.is_empty() {
@@ -111,17 +115,18 @@ fn bind(transport: Transport, at: SocketAddr) -> Result<(), Errno> {
         Err(Errno::ADDRINUSE) if transport == Transport::Tcp => {}
         bound => return bound,
     }
-    // As programs that listen do: connections are not in the way then. Nor is a socket that is bound so too and does not listen yet,
-    // whose program would hear from nobody; the kernel's tables have connections only.
+    // Bound as programs that listen do: then connections are not in the way. Nor is a socket that
+    // is bound the same way and does not yet listen; its program would get no connections. The
+    // kernel's tables contain only connections.
     bind_as(transport, at, Reuse::Yes)?;
     if rows(transport, at).is_empty() {
-        // The last connection may have gone in between.
+        // The last connection may have ended meanwhile.
         return bind_as(transport, at, Reuse::No);
     }
     Ok(())
 }
 
-/// Whether a socket is bound beside others that do not listen (`SO_REUSEADDR`).
+/// Whether a socket may be bound beside others that do not listen (`SO_REUSEADDR`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reuse {
     Yes,
@@ -132,7 +137,7 @@ fn bind_as(transport: Transport, at: SocketAddr, reuse: Reuse) -> Result<(), Err
     let (kind, protocol) = match transport {
         Transport::Tcp => (SocketType::STREAM, None),
         Transport::Udp => (SocketType::DGRAM, None),
-        // Asking for a socket would load the module.
+        // Opening a socket would load the module.
         Transport::Sctp if !Path::new(NET).join("sctp").exists() => return Ok(()),
         Transport::Sctp => (SocketType::STREAM, Some(ipproto::SCTP)),
     };
@@ -142,14 +147,15 @@ fn bind_as(transport: Transport, at: SocketAddr, reuse: Reuse) -> Result<(), Err
         sockopt::set_socket_reuseaddr(&fd, true)?;
     }
     if at.is_ipv6() {
-        // IPv4 is asked for by itself.
+        // IPv4 is checked separately.
         sockopt::set_ipv6_v6only(&fd, true)?;
     }
     rustix::net::bind(&fd, &at)
 }
 
-/// Finds out who has a port; `None` when the kernel's tables name nobody. Looks at the caller's ancestors first, then at
-/// programs whose name is among the likely ones, and only then at all others: every descriptor of every process.
+/// Finds out who has a port; `None` when the kernel's tables name no one. Reads the caller's
+/// ancestors first, then programs whose name is among the likely ones, and only then all others:
+/// every descriptor of every process.
 #[must_use]
 pub fn holder(transport: Transport, at: SocketAddr, likely: &[&str]) -> Option<Holder> {
     let socket = sockets(transport, at).into_iter().min_by_key(|socket| !socket.listens)?;
@@ -170,7 +176,7 @@ fn sockets(transport: Transport, at: SocketAddr) -> Vec<Socket> {
     open
 }
 
-/// Lists what the kernel's tables have at a port, connections that are over too.
+/// Lists the entries of the kernel's tables for a port, including closed connections.
 fn rows(transport: Transport, at: SocketAddr) -> Vec<Socket> {
     let tables: &[&str] = match transport {
         Transport::Tcp => &["tcp", "tcp6"],
@@ -215,7 +221,8 @@ fn of_sctp(line: &str, port: u16) -> Option<Socket> {
     Some(Socket { inode, uid, listens: true })
 }
 
-/// Reads an address as these tables have it: words of 32 bits, each a number in the machine's order.
+/// Reads an address as these tables print it: words of 32 bits, each a number in the machine's byte
+/// order.
 fn address_of(hex: &str) -> Option<IpAddr> {
     let words = hex.as_bytes().chunks(8).map(|word| {
         let word = std::str::from_utf8(word).ok()?;
@@ -229,7 +236,7 @@ fn address_of(hex: &str) -> Option<IpAddr> {
     Some(Ipv6Addr::from(sixteen).to_canonical())
 }
 
-/// Whether a socket at one address keeps others from another: `::` may mean IPv4 too.
+/// Whether a socket at one address keeps others from using another: `::` may mean IPv4 too.
 fn overlaps(has: IpAddr, wanted: IpAddr) -> bool {
     match (has, wanted) {
         (IpAddr::V6(has), _) if has.is_unspecified() => true,
@@ -264,7 +271,7 @@ fn process(inode: u64, likely: &[&str]) -> Option<Process> {
     Some(Process { pid, name, is_ancestor: false })
 }
 
-/// Lists the calling process and those that started it.
+/// Lists the calling process and the processes that started it.
 fn ancestors() -> Vec<u32> {
     let mut known = vec![std::process::id()];
     while let Some(pid) = known.last().copied().filter(|pid| *pid > 1)

@@ -1,26 +1,30 @@
-//! Whether a network namespace is still there: the one judgement that all use who act on a container's end.
+//! Decides whether a network namespace still exists. All code that acts on a container's end uses
+//! this one decision.
 //!
-//! The answer has three values ([`Life`]), and *unknown is never gone*: who removes, gives away or forgets something does so
-//! only for [`Life::Gone`].
+//! The answer has three values ([`Life`]), and *unknown is never gone*: code that removes, gives
+//! away or forgets something does so only for [`Life::Gone`].
 //!
-//! - A path that leads nowhere, or to another namespace, proves nothing: its process may have ended, or its name may have been
-//!   removed, while other processes or mounts hold the namespace.
-//! - A namespace is the one that was noted when device, inode and cookie agree. The kernel gives the inode of a
-//!   namespace that is gone to a new one, but never its cookie.
-//! - It is gone when no process or thread is in it and it is mounted nowhere. That is counted in one pass over `/proc`, which a
-//!   [`Census`] makes at most once, when the first path does not answer.
-//! - The count is worth something only where everything can be seen: `/proc` shows the machine's own PID namespace, or the
-//!   one in which the namespace was noted (a container that plays a node), it shows the first process, and nothing is mounted
-//!   over a process of it. Processes of every mount namespace are then among those counted, and their mounts with them. Elsewhere
-//!   the answer is unknown.
-//! - A container in a PID namespace of its own plays a node only if nobody else uses its network. Where Unix sockets in that network are
-//!   held by no process that `/proc` shows, somebody does: it is a helper on somebody's node, whose containers live outside.
-//! - A process may refuse to have its namespaces looked at, as one with more capabilities than the caller does (`man 2 ptrace`,
-//!   "Ptrace access mode checking"). What it sees of its network and its mounts is still shown to everybody: it is known to be in a
-//!   namespace that another process is in, or the answer is unknown; a namespace that is mounted where it is may be living.
+//! - A path that leads nowhere, or to another namespace, proves nothing: its process may have
+//!   ended, or its name may have been removed, while other processes or mounts hold the namespace.
+//! - A namespace is the recorded one if device, inode and cookie agree. The kernel may give the
+//!   inode of a namespace that is gone to a new one, but never its cookie.
+//! - A namespace is gone when no process or thread is in it and it is mounted nowhere. One pass
+//!   over `/proc` finds that out. A [`Census`] makes the pass at most once, when a path first gives
+//!   no answer.
+//! - The count is valid only where everything can be seen: `/proc` shows the machine's own PID
+//!   namespace, or the one in which the namespace was recorded (a container that plays a node), it
+//!   shows the first process, and nothing is mounted over a process in it. Then processes of every
+//!   mount namespace are counted, and their mounts with them. Elsewhere the answer is unknown.
+//! - A container in a PID namespace of its own plays a node only if no one else uses its network.
+//!   If Unix sockets in that network are held by no process that `/proc` shows, someone else does:
+//!   then the container is a helper on a real node, whose containers live outside.
+//! - A process may refuse to show its namespaces, for example one with more capabilities than the
+//!   caller (`man 2 ptrace`, "Ptrace access mode checking"). Its view of its network and its mounts
+//!   is readable by everyone. So it is known to be in a namespace that another process is in, or
+//!   the answer is unknown; a namespace that is mounted in its view may be living.
 //!
-//! An open descriptor or a socket may keep a namespace that no process is in and no path leads to. Nothing can run there; it
-//! counts as gone.
+//! An open descriptor or a socket may keep a namespace alive that no process is in and no path
+//! leads to. Nothing can run there; it counts as gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -40,33 +44,34 @@ use crate::route::RouteSocket;
 /// The inode of the machine's own PID namespace (linux include/linux/proc_ns.h, PROC_PID_INIT_INO).
 const INITIAL_PID_NS: u64 = 0xefff_fffc;
 
-/// What became of a namespace.
+/// The state of a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
-    /// It is there.
+    /// It exists.
     Living,
-    /// It is known not to be there any more.
+    /// It is known not to exist any more.
     Gone,
-    /// Nobody knows. Act as if it were there.
+    /// It is not known. Act as if it exists.
     Unknown,
 }
 
-/// What was written down about a namespace while it was there.
+/// What was recorded about a namespace while it existed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Noted {
     /// The path that led to it.
     pub path: PathBuf,
-    /// Its device and inode, noted in this boot.
+    /// Its device and inode, recorded in this boot.
     pub id: Option<NetnsId>,
     /// Its cookie ([`Netns::cookie`]).
     pub cookie: Option<u64>,
-    /// The PID namespace of who noted it, unless that is the machine's own ([`own_pid_ns`]).
+    /// The PID namespace of the process that recorded it, unless that is the machine's own
+    /// ([`own_pid_ns`]).
     pub pid_ns: Option<u64>,
 }
 
 impl Noted {
-    /// Says whether a namespace may be the one that was noted. One of which neither inode nor cookie is known may be any but the
-    /// caller's own: a container has a namespace of its own.
+    /// Says whether a namespace may be the recorded one. If neither inode nor cookie is known, any
+    /// namespace may be, except the caller's own: a container has a namespace of its own.
     #[must_use]
     pub fn is(&self, found: &Netns) -> bool {
         let Some(id) = self.id else {
@@ -76,10 +81,11 @@ impl Noted {
             && self.cookie.is_none_or(|noted| found.cookie().is_none_or(|cookie| cookie == noted))
     }
 
-    /// Opens the namespace by the path that was noted; `None` when that leads nowhere, or to another.
+    /// Opens the namespace by the recorded path; `None` when the path leads nowhere, or to another
+    /// namespace.
     ///
     /// # Errors
-    /// [`NetnsError`] when what is there cannot be looked at.
+    /// [`NetnsError`] when what is there cannot be examined.
     pub fn open(&self) -> Result<Option<Netns>, NetnsError> {
         match Netns::open(&self.path) {
             Ok(found) => Ok(Some(found).filter(|found| self.is(found))),
@@ -88,15 +94,16 @@ impl Noted {
         }
     }
 
-    /// Opens it by the path as the machine's first process sees it, which may see what we do not.
+    /// Opens it by the path in the view of the machine's first process, which may see paths that we
+    /// do not.
     fn open_as_the_first(&self) -> Option<Netns> {
         let seen = Path::new("/proc/1/root").join(self.path.strip_prefix("/").ok()?);
         Netns::open(&seen).ok().filter(|found| self.is(found))
     }
 }
 
-/// Tells the PID namespace of this process, for [`Noted::pid_ns`]: `None` in the machine's own, where nobody need know. It is
-/// looked at once in the life of a process.
+/// Returns the PID namespace of this process, for [`Noted::pid_ns`]: `None` in the machine's own,
+/// where it need not be recorded. It is read once in the life of a process.
 #[must_use]
 pub fn own_pid_ns() -> Option<u64> {
     static OWN: OnceLock<Option<u64>> = OnceLock::new();
@@ -104,7 +111,8 @@ pub fn own_pid_ns() -> Option<u64> {
     OWN.get_or_init(look).filter(|own| *own != INITIAL_PID_NS)
 }
 
-/// Tells which PID namespace `/proc` shows: this process's own, where it has the number there that it has for itself.
+/// Returns the PID namespace that `/proc` shows: this process's own, if `/proc` shows the process
+/// under the ID that it has for itself.
 fn shown_pid_ns(proc: &Path) -> Option<u64> {
     let number = fs::read_link(proc.join("self")).ok()?;
     let own = std::process::id().to_string();
@@ -114,20 +122,21 @@ fn shown_pid_ns(proc: &Path) -> Option<u64> {
     fs::metadata(proc.join("self/ns/pid")).ok().map(|found| found.ino())
 }
 
-/// What an interface in a container is known by, where nothing tells the namespace.
+/// What identifies an interface in a container when nothing identifies the namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sign {
-    /// Its name; any where it is empty.
+    /// Its name; empty matches any.
     pub ifname: String,
     /// Its hardware address.
     pub mac: Option<MacAddr>,
-    /// Its addresses, which count only where the hardware address is not known.
+    /// Its addresses, used only when the hardware address is not known.
     pub addresses: Vec<IpAddr>,
 }
 
 impl Sign {
-    /// Says whether the namespace that a path leads to, from here or for the machine's first process, has the interface. A path alone
-    /// proves nothing: another container may have it by now. What cannot be looked at has it not.
+    /// Says whether the namespace that a path leads to, from here or for the machine's first
+    /// process, has the interface. A path alone proves nothing: another container may have it by
+    /// now. A namespace that cannot be examined does not have it.
     #[must_use]
     pub fn is_at(&self, path: &Path) -> bool {
         let noted = Noted { path: path.to_owned(), ..Noted::default() };
@@ -143,7 +152,7 @@ impl Sign {
             inside.link_by_name(&self.ifname)?.into_iter().collect()
         };
         for link in links {
-            // Networks that never meet may have equal addresses.
+            // Networks that are never connected may use equal addresses.
             if self.mac.is_some() {
                 if link.mac == self.mac {
                     return Ok(true);
@@ -159,7 +168,7 @@ impl Sign {
     }
 }
 
-/// Who lives on this machine: asked about any number of namespaces, looked at once.
+/// The namespaces in use on this machine: read once, then queried any number of times.
 #[derive(Debug, Default)]
 pub struct Census {
     counted: OnceLock<Counted>,
@@ -170,30 +179,31 @@ pub struct Census {
 struct Counted {
     /// The namespaces that processes are in or that are mounted, each with paths to it.
     living: BTreeMap<NetnsId, Vec<PathBuf>>,
-    /// The files of [`SIGHT`] of processes that refused to have their namespaces looked at.
+    /// The files of [`SIGHT`] of processes that refused to show their namespaces.
     refused: BTreeSet<u64>,
     /// The PID namespace that `/proc` shows.
     pid_ns: Option<u64>,
-    /// Something could not be looked at.
+    /// Whether something could not be examined.
     hidden: bool,
     /// The namespace that this pass is for, if it is for one. The kernel gives the number of one that is gone to the next that
     /// is made (linux fs/proc/generic.c, `proc_alloc_inum`): whoever has it is asked for the cookie at once, before he leaves too.
     sought: Option<Noted>,
 }
 
-/// A file that every process shows of its network, another one for each namespace: the kernel makes one when it makes the
-/// namespace, whose inode no other has (linux fs/proc/proc_net.c, `proc_net_ns_init`; fs/proc/generic.c, `proc_alloc_inum`).
-/// No permission over the process is asked for (`get_proc_task_net`).
+/// A file in every process's view of its network, different for each namespace: the kernel creates
+/// it with the namespace, and no other has its inode (linux fs/proc/proc_net.c, `proc_net_ns_init`;
+/// fs/proc/generic.c, `proc_alloc_inum`). Reading it needs no permission over the process
+/// (`get_proc_task_net`).
 const SIGHT: &str = "net/dev";
 
 impl Census {
-    /// Begins; nothing is looked at yet.
+    /// Creates an empty census; nothing is read yet.
     #[must_use]
     pub fn new() -> Self {
         Census::default()
     }
 
-    /// Says what became of a namespace. One whose path leads to it costs no look at anything else.
+    /// Says whether a namespace lives. If its path leads to it, nothing else is read.
     #[must_use]
     pub fn life(&self, noted: &Noted) -> Life {
         match Self::life_at_path(noted) {
@@ -202,14 +212,15 @@ impl Census {
         }
     }
 
-    /// Says the same by the path alone, without a look at anything else: only [`Life::Living`] or [`Life::Unknown`].
+    /// Says the same by the path alone, without reading anything else: only [`Life::Living`] or
+    /// [`Life::Unknown`].
     #[must_use]
     pub fn life_at_path(noted: &Noted) -> Life {
         let there = !noted.path.as_os_str().is_empty() && matches!(noted.open(), Ok(Some(_)));
         if there { Life::Living } else { Life::Unknown }
     }
 
-    /// Says what became of a namespace that its path does not lead to.
+    /// Says whether a namespace lives to which its path does not lead.
     fn life_off_path(&self, noted: &Noted) -> Life {
         let counted = self.counted();
         let Some(id) = noted.id else {
@@ -219,12 +230,13 @@ impl Census {
         if let Some(life) = counted.life(id, noted) {
             return life;
         }
-        // The process by which it was seen has ended since, or its mount was taken away: what is there now counts.
+        // The process through which it was seen has ended since, or its mount was removed: read
+        // again what exists now.
         let again = || Counted::seeking(Path::new("/proc"), Some(noted)).life(id, noted);
         (0..RECOUNTS).find_map(|_| again()).unwrap_or(Life::Unknown)
     }
 
-    /// Finds a namespace that was noted, wherever something still leads to it.
+    /// Finds a recorded namespace, wherever something still leads to it.
     #[must_use]
     pub fn find(&self, noted: &Noted) -> Option<Netns> {
         if let Ok(Some(found)) = noted.open() {
@@ -234,9 +246,10 @@ impl Census {
         paths.iter().filter_map(|path| Netns::open(path).ok()).find(|found| noted.is(found))
     }
 
-    /// Says what became of a container of which nobody noted more than its interface, by a look into every namespace of the machine
-    /// but the caller's own: living if one has it, gone if none has. `pid_ns` is as in [`Noted::pid_ns`]. With neither a hardware
-    /// address nor addresses the answer is unknown.
+    /// Says whether a container lives of which only its interface was recorded, by searching every
+    /// namespace of the machine but the caller's own: living if one has it, gone if none has.
+    /// `pid_ns` is as in [`Noted::pid_ns`]. With neither a hardware address nor addresses the
+    /// answer is unknown.
     #[must_use]
     pub fn seek(&self, sign: &Sign, pid_ns: Option<u64>) -> Life {
         let (counted, Ok(own)) = (self.counted(), Netns::current_id()) else {
@@ -248,7 +261,7 @@ impl Census {
         let mut life = Life::Gone;
         for (id, paths) in counted.living.iter().filter(|(id, _)| **id != own) {
             let mut opened = paths.iter().filter_map(|path| Netns::open(path).ok());
-            // One whose processes ended meanwhile has nobody in it.
+            // If its processes ended meanwhile, no one is in it.
             let Some(netns) = opened.find(|found| found.id() == *id) else { continue };
             match sign.is_in(&netns) {
                 Ok(false) => {}
@@ -270,10 +283,11 @@ impl Census {
     }
 }
 
-/// How often all are counted again because of one who left meanwhile.
+/// How often to count again because a process ended meanwhile.
 const RECOUNTS: usize = 3;
 
-/// How many paths to one namespace are kept: more than one, since a process may end before the path is followed.
+/// How many paths to one namespace are kept: more than one, since a process may end before its path
+/// is followed.
 const PATHS: usize = 3;
 
 impl Counted {
@@ -284,11 +298,12 @@ impl Counted {
     fn seeking(proc: &Path, sought: Option<&Noted>) -> Self {
         let (pid_ns, sought) = (shown_pid_ns(proc), sought.cloned());
         let mut counted = Counted { pid_ns, sought, ..Counted::default() };
-        // Where `hidepid` keeps processes out of the list, the first is among them.
+        // Where `hidepid` hides processes, the first is among the hidden ones.
         let first_is_shown = fs::symlink_metadata(proc.join("1")).is_ok();
         let mounts = fs::read(proc.join("self/mountinfo"));
         counted.hidden = !first_is_shown || mounts.map_or(true, |mounts| covers_one(&mounts, proc));
-        // A process that ended during a pass may have left a child with a number that the pass was beyond.
+        // A process that ended during a pass may have left a child with an ID that the pass had
+        // gone beyond.
         if counted.pass(proc) {
             counted.pass(proc);
         }
@@ -299,9 +314,9 @@ impl Counted {
         counted
     }
 
-    /// Says whether all who refused to be looked at are in namespaces that others are in.
+    /// Says whether all processes that refused are in namespaces that other processes are in.
     fn are_the_refused_placed(&self) -> bool {
-        // Most are where the caller is.
+        // Most are in the caller's namespace.
         let own = Path::new("/proc/thread-self");
         let threads = self.living.values().flatten().filter(|path| path.ends_with("ns/net"));
         let others = threads.filter_map(|path| path.ancestors().nth(2));
@@ -317,7 +332,7 @@ impl Counted {
         left.is_empty()
     }
 
-    /// Says whether nobody can have been missed.
+    /// Says whether no process can have been missed.
     fn is_whole(&self, noted_in: Option<u64>) -> bool {
         let same = self.pid_ns.is_some_and(|shown| {
             shown == INITIAL_PID_NS || (noted_in == Some(shown) && own_pid_ns() == Some(shown))
@@ -325,7 +340,7 @@ impl Counted {
         same && !self.hidden
     }
 
-    /// Says what became of a namespace; `None` when none of the ways that led to it does any more.
+    /// Says whether a namespace lives; `None` when none of the paths that led to it does any more.
     fn life(&self, id: NetnsId, noted: &Noted) -> Option<Life> {
         let Some(paths) = self.living.get(&id) else {
             return Some(if self.is_whole(noted.pid_ns) { Life::Gone } else { Life::Unknown });
@@ -338,7 +353,7 @@ impl Counted {
         Some(if noted.is(&found) { Life::Living } else { Life::Gone })
     }
 
-    /// Looks at every process; says whether one ended meanwhile.
+    /// Examines every process; says whether one ended meanwhile.
     fn pass(&mut self, proc: &Path) -> bool {
         let mut ended = false;
         let mut mounts = BTreeSet::new();
@@ -370,23 +385,24 @@ impl Counted {
         ended
     }
 
-    /// Looks at one thread: where it is, and what is mounted there.
+    /// Examines one thread: its namespace, and what is mounted in its view.
     fn look_at(&mut self, thread: &Path, mounts: &mut BTreeSet<(u64, PathBuf)>) -> io::Result<()> {
         let path = thread.join("ns/net");
         let found = fs::metadata(&path)?;
         let id = NetnsId { dev: found.dev(), ino: found.ino() };
         if !self.has_anothers_number(id, &path)? {
             let living = self.living.entry(id).or_default();
-            // Before the mounts: those may be within a file system of a container's own.
+            // Before the mounts: those may be within a file system of the container's own.
             if !living.contains(&path) {
                 living.insert(0, path);
                 living.truncate(PATHS);
             }
         }
         let whose = fs::metadata(thread.join("ns/mnt"))?;
-        // It is not looked at: the kernel would ask its file system, which a container may serve, and leave without an answer.
+        // Only the link is read. To follow it, the kernel would ask the file system, which a
+        // container may serve and leave without an answer.
         let root = fs::read_link(thread.join("root"))?;
-        // A process in a root of its own sees its part of the mounts.
+        // A process with a root of its own sees only its part of the mounts.
         if mounts.insert((whose.ino(), root)) {
             let table = fs::read(thread.join("mountinfo"))?;
             for (ino, place) in mounted(&table) {
@@ -402,7 +418,8 @@ impl Counted {
         Ok(())
     }
 
-    /// Says whether a path leads to another namespace than the one that is sought, whose number it has by now.
+    /// Reports whether a path leads to another namespace that has the number of the one that is
+    /// sought.
     fn has_anothers_number(&self, id: NetnsId, path: &Path) -> io::Result<bool> {
         match &self.sought {
             Some(sought) if sought.id == Some(id) => {
@@ -413,12 +430,12 @@ impl Counted {
         }
     }
 
-    /// Looks at what one thread that refused shows to everybody.
+    /// Examines what a thread that refused shows to everyone.
     fn look_from_outside(&mut self, thread: &Path) -> io::Result<()> {
         self.refused.insert(fs::metadata(thread.join(SIGHT))?.ino());
         let dev = fs::metadata("/proc/self/ns/net")?.dev();
         for (ino, _) in mounted(&fs::read(thread.join("mountinfo"))?) {
-            // The way there leads through its root, which refuses too.
+            // The path to it leads through the thread's root, which is refused too.
             self.living.entry(NetnsId { dev, ino }).or_default();
         }
         Ok(())
@@ -432,8 +449,9 @@ impl Counted {
     }
 }
 
-/// Says whether a process that `proc` does not show uses the caller's network: a Unix socket there is held by none that it does. A
-/// socket on its way from one process to another is held by none either; that is taken for company.
+/// Says whether a process that `proc` does not show uses the caller's network: a Unix socket there
+/// is held by no process that it shows. A socket in transit from one process to another has no
+/// holder either, and counts as a hidden user.
 fn has_hidden_company(proc: &Path) -> bool {
     let Some(mut sockets) = unix_sockets(proc) else { return true };
     let Ok(processes) = fs::read_dir(proc) else { return true };
@@ -441,7 +459,8 @@ fn has_hidden_company(proc: &Path) -> bool {
         if !process.file_name().as_bytes().iter().all(u8::is_ascii_digit) {
             continue;
         }
-        // One that has ended holds nothing, and one that refuses may hold anything: its sockets stay listed.
+        // A process that has ended holds nothing, and one that refuses may hold anything: its
+        // sockets stay listed.
         for open in fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten() {
             let Ok(what) = fs::read_link(open.path()) else { continue };
             let number = what.to_str().and_then(|what| {
@@ -450,13 +469,13 @@ fn has_hidden_company(proc: &Path) -> bool {
             number.map(|number| sockets.remove(&number));
         }
     }
-    // One that was closed meanwhile is nobody's.
+    // A socket that was closed meanwhile has no holder.
     !sockets.is_empty()
         && unix_sockets(proc).is_none_or(|left| left.intersection(&sockets).next().is_some())
 }
 
-/// Lists the Unix sockets of the caller's network by their inodes (linux net/unix/af_unix.c, `unix_seq_show`). One that nobody
-/// has accepted yet has none.
+/// Lists the Unix sockets of the caller's network by their inodes (linux net/unix/af_unix.c,
+/// `unix_seq_show`). A socket that no process has accepted yet has none.
 fn unix_sockets(proc: &Path) -> Option<BTreeSet<u64>> {
     let table = fs::read(proc.join("self/net/unix")).ok()?;
     let lines = table.split(|byte| *byte == b'\n').skip(1);
@@ -470,18 +489,20 @@ fn unix_sockets(proc: &Path) -> Option<BTreeSet<u64>> {
 /// Lists the folders of a process's threads, which may each be in a namespace of their own.
 fn threads(process: &Path, pid: &OsStr) -> Vec<PathBuf> {
     let task = process.join("task");
-    // The folder and each thread's folder in it are links to it (linux fs/proc/base.c, `proc_task_getattr`).
+    // The folder's link count includes each thread's folder (linux fs/proc/base.c,
+    // `proc_task_getattr`).
     let alone = fs::metadata(&task).is_ok_and(|found| found.nlink() == 3);
     let listed = if alone { None } else { fs::read_dir(&task).ok() };
     match listed {
         Some(threads) => threads.flatten().map(|thread| thread.path()).collect(),
-        // One that cannot be listed says so when it is looked at.
+        // A thread that cannot be listed fails when it is examined.
         None => vec![task.join(pid)],
     }
 }
 
-/// Says whether an error means that a thread has ended: it is in no namespace any more. While it ends the kernel says EACCES or
-/// EINVAL too (linux fs/proc/namespaces.c, `proc_ns_get_link`; fs/proc_namespace.c, `mounts_open_common`).
+/// Says whether an error means that a thread has ended: it is no longer in any namespace. While it
+/// ends the kernel returns EACCES or EINVAL too (linux fs/proc/namespaces.c, `proc_ns_get_link`;
+/// fs/proc_namespace.c, `mounts_open_common`).
 fn is_ended(error: &io::Error, thread: &Path) -> bool {
     const ESRCH: i32 = 3;
     let tells = |error: &io::Error| {
@@ -510,7 +531,7 @@ fn covers_one(table: &[u8], proc: &Path) -> bool {
     mounts(table).any(|(_, place)| is_process(place))
 }
 
-/// Reads what of a file system is mounted, and where (`man 5 proc_pid_mountinfo`).
+/// Reads which part of a file system is mounted, and where (`man 5 proc_pid_mountinfo`).
 fn mounts(table: &[u8]) -> impl Iterator<Item = (&[u8], PathBuf)> {
     table.split(|byte| *byte == b'\n').filter_map(|line| {
         let mut words = line.split(|byte| *byte == b' ').skip(3);
@@ -519,7 +540,7 @@ fn mounts(table: &[u8]) -> impl Iterator<Item = (&[u8], PathBuf)> {
     })
 }
 
-/// Undoes the escapes of white space and backslashes: three octal digits behind a backslash.
+/// Decodes escaped white space and backslashes: three octal digits after a backslash.
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -568,8 +589,8 @@ mod tests {
         assert!(!covers("/proc2/12") && !covers("/run/12"));
     }
 
-    /// A `/proc` that shows these processes and this one. Their roots are places that cannot be looked at, as those of
-    /// a file system that does not answer, and a namespace is mounted there.
+    /// A `/proc` that shows these processes and this one. Their roots cannot be examined, like
+    /// those of a file system that does not answer, and a namespace is mounted there.
     fn shown(name: &str, numbers: &[u32]) -> PathBuf {
         let own = std::process::id();
         let proc = std::env::temp_dir().join(format!("living-{name}-{own}"));
@@ -611,7 +632,7 @@ mod tests {
             let proc = shown(name, &[1, 3]);
             for thread in [proc.join("3"), proc.join("3/task/3")] {
                 fs::remove_dir_all(thread.join("ns")).unwrap();
-                // No error that says it has ended.
+                // An error that does not mean that it has ended.
                 fs::write(thread.join("ns"), "").unwrap();
                 fs::remove_file(thread.join(SIGHT)).unwrap();
                 fs::hard_link(proc.join("1/task/1").join(SIGHT), thread.join(SIGHT)).unwrap();
@@ -623,7 +644,7 @@ mod tests {
         };
         let placed = refusing("placed", |_| {});
         assert!(!placed.hidden, "{placed:?}");
-        // Nobody can go there, and it may be living.
+        // The path cannot be followed, and the namespace may be living.
         let kept = placed.living.iter().find(|(id, _)| id.ino == 78).expect("the mount is counted");
         assert!(kept.1.is_empty());
         let elsewhere = refusing("elsewhere", |thread| {
@@ -682,7 +703,7 @@ mod tests {
         let at = |path: &str| census.life(&Noted { path: path.into(), ..Noted::default() });
         assert_eq!(at(""), Life::Unknown);
         assert_eq!(at("/nonexistent/netns"), Life::Unknown);
-        // Its own is nobody's container.
+        // The caller's own namespace is not a container's.
         assert_eq!(at("/proc/self/ns/net"), Life::Unknown);
     }
 
@@ -732,7 +753,7 @@ mod tests {
         assert_eq!(of(shown(Some(INITIAL_PID_NS), false)), (gone, gone));
         assert_eq!(of(shown(Some(INITIAL_PID_NS), true)), (unknown, unknown));
         assert_eq!(of(shown(None, false)), (unknown, unknown));
-        // In a container, where only what was noted there can be counted.
+        // In a container, where only what was recorded there can be counted.
         let nested = Counted { pid_ns: Some(5), ..Counted::default() };
         assert_eq!(of(nested), (unknown, unknown));
         if own.is_some() {

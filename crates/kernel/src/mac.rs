@@ -8,8 +8,8 @@ use thiserror::Error;
 
 /// An Ethernet (MAC-48) address.
 ///
-/// Read in the three spellings of Go's `net.ParseMAC`, which CNI configurations use, and always printed with colons in
-/// lower case.
+/// Read in the three spellings of Go's `net.ParseMAC`, which CNI configurations use, and always
+/// printed with colons in lower case.
 ///
 /// ```
 /// let mac: kernel::MacAddr = "02-00-5E-10-00-01".parse()?;
@@ -25,15 +25,16 @@ pub struct MacAddr(pub [u8; 6]);
 #[error("address {text}: invalid MAC address")]
 #[non_exhaustive]
 pub struct ParseMacError {
-    /// What was to be read.
+    /// The text.
     pub text: String,
 }
 
 impl MacAddr {
-    /// A new address of our own making: unicast, locally administered (IEEE 802 §8.4), the rest random.
+    /// Generates an address: unicast, locally administered (IEEE 802 §8.4), the rest random.
     ///
     /// # Panics
-    /// When the kernel gives no random bytes, which `man 2 getrandom` excludes for so few after boot.
+    /// When the kernel returns no random bytes, which `man 2 getrandom` excludes for so few after
+    /// boot.
     #[must_use]
     pub fn random() -> Self {
         let mut octets = [0; 6];
@@ -43,11 +44,12 @@ impl MacAddr {
         Self(octets)
     }
 
-    /// The link-local IPv6 address of an interface with this address (RFC 4291 §2.5.6 and appendix A).
+    /// The link-local IPv6 address of an interface with this address (RFC 4291 §2.5.6 and appendix
+    /// A).
     #[must_use]
     pub fn link_local(self) -> Ipv6Addr {
         let [a, b, c, d, e, f] = self.0;
-        // The bit for "locally administered" is turned over: RFC 4291 §2.5.1.
+        // The "locally administered" bit is inverted: RFC 4291 §2.5.1.
         Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
     }
 

@@ -1,12 +1,14 @@
-//! Network namespaces: open, tell apart, enter, make, remove.
+//! Network namespaces: open, identify, enter, create, remove.
 //!
-//! A [`Netns`] is an open descriptor, so the namespace stays alive (and means the same namespace) as long as the value
-//! exists, whatever happens to the path. Almost nothing needs to run *inside* a namespace: a netlink socket keeps the
-//! namespace it was made in ([`RouteSocket::open_in`](crate::route::RouteSocket::open_in)), only sysctls
-//! and sockets of other kinds need [`within`].
+//! A [`Netns`] is an open descriptor, so the namespace stays alive (and means the same namespace)
+//! as long as the value exists, whatever happens to the path. Almost nothing needs to run *inside*
+//! a namespace: a netlink socket keeps the namespace it was created in
+//! ([`RouteSocket::open_in`](crate::route::RouteSocket::open_in)). Only sysctls and other kinds of
+//! sockets need [`within`].
 //!
-//! The calling thread is what has a namespace, not the process: everything here names `/proc/thread-self`, never
-//! `/proc/self`. Do not call [`within`] or [`unshare_net`] from a thread that an async runtime owns.
+//! A namespace belongs to the calling thread, not to the process: everything here names
+//! `/proc/thread-self`, never `/proc/self`. Do not call [`within`] or [`unshare_net`] from a thread
+//! that an async runtime owns.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -29,17 +31,20 @@ use thiserror::Error;
 
 /// `linux include/uapi/linux/magic.h` NSFS_MAGIC: a namespace, by bind mount or through /proc.
 const NSFS_MAGIC: u64 = 0x6e73_6673;
-/// `linux include/uapi/linux/magic.h` PROC_SUPER_MAGIC: what the reference also takes for a namespace.
+/// `linux include/uapi/linux/magic.h` PROC_SUPER_MAGIC: the reference accepts this as a namespace
+/// too.
 const PROC_SUPER_MAGIC: u64 = 0x9fa0;
-/// How often a thread tries to come back into its own namespace: a machine in trouble may lack memory for a moment.
+/// How often a thread tries to return to its own namespace: a machine in trouble may lack memory
+/// for a moment.
 const RETURN_TRIES: u32 = 10;
 /// The namespace of the calling thread, `man 7 namespaces`.
 const OWN_NETNS: &str = "/proc/thread-self/ns/net";
-/// Where `ip netns` keeps named namespaces, and under which other name; shared between mount namespaces.
+/// Where `ip netns` keeps named namespaces, under both of the folder's names; shared between mount
+/// namespaces.
 const IPROUTE2_DIRS: [&str; 2] = ["/run/netns", "/var/run/netns"];
 
-/// Returns the other path that a named namespace has on a host, where `/var/run` is a link to `/run`. In an image without that link, one of the
-/// two leads nowhere.
+/// Returns the other path of a named namespace on a host where `/var/run` is a link to `/run`. In
+/// an image without that link, one of the two leads nowhere.
 #[must_use]
 pub fn other_path(path: &Path) -> Option<PathBuf> {
     let [short, long] = IPROUTE2_DIRS;
@@ -58,7 +63,7 @@ pub struct Netns {
 /// What all clones of a [`Netns`] share.
 struct Shared {
     fd: OwnedFd,
-    /// Its cookie, once that was asked for.
+    /// Its cookie, once it has been read.
     cookie: OnceLock<Option<u64>>,
 }
 
@@ -68,10 +73,10 @@ impl From<OwnedFd> for Shared {
     }
 }
 
-/// What tells one living network namespace from another: device and inode of its nsfs file.
+/// Distinguishes one living network namespace from another: device and inode of its nsfs file.
 ///
-/// The kernel may give the number to a new namespace once the old one is gone: compare it only while something keeps
-/// the namespace alive, or together with another mark of the owner.
+/// The kernel may give the number to a new namespace once the old one is gone. So compare it only
+/// while something keeps the namespace alive, or together with another mark of the owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NetnsId {
     /// `st_dev`.
@@ -80,19 +85,20 @@ pub struct NetnsId {
     pub ino: u64,
 }
 
-/// A namespace could not be opened, entered, made or removed.
+/// A namespace could not be opened, entered, created or removed.
 ///
-/// The texts of the first four are those of the reference plugins, since callers match them.
+/// The texts of the first four are those of the reference plugins, because callers match them.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NetnsError {
-    /// There is nothing at the path, or its process is gone.
+    /// The path does not exist, or its process is gone.
     #[error("failed to open netns {path:?}: failed to Statfs {path:?}: no such file or directory")]
     Missing {
         /// The path.
         path: PathBuf,
     },
-    /// The path exists but is no namespace, for instance because the bind mount is gone and only its file is left.
+    /// The path exists but is not a namespace, for instance because the bind mount is gone and only
+    /// its file is left.
     #[error("failed to open netns {path:?}: unknown FS magic on {path:?}: {magic:x}")]
     NotANamespace {
         /// The path.
@@ -118,7 +124,8 @@ pub enum NetnsError {
         #[source]
         source: io::Error,
     },
-    /// The thread could not move into the namespace: it lacks CAP_SYS_ADMIN, or the namespace is of another kind.
+    /// The thread could not move into the namespace: it lacks CAP_SYS_ADMIN, or the namespace is of
+    /// another kind.
     #[error("enter netns {netns}")]
     Enter {
         /// The namespace, as [`Netns`] prints it.
@@ -127,7 +134,7 @@ pub enum NetnsError {
         #[source]
         source: io::Error,
     },
-    /// No new namespace could be made (CAP_SYS_ADMIN, or the limit `user.max_net_namespaces`).
+    /// No new namespace could be created (CAP_SYS_ADMIN, or the limit `user.max_net_namespaces`).
     #[error("make a network namespace")]
     Unshare {
         /// Why.
@@ -139,7 +146,7 @@ pub enum NetnsError {
     Create {
         /// The path.
         path: PathBuf,
-        /// What was being done.
+        /// The operation.
         step: &'static str,
         /// Why.
         #[source]
@@ -150,7 +157,7 @@ pub enum NetnsError {
     Remove {
         /// The path.
         path: PathBuf,
-        /// What was being done.
+        /// The operation.
         step: &'static str,
         /// Why.
         #[source]
@@ -159,8 +166,9 @@ pub enum NetnsError {
 }
 
 impl NetnsError {
-    /// Whether the path leads to no namespace, whoever follows it: there is nothing, or something else, or it is no path at all (ELOOP,
-    /// ENAMETOOLONG). A DEL takes that for "already gone". Any other failure may be the caller's alone (EACCES), or pass.
+    /// Whether the path leads to no namespace for any caller: nothing is there, or something else,
+    /// or the path is invalid (ELOOP, ENAMETOOLONG). DEL takes that for "already gone". Any other
+    /// failure may be the caller's alone (EACCES), or temporary.
     #[must_use]
     pub fn leads_nowhere(&self) -> bool {
         let errno = match self {
@@ -173,19 +181,21 @@ impl NetnsError {
 }
 
 impl Netns {
-    /// Opens the namespace at a path: a bind mount as `ip netns add` makes it, or `/proc/PID/ns/net`.
+    /// Opens the namespace at a path: a bind mount as `ip netns add` makes it, or
+    /// `/proc/PID/ns/net`.
     ///
     /// # Errors
-    /// [`NetnsError::Missing`] if nothing is there (a dangling link, a file where a directory should be and a process
-    /// that is gone included), [`NetnsError::NotANamespace`] if something else is there, [`NetnsError::Statfs`] and
-    /// [`NetnsError::Open`] if it cannot be examined or opened.
+    /// [`NetnsError::Missing`] if nothing is there (including a dangling link, a file where a
+    /// directory should be and a process that is gone), [`NetnsError::NotANamespace`] if something
+    /// else is there, [`NetnsError::Statfs`] and [`NetnsError::Open`] if it cannot be examined or
+    /// opened.
     ///
-    /// See [`hold`] for what one call opens several times.
+    /// See [`hold`] for a namespace that one call opens several times.
     pub fn open(path: &Path) -> Result<Self, NetnsError> {
         if let Some(held) = held_at(path) {
             return Ok(held);
         }
-        // Looked at before it is opened, since opening a FIFO or a device would act on it.
+        // Examined before it is opened, since opening a FIFO or a device would act on it.
         let magic = match rustix::fs::statfs(path) {
             Ok(found) => magic(&found),
             Err(Errno::NOENT | Errno::NOTDIR) => {
@@ -201,13 +211,13 @@ impl Netns {
         let open = |errno: Errno| NetnsError::Open { path: path.to_owned(), source: errno.into() };
         let fd = match rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
             Ok(fd) => fd,
-            // A process may go between the two calls.
+            // A process may end between the two calls.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::SRCH) => {
                 return Err(NetnsError::Missing { path: path.to_owned() });
             }
             Err(errno) => return Err(open(errno)),
         };
-        // Unlike the reference: another file of /proc is not a namespace.
+        // Unlike the reference: other files of /proc are not namespaces.
         if magic != NSFS_MAGIC {
             let opened = magic_of_fd(fd.as_fd()).map_err(open)?;
             if opened != NSFS_MAGIC {
@@ -230,8 +240,9 @@ impl Netns {
         Ok(Self { fd: Arc::new(fd.into()), id, path: None })
     }
 
-    /// Tells what distinguishes the calling thread's namespace. Within the life of [`hold`] it is opened, once, and kept for
-    /// [`within`] to come back to; otherwise it is only looked at.
+    /// Returns what distinguishes the calling thread's namespace. Within the life of [`hold`] the
+    /// namespace is opened, once, and kept for [`within`] to return to; otherwise it is only
+    /// examined.
     ///
     /// # Errors
     /// [`NetnsError::Open`]; `/proc` must be mounted.
@@ -250,7 +261,7 @@ impl Netns {
     /// Opens the namespace of a process, or of a thread by its thread ID.
     ///
     /// # Errors
-    /// [`NetnsError::Missing`] if there is no such process, otherwise those of [`Netns::open`].
+    /// [`NetnsError::Missing`] if the process does not exist, otherwise those of [`Netns::open`].
     ///
     /// # Privileges
     /// Those of ptrace over the process (`man 2 ptrace`, "access mode checking").
@@ -258,17 +269,18 @@ impl Netns {
         Self::open(Path::new(&format!("/proc/{pid}/ns/net")))
     }
 
-    /// Tells what distinguishes this namespace from every other living one.
+    /// Returns what distinguishes this namespace from every other living one.
     #[must_use]
     pub fn id(&self) -> NetnsId {
         self.id
     }
 
-    /// Returns its cookie, a number that no other namespace of this boot has, has had or will have (`SO_NETNS_COOKIE`, include/uapi/asm-generic/socket.h):
-    /// unlike [`Netns::id`], which another may have once this one is gone.
+    /// Returns its cookie, a number that no other namespace of this boot has, has had or will have
+    /// (`SO_NETNS_COOKIE`, include/uapi/asm-generic/socket.h). [`Netns::id`] may belong to another
+    /// namespace once this one is gone.
     ///
-    /// `None` when it cannot be entered, or when the kernel knows none (before Linux 5.14). It is asked for once: clones share the
-    /// answer.
+    /// `None` when it cannot be entered, or when the kernel has no cookies (before Linux 5.14). It
+    /// is read once: clones share the answer.
     ///
     /// # Privileges
     /// As for [`within`].
@@ -281,19 +293,20 @@ impl Netns {
         })
     }
 
-    /// Returns its cookie if somebody has asked for it, of this value or a clone, and asks nothing of the kernel.
+    /// Returns its cookie if it has been read through this value or a clone, and does not ask the
+    /// kernel.
     #[must_use]
     pub fn cookie_if_asked(&self) -> Option<u64> {
         self.fd.cookie.get().copied().flatten()
     }
 
-    /// The path it was opened by, if it was opened by one.
+    /// The path it was opened by, if it was opened by a path.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// Lends the descriptor.
+    /// Returns the descriptor, borrowed.
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.fd.as_fd()
@@ -337,23 +350,24 @@ impl fmt::Display for NetnsId {
 }
 
 thread_local! {
-    /// What [`hold`] holds.
+    /// The namespace that [`hold`] holds.
     static HELD: RefCell<Option<Netns>> = const { RefCell::new(None) };
-    /// Where the thread is, if that was asked for since [`hold`]; nothing while it is away.
+    /// The thread's namespace, if it was read since [`hold`]; `None` while the thread is away.
     static HOME: Cell<Option<Netns>> = const { Cell::new(None) };
 }
 
-/// While it lives, the thread's [`Netns::open`] of one path gives one namespace; see [`hold`].
+/// While it lives, the thread's [`Netns::open`] of one path returns one namespace; see [`hold`].
 #[derive(Debug)]
 #[must_use]
 pub struct Held {
     outer: bool,
-    /// Of the thread that made it.
+    /// Bound to the thread that made it.
     thread: PhantomData<*const ()>,
 }
 
-/// Has every [`Netns::open`] of this namespace's path on this thread give this namespace until the value is dropped: what is
-/// opened for a call is the same for all that the call consists of, and costs nothing twice.
+/// Makes every [`Netns::open`] of this namespace's path on this thread return this namespace until
+/// the value is dropped. So all parts of a call use the same namespace, and opening it again costs
+/// nothing.
 ///
 /// Within the life of another such value it changes nothing.
 pub fn hold(netns: &Netns) -> Held {
@@ -379,10 +393,11 @@ fn held_at(path: &Path) -> Option<Netns> {
     HELD.with_borrow(|held| held.as_ref().filter(|held| held.path() == Some(path)).cloned())
 }
 
-/// Runs `f` with the calling thread inside `netns`, then brings the thread back.
+/// Runs `f` with the calling thread inside `netns`, then returns the thread to its namespace.
 ///
-/// Only this thread moves. If it cannot be brought back, tried ten times, the process aborts: going on in the wrong
-/// namespace would change the wrong network. A panic of `f` is let through once the thread is back.
+/// Only this thread moves. If it cannot return in ten tries, the process aborts: going on in the
+/// wrong namespace would change the wrong network. A panic of `f` continues once the thread is
+/// back.
 ///
 /// ```no_run
 /// use kernel::netns::{Netns, within};
@@ -419,9 +434,9 @@ pub fn within<T>(netns: &Netns, f: impl FnOnce() -> T) -> Result<T, NetnsError> 
     Ok(value)
 }
 
-/// Moves the calling thread into a namespace of its own, with nothing in it but a loopback link that is down.
+/// Moves the calling thread into a new namespace that contains only a loopback link, which is down.
 ///
-/// There is no way back: meant for a thread or a process that ends there.
+/// The thread cannot return: meant for a thread or a process that ends there.
 ///
 /// # Errors
 /// [`NetnsError::Unshare`].
@@ -430,20 +445,22 @@ pub fn within<T>(netns: &Netns, f: impl FnOnce() -> T) -> Result<T, NetnsError> 
 /// CAP_SYS_ADMIN.
 pub fn unshare_net() -> Result<(), NetnsError> {
     HOME.set(None);
-    // SAFETY: what makes `unshare` unsafe is UnshareFlags::FILES, which unshares the table of descriptors behind the
-    // back of code that owns them (I/O safety). NEWNET changes only which network namespace this thread uses.
+    // SAFETY: what makes `unshare` unsafe is UnshareFlags::FILES, which unshares the table of
+    // descriptors behind the back of code that owns them (I/O safety). NEWNET changes only which
+    // network namespace this thread uses.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }
         .map_err(|errno| NetnsError::Unshare { source: errno.into() })
 }
 
-/// Makes a namespace that lives at `path`, as `ip netns add` does, and opens it.
+/// Creates a namespace that is mounted at `path`, as `ip netns add` does, and opens it.
 ///
-/// The folder is made if it is missing. If it is `ip netns`' own (`/run/netns`), it is made a shared mount as well, so
-/// that the namespace can be removed from every mount namespace; any other folder is left as it is.
+/// The folder is created if it is missing. If it is `ip netns`' own (`/run/netns`), it is made a
+/// shared mount as well, so that the namespace can be removed from every mount namespace; any other
+/// folder is left as it is.
 ///
 /// # Errors
-/// [`NetnsError::Create`] with an `AlreadyExists` source if something is at the path; nothing is left behind
-/// by any failure. [`NetnsError::Unshare`] if the kernel makes no namespace.
+/// [`NetnsError::Create`] with an `AlreadyExists` source if something is at the path; no failure
+/// leaves anything behind. [`NetnsError::Unshare`] if the kernel creates no namespace.
 ///
 /// # Privileges
 /// CAP_SYS_ADMIN.
@@ -468,7 +485,7 @@ pub fn create_at(path: &Path) -> Result<Netns, NetnsError> {
         .map_err(|source| failed("make its file", source))?;
     let made = mount_new_netns(path).and_then(|()| Netns::open(path));
     if made.is_err() {
-        // The first error is the one to tell; what is left is an empty file.
+        // The first error is the one to report; what is left is an empty file.
         let _ = rustix::mount::unmount(path, UnmountFlags::DETACH);
         let _ = fs::remove_file(path);
     }
@@ -477,7 +494,7 @@ pub fn create_at(path: &Path) -> Result<Netns, NetnsError> {
 
 /// Removes what [`create_at`] or `ip netns add` made at `path`; `false` if nothing was there.
 ///
-/// The namespace itself lives on while a process, a socket or a descriptor is in it.
+/// The namespace itself lives on while a process is in it, or a socket or descriptor refers to it.
 ///
 /// # Errors
 /// [`NetnsError::Remove`].
@@ -487,7 +504,7 @@ pub fn create_at(path: &Path) -> Result<Netns, NetnsError> {
 pub fn remove_at(path: &Path) -> Result<bool, NetnsError> {
     let failed = |step, source| NetnsError::Remove { path: path.to_owned(), step, source };
     match rustix::mount::unmount(path, UnmountFlags::DETACH) {
-        // EINVAL: not a mount point (any more); the file may still be there.
+        // EINVAL: not a mount point, or no longer one; the file may still be there.
         Ok(()) | Err(Errno::INVAL) => {}
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(false),
         Err(errno) => return Err(failed("unmount it", errno.into())),
@@ -504,7 +521,7 @@ fn enter(netns: &Netns) -> Result<(), NetnsError> {
         .map_err(|errno| NetnsError::Enter { netns: netns.to_string(), source: errno.into() })
 }
 
-/// Makes a namespace on a thread that ends at once and mounts it on the (existing) file.
+/// Creates a namespace on a thread that ends at once and mounts it on the (existing) file.
 fn mount_new_netns(path: &Path) -> Result<(), NetnsError> {
     let failed = |step, source| NetnsError::Create { path: path.to_owned(), step, source };
     thread::scope(|scope| {
@@ -518,7 +535,8 @@ fn mount_new_netns(path: &Path) -> Result<(), NetnsError> {
     })
 }
 
-/// Makes a folder a shared mount, turning it into a mount first if it is none (iproute2 ip/ipnetns.c, `netns_add`).
+/// Makes a folder a shared mount, turning it into a mount first if it is not one (iproute2
+/// ip/ipnetns.c, `netns_add`).
 fn share_mount(dir: &Path) -> Result<(), Errno> {
     let flags = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
     match rustix::mount::mount_change(dir, flags) {
@@ -545,7 +563,8 @@ fn magic_of_fd(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
 fn cookie_of(socket: BorrowedFd<'_>) -> Option<u64> {
     let mut cookie = 0_u64;
     let mut length = libc::socklen_t::try_from(size_of_val(&cookie)).ok()?;
-    // SAFETY: the kernel writes at most `length` bytes to `cookie`, which has as many, and says how many it wrote.
+    // SAFETY: the kernel writes at most `length` bytes to `cookie`, which has as many, and says how
+    // many it wrote.
     let done = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

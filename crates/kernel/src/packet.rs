@@ -1,7 +1,8 @@
-//! Packet sockets (`man 7 packet`): whole Ethernet frames of one link, chosen by the kernel.
+//! Packet sockets (`man 7 packet`): whole Ethernet frames of one link, filtered by the kernel.
 //!
-//! For protocols that speak before the link has an address (DHCP, ARP probes), or after it is gone. A [`PacketSocket`]
-//! keeps the namespace it was opened in; it is non-blocking, so that one loop can serve many.
+//! For protocols that run before the link has an address (DHCP, ARP probes), or after it is gone. A
+//! [`PacketSocket`] keeps the namespace it was opened in; it is non-blocking, so that one loop can
+//! serve many.
 //!
 //! ```no_run
 //! use kernel::netns::Netns;
@@ -36,9 +37,11 @@ const ETH_P_IPV6: u16 = 0x86dd;
 const PACKET_VNET_HDR: libc::c_int = 15;
 /// Size of `struct virtio_net_hdr`, which PACKET_VNET_HDR puts before each frame, both ways.
 const VNET_HDR: usize = 10;
-/// `linux include/uapi/linux/virtio_net.h` VIRTIO_NET_HDR_F_NEEDS_CSUM: the checksum is only begun.
+/// `linux include/uapi/linux/virtio_net.h` VIRTIO_NET_HDR_F_NEEDS_CSUM: the checksum is only
+/// started.
 const VNET_NEEDS_CSUM: u8 = 1;
-/// The largest frame that is sent or received: an Ethernet link's MTU and header, and a reserve for tags.
+/// The largest frame that is sent or received: an Ethernet link's MTU and header, and room for
+/// tags.
 pub const MAX_FRAME: usize = 2048;
 
 /// A packet socket could not be used.
@@ -48,12 +51,12 @@ pub enum PacketError {
     /// The namespace could not be entered.
     #[error("open a packet socket")]
     Enter(#[source] NetnsError),
-    /// The socket could not be made ready.
+    /// The socket could not be set up.
     #[error("open a packet socket on link {ifindex}: {step}")]
     Open {
         /// The link.
         ifindex: u32,
-        /// What was being done.
+        /// The operation.
         step: &'static str,
         /// Why.
         #[source]
@@ -86,8 +89,8 @@ impl PacketError {
     }
 }
 
-/// Which frames a socket is given: an EtherType, and a program that the kernel runs on each (`man 7 socket`,
-/// SO_ATTACH_FILTER). Frames this host sends itself are not among them.
+/// The frames a socket receives: an EtherType, and a program that the kernel runs on each frame
+/// (`man 7 socket`, SO_ATTACH_FILTER). Frames that this host sends are not among them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
     ethertype: u16,
@@ -122,7 +125,7 @@ mod bpf {
     pub(super) const RETURN: u16 = 0x06;
 }
 
-/// Where things are in a frame, from its first octet.
+/// Offsets into a frame, from its first octet.
 mod offset {
     pub(super) const IP: u32 = 14;
     pub(super) const IP_FRAGMENT: u32 = IP + 6;
@@ -133,7 +136,7 @@ mod offset {
 }
 
 const UDP: u32 = 17;
-/// More fragments, or not the first.
+/// More fragments follow, or this is not the first.
 const IP_IS_FRAGMENT: u32 = 0x3fff;
 
 impl Filter {
@@ -192,32 +195,34 @@ fn jump(code: u16, operand: u32, jump_true: u8, jump_false: u8) -> Instruction {
 /// A frame that was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// Ethernet header and what follows; what was longer than the buffer is cut.
+    /// The Ethernet header and what follows; cut at the size of the buffer.
     pub octets: &'a [u8],
-    /// The sender on this very host left the UDP or TCP checksum to hardware that there is none of (veth): what stands
-    /// there is no checksum and must not be compared.
+    /// Whether the sender on this host left the UDP or TCP checksum to hardware that does not exist
+    /// (veth): then the field does not contain a checksum and must not be compared.
     pub checksum_missing: bool,
 }
 
 /// A non-blocking packet socket of one link.
 ///
 /// # Privileges
-/// CAP_NET_RAW in the user namespace that owns the network namespace; [`open_in`](Self::open_in) also what
-/// [`within`] needs.
+/// CAP_NET_RAW in the user namespace that owns the network namespace; [`open_in`](Self::open_in)
+/// also what [`within`] needs.
 #[derive(Debug)]
 pub struct PacketSocket {
     fd: OwnedFd,
 }
 
 impl PacketSocket {
-    /// Opens a socket on a link of the calling thread's namespace. The link must be there; it may be down.
+    /// Opens a socket on a link of the calling thread's namespace. The link must exist; it may be
+    /// down.
     ///
     /// # Errors
     /// [`PacketError::Open`].
     pub fn open(ifindex: u32, filter: &Filter) -> Result<Self, PacketError> {
         let failed =
             |step| move |errno: Errno| PacketError::Open { ifindex, step, source: errno.into() };
-        // Without a protocol until it is bound: no frame of another link is queued meanwhile.
+        // It has no protocol until it is bound, so that no frame of another link is queued
+        // meanwhile.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
             .map_err(failed("socket"))?;
@@ -243,7 +248,7 @@ impl PacketSocket {
     /// Sends a frame as it is, Ethernet header first.
     ///
     /// # Errors
-    /// [`PacketError::Send`]; a full queue is one too (EAGAIN, ENOBUFS).
+    /// [`PacketError::Send`], also for a full queue (EAGAIN, ENOBUFS).
     pub fn send(&self, frame: &[u8]) -> Result<(), PacketError> {
         let length = frame.len();
         let failed = |source| PacketError::Send { length, source };
@@ -258,7 +263,7 @@ impl PacketSocket {
             .map_err(|errno| failed(errno.into()))
     }
 
-    /// Takes the next frame out of the queue; `None` when there is none now.
+    /// Takes the next frame out of the queue; `None` when the queue is empty.
     ///
     /// The buffer should have [`MAX_FRAME`] octets.
     ///
@@ -286,7 +291,7 @@ impl AsFd for PacketSocket {
     }
 }
 
-/// `struct sockaddr_ll` with what `bind` looks at.
+/// `struct sockaddr_ll` with the fields that `bind` reads.
 struct LinkAddress(libc::sockaddr_ll);
 
 impl LinkAddress {
@@ -303,8 +308,8 @@ impl LinkAddress {
     }
 }
 
-// SAFETY: `with_sockaddr` must hand over a pointer to a socket address and its length, valid during the call: it
-// points at the structure in `self`, whole and initialised, with that structure's size.
+// SAFETY: `with_sockaddr` must pass a pointer to a socket address and its length, valid during the
+// call: it points to the structure in `self`, whole and initialised, with that structure's size.
 unsafe impl SocketAddrArg for LinkAddress {
     unsafe fn with_sockaddr<R>(
         &self,
@@ -323,7 +328,8 @@ fn attach(fd: &OwnedFd, program: &[Instruction]) -> Result<(), Errno> {
     set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
 
-/// Sets a socket option that rustix has no function for. `T` must be the option's own type, in C's layout.
+/// Sets a socket option that rustix has no function for. `T` must be the option's own type, in C's
+/// layout.
 fn set_option<T>(
     fd: &OwnedFd,
     level: libc::c_int,
@@ -331,9 +337,10 @@ fn set_option<T>(
     value: &T,
 ) -> Result<(), Errno> {
     let length = libc::socklen_t::try_from(size_of::<T>()).map_err(|_| Errno::INVAL)?;
-    // SAFETY: the kernel reads `length` bytes at `value`, which is that large and lives until the call returns. Of the
-    // two types this is called with, `c_int` holds no pointer, and `Program`'s points at a slice that its caller
-    // borrows for the call. The descriptor is open, since it is borrowed.
+    // SAFETY: the kernel reads `length` bytes at `value`, which is that large and lives until the
+    // call returns. Of the two types this is called with, `c_int` contains no pointer, and
+    // `Program`'s pointer leads to a slice that its caller borrows for the call. The descriptor is
+    // open, since it is borrowed.
     let done = unsafe {
         libc::setsockopt(fd.as_raw_fd(), level, name, ptr::from_ref(value).cast(), length)
     };

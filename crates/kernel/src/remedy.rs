@@ -1,10 +1,11 @@
-//! What to do about an error that the system answered with.
+//! What an operator can do about an error that the system returned.
 //!
-//! The command line, the plugins and the daemon all ask here, so that each says the same about the same error. A caller adds
-//! only what it alone knows, such as the option that names another folder.
+//! The command line, the plugins and the daemon all use this module, so that each says the same
+//! about the same error. A caller adds only what it alone knows, such as the option that names
+//! another folder.
 
-/// What the system says, in small letters, and what a person does about it. The words are those of musl, glibc, Go and
-/// [`Errno`](crate::Errno).
+/// The system's messages in lower case, and what an operator does about each. The wording is that
+/// of musl, glibc, Go and [`Errno`](crate::Errno).
 const REMEDIES: [(&[&str], &str); 3] = [
     (&["no space left on device (os error"], NO_SPACE),
     (&["quota exceeded"], "the quota is used up: make room on the file system of the named path"),
@@ -13,17 +14,18 @@ const REMEDIES: [(&[&str], &str); 3] = [
 
 const NO_SPACE: &str = "the disk is full: make room on the file system of the named path (`df`, and `df -i` for files)";
 
-/// What the kernel says to somebody who lacks a right.
+/// The kernel's messages to a process that lacks a privilege.
 const REFUSALS: [&str; 2] = ["permission denied", "operation not permitted"];
 
-/// What to do for somebody who is not root.
+/// The remedy for a user who is not root.
 pub const BE_ROOT: &str = "run as root";
 
-/// Root lacks a right only where somebody took it away.
+/// Root lacks a privilege only if it was taken away.
 const NOT_EVEN_ROOT: &str = "root is refused too: a container without the capability (CAP_NET_ADMIN, CAP_SYS_ADMIN), a \
                              security module (SELinux, AppArmor) or the file's mode and attributes can be the reason";
 
-/// Returns what to do about the first error of the system that a text ends or goes on with, if it is one that has a remedy.
+/// Returns the remedy for the first system error that a text ends with or contains, if that error
+/// has one.
 ///
 /// ```
 /// assert_eq!(kernel::remedy::of("cannot list /etc/x: Not a directory (os error 20)"), None);
@@ -33,7 +35,7 @@ pub fn of(text: &str) -> Option<&'static str> {
     remedy(text, is_root())
 }
 
-/// Says whether this process is root's.
+/// Says whether this process runs as root.
 #[must_use]
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
@@ -55,7 +57,7 @@ mod tests {
     use super::*;
     use crate::Errno;
 
-    /// What Rust's library, our netlink and Go make of an error number.
+    /// The texts that Rust's library, our netlink and Go produce for an error number.
     fn texts(number: i32, go: &str) -> [String; 3] {
         let io = io::Error::from_raw_os_error(number);
         [

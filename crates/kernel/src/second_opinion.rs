@@ -1,6 +1,6 @@
-//! Our bytes, read by rust-netlink's codecs (STYLE, section 6, rule 5).
+//! Our bytes, decoded by rust-netlink's codecs (STYLE, section 6, rule 5).
 //!
-//! Every attribute must be one that they know, and what they write from it must be our bytes again.
+//! They must know every attribute, and encoding what they decoded must give our bytes again.
 
 use netlink_packet_core::NetlinkMessage;
 use netlink_packet_netfilter::NetfilterMessage;
@@ -31,7 +31,7 @@ fn messages(change: &Change) -> Vec<Vec<u8>> {
     messages
 }
 
-/// Their text of a change, after their bytes were found to be ours.
+/// Their text of a change, after a check that their bytes are ours.
 #[track_caller]
 fn read(change: &Change) -> String {
     let mut text = String::new();
@@ -124,7 +124,8 @@ fn links() {
         &Change::SetLink { ifindex: 5, set },
         &["HairpinMode(true)", "Isolated(true)", "Controller(7)", "Promisc"],
     );
-    // They would send the alias with a NUL, which then counts as part of it; iproute2 sends it without, and so do we.
+    // They would send the alias with a NUL, which then counts as part of it; iproute2 sends it
+    // without, and so do we.
     let alias = LinkSet { alias: Some("an owner".to_owned()), ..LinkSet::default() };
     let bytes = messages(&Change::SetLink { ifindex: 5, set: alias });
     let decoded = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&bytes[0]).unwrap();

@@ -1,9 +1,10 @@
 //! Standard output as the process was given it.
 //!
-//! A process may be started with standard output closed (`>&-` in a shell). std then opens `/dev/null` in its place before
-//! `main` runs, lest another file get its number (library/std/src/sys/pal/unix/mod.rs, `sanitize_standard_fds`), and whatever is
-//! written seems to have been read. An answer that nobody can have been given must not count as given, so this is looked at
-//! before std does that, and [`Stdout`] says so.
+//! A process may be started with standard output closed (`>&-` in a shell). std then opens
+//! `/dev/null` in its place before `main` runs, so that no other file gets its number
+//! (library/std/src/sys/pal/unix/mod.rs, `sanitize_standard_fds`). Then every write seems to
+//! succeed. An answer that no one can have received must not count as delivered, so this module
+//! checks before std does that, and [`Stdout`] reports it.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,21 +14,22 @@ use rustix::io::Errno;
 /// Whether standard output was closed when the process was started.
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Run by the C library before `main`, as every function in this section is (System V ABI, "Initialization and Termination
-/// Functions").
-// SAFETY: the section holds pointers to functions that need nothing which is set up later; this one makes one system call.
+/// The C library runs it before `main`, like every function in this section (System V ABI,
+/// "Initialization and Termination Functions").
+// SAFETY: the section contains pointers to functions that need nothing that is set up later; this
+// one makes one system call.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOOK: extern "C" fn() = look;
 
 extern "C" fn look() {
-    // SAFETY: the number alone is looked at, by a call that changes nothing (`man 2 fcntl`, F_GETFD).
+    // SAFETY: only the number is examined, by a call that changes nothing (`man 2 fcntl`, F_GETFD).
     let flags = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) };
     CLOSED.store(flags < 0, Ordering::Relaxed);
 }
 
-/// Standard output that takes an answer in one piece, where std's is written to line by line. Writing fails with EBADF where it was
-/// closed when the process was started.
+/// Standard output that writes an answer in one piece, where std's writes line by line. Writing
+/// fails with EBADF if it was closed when the process was started.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Stdout;
 

@@ -1,7 +1,8 @@
 //! Kernel parameters of a network namespace (`/proc/sys`).
 //!
-//! A [`Sysctl`] is a checked path: it cannot leave `/proc/sys`, whatever an annotation or a configuration says. What is
-//! read and written belongs to the calling thread's namespace; use [`within`](crate::netns::within) for another.
+//! A [`Sysctl`] is a checked path: it cannot leave `/proc/sys`, whatever an annotation or a
+//! configuration says. Values are read and written in the calling thread's namespace; use
+//! [`within`](crate::netns::within) for another.
 //!
 //! ```no_run
 //! use kernel::sysctl::Sysctl;
@@ -25,11 +26,11 @@ use thiserror::Error;
 
 use crate::remedy;
 
-/// Where parameters are files.
+/// The folder in which parameters are files.
 const ROOT: &str = "/proc/sys";
 /// More than nearly every value takes, in bytes.
 const ROOM: usize = 512;
-/// Why a parameter of IPv6 may be missing (linux net/ipv6/addrconf.c, `addrconf_notify`).
+/// Why an IPv6 parameter may be missing (linux net/ipv6/addrconf.c, `addrconf_notify`).
 const NO_V6: &str = "there is no IPv6 here: it is switched off on this kernel (ipv6.disable=1), or the interface is gone or its \
                      MTU is below 1280";
 
@@ -39,8 +40,9 @@ pub struct Sysctl {
     path: String,
 }
 
-/// A folder of kernel parameters of one namespace, open: what is in it is found without asking for the folder again, which costs
-/// the more the more namespaces there are, since the kernel compares the names of all of them.
+/// An open folder of kernel parameters of one namespace. Its parameters are opened without looking
+/// the folder up again. That lookup costs more the more namespaces there are, since the kernel
+/// compares the names of all of them.
 ///
 /// ```no_run
 /// use kernel::sysctl::{Folder, Sysctl};
@@ -62,7 +64,7 @@ pub struct Folder {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SysctlError {
-    /// The name has an empty part, or one that leads elsewhere.
+    /// The name has an empty part, or a part that leads elsewhere.
     #[error("sysctl name {name:?} is not the name of a kernel parameter")]
     Name {
         /// The name.
@@ -82,7 +84,7 @@ pub enum SysctlError {
     Write {
         /// Its path below `/proc/sys`.
         name: String,
-        /// What was to be written.
+        /// The value to write.
         value: String,
         /// Why.
         #[source]
@@ -91,7 +93,8 @@ pub enum SysctlError {
 }
 
 impl SysctlError {
-    /// Whether there is no such parameter: no such link, IPv6 turned off, a module that is not loaded.
+    /// Whether the parameter does not exist: the link does not exist, IPv6 is turned off, a module
+    /// is not loaded.
     #[must_use]
     pub fn is_missing(&self) -> bool {
         match self {
@@ -102,7 +105,7 @@ impl SysctlError {
         }
     }
 
-    /// Returns what to do about it, where the system's words alone do not lead there.
+    /// Returns what to do about it, if the system's message alone does not say it.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
@@ -117,8 +120,9 @@ impl SysctlError {
 }
 
 impl Sysctl {
-    /// Names a parameter as `sysctl` does: with dots or slashes. The first separator decides; if it is a dot, a slash
-    /// stands for a dot inside a part (`net.ipv4.conf.eth0/10.forwarding`).
+    /// Takes a parameter's name as `sysctl` does: with dots or slashes. The first separator
+    /// decides; if it is a dot, a slash stands for a dot inside a part
+    /// (`net.ipv4.conf.eth0/10.forwarding`).
     ///
     /// # Errors
     /// [`SysctlError::Name`].
@@ -137,7 +141,8 @@ impl Sysctl {
         Self::checked(path, name)
     }
 
-    /// Names a parameter of a link: `folder` is such as `net/ipv4/conf`, with slashes; dots in the link's name are kept.
+    /// Builds the name of a link's parameter: `folder` is, for example, `net/ipv4/conf`, with
+    /// slashes; dots in the link's name are kept.
     ///
     /// # Errors
     /// [`SysctlError::Name`].
@@ -183,9 +188,9 @@ impl Sysctl {
         self.write_in(None, value)
     }
 
-    /// Writes the value unless it is there already; tells what it was if it was another.
+    /// Writes the value unless it is already set; returns the old value if that was different.
     ///
-    /// Works where `/proc/sys` is read-only and the value already right.
+    /// Works where `/proc/sys` is read-only and the value is already right.
     ///
     /// # Errors
     /// [`SysctlError::Read`] and [`SysctlError::Write`].
@@ -200,7 +205,7 @@ impl Sysctl {
         let failed =
             |errno: Errno| SysctlError::Read { name: self.path.clone(), source: errno.into() };
         let file = self.open(folder, OFlags::RDONLY).map_err(failed)?;
-        // A value comes whole with the first read, if there is room for it.
+        // The first read returns the whole value, if there is room for it.
         let mut value = Vec::with_capacity(ROOM);
         while {
             let free = value.capacity() - value.len();
@@ -215,7 +220,8 @@ impl Sysctl {
 
     fn write_in(&self, folder: Option<&Folder>, value: &str) -> Result<(), SysctlError> {
         tracing::debug!(key = self.path, value, "sysctl");
-        // One write: the kernel takes each for a whole value. Not created: procfs would refuse in other words.
+        // One write: the kernel takes each for a whole value. Not created: procfs would refuse with
+        // another error.
         self.open(folder, OFlags::WRONLY)
             .and_then(|file| {
                 rustix::io::retry_on_intr(|| rustix::io::write(&file, value.as_bytes()))
@@ -234,7 +240,7 @@ impl Sysctl {
         value: &str,
     ) -> Result<Option<String>, SysctlError> {
         let before = self.read_in(folder)?;
-        // The kernel separates numbers with tabs, people with blanks.
+        // The kernel separates numbers with tabs, people with spaces.
         if before.split_whitespace().eq(value.split_whitespace()) {
             return Ok(None);
         }
@@ -265,10 +271,11 @@ impl Folder {
     /// Opens a folder below `/proc/sys`, such as `net/ipv6/conf`.
     ///
     /// # Errors
-    /// [`SysctlError::Name`]; [`SysctlError::Read`] where there is none, for instance without IPv6.
+    /// [`SysctlError::Name`]; [`SysctlError::Read`] if the folder does not exist, for instance
+    /// without IPv6.
     ///
     /// # Namespace
-    /// That of the calling thread, and the folder's from then on.
+    /// The calling thread's, and from then on the folder's own.
     pub fn open(path: &str) -> Result<Self, SysctlError> {
         let folder = Sysctl::checked(path.to_owned(), path)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -277,7 +284,7 @@ impl Folder {
         Ok(Self { path: path.to_owned(), fd })
     }
 
-    /// [`Sysctl::write`]; a parameter that is elsewhere is written there.
+    /// [`Sysctl::write`]; a parameter outside the folder is written by its full path.
     ///
     /// # Errors
     /// Those of [`Sysctl::write`].
@@ -285,7 +292,7 @@ impl Folder {
         sysctl.write_in(Some(self), value)
     }
 
-    /// [`Sysctl::write_if_different`]; a parameter that is elsewhere is written there.
+    /// [`Sysctl::write_if_different`]; a parameter outside the folder is written by its full path.
     ///
     /// # Errors
     /// Those of [`Sysctl::write_if_different`].
@@ -297,7 +304,7 @@ impl Folder {
         sysctl.write_if_different_in(Some(self), value)
     }
 
-    /// What of a parameter's path is behind the folder's.
+    /// Returns the part of a parameter's path after the folder's.
     fn rest<'s>(&self, sysctl: &'s Sysctl) -> Option<&'s str> {
         sysctl.path.strip_prefix(&self.path)?.strip_prefix('/')
     }

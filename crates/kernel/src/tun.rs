@@ -1,7 +1,9 @@
-//! Tap devices: Ethernet links whose other end is a program (`linux Documentation/networking/tuntap.rst`).
+//! Tap devices: Ethernet links whose other end is a program (`linux
+//! Documentation/networking/tuntap.rst`).
 //!
-//! Netlink knows these links but does not make them: a descriptor of `/dev/net/tun` does, in the namespace it was
-//! opened in. What is made here is persistent; it stays when the descriptor is closed, for a program to come.
+//! Netlink lists these links but does not create them: a descriptor of `/dev/net/tun` does, in the
+//! namespace it was opened in. The links created here are persistent; they stay when the descriptor
+//! is closed, until a program opens them.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,7 +17,7 @@ use thiserror::Error;
 
 use crate::netns::{Netns, NetnsError, within};
 
-/// The device that makes taps (`linux Documentation/networking/tuntap.rst`).
+/// The device that creates taps (`linux Documentation/networking/tuntap.rst`).
 pub const DEVICE: &str = "/dev/net/tun";
 
 /// `linux include/uapi/linux/if_tun.h`.
@@ -36,17 +38,18 @@ const IFNAMSIZ: usize = 16;
 pub struct NewTap {
     /// Its name.
     pub name: String,
-    /// Several programs, or threads, may each open a queue of it. It must be opened so, too.
+    /// Whether several programs, or threads, may each open a queue of it. They must also open it
+    /// with this flag.
     pub multi_queue: bool,
-    /// Frames carry a header with offloading hints. Whoever opens it decides anew.
+    /// Whether frames carry a header with offloading hints. The program that opens it decides anew.
     pub vnet_hdr: bool,
-    /// The user who may open it; `None`: whoever has CAP_NET_ADMIN.
+    /// The user who may open it; `None`: any process with CAP_NET_ADMIN.
     pub owner: Option<u32>,
     /// The group that may open it.
     pub group: Option<u32>,
 }
 
-/// A tap could not be made.
+/// A tap could not be created.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TunError {
@@ -64,7 +67,7 @@ pub enum TunError {
     Create {
         /// The tap.
         name: String,
-        /// What was being done.
+        /// The operation.
         step: &'static str,
         /// Why.
         #[source]
@@ -73,7 +76,7 @@ pub enum TunError {
 }
 
 impl TunError {
-    /// Whether a link of that name is there already.
+    /// Whether a link of that name exists already.
     #[must_use]
     pub fn is_exists(&self) -> bool {
         let Self::Create { source, .. } = self else { return false };
@@ -86,10 +89,10 @@ impl TunError {
 
 const MAKE: &str = "make the link";
 
-/// Says whether taps can be made: the device is there and this kernel has its driver.
+/// Checks that taps can be created: the device exists and this kernel has its driver.
 ///
 /// # Errors
-/// [`io::Error`] with what opening [`DEVICE`] gave.
+/// [`io::Error`] from opening [`DEVICE`].
 ///
 /// # Privileges
 /// Permission to open [`DEVICE`].
@@ -99,16 +102,17 @@ pub fn available() -> io::Result<()> {
         .map_err(io::Error::from)
 }
 
-/// Makes a tap in a namespace; it is down, and stays until it is deleted.
+/// Creates a tap in a namespace; it is down, and stays until it is deleted.
 ///
 /// # Errors
-/// [`TunError`]; with a name that a link has already [`TunError::is_exists`].
+/// [`TunError`]; [`TunError::is_exists`] if a link already has the name.
 ///
 /// # Privileges
-/// CAP_NET_ADMIN in the user namespace that owns the network namespace, and permission to open [`DEVICE`].
+/// CAP_NET_ADMIN in the user namespace that owns the network namespace, and permission to open
+/// [`DEVICE`].
 pub fn create_tap(netns: &Netns, tap: &NewTap) -> Result<(), TunError> {
     let failed = |step| failure(&tap.name, step);
-    // Until it is persistent the link goes with the descriptor.
+    // Until the link is persistent it is deleted with the descriptor.
     let fd = open_device(netns, &tap.name)?;
     attach(&fd, tap, IFF_TUN_EXCL).map_err(failed(MAKE))?;
     if let Some(owner) = tap.owner {
@@ -120,8 +124,8 @@ pub fn create_tap(netns: &Netns, tap: &NewTap) -> Result<(), TunError> {
     set_number::<TUNSETPERSIST>(&fd, 1).map_err(failed("make it persistent"))
 }
 
-/// Opens a queue of a tap that is there: the program's end of the link. Each read and each write is one frame, without
-/// any header.
+/// Opens a queue of an existing tap: the program's end of the link. Each read and each write is one
+/// frame, without any header.
 ///
 /// # Errors
 /// [`TunError`].
@@ -156,7 +160,7 @@ struct InterfaceRequest {
 }
 
 fn attach(fd: &OwnedFd, tap: &NewTap, more: u16) -> Result<(), Errno> {
-    // The kernel would put a number in place of %d, and make up a name for an empty one.
+    // The kernel would replace %d with a number, and make up a name for an empty one.
     let name = tap.name.as_bytes();
     if name.is_empty() || IFNAMSIZ <= name.len() || name.contains(&b'%') || name.contains(&0) {
         return Err(Errno::NAMETOOLONG);
@@ -171,14 +175,15 @@ fn attach(fd: &OwnedFd, tap: &NewTap, more: u16) -> Result<(), Errno> {
     let flags = c_short::from_ne_bytes(flags.to_ne_bytes());
     let mut request = InterfaceRequest { name: [0; IFNAMSIZ], flags, rest: [0; 22] };
     request.name[..name.len()].copy_from_slice(name);
-    // SAFETY: TUNSETIFF reads and writes a `struct ifreq`, which is not larger than `InterfaceRequest` on any
-    // architecture and consists of bytes that may have any value.
+    // SAFETY: TUNSETIFF reads and writes a `struct ifreq`, which is not larger than
+    // `InterfaceRequest` on any architecture and consists of bytes that may have any value.
     let update = unsafe { Updater::<TUNSETIFF, InterfaceRequest>::new(&mut request) };
-    // SAFETY: the descriptor is one of /dev/net/tun, and the operation touches nothing but the request.
+    // SAFETY: the descriptor is one of /dev/net/tun, and the operation touches nothing but the
+    // request.
     unsafe { rustix::ioctl::ioctl(fd, update) }
 }
 
-/// The operations of `/dev/net/tun` that take a number in place of a pointer.
+/// The operations of `/dev/net/tun` that take a number instead of a pointer.
 fn set_number<const OPCODE: Opcode>(fd: &OwnedFd, value: u32) -> Result<(), Errno> {
     let value = usize::try_from(value).map_err(|_| Errno::RANGE)?;
     // SAFETY: the opcodes given here take an integer, not a pointer.

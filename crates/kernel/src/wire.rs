@@ -1,7 +1,8 @@
-//! Netlink bytes: messages and attributes, written and read.
+//! Encodes and decodes netlink messages and attributes.
 //!
-//! Reading never fails and never panics: what does not fit its declared length ends the iteration, what is too short
-//! for a number is no number. Kernels newer than this code may say more than it knows.
+//! Reading never fails and never panics: bytes that do not fit their declared length end the
+//! iteration, and a value too short for a number is ignored. Kernels newer than this code may send
+//! more than it knows.
 
 use std::iter;
 
@@ -14,12 +15,14 @@ const ATTRIBUTE_HEADER: usize = 4;
 /// Size of `struct nlmsghdr`.
 pub(crate) const MESSAGE_HEADER: usize = 16;
 
-/// Takes one message: its type, its flags beside NLM_F_REQUEST and NLM_F_ACK, and what writes its body.
+/// Takes one message: its type, its flags beside NLM_F_REQUEST and NLM_F_ACK, and a function that
+/// writes its body.
 pub(crate) type Emit<'a> = &'a mut dyn FnMut(u16, u16, &dyn Fn(&mut Writer));
 
-/// Writes messages one behind the other.
+/// Writes messages one after another.
 ///
-/// What cannot be said in netlink is remembered ([`Writer::problem`]) instead of being cut silently.
+/// A value that netlink cannot express is remembered ([`Writer::problem`]) instead of being cut
+/// silently.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
     bytes: Vec<u8>,
@@ -35,17 +38,18 @@ impl Writer {
         &self.bytes
     }
 
-    /// Why what was written must not be sent.
+    /// Returns why the written bytes must not be sent.
     pub(crate) fn problem(&self) -> Option<&'static str> {
         self.problem
     }
 
-    /// Notes that what was written must not be sent.
+    /// Records that the written bytes must not be sent.
     pub(crate) fn set_problem(&mut self, problem: &'static str) {
         self.problem = self.problem.or(Some(problem));
     }
 
-    /// Writes one message: header, then what `body` writes, then the length into the header.
+    /// Writes one message: the header, then the body by calling `body`, then the length into the
+    /// header.
     pub(crate) fn message(
         &mut self,
         kind: u16,
@@ -68,7 +72,7 @@ impl Writer {
         self.pad();
     }
 
-    /// Writes bytes as they are: a fixed header.
+    /// Writes bytes unchanged: a fixed header.
     pub(crate) fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         self.pad();
@@ -115,7 +119,8 @@ impl Writer {
         self.attribute(kind | NLA_F_NESTED, body);
     }
 
-    /// Writes attributes inside an attribute without marking it (rtnetlink; some of its readers compare the bare type).
+    /// Writes attributes inside an attribute without marking it (rtnetlink; some of its readers
+    /// compare the bare type).
     pub(crate) fn nest_plain(&mut self, kind: u16, body: impl FnOnce(&mut Self)) {
         self.attribute(kind, body);
     }
@@ -147,7 +152,7 @@ pub(crate) struct Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// The attributes behind a fixed header of `header` bytes.
+    /// The attributes after a fixed header of `header` bytes.
     pub(crate) fn attributes(
         &self,
         header: usize,
@@ -180,7 +185,7 @@ pub(crate) struct Attribute<'a> {
     pub(crate) value: &'a [u8],
 }
 
-/// Reads attributes that stand one behind the other.
+/// Reads consecutive attributes.
 pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = Attribute<'_>> {
     iter::from_fn(move || {
         let length = usize::from(u16_at(bytes, 0)?);

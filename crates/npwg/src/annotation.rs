@@ -1,10 +1,11 @@
-//! The annotations of a pod: which networks it is to have beside the cluster's, and which in its place.
+//! The annotations of a pod: which networks it gets beside the cluster's, and which instead of it.
 //!
-//! An annotation names networks in one of two forms (NPWG standard v1.3 §4.1): a list of names, `net-a,other/net-b@data0`, or a JSON list
-//! of [`Selection`]s, for pods that ask for more than a network. It is one or the other by what is in it: JSON holds one of `[`, `{`, `"`.
+//! An annotation names networks in one of two forms (NPWG standard v1.3 §4.1): a list of names,
+//! `net-a,other/net-b@data0`, or a JSON list of [`Selection`]s, for pods that request more than a
+//! network. Its content decides which form it is: JSON contains one of `[`, `{`, `"`.
 //!
-//! Everything is refused that could leave a pod without an interface it was to have; a refusal names the element and says what to
-//! write instead.
+//! Anything that could leave a pod without a requested interface is refused. The refusal names the
+//! element and says what to write instead.
 //!
 //! ```
 //! use netwright_npwg::annotation;
@@ -26,98 +27,101 @@ use serde_json::value::RawValue;
 use crate::selection::{ElementError, Selection};
 use crate::words;
 
-/// The networks a pod is to have beside the cluster's.
+/// The networks a pod gets beside the cluster's.
 pub const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
 
-/// The same in what came before the standard, newest first: while it was made, and in the proposal of 2017.
+/// The same in what preceded the standard, newest first: from the time of its drafts, and from the
+/// proposal of 2017.
 pub const LEGACY_NETWORKS: [&str; 2] = ["kubernetes.v1.cni.cncf.io/networks", PROPOSAL];
 
-/// The key of the proposal of 2017. Anybody may use a key of that name for anything: only a JSON list of objects with names is meant for us.
+/// The key of the proposal of 2017. Other programs may use a key of that name for anything: only a
+/// JSON list of objects with names is taken as ours.
 const PROPOSAL: &str = "networks";
 
-/// The one network a pod is to have in place of the cluster's (Multus).
+/// The one network a pod gets instead of the cluster's (Multus).
 pub const DEFAULT_NETWORK: &str = "v1.multus-cni.io/default-network";
 
-/// What a definition has if its attachments need a device of a resource.
+/// The annotation of a definition whose attachments need a device of a resource.
 pub const RESOURCE_NAME: &str = "k8s.v1.cni.cncf.io/resourceName";
 
-/// What became of it: [`crate::status`].
+/// The annotation with the result: [`crate::status`].
 pub const STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 
 /// The same under the name that older readers look for.
 pub const LEGACY_STATUS: &str = "k8s.v1.cni.cncf.io/networks-status";
 
-/// The most networks of a pod. More than anybody attaches; few enough that a plan fits into a message.
+/// The most networks of a pod: more than anyone attaches, and few enough that a plan fits into a
+/// message.
 pub const MAX_NETWORKS: usize = 256;
 
-/// How the interfaces are called that nobody named: this and the network's place (NPWG, Multus).
+/// The prefix of the names of unnamed interfaces; the network's position follows (NPWG, Multus).
 const UNNAMED_IFNAME: &str = "net";
 
-/// Says why an annotation cannot be followed.
+/// Why an annotation cannot be followed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AnnotationError {
-    /// It looks like JSON and is none.
+    /// It looks like JSON and is not valid JSON.
     #[error("neither a list of names nor JSON: {}", words::json(.0))]
     Json(#[source] JsonError),
-    /// It is JSON and no list.
+    /// It is JSON and not a list.
     #[error("JSON, but not a list: write [ and ] around it")]
     NotAList,
-    /// An element of the list is no object.
+    /// An element of the list is not an object.
     #[error("network {place} is not an object: write {{\"name\": …}}")]
     NotAnObject {
-        /// Which, counted from 1.
+        /// The element, counted from 1.
         place: usize,
     },
-    /// There is nothing between two commas, or before or behind one.
+    /// There is nothing between two commas, or before or after one.
     #[error("network {place} has no name: there is a comma too many")]
     NoName {
-        /// Which, counted from 1.
+        /// The element, counted from 1.
         place: usize,
     },
     /// An element of the short form has a slash or an `@` too many.
     #[error("network {place}, {text:?}, is not [namespace/]name[@interface]")]
     NotAName {
-        /// Which, counted from 1.
+        /// The element, counted from 1.
         place: usize,
-        /// What is written.
+        /// Its text.
         text: String,
     },
-    /// There is something wrong with one element.
+    /// One element is invalid.
     #[error("network {place}{}: {problem}", called(.name))]
     Element {
-        /// Which, counted from 1.
+        /// The element, counted from 1.
         place: usize,
-        /// What it is called.
+        /// Its name.
         name: String,
-        /// What is wrong.
+        /// The error.
         #[source]
         problem: Box<ElementError>,
     },
-    /// Two ask for one interface.
+    /// Two request the same interface.
     #[error("networks {first} and {second} both ask for interface {ifname}")]
     SameInterface {
-        /// One, counted from 1.
+        /// The first, counted from 1.
         first: usize,
         /// The other.
         second: usize,
         /// The interface.
         ifname: IfName,
     },
-    /// One asks for the interface of the default network.
+    /// One requests the interface of the default network.
     #[error("network {place} asks for interface {ifname}, which is the default network's")]
     DefaultInterface {
-        /// Which, counted from 1.
+        /// The element, counted from 1.
         place: usize,
         /// The interface.
         ifname: IfName,
     },
-    /// Two are to have the default route (NPWG v1.3 "default-route").
+    /// Two request the default route (NPWG v1.3 "default-route").
     #[error(
         "networks {first} and {second} both ask for the default route: it can be on one network only"
     )]
     TwoDefaultRoutes {
-        /// One, counted from 1.
+        /// The first, counted from 1.
         first: usize,
         /// The other.
         second: usize,
@@ -145,21 +149,22 @@ pub struct PodError {
     pub error: AnnotationError,
 }
 
-/// What a pod's annotations ask for.
+/// What a pod's annotations request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// In place of the cluster's network.
+    /// Instead of the cluster's network.
     pub default: Option<Selection>,
     /// Beside it, in their order.
     pub networks: Vec<Selection>,
 }
 
 impl Asked {
-    /// Reads the annotations of a pod of this namespace. Names without a namespace are of the pod's, but that of [`DEFAULT_NETWORK`] is
-    /// of `default_namespace`. `default_ifname` is the default network's interface.
+    /// Reads the annotations of a pod in this namespace. A name without a namespace is in the pod's
+    /// namespace, except that [`DEFAULT_NETWORK`] is in `default_namespace`. `default_ifname` is
+    /// the default network's interface.
     ///
     /// # Errors
-    /// [`PodError`]; then the pod is to have no network at all.
+    /// [`PodError`]; then the pod must not get any network.
     pub fn read(
         annotations: &BTreeMap<String, String>,
         namespace: &str,
@@ -192,7 +197,7 @@ impl Asked {
     }
 }
 
-/// Returns the annotation that names a pod's networks, and what it is called.
+/// Returns the annotation that names a pod's networks, and its key.
 #[must_use]
 pub fn networks(annotations: &BTreeMap<String, String>) -> Option<(&'static str, &str)> {
     let keys = [NETWORKS].into_iter().chain(LEGACY_NETWORKS);
@@ -205,7 +210,7 @@ fn is_list_of_objects(text: &str) -> bool {
         .is_ok_and(|list| list.iter().all(|object| object.get_ignore_case("name").is_some()))
 }
 
-/// Reads an annotation of networks, [`NETWORKS`] or an older one. Blank is none.
+/// Reads an annotation of networks, [`NETWORKS`] or an older one. A blank one counts as none.
 ///
 /// # Errors
 /// [`AnnotationError`].
@@ -248,7 +253,7 @@ pub fn parse_default(text: &str, namespace: &str) -> Result<Selection, Annotatio
     }
 }
 
-/// Refuses networks that ask for an interface another one has.
+/// Refuses networks that request an interface another one has.
 ///
 /// # Errors
 /// [`AnnotationError::SameInterface`], [`AnnotationError::DefaultInterface`].
@@ -270,12 +275,14 @@ pub fn refuse_conflicts(
     Ok(())
 }
 
-/// Names every interface: as asked for, else `net` and the place of its network, counted from 1, or the next number that is free.
+/// Names every interface: as requested, else `net` and the position of its network, counted from 1,
+/// or the next free number.
 ///
-/// `asked` are the networks beside the default one, in their order; `is_taken` says which names are not to be given.
+/// `asked` are the networks beside the default one, in their order; `is_taken` says which names
+/// must not be used.
 ///
 /// # Panics
-/// When there is no end to what is taken.
+/// When `is_taken` rejects every name.
 #[must_use]
 pub fn interface_names(asked: &[Option<IfName>], is_taken: impl Fn(&str) -> bool) -> Vec<IfName> {
     let mut given: BTreeSet<IfName> = asked.iter().flatten().cloned().collect();

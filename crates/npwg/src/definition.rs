@@ -1,4 +1,5 @@
-//! What a NetworkAttachmentDefinition says: the network's configuration, or that the node has it.
+//! The contents of a NetworkAttachmentDefinition: the network's configuration, or the statement
+//! that the node has it.
 
 use cni::NetworkList;
 use cni::json::{JsonError, Object};
@@ -15,49 +16,50 @@ pub const VERSION: &str = "v1";
 /// The kind of definitions.
 pub const KIND: &str = "NetworkAttachmentDefinition";
 
-/// Definitions, in a path of the API.
+/// The plural of definitions in an API path.
 pub const PLURAL: &str = "network-attachment-definitions";
 
-/// Plugins that attach several networks themselves: a definition that names one would never come to an end.
+/// Plugins that attach several networks themselves: a definition that names one would never end.
 const OURSELVES: [&str; 3] = ["netwright-multi", "multus", "multus-shim"];
 
-/// What a definition comes to.
+/// The content of a definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Definition {
     /// A network list, with a name.
     Here(Object),
-    /// The network of this name in the node's folder of configurations.
+    /// The network with this name in the node's folder of configurations.
     OnNode(String),
 }
 
-/// Says why a definition cannot be used.
+/// Why a definition cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DefinitionError {
-    /// The object's own name cannot be one.
+    /// The object's own name is invalid.
     #[error(transparent)]
     Name(ElementError),
-    /// `spec.config` is not JSON, or no object.
+    /// `spec.config` is not JSON, or not an object.
     #[error("spec.config is not a JSON object: {}", words::json(.0))]
     Json(#[source] JsonError),
     /// It is neither a plugin nor a list of plugins.
     #[error("spec.config names no plugin: it needs \"type\", or \"plugins\" with several")]
     NoPlugin,
-    /// It says twice what is to be called.
+    /// It says twice which plugins to call.
     #[error(
         "spec.config has both \"type\" and \"plugins\": put the one into the list of the other"
     )]
     Both,
-    /// It makes no sense as a configuration of CNI.
+    /// It is not a valid CNI configuration.
     #[error("spec.config: {}", config(.0))]
     Config(#[source] cni::Error),
-    /// A plugin of it is one that attaches several networks.
+    /// One of its plugins attaches several networks.
     #[error("spec.config calls {0:?}, which would attach the pod's networks again")]
     Ourselves(String),
 }
 
 impl Definition {
-    /// Reads the definition of this name by its `spec.config` (NPWG v1.3 §3.4). A configuration without a name gets the definition's.
+    /// Reads the definition of this name from its `spec.config` (NPWG v1.3 §3.4). A configuration
+    /// without a name gets the definition's.
     ///
     /// # Errors
     /// [`DefinitionError`].
@@ -70,7 +72,8 @@ impl Definition {
     }
 }
 
-/// Reads a configuration, of one plugin or a list of them, and returns it as a list. It gets this name if it has none.
+/// Reads a configuration of one plugin or a list of plugins, and returns it as a list. It gets this
+/// name if it has none.
 ///
 /// # Errors
 /// [`DefinitionError`].
@@ -100,12 +103,12 @@ pub fn list(name: &str, config: &str) -> Result<Object, DefinitionError> {
     Ok(source)
 }
 
-/// Says whether a key is absent, or says nothing.
+/// Says whether a key is absent or empty.
 fn is_absent(object: &Object, key: &str) -> bool {
     object.get_ignore_case(key).is_none_or(|raw| matches!(raw.get(), "null" | "\"\""))
 }
 
-/// Says what is wrong without the library's words that its reader cannot know.
+/// Describes what is wrong without the library's words that the reader cannot know.
 fn config(error: &cni::Error) -> String {
     let mut text = error.msg.replace("error parsing configuration list: ", "");
     text = text.replace("error parsing configuration: ", "");
@@ -114,7 +117,7 @@ fn config(error: &cni::Error) -> String {
     {
         text = format!("plugins[{place}]: {rest}");
     }
-    // Those that begin with a key say what the message says in the words of a Go program.
+    // Details that begin with a key repeat the message in the words of a Go program.
     if error.details.starts_with('"') {
         text.clone_from(&error.details);
     } else if !error.details.is_empty() {

@@ -1,29 +1,30 @@
 //! Device information files (NPWG "Device Information Specification" 1.1.0).
 //!
-//! A device plugin leaves a file that says what it allocated ([`plugin_file`]); a CNI plugin may say more in one of its own, whose path it
-//! is given ([`cni_file`]). What is in there becomes `device-info` of the status.
+//! A device plugin leaves a file that describes what it allocated ([`plugin_file`]). A CNI plugin
+//! may add details in a file of its own, whose path it is given ([`cni_file`]). The contents become
+//! `device-info` of the status.
 
 use cni::json::{JsonError, Object};
 use serde::{Deserialize, Serialize};
 
 use crate::words;
 
-/// Where the files are.
+/// The folder of the files.
 pub const FOLDER: &str = "/var/run/k8s.cni.cncf.io/devinfo";
 
-/// The folder of what device plugins leave, in [`FOLDER`].
+/// The folder of device plugins' files, in [`FOLDER`].
 pub const PLUGINS: &str = "dp";
 
-/// The folder of what CNI plugins leave, in [`FOLDER`].
+/// The folder of CNI plugins' files, in [`FOLDER`].
 pub const CNI: &str = "cni";
 
-/// The capability by which a CNI plugin is given the path of its file.
+/// The capability by which a CNI plugin gets the path of its file.
 pub const CAPABILITY: &str = "CNIDeviceInfoFile";
 
 /// The version written here.
 pub const VERSION: &str = "1.1.0";
 
-/// The longest file that is read: some hundred bytes make sense.
+/// The largest file that is read: a valid one has some hundred bytes.
 pub const MAX_FILE: usize = 64 << 10;
 
 /// What is known of a device.
@@ -62,7 +63,7 @@ macro_rules! section {
 section! {
     /// A PCI device.
     Pci {
-        /// Where it is.
+        /// Its PCI address.
         pci_address,
         /// Its vhost-net device.
         vhost_net,
@@ -70,7 +71,7 @@ section! {
         rdma_device,
         /// Where its physical function is.
         pf_pci_address,
-        /// The link that stands for it.
+        /// The link that represents it.
         representor_device,
     }
 }
@@ -87,7 +88,7 @@ section! {
         pci_address,
         /// Where its physical function is.
         pf_pci_address,
-        /// The link that stands for it.
+        /// The link that represents it.
         representor_device,
     }
 }
@@ -112,7 +113,7 @@ section! {
     }
 }
 
-/// Says why a file is no device information.
+/// Why a file is not valid device information.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
@@ -122,18 +123,19 @@ pub enum DeviceError {
     /// It is not JSON of that shape.
     #[error("not device information: {}", words::json(.0))]
     Json(#[source] JsonError),
-    /// It does not say what the device is.
+    /// It does not contain the device's type.
     #[error("device information without \"type\"")]
     NoType,
-    /// It does not say which version it is.
+    /// It does not contain its version.
     #[error("device information without \"version\"")]
     NoVersion,
-    /// What belongs to the type is absent.
+    /// The section of its type is absent.
     #[error("device information of type {0:?} without {0:?}")]
     NoSection(String),
 }
 
-/// Checks the content of a file and returns it as it is, with keys that are not known. Types that are not known pass.
+/// Checks the content of a file and returns it unchanged, including unknown keys. Unknown types are
+/// accepted.
 ///
 /// # Errors
 /// [`DeviceError`].

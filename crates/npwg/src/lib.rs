@@ -13,5 +13,5 @@ mod words;
 
 pub use selection::Selection;
 
-/// Where networks of the node are unless somebody says otherwise: where runtimes look, and where Multus does.
+/// Where networks of the node are by default: where runtimes look, and where Multus does.
 pub const CONF_DIRS: [&str; 2] = ["/etc/cni/net.d", "/etc/cni/multus/net.d"];

@@ -1,8 +1,9 @@
-//! Who may use which definition, and what pods may ask for on it.
+//! Which pods may use which definition, and what they may request on it.
 //!
-//! Without rules a pod may ask for everything that its network's plugins can serve, as with Multus, but for a device that was not
-//! allocated to it. Once there is a rule, whatever a selection asks for needs a rule that grants it. [`Policy::allow`] takes a
-//! [`Selection`] apart field by field, so that a new field cannot be forgotten here.
+//! Without rules a pod may request everything that its network's plugins can serve, as with Multus,
+//! except a device that was not allocated to it. Once there is a rule, every request of a selection
+//! needs a rule that grants it. [`Policy::allow`] takes a [`Selection`] apart field by field, so
+//! that a new field cannot be forgotten here.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,53 +15,58 @@ use serde_json::value::RawValue;
 
 use crate::selection::{self, PortMapping, Selection};
 
-/// The namespace whose definitions everybody may use (Multus).
+/// The namespace whose definitions every pod may use (Multus).
 const DEFAULT_NAMESPACE: &str = "default";
 
 /// Stands for every namespace, every network, or every hardware address, GUID or device.
 const ANY: &str = "*";
 
-/// What pods may select and ask for.
+/// What pods may select and request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Policy {
-    /// Whether pods may use only definitions of their own namespace and of [`Policy::global_namespaces`].
+    /// Whether pods may use only definitions of their own namespace and of
+    /// [`Policy::global_namespaces`].
     pub namespace_isolation: bool,
-    /// The namespaces whose definitions everybody may use, `default` beside them.
+    /// The namespaces whose definitions every pod may use, in addition to `default`.
     pub global_namespaces: Vec<String>,
-    /// The only namespaces whose definitions pods may use, where this is not empty: tenants write no definitions there.
+    /// If not empty, the only namespaces whose definitions pods may use: tenants write no
+    /// definitions there.
     pub definition_namespaces: Vec<String>,
-    /// Who may ask for what.
+    /// Who may request what.
     pub rules: Vec<Rule>,
 }
 
-/// Grants what a pod asks for. Every key but the first two grants something; what is absent is not granted.
+/// Grants what a pod requests. Every key but the first two grants something; an absent key grants
+/// nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rule {
     /// To pods of these namespaces; `*` for all.
     pub namespaces: Vec<String>,
-    /// On these networks, `<namespace>/<name>`; `*` for all, which `<namespace>/*` is for those of one namespace.
+    /// On these networks, `<namespace>/<name>`; `*` for all, `<namespace>/*` for all of one
+    /// namespace.
     pub networks: Vec<String>,
-    /// To have the network in place of the cluster's ([`crate::annotation::DEFAULT_NETWORK`]).
+    /// To have the network instead of the cluster's ([`crate::annotation::DEFAULT_NETWORK`]).
     pub default_network: bool,
     /// Addresses of these ranges.
     pub addresses: Vec<IpNet>,
     /// With prefix lengths that reach no farther than one of these or of [`Rule::addresses`].
     pub subnets: Vec<IpNet>,
-    /// Hardware addresses that begin like one of these, such as `02:00:5e`.
+    /// Hardware addresses with one of these prefixes, such as `02:00:5e`.
     pub macs: Vec<String>,
-    /// InfiniBand GUIDs that begin like one of these.
+    /// InfiniBand GUIDs with one of these prefixes.
     pub guids: Vec<String>,
     /// Ports of the host, on all of its addresses.
     pub host_ports: Vec<PortRange>,
-    /// Limits of the pod's own choice, which replace the network's.
+    /// Limits that the pod chooses, which replace the network's.
     pub bandwidth: bool,
-    /// A default route through gateways of these ranges, or none by this network.
+    /// A default route through gateways of these ranges, or no default route by this network.
     pub gateways: Vec<IpNet>,
     /// Devices that were not allocated to the pod, by their IDs.
     pub devices: Vec<String>,
-    /// Keys of `cni-args`, with whatever value. `ips` and `mac` take [`Rule::addresses`] and [`Rule::macs`].
+    /// Keys of `cni-args`, with any value. `ips` and `mac` need [`Rule::addresses`] and
+    /// [`Rule::macs`].
     pub cni_args: Vec<String>,
 }
 
@@ -72,7 +78,7 @@ pub struct PortRange {
     last: u16,
 }
 
-/// A text is no range of ports.
+/// A text is not a range of ports.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is neither a port (\"8080\") nor a range of ports (\"30000-32767\")")]
 pub struct PortRangeError(String);
@@ -113,15 +119,15 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// Something that a pod asks for on a network.
+/// A single request of a pod on a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Asked {
-    /// The network in place of the cluster's.
+    /// The network instead of the cluster's.
     DefaultNetwork,
     /// An address.
     Address(IpAddr),
-    /// An address with a prefix length by which this subnet is reached directly.
+    /// An address with a prefix length that makes this subnet directly reachable.
     Subnet(IpNet),
     /// A hardware address.
     Mac(String),
@@ -139,12 +145,12 @@ pub enum Asked {
     Device(String),
     /// An argument for the network's plugins.
     CniArg(String),
-    /// An argument for the network's plugins that is not what its key says.
+    /// An argument for the network's plugins whose value does not match its key.
     Unreadable(String),
 }
 
 impl Asked {
-    /// The key of a rule that grants it.
+    /// Returns the key of a rule that grants it.
     fn granted_by(&self) -> &'static str {
         match self {
             Asked::DefaultNetwork => "defaultNetwork",
@@ -182,7 +188,7 @@ impl fmt::Display for Asked {
     }
 }
 
-/// Says what a pod may not do.
+/// What a pod may not do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
@@ -196,7 +202,7 @@ pub enum PolicyError {
         /// The definition's.
         definition: String,
     },
-    /// The definition is of a namespace where tenants may write them.
+    /// The definition is in a namespace where tenants may write definitions.
     #[error(
         "no pod may use definitions of namespace {definition:?}: it is not among \"definitionNamespaces\""
     )]
@@ -214,14 +220,15 @@ pub enum PolicyError {
         pod: String,
         /// The network.
         network: String,
-        /// What is asked for.
+        /// The request.
         asked: Asked,
     },
 }
 
 impl Policy {
-    /// Decides whether pods of this namespace may have what is selected beside the cluster's network. The selection's device is not judged here:
-    /// [`Policy::allow_device`] judges one that was not allocated.
+    /// Decides whether pods of this namespace may have a selection beside the cluster's network.
+    /// The selection's device is not checked here: [`Policy::allow_device`] checks a device that
+    /// was not allocated.
     ///
     /// # Errors
     /// [`PolicyError`].
@@ -230,8 +237,9 @@ impl Policy {
         self.allow_asked(pod, selection)
     }
 
-    /// Decides whether pods of this namespace may have what is selected in place of the cluster's network. Definitions of `node`, the namespace of those
-    /// that the node's own configuration names, are everybody's.
+    /// Decides whether pods of this namespace may have a selection instead of the cluster's
+    /// network. Every pod may use definitions of `node`, the namespace of those that the node's own
+    /// configuration names.
     ///
     /// # Errors
     /// [`PolicyError`].
@@ -251,7 +259,8 @@ impl Policy {
         self.allow_asked(pod, selection)
     }
 
-    /// Decides whether pods of this namespace may have a device that was not allocated to them. Without rules nobody may.
+    /// Decides whether pods of this namespace may have a device that was not allocated to them.
+    /// Without rules none may.
     ///
     /// # Errors
     /// [`PolicyError::NotGranted`].
@@ -267,7 +276,7 @@ impl Policy {
         granted.need(is_granted, || Asked::Device(id.to_owned()))
     }
 
-    /// Decides whether pods of this namespace may use definitions of that.
+    /// Decides whether pods of one namespace may use definitions of another.
     ///
     /// # Errors
     /// [`PolicyError::Namespace`], [`PolicyError::Definitions`].
@@ -291,7 +300,7 @@ impl Policy {
             return Ok(());
         }
         let granted = Granted::new(self, pod, selection);
-        // Every field is named, so that a new one is decided about.
+        // Every field is named, so that the compiler demands a decision about a new one.
         let Selection {
             namespace: _,
             name: _,
@@ -304,11 +313,11 @@ impl Policy {
             port_mappings,
             bandwidth,
             default_route,
-            // Refused for everybody.
+            // Refused for all pods.
             ipam_claim: _,
-            // Judged with what is allocated.
+            // Checked together with what is allocated.
             device_id: _,
-            // They reach nobody.
+            // No plugin sees them.
             unknown_keys: _,
         } = selection;
         for ip in ips {
@@ -344,7 +353,7 @@ impl Policy {
     }
 }
 
-/// The rules about a pod on a network.
+/// The rules that apply to a pod on a network.
 struct Granted<'p> {
     rules: Vec<&'p Rule>,
     pod: &'p str,
@@ -376,7 +385,7 @@ impl<'p> Granted<'p> {
         };
         let grants = |rule: &Rule| rule.addresses.iter().any(|range| range.contains(&address));
         self.need(self.any(grants), || Asked::Address(address))?;
-        // The pod reaches all of this subnet by the interface, whatever its default route is.
+        // The interface lets the pod reach all of this subnet, whatever its default route is.
         let Some(subnet) = selection::subnet(text) else { return Ok(()) };
         let grants = |rule: &Rule| {
             rule.addresses.iter().chain(&rule.subnets).any(|range| range.contains(&subnet))
@@ -390,7 +399,8 @@ impl<'p> Granted<'p> {
         self.need(is_granted, || Asked::Mac(mac.to_owned()))
     }
 
-    /// A key of `cni-args`. What plugins read as addresses takes what the fields of that name take; every other key is granted by its name.
+    /// A key of `cni-args`. Values that plugins read as addresses need what the fields of that name
+    /// need; every other key is granted by its name.
     fn need_cni_arg(&self, key: &str, value: &RawValue) -> Result<(), PolicyError> {
         let unreadable = || Asked::Unreadable(key.to_owned());
         match folded(key).as_str() {
@@ -434,7 +444,8 @@ impl PortRange {
     }
 }
 
-/// Folds a key as Go's `encoding/json` does when it compares one: it takes `ſ` for an s, and the sign of Kelvin for a k.
+/// Folds a key as Go's `encoding/json` does when it compares keys: it takes `ſ` for an s, and the
+/// Kelvin sign for a k.
 fn folded(key: &str) -> String {
     key.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
 }
@@ -443,7 +454,7 @@ fn begins_with_any(bytes: &str, granted: &[String]) -> bool {
     granted.iter().any(|begin| begins_with(bytes, begin))
 }
 
-/// Compares whole bytes: `02:0` is no beginning of `02:05:…`.
+/// Compares whole bytes: `02:0` is not a prefix of `02:05:…`.
 fn begins_with(bytes: &str, begin: &str) -> bool {
     let begin = begin.to_ascii_lowercase();
     let begin = begin.trim_end_matches(':');

@@ -1,4 +1,4 @@
-//! From what a pod asks for on a network to what the network's plugins are given.
+//! Translates a pod's requests on a network into the input of the network's plugins.
 
 use std::net::IpAddr;
 
@@ -7,27 +7,28 @@ use cni::{AddResult, NetworkList};
 
 use crate::{selection, words};
 
-/// What is asked for on one network.
+/// The requests on one network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ask {
     /// By capability ([`crate::selection::Selection::runtime_config`]).
     pub runtime_config: Object,
     /// For `args.cni` of each plugin.
     pub cni_args: Object,
-    /// The device that the kubelet allocated. One that the pod chose is in [`Ask::runtime_config`] alone, for the plugin that declares the capability.
+    /// The device that the kubelet allocated. A device that the pod chose is only in
+    /// [`Ask::runtime_config`], for the plugin that declares the capability.
     pub allocated: Option<String>,
 }
 
-/// What to do about something asked for that no plugin of the network can serve.
+/// How to handle a request that no plugin of the network can serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unserved {
-    /// Refuse it, as the standard wants it.
+    /// Refuse it, as the standard requires.
     Refuse,
-    /// Pass over it, as Multus does.
+    /// Ignore it, as Multus does.
     PassOver,
 }
 
-/// Says why a network cannot serve what is asked for.
+/// Why a network cannot serve the requests.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
@@ -39,7 +40,7 @@ pub enum RequestError {
         /// The capability.
         asked: String,
     },
-    /// The configuration cannot be changed as asked for.
+    /// The configuration cannot be changed as requested.
     #[error("network {network:?}: \"args\" of plugin {plugin_type:?} is not an object: {}", words::json(.error))]
     Args {
         /// The network.
@@ -50,7 +51,7 @@ pub enum RequestError {
         #[source]
         error: Box<JsonError>,
     },
-    /// What came of it makes no sense.
+    /// The resulting configuration is invalid.
     #[error("network {network:?}: {error}")]
     Config {
         /// The network.
@@ -59,7 +60,7 @@ pub enum RequestError {
         #[source]
         error: Box<cni::Error>,
     },
-    /// The network gave another address than was asked for.
+    /// The network assigned another address than requested.
     #[error("network {network:?} did not give the address {address} that was asked for")]
     OtherAddress {
         /// The network.
@@ -67,20 +68,20 @@ pub enum RequestError {
         /// The address.
         address: IpAddr,
     },
-    /// The network gave another hardware address than was asked for.
+    /// The network assigned another hardware address than requested.
     #[error("network {network:?} gave the hardware address {given} in place of {asked}")]
     OtherMac {
         /// The network.
         network: String,
-        /// What was asked for.
+        /// The requested one.
         asked: String,
-        /// What there is.
+        /// The actual one.
         given: String,
     },
 }
 
 impl Ask {
-    /// Refuses what no plugin of the network has the capability for (NPWG v1.3 §4.1.2.1).
+    /// Refuses requests for which no plugin of the network has the capability (NPWG v1.3 §4.1.2.1).
     ///
     /// # Errors
     /// [`RequestError::Unserved`].
@@ -97,8 +98,9 @@ impl Ask {
         }
     }
 
-    /// Returns the network's list with what is asked for in every plugin's object: `cni-args` in `args.cni`, where what is asked for wins, and
-    /// the allocated device as `deviceID` and `pciBusID`.
+    /// Returns the network's list with the requests in every plugin's object: `cni-args` in
+    /// `args.cni`, where requested values win, and the allocated device as `deviceID` and
+    /// `pciBusID`.
     ///
     /// # Errors
     /// [`RequestError::Args`], [`RequestError::Config`].
@@ -131,7 +133,8 @@ impl Ask {
         NetworkList::parse(&source.to_vec()).map_err(config)
     }
 
-    /// Verifies that a network gave what was asked for: a plugin may have the capability and pass over the value (NPWG v1 §4.1.2.1.3.2).
+    /// Verifies that a network assigned what was requested: a plugin may have the capability and
+    /// ignore the value (NPWG v1 §4.1.2.1.3.2).
     ///
     /// # Errors
     /// [`RequestError::OtherAddress`], [`RequestError::OtherMac`].

@@ -1,4 +1,4 @@
-//! One network that a pod selects, and what it asks for on it.
+//! One network that a pod selects, with its requests on it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::words;
 /// The longest label of a name (RFC 1123).
 const LABEL_MAX: usize = 63;
 
-/// The longest name of a Kubernetes object (RFC 1123 as Kubernetes has it).
+/// The longest name of a Kubernetes object (RFC 1123 as Kubernetes applies it).
 const NAME_MAX: usize = 253;
 
 /// The keys of an element (NPWG v1.3 §4.1.2.1, and those that Multus added).
@@ -43,11 +43,12 @@ pub struct Selection {
     pub name: String,
     /// The interface in the pod.
     pub interface: Option<IfName>,
-    /// Addresses to have, as written: with or without a prefix length.
+    /// The requested addresses, as written: with or without a prefix length.
     pub ips: Vec<String>,
-    /// The hardware address to have: 6 bytes, or 20 of IP over InfiniBand, in pairs of digits with colons.
+    /// The requested hardware address: 6 bytes, or 20 of IP over InfiniBand, in pairs of digits
+    /// with colons.
     pub mac: Option<String>,
-    /// The InfiniBand GUID to have, 8 bytes, written alike.
+    /// The requested InfiniBand GUID: 8 bytes, written the same way.
     pub infiniband_guid: Option<String>,
     /// For `args.cni` of each of the network's plugins.
     pub cni_args: Option<Object>,
@@ -55,13 +56,14 @@ pub struct Selection {
     pub port_mappings: Vec<PortMapping>,
     /// Limits.
     pub bandwidth: Option<Bandwidth>,
-    /// Gateways of the default route that is to be on this network; none to have no default route by it.
+    /// Gateways of the default route that goes by this network; an empty list requests no default
+    /// route by it.
     pub default_route: Option<Vec<IpAddr>>,
-    /// The claim, of the pod's namespace, whose addresses it is to have.
+    /// The claim, in the pod's namespace, whose addresses it gets.
     pub ipam_claim: Option<String>,
-    /// A device to have in place of the next that is allocated.
+    /// A device to use instead of the next allocated one.
     pub device_id: Option<String>,
-    /// Keys that nobody reads: misspelt, or of somebody's own.
+    /// Unknown keys: misspelt, or private.
     pub unknown_keys: Vec<String>,
 }
 
@@ -76,12 +78,12 @@ pub struct PortMapping {
     /// `tcp`, `udp` or `sctp`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub protocol: String,
-    /// The host's address; all of them when empty.
+    /// The host's address; empty means all of them.
     #[serde(rename = "hostIP", skip_serializing_if = "String::is_empty")]
     pub host_ip: String,
 }
 
-/// Limits (CNI conventions, `bandwidth`). Rates are bits a second, bursts bits.
+/// Limits (CNI conventions, `bandwidth`). Rates are in bits per second, bursts in bits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Bandwidth {
@@ -99,24 +101,24 @@ pub struct Bandwidth {
     pub egress_burst: u64,
 }
 
-/// Says what is wrong with an element.
+/// Why an element is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ElementError {
     /// It has no name.
     #[error("needs \"name\": that of a NetworkAttachmentDefinition")]
     NoName,
-    /// A name holds the namespace, too.
+    /// A name contains the namespace too.
     #[error("\"name\" holds a slash: the namespace has a key of its own, \"namespace\"")]
     NamespaceInName,
-    /// A name or namespace is none that an object of Kubernetes can have.
+    /// A name or namespace cannot be that of a Kubernetes object.
     #[error(
         "{key:?}: {text:?} cannot be the name of an object: small letters, digits and inner hyphens"
     )]
     NotAName {
         /// Its key.
         key: &'static str,
-        /// What is written.
+        /// The value.
         text: String,
     },
     /// A value is of the wrong type.
@@ -124,37 +126,37 @@ pub enum ElementError {
     WrongType {
         /// Its key.
         key: &'static str,
-        /// What it must be.
+        /// The expected type.
         wanted: &'static str,
-        /// What is written.
+        /// The value.
         found: String,
     },
-    /// No interface can be called that.
+    /// It is not a valid interface name.
     #[error("\"interface\": {text:?} cannot be the name of an interface: {reason}")]
     Interface {
-        /// What is written.
+        /// The value.
         text: String,
         /// Why.
         reason: String,
     },
-    /// A list that asks for something asks for nothing.
+    /// A list in a request is empty.
     #[error("{0:?} is an empty list: leave it out")]
     Empty(&'static str),
-    /// What must be an address is none.
+    /// A value that must be an address is not one.
     #[error("\"ips\": {0:?} is neither an address nor an address with a prefix length")]
     NotAnAddress(String),
-    /// An address is asked for twice.
+    /// An address is requested twice.
     #[error("\"ips\": {0} is there twice")]
     TwiceTheAddress(IpAddr),
-    /// What must be a hardware address is none.
+    /// A value that must be a hardware address is not one.
     #[error(
         "\"mac\": {0:?} is not a hardware address of 6 bytes, or of 20 for InfiniBand, in hexadecimal"
     )]
     NotAMac(String),
-    /// The hardware address is one that no interface can have.
+    /// No interface can have the hardware address.
     #[error("\"mac\": {0:?} cannot be an interface's own: it is nobody's, or a group's")]
     NoOnesMac(String),
-    /// What must be a GUID is none.
+    /// A value that must be a GUID is not one.
     #[error("\"infiniband-guid\": {0:?} is not a GUID of 8 bytes in hexadecimal")]
     NotAGuid(String),
     /// A port is none.
@@ -162,7 +164,7 @@ pub enum ElementError {
     NotAPort {
         /// Which.
         key: &'static str,
-        /// What is written.
+        /// The value.
         port: u32,
     },
     /// A protocol has no ports.
@@ -171,7 +173,7 @@ pub enum ElementError {
     /// The host's address is none.
     #[error("\"portMappings\": \"hostIP\": {0:?} is not an address")]
     NotAHostIp(String),
-    /// A gateway is no address.
+    /// A gateway is not an address.
     #[error("\"default-route\": {0:?} is not the address of a gateway")]
     NotAGateway(String),
     /// A family has several gateways.
@@ -179,13 +181,13 @@ pub enum ElementError {
         "\"default-route\": {0} and {1} are of one family: a default route leads through one gateway"
     )]
     TwoGateways(IpAddr, IpAddr),
-    /// Addresses are asked for in two ways.
+    /// Addresses are requested in two ways.
     #[error("\"ips\" and \"ipam-claim-reference\" exclude each other: the claim has the addresses")]
     IpsAndClaim,
 }
 
 impl Selection {
-    /// Makes a selection of the short form's parts.
+    /// Builds a selection from the parts of the short form.
     ///
     /// # Errors
     /// [`ElementError`].
@@ -222,7 +224,7 @@ impl Selection {
         if !namespace.is_empty() {
             label("namespace", &namespace)?;
         }
-        // The older key counts where the newer is absent (Multus before 3.2).
+        // The older key counts if the newer is absent (Multus before 3.2).
         let asked = match text("interface")? {
             Some(asked) => Some(asked),
             None => text("interfaceRequest")?,
@@ -251,7 +253,8 @@ impl Selection {
         Ok(selection)
     }
 
-    /// Returns what is asked for as `runtimeConfig`, a value for each capability it takes (NPWG v1.3 §4.1.2.1, CNI conventions).
+    /// Returns the requests as `runtimeConfig`, one value per capability (NPWG v1.3 §4.1.2.1, CNI
+    /// conventions).
     #[must_use]
     pub fn runtime_config(&self) -> Object {
         let mut asked = Object::new();
@@ -273,7 +276,8 @@ impl Selection {
         asked
     }
 
-    /// Returns what is asked for as pairs of `CNI_ARGS`, as Multus gives it too: plugins older than capabilities read it.
+    /// Returns the requests as pairs of `CNI_ARGS`, which Multus passes too: plugins older than
+    /// capabilities read them.
     #[must_use]
     pub fn args(&self) -> std::collections::BTreeMap<String, String> {
         let mut args = std::collections::BTreeMap::new();
@@ -286,7 +290,7 @@ impl Selection {
         args
     }
 
-    /// Returns how the status calls it.
+    /// Returns its name in the status.
     #[must_use]
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
@@ -365,8 +369,8 @@ fn ips(element: &Object) -> Result<Vec<String>, ElementError> {
     Ok(ips)
 }
 
-/// Reads an address, with or without a prefix length. One of IPv4 that is written as one of IPv6 (`::ffff:192.0.2.1`) is of IPv4, as
-/// plugins in Go take it.
+/// Reads an address, with or without a prefix length. An IPv4 address in IPv6 notation
+/// (`::ffff:192.0.2.1`) is an IPv4 address, as plugins in Go read it.
 pub(crate) fn address(text: &str) -> Option<IpAddr> {
     let address = text.parse().ok().or_else(|| text.parse::<IpNet>().ok().map(|net| net.addr()));
     address.map(|address: IpAddr| address.to_canonical())
@@ -375,7 +379,7 @@ pub(crate) fn address(text: &str) -> Option<IpAddr> {
 /// Reads the subnet of an address with a prefix length.
 pub(crate) fn subnet(text: &str) -> Option<IpNet> {
     let net: IpNet = text.parse().ok()?;
-    // 96 bits come before an address of IPv4 that is written as one of IPv6.
+    // 96 bits precede an IPv4 address in IPv6 notation.
     let of_v4 = net.prefix_len().checked_sub(96).filter(|_| net.addr().to_canonical().is_ipv4());
     let net = match (net, of_v4) {
         (IpNet::V6(_), Some(length)) => IpNet::new(net.addr().to_canonical(), length).ok()?,
@@ -384,7 +388,8 @@ pub(crate) fn subnet(text: &str) -> Option<IpNet> {
     Some(net.trunc())
 }
 
-/// Reads bytes as Go's `net.ParseMAC` does: pairs with colons or hyphens between them, or fours with dots.
+/// Reads bytes as Go's `net.ParseMAC` does: pairs separated by colons or hyphens, or groups of four
+/// separated by dots.
 fn bytes(text: &str) -> Option<Vec<u8>> {
     let (separator, digits) = match text {
         _ if text.contains(':') => (':', 2),
@@ -410,7 +415,7 @@ fn with_colons(bytes: &[u8]) -> String {
     pairs.join(":")
 }
 
-/// Reads a hardware address, and writes it in pairs of small digits with colons.
+/// Reads a hardware address, and formats it as pairs of lower-case digits with colons.
 pub(crate) fn mac(text: &str) -> Result<String, ElementError> {
     let bytes = bytes(text).filter(|bytes| matches!(bytes.len(), 6 | 20));
     let bytes = bytes.ok_or_else(|| ElementError::NotAMac(text.to_owned()))?;

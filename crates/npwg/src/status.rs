@@ -1,4 +1,4 @@
-//! The annotation that tells what became of a pod's networks ([`crate::annotation::STATUS`]).
+//! The annotation that reports the state of a pod's networks ([`crate::annotation::STATUS`]).
 
 use std::net::IpAddr;
 
@@ -6,29 +6,30 @@ use cni::json::Object;
 use cni::{AddResult, Dns};
 use serde::Serialize;
 
-/// How the annotation is written.
+/// The annotation's format.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Form {
-    /// As the standard's own library writes it, and its readers expect it: addresses without their prefix length, `dns` always, `default` where
-    /// it is true.
+    /// As the standard's own library writes it, and as its readers expect it: addresses without
+    /// their prefix length, `dns` always, `default` only if it is true.
     #[default]
     Library,
-    /// As the standard's example has it: addresses with their prefix length, `dns` where there is any, `default` always.
+    /// As in the standard's example: addresses with their prefix length, `dns` if there is any,
+    /// `default` always.
     Text,
 }
 
-/// What is told of one interface.
+/// The status of one interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
     /// `<namespace>/<name>` of its definition, else the name of a network on the node.
     pub name: String,
-    /// The interface; empty where there is none.
+    /// The interface; empty if there is none.
     pub interface: String,
     /// Its addresses.
     pub ips: Vec<ipnet::IpNet>,
     /// Its hardware address.
     pub mac: String,
-    /// Its MTU; 0 where it is not told.
+    /// Its MTU; 0 if not reported.
     pub mtu: u32,
     /// Whether it is the default network's.
     pub default: bool,
@@ -40,9 +41,10 @@ pub struct Status {
     pub gateway: Vec<IpAddr>,
 }
 
-/// Tells what a network gave: usually of one interface, of each that it made in the pod where it made several.
+/// Describes a network's result: usually one interface, or each interface that it created in the
+/// pod if there are several.
 ///
-/// `ifname` is what the interface was to be called: results before version 0.3.0 do not tell.
+/// `ifname` is the requested interface name: results before version 0.3.0 do not contain it.
 #[must_use]
 pub fn of_result(
     name: &str,
@@ -82,7 +84,7 @@ pub fn of_result(
         .map(|(place, _)| place)
         .collect();
     let Some(last) = places.last().copied() else {
-        // Links of the host alone: the addresses are all that is the pod's.
+        // All links are on the host: only the addresses are the pod's.
         let unplaced = result.ips.iter().filter(|ip| ip.interface.is_none());
         return vec![Status {
             ips: unplaced.map(|ip| ip.address).collect(),
@@ -104,7 +106,8 @@ pub fn of_result(
     places.iter().map(status).collect()
 }
 
-/// Writes the annotation: a list whose elements are indented by four spaces, as the standard's library joins them.
+/// Writes the annotation: a list whose elements are indented by four spaces, as the standard's
+/// library joins them.
 #[must_use]
 pub fn write(statuses: &[Status], form: Form) -> String {
     let elements: Vec<String> = statuses.iter().map(|status| element(status, form)).collect();
@@ -112,7 +115,7 @@ pub fn write(statuses: &[Status], form: Form) -> String {
 }
 
 fn element(status: &Status, form: Form) -> String {
-    /// In the order in which the standard's library has them.
+    /// In the field order of the standard's library.
     #[derive(Serialize)]
     #[serde(rename_all = "kebab-case")]
     struct Element<'a> {

@@ -1,28 +1,32 @@
-//! What the plugin `netwright-multi` and `netwrightd` say to each other.
+//! The protocol between the plugin `netwright-multi` and `netwrightd`.
 //!
-//! The plugin connects to a Unix socket ([`SOCKET`]), which only root may use, and asks; the daemon answers each message with one.
-//! A message is one JSON object on one line of at most [`MAX_MESSAGE`] bytes, the newline included: `{"version":1,"plan":{…}}`. A
-//! connection may carry several, one after the other. Keys that are not known are passed over, so that either side may be newer
-//! by additions; what is no addition gets another [`VERSION`].
+//! The plugin connects to a Unix socket ([`SOCKET`]), which only root may use, and sends requests;
+//! the daemon answers each message with one. A message is one JSON object on one line of at most
+//! [`MAX_MESSAGE`] bytes, including the newline: `{"version":1,"plan":{…}}`. A connection may carry
+//! several, one after the other. Unknown keys are ignored, so that either side may be newer by
+//! additions; any other change gets another [`VERSION`].
 //!
-//! | the plugin says | when | the daemon answers |
+//! | request of the plugin | when | answer of the daemon |
 //! |---|---|---|
-//! | [`Request::Plan`] | at ADD, before anything is made | [`Answer::Plan`] or [`Answer::Refused`] |
-//! | [`Request::Attached`] | at ADD, when every network is there | [`Answer::Ok`], or [`Answer::Refused`]: then the ADD is undone |
+//! | [`Request::Plan`] | at ADD, before anything is created | [`Answer::Plan`] or [`Answer::Refused`] |
+//! | [`Request::Attached`] | at ADD, when every network is attached | [`Answer::Ok`], or [`Answer::Refused`]: then the ADD is undone |
 //! | [`Request::Failed`] | at ADD, when it was undone | [`Answer::Ok`] |
 //! | [`Request::Detached`] | at DEL, when nothing is left | [`Answer::Ok`] |
 //! | [`Request::Status`] | at STATUS | [`Answer::Ok`] or [`Answer::Refused`] |
 //!
-//! The last four of an attachment's life are told, not asked: a plugin that finds nobody to tell leaves the message in a folder
-//! beside the socket ([`todo_dir`]), a file for each sandbox ([`Request::todo_name`]) that holds the line as it would have been sent. A later message
-//! about the same sandbox replaces it. The daemon reads the folder when it starts and whenever a file appears there, and removes each file once it has done
-//! what it says. So a daemon that is killed at any moment loses nothing, and neither ADD nor DEL waits for one.
+//! The last four messages of an attachment's life do not depend on an answer: a plugin that reaches
+//! no daemon leaves the message in a folder beside the socket ([`todo_dir`]), in one file per
+//! sandbox ([`Request::todo_name`]) that contains the line as it would have been sent. A later
+//! message about the same sandbox replaces it. The daemon reads the folder when it starts and
+//! whenever a file appears there, and removes each file once it has carried out its message. So a
+//! daemon that is killed at any moment loses nothing, and neither ADD nor DEL waits for one.
 //!
 //! # While a pod runs
 //!
-//! The daemon attaches and detaches single networks of a running pod by calling the plugin `netwright-multi` for its sandbox: ADD with a
-//! [`PlannedNetwork`] under the key [`ATTACH`], whose result is that network's; DEL with an interface's name under [`DETACH`]. The plugin
-//! reports neither.
+//! The daemon attaches and detaches single networks of a running pod by calling the plugin
+//! `netwright-multi` for its sandbox. ADD has a [`PlannedNetwork`] under the key [`ATTACH`], and
+//! its result is that network's; DEL has an interface's name under [`DETACH`]. The plugin does not
+//! report these calls to the daemon.
 //!
 //! ```
 //! use netwright_npwg::wire::{self, Pod, Request, Sandbox, PlanRequest};
@@ -53,39 +57,39 @@ pub const VERSION: u32 = 1;
 /// Where the daemon listens.
 pub const SOCKET: &str = "/run/netwright/multinet.sock";
 
-/// The key of a configuration under which ADD is given one more network for a sandbox that has some.
+/// The configuration key with which ADD gets one more network for a sandbox that already has some.
 pub const ATTACH: &str = "netwright/attach";
 
-/// The key of a configuration under which DEL is given the one interface of a sandbox that is to go.
+/// The configuration key with which DEL gets the one interface of a sandbox to remove.
 pub const DETACH: &str = "netwright/detach";
 
-/// What the plugin says.
+/// A request from the plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// Which networks is this sandbox to have?
+    /// Which networks does this sandbox get?
     Plan(PlanRequest),
-    /// It has them.
+    /// The sandbox has its networks.
     Attached(Attached),
-    /// It has none: one could not be attached.
+    /// The sandbox has none: one could not be attached.
     Failed(Failed),
-    /// It has none any more.
+    /// The sandbox no longer has any.
     Detached(Detached),
     /// Could [`Request::Plan`] be answered?
     Status,
 }
 
-/// What the daemon answers.
+/// An answer from the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// To [`Request::Plan`]: these.
+    /// To [`Request::Plan`]: these networks.
     Plan(Plan),
-    /// No, and why.
+    /// A refusal, with the reason.
     Refused(Refusal),
-    /// It is done.
+    /// The request was carried out.
     Ok,
 }
 
-/// The runtime's side of a pod.
+/// The runtime's view of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sandbox {
@@ -98,7 +102,8 @@ pub struct Sandbox {
     pub netns: String,
 }
 
-/// The API's side of a pod, as `CNI_ARGS` names it (`K8S_POD_NAMESPACE`, `K8S_POD_NAME`, `K8S_POD_UID`).
+/// The API's view of a pod, as `CNI_ARGS` names it (`K8S_POD_NAMESPACE`, `K8S_POD_NAME`,
+/// `K8S_POD_UID`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pod {
@@ -106,7 +111,7 @@ pub struct Pod {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Its UID; empty where the runtime does not tell it.
+    /// Its UID; empty if the runtime does not pass it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
 }
@@ -115,27 +120,30 @@ pub struct Pod {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PlanRequest {
-    /// What is to be attached.
+    /// The sandbox to attach.
     pub sandbox: Sandbox,
-    /// Whose it is; `None` where the runtime names no pod: it gets the default network alone.
+    /// The pod it belongs to; `None` if the runtime names no pod: then it gets only the default
+    /// network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
-    /// What the plugin's configuration says.
+    /// The plugin's configuration.
     pub settings: Settings,
-    /// The `runtimeConfig` that the runtime gave. It is the default network's and need not be handed back; a daemon may look at it.
+    /// The `runtimeConfig` from the runtime. It belongs to the default network and need not be
+    /// returned; a daemon may read it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime_config: Option<Object>,
 }
 
-/// The plugin's configuration, as far as it is the daemon's to follow. What is absent here is as the daemon has it.
+/// The part of the plugin's configuration that the daemon must follow. For absent values the
+/// daemon's own apply.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Settings {
-    /// The default network: `[namespace/]name` of a definition (of [`Settings::multus_namespace`] unless it says otherwise), or the name of a network
-    /// on the node.
+    /// The default network: `[namespace/]name` of a definition (in [`Settings::multus_namespace`]
+    /// by default), or the name of a network on the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_network: Option<String>,
-    /// More networks, for every pod that is in none of [`Settings::system_namespaces`]; named alike.
+    /// Further networks for every pod outside [`Settings::system_namespaces`]; named the same way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_networks: Option<Vec<String>>,
     /// The namespaces whose pods get no [`Settings::default_networks`].
@@ -144,10 +152,11 @@ pub struct Settings {
     /// Where definitions of [`Settings::cluster_network`] and [`Settings::default_networks`] are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub multus_namespace: Option<String>,
-    /// Whether pods may use only definitions of their own namespace and of [`Settings::global_namespaces`].
+    /// Whether pods may use only definitions of their own namespace and of
+    /// [`Settings::global_namespaces`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace_isolation: Option<bool>,
-    /// The namespaces whose definitions everybody may use, `default` beside them.
+    /// The namespaces whose definitions every pod may use, in addition to `default`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub global_namespaces: Option<Vec<String>>,
 }
@@ -156,10 +165,11 @@ pub struct Settings {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Plan {
-    /// The pod's UID as the API has it; empty where there is no pod.
+    /// The pod's UID in the API; empty if there is no pod.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// In the order of ADD. The first is the default network and the only one with [`PlannedNetwork::default`].
+    /// In the order of ADD. The first is the default network and the only one with
+    /// [`PlannedNetwork::default`].
     pub networks: Vec<PlannedNetwork>,
 }
 
@@ -167,36 +177,42 @@ pub struct Plan {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PlannedNetwork {
-    /// How the status calls it: `<namespace>/<name>` of its definition, else the name of a network on the node.
+    /// Its name in the status: `<namespace>/<name>` of its definition, else the name of a network
+    /// on the node.
     pub name: String,
     /// Whether it is the default network.
     #[serde(skip_serializing_if = "is_false")]
     pub default: bool,
-    /// Its configuration: a network list, named. Absent: the node has it, see [`PlannedNetwork::on_node`]. Where that is empty too, the
-    /// default network is the one that the plugin's configuration names or holds.
+    /// Its configuration: a network list with a name. If absent, the node has it, see
+    /// [`PlannedNetwork::on_node`]. If that is empty too, the default network is the one that the
+    /// plugin's configuration names or contains.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub list: Option<Object>,
-    /// The name of a network that the plugin finds in its `confDir`, where there is no [`PlannedNetwork::list`].
+    /// The name of a network that the plugin finds in its `confDir`, if there is no
+    /// [`PlannedNetwork::list`].
     #[serde(skip_serializing_if = "String::is_empty")]
     pub on_node: String,
-    /// The interface that was asked for; absent: [`Sandbox::ifname`] for the default network, `net` and its place for others.
+    /// The requested interface; absent: [`Sandbox::ifname`] for the default network, `net` and its
+    /// position for others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ifname: Option<String>,
-    /// What is asked for by capability: `ips`, `mac`, `portMappings`, `bandwidth`, `infinibandGUID`. The plugin refuses what no plugin of the
-    /// network can serve.
+    /// The requests by capability: `ips`, `mac`, `portMappings`, `bandwidth`, `infinibandGUID`. The
+    /// plugin refuses what no plugin of the network can serve.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime_config: Option<Object>,
     /// `cni-args`: merged into `args.cni` of every plugin of the network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cni_args: Option<Object>,
-    /// More pairs for `CNI_ARGS`, such as `IP` and `MAC` as Multus gives them.
+    /// Further pairs for `CNI_ARGS`, such as `IP` and `MAC`, which Multus passes too.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub args: BTreeMap<String, String>,
-    /// Its device. One that was allocated becomes `deviceID` and `pciBusID` of every plugin, and `deviceID` of `runtimeConfig`; one that the pod
-    /// chose becomes `deviceID` of `runtimeConfig` alone, which the plugin refuses where no plugin of the network has the capability.
+    /// Its device. An allocated device becomes `deviceID` and `pciBusID` of every plugin, and
+    /// `deviceID` of `runtimeConfig`. A device that the pod chose becomes only `deviceID` of
+    /// `runtimeConfig`, which the plugin refuses if no plugin of the network has the capability.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<Device>,
-    /// `default-route`: absent when not asked for; empty to have none by this network; else the gateways of the pod's.
+    /// `default-route`: absent if not requested; empty for no default route by this network; else
+    /// the gateways of the pod's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_route: Option<Vec<IpAddr>>,
 }
@@ -205,10 +221,11 @@ pub struct PlannedNetwork {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Device {
-    /// Its ID, as its device plugin calls it.
+    /// Its ID, as its device plugin names it.
     pub id: String,
-    /// The resource it was allocated of, such as `vendor.example/nic`; empty where it was not allocated: the annotation named it, and a rule
-    /// granted it. The plugin finds the device plugin's file by both.
+    /// The resource from which it was allocated, such as `vendor.example/nic`; empty if it was not
+    /// allocated: the annotation named it, and a rule granted it. The plugin finds the device
+    /// plugin's file by both.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource: String,
 }
@@ -217,15 +234,15 @@ pub struct Device {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Attached {
-    /// What was attached.
+    /// The attached sandbox.
     pub sandbox: Sandbox,
-    /// Whose it is, with [`Plan::uid`].
+    /// The pod it belongs to, with [`Plan::uid`].
     pub pod: Pod,
-    /// What each network gave, in the order of ADD.
+    /// The result of each network, in the order of ADD.
     pub results: Vec<NetworkResult>,
 }
 
-/// What a network gave.
+/// The result of a network.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NetworkResult {
@@ -236,7 +253,7 @@ pub struct NetworkResult {
     /// Whether it is the default network.
     #[serde(skip_serializing_if = "is_false")]
     pub default: bool,
-    /// The result of ADD, with its `cniVersion`. Its default routes are those that are there.
+    /// The result of ADD, with its `cniVersion`. It contains only those default routes that exist.
     pub result: Object,
     /// The content of its device information file.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -247,16 +264,16 @@ pub struct NetworkResult {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Failed {
-    /// What was to be attached.
+    /// The sandbox that could not be attached.
     pub sandbox: Sandbox,
-    /// Whose it is.
+    /// The pod it belongs to.
     pub pod: Pod,
-    /// [`PlannedNetwork::name`] of the network that failed; empty where it was none of them.
+    /// [`PlannedNetwork::name`] of the network that failed; empty if none of them did.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub network: String,
-    /// The code that ADD ended with.
+    /// The code with which ADD failed.
     pub code: u32,
-    /// Why: what a pod's Event is to say.
+    /// The reason: the text of the pod's Event.
     pub msg: String,
     /// More.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -267,9 +284,9 @@ pub struct Failed {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Detached {
-    /// What was attached.
+    /// The sandbox that was attached.
     pub sandbox: Sandbox,
-    /// Whose it was, as far as that is still known.
+    /// The pod it belonged to, as far as still known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
 }
@@ -287,7 +304,8 @@ impl Request {
         }
     }
 
-    /// Returns the name of the file in which it is left when nobody hears it; `None` where it is not left.
+    /// Returns the name of the file in which the request is left when no daemon answers; `None` if
+    /// it is not left.
     #[must_use]
     pub fn todo_name(&self) -> Option<String> {
         match self {

@@ -1,8 +1,8 @@
-//! What a parser found wrong, for people who do not write parsers.
+//! A parser's complaints, for readers who do not write parsers.
 
 use cni::json::JsonError;
 
-/// The longest piece of somebody's text that is shown back.
+/// The longest excerpt of the user's text in a message.
 const EXCERPT_MAX: usize = 60;
 
 /// Says where text stops being JSON, or which value is of the wrong type.
@@ -10,7 +10,7 @@ pub(crate) fn json(error: &JsonError) -> String {
     plain(&error.to_string())
 }
 
-/// Puts the words of `serde_json` into those of people who write JSON.
+/// Rephrases messages of `serde_json` for people who write JSON.
 pub(crate) fn plain(text: &str) -> String {
     let (what, place) = match text.rfind(" at line ") {
         Some(at) => text.split_at(at),
@@ -40,7 +40,7 @@ pub(crate) fn plain(text: &str) -> String {
     format!("{what}{place}")
 }
 
-/// Shows a piece of somebody's text, cut where it is long.
+/// Returns an excerpt of the user's text, cut if it is long.
 pub(crate) fn excerpt(text: &str) -> String {
     match text.char_indices().nth(EXCERPT_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -16,33 +16,33 @@ use crate::stream::{Stream, is_timeout};
 use crate::transaction::Transaction;
 use crate::value::{Row, Uuid};
 
-/// How much is read at once.
+/// How much to read at once.
 const CHUNK: usize = 16 * 1024;
 
-/// What the client is ready to hold of what the server sends.
+/// How much of what the server sends the client is prepared to store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of one message.
     pub message_bytes: usize,
-    /// Updates and notices that wait to be read.
+    /// Updates and notifications waiting to be read.
     pub events: usize,
 }
 
 impl Default for Limits {
-    /// 32 MiB a message, which is 50,000 interfaces with all their columns; 10,000 events.
+    /// 32 MiB per message, which is 50,000 interfaces with all their columns; 10,000 events.
     fn default() -> Self {
         Limits { message_bytes: 32 << 20, events: 10_000 }
     }
 }
 
-/// Which changes a monitor tells (RFC 7047 §4.1.5 `<monitor-select>`).
+/// Which changes a monitor reports (RFC 7047 §4.1.5 `<monitor-select>`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Select {
-    /// What is there at the beginning.
+    /// What exists at the start.
     pub initial: bool,
     /// New rows.
     pub insert: bool,
-    /// Rows that go.
+    /// Deleted rows.
     pub delete: bool,
     /// Changed columns.
     pub modify: bool,
@@ -51,7 +51,7 @@ pub struct Select {
 impl Select {
     /// Everything.
     pub const ALL: Select = Select { initial: true, insert: true, delete: true, modify: true };
-    /// Everything from now on.
+    /// All changes from now on.
     pub const CHANGES: Select = Select { initial: false, ..Select::ALL };
 }
 
@@ -66,20 +66,21 @@ pub struct MonitorRequest<'a> {
     pub select: Select,
 }
 
-/// What became of a row.
+/// A change of a row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RowUpdate {
     /// Its table.
     pub table: String,
     /// Which.
     pub uuid: Uuid,
-    /// The columns that changed, as they were; all of them when it is gone. `None` for one that is new.
+    /// The old values of the changed columns; of all columns if the row is gone. `None` for a new
+    /// row.
     pub old: Option<Row>,
-    /// The columns as they are. `None` for one that is gone.
+    /// The current columns. `None` for a row that is gone.
     pub new: Option<Row>,
 }
 
-/// What the server tells unasked.
+/// A message that the server sends unasked.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// Rows changed.
@@ -89,9 +90,9 @@ pub enum Event {
         /// The rows, in no order.
         rows: Vec<RowUpdate>,
     },
-    /// A lock that was asked for is held now.
+    /// A requested lock is now held.
     Locked(String),
-    /// A lock was taken by somebody else.
+    /// Another client took a lock.
     Stolen(String),
 }
 
@@ -107,11 +108,12 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects. Nothing is asked; over TLS, both sides have said who they are.
+    /// Connects. No request is sent; over TLS, both sides have authenticated.
     ///
     /// # Errors
-    /// [`OvsdbError::Connect`], or [`OvsdbError::Deadline`] when nobody accepts by `until`; over TLS also [`OvsdbError::Keys`] and
-    /// [`OvsdbError::Tls`]. That the server does not accept our certificate may be told by the first call only (TLS 1.3).
+    /// [`OvsdbError::Connect`], or [`OvsdbError::Deadline`] if the server does not accept by
+    /// `until`; over TLS also [`OvsdbError::Keys`] and [`OvsdbError::Tls`]. If the server rejects
+    /// our certificate, only the first call may report it (TLS 1.3).
     pub fn connect(remote: &Remote, limits: Limits, until: Instant) -> Result<Self, OvsdbError> {
         Ok(Client {
             stream: Stream::connect(remote, until)?,
@@ -147,11 +149,12 @@ impl Client {
         Schema::parse(&answer).map_err(|what| self.nonsense(what))
     }
 
-    /// Does all operations or none (§4.1.3).
+    /// Executes all operations or none (§4.1.3).
     ///
     /// # Errors
-    /// [`OvsdbError::Operation`] or [`OvsdbError::Commit`] when the server refused; nothing was changed then. After
-    /// [`OvsdbError::Deadline`] or [`OvsdbError::Closed`] it may have been committed or not.
+    /// [`OvsdbError::Operation`] or [`OvsdbError::Commit`] when the server refused; then nothing
+    /// was changed. After [`OvsdbError::Deadline`] or [`OvsdbError::Closed`] it is unknown whether
+    /// it was committed.
     pub fn transact(
         &mut self,
         transaction: &Transaction,
@@ -161,7 +164,8 @@ impl Client {
         transaction.outcome(&answer, &self.remote)
     }
 
-    /// Begins to watch tables (§4.1.5), and returns what is there. Changes are [`Event::Update`] with the same name.
+    /// Starts to watch tables (§4.1.5), and returns their contents. Changes arrive as
+    /// [`Event::Update`] with the same name.
     ///
     /// # Errors
     /// [`OvsdbError`].
@@ -193,7 +197,8 @@ impl Client {
         self.call("monitor_cancel", json!([name]), until).map(drop)
     }
 
-    /// Asks for a lock (§4.1.8) and says whether it is held now; if not, [`Event::Locked`] tells when.
+    /// Requests a lock (§4.1.8) and says whether it is held now; if not, [`Event::Locked`] reports
+    /// it later.
     ///
     /// # Errors
     /// [`OvsdbError`].
@@ -201,7 +206,7 @@ impl Client {
         self.lock_call("lock", lock, until)
     }
 
-    /// Takes a lock from whoever holds it.
+    /// Takes a lock away from its holder.
     ///
     /// # Errors
     /// [`OvsdbError`].
@@ -209,7 +214,7 @@ impl Client {
         self.lock_call("steal", lock, until)
     }
 
-    /// Gives a lock back, or asks for it no longer.
+    /// Releases a lock, or withdraws the request for it.
     ///
     /// # Errors
     /// [`OvsdbError`].
@@ -237,10 +242,11 @@ impl Client {
         self.call("echo", json!(["netwright"]), until).map(drop)
     }
 
-    /// Waits for something the server tells unasked; `None` when the deadline passed. Echo requests are answered meanwhile.
+    /// Waits for a message that the server sends unasked; `None` when the deadline passed. Echo
+    /// requests are answered meanwhile.
     ///
     /// # Errors
-    /// [`OvsdbError`]; the connection is of no more use.
+    /// [`OvsdbError`]; the connection can no longer be used.
     pub fn next_event(&mut self, until: Instant) -> Result<Option<Event>, OvsdbError> {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -248,7 +254,7 @@ impl Client {
             }
             match self.receive("wait", until) {
                 Ok(message) => self.unasked(message, until)?,
-                // Half a message that does not go on is no silence.
+                // Half a message whose rest does not arrive is not silence.
                 Err(OvsdbError::Deadline { .. }) if !self.framer.is_within() => return Ok(None),
                 Err(error) => return Err(error),
             }
@@ -307,7 +313,7 @@ impl Client {
         }
     }
 
-    /// Deals with what is not an answer.
+    /// Handles a message that is not an answer.
     fn unasked(&mut self, message: Message, until: Instant) -> Result<(), OvsdbError> {
         let (method, params) = match message {
             Message::Response { id, .. } => {
@@ -337,7 +343,7 @@ impl Client {
             }),
             "locked" => name().map(Event::Locked),
             "stolen" => name().map(Event::Stolen),
-            // What is new to us is not for us.
+            // Messages unknown to us are not meant for us.
             _ => return Ok(()),
         };
         let event = event.map_err(|what| self.nonsense(what))?;
@@ -357,7 +363,7 @@ impl Client {
         let remote = self.remote.clone();
         match source.kind() {
             _ if is_timeout(&source) => OvsdbError::Deadline { remote, doing },
-            // Of a socket no call says so: it is what the TLS layer found.
+            // A socket never returns this: it comes from the TLS layer.
             io::ErrorKind::InvalidData => OvsdbError::Tls { remote, source },
             _ => OvsdbError::Io { remote, doing, source },
         }

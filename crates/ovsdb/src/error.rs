@@ -1,10 +1,10 @@
-//! What can go wrong.
+//! Errors of database calls.
 
 use std::{fmt, io};
 
 use thiserror::Error;
 
-/// What the server said instead of a result (RFC 7047 §3.1 `<error>`).
+/// The server's error in place of a result (RFC 7047 §3.1 `<error>`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerError {
     /// The kind, such as `constraint violation`.
@@ -24,19 +24,19 @@ impl fmt::Display for ServerError {
 
 impl std::error::Error for ServerError {}
 
-/// A call of the database failed.
+/// A call to the database failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OvsdbError {
     /// An address that is none.
     #[error("{text:?} is no address of a database: {why}")]
     Address {
-        /// What was given.
+        /// The given value.
         text: String,
-        /// What is wrong with it.
+        /// Its error.
         why: &'static str,
     },
-    /// There is nobody at the address.
+    /// No server listens at the address.
     #[error("connect to {remote}")]
     Connect {
         /// The address.
@@ -45,18 +45,19 @@ pub enum OvsdbError {
         #[source]
         source: io::Error,
     },
-    /// A file that a TLS connection takes is missing or of no use.
+    /// A file that a TLS connection needs is missing or unusable.
     #[error("{what} for {remote}")]
     Keys {
         /// The address.
         remote: String,
-        /// Which file, and what it is for.
+        /// Which file, and its purpose.
         what: String,
         /// Why.
         #[source]
         source: io::Error,
     },
-    /// Both sides could not agree on TLS: the server is not who it should be, does not believe us, or does not speak it.
+    /// The TLS handshake failed: the server is not the expected one, rejects us, or does not speak
+    /// TLS.
     #[error("TLS with {remote}")]
     Tls {
         /// The address.
@@ -76,7 +77,7 @@ pub enum OvsdbError {
         #[source]
         source: io::Error,
     },
-    /// The deadline passed. Whether a transaction was committed is not known.
+    /// The deadline passed. It is unknown whether a transaction was committed.
     #[error("{remote} did not answer {doing} in time")]
     Deadline {
         /// The address.
@@ -84,7 +85,7 @@ pub enum OvsdbError {
         /// The method that was called.
         doing: &'static str,
     },
-    /// The server hung up. Whether a transaction was committed is not known.
+    /// The server closed the connection. It is unknown whether a transaction was committed.
     #[error("{remote} hung up during {doing}")]
     Closed {
         /// The address.
@@ -92,7 +93,7 @@ pub enum OvsdbError {
         /// The method that was called.
         doing: &'static str,
     },
-    /// What the server sent is not OVSDB.
+    /// The server sent something that is not OVSDB.
     #[error("{remote} answers nonsense: {what}")]
     Nonsense {
         /// The address.
@@ -100,12 +101,12 @@ pub enum OvsdbError {
         /// What was expected and not found.
         what: String,
     },
-    /// The server sent more than the client is ready to hold.
+    /// The server sent more than the client is prepared to store.
     #[error("{remote} sent more than {limit} {what}")]
     TooMuch {
         /// The address.
         remote: String,
-        /// What of.
+        /// What exceeds the limit.
         what: &'static str,
         /// The limit.
         limit: usize,
@@ -122,17 +123,17 @@ pub enum OvsdbError {
     /// The server refused one operation of a transaction; nothing was committed.
     #[error("operation {index} ({operation} {table}) was refused")]
     Operation {
-        /// Which, from 0.
+        /// The operation's index, from 0.
         index: usize,
         /// Its kind.
         operation: &'static str,
-        /// Its table; empty where it has none.
+        /// Its table; empty if it has none.
         table: String,
         /// Its words.
         #[source]
         source: ServerError,
     },
-    /// Every operation was done and the whole was refused; nothing was committed.
+    /// Every operation succeeded and the transaction as a whole was refused; nothing was committed.
     #[error("the transaction was refused")]
     Commit {
         /// Its words.
@@ -146,13 +147,14 @@ pub enum OvsdbError {
         database: String,
         /// Its schema's version.
         version: String,
-        /// What it lacks.
+        /// The missing table or column.
         missing: String,
     },
 }
 
 impl OvsdbError {
-    /// Says whether the transaction failed because a `wait` did not hold, or because somebody else got there first.
+    /// Says whether the transaction failed because a `wait` did not hold, or because another client
+    /// was first.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
         match self {
@@ -175,7 +177,7 @@ impl OvsdbError {
         }
     }
 
-    /// Returns the server's own words, if it refused.
+    /// Returns the server's own message, if it refused.
     #[must_use]
     pub fn refusal(&self) -> Option<&ServerError> {
         match self {
@@ -186,7 +188,7 @@ impl OvsdbError {
         }
     }
 
-    /// Says whether trying again later may help: nobody is there, or too slow.
+    /// Says whether trying again later may help: no server listens, or it is too slow.
     #[must_use]
     pub fn is_temporary(&self) -> bool {
         matches!(

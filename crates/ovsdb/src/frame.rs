@@ -1,15 +1,16 @@
-//! Where one JSON object of a stream ends and the next begins: OVSDB puts nothing between them (RFC 7047 §4).
+//! Splits a stream into JSON objects: OVSDB puts nothing between them (RFC 7047 §4).
 
 use thiserror::Error;
 
-/// How deep an object may be nested. OVSDB needs seven levels; the parser behind this has a limit of its own at 128.
+/// How deep an object may be nested. OVSDB needs seven levels; the parser that reads the object has
+/// a limit of its own at 128.
 const MAX_DEPTH: usize = 64;
 
-/// Bytes that are no sequence of JSON objects.
+/// Bytes that are not a sequence of JSON objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// Something else than an object.
+    /// Something other than an object.
     #[error("a message begins with byte {0:#04x} and not with {{")]
     NoObject(u8),
     /// Brackets that do not match, or too many of them.
@@ -20,12 +21,12 @@ pub enum FrameError {
     TooLong(usize),
 }
 
-/// Collects bytes and gives out whole objects.
+/// Collects bytes and returns whole objects.
 #[derive(Debug)]
 pub struct Framer {
     bytes: Vec<u8>,
     limit: usize,
-    /// Everything before was looked at.
+    /// The bytes before this index were scanned.
     seen: usize,
     /// The brackets that are open.
     open: Vec<u8>,
@@ -34,7 +35,7 @@ pub struct Framer {
 }
 
 impl Framer {
-    /// Begins with nothing; a message may have `limit` bytes.
+    /// Starts empty; a message may have `limit` bytes.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Framer {
@@ -47,18 +48,18 @@ impl Framer {
         }
     }
 
-    /// Takes what was read.
+    /// Adds bytes that were read.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Says whether part of a message is there.
+    /// Says whether it contains part of a message.
     #[must_use]
     pub fn is_within(&self) -> bool {
         !self.open.is_empty()
     }
 
-    /// Returns the next whole object, if it is there.
+    /// Returns the next whole object, if it has arrived.
     ///
     /// # Errors
     /// [`FrameError`]: nothing that follows can be made sense of.

@@ -11,19 +11,19 @@ pub enum Message {
     Response {
         /// The request's number.
         id: Json,
-        /// What came of it.
+        /// The result.
         result: Result<Json, ServerError>,
     },
     /// The server asks: `echo`.
     Request {
-        /// What to answer with.
+        /// The ID to answer with.
         id: Json,
-        /// What is asked.
+        /// The called method.
         method: String,
-        /// With what.
+        /// Its parameters.
         params: Json,
     },
-    /// The server tells: `update`, `locked`, `stolen`.
+    /// A notification from the server: `update`, `locked`, `stolen`.
     Notification {
         /// What.
         method: String,
@@ -58,7 +58,7 @@ pub fn parse(bytes: &[u8]) -> Result<Message, String> {
     }
 }
 
-/// Reads an `<error>`, whatever its shape: some servers put text where an object should be.
+/// Reads an `<error>` of any shape: some servers send text instead of an object.
 #[must_use]
 pub fn server_error(json: &Json) -> ServerError {
     let text = |key: &str| json.get(key).and_then(Json::as_str).unwrap_or_default().to_owned();

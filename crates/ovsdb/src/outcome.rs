@@ -1,11 +1,11 @@
-//! What came of each operation of a transaction.
+//! The result of each operation of a transaction.
 
 use serde_json::Value as Json;
 
 use crate::transaction::Handle;
 use crate::value::{Atom, Row, Uuid};
 
-/// What the answer to an operation looks like.
+/// The shape of an operation's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     Uuid,
@@ -14,7 +14,7 @@ pub(crate) enum Shape {
     Nothing,
 }
 
-/// The answer to an operation that was done.
+/// The answer to an operation that succeeded.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Done {
     Inserted(Uuid),
@@ -24,7 +24,6 @@ pub(crate) enum Done {
 }
 
 impl Done {
-    /// Reads an answer.
     pub(crate) fn read(shape: Shape, answer: &Json) -> Result<Self, String> {
         let member = |key: &str| answer.get(key).ok_or_else(|| format!("it has no {key:?}"));
         match shape {
@@ -48,7 +47,7 @@ impl Done {
     }
 }
 
-/// What came of a transaction, all of which was done.
+/// The results of a transaction that succeeded as a whole.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome(Vec<Done>);
 
@@ -69,7 +68,7 @@ impl Outcome {
         }
     }
 
-    /// Returns the row that an `insert` made.
+    /// Returns the row that an `insert` created.
     ///
     /// # Panics
     /// When the handle is not that of an `insert` of the same transaction.
@@ -81,7 +80,7 @@ impl Outcome {
         }
     }
 
-    /// Returns how many rows an `update`, `mutate` or `delete` was about.
+    /// Returns how many rows an `update`, `mutate` or `delete` matched.
     ///
     /// # Panics
     /// When the handle is not that of one of them of the same transaction.

@@ -1,4 +1,4 @@
-//! Where a database listens.
+//! The address of a database.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -10,31 +10,36 @@ use crate::error::OvsdbError;
 /// The port of OVSDB (IANA `ovsdb`).
 pub const DEFAULT_PORT: u16 = 6640;
 
-/// The files that a TLS connection takes, in PEM, as Open vSwitch's programs have them: options of the same names, and columns of the table
-/// `SSL`. All three are needed, because `ovsdb-server` asks its clients who they are.
+/// The files that a TLS connection needs, in PEM, as in Open vSwitch's programs: options of the
+/// same names, and columns of the table `SSL`. All three are needed, because `ovsdb-server`
+/// authenticates its clients.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keys {
     /// Our private key (`--private-key`).
     pub private_key: PathBuf,
-    /// The certificate that says the key is ours (`--certificate`); those of authorities between it and the server's may follow it.
+    /// The certificate for our key (`--certificate`); certificates of authorities between it and
+    /// the server's may follow it.
     pub certificate: PathBuf,
-    /// The certificates of the authorities that may vouch for the server (`--ca-cert`). No others are believed.
+    /// The certificates of the authorities that may sign the server's (`--ca-cert`). No others are
+    /// trusted.
     pub ca_cert: PathBuf,
 }
 
-/// An address of a database, as Open vSwitch's programs write it (`man 7 ovsdb`, "Connection Methods").
+/// An address of a database, as Open vSwitch's programs write it (`man 7 ovsdb`, "Connection
+/// Methods").
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Remote {
     /// `unix:/path`, or a bare path.
     Unix(PathBuf),
     /// `tcp:ADDRESS[:PORT]`.
     Tcp(SocketAddr),
-    /// `ssl:ADDRESS[:PORT]`, with what it takes to connect ([`Remote::with_keys`]).
+    /// `ssl:ADDRESS[:PORT]`, with the keys to connect ([`Remote::with_keys`]).
     Tls(SocketAddr, Option<Keys>),
 }
 
 impl Remote {
-    /// The same address, with the keys for it; other addresses than `ssl:` need none and stay as they are.
+    /// Returns the same address with its keys; addresses other than `ssl:` need none and stay
+    /// unchanged.
     #[must_use]
     pub fn with_keys(self, keys: Keys) -> Self {
         match self {

@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use crate::error::OvsdbError;
 
-/// What is known of a database's schema: names, not types.
+/// The known part of a database's schema: names, not types.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schema {
     /// The database's name.
@@ -47,10 +47,11 @@ impl Schema {
         self.tables.get(table).is_some_and(|columns| columns.contains(column))
     }
 
-    /// Checks that the tables and columns are there. Those that every table has (`_uuid`) need not be listed by the server.
+    /// Checks that the tables and columns exist. The server need not list the columns that every
+    /// table has (`_uuid`).
     ///
     /// # Errors
-    /// [`OvsdbError::Schema`] with the first that is not.
+    /// [`OvsdbError::Schema`] with the first that does not.
     pub fn require(&self, tables: &[(&str, &[&str])]) -> Result<(), OvsdbError> {
         for (table, columns) in tables {
             let missing = match self.tables.get(*table) {

@@ -1,4 +1,4 @@
-//! A byte stream that gives up at a deadline.
+//! A byte stream with a deadline.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 use crate::error::OvsdbError;
 use crate::remote::Remote;
 
-/// The shortest time a socket is told to wait: zero would mean for ever.
+/// The shortest timeout set on a socket: zero would mean for ever.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl Stream {
             Remote::Tcp(address) => connect_tcp(address, until).map(Stream::Tcp),
             #[cfg(feature = "tls")]
             Remote::Tls(address, keys) => {
-                // Before anybody is bothered.
+                // Before connecting.
                 let client = crate::tls::prepare(remote, address, keys.as_ref())?;
                 let stream = connect_tcp(address, until).map_err(failed)?;
                 return crate::tls::TlsStream::begin(remote, client, stream, until)
@@ -52,7 +52,7 @@ impl Stream {
         .map_err(failed)
     }
 
-    /// Reads what is there, waiting until the deadline for the first byte. 0 is the end.
+    /// Reads what has arrived, waiting until the deadline for the first byte. 0 is the end.
     pub(crate) fn read(&mut self, buffer: &mut [u8], until: Instant) -> io::Result<usize> {
         let wait = Some(left(until)?);
         match self {
@@ -102,8 +102,8 @@ fn connect_tcp(address: &SocketAddr, until: Instant) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// A server that does not accept makes `connect` wait once its queue is full: for no longer than it takes to send (`man 7 unix`, linux
-/// net/unix/af_unix.c `unix_stream_connect`).
+/// When a server does not accept and its queue is full, `connect` waits for the send timeout at
+/// most (`man 7 unix`, linux net/unix/af_unix.c `unix_stream_connect`).
 fn connect_unix(path: &Path, wait: Duration) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
@@ -113,7 +113,7 @@ fn connect_unix(path: &Path, wait: Duration) -> io::Result<UnixStream> {
     Ok(UnixStream::from(socket))
 }
 
-/// Returns how long there is until a deadline.
+/// Returns the time left until a deadline.
 pub(crate) fn left(until: Instant) -> io::Result<Duration> {
     match until.saturating_duration_since(Instant::now()) {
         Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),

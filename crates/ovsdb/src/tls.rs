@@ -1,9 +1,10 @@
-//! TLS under the protocol, as Open vSwitch has it (lib/stream-ssl.c).
+//! TLS below the protocol, as Open vSwitch uses it (lib/stream-ssl.c).
 //!
-//! Both sides show certificates. The server's must be signed by one of the authorities given, and no others are believed: those of the
-//! machine vouch for web sites. Open vSwitch does not compare the name in a certificate with the address, and its own tool `ovs-pki` writes
-//! names that are no addresses (`DNS:sc id:5ebd…`), so it is not compared here either: whoever holds a key that the
-//! authority signed is believed to be the server.
+//! Both sides present certificates. The server's must be signed by one of the given authorities.
+//! The machine's own authorities are not trusted: they vouch for web sites. Open vSwitch does not
+//! compare the name in a certificate with the address, and its own tool `ovs-pki` writes names that
+//! are not addresses (`DNS:sc id:5ebd…`). So the name is not compared here either: any holder of a
+//! key that the authority signed is accepted as the server.
 
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
@@ -26,7 +27,7 @@ use crate::error::OvsdbError;
 use crate::remote::{Keys, Remote};
 use crate::stream::{is_timeout, left};
 
-/// What a file with keys or certificates has at most: it is read into memory.
+/// The maximum size of a file with keys or certificates: it is read into memory.
 const FILE_MAX: u64 = 1 << 20;
 
 /// A TLS connection over TCP.
@@ -41,7 +42,7 @@ impl fmt::Debug for TlsStream {
     }
 }
 
-/// Reads the keys and makes what speaks for us.
+/// Reads the keys and prepares the TLS session.
 pub(crate) fn prepare(
     remote: &Remote,
     address: &SocketAddr,
@@ -129,16 +130,16 @@ impl TlsStream {
         Ok(stream)
     }
 
-    /// Reads what is there, waiting until the deadline for the first byte. 0 is the end.
+    /// Reads what has arrived, waiting until the deadline for the first byte. 0 is the end.
     pub(crate) fn read(&mut self, buffer: &mut [u8], until: Instant) -> io::Result<usize> {
         loop {
             match self.tls.reader().read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // Whether a message was whole is seen by its brackets.
+                // The brackets of a message show whether it was complete.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                 done => return done,
             }
-            // The other side may be told something: that keys change, say.
+            // There may be something to send to the other side: a key update, say.
             self.flush(until)?;
             match self.fill(until) {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
@@ -154,7 +155,7 @@ impl TlsStream {
         Ok(count)
     }
 
-    /// Sends what the TLS layer has to send.
+    /// Sends what the TLS layer wants to send.
     fn flush(&mut self, until: Instant) -> io::Result<()> {
         while self.tls.wants_write() {
             self.socket.set_write_timeout(Some(left(until)?))?;
@@ -167,7 +168,7 @@ impl TlsStream {
         Ok(())
     }
 
-    /// Receives something, and lets the TLS layer look at it.
+    /// Receives data and passes it to the TLS layer.
     fn fill(&mut self, until: Instant) -> io::Result<()> {
         self.socket.set_read_timeout(Some(left(until)?))?;
         match self.tls.read_tls(&mut self.socket) {
@@ -175,7 +176,7 @@ impl TlsStream {
             Ok(_) => match self.tls.process_new_packets() {
                 Ok(_) => Ok(()),
                 Err(error) => {
-                    // Tells the other side why, if it still listens.
+                    // Sends the reason to the other side, if it still listens.
                     let _ = self.flush(until);
                     Err(broken(error))
                 }
@@ -187,7 +188,8 @@ impl TlsStream {
 }
 
 impl Drop for TlsStream {
-    /// Says goodbye, if that takes no waiting: the server would complain of a connection that was cut.
+    /// Closes the session if that needs no waiting: otherwise the server would complain about a cut
+    /// connection.
     fn drop(&mut self) {
         self.tls.send_close_notify();
         if self.socket.set_nonblocking(true).is_ok() {
@@ -200,7 +202,7 @@ fn broken(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-/// Believes a server whose certificate one of the authorities has signed, whatever name it bears.
+/// Accepts a server whose certificate one of the authorities has signed, whatever its name.
 #[derive(Debug)]
 struct Chain {
     roots: RootCertStore,

@@ -20,7 +20,7 @@ pub enum Function {
     Excludes,
 }
 
-/// What rows an operation is about.
+/// Which rows an operation applies to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Condition {
     column: String,
@@ -39,7 +39,7 @@ impl Condition {
         Condition::new(column, Function::Equal, value)
     }
 
-    /// The column has the value among its own.
+    /// The column contains the value.
     pub fn includes(column: &str, value: impl Into<Value>) -> Self {
         Condition::new(column, Function::Includes, value)
     }
@@ -70,12 +70,12 @@ pub struct Mutation {
 }
 
 impl Mutation {
-    /// Adds values to a set or pairs to a map; a key that is there keeps its value.
+    /// Adds values to a set or pairs to a map; an existing key keeps its value.
     pub fn insert(column: &str, value: impl Into<Value>) -> Self {
         Mutation { column: column.to_owned(), mutator: "insert", value: value.into() }
     }
 
-    /// Takes values from a set, or pairs or keys from a map.
+    /// Removes values from a set, or pairs or keys from a map.
     pub fn delete(column: &str, value: impl Into<Value>) -> Self {
         Mutation { column: column.to_owned(), mutator: "delete", value: value.into() }
     }
@@ -91,16 +91,16 @@ impl Mutation {
     }
 }
 
-/// What a `wait` waits for.
+/// The condition of a `wait`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
-    /// The rows found are those given.
+    /// The found rows are those given.
     Equal,
     /// The rows found are others.
     NotEqual,
 }
 
-/// Where the outcome of an operation is found: the operation's place in its transaction.
+/// Refers to the result of an operation: the operation's index in its transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handle(pub(crate) usize);
 
@@ -112,7 +112,7 @@ struct Operation {
     json: Json,
 }
 
-/// Operations that are done all together or not at all.
+/// Operations that are all done or not at all.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Transaction {
     database: String,
@@ -132,7 +132,8 @@ impl Transaction {
         self.operations.is_empty()
     }
 
-    /// Inserts a row; others of the same transaction refer to it as [`Atom::Named`](crate::Atom::Named).
+    /// Inserts a row; other operations of the same transaction refer to it as
+    /// [`Atom::Named`](crate::Atom::Named).
     pub fn insert(&mut self, table: &str, name: &str, row: &Row) -> Handle {
         let json = json!({ "row": row.to_json(), "uuid-name": name });
         self.push("insert", table, Shape::Uuid, json)
@@ -150,7 +151,7 @@ impl Transaction {
         self.push("update", table, Shape::Count, json)
     }
 
-    /// Changes columns of rows, from what they are.
+    /// Changes columns of rows relative to their values.
     pub fn mutate(
         &mut self,
         table: &str,
@@ -167,8 +168,8 @@ impl Transaction {
         self.push("delete", table, Shape::Count, json!({ "where": wheres(&conditions) }))
     }
 
-    /// Goes on only if the rows' columns are, or are not, these now. Nothing is waited for: what does not hold is
-    /// [`OvsdbError::is_conflict`].
+    /// Continues only if the rows' columns have, or do not have, these values now. It does not
+    /// wait: if the condition does not hold, the error is [`OvsdbError::is_conflict`].
     pub fn assume(
         &mut self,
         table: &str,
@@ -180,7 +181,8 @@ impl Transaction {
         self.wait(table, conditions, columns, until, rows, 0)
     }
 
-    /// Goes on when the rows' columns are, or are not, these; fails after so many milliseconds.
+    /// Continues once the rows' columns have, or do not have, these values; fails after this many
+    /// milliseconds.
     pub fn wait(
         &mut self,
         table: &str,
@@ -204,7 +206,7 @@ impl Transaction {
         self.push("wait", table, Shape::Nothing, json)
     }
 
-    /// Asks that the transaction be on the disk before it is answered.
+    /// Requests that the transaction be on the disk before it is answered.
     pub fn commit_durably(&mut self) -> Handle {
         self.push("commit", "", Shape::Nothing, json!({ "durable": true }))
     }
@@ -214,12 +216,12 @@ impl Transaction {
         self.push("abort", "", Shape::Nothing, json!({}))
     }
 
-    /// Writes a line for whoever reads the database's journal.
+    /// Writes a line for readers of the database's journal.
     pub fn comment(&mut self, text: &str) -> Handle {
         self.push("comment", "", Shape::Nothing, json!({ "comment": text }))
     }
 
-    /// Goes on only if this connection has the lock.
+    /// Continues only if this connection holds the lock.
     pub fn assert_lock(&mut self, lock: &str) -> Handle {
         self.push("assert", "", Shape::Nothing, json!({ "lock": lock }))
     }
@@ -240,11 +242,13 @@ impl Transaction {
         Json::Array(std::iter::once(self.database.clone().into()).chain(operations).collect())
     }
 
-    /// Reads the answer: each operation's, and one more when the whole was refused (RFC 7047 §4.1.3).
+    /// Reads the answer: one part per operation, and one more if the whole was refused (RFC 7047
+    /// §4.1.3).
     ///
     /// # Errors
-    /// [`OvsdbError::Operation`] and [`OvsdbError::Commit`] as the server refused; [`OvsdbError::Nonsense`] when the answer
-    /// does not fit the operations. `remote` is named in it.
+    /// [`OvsdbError::Operation`] and [`OvsdbError::Commit`] when the server refused;
+    /// [`OvsdbError::Nonsense`] when the answer does not fit the operations, with `remote` as the
+    /// server's name.
     pub fn outcome(&self, answer: &Json, remote: &str) -> Result<Outcome, OvsdbError> {
         let nonsense = |what: String| OvsdbError::Nonsense { remote: remote.to_owned(), what };
         let answers = answer

@@ -1,4 +1,4 @@
-//! What columns hold (RFC 7047 §5.1): an atom, a set of atoms, or a map from atoms to atoms.
+//! The values of columns (RFC 7047 §5.1): an atom, a set of atoms, or a map from atoms to atoms.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -50,7 +50,7 @@ pub enum Atom {
     Named(String),
 }
 
-/// What a column holds.
+/// The value of a column.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// One value; where a set is expected, a set of one.
@@ -169,7 +169,7 @@ impl Value {
     }
 }
 
-/// The beginning of what was found, for messages.
+/// Returns the beginning of the value that was found, for messages.
 fn short(json: &Json) -> String {
     json.to_string().chars().take(60).collect()
 }
@@ -215,7 +215,7 @@ impl Row {
         Row::default()
     }
 
-    /// The same with one more column.
+    /// Returns the row with one more column.
     #[must_use]
     pub fn with(mut self, column: &str, value: impl Into<Value>) -> Self {
         self.0.insert(column.to_owned(), value.into());
@@ -257,7 +257,7 @@ impl Row {
         self.get(column).map(Value::atoms).unwrap_or_default()
     }
 
-    /// Returns a column's one text; empty when there is none.
+    /// Returns a column's single text; empty if it has none.
     #[must_use]
     pub fn text(&self, column: &str) -> &str {
         match self.atoms(column) {
@@ -289,7 +289,7 @@ impl Row {
         self.atoms(column).iter().filter_map(number).collect()
     }
 
-    /// Returns a column's one truth value.
+    /// Returns a column's single truth value.
     #[must_use]
     pub fn boolean(&self, column: &str) -> Option<bool> {
         match self.atoms(column) {
@@ -298,7 +298,7 @@ impl Row {
         }
     }
 
-    /// Returns the rows a column names.
+    /// Returns the rows that a column refers to.
     #[must_use]
     pub fn uuids(&self, column: &str) -> Vec<Uuid> {
         let uuid =
@@ -306,7 +306,7 @@ impl Row {
         self.atoms(column).iter().filter_map(uuid).collect()
     }
 
-    /// Returns the one row a column names.
+    /// Returns the single row that a column refers to.
     #[must_use]
     pub fn uuid(&self, column: &str) -> Option<Uuid> {
         match self.atoms(column) {

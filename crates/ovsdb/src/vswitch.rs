@@ -1,4 +1,5 @@
-//! The database `Open_vSwitch`: names, and the rows that network plugins look at (`man 5 ovs-vswitchd.conf.db`).
+//! The database `Open_vSwitch`: names, and the rows that network plugins read (`man 5
+//! ovs-vswitchd.conf.db`).
 
 use std::collections::BTreeMap;
 
@@ -7,17 +8,18 @@ use crate::value::{Row, Uuid};
 /// The database's name.
 pub const DATABASE: &str = "Open_vSwitch";
 
-/// Where `ovsdb-server` listens if nobody says otherwise.
+/// Where `ovsdb-server` listens by default.
 pub const SOCKET: &str = "/var/run/openvswitch/db.sock";
 
-/// A row of some table, read from those columns of it that [`TypedRow::COLUMNS`] names.
+/// A row of a table, read from the columns that [`TypedRow::COLUMNS`] names.
 pub trait TypedRow: Sized {
     /// The table.
     const TABLE: &'static str;
     /// The columns that are read.
     const COLUMNS: &'static [&'static str];
 
-    /// Reads a row. What is not there, or of another type, is empty: the schema is the server's to keep.
+    /// Reads a row. A column that is missing or of another type is empty: enforcing the schema is
+    /// the server's task.
     #[must_use]
     fn read(row: &Row) -> Self;
 }
@@ -29,7 +31,7 @@ pub struct Bridge {
     pub uuid: Option<Uuid>,
     /// Its name, which is also that of its local port.
     pub name: String,
-    /// `system` or empty for the kernel's datapath, `netdev` for that in user space.
+    /// `system` or empty for the kernel's datapath, `netdev` for the one in user space.
     pub datapath_type: String,
     /// `standalone`, `secure` or empty.
     pub fail_mode: String,
@@ -37,7 +39,7 @@ pub struct Bridge {
     pub ports: Vec<Uuid>,
     /// Its mirrors.
     pub mirrors: Vec<Uuid>,
-    /// What others noted about it.
+    /// Data that other programs attach to it.
     pub external_ids: BTreeMap<String, String>,
 }
 
@@ -76,7 +78,7 @@ pub struct Port {
     pub trunks: Vec<i64>,
     /// Its shaping.
     pub qos: Option<Uuid>,
-    /// What others noted about it.
+    /// Data that other programs attach to it.
     pub external_ids: BTreeMap<String, String>,
 }
 
@@ -106,17 +108,18 @@ impl TypedRow for Port {
 pub struct Interface {
     /// The row.
     pub uuid: Option<Uuid>,
-    /// Its name: a link's, where it is one.
+    /// Its name, which is also the link's if it is one.
     pub name: String,
-    /// Empty or `system` for a link that is there, `internal`, `vxlan`, …
+    /// Empty or `system` for an existing link, `internal`, `vxlan`, …
     pub r#type: String,
-    /// The switch's number for it: `None` before the switch has looked, -1 when it could not be used.
+    /// The switch's number for it: `None` before the switch has processed it, -1 if it could not be
+    /// used.
     pub ofport: Option<i64>,
     /// Why it could not be used.
     pub error: String,
-    /// What others noted about it.
+    /// Data that other programs attach to it.
     pub external_ids: BTreeMap<String, String>,
-    /// What its type takes.
+    /// Options of its type.
     pub options: BTreeMap<String, String>,
 }
 

@@ -1,4 +1,4 @@
-//! Whole files or none.
+//! Reads and writes whole files or none.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -14,23 +14,24 @@ use rustix::io::Errno;
 
 use crate::lock::LockError;
 
-/// The largest file that is read: nothing we keep comes near it, and a foreign file must not fill memory.
+/// The largest file that is read: no file of ours comes near it, and a foreign file must not fill
+/// memory.
 pub const MAX_FILE_SIZE: u64 = 16 * 1024 * 1024;
 
-/// How often a name for a temporary file is tried; names hold our process ID and a counter, so a second
-/// try is for what a killed process with the same ID left behind.
+/// How many names are tried for a temporary file. Names contain our process ID and a counter, so a
+/// second try is needed only if a killed process with the same ID left a file behind.
 const TEMPORARY_NAMES: u32 = 64;
 
-/// Says what must be on the disk when a write returns.
+/// What must be on the disk when a write returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
     /// File and directory are flushed: the content survives a power cut.
     Synced,
-    /// Nothing is flushed; for files that a reboot makes worthless anyhow.
+    /// Nothing is flushed; for files that a reboot makes worthless anyway.
     Volatile,
 }
 
-/// Says which operation on which file failed.
+/// Which operation on which file failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
@@ -66,15 +67,15 @@ pub enum FileError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// Another process is writing the file, and does not come to its end.
+    /// Another process is writing the file and does not finish.
     #[error("write {path:?}")]
     Busy {
         /// The file.
         path: PathBuf,
-        /// Who writes it.
+        /// The lock error, which names the writer.
         source: LockError,
     },
-    /// A finished temporary file could not take its place.
+    /// A finished temporary file could not be renamed to its final name.
     #[error("rename {from:?} to {to:?}")]
     Rename {
         /// The temporary file, which was removed.
@@ -92,7 +93,7 @@ pub enum FileError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// Something else than a regular file is where a file should be.
+    /// The path leads to something other than a regular file.
     #[error("read {path:?}: not a regular file")]
     NotAFile {
         /// The path.
@@ -125,13 +126,13 @@ pub enum FileError {
 }
 
 impl FileError {
-    /// Says whether the cause is that something does not exist.
+    /// Says whether the cause is that a path does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.io().is_some_and(|source| source.kind() == io::ErrorKind::NotFound)
     }
 
-    /// Says whether what was to be made is there already.
+    /// Says whether the file to be made exists already.
     pub(crate) fn is_exists(&self) -> bool {
         self.io().is_some_and(|source| source.kind() == io::ErrorKind::AlreadyExists)
     }
@@ -153,18 +154,19 @@ impl FileError {
     }
 }
 
-/// Replaces a file, or an empty folder in its place, in one step: readers see the old content or the new, never a part.
+/// Replaces a file, or an empty folder in its place, in one step: readers see the old content or
+/// the new, never a part.
 ///
-/// A new file gets its name when it is complete. To replace one, the content is written to a temporary file in the same
-/// directory, whose name begins with a dot and ends in `.tmp`, and renamed; a process killed in between leaves at most
-/// that file.
+/// A new file gets its name once it is complete. To replace a file, the content is written to a
+/// temporary file in the same directory, whose name begins with a dot and ends in `.tmp`, and
+/// renamed. A process killed in between leaves at most that temporary file.
 ///
-/// Only for folders that nobody else watches: a watcher may not notice a file that comes by its name in this way. What other
-/// programs watch is written by [`publish`](crate::publish()).
+/// Only for folders that no other program watches: a watcher may not notice a file that appears in
+/// this way. Files that other programs watch are written by [`publish`](crate::publish()).
 ///
 /// # Errors
-/// [`FileError`]; the file is then as it was, except that after a failed flush of the *directory* the new
-/// content is visible but may not survive a power cut.
+/// [`FileError`]; the file is then unchanged, except that after a failed flush of the *directory*
+/// the new content is visible but may not survive a power cut.
 pub fn write_atomic(
     path: &Path,
     bytes: &[u8],
@@ -175,7 +177,8 @@ pub fn write_atomic(
     write_atomic_through(directory, path, bytes, mode, durability)
 }
 
-/// Writes as [`write_atomic`], with the temporary file in a directory of the same file system.
+/// Writes like [`write_atomic`], with the temporary file in another directory of the same file
+/// system.
 pub(crate) fn write_atomic_through(
     temporary_directory: &Path,
     path: &Path,
@@ -191,7 +194,7 @@ pub(crate) fn write_atomic_through(
     }
     let (temporary, mut file) = create_temporary(temporary_directory, path, mode)?;
     let filled = fill(&mut file, &temporary, bytes, mode, durability);
-    // Closed before it has its name: an executable that is open for writing cannot be executed.
+    // Closed before it gets its name: an executable that is open for writing cannot be executed.
     drop(file);
     let written = filled.and_then(|()| rename(&temporary, path));
     if let Err(error) = written {
@@ -204,10 +207,11 @@ pub(crate) fn write_atomic_through(
     }
 }
 
-/// Gives a finished file its name.
+/// Renames a finished file to its final name.
 pub(crate) fn rename(temporary: &Path, path: &Path) -> Result<(), FileError> {
     let renamed = match fs::rename(temporary, path) {
-        // Whatever made a folder of it: an empty one says nothing.
+        // An empty folder in the file's place holds no information, so it is removed, whatever made
+        // it.
         Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
             fs::remove_dir(path).and_then(|()| fs::rename(temporary, path))
         }
@@ -220,17 +224,17 @@ pub(crate) fn rename(temporary: &Path, path: &Path) -> Result<(), FileError> {
     })
 }
 
-/// The bits of a mode that are its owner's.
+/// The owner's bits of a mode.
 const OWNERS: u32 = 0o700;
 
-/// The bits of a mode that let a file be executed.
+/// The bits of a mode that make a file executable.
 const EXECUTABLE: u32 = 0o111;
 
-/// Writes a file that has no name yet and gives it its name: `false` when there is a file of that name, or the file
-/// system has no files without names (`man 2 open`, O_TMPFILE). Nothing is left then.
+/// Writes a file without a name and then links it: `false` when a file of that name exists, or the
+/// file system does not support unnamed files (`man 2 open`, O_TMPFILE). Nothing is left then.
 ///
-/// Where the file's directory is missing that is the error: no other way would lead there, and a temporary file in another
-/// directory would stay if we were killed.
+/// A missing directory is an error: the other method could not write there either, and a temporary
+/// file in another directory would stay if we were killed.
 fn link_complete(
     directory: &Path,
     path: &Path,
@@ -238,7 +242,8 @@ fn link_complete(
     mode: u32,
     durability: Durability,
 ) -> Result<bool, FileError> {
-    // It is named while it is open, and an executable that is open for writing cannot be executed.
+    // The file is linked while it is open, and an executable that is open for writing cannot be
+    // executed.
     if mode & EXECUTABLE != 0 {
         return Ok(false);
     }
@@ -254,7 +259,8 @@ fn link_complete(
     let mut file = File::from(descriptor);
     fill(&mut file, path, bytes, mode, durability)?;
     let linked = match rustix::fs::linkat(&file, "", CWD, path, AtFlags::EMPTY_PATH) {
-        // Either something is missing or CAP_DAC_READ_SEARCH is, which the way through /proc does not need.
+        // Either the path or CAP_DAC_READ_SEARCH is missing; linking through /proc does not need
+        // the latter.
         Err(Errno::NOENT) => {
             let from = format!("/proc/self/fd/{}", file.as_raw_fd());
             rustix::fs::linkat(CWD, &from, CWD, path, AtFlags::SYMLINK_FOLLOW)
@@ -302,7 +308,8 @@ fn fill(
 ) -> Result<(), FileError> {
     let failed = |source| FileError::Write { path: path.to_owned(), source };
     file.write_all(bytes).map_err(failed)?;
-    // The umask may have taken bits away that the caller asked for; its owner's it is never asked to take.
+    // The umask may have removed bits that the caller asked for; it is assumed never to remove the
+    // owner's.
     if mode & !OWNERS != 0 {
         file.set_permissions(fs::Permissions::from_mode(mode)).map_err(failed)?;
     }
@@ -314,9 +321,9 @@ fn fill(
     }
 }
 
-/// Removes what killed processes were writing to files of a directory: temporary files whose writer is gone.
+/// Removes temporary files of a directory whose writer was killed.
 ///
-/// What cannot be removed is in nobody's way: readers pass over it.
+/// A file that cannot be removed does no harm: readers skip it.
 pub fn remove_abandoned(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -327,7 +334,7 @@ pub fn remove_abandoned(directory: &Path) {
     }
 }
 
-/// The process that writes a temporary file, by its name: `.NAME.PID.COUNT.tmp`.
+/// Returns the process that writes a temporary file, from its name: `.NAME.PID.COUNT.tmp`.
 fn writer_of(name: &str) -> Option<u32> {
     let mut parts = name.strip_prefix('.')?.strip_suffix(".tmp")?.rsplit('.');
     parts.next()?.parse::<u64>().ok()?;
@@ -344,9 +351,9 @@ pub fn sync_directory(path: &Path) -> Result<(), FileError> {
         .map_err(|source| FileError::Sync { path: path.to_owned(), source })
 }
 
-/// Reads a file that may not be there; `None` when it, or a directory above it, does not exist.
+/// Reads a file that may not exist; `None` when it, or a directory above it, does not.
 ///
-/// Never waits: what is not a regular file (a FIFO, say) is an error.
+/// Never blocks: anything but a regular file (a FIFO, say) is an error.
 ///
 /// # Errors
 /// [`FileError::Read`], [`FileError::NotAFile`] or [`FileError::TooLarge`].
@@ -354,7 +361,7 @@ pub fn read_optional(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
     read_with(path, OFlags::empty())
 }
 
-/// Reads a file of ours, as [`read_optional`]; a link in its place is not followed.
+/// Reads a file of ours, like [`read_optional`]; a link in its place is not followed.
 pub(crate) fn read_own(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
     read_with(path, OFlags::NOFOLLOW)
 }
@@ -378,14 +385,14 @@ fn read_with(path: &Path, more: OFlags) -> Result<Option<Vec<u8>>, FileError> {
     let mut bytes = Vec::with_capacity(length + 1);
     rustix::io::retry_on_intr(|| rustix::io::read(&file, spare_capacity(&mut bytes)))
         .map_err(|errno| failed(errno.into()))?;
-    // Unless it has grown meanwhile, that was all.
+    // Unless the file has grown meanwhile, that was all of it.
     if length < bytes.len() {
         file.take(MAX_FILE_SIZE).read_to_end(&mut bytes).map_err(failed)?;
     }
     Ok(Some(bytes))
 }
 
-/// Removes a file, or an empty folder in its place; `false` when there was nothing.
+/// Removes a file, or an empty folder in its place; `false` when neither existed.
 ///
 /// # Errors
 /// [`FileError::Remove`].
@@ -393,7 +400,7 @@ pub fn remove_file(path: &Path) -> Result<bool, FileError> {
     match fs::remove_file(path) {
         Ok(()) => Ok(true),
         Err(error) if is_absent(&error) => Ok(false),
-        // Whatever made a folder of it: an empty one says nothing either.
+        // An empty folder holds no information here either, whatever made it.
         Err(error) if error.kind() == io::ErrorKind::IsADirectory => match fs::remove_dir(path) {
             Ok(()) => Ok(true),
             Err(source) => Err(FileError::Remove { path: path.to_owned(), source }),
@@ -402,7 +409,7 @@ pub fn remove_file(path: &Path) -> Result<bool, FileError> {
     }
 }
 
-/// Removes a directory if it is empty; `false` when it is not, or when there is none.
+/// Removes a directory if it is empty; `false` when it is not empty or does not exist.
 ///
 /// # Errors
 /// [`FileError::Remove`].
@@ -424,7 +431,8 @@ pub fn remove_directory(path: &Path) -> Result<bool, FileError> {
     }
 }
 
-/// Makes a directory and those above it, all with `mode`; succeeds when it is there, whatever its mode.
+/// Creates a directory and those above it, all with `mode`; succeeds if it exists, whatever its
+/// mode.
 ///
 /// # Errors
 /// [`FileError::CreateDirectory`].
@@ -436,7 +444,7 @@ pub fn create_directory(path: &Path, mode: u32) -> Result<(), FileError> {
         .map_err(|source| FileError::CreateDirectory { path: path.to_owned(), source })
 }
 
-/// Says whether an error means that the path does not lead to anything.
+/// Says whether an error means that the path leads nowhere.
 fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }

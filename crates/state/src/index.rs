@@ -1,4 +1,4 @@
-//! Who owns what on this node.
+//! Records which attachment owns what on this node.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -25,14 +25,15 @@ use crate::roots::{Roots, Unread, boot_id};
 const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
-/// How often a write is tried whose directory somebody else removes because it was empty.
+/// How often a write is tried again because another process removed its directory while that was
+/// empty.
 const DIRECTORY_RACES: u32 = 1000;
 
 /// The records of attachments and the references to shared objects, below [`Roots::run`].
 ///
-/// Making the value touches nothing; directories come with the first write. Different attachments need no
-/// lock for their records. Shared objects do: take [`Index::lock`] for the object, then look at it, change it
-/// and call [`Index::hold`] or [`Index::release`], then drop the lock.
+/// Creating the value touches no file; the first write creates the directories. Records of
+/// different attachments need no lock. Shared objects do: take [`Index::lock`] for the object, read
+/// and change it, call [`Index::hold`] or [`Index::release`], then drop the lock.
 #[derive(Debug, Clone)]
 pub struct Index {
     owners: PathBuf,
@@ -45,25 +46,25 @@ pub struct Index {
     unread: Unread,
 }
 
-/// An attachment's lock, given back on drop; see [`Index::begin_attachment`].
+/// An attachment's lock, released on drop; see [`Index::begin_attachment`].
 ///
-/// The lock is on the folder of the attachment's records. A folder without records goes when the lock is
-/// given back, not before: the next process would make it anew, and would have a lock of its own while the first
-/// one is still at work.
+/// The lock is on the folder of the attachment's records. A folder without records is removed when
+/// the lock is released, not before: otherwise the next process would create it anew and would have
+/// a lock of its own while the first one is still at work.
 #[derive(Debug)]
 pub struct AttachmentLock {
-    /// Given back after the folder is gone.
+    /// Released after the folder is removed.
     _lock: Lock,
     folder: PathBuf,
-    /// How many of the folders above it were made for the lock.
+    /// How many of the folders above it were created for the lock.
     made: usize,
-    /// What killed writers left in the folder goes with it.
+    /// Whether to remove what killed writers left in the folder.
     sweeps: bool,
 }
 
 impl AttachmentLock {
-    /// Says that a record has most likely been written, so that the folder need not be read for what
-    /// killed writers left in it.
+    /// Notes that a record has most likely been written, so that the folder need not be searched
+    /// for what killed writers left in it.
     #[must_use]
     pub fn with_record(mut self) -> Self {
         self.sweeps = false;
@@ -76,7 +77,7 @@ impl Drop for AttachmentLock {
         let removed = if self.sweeps {
             remove_if_idle(&self.folder)
         } else {
-            // It fails, as it should, when there is a record in it.
+            // It fails, as it should, if the folder contains a record.
             fs::remove_dir(&self.folder).is_ok()
         };
         if removed {
@@ -92,11 +93,12 @@ impl Drop for AttachmentLock {
 /// The answer to [`Index::release`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
-    /// Nobody holds the object any more: undo what its note says, then [`Index::take_note`].
+    /// No attachment holds the object any longer: undo what its note says, then call
+    /// [`Index::take_note`].
     Last,
-    /// Others still hold it.
+    /// Other attachments still hold it.
     Held,
-    /// This attachment did not hold it, and neither does anyone else.
+    /// This attachment did not hold it, and no other does.
     NotHeld,
 }
 
@@ -105,12 +107,13 @@ pub enum Release {
 pub enum Claimed {
     /// The attachment has it.
     Own,
-    /// Others have it, or had it: one attachment, or several that share it, by [`AttachmentKey::hash`].
+    /// Others have it, or had it: one attachment, or several that share it, by
+    /// [`AttachmentKey::hash`].
     By(Vec<String>),
 }
 
 impl Index {
-    /// Makes an index over the node's roots.
+    /// Creates an index over the node's roots.
     #[must_use]
     pub fn new(roots: &Roots) -> Self {
         Index {
@@ -125,10 +128,10 @@ impl Index {
         }
     }
 
-    /// Writes a record, replacing the one that the same plugin wrote for the same attachment.
+    /// Writes a record, replacing the record that the same plugin wrote for the same attachment.
     ///
     /// # Errors
-    /// [`FileError`]; what was there before is then still there.
+    /// [`FileError`]; the previous record is then still there.
     pub fn put(&self, record: &Record) -> Result<(), FileError> {
         let path = self.record_path(&record.attachment, &record.plugin);
         in_directory(&path, || {
@@ -150,17 +153,19 @@ impl Index {
         }
     }
 
-    /// Says that a plugin has made nothing for an attachment: others have records of it, and this one has none, nor anything
-    /// in its place.
+    /// Says whether a plugin has made nothing for an attachment: other plugins have records of it,
+    /// and this one has neither a record nor anything in its place.
     #[must_use]
     pub fn made_nothing(&self, key: &AttachmentKey, plugin: &str) -> bool {
         let own = self.get(key, plugin);
         own.found.is_none() && own.damaged.is_empty() && !self.of_attachment(key).found.is_empty()
     }
 
-    /// Removes the record a plugin wrote for an attachment, garbled or not; `false` when there was none.
+    /// Removes the record a plugin wrote for an attachment, garbled or not; `false` when there was
+    /// none.
     ///
-    /// On behalf of a call that could not read everything it stays, for the next one to read: see [`Roots::for_one_call`].
+    /// For a call that could not read everything the record stays, so that the next call reads it:
+    /// see [`Roots::for_one_call`].
     ///
     /// # Errors
     /// [`FileError::Remove`].
@@ -187,7 +192,8 @@ impl Index {
         all
     }
 
-    /// Reads every record, in no order. For GC and for people: it reads every file.
+    /// Reads every record, in no order. For GC and for commands that people run: it reads every
+    /// file.
     #[must_use]
     pub fn list(&self) -> Read<Vec<Record>> {
         let mut all = Read::whole(Vec::new());
@@ -238,17 +244,17 @@ impl Index {
         }
     }
 
-    /// Gives the lock of an object back and removes its file. For objects that are locked once in a long
-    /// time and of which there are many. A process that waits for the lock notices, and makes a new file.
+    /// Releases an object's lock and removes its file. For objects that are rarely locked and of
+    /// which there are many. A process that waits for the lock notices and creates a new file.
     pub fn end_lock(&self, object: &str, lock: Lock) {
         let path = self.locks.join(format!("{}.lock", file_name_of(object)));
-        // A file that stays is an empty one.
+        // A file that stays is empty.
         let _ = fs::remove_file(path);
         drop(lock);
     }
 
-    /// Keeps others from removing or repairing an attachment at the same time, waiting at most `deadline` for them. `None`:
-    /// there is no record of it, so nobody could repair it.
+    /// Prevents others from removing or repairing an attachment at the same time, waiting at most
+    /// `deadline` for them. `None` if it has no record, so that no one could repair it.
     ///
     /// # Errors
     /// [`LockError::Busy`] names the holder.
@@ -260,7 +266,8 @@ impl Index {
         self.lock_hash(&key.hash(), deadline)
     }
 
-    /// Does what [`Index::lock_attachment`] does for the attachment with this [`AttachmentKey::hash`].
+    /// Does what [`Index::lock_attachment`] does, for the attachment with this
+    /// [`AttachmentKey::hash`].
     ///
     /// # Errors
     /// As [`Index::lock_attachment`].
@@ -277,8 +284,9 @@ impl Index {
         Ok(lock.map(|lock| AttachmentLock { _lock: lock, folder, made: 0, sweeps: false }))
     }
 
-    /// Keeps others from making, removing or repairing an attachment at the same time, waiting at most `deadline` for them. The
-    /// folder of its records is made for that, and goes with the lock where no record is in it.
+    /// Prevents others from making, removing or repairing an attachment at the same time, waiting
+    /// at most `deadline` for them. The folder of its records is created for that, and removed with
+    /// the lock if it contains no record.
     ///
     /// # Errors
     /// [`LockError::Busy`] names the holder.
@@ -290,8 +298,8 @@ impl Index {
         Self::begin_in(self.owners.join(key.hash()), deadline)
     }
 
-    /// Does what [`Index::begin_attachment`] does for who makes an attachment of several others. It is not the same lock: one
-    /// of those may have the same key.
+    /// Does what [`Index::begin_attachment`] does, for a caller that makes one attachment out of
+    /// several others. It is a different lock: one of those may have the same key.
     ///
     /// # Errors
     /// As [`Index::begin_attachment`].
@@ -327,7 +335,7 @@ impl Index {
         }
     }
 
-    /// Writes down that an attachment uses a shared object; `false` when it did already.
+    /// Records that an attachment uses a shared object; `false` if that was recorded already.
     ///
     /// The caller holds the object's lock.
     ///
@@ -342,7 +350,8 @@ impl Index {
         }
         let new = matches!(before, Ok(None));
         in_directory(&path, || {
-            // The temporary file is kept out of the object's directory, which holds holders only.
+            // The temporary file is kept out of the object's directory, which contains only
+            // holders.
             write_atomic_through(&self.shared, &path, &bytes, FILE_MODE, Durability::Volatile)
         })?;
         Ok(new)
@@ -351,7 +360,7 @@ impl Index {
     /// Says whether an attachment other than this one holds a shared object.
     ///
     /// # Errors
-    /// [`FileError::List`]: nobody knows.
+    /// [`FileError::List`]: then it is unknown.
     pub fn is_held_by_others(&self, object: &str, key: &AttachmentKey) -> Result<bool, FileError> {
         let directory = self.object_directory(object);
         let own = directory.join(key.hash());
@@ -363,37 +372,37 @@ impl Index {
         Ok(false)
     }
 
-    /// Strikes an attachment from the holders of a shared object.
+    /// Removes an attachment from the holders of a shared object.
     ///
-    /// The caller holds the object's lock. The note stays: when the answer is [`Release::Last`] or
-    /// [`Release::NotHeld`], undo what it says and [`Index::take_note`], so that a crash in between leaves the
-    /// note for the next who is last.
+    /// The caller holds the object's lock. The note stays: on [`Release::Last`] or
+    /// [`Release::NotHeld`], undo what it says and call [`Index::take_note`]. After a crash in
+    /// between, the note is still there for the next last holder.
     ///
     /// # Errors
-    /// [`FileError::Remove`]; the attachment is then still a holder. [`FileError::List`]: nobody knows whether it was the last;
-    /// releasing again tells.
+    /// [`FileError::Remove`]; the attachment is then still a holder. [`FileError::List`]; it is
+    /// then unknown whether it was the last, and releasing again finds out.
     pub fn release(&self, object: &str, key: &AttachmentKey) -> Result<Release, FileError> {
         let directory = self.object_directory(object);
         let held = remove_file(&directory.join(key.hash()))?;
-        // One is enough to know of, and there may be thousands.
+        // One is enough, and there may be thousands.
         if holder_names(&directory)?.next().transpose()?.is_some() {
             return Ok(Release::Held);
         }
-        // A foreign file that lies there hinders nobody.
+        // A foreign file in it does not matter.
         remove_directory(&directory)?;
         Ok(if held { Release::Last } else { Release::NotHeld })
     }
 
-    /// Says whether somebody holds a shared object.
+    /// Says whether any attachment holds a shared object.
     ///
     /// # Errors
-    /// [`FileError::List`]: nobody knows.
+    /// [`FileError::List`]: then it is unknown.
     pub fn is_held(&self, object: &str) -> Result<bool, FileError> {
         holder_names(&self.object_directory(object))?.next().transpose().map(|one| one.is_some())
     }
 
-    /// Lists who holds a shared object. A reference whose content is damaged is reported and still counts for
-    /// [`Index::release`].
+    /// Lists the holders of a shared object. A reference whose content is damaged is reported and
+    /// still counts for [`Index::release`].
     #[must_use]
     pub fn holders(&self, object: &str) -> Read<Vec<AttachmentKey>> {
         let mut all = Read::whole(Vec::new());
@@ -441,10 +450,11 @@ impl Index {
         all
     }
 
-    /// Writes down what we are about to change in order to have a shared object, replacing an older note.
+    /// Records what we are about to change to set up a shared object, replacing an older note.
     ///
-    /// The caller holds the object's lock, and calls this *before* the change and only when there is
-    /// something to change: then a crash leaves a note too many, never a change that nobody knows of.
+    /// The caller holds the object's lock, and calls this *before* the change and only if there is
+    /// something to change. Then a crash can leave a note without a change, but never a change
+    /// without a note.
     ///
     /// # Errors
     /// [`FileError`].
@@ -468,8 +478,9 @@ impl Index {
         note
     }
 
-    /// Reads a note for who is about to write it anew, or to undo what it tells of: what the kernel refuses to read may be there all
-    /// the same, and must not be taken for nothing. A garbled note is none.
+    /// Reads a note for a caller that is about to replace it or to undo what it says. A note that
+    /// the kernel refuses to read may exist all the same, and must not count as missing. A garbled
+    /// note counts as missing.
     ///
     /// # Errors
     /// [`FileError::Read`] when the kernel refuses.
@@ -488,10 +499,11 @@ impl Index {
         fs::symlink_metadata(self.object_directory(object).join(key.hash())).is_ok()
     }
 
-    /// Says whether a shared object has a note, be it a garbled one: then too something was changed to have it.
+    /// Says whether a shared object has a note, even a garbled one: that too means that something
+    /// was changed for the object.
     ///
     /// # Errors
-    /// [`FileError::Read`] when the kernel refuses to say.
+    /// [`FileError::Read`] when the kernel does not answer.
     pub fn has_note(&self, object: &str) -> Result<bool, FileError> {
         match read_own(&self.note_path(object)) {
             Ok(bytes) => Ok(bytes.is_some()),
@@ -500,8 +512,8 @@ impl Index {
         }
     }
 
-    /// Takes the note of a shared object whose change stays though nobody holds it, and remembers that
-    /// it was ours ([`Index::left`]).
+    /// Removes the note of a shared object whose change stays although no attachment holds it, and
+    /// remembers that the change was ours ([`Index::left`]).
     ///
     /// The caller holds the object's lock.
     ///
@@ -510,7 +522,7 @@ impl Index {
     pub fn leave(&self, object: &str) -> Result<(), FileError> {
         let path = self.left.join(file_name_of(object));
         let boot = boot_id()?;
-        // Of an earlier time.
+        // An older link may exist.
         let _ = fs::remove_file(&path);
         in_directory(&path, || {
             symlink(&boot, &path).map_err(|source| FileError::Write { path: path.clone(), source })
@@ -518,7 +530,8 @@ impl Index {
         self.take_note(object).map(drop)
     }
 
-    /// Lists the shared objects whose change stayed in this boot when the last attachment left, sorted.
+    /// Lists the shared objects whose change stayed in this boot after the last attachment was
+    /// gone, sorted.
     #[must_use]
     pub fn left(&self) -> Vec<String> {
         let boot = boot_id().ok();
@@ -536,11 +549,11 @@ impl Index {
         objects
     }
 
-    /// Claims for an attachment what one alone can have; says who has it otherwise. It takes one call
-    /// where it is free.
+    /// Claims for an attachment what only one can have; returns who has it otherwise. A free claim
+    /// takes one system call.
     ///
     /// # Errors
-    /// [`FileError`]; whose it is then is not known.
+    /// [`FileError`]; the owner is then unknown.
     pub fn claim(&self, object: &str, key: &AttachmentKey) -> Result<Claimed, FileError> {
         let (path, hash) = (self.claim_path(object), key.hash());
         let failed = |source| FileError::Write { path: path.clone(), source };
@@ -554,9 +567,9 @@ impl Index {
                     match holders_in(&path) {
                         Ok(holders) if holders.contains(&hash) => return Ok(Claimed::Own),
                         Ok(holders) => return Ok(Claimed::By(holders)),
-                        // It was let go of just now.
+                        // It was released just now.
                         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                        // No link, so it is none of ours.
+                        // Not a link, so not one of ours.
                         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                             remove_file(&path)?;
                         }
@@ -569,7 +582,7 @@ impl Index {
         Err(failed(io::ErrorKind::ResourceBusy.into()))
     }
 
-    /// Says whose claim there is: the [`AttachmentKey::hash`] of each attachment that has it.
+    /// Returns the owners of a claim: the [`AttachmentKey::hash`] of each attachment that has it.
     ///
     /// # Errors
     /// [`FileError::Read`].
@@ -577,13 +590,14 @@ impl Index {
         holders_of(&self.claim_path(object))
     }
 
-    /// Passes a claim on to other attachments, or to nobody, if the same have it still; `false` if not.
+    /// Passes a claim on to other attachments, or to none, if its owners are unchanged; `false` if
+    /// not.
     ///
-    /// The caller holds the object's lock, and the lock of an attachment that has it alone ([`Index::lock_hash`]), which
-    /// lets go of it by [`Index::unclaim`].
+    /// The caller holds the object's lock, and the lock of an attachment that is the only owner
+    /// ([`Index::lock_hash`]) and that gives it up by [`Index::unclaim`].
     ///
     /// # Errors
-    /// [`FileError`]; those who had it have it still.
+    /// [`FileError`]; the owners are then unchanged.
     pub fn pass_claim(
         &self,
         object: &str,
@@ -598,17 +612,18 @@ impl Index {
             return remove_file(&path).map(|_| true);
         }
         let failed = |source| FileError::Write { path: path.clone(), source };
-        // No object has this name. What a killed process leaves of it goes as claims do.
+        // No object has this name. What a killed process leaves under it is removed like other
+        // claims.
         let new = self.claims.join(format!("{}{SHARED_BY}", file_name_of(object)));
-        // Of somebody who was killed here.
+        // Left by a process that was killed here.
         remove_file(&new)?;
         symlink(to.join(SHARED_BY), &new).map_err(failed)?;
         fs::rename(&new, &path).map_err(failed)?;
         Ok(true)
     }
 
-    /// Gives up a claim of the attachment with this hash; another's stays. `false` when the attachment shares it:
-    /// then [`Index::pass_claim`] gives it up.
+    /// Gives up a claim of the attachment with this hash; another attachment's claim stays. `false`
+    /// if the attachment shares it: then [`Index::pass_claim`] gives it up.
     ///
     /// The caller holds the attachment's lock.
     ///
@@ -622,8 +637,8 @@ impl Index {
         Ok(holders.iter().all(|holder| holder != hash))
     }
 
-    /// Lists what the attachment with this hash has claimed. It looks at every claim: for an attachment whose record is
-    /// lost. What cannot be read is reported.
+    /// Lists what the attachment with this hash has claimed. It reads every claim: for an
+    /// attachment whose record is lost. Unreadable claims are reported.
     #[must_use]
     pub fn claims_of(&self, hash: &str) -> Read<Vec<String>> {
         let mut all = Read::whole(Vec::new());
@@ -654,34 +669,34 @@ impl Index {
         self.claims.join(file_name_of(object))
     }
 
-    /// Says whether this boot's kernel was found to lack a module ([`Index::note_lacking`]). Only a hint:
-    /// the module may have been installed since.
+    /// Says whether this boot's kernel was found to lack a module ([`Index::note_lacking`]). Only a
+    /// hint: the module may have been installed since.
     #[must_use]
     pub fn is_lacking(&self, module: &str) -> bool {
-        // A link is read by one call.
+        // One system call reads a link.
         let noted = fs::read_link(self.lacking.join(file_name_of(module)));
         noted.is_ok_and(|boot| boot_id().is_ok_and(|now| boot == Path::new(&now)))
     }
 
-    /// Remembers for this boot that the kernel lacks a module, so that it is not made to look for it at
-    /// every call. A failure costs no more than another look. Where nothing of ours is yet, nothing is
-    /// written: a question leaves no trace.
+    /// Remembers for this boot that the kernel lacks a module, so that it does not search for it at
+    /// every call. A failure only costs another search. If none of our folders exists yet, nothing
+    /// is written: a query leaves no trace.
     pub fn note_lacking(&self, module: &str) {
         let Ok(boot) = boot_id() else { return };
         let path = self.lacking.join(file_name_of(module));
         if !self.lacking.parent().is_some_and(Path::is_dir) {
             return;
         }
-        // Of an earlier boot.
+        // Removes one of an earlier boot.
         let _ = fs::remove_file(&path);
         let _ = create_directory(&self.lacking, DIRECTORY_MODE);
         let _ = symlink(boot, &path);
     }
 
-    /// Removes the index's own files and folders when nothing is written in them: no attachment has a record or holds
-    /// anything. Says whether they are gone.
+    /// Removes the index's own files and folders if no attachment has a record or holds anything.
+    /// Says whether they are gone.
     ///
-    /// Locks that somebody holds, and so the folder, stay.
+    /// Locks that are held stay, and so does their folder.
     #[must_use]
     pub fn tidy(&self) -> bool {
         let mut damaged = Vec::new();
@@ -694,37 +709,37 @@ impl Index {
         for lock in entries(&self.locks, &mut damaged, &self.unread) {
             remove_unless_held(&lock);
         }
-        // Only hints, which whoever misses them makes again.
+        // These are only hints; a process that misses them writes them again.
         let _ = fs::remove_dir_all(&self.addresses);
         let _ = fs::remove_dir_all(&self.lacking);
         self.sweep_claims();
         let _ = fs::remove_dir(&self.claims);
-        // Each fails while something is left in it, which is the answer then.
+        // Each call fails while something is left in the folder, and the answer is then no.
         for folder in [&self.owners, &self.shared, &self.locks] {
             remove_if_idle(folder);
         }
         self.owners.parent().is_some_and(|run| fs::remove_dir(run).is_ok())
     }
 
-    /// Removes what killed processes left that belongs to nobody: temporary files and empty folders. Whoever is about to write
-    /// into such a folder makes it again.
+    /// Removes what killed processes left without an owner: temporary files and empty folders. A
+    /// process that is about to write into such a folder creates it again.
     pub fn sweep(&self) {
         self.remove_abandoned();
         self.sweep_claims();
         let mut damaged = Vec::new();
         for folder in entries(&self.shared, &mut damaged, &Unread::default()) {
-            // Fails for all that is in use, and for notes.
+            // Fails for everything in use, and for notes.
             let _ = fs::remove_dir(folder);
         }
         for folder in entries(&self.owners, &mut damaged, &Unread::default()) {
-            // One that is locked is about to get a record.
+            // A locked one is about to get a record.
             if let Ok(Some(_lock)) = Lock::acquire_directory(&folder, Duration::ZERO) {
                 let _ = fs::remove_dir(folder);
             }
         }
     }
 
-    /// Removes claims of attachments that have no record any more.
+    /// Removes claims of attachments that no longer have a record.
     fn sweep_claims(&self) {
         let mut damaged = Vec::new();
         for claim in entries(&self.claims, &mut damaged, &Unread::default()) {
@@ -749,8 +764,8 @@ impl Index {
         }
     }
 
-    /// Reads and removes the note of a shared object, once what it says has been undone, and what a killed process was
-    /// writing there.
+    /// Reads and removes the note of a shared object, once what it says has been undone. Removes
+    /// too what a killed process was writing there.
     ///
     /// The caller holds the object's lock.
     ///
@@ -759,7 +774,7 @@ impl Index {
     pub fn take_note(&self, object: &str) -> Result<Read<Option<Value>>, FileError> {
         let note = self.read_note(object);
         remove_file(&self.note_path(object))?;
-        // The caller has the lock: what is being written was being written by a process that was killed.
+        // The caller has the lock, so an unfinished file was left by a process that was killed.
         let begin = format!(".{}.made.", file_name_of(object));
         remove_temporary(&self.shared, begin.as_bytes());
         Ok(note)
@@ -778,7 +793,8 @@ impl Index {
     }
 }
 
-/// Runs a write, making the directory of its file when that is missing, again if it is removed meanwhile.
+/// Runs a write. Creates the directory of its file when that is missing, and again if it is removed
+/// meanwhile.
 fn in_directory(
     path: &Path,
     mut write: impl FnMut() -> Result<(), FileError>,
@@ -793,7 +809,7 @@ fn in_directory(
                 }
             }
             done => {
-                // What was made for it is nobody's; it goes while it is empty.
+                // The directory created for it has no owner; it is removed if it is empty.
                 if let (Err(_), Some(directory), true) = (&done, path.parent(), races != 0) {
                     let _ = fs::remove_dir(directory);
                 }
@@ -803,7 +819,8 @@ fn in_directory(
     }
 }
 
-/// Makes a directory. That somebody else made it, or removed it or its parent meanwhile, is for the next try to see.
+/// Creates a directory. If another process created it, or removed it or its parent meanwhile, the
+/// next try finds out.
 fn ensure_directory(path: &Path) -> Result<(), FileError> {
     match create_directory(path, DIRECTORY_MODE) {
         Err(error) if error.is_exists() || error.is_not_found() => Ok(()),
@@ -811,7 +828,7 @@ fn ensure_directory(path: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Removes a directory in which nothing is left but temporary files of processes that were killed, and says whether it
+/// Removes a directory that contains only temporary files of killed processes, and says whether it
 /// did. A process that is writing one just now writes it again; see [`in_directory`].
 fn remove_if_idle(directory: &Path) -> bool {
     let mut damaged = Vec::new();
@@ -827,7 +844,7 @@ fn remove_if_idle(directory: &Path) -> bool {
     fs::remove_dir(directory).is_ok()
 }
 
-/// Removes the temporary files whose names begin so. What cannot be removed is in nobody's way.
+/// Removes the temporary files with this prefix. A file that cannot be removed does no harm.
 fn remove_temporary(directory: &Path, begin: &[u8]) {
     for entry in fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok) {
         let name = entry.file_name();
@@ -838,12 +855,12 @@ fn remove_temporary(directory: &Path, begin: &[u8]) {
     }
 }
 
-/// Reads who has a claim; nobody if it is not there.
+/// Reads the owners of a claim; none if it does not exist.
 fn holders_of(claim: &Path) -> Result<Vec<String>, FileError> {
     match holders_in(claim) {
         Ok(holders) => Ok(holders),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        // No link, so it is none of ours; the next claim removes it.
+        // Not a link, so not one of ours; the next claim removes it.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(Vec::new()),
         Err(source) => Err(FileError::Read { path: claim.to_owned(), source }),
     }
@@ -858,7 +875,7 @@ fn entries(
     let mut found = Vec::new();
     let mut report = |errno: Errno| {
         let one = Damaged::of(directory, &io::Error::from(errno));
-        // What is no folder has nothing of ours in it.
+        // What is not a folder contains nothing of ours.
         if !matches!(errno, Errno::NOTDIR | Errno::LOOP) {
             unread.note(&one);
         }
@@ -884,14 +901,14 @@ fn entries(
     found.into_iter()
 }
 
-/// Opens a directory for listing; std's way makes twice the calls.
+/// Opens a directory for listing; std's function makes twice as many system calls.
 fn open_directory(path: &Path) -> Result<Dir, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Dir::new(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
-/// Lists the references in an object's directory: files named by a hash. None is passed over for an error: whoever counts
-/// them puts back what others need if there seem to be none.
+/// Lists the references in an object's directory: files named by a hash. No reference is skipped
+/// because of an error: a caller that finds none undoes what other attachments may still need.
 fn holder_names(
     directory: &Path,
 ) -> Result<impl Iterator<Item = Result<PathBuf, FileError>> + use<>, FileError> {
@@ -913,16 +930,16 @@ fn holder_names(
     }))
 }
 
-/// What separates those who share a claim.
+/// Separates the owners of a shared claim.
 const SHARED_BY: &str = "+";
 
-/// Reads who has a claim.
+/// Reads the owners of a claim.
 fn holders_in(claim: &Path) -> io::Result<Vec<String>> {
     let target = fs::read_link(claim)?;
     Ok(target.to_string_lossy().split(SHARED_BY).map(str::to_owned).collect())
 }
 
-/// Says whether a text is an attachment's hash, and not a path to somewhere else.
+/// Says whether a text is an attachment's hash, and not a path to another place.
 fn is_hash(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -947,7 +964,8 @@ fn read_record(path: &Path, unread: &Unread) -> Read<Option<Record>> {
     read
 }
 
-/// Says whether a file could not be read that may be ours and whole. A link is none of ours, and is not followed.
+/// Says whether a file that may be ours and intact could not be read. A link is not ours, and is
+/// not followed.
 fn is_refused(error: &FileError) -> bool {
     let is_link = |source: &io::Error| Errno::from_io_error(source) == Some(Errno::LOOP);
     matches!(error, FileError::Read { source, .. } if !is_link(source))

@@ -1,24 +1,26 @@
-//! The files a node's networking keeps.
+//! The files that a node's networking keeps.
 //!
-//! Containers outlive the calls that connect them, so what one call did must be known to the next. This crate
-//! owns how that is written down: whole files or none ([`write_atomic`]; [`publish()`] where other programs watch), one writer at a time ([`Lock`]), and
-//! who owns what ([`Index`]). It knows nothing of links, addresses or rules: it keeps what plugins hand it.
+//! Containers outlive the calls that connect them, so each call must know what earlier calls did.
+//! This crate owns how that is written down: whole files or none ([`write_atomic`]; [`publish()`]
+//! where other programs watch), one writer at a time ([`Lock`]), and who owns what ([`Index`]). It
+//! knows nothing of links, addresses or rules: it stores what plugins pass to it.
 //!
-//! Two roots, both values and never constants ([`Roots`]): `run` is emptied by a reboot, as the kernel's
-//! objects are, and `lib` is not.
+//! There are two roots, passed as values and never constants ([`Roots`]): a reboot empties `run`,
+//! as it does the kernel's objects, and keeps `lib`.
 //!
-//! | path | what |
+//! | path | contents |
 //! |---|---|
 //! | `<run>/owners/<attachment>/<plugin>.json` | what a plugin made for an attachment: a [`Record`] |
 //! | `<run>/shared/<object>/<attachment>` | an attachment uses a shared object, such as a bridge |
-//! | `<run>/shared/<object>.made` | what we changed to have that object, and what was before |
-//! | `<run>/locks/<object>.lock` | held while the above is looked at and changed; never removed |
+//! | `<run>/shared/<object>.made` | what we changed for that object, and the state before |
+//! | `<run>/locks/<object>.lock` | held while the above is read and changed; never removed |
 //! | `<run>/addresses/<folder>` | what is known of an address pool without reading it; `ipam`'s, and only a hint |
 //!
 //! `<attachment>` is [`cni::AttachmentKey::hash`]. Directories are 0700, files 0600.
 //!
-//! Readers never fail over what they read: a truncated, empty or foreign file is passed over and reported as
-//! [`Damaged`] beside what could be read. Errors are for writing, where going on would lose something.
+//! Readers never fail because of a file's content: a truncated, empty or foreign file is skipped
+//! and reported as [`Damaged`] beside what could be read. Only writing returns errors, where going
+//! on would lose something.
 //!
 //! ```
 //! # let dir = tempfile::tempdir()?;

@@ -1,4 +1,4 @@
-//! One writer at a time, with an end to waiting.
+//! One writer at a time, with bounded waits.
 
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -10,21 +10,22 @@ use std::time::{Duration, Instant};
 /// `man 2 open` O_NOFOLLOW.
 const NOFOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 
-/// The first wait between two tries: about what a holder needs.
+/// The first wait between two tries: about as long as a holder needs.
 const FIRST_WAIT: Duration = Duration::from_micros(100);
-/// The longest wait between two tries: with many waiting, somebody tries often enough.
+/// The longest wait between two tries: with many waiting processes, one of them tries often enough.
 const LONGEST_WAIT: Duration = Duration::from_millis(5);
 
-/// An exclusive `flock` on a file (`man 2 flock`), given back on drop or when the process ends.
+/// An exclusive `flock` on a file (`man 2 flock`), released on drop or when the process ends.
 ///
-/// The file's content is neither read nor written: the lock files of the reference plugins are locked the
-/// same way and stay empty. The file is never removed, for a lock on a removed file excludes nobody.
+/// The file's content is neither read nor written: the reference plugins lock their lock files the
+/// same way and leave them empty. The file is never removed, because a lock on a removed file
+/// excludes no other process.
 #[derive(Debug)]
 pub struct Lock {
     pub(crate) file: File,
 }
 
-/// The process that holds a lock, as far as procfs tells.
+/// The process that holds a lock, as far as procfs shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// The process that took the lock; its children may be what keeps it.
@@ -42,11 +43,11 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Says why there is no lock.
+/// Why a lock could not be taken.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// Somebody held it until the deadline. Trying again later may help.
+    /// Another process held it until the deadline. Trying again later may help.
     #[error(
         "lock {path:?}: held by {} for longer than {waited:?}",
         holder.as_ref().map_or_else(|| "a process that is not visible".to_owned(), ToString::to_string)
@@ -54,7 +55,7 @@ pub enum LockError {
     Busy {
         /// The lock's file.
         path: PathBuf,
-        /// Who held it at the end.
+        /// The holder at the end of the wait.
         holder: Option<Holder>,
         /// How long we waited.
         waited: Duration,
@@ -67,7 +68,7 @@ pub enum LockError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The file system does not lock.
+    /// The file system does not support locks.
     #[error("lock {path:?}")]
     Lock {
         /// The lock's file.
@@ -92,8 +93,8 @@ impl LockError {
 }
 
 impl Lock {
-    /// Takes the lock, waiting at most `deadline` for others. The file is made when it is missing; its
-    /// directory is not.
+    /// Takes the lock, waiting at most `deadline` for others. Creates the file if it is missing,
+    /// but not its directory.
     ///
     /// # Errors
     /// [`LockError::Busy`] names the holder.
@@ -101,7 +102,8 @@ impl Lock {
         let begin = Instant::now();
         loop {
             let lock = wait_for(open(path)?, path, deadline.saturating_sub(begin.elapsed()))?;
-            // Somebody tidied up between our opening and our locking: others lock another file by now.
+            // If the file was removed between our opening and our locking, others lock another file
+            // by now.
             if !is_removed(&lock.file) {
                 return Ok(lock);
             }
@@ -134,8 +136,8 @@ pub(crate) fn wait_for(file: File, path: &Path, deadline: Duration) -> Result<Lo
 }
 
 impl Lock {
-    /// Takes the lock on a directory that may not be there, waiting at most `deadline` for others. `None`: it is not there, or
-    /// its last user removed it meanwhile.
+    /// Takes the lock on a directory that may not exist, waiting at most `deadline` for others.
+    /// `None` if it does not exist, or if its last user removed it meanwhile.
     ///
     /// # Errors
     /// [`LockError::Busy`] names the holder.
@@ -149,7 +151,7 @@ impl Lock {
         Ok((!is_removed(&lock.file)).then_some(lock))
     }
 
-    /// Takes the lock on a directory if it is there and nobody holds it.
+    /// Takes the lock on a directory if it exists and no process holds the lock.
     pub(crate) fn try_directory(path: &Path) -> Option<Lock> {
         let file = File::open(path).ok()?;
         file.try_lock().ok()?;
@@ -164,27 +166,29 @@ fn open(path: &Path) -> Result<File, LockError> {
         .create(true)
         .truncate(false)
         .mode(0o600)
-        // A link that somebody planted would have root make a file elsewhere.
+        // A planted link would make root create a file elsewhere.
         .custom_flags(NOFOLLOW)
         .open(path)
         .map_err(|source| LockError::Open { path: path.to_owned(), source })
 }
 
-/// Says whether the file has no name any more.
+/// Says whether the file no longer has a name.
 fn is_removed(file: &File) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
 }
 
-/// Removes a lock's file unless somebody holds the lock. Whoever waits for it notices and makes a new one.
+/// Removes a lock's file unless a process holds the lock. A process that waits for it notices and
+/// creates a new one.
 pub(crate) fn remove_unless_held(path: &Path) {
     if let Ok(lock) = Lock::acquire(path, Duration::ZERO) {
-        // Best effort: a file that stays is an empty one.
+        // Best effort: a file that stays is empty.
         let _ = std::fs::remove_file(path);
         drop(lock.file);
     }
 }
 
-/// Finds who holds a lock by the kernel's own list, so that every holder is named, whoever wrote it.
+/// Finds the holder of a lock in the kernel's own list, so that every holder is named, whatever
+/// program it runs.
 fn holder_of(file: &File) -> Option<Holder> {
     let metadata = file.metadata().ok()?;
     let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
@@ -205,7 +209,8 @@ fn holder_in(table: &str, major: u32, minor: u32, inode: u64) -> Option<u32> {
     let inode = format!(":{inode}");
     let holders = || {
         table.lines().filter_map(|line| {
-            // Waiting processes have a `->` before the type, and so another word in second place.
+            // For waiting processes the kernel prints `->` before the type, so the second word
+            // differs.
             let words: Vec<&str> = line.split_whitespace().collect();
             match words[..] {
                 [_, "FLOCK", _, "WRITE", pid, place, ..] => Some((pid.parse().ok()?, place)),
@@ -213,7 +218,8 @@ fn holder_in(table: &str, major: u32, minor: u32, inode: u64) -> Option<u32> {
             }
         })
     };
-    // btrfs shows files under another device number than stat does, so the inode alone must do there.
+    // btrfs shows files under another device number than stat does, so there the inode alone must
+    // do.
     let exact = holders().find(|(_, at)| *at == place);
     let found = exact.or_else(|| holders().find(|(_, at)| at.ends_with(&inode)));
     found.map(|(pid, _)| pid)

@@ -1,14 +1,16 @@
-//! Names of objects as names of files.
+//! Encodes names of objects as file names.
 
 use std::fmt::Write as _;
 
-/// The longest encoded name that is kept whole; room is left for suffixes below the kernel's 255 bytes.
+/// The longest encoded name that is kept whole; it leaves room for suffixes below the kernel's 255
+/// bytes.
 const LONGEST: usize = 160;
 
-/// Turns any text into one safe file name, the same for the same text and different for different text.
+/// Encodes any text as one safe file name: the same name for the same text, different names for
+/// different texts.
 ///
-/// Letters, digits, `-`, `_` and `:` stay; any other byte becomes `%XX`. So there is never a dot, a slash
-/// or an empty name. A long text is cut and completed by a hash.
+/// Letters, digits, `-`, `_` and `:` stay; any other byte becomes `%XX`. So the name is never empty
+/// and never contains a dot or a slash. A long text is cut and a hash is appended.
 ///
 /// ```
 /// assert_eq!(netwright_state::file_name_of("bridge:br0.10"), "bridge:br0%2E10");
@@ -36,7 +38,7 @@ pub fn file_name_of(object: &str) -> String {
     name
 }
 
-/// Reads [`file_name_of`] backwards; `None` for what it did not write, and for cut names.
+/// Decodes a name made by [`file_name_of`]; `None` for other names, and for cut names.
 #[must_use]
 pub fn object_of(name: &str) -> Option<String> {
     if name == "%" {

@@ -1,16 +1,17 @@
 //! Files that other programs watch.
 //!
-//! Container runtimes watch the folder of network configurations and load it again when inotify tells of a change. They
-//! differ in what they listen to:
+//! Container runtimes watch the folder of network configurations and load it again when inotify
+//! reports a change. They differ in the events they listen to:
 //!
 //! | runtime | loads again at | ignores |
 //! |---|---|---|
 //! | containerd 1.6 to 2.3 (its `cni_conf_syncer.go`) | MODIFY, DELETE, MOVED_FROM | CREATE, MOVED_TO, ATTRIB |
 //! | CRI-O (ocicni) | CREATE, MODIFY, MOVED_TO; DELETE of the file in use | MOVED_FROM, ATTRIB |
 //!
-//! So a file must come by a rename *within* its folder: that gives MOVED_FROM and MOVED_TO, both once the file is there. A
-//! file linked to its name gives CREATE alone, and so does (as MOVED_TO) a rename from another folder. libcni and those
-//! runtimes load names that end in `.conf`, `.conflist` or `.json`; the temporary file's name does not.
+//! So a file must appear by a rename *within* its folder: that gives MOVED_FROM and MOVED_TO, both
+//! once the file is there. Linking a file to its name gives only CREATE, and a rename from another
+//! folder gives only MOVED_TO. libcni and those runtimes load names that end in `.conf`,
+//! `.conflist` or `.json`; the temporary file's name does not.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -23,18 +24,20 @@ use rustix::fs::OFlags;
 use crate::file::{self, Durability, FileError};
 use crate::lock::{self, Lock, LockError};
 
-/// How long another process may take to write the same file: it writes some kilobytes and flushes them.
+/// How long to wait for another process that writes the same file: it writes some kilobytes and
+/// flushes them.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Replaces a file that other programs may watch, in one step: they notice, and see the old content or the new.
+/// Replaces a file that other programs may watch, in one step: they are notified, and read the old
+/// content or the new.
 ///
-/// The content is written to `.NAME.new.tmp` in the same folder, and renamed. The writer holds a lock on that file (`man 2
-/// flock`), so that two writers take turns, in whatever PID namespace they are. A writer that is killed leaves that file at
-/// most: the next one takes it over.
+/// The content is written to `.NAME.new.tmp` in the same folder, and renamed. The writer holds a
+/// lock on that file (`man 2 flock`), so that two writers take turns, whatever PID namespaces they
+/// are in. A killed writer leaves at most that file, and the next writer takes it over.
 ///
 /// # Errors
-/// [`FileError`]; the file is then as it was, except that after a failed flush of the *directory* the new content is visible
-/// but may not survive a power cut.
+/// [`FileError`]; the file is then unchanged, except that after a failed flush of the *directory*
+/// the new content is visible but may not survive a power cut.
 pub fn publish(
     path: &Path,
     bytes: &[u8],
@@ -55,7 +58,8 @@ pub fn publish(
     }
 }
 
-/// Removes a file that was [published](publish), and what a killed writer left of it; `false` when there was no file.
+/// Removes a file that was [published](publish), and what a killed writer left of it; `false` if
+/// the file did not exist.
 ///
 /// # Errors
 /// [`FileError::Remove`].
@@ -64,15 +68,16 @@ pub fn withdraw(path: &Path) -> Result<bool, FileError> {
     file::remove_file(path)
 }
 
-/// Where a file is written before it has its name.
+/// Returns the path where a file is written before it gets its name.
 fn temporary_of(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.new.tmp"))
 }
 
-/// Takes the temporary file for this process alone, whoever made it.
+/// Takes the temporary file for this process alone, whichever process made it.
 ///
-/// It is open for reading only: an executable that somebody has open for writing cannot be executed (`man 2 execve` ETXTBSY).
+/// It is opened for reading only: an executable that any process has open for writing cannot be
+/// executed (`man 2 execve` ETXTBSY).
 fn claim(temporary: &Path) -> Result<Lock, FileError> {
     let failed = |source| FileError::Create { path: temporary.to_owned(), source };
     let busy = |source| FileError::Busy { path: temporary.to_owned(), source };
@@ -90,7 +95,8 @@ fn claim(temporary: &Path) -> Result<Lock, FileError> {
         if is_at(&lock.file, temporary).map_err(failed)? {
             return Ok(lock);
         }
-        // It has got its name, or was removed, before we had the lock. A stream of writers must not keep us for ever.
+        // The file got its name, or was removed, before we had the lock. A stream of writers must
+        // not keep us waiting for ever.
         if left.is_zero() {
             let waited = TIMEOUT;
             return Err(busy(LockError::Busy { path: temporary.to_owned(), holder: None, waited }));
@@ -108,7 +114,7 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Writes the whole file. It is closed before it has its name.
+/// Writes the whole file and closes it before it gets its name.
 fn fill(path: &Path, bytes: &[u8], mode: u32, durability: Durability) -> Result<(), FileError> {
     let failed = |source| FileError::Write { path: path.to_owned(), source };
     let mut file = OpenOptions::new().write(true).truncate(true).open(path).map_err(failed)?;

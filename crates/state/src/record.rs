@@ -1,4 +1,4 @@
-//! What is written down about one attachment, and how bad files are told.
+//! The record of one attachment, and how damaged files are reported.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,11 +9,12 @@ use kernel::netns::{Netns, NetnsId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The version of the format that is written.
+/// The format version that is written.
 const FORMAT: u32 = 1;
 
-/// A network namespace as the kernel tells it apart from others while it lives: its file's device and inode
-/// numbers (`man 2 stat` on nsfs). After its end the same pair may be given to another.
+/// A network namespace as the kernel distinguishes it from others while it lives: its file's device
+/// and inode numbers (`man 2 stat` on nsfs). After it is gone, another namespace may get the same
+/// pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NetnsIdentity {
     /// The device of nsfs.
@@ -34,25 +35,26 @@ impl From<NetnsIdentity> for NetnsId {
     }
 }
 
-/// What a plugin wants to know later about an attachment it made.
+/// What a plugin stores about an attachment it made.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     format: u32,
-    /// The boot in which it was written; after another, the kernel's objects are gone.
+    /// The boot in which it was written; after a reboot, the kernel's objects are gone.
     #[serde(rename = "bootId")]
     pub boot_id: String,
-    /// The attachment that owns what is described.
+    /// The attachment that owns what the record describes.
     pub attachment: AttachmentKey,
-    /// The path of the container's namespace, when there was one.
+    /// The path of the container's namespace, if it had one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<PathBuf>,
-    /// The identity of the container's namespace, when known.
+    /// The identity of the container's namespace, if known.
     #[serde(rename = "netnsId", default, skip_serializing_if = "Option::is_none")]
     pub netns_id: Option<NetnsIdentity>,
-    /// Its cookie, which no other namespace of the boot has, where the kernel tells it.
+    /// The namespace's cookie, unique within a boot, if the kernel reports it.
     #[serde(rename = "netnsCookie", default, skip_serializing_if = "Option::is_none")]
     pub netns_cookie: Option<u64>,
-    /// The PID namespace of who wrote it: whoever counts processes there sees those that may be in the container's.
+    /// The writer's PID namespace: a process that counts processes there sees those that may be in
+    /// the container's.
     #[serde(rename = "pidNs", default, skip_serializing_if = "Option::is_none")]
     pub pid_ns: Option<u64>,
     /// The plugin that wrote it.
@@ -63,7 +65,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Makes a record without a namespace.
+    /// Creates a record without a namespace.
     pub fn new(
         attachment: AttachmentKey,
         plugin: impl Into<String>,
@@ -91,7 +93,8 @@ impl Record {
         self
     }
 
-    /// Adds the container's namespace, which is there, by all that tells it from others.
+    /// Adds the container's namespace, which must exist, with everything that distinguishes it from
+    /// others.
     #[must_use]
     pub fn in_netns(mut self, path: impl Into<PathBuf>, netns: &Netns) -> Self {
         self.netns = Some(path.into());
@@ -101,8 +104,8 @@ impl Record {
         self
     }
 
-    /// Does what [`Record::in_netns`] does without entering the namespace for its cookie, which another plugin of the attachment has
-    /// noted.
+    /// Does what [`Record::in_netns`] does without entering the namespace for its cookie, which
+    /// another plugin of the attachment has recorded.
     #[must_use]
     pub fn in_netns_of_another(self, path: impl Into<PathBuf>, netns: &Netns) -> Self {
         let pid_ns = living::own_pid_ns();
@@ -110,7 +113,7 @@ impl Record {
         Record { netns_cookie: cookie, pid_ns, ..self.with_netns(path, Some(netns.id().into())) }
     }
 
-    /// Says what tells the container's namespace; `None` when that was not written down.
+    /// Returns what identifies the container's namespace; `None` when that was not recorded.
     #[must_use]
     pub fn noted(&self) -> Option<Noted> {
         let path = self.netns.clone().unwrap_or_default();
@@ -124,7 +127,7 @@ impl Record {
         serde_json::to_vec(self).expect("a record has string keys only")
     }
 
-    /// Reads a record, or says why it is none.
+    /// Reads a record, or returns why it is not one.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Format {
@@ -141,8 +144,9 @@ impl Record {
     }
 }
 
-/// Says what records of one attachment tell of its container's namespace. Plugins may have noted different ones, when an ADD came
-/// before the DEL of its predecessor. One that did not enter the namespace left its cookie to the others.
+/// Returns what the records of one attachment say about its container's namespace. Plugins may have
+/// recorded different ones if an ADD came before the DEL of its predecessor. A plugin that did not
+/// enter the namespace left its cookie to the others.
 pub fn noted_in<'r>(records: impl IntoIterator<Item = &'r Record>) -> Vec<Noted> {
     let mut all: Vec<Noted> = records.into_iter().filter_map(Record::noted).collect();
     for at in 0..all.len() {
@@ -155,7 +159,7 @@ pub fn noted_in<'r>(records: impl IntoIterator<Item = &'r Record>) -> Vec<Noted>
     all
 }
 
-/// A file that could not be made sense of.
+/// A file that could not be understood.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damaged {
     /// The file.
@@ -169,7 +173,7 @@ impl Damaged {
         Damaged { path: path.into(), reason: reason.to_string() }
     }
 
-    /// Tells an error and its sources as the reason.
+    /// Describes an error and its sources as the reason.
     pub(crate) fn of(path: impl Into<PathBuf>, error: &dyn std::error::Error) -> Self {
         let mut reason = error.to_string();
         let mut next = error.source();
@@ -192,7 +196,7 @@ impl fmt::Display for Damaged {
 pub struct Read<T> {
     /// What could be read.
     pub found: T,
-    /// The files that were passed over. Someone should be told; nothing has to stop.
+    /// The files that were skipped. They should be reported, but nothing has to stop.
     pub damaged: Vec<Damaged>,
 }
 

@@ -1,4 +1,4 @@
-//! Where the files are, and the system's message bus.
+//! Where the files are, and the address of the system message bus.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -12,20 +12,23 @@ use crate::record::Damaged;
 /// The two directories that hold everything of ours, and how to reach the host's services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Roots {
-    /// What a reboot may forget; `/run/netwright` unless told otherwise.
+    /// What a reboot may lose; `/run/netwright` by default.
     pub run: PathBuf,
-    /// What must survive a reboot; `/var/lib/netwright` unless told otherwise.
+    /// What must survive a reboot; `/var/lib/netwright` by default.
     pub lib: PathBuf,
-    /// The address of the system's message bus (`DBUS_SYSTEM_BUS_ADDRESS`); where it always is when not told.
+    /// The address of the system message bus (`DBUS_SYSTEM_BUS_ADDRESS`); the standard address by
+    /// default.
     pub system_bus: Option<String>,
-    /// What could not be read on behalf of one call.
+    /// What one call could not read.
     pub(crate) unread: Unread,
 }
 
-/// The first file or folder of ours that was there and could not be read: not garbled, refused by the kernel.
+/// The first file or folder of ours that existed and could not be read: not garbled, but refused by
+/// the kernel.
 ///
-/// A record that is garbled is passed over for good. One that could not be read says something that the call did not learn,
-/// and would say it to the next: so a call that removes keeps it, and must not say that it is done. Copies share it.
+/// A garbled record is skipped for good. A record that could not be read contains something that
+/// this call did not learn, and the next call may read it. So a call that removes keeps such a
+/// record, and must not report success. Copies share this value.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Unread(Arc<OnceLock<Damaged>>);
 
@@ -39,7 +42,7 @@ impl Unread {
     }
 }
 
-/// Two values lead to the same folders, whatever was met there.
+/// Two values are equal if they lead to the same folders, whatever could not be read there.
 impl PartialEq for Unread {
     fn eq(&self, _: &Unread) -> bool {
         true
@@ -54,8 +57,8 @@ impl Roots {
         Roots { run: run.into(), lib: lib.into(), system_bus: None, unread: Unread::default() }
     }
 
-    /// Takes the directories and the message bus that an environment names: `variable` looks one up. A
-    /// variable that is empty counts as not set.
+    /// Reads the directories and the message bus from an environment, of which `variable` returns one
+    /// variable. An empty variable counts as unset.
     #[must_use]
     pub fn of_environment(variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
@@ -71,20 +74,21 @@ impl Roots {
         roots
     }
 
-    /// Returns the same folders for one call, which will learn what could not be read on its behalf.
+    /// Returns the same folders for one call, and collects what that call cannot read.
     #[must_use]
     pub fn for_one_call(&self) -> Roots {
         Roots { unread: Unread::default(), ..self.clone() }
     }
 
-    /// Tells the first file or folder that was there and could not be read since [`Roots::for_one_call`].
+    /// Returns the first file or folder that existed and could not be read since
+    /// [`Roots::for_one_call`].
     #[must_use]
     pub fn unread(&self) -> Option<&Damaged> {
         self.unread.0.get()
     }
 
-    /// Returns the directory of what is known of address pools without reading them. Only hints are in it, each worth
-    /// nothing after a reboot: it may be removed at any time.
+    /// Returns the directory for what is known of address pools without reading them. It contains
+    /// only hints, each worthless after a reboot: it may be removed at any time.
     #[must_use]
     pub fn addresses(&self) -> PathBuf {
         self.run.join("addresses")
@@ -97,8 +101,8 @@ impl Default for Roots {
     }
 }
 
-/// Reads the identity of this boot, a random text that the kernel chooses (`man 4 random`). It is read once in the life of
-/// a process.
+/// Reads the identity of this boot, a random text that the kernel chooses (`man 4 random`). A
+/// process reads it only once.
 ///
 /// # Errors
 /// [`FileError`] when procfs cannot be read.
@@ -109,7 +113,7 @@ pub fn boot_id() -> Result<String, FileError> {
     }
     let path = Path::new("/proc/sys/kernel/random/boot_id");
     let failed = |source| FileError::Read { path: path.to_owned(), source };
-    // 36 characters and a line's end, in one read.
+    // 36 characters and a newline, in one read.
     let mut text = [0; 64];
     let length = match File::open(path) {
         Ok(mut file) => file.read(&mut text).map_err(failed)?,

@@ -1,9 +1,10 @@
-//! The part of the Common Expression Language that admission policies here are written in.
+//! The subset of the Common Expression Language that our admission policies use.
 //!
-//! A parser and an evaluator over JSON, by the language's definition (`cel-spec`, doc/langdef.md) and Kubernetes' page "Common Expression
-//! Language in Kubernetes": fields, optional fields (`.?`), lists, maps, `&&` and `||` that absorb errors, `?:`, comparisons, `in`, `+`, and the
-//! functions `all`, `exists`, `has`, `matches`, `orValue`, `hasValue`, `size`, `startsWith`, `endsWith`, `contains`. What it does not know is
-//! an error, never a value.
+//! A parser and an evaluator over JSON, following the language's definition (`cel-spec`,
+//! doc/langdef.md) and Kubernetes' page "Common Expression Language in Kubernetes": fields,
+//! optional fields (`.?`), lists, maps, `&&` and `||` that absorb errors, `?:`, comparisons, `in`,
+//! `+`, and the functions `all`, `exists`, `has`, `matches`, `orValue`, `hasValue`, `size`,
+//! `startsWith`, `endsWith`, `contains`. Anything else is an error, never a value.
 //!
 //! ```
 //! use serde_json::json;
@@ -20,7 +21,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Map, Value, json};
 
-/// What an expression's names stand for.
+/// The values of an expression's names.
 pub type Variables = BTreeMap<String, Value>;
 
 /// An expression, parsed.
@@ -35,7 +36,7 @@ enum Node {
     Map(Vec<(Node, Node)>),
     /// A field, or an element; whether it may be absent.
     Select(Box<Node>, Box<Node>, bool),
-    /// A function of a value, or of none.
+    /// A function, called on a value or on none.
     Call(Option<Box<Node>>, String, Vec<Node>),
     Unary(&'static str, Box<Node>),
     Binary(&'static str, Box<Node>, Box<Node>),
@@ -67,7 +68,7 @@ impl Expression {
     /// Evaluates it.
     ///
     /// # Errors
-    /// Why it has no value: a field that is absent, a wrong type.
+    /// Why it has no value: an absent field, a wrong type.
     pub fn evaluate(&self, variables: &Variables) -> Result<Value, String> {
         plain(evaluate(&self.0, variables)?)
     }
@@ -81,7 +82,7 @@ enum Token {
     Sign(&'static str),
 }
 
-/// The longer before those that they begin with.
+/// A longer sign comes before its prefixes.
 const SIGNS: [&str; 22] = [
     "&&", "||", "==", "!=", "<=", ">=", "<", ">", "!", "?", ":", ".", ",", "(", ")", "[", "]", "{",
     "}", "+", "-", "%",
@@ -115,7 +116,7 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
     Ok(tokens)
 }
 
-/// A string in quotes, and how many bytes it takes.
+/// Reads a string in quotes; returns how many bytes it takes.
 fn string(text: &str, quote: char) -> Result<(String, usize), String> {
     let mut found = String::new();
     let mut chars = text.char_indices().skip(1);
@@ -396,7 +397,8 @@ fn call(
     Ok(Found::Plain(found))
 }
 
-/// Whether a condition holds for all keys or elements, or for one. One that decides makes errors of others nothing.
+/// Whether a condition holds for all keys or elements, or for one. If one decides, errors of others
+/// do not matter.
 fn each_of(
     of: &Value,
     each: &str,
@@ -432,13 +434,14 @@ fn size(of: &Value) -> Result<Value, String> {
     }
 }
 
-/// Looks for a regular expression, by `grep`: what is written here means the same to RE2 and to it.
+/// Matches a regular expression with `grep`: the expressions used here mean the same to RE2 and to
+/// it.
 fn matches(text: &str, pattern: &str) -> Result<bool, String> {
     let mut grep = Command::new("grep");
     grep.args(["-zPq", "--", pattern]).stdin(Stdio::piped()).stderr(Stdio::null());
     let failed = |error: std::io::Error| format!("grep: {error}");
     let mut child = grep.spawn().map_err(failed)?;
-    // It may have seen enough before all is written.
+    // `grep` may have seen enough before everything is written.
     let _ = child.stdin.take().map(|mut input| input.write_all(text.as_bytes()));
     match child.wait().map_err(failed)?.code() {
         Some(0) => Ok(true),

@@ -1,13 +1,14 @@
 """A Docker network driver and IPAM driver for tests: driver.py SOCKET FOLDER
 
-It keeps what it holds in FOLDER/held.json, so that it may be killed and started again, and appends every call to
-FOLDER/calls.jsonl before it acts. FOLDER/rules.json says how it misbehaves: a method's name and one of
+It keeps its state in FOLDER/held.json, so that it can be killed and started again, and appends every
+call to FOLDER/calls.jsonl before it acts. FOLDER/rules.json says how it misbehaves: a method's name
+and one of
   {"reply": {...}}      this answer, and nothing is done      {"raw": "text"}      these bytes in place of HTTP
   {"body": "text"}      this body, and nothing is done        {"status": 500, "body": "text"}
   {"silent": true}      no answer at all                      {"half": true}       half an answer
   {"flood": N}          a body of N bytes                     {"die": "before" | "after"}   killed before it acts, or after
   {"add": {...}}        keys added to the answer it would give
-  {"kill": true}        who asks is killed, and it acts
+  {"kill": true}        the caller is killed, and it acts
   {"place": true}       Join puts the interface into the container itself, and names none
 Networks are bridges `db` and seven digits of the network's ID, endpoints pairs `dv`/`dc` and digits of theirs.
 """
@@ -294,7 +295,7 @@ class Handler(socketserver.StreamRequestHandler):
 
 
 class Server(socketserver.UnixStreamServer):
-    """One call after the other: what was asked first is done first, also when who asked is gone by then."""
+    """One call after the other, in order of arrival, even if the caller is gone by then."""
     request_queue_size = 64
 
 

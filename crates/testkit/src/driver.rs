@@ -1,7 +1,8 @@
-//! A Docker network and IPAM driver that is not ours, for what drives one.
+//! A Docker network and IPAM driver that is not ours, for testing programs that call drivers.
 //!
-//! It is a Python program, in a process of its own that can be killed and started again; what it holds survives that. It is
-//! stricter than drivers are: whatever it does not know, or has already, it refuses.
+//! It is a Python program in a process of its own that can be killed and started again; its state
+//! survives that. It is stricter than real drivers: it refuses whatever it does not know, or has
+//! already.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -15,7 +16,7 @@ use crate::place::{Place, Running};
 
 const PROGRAM: &str = include_str!("driver.py");
 
-/// The driver. Tests that use it say `testkit::require!("root", "program:python3")`.
+/// The driver. Tests that use it need `testkit::require!("root", "program:python3")`.
 #[derive(Debug)]
 pub struct Driver<'lab> {
     lab: &'lab Lab,
@@ -46,7 +47,7 @@ impl<'lab> Driver<'lab> {
         driver
     }
 
-    /// Starts it again after [`Driver::kill`], or after it died by a rule.
+    /// Starts it again after [`Driver::kill`], or after a rule made it exit.
     ///
     /// # Panics
     /// When it does not start.
@@ -63,12 +64,12 @@ impl<'lab> Driver<'lab> {
         self.running = Some(child.into());
     }
 
-    /// Kills it. Its socket stays, and nobody listens.
+    /// Kills it. Its socket stays, and no process listens on it.
     pub fn kill(&mut self) {
         self.running = None;
     }
 
-    /// Says how it misbehaves from now on: methods and what `driver.py` lists. `{}`: not at all.
+    /// Sets how it misbehaves from now on: methods and what `driver.py` lists. `{}`: not at all.
     ///
     /// # Panics
     /// When the file cannot be written.
@@ -79,7 +80,7 @@ impl<'lab> Driver<'lab> {
         fs::rename(new, self.folder.join("rules.json")).expect("write the driver's rules");
     }
 
-    /// Every call since it was last asked: names and contents.
+    /// Returns every call since the last time: names and contents.
     ///
     /// # Panics
     /// When the file cannot be read.
@@ -104,14 +105,14 @@ impl<'lab> Driver<'lab> {
         self.take_calls().into_iter().map(short).collect()
     }
 
-    /// What it holds: `networks`, `endpoints`, `pools` with the addresses that are `taken`.
+    /// Returns its state: `networks`, `endpoints`, `pools` with the addresses that are `taken`.
     #[must_use]
     pub fn held(&self) -> Value {
         let text = fs::read_to_string(self.folder.join("held.json")).unwrap_or_default();
         serde_json::from_str(&text).unwrap_or_else(|_| json!({}))
     }
 
-    /// Has it forget everything it holds.
+    /// Makes it forget its whole state.
     pub fn forget(&self) {
         let _ = fs::remove_file(self.folder.join("held.json"));
     }

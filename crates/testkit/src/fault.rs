@@ -1,8 +1,10 @@
-//! A fault laboratory: a program that is killed, or whose system call fails, at a moment of the test's choosing.
+//! Fault injection: a program is killed, or one of its system calls fails, at a moment that the
+//! test chooses.
 //!
-//! The program runs under `ptrace`, from the first read of its standard input on: what it does before that is its loader's
-//! and the same whatever it is asked. At every system call of its own and of each process and thread it starts, the test is
-//! asked what is to happen ([`Blow`]). The moments are the same in every run, so a test can go through all of them:
+//! The program runs under `ptrace`, from its first read of standard input on: what it does before
+//! that belongs to its loader and does not depend on the request. At every system call of the
+//! program, and of each process and thread it starts, the test decides what happens ([`Blow`]). The
+//! moments are the same in every run, so a test can go through all of them:
 //!
 //! ```no_run
 //! use testkit::fault::{self, Blow, Moment};
@@ -16,8 +18,8 @@
 //! }
 //! ```
 //!
-//! A program under `strace` takes 30 ms and more; here it takes what it takes alone and two switches for each call. The
-//! thread that starts the program is the one that traces it.
+//! Under `strace` a program takes 30 ms and more; here it takes its own time plus two context
+//! switches per call. The thread that starts the program also traces it.
 
 mod act;
 mod name;
@@ -27,7 +29,7 @@ pub use act::{Blow, failures};
 pub use name::{changes, name};
 pub use trace::{Ended, Hand, Moment, follow, strike, watch};
 
-/// Whether programs can be traced so on this kind of machine: the registers differ.
+/// Whether programs can be traced like this on this kind of machine: the registers differ.
 #[must_use]
 pub const fn available() -> bool {
     cfg!(target_arch = "x86_64")

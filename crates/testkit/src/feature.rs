@@ -14,25 +14,26 @@ pub const VM_VARIABLE: &str = "NETWRIGHT_VM";
 /// Set when soaks and large counts are run too.
 pub const FULL_VARIABLE: &str = "NETWRIGHT_FULL";
 
-/// What a test in the virtual machine has in its name.
+/// The part of a test's name that marks it for the virtual machine.
 pub const VM_MARK: &str = "vm_";
 
-/// Skips the test when something it needs is missing: prints `SKIP name: reason` on stderr and returns.
+/// Skips the test when something it needs is missing: prints `SKIP name: reason` on stderr and
+/// returns.
 ///
-/// | argument | is there when |
+/// | argument | condition |
 /// |---|---|
 /// | `"root"` | the test runs as root |
-/// | `"program:NAME"` | an executable NAME is on the path |
+/// | `"program:NAME"` | an executable NAME is in `PATH` |
 /// | `"file:PATH"` | PATH exists |
-/// | `"go-plugins"` | the Go plugins of both releases are there ([`reference`](crate::reference)) |
+/// | `"go-plugins"` | the Go plugins of both releases are installed or unpacked ([`reference`](crate::reference)) |
 /// | `"newest-engine"` | Debian unstable's Docker Engine is there ([`real::Engine`](crate::real::Engine)) |
 /// | `"network-manager"` | Debian's NetworkManager is there ([`reference::network_manager`](crate::reference::network_manager)) |
 /// | `"ptrace"` | programs can be traced as [`fault`](crate::fault) does it |
 /// | `"full"` | everything is run: `cargo xtask ci --full` |
 /// | `"bridge-vlan-filtering"`, `"vlan"`, `"dummy"`, … | the kernel has it, see [`KERNEL`] |
 ///
-/// A test that needs a kernel feature must have `vm_` in its name: such tests run once more in the virtual machine
-/// (`cargo xtask vm`), where a missing kernel feature fails the test.
+/// A test that needs a kernel feature must have `vm_` in its name: such tests run once more in the
+/// virtual machine (`cargo xtask vm`), where a missing kernel feature fails the test.
 ///
 /// ```no_run
 /// fn vm_trunk_ports_carry_their_vlans() {
@@ -52,7 +53,7 @@ macro_rules! require {
     }};
 }
 
-/// Kernel features by name, each with the `ip` or `tc` command that works where it exists.
+/// Kernel features by name, each with an `ip` or `tc` command that works where the feature exists.
 ///
 /// They run in a namespace of their own with a veth pair `p0`, `p1`.
 pub const KERNEL: [(&str, &str); 26] = [
@@ -89,9 +90,10 @@ pub const KERNEL: [(&str, &str); 26] = [
         "act_mirred",
         "tc qdisc add dev p0 ingress && tc filter add dev p0 parent ffff: protocol all matchall action mirred egress redirect dev p1",
     ),
-    // The virtual machine's own: what another machine has is in use.
+    // Only in the virtual machine: the devices of another machine are in use.
     ("spare-nic", "test -n \"$NETWRIGHT_VM\" && ls -d /sys/bus/virtio/drivers/virtio_net/virtio*"),
-    // The virtual machine's own too: its sysctls are as Docker, Kubernetes and systemd leave those of a machine.
+    // Also only in the virtual machine: its sysctls are as Docker, Kubernetes and systemd leave
+    // those of a machine.
     ("configured-machine", "test -n \"$NETWRIGHT_VM\""),
     ("fq_codel", "tc qdisc add dev p0 root fq_codel"),
     ("netem", "tc qdisc add dev p0 root netem delay 1ms"),
@@ -101,7 +103,7 @@ pub const KERNEL: [(&str, &str); 26] = [
     ),
 ];
 
-/// Whether a feature is there; the answer for kernel features is kept for the process's lifetime.
+/// Whether a feature exists; the answer for kernel features is cached for the process's lifetime.
 ///
 /// # Panics
 /// When the feature's name is not known.
@@ -137,7 +139,7 @@ pub fn available(feature: &str) -> bool {
     *known.entry(feature.to_owned()).or_insert_with(|| probe(feature))
 }
 
-/// Where a program is on the path.
+/// Returns where a program is in `PATH`.
 #[must_use]
 pub fn find_program(name: &str) -> Option<std::path::PathBuf> {
     let path = env::var_os("PATH")?;
@@ -162,7 +164,8 @@ fn probe(feature: &str) -> bool {
     output.is_ok_and(|status| status.success())
 }
 
-/// The test's path within its crate, from the type name of something in it. For [`require!`](crate::require).
+/// The test's path within its crate, from the type name of something in it. For
+/// [`require!`](crate::require).
 #[must_use]
 pub fn test_name(inner: &'static str) -> &'static str {
     let test = inner.rsplit_once("::").map_or(inner, |(test, _)| test);
@@ -170,12 +173,12 @@ pub fn test_name(inner: &'static str) -> &'static str {
     test.split_once("::").map_or(test, |(_, path)| path)
 }
 
-/// Fails a test whose checkout was moved or copied since it was built, for [`require!`](crate::require): cargo takes it for built, and
-/// what the tests have compiled in, where documents and executables are, leads to the old place. `cargo xtask` shows the
-/// checkout at one place.
+/// Fails a test whose checkout was moved or copied since it was built, for
+/// [`require!`](crate::require). Cargo considers it built, but the compiled-in paths of documents
+/// and executables lead to the old place. `cargo xtask` shows the checkout at one place.
 ///
 /// # Panics
-/// With what to do.
+/// With instructions.
 pub fn assert_not_moved(compiled: &str) {
     let now = env::var_os("CARGO_MANIFEST_DIR");
     if let Some(told) = moved(Path::new(compiled), now.as_ref().map(Path::new)) {
@@ -183,7 +186,8 @@ pub fn assert_not_moved(compiled: &str) {
     }
 }
 
-/// Says that a package was built elsewhere than it is; where it is now nobody says but cargo.
+/// Describes that a package was built at another path than it is now; only cargo knows the current
+/// path.
 fn moved(compiled: &Path, now: Option<&Path>) -> Option<String> {
     let real = |path: &Path| path.canonicalize().ok();
     let compiled_is = real(compiled);
@@ -197,10 +201,12 @@ fn moved(compiled: &Path, now: Option<&Path>) -> Option<String> {
     })
 }
 
-/// Whether the test must be skipped; says so on stderr. For [`require!`](crate::require).
+/// Whether the test must be skipped; if so, prints that on stderr. For
+/// [`require!`](crate::require).
 ///
 /// # Panics
-/// When a test without `vm_` in its name needs a kernel feature, and in the virtual machine when one is missing.
+/// When a test without `vm_` in its name needs a kernel feature, and in the virtual machine when a
+/// feature is missing.
 #[must_use]
 pub fn skip(test: &str, features: &[&str]) -> bool {
     let needs_vm = features.iter().find(|feature| is_kernel(feature));
@@ -234,7 +240,7 @@ pub fn skip(test: &str, features: &[&str]) -> bool {
 mod tests {
     use super::{Path, moved, test_name};
 
-    /// The probes themselves must be right: whatever machine this is, the kernel knows some of these.
+    /// The probes themselves must be right: whatever machine this is, its kernel has some of these.
     #[test]
     fn probes_find_what_every_kernel_here_has() {
         crate::require!("root");
@@ -256,7 +262,7 @@ mod tests {
         assert!(
             moved(there, Some(here)).unwrap().contains("run in \"/usr\": the checkout was moved")
         );
-        // A copy: the old place is there too.
+        // A copy: the old place still exists.
         assert!(moved(Path::new("/etc"), Some(here)).is_some());
     }
 

@@ -1,7 +1,8 @@
-//! A look at a host in about a millisecond, for tests that look ten thousand times.
+//! A view of a host in about a millisecond, for tests that compare ten thousand times.
 //!
-//! It asks the kernel itself, by dumps, and decodes no more than it takes to tell things apart and to name them; what a
-//! [`Snapshot`](crate::Snapshot) sees through programs is more and slower. Both use no code of what is tested.
+//! It queries the kernel directly, by dumps, and decodes only what is needed to distinguish and
+//! name things. A [`Snapshot`](crate::Snapshot), which uses programs, sees more and is slower. Both
+//! use no code of what is tested.
 
 mod dump;
 mod files;
@@ -15,19 +16,22 @@ use std::time::{Duration, Instant};
 
 use dump::Socket;
 
-/// How long what the kernel does by itself may take: a deleted namespace's links, addresses that are being looked at.
+/// How long the kernel may take for its own work: the links of a deleted namespace, duplicate
+/// address detection.
 const SETTLES: Duration = Duration::from_secs(20);
 
-/// What a host consists of: links, addresses, routes, rules, permanent neighbours, qdiscs, filters, nftables, sysctls and files.
+/// A host's state: links, addresses, routes, rules, permanent neighbours, qdiscs, filters,
+/// nftables, sysctls and files.
 ///
-/// What the kernel does by itself is left out: indices, counters, carriers, link-local addresses and their routes.
+/// What the kernel changes by itself is left out: indices, counters, carriers, link-local addresses
+/// and their routes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Glance {
     facts: BTreeSet<String>,
 }
 
 impl Glance {
-    /// What is different afterwards, a line each.
+    /// Returns the differences, one line each.
     #[must_use]
     pub fn diff(&self, after: &Glance) -> Vec<String> {
         let gone = self.facts.difference(&after.facts).map(|fact| format!("- {fact}"));
@@ -47,7 +51,7 @@ impl Glance {
     }
 }
 
-/// Looks at one network namespace, and at files.
+/// Watches one network namespace, and files.
 #[derive(Debug)]
 pub struct Eye {
     route: Socket,
@@ -56,7 +60,8 @@ pub struct Eye {
     files: Vec<PathBuf>,
 }
 
-/// Sysctls of no single link that somebody might change. Those of links are told with the links.
+/// Sysctls that belong to no single link and that a program might change. Those of links are
+/// reported with the links.
 const SYSCTLS: [&str; 8] = [
     "ipv4/ip_forward",
     "ipv4/conf/all/forwarding",
@@ -69,21 +74,21 @@ const SYSCTLS: [&str; 8] = [
 ];
 
 impl Eye {
-    /// Opens an eye in the calling thread's network namespace. The host's sysctls are seen by whoever is there when looking;
-    /// files below the folders are too.
+    /// Opens an eye in the calling thread's network namespace. Sysctls, and files below the
+    /// folders, are read in the namespace of the thread that looks.
     ///
     /// # Panics
-    /// When the kernel gives no socket.
+    /// When the kernel opens no socket.
     #[must_use]
     pub fn on_host(folders: &[&Path]) -> Self {
         let files = folders.iter().map(|folder| (*folder).to_owned()).collect();
         Eye { route: Socket::route(), netfilter: Socket::netfilter(), sysctls: true, files }
     }
 
-    /// Opens an eye in the calling thread's network namespace, which may be used anywhere.
+    /// Opens an eye in the calling thread's network namespace; it may be used anywhere.
     ///
     /// # Panics
-    /// When the kernel gives no socket.
+    /// When the kernel opens no socket.
     #[must_use]
     pub fn in_container() -> Self {
         Eye {
@@ -115,13 +120,14 @@ impl Eye {
         Glance { facts }
     }
 
-    /// Looks until nothing is different from before, and returns what still is when the kernel has had its time.
+    /// Looks until nothing differs from before, and returns what still differs once the kernel has
+    /// had its time.
     #[must_use]
     pub fn settles(&self, before: &Glance) -> Vec<String> {
         self.settles_but(before, |_| false)
     }
 
-    /// Looks as [`Eye::settles`], but for differences that are expected.
+    /// Does what [`Eye::settles`] does, ignoring expected differences.
     #[must_use]
     pub fn settles_but(&self, before: &Glance, is_expected: impl Fn(&str) -> bool) -> Vec<String> {
         let deadline = Instant::now() + SETTLES;

@@ -19,18 +19,21 @@ use rustix::thread::LinkNameSpaceType;
 use self::init::Init;
 use crate::place::{Place, enter_namespaces, guarded};
 
-/// How long a killed process may take to disappear before a lab complains.
+/// How long a killed process may take to disappear before a lab reports it.
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A private "host": a mount and a network namespace that a test owns.
 ///
-/// Inside it `/run`, `/dev/shm`, `/etc`, `/var` and `/opt` are private (the last three start as the machine's, less
-/// everything about container networking), `/sys` shows the lab's own links, `lo` is up and nothing else exists:
-/// no links, no rules, no forwarding, and sysctls as the kernel was compiled with, whatever the machine's are. The rest of the file system, `/tmp` and `/var/tmp` included, is the machine's, and so are the checkout and what cargo built.
+/// Inside it `/run`, `/dev/shm`, `/etc`, `/var` and `/opt` are private (the last three start as the
+/// machine's, without everything about container networking), `/sys` shows the lab's own links,
+/// `lo` is up and nothing else exists: no links, no rules, no forwarding, and sysctls as the kernel
+/// was compiled with, whatever the machine's are. The rest of the file system, including `/tmp` and
+/// `/var/tmp`, is the machine's, and so are the checkout and what cargo built.
 ///
-/// A [`Place`]: programs run in it with [`Place::command`] and [`Place::sh`], Rust code with [`Place::enter`].
-/// Its containers keep the lab alive; it is gone, with the processes started in it, when the last
-/// of them is dropped. The kernel removes it too when the test process is killed.
+/// It is a [`Place`]: programs run in it with [`Place::command`] and [`Place::sh`], Rust code with
+/// [`Place::enter`]. Its containers keep the lab alive. When the last of them is dropped the lab is
+/// removed, with the processes started in it. The kernel also removes it when the test process is
+/// killed.
 #[derive(Debug)]
 pub struct Lab {
     inner: Arc<Inner>,
@@ -38,7 +41,8 @@ pub struct Lab {
 
 /// A network namespace in a [`Lab`], mounted at `/run/netns/NAME` there, as `ip netns add` does.
 ///
-/// New and empty: `lo` is down, as a container runtime hands it to the first plugin. Deleted on drop.
+/// New and empty: `lo` is down, as in the namespace that a container runtime passes to the first
+/// plugin. Deleted on drop.
 #[derive(Debug)]
 pub struct Container {
     lab: Arc<Inner>,
@@ -47,9 +51,11 @@ pub struct Container {
     sleeper: Option<Child>,
 }
 
-/// A network namespace in a [`Lab`] that somebody else made and will delete: a place to look from.
+/// A network namespace in a [`Lab`] that another program made and will delete, entered to inspect
+/// it.
 ///
-/// It keeps the namespace alive, as any open descriptor does: drop it before the namespace is to go.
+/// It keeps the namespace alive, as any open descriptor does: drop it before the namespace must
+/// disappear.
 #[derive(Debug)]
 pub struct Visit {
     lab: Arc<Inner>,
@@ -65,7 +71,8 @@ struct Inner {
     dir: tempfile::TempDir,
 }
 
-/// The thread whose namespaces the lab is. It does nothing: `/proc/TID/root` and `/proc/TID/ns` need a live task.
+/// The thread whose namespaces are the lab's. It does nothing: `/proc/TID/root` and `/proc/TID/ns`
+/// need a live task.
 #[derive(Debug)]
 struct Keeper {
     tid: i32,
@@ -79,26 +86,30 @@ impl Lab {
     /// Makes a lab. The name appears in messages and in the scratch directory's name.
     ///
     /// # Panics
-    /// When the namespaces cannot be made: it takes root. A test that may run without says `testkit::require!("root")`.
+    /// When the namespaces cannot be created: that needs root. A test that may run without it needs
+    /// `testkit::require!("root")`.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self::build(name, |_| None)
     }
 
-    /// Makes a lab with a PID namespace of its own, for programs that leave processes behind (podman, daemons).
+    /// Makes a lab with a PID namespace of its own, for programs that leave processes behind
+    /// (podman, daemons).
     ///
-    /// Programs started in it see its own `/proc`; when it goes, every process in it is killed by the kernel, also when
-    /// the test process dies. Code run with [`Place::enter`] stays in the test's PID namespace and `/proc`.
+    /// Programs started in it see its own `/proc`. When the lab is removed, the kernel kills every
+    /// process in it, also when the test process dies. Code run with [`Place::enter`] stays in the
+    /// test's PID namespace and `/proc`.
     #[must_use]
     pub fn with_processes(name: &str) -> Self {
         Self::build(name, |keeper| Some(Init::start(keeper)))
     }
 
-    /// Makes a lab as [`Lab::with_processes`] does whose first process is systemd, with no units but those in the lab's
-    /// `/etc/systemd/system`, which is empty, and a few targets: to start services from the units that are shipped, with all the
-    /// confinement that they ask for. `systemctl` works in it; what a service says is in the lab's `/var/log/UNIT.log`.
+    /// Makes a lab like [`Lab::with_processes`] whose first process is systemd. Its only units are
+    /// those in the lab's `/etc/systemd/system`, which is empty, and a few targets. It starts
+    /// services from the units that are shipped, with all the confinement that they request.
+    /// `systemctl` works in it; a service's output is in the lab's `/var/log/UNIT.log`.
     ///
-    /// A test that uses it says `testkit::require!("root", "file:/lib/systemd/systemd")`.
+    /// A test that uses it needs `testkit::require!("root", "file:/lib/systemd/systemd")`.
     ///
     /// # Panics
     /// When it does not start.
@@ -118,7 +129,7 @@ impl Lab {
             .unwrap_or_else(|error| panic!("lab {name}: {error} (root is needed)"));
         let init = init(keeper.tid);
         let lab = Self { inner: Arc::new(Inner { name: name.to_owned(), keeper, init, dir }) };
-        // Every test does it: without the three programs that come before one of a script.
+        // Every test does this, so it avoids the three programs that a script would start first.
         let up = lab.enter(|| Command::new("ip").args(["link", "set", "lo", "up"]).status());
         assert!(up.is_ok_and(|status| status.success()), "lab {}: bring lo up", lab.inner.name);
         lab
@@ -130,13 +141,15 @@ impl Lab {
         PathBuf::from(format!("/proc/{}/ns/net", self.inner.keeper.tid))
     }
 
-    /// Where a path of the lab is seen from the machine: for files that the test itself reads or writes.
+    /// Returns the machine's path of a path in the lab: for files that the test itself reads or
+    /// writes.
     #[must_use]
     pub fn path(&self, inside: impl AsRef<Path>) -> PathBuf {
         self.inner.path(inside.as_ref())
     }
 
-    /// A directory of the machine's disk with the same path inside and outside, removed with the lab.
+    /// A directory of the machine's disk with the same path inside and outside, removed with the
+    /// lab.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.inner.dir.path()
@@ -157,7 +170,8 @@ impl Lab {
         }
     }
 
-    /// Opens a network namespace that something in the lab made. A path below `/proc` is one of the machine's.
+    /// Opens a network namespace that something in the lab made. A path below `/proc` is one of the
+    /// machine's.
     #[must_use]
     pub fn visit(&self, netns: impl AsRef<Path>) -> Visit {
         let path = netns.as_ref();
@@ -172,20 +186,21 @@ impl Lab {
         }
     }
 
-    /// Puts "the outside" behind the host: namespace `outside`, on a veth pair with the host's `up0`.
+    /// Connects "the outside" to the host: namespace `outside`, on a veth pair with the host's
+    /// `up0`.
     ///
     /// | | host, `up0` | outside, `eth0` |
     /// |---|---|---|
     /// | IPv4 | 198.51.100.1/24 | 198.51.100.2/24 |
     /// | IPv6 | 2001:db8:ffff::1/64 | 2001:db8:ffff::2/64 |
     ///
-    /// The host's default routes go there. The outside knows no way back to any container subnet, so an answer shows
-    /// that the source address was translated. Forwarding stays as it was (off).
+    /// The host's default routes go there. The outside has no route back to any container subnet,
+    /// so an answer shows that the source address was translated. Forwarding stays as it was (off).
     #[must_use]
     pub fn outside(&self) -> Container {
         let outside = self.container("outside");
-        // Up first, addresses then: a link that gets its carrier with addresses on it is used a second later. And without
-        // duplicate address detection: nobody else is on that cable.
+        // Up first, then addresses: a link that gets its carrier after its addresses is used a
+        // second later. And without duplicate address detection: no other host is on that cable.
         let link = |name, end| {
             format!(
                 "ip link set {name} addrgenmode none && ip link set {name} up && ip addr add fe80::{end}/64 dev {name} nodad"
@@ -206,14 +221,14 @@ impl Lab {
             addresses("eth0", 2)
         ));
         self.sh(&addresses("up0", 1));
-        // The kernel makes the address's own route a moment after the address, in its own time.
+        // The kernel adds the address's own route some time after the address.
         self.sh("timeout 60 sh -c 'until ip -6 route show table local | grep -q 2001:db8:ffff::1; do :; done'");
         self.sh("ip route add default via 198.51.100.2 && \
                  ip -6 route add default via 2001:db8:ffff::2");
         outside
     }
 
-    /// The processes whose mount namespace is the lab's: what would be killed if it were dropped now.
+    /// The processes whose mount namespace is the lab's: dropping it now would kill them.
     #[must_use]
     pub fn processes(&self) -> Vec<u32> {
         self.inner.processes()
@@ -260,9 +275,10 @@ impl Container {
         self.lab.path(&self.netns())
     }
 
-    /// The PID of a process in the namespace that does nothing; started on first use, ends with the container.
+    /// The PID of an idle process in the namespace; started on first use, ends with the container.
     ///
-    /// In a lab made by [`Lab::with_processes`] it is the PID outside; programs in the lab know it by another.
+    /// In a lab made by [`Lab::with_processes`] it is the PID outside; programs in the lab see
+    /// another.
     pub fn pid(&mut self) -> u32 {
         if self.sleeper.is_none() {
             let child = self.command("sleep").arg("infinity").stdin(Stdio::null()).spawn();
@@ -273,7 +289,8 @@ impl Container {
         self.sleeper.as_ref().map(Child::id).unwrap_or_default()
     }
 
-    /// Deletes the namespace's name now, as `ip netns del` does; processes in it keep the namespace itself.
+    /// Deletes the namespace's name now, as `ip netns del` does; processes in it keep the namespace
+    /// itself.
     pub fn delete(&self) {
         let path = self.netns();
         let lab = &self.lab;
@@ -352,7 +369,8 @@ impl Drop for Container {
 }
 
 impl Inner {
-    /// `nsenter` into the lab; it opens every namespace before it enters the first, so the paths are the machine's.
+    /// `nsenter` into the lab; it opens every namespace before it enters the first, so the paths
+    /// are the machine's.
     fn command(&self, program: &str, netns: Option<&Path>) -> Command {
         let mut command = guarded("nsenter");
         let target = self.init.as_ref().map_or(self.keeper.tid, Init::pid);

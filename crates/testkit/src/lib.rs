@@ -1,11 +1,12 @@
-//! What tests need that no crate of ours ships: a private host, a look at all of it, real traffic and real programs.
+//! What tests need that no crate of ours ships: a private host, a view of its whole state, real
+//! traffic and real programs.
 //!
-//! * [`Lab`]: a private "host" (mount and network namespace of its own) that is gone when the guard is dropped or
-//!   the test process dies.
-//! * [`Snapshot`]: everything a node's networking consists of, before and after, compared.
-//! * [`Glance`]: nearly as much in a millisecond, for tests that look thousands of times.
+//! * [`Lab`]: a private "host" (mount and network namespace of its own) that is removed when the
+//!   guard is dropped or the test process dies.
+//! * [`Snapshot`]: the whole state of a node's networking, before and after, compared.
+//! * [`Glance`]: nearly as much in a millisecond, for tests that compare thousands of times.
 //! * [`fault`]: a program killed, or failed, at any system call.
-//! * [`MemoryLimit`]: a bound on what a process may use.
+//! * [`MemoryLimit`]: a limit on a process's memory.
 //! * [`ModuleRequests`]: which modules the kernel looked for.
 //! * [`Tally`]: what was tried and found, for the table at a run's end.
 //! * [`traffic`]: ping, TCP and UDP from inside a namespace.
@@ -14,12 +15,13 @@
 //! * [`driver`]: a Docker network driver, in a lab.
 //! * [`kube`]: a small Kubernetes API server.
 //! * [`real`]: runtimes from Debian's packages, in a lab.
-//! * [`share`]: how much of all there is to try a run with `--full` tries.
+//! * [`share`]: which part of all cases a run with `--full` tries.
 //! * [`require!`]: skips a test that cannot run here, visibly.
 //!
-//! This crate is a dev-dependency only. It does not use any other crate of ours: it looks at the kernel through
-//! Debian's programs (`ip`, `nft`, …), so that what it sees was not read by the code under test. Being for tests, it
-//! panics where a library would return an error, with the object and the cause in the message.
+//! This crate is a dev-dependency only. It does not use any other crate of ours: it queries the
+//! kernel through Debian's programs (`ip`, `nft`, …), so that the code under test did not read what
+//! it compares. Since it is for tests, it panics where a library would return an error, with the
+//! object and the cause in the message.
 //!
 //! ```no_run
 //! use testkit::{Lab, Place, Snapshot, traffic};

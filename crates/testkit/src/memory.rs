@@ -1,4 +1,4 @@
-//! A bound on what a process may use.
+//! A limit on a process's memory.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 /// How long the last process of a group may take to disappear.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// A control group with so much memory; gone when this is dropped, when its processes are.
+/// A control group with a memory limit; removed once this is dropped and its processes are gone.
 ///
-/// Of either version of control groups, whichever the machine has.
+/// It uses either version of control groups, whichever the machine has.
 #[derive(Debug)]
 pub struct MemoryLimit {
     path: PathBuf,
@@ -19,10 +19,10 @@ pub struct MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// Makes one with so many bytes, swap included.
+    /// Makes one with a limit in bytes, including swap.
     ///
     /// # Panics
-    /// When there are no control groups for memory, or this is not root.
+    /// When the machine has no control groups for memory, or this is not root.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -40,31 +40,31 @@ impl MemoryLimit {
             ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
         };
         limit.write(files[0], &bytes.to_string());
-        // Kernels without an account of swap do not have the second.
+        // Kernels that do not count swap do not have the second.
         let swap = if unified { 0 } else { bytes };
         let _ = fs::write(limit.path.join(files[1]), swap.to_string());
         limit
     }
 
-    /// Moves a process in: what it uses from now on counts.
+    /// Moves a process in: its use counts from now on.
     pub fn hold(&self, pid: u32) {
         self.write("cgroup.procs", &pid.to_string());
     }
 
-    /// The most that was used so far, in bytes.
+    /// Returns the largest use so far, in bytes.
     ///
     /// # Panics
-    /// When the kernel does not say.
+    /// When the kernel does not report it.
     #[must_use]
     pub fn most_used(&self) -> u64 {
         let file = if self.unified { "memory.peak" } else { "memory.max_usage_in_bytes" };
         self.number(file)
     }
 
-    /// What is used by memory of processes, without what files leave in the page cache, in bytes.
+    /// Returns the memory of the processes, without the page cache of files, in bytes.
     ///
     /// # Panics
-    /// When the kernel does not say.
+    /// When the kernel does not report it.
     #[must_use]
     pub fn resident(&self) -> u64 {
         let key = if self.unified { "anon " } else { "rss " };

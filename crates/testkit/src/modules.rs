@@ -1,4 +1,4 @@
-//! Which modules the kernel is asked to load, and by whom.
+//! Records which modules the kernel is asked to load, and by which thread.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,22 +6,22 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::thread::gettid;
 
-/// Where the virtual machine mounts it.
+/// Where the virtual machine mounts tracefs.
 const TRACING: &str = "/sys/kernel/tracing";
 
-/// A record of the kernel's requests for modules: for each it starts the program that
-/// `/proc/sys/kernel/modprobe` names, and the caller waits for it.
+/// A record of the kernel's requests for modules: for each request the kernel starts the program
+/// that `/proc/sys/kernel/modprobe` names, and the caller waits for it.
 ///
 /// That program does not learn who is waiting, and tests run side by side. The kernel's own event
-/// `module:module_request` does; so this is a trace instance that follows the calling thread and
-/// whatever it starts.
+/// `module:module_request` shows it. So this is a trace instance that follows the calling thread
+/// and whatever it starts.
 #[derive(Debug)]
 pub struct ModuleRequests {
     instance: PathBuf,
 }
 
 impl ModuleRequests {
-    /// Makes a record that holds nothing. Needs the feature `module-requests`.
+    /// Makes an empty record. Needs the feature `module-requests`.
     ///
     /// # Panics
     /// When the kernel refuses.
@@ -39,14 +39,15 @@ impl ModuleRequests {
         requests
     }
 
-    /// Does something and returns the names of the modules that were asked for meanwhile, by this
-    /// thread and by the threads and processes that began in it.
+    /// Runs `act` and returns the names of the modules requested meanwhile by this thread and by
+    /// the threads and processes that it started.
     ///
     /// # Panics
     /// When the record cannot be read.
     pub fn during<T>(&self, act: impl FnOnce() -> T) -> (T, Vec<String>) {
         self.write("set_event_pid", &gettid().as_raw_nonzero().to_string());
-        // Behind it: while the list of threads is rewritten the kernel records everybody's.
+        // Afterwards: while the list of threads is rewritten the kernel records the requests of all
+        // threads.
         self.write("trace", "");
         let done = act();
         let trace = self.instance.join("trace");
@@ -72,7 +73,7 @@ impl Default for ModuleRequests {
 
 impl Drop for ModuleRequests {
     fn drop(&mut self) {
-        // An event that is on keeps the instance busy.
+        // An enabled event keeps the instance busy.
         let _ = fs::write(self.instance.join("events/module/module_request/enable"), "0");
         let _ = fs::remove_dir(&self.instance);
     }

@@ -1,16 +1,18 @@
-//! A page of documentation, read for the commands that it shows, so that a test can type them.
+//! Reads the commands that a documentation page shows, so that a test can run them.
 //!
-//! * A fence ```` ```console ```` is a session: a line that begins with `# ` (root) or `$ ` is typed, what follows is what it
-//!   prints. A line that ends in `\` goes on in the next, and a here-document is the command's. In what is shown, `…` stands
-//!   for any text, and alone on a line for any lines.
-//! * A comment in front of a fence says what the page's reader does not need to see: `<!-- file: PATH -->` that the fence is
-//!   that file, `<!-- before every block -->` that it is typed first in each session, which then is on a host of its own,
-//!   `<!-- not run: REASON -->` that the session cannot be typed in a laboratory,
-//!   `<!-- not run (WORDS): REASON -->` that those of its commands cannot that begin with these words, `<!-- full (WORDS): REASON -->`
-//!   that they are typed with `--full` alone, and `<!-- given: COMMAND -->` how the machine comes into the state that the page speaks of.
-//! * A command in any other fence is a mistake of the page.
+//! * A fence ```` ```console ```` is a session: a line that begins with `# ` (root) or `$ ` is a
+//!   command, and the lines after it are its output. A line that ends in `\` continues in the next,
+//!   and a here-document belongs to its command. In the shown output, `…` stands for any text, and
+//!   alone on a line for any lines.
+//! * A comment before a fence says what the page's reader need not see. `<!-- file: PATH -->`: the
+//!   fence is that file. `<!-- before every block -->`: it is run first in each session, and each
+//!   session then is on a host of its own. `<!-- not run: REASON -->`: the session cannot be run in
+//!   a lab. `<!-- not run (WORDS): REASON -->`: its commands that begin with these words cannot.
+//!   `<!-- full (WORDS): REASON -->`: those are run only with `--full`. `<!-- given: COMMAND -->`:
+//!   how the machine gets into the state that the page describes.
+//! * A command in any other fence is an error of the page.
 
-/// Programs whose commands belong into a session.
+/// Programs whose commands must be in a session.
 const PROGRAMS: [&str; 16] = [
     "netwright",
     "netwrightd",
@@ -30,28 +32,29 @@ const PROGRAMS: [&str; 16] = [
     "cp",
 ];
 
-/// What a page has for whoever follows it.
+/// The contents of a page, for running it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Page {
     /// In the page's order.
     pub steps: Vec<Step>,
-    /// Typed first in every session, if each is on a host of its own.
+    /// Run first in every session, if each is on a host of its own.
     pub before_every_block: Option<String>,
-    /// What is wrong with the page itself.
+    /// Errors of the page itself.
     pub mistakes: Vec<String>,
 }
 
 /// One fence.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A file, to be written as it is shown.
+    /// A file, to be written as shown.
     File {
-        /// Where it goes.
+        /// Its path.
         path: String,
-        /// What is in it.
+        /// Its contents.
         text: String,
     },
-    /// A command that the page does not show: the page's reader has such a machine, or has not.
+    /// A command that the page does not show: it puts the machine into the state that the page
+    /// assumes.
     Given(String),
     /// A session.
     Session(Vec<Typed>),
@@ -62,13 +65,13 @@ pub enum Step {
 pub struct Typed {
     /// The line of the page.
     pub line: usize,
-    /// What is typed, with what continues it.
+    /// The command, with its continuation lines.
     pub command: String,
-    /// What the page shows under it.
+    /// The output that the page shows for it.
     pub shown: Vec<String>,
-    /// Why it cannot be typed in a laboratory.
+    /// Why it cannot be run in a lab.
     pub not_run: Option<String>,
-    /// Why it is typed with `--full` alone.
+    /// Why it is run only with `--full`.
     pub full: Option<String>,
 }
 
@@ -155,7 +158,7 @@ impl Page {
     }
 }
 
-/// What a comment on a line of its own says.
+/// Returns the text of a comment on a line of its own.
 fn comment(line: &str) -> Option<&str> {
     Some(line.trim_end().strip_prefix("<!-- ")?.strip_suffix(" -->")?.trim())
 }
@@ -215,7 +218,8 @@ fn is_command(line: &str) -> bool {
     PROGRAMS.contains(&first) && words.next().is_some()
 }
 
-/// Whether a command printed what a page shows: `…` is any text, alone on a line any lines, and nothing shown is not compared.
+/// Whether a command printed what a page shows: `…` is any text, alone on a line any lines, and an
+/// empty output is not compared.
 #[must_use]
 pub fn is_as_shown(shown: &[String], printed: &str) -> bool {
     let printed: Vec<&str> = printed.lines().collect();

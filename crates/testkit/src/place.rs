@@ -1,4 +1,4 @@
-//! Doing things inside a namespace.
+//! Runs programs and code inside a namespace.
 
 use std::os::fd::BorrowedFd;
 use std::panic::resume_unwind;
@@ -9,19 +9,20 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 
 use crate::lab::unshare;
 
-/// Somewhere programs and code can run: a lab's host or a container in it.
+/// A place where programs and code can run: a lab's host or a container in it.
 pub trait Place {
-    /// A command that will run here, in the current directory as the lab sees it.
+    /// Returns a command that will run here, in the current directory as the lab sees it.
     ///
     /// It is killed when the thread that started it ends.
     fn command(&self, program: &str) -> Command;
 
-    /// Runs Rust code here, on a thread of its own, and returns what it returns. A panic goes on in the caller.
+    /// Runs Rust code here, on a thread of its own, and returns its result. A panic continues in
+    /// the caller.
     ///
     /// Sockets and files that it opens can be used anywhere afterwards.
     fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T;
 
-    /// What to call this place in messages.
+    /// Returns the name of this place for messages.
     fn place_name(&self) -> String;
 
     /// Runs a shell script here and returns its standard output.
@@ -42,7 +43,7 @@ pub trait Place {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Runs a shell script here and returns whatever came of it.
+    /// Runs a shell script here and returns its output, whether it succeeds or not.
     #[track_caller]
     fn try_sh(&self, script: &str) -> Output {
         let mut command = self.command("sh");
@@ -50,7 +51,8 @@ pub trait Place {
         output.unwrap_or_else(|error| panic!("sh in {}: {error}", self.place_name()))
     }
 
-    /// Starts a program that runs until the guard is dropped. Its output goes where the test's goes.
+    /// Starts a program that runs until the guard is dropped. Its output goes where the test's
+    /// goes.
     #[track_caller]
     fn start(&self, program: &str, args: &[&str]) -> Running {
         let child = self.command(program).args(args).stdin(Stdio::null()).spawn();
@@ -100,7 +102,8 @@ pub(crate) fn enter_namespaces<T: Send>(
 ) -> T {
     let inside = || {
         let cwd = std::env::current_dir().ok();
-        // A thread that shares its root and working directory with others may not change mount namespaces.
+        // A thread that shares its root and working directory with others may not change mount
+        // namespaces.
         unshare(UnshareFlags::FS)
             .unwrap_or_else(|error| panic!("unshare working directory: {error}"));
         for (fd, kind) in namespaces {

@@ -1,4 +1,4 @@
-//! The Go plugins beside which ours are tested, and the newest Docker Engine.
+//! The Go plugins that ours are compared with, and the newest Docker Engine.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ impl Release {
         }
     }
 
-    /// The executable of a plugin, if this release has it.
+    /// Returns the executable of a plugin, if this release has it.
     #[must_use]
     pub fn plugin(self, name: &str) -> Option<PathBuf> {
         let path = self.directory().join(name);
@@ -30,14 +30,15 @@ impl Release {
     }
 }
 
-/// The root of a system that has Debian unstable's Docker Engine, which `cargo xtask setup` unpacks.
+/// Returns the root of a system with Debian unstable's Docker Engine, which `cargo xtask setup`
+/// unpacks.
 #[must_use]
 pub fn engine_root() -> PathBuf {
     unpacked().join("engine")
 }
 
-/// The folders of Debian's NetworkManager and of what it needs that are as `/usr` is, which `cargo xtask setup` unpacks; none
-/// where one is missing.
+/// Returns the folders of Debian's NetworkManager and of those of its dependencies that are laid
+/// out like `/usr`, which `cargo xtask setup` unpacks; `None` if one is missing.
 #[must_use]
 pub fn network_manager() -> Option<Vec<PathBuf>> {
     // As in xtask/src/reference.rs.
@@ -53,7 +54,7 @@ pub fn network_manager() -> Option<Vec<PathBuf>> {
     packages.into_iter().map(|package| Some(folder(package)).filter(|usr| usr.is_dir())).collect()
 }
 
-/// Where `cargo xtask setup` unpacks: beside what cargo builds, where the running test is.
+/// Where `cargo xtask setup` unpacks: beside cargo's output, where the running test is.
 fn unpacked() -> PathBuf {
     let own = env::current_exe().unwrap_or_default();
     // target/debug/deps/it-0123456789abcdef, or target/x86_64-unknown-linux-gnu/debug/deps/…

@@ -1,4 +1,4 @@
-//! Programs that serve while a test runs, and waiting for what they do.
+//! Programs that serve while a test runs, and waiting for conditions.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long anything that is waited for may take.
+/// How long any condition may take.
 const TIMEOUT: Duration = Duration::from_secs(90);
-/// The pause between looks at what is waited for.
+/// The interval between checks of a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A program whose standard error goes to a file. It is killed when this is dropped; if the test fails, its log is shown.
+/// A program whose standard error goes to a file. It is killed when this is dropped; if the test
+/// fails, its log is printed.
 #[derive(Debug)]
 pub struct Service {
     child: Child,
@@ -21,7 +22,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts a program; its log goes behind what is in the file.
+    /// Starts a program; its log is appended to the file.
     ///
     /// # Panics
     /// When it cannot be started.
@@ -35,10 +36,10 @@ impl Service {
         Service { child, log: log.to_owned() }
     }
 
-    /// Waits until it does something.
+    /// Waits until a condition of the program holds.
     ///
     /// # Panics
-    /// When it ends before, or takes too long.
+    /// When it ends first, or takes too long.
     #[track_caller]
     pub fn wait_until(&mut self, what: &str, mut does: impl FnMut() -> bool) {
         wait_until(what, || {
@@ -49,7 +50,7 @@ impl Service {
         });
     }
 
-    /// What it has said until now.
+    /// Returns its log so far.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
@@ -61,7 +62,7 @@ impl Service {
         self.child.id()
     }
 
-    /// Its process, for whoever ends it otherwise.
+    /// Returns its process, for ending it in another way.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
     }
@@ -69,7 +70,7 @@ impl Service {
     /// Waits until it ends by itself.
     ///
     /// # Panics
-    /// When it does so without success.
+    /// When it does not succeed.
     #[track_caller]
     pub fn ended(mut self) {
         let status = self.child.wait();
@@ -86,7 +87,7 @@ impl Service {
         self.child.wait().expect("it is ours").code()
     }
 
-    /// Ends it without a warning.
+    /// Kills it without a warning.
     pub fn kill(self) {
         drop(self);
     }
@@ -103,7 +104,7 @@ impl Drop for Service {
     }
 }
 
-/// Waits until something is there.
+/// Waits until a path exists.
 ///
 /// # Panics
 /// When it takes too long.
@@ -119,7 +120,7 @@ pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 ///
 /// # Panics
 /// When it takes too long.

@@ -1,22 +1,26 @@
-//! How much of what a test could try a run with `--full` tries.
+//! How many of all possible cases a run with `--full` tries.
 //!
-//! A test that strikes at every one of thousands of moments takes hours. In every run it strikes at a few of them; with
-//! `--full` at a share, spread evenly over all there are, and in another round at others: the day's number is the round, which
-//! `cargo xtask` tells. As many rounds as the share goes into the whole, and one more, try all. With [`EVERY_VARIABLE`] one run does.
+//! A test that injects faults at every one of thousands of moments takes hours. An ordinary run
+//! tries a few of them. A run with `--full` tries a share, spread evenly over all of them, and a
+//! different share in another round: the round is the day's number, which `cargo xtask` passes.
+//! Trying all takes as many rounds as the share goes into the whole, and one more. With
+//! [`EVERY_VARIABLE`] one run tries all.
 
 use std::env;
 
-/// Set when a run with `--full` is to try all that there is.
+/// Set when a run with `--full` must try all cases.
 pub const EVERY_VARIABLE: &str = "NETWRIGHT_EVERY";
 
 /// The round, a number.
 pub const ROUND_VARIABLE: &str = "NETWRIGHT_ROUND";
 
-/// How many strikes a call or a command gets with `--full`. There are 258 calls, with some 1,100 moments and errors each, and a
-/// strike takes a twentieth to a tenth of a second of a processor: with 64 of each they take some twenty minutes of two.
+/// How many faults a call or a command gets with `--full`. There are 258 calls, with some 1,100
+/// moments and errors each, and a fault takes a twentieth to a tenth of a second of one processor:
+/// with 64 of each they take some twenty minutes on two.
 pub const STRIKES: usize = 64;
 
-/// Chooses which of these a run with `--full` tries: `share` of them at most, or every one where the variable says so.
+/// Chooses which of these a run with `--full` tries: at most `share` of them, or every one if the
+/// variable is set.
 #[must_use]
 pub fn of_this_round<T>(all: Vec<T>, share: usize) -> Vec<T> {
     if env::var_os(EVERY_VARIABLE).is_some() {
@@ -29,10 +33,11 @@ pub fn of_this_round<T>(all: Vec<T>, share: usize) -> Vec<T> {
     numbered.filter(|(number, _)| chosen.next_if_eq(number).is_some()).map(|(_, one)| one).collect()
 }
 
-/// One of each stretch of the whole, in each stretch at another place: neighbours are often alike in one way or another.
+/// Picks one from each stretch of the whole, at a different place in each stretch: neighbours are
+/// often alike in one way or another.
 fn spread(all: usize, share: usize, round: usize) -> Vec<usize> {
     let mut stretch = all.div_ceil(share.max(1)).max(1);
-    // Runs that are a week apart go through all places too.
+    // Runs that are a week apart also reach all places.
     if stretch.is_multiple_of(7) {
         stretch += 1;
     }

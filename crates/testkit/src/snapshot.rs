@@ -1,4 +1,4 @@
-//! Everything a host's networking consists of, before and after.
+//! The whole state of a host's networking, before and after.
 
 mod collect;
 mod json;
@@ -8,25 +8,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::lab::Lab;
 use crate::place::Place;
 
-/// All state of a lab's host that networking may leave something in.
+/// All state of a lab's host in which networking may leave something.
 ///
-/// Links (name, kind, master, flags, MTU, addresses and what `ip -details` shows), routes of all tables, rules,
-/// permanent neighbours and bridge FDB entries, nftables without handles and counters, what iptables shows (nft and
-/// legacy), every sysctl under `/proc/sys/net`, qdiscs and filters, mounts, and the files below [`Snapshot::FILES`]:
-/// path, mode, owner and content.
+/// Links (name, kind, master, flags, MTU, addresses and what `ip -details` shows), routes of all
+/// tables, rules, permanent neighbours and bridge FDB entries, nftables without handles and
+/// counters, the output of iptables (nft and legacy), every sysctl under `/proc/sys/net`, qdiscs
+/// and filters, mounts, and the files below [`Snapshot::FILES`]: path, mode, owner and content.
 ///
-/// Forwarding that is on afterwards and was off, IPv4's or IPv6's, is no difference: it stays on behind
-/// the last container, since other programs may rely on it by then. It is the one exception, with what
-/// the kernel changes along with it. Forwarding that is switched off is a difference.
+/// Forwarding, IPv4's or IPv6's, that was off and is on afterwards is not a difference: it stays on
+/// after the last container, since other programs may rely on it by then. This is the one
+/// exception, with what the kernel changes along with it. Forwarding that is switched off is a
+/// difference.
 ///
-/// Addresses that duplicate address detection is still looking at are waited for: their routes come later. What changes
-/// by itself is left out: interface indices, carrier, counters, learned neighbours, conntrack entries.
+/// It waits for addresses that are still in duplicate address detection: their routes come later.
+/// What changes by itself is left out: interface indices, carrier, counters, learned neighbours,
+/// conntrack entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     facts: BTreeMap<Fact, String>,
 }
 
-/// What a line of a snapshot is about.
+/// The subject of a snapshot's line.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Fact {
     section: &'static str,
@@ -34,7 +36,7 @@ struct Fact {
 }
 
 impl Snapshot {
-    /// The directories whose files are compared. What is not there is fine.
+    /// The directories whose files are compared. Missing ones are fine.
     pub const FILES: [&str; 7] = [
         "/run",
         "/etc/cni",
@@ -45,7 +47,7 @@ impl Snapshot {
         "/var/lib/containers",
     ];
 
-    /// Files that Debian's own programs make and nobody removes.
+    /// Files that Debian's own programs make and never remove.
     pub const TOLERATED: [&str; 2] = ["/run/xtables.lock", "/run/ebtables.lock"];
 
     /// Looks at everything.
@@ -54,24 +56,24 @@ impl Snapshot {
         Self::with_files(lab, &Self::FILES)
     }
 
-    /// Looks at everything, with other directories than [`Snapshot::FILES`].
+    /// Takes a snapshot with other directories than [`Snapshot::FILES`].
     #[must_use]
     pub fn with_files(lab: &Lab, directories: &[&str]) -> Self {
         Self { facts: collect::all(lab, directories) }
     }
 
-    /// Looks at a container: what is in its namespace, no files.
+    /// Takes a snapshot of a container: the contents of its namespace, no files.
     #[must_use]
     pub fn of(place: &impl Place) -> Self {
         Self { facts: collect::all(place, &[]) }
     }
 
-    /// Everything seen: section, name and value of each fact.
+    /// Everything in the snapshot: section, name and value of each fact.
     pub fn facts(&self) -> impl Iterator<Item = (&'static str, &str, &str)> {
         self.facts.iter().map(|(fact, value)| (fact.section, fact.name.as_str(), value.as_str()))
     }
 
-    /// What is different afterwards, one readable line each; nothing when nothing is.
+    /// Returns the differences, one readable line each; nothing if there are none.
     #[must_use]
     pub fn diff(&self, after: &Self) -> Vec<String> {
         let all: BTreeSet<&Fact> = self.facts.keys().chain(after.facts.keys()).collect();
@@ -99,13 +101,14 @@ impl Snapshot {
         lines
     }
 
-    /// Asserts that nothing is different afterwards.
+    /// Asserts that there is no difference.
     #[track_caller]
     pub fn assert_same(&self, after: &Self) {
         self.assert_same_but(after, &[]);
     }
 
-    /// Asserts that nothing is different afterwards but lines of [`Snapshot::diff`] that contain one of the texts.
+    /// Asserts that there is no difference except lines of [`Snapshot::diff`] that contain one of
+    /// the texts.
     ///
     /// A text that no line contains is an error: the exception is not needed (any more).
     #[track_caller]
@@ -125,7 +128,8 @@ impl Snapshot {
         );
     }
 
-    /// The facts of one section (`links`, `routes`, `nftables`, …) as lines `name: value`, for messages.
+    /// The facts of one section (`links`, `routes`, `nftables`, …) as lines `name: value`, for
+    /// messages.
     #[must_use]
     pub fn section(&self, section: &str) -> Vec<String> {
         let facts = self.facts.iter().filter(|(fact, _)| fact.section == section);
@@ -133,7 +137,7 @@ impl Snapshot {
     }
 }
 
-/// Which forwarding was off before and is on afterwards.
+/// Which kinds of forwarding were off before and are on afterwards.
 #[derive(Debug, Clone, Copy)]
 struct Forwarding {
     v4: bool,
@@ -165,7 +169,7 @@ impl Forwarding {
                 (self.v4 && (fact.name == "net/ipv4/ip_forward" || is_switch("ipv4")))
                     || (self.v6 && is_switch("ipv6"))
             }
-            // A router takes no redirects (linux net/ipv4/devinet.c inet_forward_change).
+            // A router accepts no redirects (linux net/ipv4/devinet.c inet_forward_change).
             ("sysctls", Some("1"), Some("0")) => {
                 self.v4 && fact.name == "net/ipv4/conf/all/accept_redirects"
             }

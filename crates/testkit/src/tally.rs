@@ -1,12 +1,12 @@
-//! What was tried, counted and told: `cargo xtask ci` finds it in what tests print.
+//! Counts and reports what was tried: `cargo xtask ci` finds it in the output of tests.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Findings beyond this are counted, not shown.
+/// Findings beyond this number are counted, not shown.
 const SHOWN: usize = 12;
 
-/// What a test tried, by what was done to whom, and what was found.
+/// What a test tried, by program, call and fault, and what it found.
 #[derive(Debug, Default)]
 pub struct Tally {
     tried: BTreeMap<(String, String, String), usize>,
@@ -14,18 +14,18 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Begins with nothing.
+    /// Creates an empty tally.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Counts one try: of whom, doing what, struck how.
+    /// Counts one try: the program, the call and the fault.
     pub fn count(&mut self, who: &str, what: &str, how: &str) {
         *self.tried.entry((who.to_owned(), what.to_owned(), how.to_owned())).or_default() += 1;
     }
 
-    /// Notes that something is not as it should be. The text begins `who what how:`, as it was counted.
+    /// Records that something is wrong. The text begins `who what how:`, as it was counted.
     pub fn found(&mut self, finding: String) {
         if self.findings.len() < SHOWN {
             eprintln!("FOUND {finding}");
@@ -33,7 +33,7 @@ impl Tally {
         self.findings.push(finding);
     }
 
-    /// Takes over what another has counted and found.
+    /// Adds what another tally has counted and found.
     pub fn absorb(&mut self, other: Tally) {
         for (whom, count) in other.tried {
             *self.tried.entry(whom).or_default() += count;
@@ -41,22 +41,22 @@ impl Tally {
         self.findings.extend(other.findings);
     }
 
-    /// How much is not as it should be.
+    /// Returns the number of findings.
     #[must_use]
     pub fn findings(&self) -> usize {
         self.findings.len()
     }
 
-    /// Tells everything, and fails if something was found.
+    /// Reports everything, and fails if something was found.
     ///
     /// # Panics
-    /// With what was found.
+    /// With the findings.
     #[track_caller]
     pub fn finish(self) {
         for ((who, what, how), count) in &self.tried {
             let prefix = format!("{who} {what} {how}:");
             let found = self.findings.iter().filter(|one| one.starts_with(&prefix)).count();
-            // No other line of the run begins so.
+            // No other line of the run begins like this.
             eprintln!("TORTURE {who} | {what} | {how} | {count} | {found}");
         }
         let mut text = String::new();

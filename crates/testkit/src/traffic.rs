@@ -16,7 +16,7 @@ pub const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 /// How long we wait for an answer that must not come.
 pub const SILENCE: Duration = Duration::from_millis(400);
 
-/// How often a waiting server looks whether it should stop.
+/// How often a waiting server checks whether it should stop.
 const POLL: Duration = Duration::from_millis(20);
 
 /// The longest question and answer.
@@ -58,7 +58,7 @@ fn state(of: &impl Place) -> String {
     String::from_utf8_lossy(&of.try_sh(script).stdout).into_owned()
 }
 
-/// A server that answers every TCP connection or UDP datagram with the name it was given and the peer it sees.
+/// A server that answers every TCP connection or UDP datagram with its name and the peer it sees.
 ///
 /// Stops when dropped.
 #[derive(Debug)]
@@ -68,12 +68,13 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a [`Server`] answered.
+/// A [`Server`]'s answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// The name of the server that was reached.
+    /// The name of the server that answered.
     pub server: String,
-    /// Who the server saw asking: after source address translation the translator.
+    /// The client's address as the server saw it: after source address translation that of the
+    /// translator.
     pub seen: SocketAddr,
 }
 
@@ -131,7 +132,7 @@ impl Server {
         Self { address, stop, thread: Some(thread) }
     }
 
-    /// Where it listens, with the port the kernel chose if it was asked to.
+    /// Returns where it listens, with the port that the kernel chose if port 0 was requested.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -162,7 +163,7 @@ fn parse_answer(text: &str) -> io::Result<Answer> {
 /// Connects from a place to a [`Server`] and returns its answer.
 ///
 /// # Errors
-/// What the connection failed with; a timeout after `deadline`.
+/// The error of the connection; a timeout after `deadline`.
 pub fn try_tcp(from: &impl Place, to: SocketAddr, deadline: Duration) -> io::Result<Answer> {
     let mut stream = from.enter(|| TcpStream::connect_timeout(&to, deadline))?;
     stream.set_read_timeout(Some(deadline))?;
@@ -174,7 +175,7 @@ pub fn try_tcp(from: &impl Place, to: SocketAddr, deadline: Duration) -> io::Res
 /// Asks a [`Server`] by UDP and returns its answer. Asks again until the deadline.
 ///
 /// # Errors
-/// What the last try failed with.
+/// The error of the last try.
 pub fn try_udp(from: &impl Place, to: SocketAddr, deadline: Duration) -> io::Result<Answer> {
     let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
     let socket = from.enter(|| {
@@ -193,19 +194,20 @@ pub fn try_udp(from: &impl Place, to: SocketAddr, deadline: Duration) -> io::Res
     }
 }
 
-/// Asserts that a TCP server answers, trying again while the way to it is refused, and returns what it said.
+/// Asserts that a TCP server answers, trying again while the connection is refused, and returns its
+/// answer.
 #[track_caller]
 pub fn assert_tcp(from: &impl Place, to: &str) -> Answer {
     asked(from, to, "TCP", |to| try_tcp(from, to, ANSWER_DEADLINE))
 }
 
-/// Asserts that a UDP server answers and returns what it said.
+/// Asserts that a UDP server answers and returns its answer.
 #[track_caller]
 pub fn assert_udp(from: &impl Place, to: &str) -> Answer {
     asked(from, to, "UDP", |to| try_udp(from, to, ANSWER_DEADLINE))
 }
 
-/// Asserts that no TCP connection comes about (refused or silence).
+/// Asserts that no TCP connection is established (refused or silence).
 #[track_caller]
 pub fn assert_no_tcp(from: &impl Place, to: &str) {
     let got = try_tcp(from, target(to), SILENCE);

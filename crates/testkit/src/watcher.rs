@@ -1,4 +1,4 @@
-//! A folder watched as container runtimes watch theirs.
+//! Watches a folder as container runtimes watch theirs.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,23 +9,23 @@ use std::path::Path;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 
-/// Whose way of watching.
+/// The runtime whose way of watching is imitated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Runtime {
-    /// containerd loads its configurations again when the library fsnotify tells of a write, rename (the old name's) or
-    /// removal. It ignores new names, those too that came by a rename.
+    /// containerd loads its configurations again when the library fsnotify reports a write, rename
+    /// (the old name's) or removal. It ignores new names, including those from a rename.
     Containerd,
-    /// CRI-O loads them again when there is a new name or a write, and when the file that it uses is removed.
+    /// CRI-O loads them again on a new name or a write, and when the file that it uses is removed.
     CriO,
 }
 
-/// A folder that is watched with the flags of fsnotify, which both runtimes use.
+/// A folder that is watched with fsnotify's flags, which both runtimes use.
 #[derive(Debug)]
 pub struct Watcher {
     inotify: OwnedFd,
 }
 
-/// What happened in a folder since somebody looked.
+/// The events in a folder since the last look.
 #[derive(Debug)]
 pub struct Seen(Vec<Event>);
 
@@ -58,10 +58,10 @@ impl Watcher {
         Watcher { inotify }
     }
 
-    /// Returns what has happened since the last look.
+    /// Returns the events since the last look.
     ///
     /// # Panics
-    /// When the kernel does not tell.
+    /// When the kernel does not report events.
     #[must_use]
     pub fn look(&self) -> Seen {
         let mut buffer = [MaybeUninit::uninit(); 4096];
@@ -85,10 +85,11 @@ impl Watcher {
 }
 
 impl Seen {
-    /// Whether a runtime certainly loads what is in the folder after a file got this name, or lost it.
+    /// Whether a runtime certainly loads the folder's contents after a file got this name, or lost
+    /// it.
     ///
-    /// An event before that does not count: a runtime that is quick looks too early then. The two events of one rename
-    /// come when it is done, so that each of them counts.
+    /// An earlier event does not count: a fast runtime then looks too early. The two events of one
+    /// rename come when it is done, so each of them counts.
     #[must_use]
     pub fn is_noticed(&self, by: Runtime, name: &str) -> bool {
         let named = ReadFlags::CREATE | ReadFlags::MOVED_TO | ReadFlags::DELETE;
@@ -110,8 +111,8 @@ impl Seen {
         events.any(|(at, event)| (last <= at || of_it(event)) && loads(event))
     }
 
-    /// The names that a runtime would load and that came into being empty or were written to under that name: somebody
-    /// could have read a part.
+    /// Returns the names that a runtime would load and that were created empty or written to under
+    /// that name: a runtime could have read a part.
     #[must_use]
     pub fn half_written(&self) -> Vec<String> {
         let mut created = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! The first file system: busybox, the modules that reach the root file system, and a script.
+//! The first file system: busybox, the modules needed to reach the root file system, and a script.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::kernel::Kernel;
 use crate::run::Program;
 
-/// What it takes to mount this machine's root.
+/// The modules needed to mount this machine's root.
 const MODULES: [&str; 4] = ["virtio_pci", "9pnet_virtio", "9p", "overlay"];
 
 const BUSYBOX: &str = "/bin/busybox";
@@ -15,7 +15,8 @@ const BUSYBOX: &str = "/bin/busybox";
 const DIRECTORY: u32 = 0o040_755;
 const EXECUTABLE: u32 = 0o100_755;
 
-/// Makes the archive. It goes on with `stage` in the machine's root, with the settings in its environment.
+/// Makes the archive. Its script continues with `stage` in the machine's root, with the settings in
+/// its environment.
 pub(super) fn make(
     kernel: &Kernel,
     stage: &Path,
@@ -48,7 +49,7 @@ pub(super) fn make(
     Ok(archive.finish())
 }
 
-/// The modules' files, each after those it needs.
+/// Returns the modules' files, each after those it needs.
 fn load_order(kernel: &Kernel) -> Result<Vec<String>, String> {
     let mut order: Vec<String> = Vec::new();
     for module in MODULES {
@@ -72,7 +73,8 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(|error| format!("read {}: {error}", path.display()))
 }
 
-/// A cpio archive in the "newc" format (linux Documentation/driver-api/early-userspace/buffer-format.rst).
+/// A cpio archive in the "newc" format (linux
+/// Documentation/driver-api/early-userspace/buffer-format.rst).
 #[derive(Debug, Default)]
 struct Archive {
     bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Which tests run in the virtual machine.
+//! Chooses which tests run in the virtual machine.
 
 use std::path::Path;
 use std::process::Command;
@@ -34,7 +34,7 @@ impl Job {
         self.name.starts_with(module)
     }
 
-    /// The package's folder and the test's name, as [`said`] has them.
+    /// The package's folder and the test's name, as [`said`] returns them.
     pub(super) fn label(&self) -> (String, String) {
         let folder = Path::new(&self.directory).file_name().unwrap_or_default();
         (folder.to_string_lossy().into_owned(), self.name.clone())
@@ -46,7 +46,7 @@ impl Job {
     }
 }
 
-/// Which test a line of the machine gives the result of: `@test RESULT MS PACKAGE NAME`.
+/// Returns the test whose result a line from the machine contains: `@test RESULT MS PACKAGE NAME`.
 pub(super) fn said(line: &str) -> Option<(String, String)> {
     let [_, _, package, name] = line.strip_prefix("@test ")?.split(' ').collect::<Vec<_>>()[..]
     else {
@@ -55,7 +55,8 @@ pub(super) fn said(line: &str) -> Option<(String, String)> {
     Some((package.to_owned(), name.to_owned()))
 }
 
-/// Builds the tests of the packages that cargo's options choose, and finds those whose names contain one of the filters, or `vm_` when there is none.
+/// Builds the tests of the packages that cargo's options choose, and finds those whose names
+/// contain one of the filters, or `vm_` if there is none.
 pub(super) fn find(packages: &str, filters: &[&str]) -> Result<Vec<Job>, String> {
     let filters = if filters.is_empty() { &[MARK] } else { filters };
     let line = format!("cargo test {packages} --locked --no-run --quiet --message-format json");
@@ -79,7 +80,7 @@ pub(super) fn find(packages: &str, filters: &[&str]) -> Result<Vec<Job>, String>
     Ok(jobs)
 }
 
-/// A package's directory and a test binary of it, from one of cargo's messages.
+/// Returns a package's directory and a test binary of it, from one of cargo's messages.
 fn test_binary(message: &str) -> Option<(&str, &str)> {
     let is_test =
         message.contains(r#""reason":"compiler-artifact""#) && message.contains(r#""test":true},"#);
@@ -88,7 +89,7 @@ fn test_binary(message: &str) -> Option<(&str, &str)> {
     Some((Path::new(manifest).parent()?.to_str()?, program))
 }
 
-/// A text field of a flat JSON object. Paths of ours hold nothing that JSON escapes.
+/// Returns a text field of a flat JSON object. Our paths contain nothing that JSON escapes.
 fn field<'a>(message: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = message.split_once(&format!("\"{name}\":\""))?;
     rest.split('"').next()

@@ -6,23 +6,24 @@ use std::path::{Path, PathBuf};
 use crate::deb;
 use crate::run::{Program, quiet};
 
-/// The package whose dependency is the current kernel: the full one, `-cloud` has no 9p.
+/// The package that depends on the current kernel: the full one, since `-cloud` has no 9p.
 const META_PACKAGE: &str = "linux-image-amd64";
 
 /// A kernel and its modules.
 #[derive(Debug)]
 pub(super) struct Kernel {
-    /// Holds `boot` and `lib/modules`.
+    /// The folder that contains `boot` and `lib/modules`.
     pub(super) dir: PathBuf,
     pub(super) image: PathBuf,
     pub(super) version: String,
 }
 
-/// Unpacks the kernel below `dir`, unless that has been done. Delete `dir/kernel` to get a newer one.
+/// Unpacks the kernel below `dir`, unless that was done before. Delete `dir/kernel` to get a newer
+/// one.
 pub(super) fn unpacked(dir: &Path) -> Result<Kernel, String> {
     let kernel = dir.join("kernel");
     if !kernel.is_dir() {
-        // With no package lists, or old ones, it takes new ones.
+        // Without package lists, or with old ones, it downloads new ones.
         fetch(dir, &kernel).or_else(|_| {
             println!("  apt-get update");
             Program::new("apt-get update --quiet").logged("vm-update", quiet)?;

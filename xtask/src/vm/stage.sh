@@ -1,11 +1,13 @@
 # Runs in the virtual machine, as its process 1, with this machine's files read-only at /.
-# The environment holds KERNEL_DIR, JOBS, TEST_DEADLINE and NETWRIGHT_FULL (empty unless all is run).
+# The environment contains KERNEL_DIR, JOBS, TEST_DEADLINE and NETWRIGHT_FULL (empty except in a
+# full run).
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp LC_ALL=C.UTF-8
 export NETWRIGHT_VM=1 RUST_BACKTRACE=0
 [ -n "$NETWRIGHT_FULL" ] || unset NETWRIGHT_FULL
 
-# One job: its result in one line, what it printed if that matters, in one piece. The shell is busybox's, most of whose commands
-# are in itself: a dynamic program takes a tenth of a second to start here.
+# Runs one job and prints its result in one line and, if it matters, its output, all in one piece. The
+# shell is busybox's, with most commands built in: a dynamic program takes a tenth of a second to
+# start here.
 if [ "$1" = job ]; then
     directory=$2 program=$3 name=$4 output=/tmp/output.$$
     cd "$directory" || exit
@@ -42,16 +44,17 @@ mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 mount -t devpts devpts /dev/pts
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 
-# The kernel loads modules by itself through this, from where they are unpacked.
+# The kernel uses this to load modules by itself, from where they are unpacked.
 printf '#!/bin/sh\nexec /usr/sbin/modprobe -d "%s" "$@"\n' "$KERNEL_DIR" >/run/modprobe
 chmod +x /run/modprobe
 echo /run/modprobe >/proc/sys/kernel/modprobe
-# Before the first test looks: a module that comes later brings sysctls that were not there.
+# Before the first test takes a snapshot: a module loaded later adds sysctls.
 /run/modprobe -qa 8021q bond br_netfilter bridge dummy geneve ifb ip6_tables ip_tables ipvlan macvlan nf_conntrack \
     nf_conntrack_netlink nf_nat nf_tables nft_chain_nat nft_compat nft_ct nft_fib_inet nft_masq nft_nat tun veth virtio_net vrf vxlan \
     act_mirred cls_matchall cls_u32 sch_fq_codel sch_htb sch_ingress sch_netem sch_tbf
 ip link set lo up
-# As Docker, Kubernetes and systemd leave a machine: what a new namespace takes over from it is nothing that a test may rely on.
+# The state in which Docker, Kubernetes and systemd leave a machine: no test may rely on what a new
+# namespace inherits from it.
 echo 1 >/proc/sys/net/core/devconf_inherit_init_net # of IPv6 too
 for key in ipv4/ip_forward ipv6/conf/all/forwarding ipv4/conf/default/promote_secondaries ipv4/conf/all/route_localnet; do
     echo 1 >"/proc/sys/net/$key"

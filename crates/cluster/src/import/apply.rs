@@ -1,4 +1,4 @@
-//! Writing down what is taken over.
+//! Writes the import.
 
 use std::collections::BTreeMap;
 
@@ -8,21 +8,22 @@ use super::{PassedOver, Plan};
 use crate::record::{self, BlockId, BlockRecord, SpaceRecord, space_key};
 use crate::store::{Store, StoreError};
 
-/// How often a space's record is written, when others were quicker.
+/// How often to retry writing a space's record after another writer changed it.
 const TRIES: usize = 16;
 
 /// What [`apply`] did.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Applied {
-    /// How many addresses were taken over.
+    /// How many addresses were imported.
     pub taken: usize,
-    /// How many had been before.
+    /// How many had been imported before.
     pub known: usize,
-    /// What could not be, since it is somebody's by now.
+    /// What could not be imported because it has an owner by now.
     pub refused: Vec<PassedOver>,
 }
 
-/// Writes it down. What was written before is left as it is, so that it can be done again.
+/// Writes the plan. What an earlier run wrote is left unchanged, so that the import can be
+/// repeated.
 ///
 /// # Errors
 /// [`StoreError`]: what was done is done; do it again.

@@ -1,4 +1,4 @@
-//! From Whereabouts' objects to ours, and what a node makes of them.
+//! From Whereabouts' objects to ours, and how nodes use them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -156,7 +156,8 @@ fn names_say_the_network_and_the_node_of_a_slice() {
     }
 }
 
-/// Where nothing says that an address is unique over all ranges it may be unique in its own alone: it is taken in both spaces.
+/// If nothing says that an address is unique over all ranges it may be unique only in its own: it
+/// is imported in both spaces.
 #[test]
 fn without_a_reservation_an_address_is_taken_in_both_spaces() {
     let plan = planned(&[
@@ -206,10 +207,11 @@ fn what_cannot_be_taken_over_is_told() {
             "tea: its name says no address",
         ]
     );
-    // Old releases did not write the interface down; the pod's status does.
+    // Old releases did not record the interface; the pod's status does.
     let all = blocks(&plan);
     assert!(all.contains(&"default 10.1.0.5 n1 c-b/data0".to_owned()), "{all:?}");
-    // A living pod's address is nobody else's, however little is known of it, and whether or not its pool knows of it.
+    // A living pod's address goes to no one else, however little is known of it, and whether or not
+    // its pool lists it.
     for one in [
         "10.1.0.2 n1 /net1",
         "10.1.0.3 n1 c-a/",
@@ -261,7 +263,8 @@ fn open(dir: &std::path::Path, store: &Memory, name: &str) -> Node {
     Node::open(&dir.join(name), Arc::new(store.clone()), Arc::new(Still), settings).unwrap()
 }
 
-/// The whole way: what living pods have is given to nobody, DEL of theirs frees it on their node, and then it is anybody's.
+/// The whole path: addresses of living pods are given to no one, their DEL frees them on their
+/// node, and then anyone can get them.
 #[test]
 fn nodes_keep_what_was_taken_over_until_its_pod_goes() {
     let dir = tempfile::tempdir().unwrap();
@@ -298,7 +301,8 @@ fn nodes_keep_what_was_taken_over_until_its_pod_goes() {
         node.assign(&Assign { network, owner, wanted: Vec::new() })
             .map(|assigned| assigned[0].address.addr().to_string())
     };
-    // A pod that was there asks again and has what it had; new ones have what is left: 10.1.0.5 and 10.1.0.6.
+    // An imported pod asks again and gets its address; new ones get what is left: 10.1.0.5 and
+    // 10.1.0.6.
     assert_eq!(ask(&n1, "c-a").unwrap(), "10.1.0.1");
     let mut new = vec![ask(&n1, "new-1").unwrap(), ask(&n2, "new-2").unwrap()];
     new.sort();
@@ -309,13 +313,13 @@ fn nodes_keep_what_was_taken_over_until_its_pod_goes() {
         ifname: "net1".into(),
         ..Owner::default()
     };
-    // Not another node's to free.
+    // Another node must not free it.
     n1.release(&owner("c-b")).unwrap();
     assert!(ask(&n2, "new-3").is_err());
     n2.release(&owner("c-b")).unwrap();
     assert_eq!(ask(&n2, "new-3").unwrap(), "10.1.0.2");
     assert_eq!(store.list(Kind::Block, crate::store::Filter::All).unwrap().len(), 6);
-    // Too late: what is somebody's by now is told.
+    // Too late: addresses that have an owner by now are reported.
     let late = planned(&[
         pool("10.1.0.0-29", "10.1.0.0/29", &json!({"2": held("x")})),
         reservation("10.1.0.2", "x"),

@@ -39,7 +39,7 @@ fn the_network_and_broadcast_addresses_and_the_gateway_are_nobodys() {
     );
     assert_eq!(all(&only("192.0.2.4/31".parse().unwrap())), ["192.0.2.4", "192.0.2.5"]);
     assert_eq!(all(&only("192.0.2.4/32".parse().unwrap())), ["192.0.2.4"]);
-    // Also where the configuration begins or ends there.
+    // Also if the configuration begins or ends there.
     assert_eq!(all(&only("192.0.2.0-192.0.2.7/29".parse().unwrap())).len(), 6);
 }
 
@@ -88,9 +88,9 @@ fn blocks_are_small_beside_the_range() {
     assert_eq!(prefix("2001:db8::/64"), 122);
     assert_eq!(prefix("2001:db8::/116"), 122);
     assert_eq!(prefix("::/0"), 122);
-    // What may be given counts, not what the subnet has.
+    // The size of the assignable range counts, not that of the subnet.
     assert_eq!(prefix("192.0.2.10-192.0.2.20/24"), 32);
-    // Each node has four blocks, if there are so many addresses.
+    // Each node has four blocks, if there are enough addresses.
     assert_eq!(in_cluster("192.0.2.0/24", 16), 30);
     assert_eq!(in_cluster("192.0.2.0/24", 17), 31);
     assert_eq!(in_cluster("192.0.2.0/24", 100), 32);
@@ -147,7 +147,7 @@ fn what_makes_no_sense_is_said_in_a_sentence() {
     let mut spec = range("192.0.2.0/30");
     spec.exclude = vec!["192.0.2.0/24".parse().unwrap()];
     assert_eq!(refused(&[spec]), "the range of 192.0.2.0/30 leaves no address to assign");
-    // Nothing but the network's own address.
+    // Only the network's own address is left out.
     assert_eq!(
         refused(&[range("192.0.2.0-192.0.2.0/24")]),
         "the range of 192.0.2.0/24 leaves no address to assign"

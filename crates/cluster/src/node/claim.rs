@@ -14,48 +14,49 @@ use crate::network::{Network, Range};
 use crate::record::{self, BlockId, BlockRecord, NodeRecord, Part, SpaceRecord, Want, space_key};
 use crate::store::{Filter, Kind, StoreError};
 
-/// How many blocks are tried before all that are taken are listed: in a range that is mostly free the first is free.
+/// How many blocks are tried before all taken blocks are listed: in a mostly free range the first
+/// is free.
 const PROBES: u32 = 3;
-/// Where there are at most this many blocks, to list them costs one question, and one is tried.
+/// With at most this many blocks, listing them takes one request, and only one block is tried.
 const FEW_BLOCKS: u128 = 500;
-/// How often a node that wants an empty block of another one looks whether it is free, and the
-/// pause between two looks. Others look for wants every two seconds (`upkeep`).
+/// How often a node that wants another node's empty block checks whether it is free, and the time
+/// between two checks. Other nodes look for wants every two seconds (`upkeep`).
 const LOOKS: u32 = 6;
 const LOOK_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// How often they are listed, when others were quicker.
+/// How often blocks are listed again because other nodes were faster.
 const LISTS: u32 = 50;
-/// How often a space's record is written, when others were quicker.
+/// How often to retry writing a space's record because other nodes were faster.
 const SPACE_TRIES: u32 = 100;
-/// How many wants a space's record has at most: a subnet each.
+/// The maximum number of wants in a space's record: one per subnet.
 const MAX_WANTS: usize = 64;
 /// How many nodes a message names.
 const NAMED: usize = 5;
 
-/// What came of trying to take a block.
+/// The result of trying to take a block.
 enum Tried {
     Ours,
     Theirs,
 }
 
-/// Whose a block is, as far as is known before it is tried.
+/// The owner of a block, as far as it is known before the block is tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whose {
-    /// Probably nobody's ever: there is no record.
+    /// Probably never had one: there is no record.
     Nobody,
-    /// Nobody's: there is no record, or one that says so.
+    /// Has none: there is no record, or one that says so.
     NobodyNow,
 }
 
-/// A block that is a node's.
+/// A block that a node owns.
 #[derive(Debug)]
 struct Taken {
     node: String,
-    /// Its record says that nobody has an address of it.
+    /// Whether its record says that none of its addresses is in use.
     empty: bool,
 }
 
 impl Node {
-    /// Takes one more block of a range, or waits for one that is being taken and will do.
+    /// Takes one more block of a range, or waits for another claim that will serve as well.
     pub(super) fn claim(
         &self,
         network: &Network,
@@ -74,7 +75,8 @@ impl Node {
             let spare_bits = range.family().bits() - block;
             let of_block = 1_u128.checked_shl(spare_bits.into()).unwrap_or(u128::MAX);
             let claims = table.claims.entry(lot.clone()).or_default();
-            // Each that runs has one for who started it, and the rest for who waits.
+            // Each running claim serves the caller that started it, and its other addresses serve
+            // those that wait.
             if wanted.is_none() && claims.waiting < claims.running.saturating_mul(of_block - 1) {
                 claims.waiting += 1;
                 let seen = claims.ended;
@@ -136,7 +138,7 @@ impl Node {
             if self.knows(&id) {
                 continue;
             }
-            // Whose it is, if it is somebody's, the list says.
+            // If it has an owner, the list shows which.
             if matches!(self.try_claim(&id, Whose::Nobody)?, Tried::Ours) {
                 return Ok(());
             }
@@ -184,7 +186,7 @@ impl Node {
         )))
     }
 
-    /// Says whether a block could be taken, and takes none.
+    /// Says whether a block could be taken, without taking one.
     pub(super) fn could_claim(
         &self,
         network: &Network,
@@ -200,7 +202,7 @@ impl Node {
                 found.and_then(|entry| record::read::<SpaceRecord>(&entry.value))
             }
         };
-        // Nobody has asked for the range yet: all of it is free.
+        // No one has requested the range yet: all of it is free.
         let Some(record) = record.filter(|record| record.covers(&range.subnet())) else {
             return Ok(());
         };
@@ -213,13 +215,13 @@ impl Node {
         }
     }
 
-    /// How many blocks of other nodes look as if nobody had an address of them.
+    /// Returns how many blocks of other nodes seem to have no address in use.
     fn empty_elsewhere(&self, range: &Range, taken: &BTreeMap<IpNet, Taken>) -> usize {
         let of_range = taken.iter().filter(|(block, _)| range.overlaps(block));
         of_range.filter(|(_, taken)| taken.empty && taken.node != self.settings.node).count()
     }
 
-    /// Tells other nodes that a subnet is full, so that they give their empty blocks back.
+    /// Announces to other nodes that a subnet is full, so that they return their empty blocks.
     fn want(&self, space: &str, subnet: IpNet) -> Result<(), StoreError> {
         let key = space_key(space);
         let mut seen = None;
@@ -228,12 +230,12 @@ impl Node {
             let Some(mut record) = record::read::<SpaceRecord>(&entry.value) else { return Ok(()) };
             let before = record.wanted.iter().find(|want| want.subnet == subnet).cloned();
             if seen.is_some_and(|seen| seen != before) {
-                // Somebody else wants the same, just now.
+                // Another node announced the same just now.
                 return Ok(());
             }
             seen = Some(before);
             record.wanted.retain(|want| want.subnet != subnet);
-            // A number that JavaScript and Kubernetes' int64 hold too.
+            // A number that fits JavaScript's and Kubernetes' int64 too.
             let turn = self.draw() >> 12;
             record.wanted.push(Want { subnet, node: self.settings.node.clone(), turn });
             let surplus = record.wanted.len().saturating_sub(MAX_WANTS);
@@ -246,7 +248,7 @@ impl Node {
         Ok(())
     }
 
-    /// Returns how many nodes there are, as it was a few minutes ago at most.
+    /// Returns the number of nodes, at most a few minutes old.
     pub(super) fn nodes(&self) -> Result<usize, StoreError> {
         let now = self.clock.now();
         if let Some((nodes, at)) = self.lock().nodes
@@ -298,7 +300,7 @@ impl Node {
         }
     }
 
-    /// The record of a space, in which a range's subnet is.
+    /// Returns the record of a space that contains a range's subnet.
     fn space(&self, network: &Network, range: &Range, space: &str) -> Result<SpaceRecord, Refusal> {
         let subnet = range.subnet();
         if let Some(known) = self.lock().spaces.get(space)
@@ -307,7 +309,7 @@ impl Node {
             return Ok(known.clone());
         }
         let key = space_key(space);
-        // How many nodes there are matters where nobody says how large blocks are.
+        // The number of nodes matters only if no block size is configured.
         let nodes = match network.asked_block_prefix(range) {
             Some(_) => 1,
             None => self.nodes().map_err(|error| away(&error))?,
@@ -350,8 +352,8 @@ impl Node {
         Err(Refusal::for_now(format!("the record of the space {space} changes all the time")))
     }
 
-    /// Returns the part that is to be added to a space. Blocks of it that no part of the record has were cut by one that somebody
-    /// removed: others would overlap them.
+    /// Returns the part to add to a space. Blocks of the subnet that no part of the record contains
+    /// were cut by a part that was removed: other blocks would overlap them.
     fn as_it_was_cut(&self, record: &SpaceRecord, part: Part) -> Result<Part, Refusal> {
         let all = self.store.list(Kind::Block, Filter::Space(&record.space));
         let all = all.map_err(|error| away(&error))?;
@@ -375,7 +377,7 @@ impl Node {
         }
     }
 
-    /// Who has which block of a space.
+    /// Returns the owner of each block of a space.
     fn taken(&self, space: &str) -> Result<BTreeMap<IpNet, Taken>, Refusal> {
         let all = self.store.list(Kind::Block, Filter::Space(space));
         let all = all.map_err(|error| away(&error))?;
@@ -416,7 +418,7 @@ impl Node {
         }
     }
 
-    /// Tries to make a block ours.
+    /// Tries to take a block.
     fn try_claim(&self, id: &BlockId, whose: Whose) -> Result<Tried, Refusal> {
         let epoch = {
             let mut table = self.lock();
@@ -459,7 +461,8 @@ impl Node {
         };
         self.look_back();
         if self.settling().is_some() {
-            // Nobody was given anything of it. What is not removed, the next comparison removes.
+            // None of its addresses was assigned. If the record is not removed, the next comparison
+            // removes it.
             let _ = self.store.delete(&id.key(), &revision);
             self.refuse_while_settling()?;
         }
@@ -477,11 +480,11 @@ impl Node {
         let again = {
             let mut table = self.lock();
             table.blocks.entry(id.clone()).or_insert(block);
-            // Addresses that are ours without a block: it was lost, and is ours again.
+            // Addresses of ours without a block: it was lost, and is ours again.
             table.recount(id);
             table.set_lost(id, false)
         };
-        // What is not marked anew is told of once more, at most.
+        // An address whose mark is not updated is reported once more, at most.
         let _ = self.mark(again);
         Ok(Tried::Ours)
     }
@@ -525,7 +528,7 @@ fn full(network: &Network, range: &Range, taken: &BTreeMap<IpNet, Taken>, empty:
     ))
 }
 
-/// The refusal for what a store said.
+/// Returns the refusal for a store's error.
 pub(super) fn away(error: &StoreError) -> Refusal {
     match error {
         StoreError::Conflict | StoreError::Away(_) => Refusal::for_now(format!(

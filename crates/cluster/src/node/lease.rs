@@ -1,4 +1,4 @@
-//! The node's lease, and coming back after it was lost.
+//! The node's lease, and how the node comes back after losing it.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -13,48 +13,49 @@ use crate::record::{self, BlockId, BlockRecord, NodeRecord, SpaceRecord, node_ke
 use crate::store::{Entry, Filter, Key, Kind, Revision, StoreError};
 use crate::wire::Owner;
 
-/// How often a record is written, when others were quicker.
+/// How often to retry writing a record because other writers were faster.
 const TRIES: u32 = 16;
 
-/// How often a node looks whether somebody else wrote its record.
+/// How often a node checks whether another process wrote its record.
 const WATCH: Duration = Duration::from_secs(10);
-/// How long a machine that has started waits whether another one is the same node: two looks, and
-/// time for them.
+/// How long a machine that has started waits to see whether another machine is the same node: two
+/// checks, and time for them.
 const CLAIM_TIME: Duration = Duration::from_secs(25);
-/// The pause between two looks at that, and how many an ADD waits for: less than a plugin waits.
+/// The interval between two such checks, and how many an ADD waits for: less than a plugin waits.
 const CLAIM_POLL_INTERVAL: Duration = Duration::from_secs(1);
 const CLAIM_LOOKS: u32 = 40;
-/// How long no blocks are taken after the store was put back: each node looks at its record three
+/// How long no blocks are taken after the store was restored: each node checks its record three
 /// times meanwhile.
 const SETTLE: Duration = Duration::from_secs(30);
 
-/// What a node's record is to the process that reads it.
+/// What a node's record means to the process that reads it.
 #[derive(Debug)]
 enum Standing {
-    /// It may write it: over this revision, with this epoch, after this beat.
+    /// The process may write it: over this revision, with this epoch, after this beat.
     Ours { was: Option<Revision>, epoch: u64, beat: u64 },
-    /// It asks first whether another machine is this node.
+    /// The process first asks whether another machine is this node.
     Claim { was: Revision, record: NodeRecord },
 }
 
-/// How long a lease must be seen unchanged before it has surely run out, whatever the speed of two clocks.
+/// How long a lease must be seen unchanged before it has certainly expired, whatever the speed of
+/// two clocks.
 pub(crate) fn surely_over(lease: Duration) -> Duration {
     lease + lease / 4 + Duration::from_millis(500).min(lease / 4)
 }
 
-/// Reads a record's seconds, which somebody may have written by hand.
+/// Reads a record's seconds, which may have been written by hand.
 pub(crate) fn lease_of(record: &NodeRecord) -> Duration {
-    // Longer than any machine runs is for ever.
+    // Longer than any machine runs counts as for ever.
     Duration::from_millis(record.lease_ms).min(Duration::from_secs(u64::from(u32::MAX)))
 }
 
 impl Node {
-    /// Sees to it that the lease holds.
+    /// Makes sure that the lease holds.
     pub(super) fn ensure_lease(&self) -> Result<(), Refusal> {
         self.lease_within(CLAIM_LOOKS)
     }
 
-    /// The same; after a boot it is looked so often whether another machine is this node.
+    /// Does the same; after a boot it checks this often whether another machine is this node.
     pub(super) fn lease_within(&self, looks: u32) -> Result<(), Refusal> {
         if self.lock().lease_holds(self.clock.now()) {
             return Ok(());
@@ -77,14 +78,14 @@ impl Node {
         })
     }
 
-    /// Renews the lease, and compares what is ours if that was not done yet.
+    /// Renews the lease, and compares our blocks if that was not done yet.
     ///
     /// # Errors
     /// [`StoreError`]: the lease holds as long as it did.
     pub fn renew(&self) -> Result<(), StoreError> {
         let asked = self.clock.now();
         let _one = self.renewing.lock().unwrap_or_else(PoisonError::into_inner);
-        // Somebody else may have, while we waited.
+        // Another thread may have renewed it while we waited.
         let due = {
             let table = self.lock();
             let renewed = table.until.and_then(|until| until.checked_sub(self.settings.lease));
@@ -132,12 +133,11 @@ impl Node {
             if epoch != known_epoch {
                 self.begin_epoch(epoch)?;
             } else if !renewed {
-                // A process that comes after this one knows by it that the record is not another
-                // machine's.
+                // By this, a later process knows that the record is not another machine's.
                 let file = self.node_file(until);
                 self.files.write_node(&file).map_err(|error| self.unwritten(&error))?;
             }
-            // The lease counts from before it was asked for.
+            // The lease counts from before it was requested.
             let sent = self.clock.now();
             let value = record::write(&record);
             self.lock().tried = record.beat;
@@ -156,13 +156,13 @@ impl Node {
                     let until = sent + self.settings.lease;
                     table.until = Some(until);
                     drop(table);
-                    // It matters to a daemon that starts again while the store is away, no more.
+                    // It matters only to a daemon that restarts while the store is unreachable.
                     if let Err(error) = self.files.write_node(&self.node_file(until)) {
                         self.note(format!("cannot {error}"));
                     }
                     return Ok(());
                 }
-                // It is read again.
+                // The record is read again next time.
                 Err(StoreError::Conflict) => table.revision = None,
                 Err(error) => {
                     table.revision = None;
@@ -201,7 +201,7 @@ impl Node {
         }
     }
 
-    /// Asks whether another machine is this node: who is writes the record anew.
+    /// Asks whether another machine is this node: such a machine writes the record again.
     fn claim_name(&self, key: &Key, was: &Revision, record: NodeRecord) -> Result<(), StoreError> {
         let claim = NodeRecord { claim: self.settings.run.clone(), ..record };
         let asked = self.clock.now();
@@ -218,15 +218,15 @@ impl Node {
         ))
     }
 
-    /// Reads the node's record: whether it is this process' to write.
+    /// Reads the node's record and decides whether this process may write it.
     fn standing(&self, found: Option<Entry>) -> Result<Standing, StoreError> {
         let mut table = self.lock();
         let now = self.clock.now();
-        // It is new, or was given up and cleared away.
+        // The node is new, or was given up and its record removed.
         let Some(entry) = found else {
             return Ok(Standing::Ours { was: None, epoch: table.epoch + 1, beat: 0 });
         };
-        // One that somebody wrote by hand may say numbers that have no next.
+        // A record written by hand may contain numbers that cannot be incremented.
         let read = record::read::<NodeRecord>(&entry.value);
         let Some(record) = read.filter(|it| it.epoch.max(it.beat) < u64::MAX) else {
             let text =
@@ -241,8 +241,9 @@ impl Node {
         }
         if same_identity && self.is_ours(&table, &record) {
             table.stranger = None;
-            // The disk may say less than the record, if it was put back from a copy: then it says
-            // nothing. After the store was put back, nothing is ours before it was compared.
+            // The disk may contain less than the record, if it was restored from a copy: then what
+            // it says does not count. After the store was restored, nothing is ours until it was
+            // compared.
             let same = record.epoch == table.epoch && !table.restored;
             let epoch = if same { record.epoch } else { next };
             if record.forgotten && same {
@@ -253,7 +254,7 @@ impl Node {
             return Ok(Standing::Ours { was, epoch, beat });
         }
         if same_identity && !table.renewed && table.stranger.is_none() {
-            // This machine before it was started anew, or another one with a copy of its disk.
+            // This machine before it was restarted, or another one with a copy of its disk.
             match table.claimed.clone() {
                 None => return Ok(Standing::Claim { was: entry.revision, record }),
                 Some((revision, since))
@@ -269,7 +270,7 @@ impl Node {
                 Some(_) => table.claimed = None,
             }
         }
-        // Another machine has this name, or this one lost its disk. The other's lease must run out.
+        // Another machine has this name, or this one lost its disk. The other's lease must expire.
         if table.trusted {
             table.notices.push(format!(
                 "another machine is node {} too: this one gives no addresses any more",
@@ -306,23 +307,23 @@ impl Node {
         }))
     }
 
-    /// Whether a record of this identity was written by this process, or by one before it that
-    /// this one surely follows.
+    /// Whether a record with this identity was written by this process, or by an earlier one that
+    /// this one certainly follows.
     fn is_ours(&self, table: &Table, record: &NodeRecord) -> bool {
         let last = record.beat == table.beat || record.beat == table.tried;
         if table.restored {
-            // It says what was so once.
+            // It shows an earlier state.
             return true;
         }
         if record.run.is_empty() {
-            // Somebody wrote it who does not know of runs: before us, or over what we wrote.
+            // Its writer does not know of runs: it wrote before us, or over what we wrote.
             return !table.renewed || last;
         }
         let before = !table.renewed && table.runs_before.contains(&record.run);
         before || (record.run == self.settings.run && last)
     }
 
-    /// Looks whether somebody else wrote the node's record, and whether the store was put back.
+    /// Checks whether another process wrote the node's record, and whether the store was restored.
     pub(super) fn watch_own(&self) -> Result<(), StoreError> {
         let now = self.clock.now();
         {
@@ -347,7 +348,7 @@ impl Node {
         self.renew()
     }
 
-    /// Notices that the store was put back from a copy: nothing is ours until it was compared.
+    /// Notices that the store was restored from a copy: then nothing is ours until it was compared.
     pub(super) fn look_back(&self) {
         let count = self.store.went_back();
         let mut table = self.lock();
@@ -367,14 +368,14 @@ impl Node {
         ));
     }
 
-    /// How long no blocks are taken yet, after the store was put back.
+    /// Returns how long no blocks are taken yet after the store was restored.
     pub(super) fn settling(&self) -> Option<Duration> {
         let now = self.clock.now();
         let until = self.lock().settling?;
         (now < until).then(|| until.saturating_sub(now))
     }
 
-    /// Compares what was another node's, once all nodes had the time to say what is theirs.
+    /// Compares what belonged to another node, once all nodes had time to announce their blocks.
     pub(super) fn settle(&self) -> Result<(), StoreError> {
         let (ids, epoch) = {
             let table = self.lock();
@@ -392,8 +393,8 @@ impl Node {
         Ok(())
     }
 
-    /// Puts the parts of spaces back that the store has forgotten: other nodes must not cut them
-    /// otherwise.
+    /// Restores the parts of spaces that the store has lost: other nodes must not cut them
+    /// differently.
     fn put_spaces_back(&self) -> Result<(), StoreError> {
         let spaces = self.lock().spaces.clone();
         for (space, known) in spaces {
@@ -429,7 +430,7 @@ impl Node {
         Ok(())
     }
 
-    /// Nothing that was ours is, until it was compared.
+    /// Starts an epoch: nothing of the earlier one is ours until it was compared.
     fn begin_epoch(&self, epoch: u64) -> Result<(), StoreError> {
         let file = {
             let mut table = self.lock();
@@ -442,7 +443,7 @@ impl Node {
         self.files.write_node(&file).map_err(|error| self.unwritten(&error))
     }
 
-    /// Compares what the disk says is ours with what the store says.
+    /// Compares what is ours according to the disk with the store.
     fn compare(&self) -> Result<(), StoreError> {
         let (ids, epoch): (Vec<BlockId>, u64) = {
             let table = self.lock();
@@ -484,7 +485,7 @@ impl Node {
             };
             let written = match found {
                 None if returning => return self.forget(id),
-                // Somebody took it from us and nobody has it now.
+                // It was taken from us, and no one has it now.
                 None => self.store.create(&id.key(), &record::write(&record)),
                 Some(entry) => match record::read::<BlockRecord>(&entry.value) {
                     Some(theirs) if theirs.node == self.settings.node => {
@@ -492,7 +493,8 @@ impl Node {
                         self.learn(id, &theirs);
                         self.store.update(&id.key(), &entry.revision, &record::write(&record))
                     }
-                    // Its node may have taken it before the store was put back, and give it up yet.
+                    // Its node may have taken it before the store was restored, and may still give
+                    // it up.
                     Some(_) if self.settling().is_some() => return Ok(()),
                     other => return self.lose(id, other.map(|record| record.node).as_deref()),
                 },
@@ -543,7 +545,7 @@ impl Node {
         }
     }
 
-    /// A block is somebody else's by now.
+    /// Drops a block that belongs to another node by now.
     pub(super) fn lose(&self, id: &BlockId, by: Option<&str>) -> Result<(), StoreError> {
         let lost = {
             let mut table = self.lock();
@@ -566,13 +568,13 @@ impl Node {
         self.mark(lost)
     }
 
-    /// A block is nobody's by now.
+    /// Drops a block that belongs to no node by now.
     pub(super) fn forget(&self, id: &BlockId) -> Result<(), StoreError> {
         self.lock().blocks.remove(id);
         self.files.remove_block(id).map_err(|error| self.unwritten(&error))
     }
 
-    /// Writes down which addresses may be somebody else's as well.
+    /// Records which addresses may have another owner as well.
     pub(super) fn mark(
         &self,
         changed: Vec<(HeldName, super::table::Held)>,
@@ -591,7 +593,8 @@ impl Node {
         Ok(())
     }
 
-    /// Looks for blocks that are ours and that the disk does not know: their claim was not answered, or the disk was lost.
+    /// Looks for blocks of ours that the disk does not contain: their claim was not answered, or
+    /// the disk was lost.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -611,13 +614,13 @@ impl Node {
                 continue;
             }
             {
-                // Whoever takes it notes it first.
+                // A thread that takes it records it first.
                 let table = self.lock();
                 if table.blocks.contains_key(&id) || table.claiming.contains(&id) {
                     continue;
                 }
-                // The store was put back: what the disk does not know was given back since, and
-                // may be another node's.
+                // The store was restored: a block that the disk does not contain was returned
+                // since, and may be another node's.
                 if table.restored && theirs.epoch != 0 && table.held_in(&id).next().is_none() {
                     drop(table);
                     match self.store.delete(&id.key(), &entry.revision) {
@@ -641,7 +644,7 @@ impl Node {
         let record = BlockRecord { epoch, ..theirs };
         let revision = match self.store.update(&id.key(), was, &record::write(&record)) {
             Ok(revision) => revision,
-            // Looked at again at the next sweep.
+            // The next sweep looks at it again.
             Err(StoreError::Conflict) => return Ok(()),
             Err(error) => return Err(error),
         };

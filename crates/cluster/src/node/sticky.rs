@@ -1,11 +1,14 @@
-//! Addresses that a pod keeps while it is made again under its name, on whichever node.
+//! Addresses that a pod keeps while it is recreated under its name, on whichever node.
 //!
-//! A record says which address the pod keeps, on which node it is, and who has it; whoever writes it by compare-and-swap has the address. The address
-//! stays in the block that it came from: the block's record names the keeper, and its node gives the address to nobody by itself. A block
-//! with such addresses is not given back, and that of a node that is gone becomes nobody's without being forgotten.
+//! A record says which address the pod keeps, on which node it is, and who has it; the writer that
+//! succeeds by compare-and-swap has the address. The address stays in the block it came from: the
+//! block's record names the keeper, and its node does not assign the address by itself. A block
+//! with such addresses is not returned. If its node is gone, the block then belongs to no node, but
+//! its record stays.
 //!
-//! A pod's address is taken over when nobody has it any more: its container was detached, or its node was given up. Who detaches never
-//! waits for the store: what the node has on its disk counts, and its record follows.
+//! A pod's address is taken over once no one has it any more: its container was detached, or its
+//! node was given up. Detaching never waits for the store: what the node has on its disk counts,
+//! and its record follows.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -22,12 +25,13 @@ use crate::record::{self, BlockRecord, Holder, NodeRecord, StickyRecord, node_ke
 use crate::store::{Entry, Filter, Key, Kind, StoreError};
 use crate::wire::{Owner, Pod};
 
-/// How often a record is looked at, when others were quicker.
+/// How often to reread a record because other writers were faster.
 const TRIES: u32 = 16;
-/// How long an address is not kept by anybody's word until it is free: longer than any write is on its way.
+/// How long an address must have no keeper's record before it is free: longer than any write takes
+/// to arrive.
 const UNKEPT: Duration = Duration::from_secs(120);
 
-/// Returns the name of the record of what a pod keeps of a range.
+/// Returns the name of the record of the address that a pod keeps in a range.
 fn key(space: &str, pod: &Pod, ifname: &str, range: &Range) -> Key {
     let of = format!("{}\0{}\0{ifname}\0{}", pod.namespace, pod.name, range.subnet());
     Key::new(Kind::Sticky, format!("{space}/{}", cni::owner::sha512_hex(&of, 32)))
@@ -84,7 +88,8 @@ impl Node {
             match written {
                 Ok(_) => {}
                 Err(StoreError::Conflict) => {
-                    // Somebody else says which it is. What was taken for nothing is free again, once it is not kept any more.
+                    // Another writer decided which address it is. The one we took in vain becomes
+                    // free again once it is no longer kept.
                     if fresh && let Some(name) = made.pop() {
                         self.files.remove_held(&name).map_err(|error| unwritten(&error))?;
                         self.lock().remove(&name, self.clock.now());
@@ -111,7 +116,7 @@ impl Node {
         Err(Refusal::for_now(format!("the record {key} changes all the time")))
     }
 
-    /// The address that a record says, if it may be had; `None` when there is none that does.
+    /// Returns the address in a record if it may be taken; `None` if the record has no usable one.
     fn kept_address(
         &self,
         key: &Key,
@@ -151,7 +156,7 @@ impl Node {
         }
     }
 
-    /// Whether who has an address has it no more.
+    /// Whether the holder of an address no longer has it.
     fn is_over(&self, found: &StickyRecord, has: &Holder, owner: &Owner) -> Result<bool, Refusal> {
         if has.container == owner.container && has.ifname == owner.ifname {
             return Ok(true);
@@ -163,11 +168,12 @@ impl Node {
         }
         let node = self.store.get(&node_key(&found.node)).map_err(|error| away(&error))?;
         let node = node.and_then(|entry| record::read::<NodeRecord>(&entry.value));
-        // One that is back says by itself what its containers have.
+        // A node that is back reports by itself what its containers have.
         Ok(node.is_none_or(|node| node.fenced))
     }
 
-    /// Whether the block of an address names its keeper: else it may be anybody's.
+    /// Whether the block of an address names its keeper; if not, the address may have gone to
+    /// anyone.
     fn is_kept(&self, space: &str, address: IpAddr, key: &Key) -> Result<bool, Refusal> {
         let ours = {
             let table = self.lock();
@@ -185,9 +191,10 @@ impl Node {
         Ok(found.is_some_and(|block| block.kept.get(&address) == Some(&key.name)))
     }
 
-    /// Names the keeper of an address of one of our blocks, on the disk and in the block's record.
+    /// Records the keeper of an address of one of our blocks, on the disk and in the block's
+    /// record.
     fn keep(&self, space: &str, address: IpAddr, key: &Key) -> Result<(), Refusal> {
-        // Nobody else writes what was so before.
+        // No other thread writes an older state meanwhile.
         let _one = self.tending.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let (id, block) = {
             let mut table = self.lock();
@@ -207,7 +214,8 @@ impl Node {
         if stays { Ok(()) } else { Err(Refusal::for_now("the block of an address is lost")) }
     }
 
-    /// Brings records of pods' addresses up to date: who was detached has none, who is here after the node was given up has his.
+    /// Updates the records of pods' addresses: a detached pod has no holder, and a pod that is here
+    /// after the node was given up is the holder again.
     pub(super) fn sweep_sticky(&self) -> Result<(), StoreError> {
         let me = &self.settings.node;
         for entry in self.store.list(Kind::Sticky, Filter::Node(me))? {
@@ -229,7 +237,7 @@ impl Node {
         self.unkeep()
     }
 
-    /// After the node was given up: which of the addresses that pods keep are still here.
+    /// After the node was given up: finds which of the kept addresses are still here.
     pub(super) fn compare_sticky(&self, epoch: u64) -> Result<(), StoreError> {
         let all = self.lock().sticky();
         for (name, held, key) in all {
@@ -245,7 +253,7 @@ impl Node {
                 same.then(|| (entry.revision.clone(), StickyRecord { epoch, ..record }))
             });
             let kept = match mine {
-                // Whoever read it while we were away comes too late.
+                // A process that read it while we were away is too late.
                 Some((was, record)) => {
                     match self.store.update(&key, &was, &record::write(&record)) {
                         Ok(_) => true,

@@ -1,4 +1,5 @@
-//! What a node knows, in memory: its blocks, and who has which address. Decides; does nothing.
+//! The node's knowledge, in memory: its blocks, and who has which address. It decides and does no
+//! I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,9 +16,9 @@ use crate::record::{BlockId, Holder, SpaceRecord};
 use crate::store::Revision;
 use crate::wire::Owner;
 
-/// How long it is known how many nodes there are.
+/// How long the number of nodes stays valid.
 pub(super) const NODES_KNOWN: Duration = Duration::from_secs(300);
-/// How long a want is heeded after it was seen first.
+/// How long a want counts after it was first seen.
 const WANT_TIME: Duration = Duration::from_secs(30);
 
 /// A block of this node.
@@ -27,13 +28,13 @@ pub(super) struct Block {
     pub(super) returning: bool,
     /// Of its record; `None` when it is not known.
     pub(super) revision: Option<Revision>,
-    /// The record does not say what is so.
+    /// Whether the record is outdated.
     pub(super) dirty: bool,
-    /// How many of its addresses somebody has.
+    /// How many of its addresses are in use.
     pub(super) used: u128,
-    /// Since when nobody has any.
+    /// Since when none is in use.
     pub(super) empty_since: Duration,
-    /// Behind the one that was given last: an address rests as long as it can.
+    /// The number after the last one assigned: an address rests as long as possible.
     pub(super) next: u128,
     pub(super) kept: BTreeMap<IpAddr, String>,
 }
@@ -44,12 +45,12 @@ impl Block {
     }
 }
 
-/// Who has an address.
+/// The holder of an address.
 #[derive(Debug, Clone)]
 pub(super) struct Held {
     pub(super) network: String,
     pub(super) owner: Owner,
-    /// It is on the disk.
+    /// Whether it is on the disk.
     pub(super) written: bool,
     pub(super) lost: bool,
     /// The record by which its pod keeps it.
@@ -88,18 +89,18 @@ impl fmt::Display for Held {
     }
 }
 
-/// Why no address is given.
+/// Why no address is assigned.
 #[derive(Debug)]
 pub(super) enum Lack {
-    /// The lease does not hold, or what the disk says was not compared yet.
+    /// The lease does not hold, or the disk's contents were not compared yet.
     Lease,
-    /// No block of this node has one.
+    /// No block of this node has a free one.
     Block,
-    /// The one that is wanted is somebody's.
+    /// The requested one has an owner.
     Taken(String),
 }
 
-/// Claims of blocks of one subnet.
+/// Running claims of blocks of one subnet.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     pub(super) running: u128,
@@ -116,7 +117,7 @@ pub(super) struct Table {
     pub(super) identity: String,
     pub(super) epoch: u64,
     pub(super) beat: u64,
-    /// What is known of our blocks is so.
+    /// Whether what is known of our blocks is valid.
     pub(super) trusted: bool,
     /// Until when the lease holds.
     pub(super) until: Option<Duration>,
@@ -130,36 +131,37 @@ pub(super) struct Table {
     pub(super) claims: BTreeMap<(String, IpNet), Claims>,
     pub(super) claiming: BTreeSet<BlockId>,
     pub(super) notices: Vec<String>,
-    /// Who was detached before what is ours was compared.
+    /// The owners that were detached before our blocks were compared.
     pub(super) released: BTreeSet<String>,
-    /// An address that a pod keeps was freed.
+    /// Whether an address that a pod keeps was freed.
     pub(super) freed: bool,
-    /// Addresses that are kept and whose keepers' records are gone, since when.
+    /// Kept addresses whose keepers' records are gone, and since when.
     pub(super) unkept: BTreeMap<(String, IpAddr), Duration>,
-    /// A stranger with our name: its revision, and since when it is seen unchanged.
+    /// Another machine with our name: its revision, and since when it is seen unchanged.
     pub(super) stranger: Option<(Revision, Duration)>,
-    /// The process that wrote the record before this one, on this disk and in this boot.
+    /// The processes that wrote the record before this one, on this disk and in this boot.
     pub(super) runs_before: Vec<String>,
-    /// This process wrote the node's record; `tried` is the last beat of which it is not known.
+    /// Whether this process wrote the node's record; `tried` is the last beat whose outcome is
+    /// unknown.
     pub(super) renewed: bool,
     pub(super) tried: u64,
-    /// We said in the node's record that we want to be the node, since when.
+    /// Our claim in the node's record to be the node, and since when.
     pub(super) claimed: Option<(Revision, Duration)>,
-    /// When the node's record was looked at.
+    /// When the node's record was last checked.
     pub(super) watched: Option<Duration>,
-    /// How often the store had gone back when this was noticed last.
+    /// How often the store had gone back when this was last noticed.
     pub(super) went_back: u64,
-    /// Until when no blocks are taken: others are to say first what is theirs.
+    /// Until when no blocks are taken: other nodes must announce theirs first.
     pub(super) settling: Option<Duration>,
-    /// The store was put back, and what is ours was not compared since.
+    /// Whether the store was restored and our blocks were not compared since.
     pub(super) restored: bool,
-    /// How many nodes there are, and when that was counted.
+    /// The number of nodes, and when it was counted.
     pub(super) nodes: Option<(usize, Duration)>,
     /// How many addresses networks may assign, by space and subnet.
     capacity: BTreeMap<(String, IpNet), u128>,
-    /// When a space was looked at for wants.
+    /// When a space was last checked for wants.
     pub(super) looked: BTreeMap<String, Duration>,
-    /// Wants that were seen: by whom, which turn, and since when.
+    /// The wants seen: the node, its turn, and since when.
     wants: BTreeMap<(String, IpNet), (String, u64, Duration)>,
 }
 
@@ -172,7 +174,7 @@ impl Table {
         self.trusted && self.until.is_some_and(|until| now < until)
     }
 
-    /// Nothing is given before what is ours was compared.
+    /// Makes sure that nothing is assigned before our blocks are compared.
     pub(super) fn distrust(&mut self) {
         (self.trusted, self.until, self.revision) = (false, None, None);
     }
@@ -181,13 +183,12 @@ impl Table {
         self.nodes.map_or(1, |(nodes, _)| nodes)
     }
 
-    /// Notes how many addresses a range may assign.
+    /// Records how many addresses a range may assign.
     pub(super) fn note_capacity(&mut self, space: &str, range: &Range) {
         self.capacity.insert((space.to_owned(), range.subnet()), range.capacity());
     }
 
-    /// Whether there are fewer addresses where a block is than are enough for each node to keep an
-    /// empty one.
+    /// Whether a block's subnet has fewer addresses than each node needs to keep an empty block.
     pub(super) fn is_scarce(&self, id: &BlockId, nodes: usize) -> bool {
         let enough = nodes.saturating_mul(BLOCKS_A_NODE);
         let here = |(space, subnet): &(String, IpNet)| {
@@ -199,11 +200,11 @@ impl Table {
             let (low, high) = bounds(&part);
             Some((high - low).saturating_add(1))
         });
-        // Of a daemon that has just started, and was not asked yet, nothing is known.
+        // A daemon that has just started, and was not asked yet, does not know.
         count.is_some_and(|count| count < u128::try_from(enough).unwrap_or(u128::MAX))
     }
 
-    /// Whether somebody wants a block.
+    /// Whether another node wants a block.
     pub(super) fn is_wanted(&self, id: &BlockId, now: Duration) -> bool {
         self.wants.iter().any(|((space, subnet), (_, _, since))| {
             *space == id.space
@@ -212,7 +213,7 @@ impl Table {
         })
     }
 
-    /// Notes what a space's record says.
+    /// Records the wants in a space's record.
     pub(super) fn note_wants(&mut self, space: &str, record: &SpaceRecord, now: Duration) {
         self.looked.insert(space.to_owned(), now);
         for want in &record.wanted {
@@ -224,13 +225,13 @@ impl Table {
         }
     }
 
-    /// The spaces in which this node has empty blocks.
+    /// Returns the spaces in which this node has empty blocks.
     pub(super) fn spaces_with_empty(&self) -> BTreeSet<String> {
         let empty = self.blocks.iter().filter(|(_, block)| self.is_empty(block));
         empty.map(|(id, _)| id.space.clone()).collect()
     }
 
-    /// Whether nobody has or keeps an address of a block that could be given back.
+    /// Whether no address of a block that could be returned is in use or kept.
     pub(super) fn is_empty(&self, block: &Block) -> bool {
         block.used == 0 && block.kept.is_empty() && self.usable(block)
     }
@@ -239,7 +240,7 @@ impl Table {
         block.epoch == self.epoch && !block.returning
     }
 
-    /// Says whether an address that was taken may be told.
+    /// Says whether a taken address may be returned to the caller.
     pub(super) fn may_give(&self, name: &HeldName, now: Duration) -> bool {
         let of = self.held.get(&name.space).and_then(|held| held.get(&name.address));
         if of.is_some_and(|(_, held)| held.sticky.is_some() && !held.lost) {
@@ -249,9 +250,10 @@ impl Table {
         self.lease_holds(now) && block.is_some_and(|block| self.usable(block))
     }
 
-    /// The block of this node that an address is in.
+    /// Returns the block of this node that contains an address.
     pub(super) fn block_of(&self, space: &str, address: IpAddr) -> Option<BlockId> {
-        // Blocks of a space do not overlap: the one that begins last before the address, of whatever length.
+        // Blocks of a space do not overlap: it is the last one that begins before the address,
+        // whatever its length.
         let most = IpNet::from(address);
         let upto = BlockId { space: space.to_owned(), block: most };
         let before = self.blocks.range(..=upto).next_back().map(|(id, _)| id);
@@ -274,7 +276,7 @@ impl Table {
         })
     }
 
-    /// Finds a free address of a block, the one behind the last one first.
+    /// Finds a free address of a block, starting after the last one assigned.
     fn free(&self, id: &BlockId, block: &Block, range: &Range) -> Option<IpAddr> {
         let (low, high) = id.bounds();
         if high - low < block.used {
@@ -298,7 +300,7 @@ impl Table {
         look(begin, high).or_else(|| look(low, begin))
     }
 
-    /// Says whether an address could be taken.
+    /// Says whether an address could be assigned.
     pub(super) fn has_room(&self, space: &str, range: &Range, now: Duration) -> bool {
         self.lease_holds(now)
             && self.blocks_of(space, range).any(|(id, block)| self.free(id, block, range).is_some())
@@ -352,7 +354,7 @@ impl Table {
         Ok(address)
     }
 
-    /// Notes who has an address.
+    /// Records who has an address.
     pub(super) fn insert(&mut self, name: &HeldName, held: Held) {
         let of = self.held.entry(name.space.clone()).or_default();
         let before = of.insert(name.address, (name.hash.clone(), held));
@@ -367,7 +369,7 @@ impl Table {
         self.owners.entry(name.hash.clone()).or_default().insert(address);
     }
 
-    /// Notes that an address is on the disk.
+    /// Records that an address is on the disk.
     pub(super) fn written(&mut self, name: &HeldName) {
         let of = self.held.get_mut(&name.space).and_then(|held| held.get_mut(&name.address));
         if let Some((_, held)) = of {
@@ -397,7 +399,7 @@ impl Table {
         }
     }
 
-    /// Counts anew, after blocks came.
+    /// Counts again after blocks were added.
     pub(super) fn recount(&mut self, id: &BlockId) {
         let used = self.held_in(id).count();
         if let Some(block) = self.blocks.get_mut(id) {
@@ -412,7 +414,7 @@ impl Table {
         }
     }
 
-    /// Who has what in a block.
+    /// Returns who has what in a block.
     pub(super) fn held_in(
         &self,
         id: &BlockId,
@@ -422,19 +424,19 @@ impl Table {
         of.into_iter().flat_map(move |held| held.range(low..=high)).map(|(a, held)| (*a, held))
     }
 
-    /// What a block's record is to say of who holds what.
+    /// Returns the holders to write into a block's record.
     pub(super) fn holders_in(&self, id: &BlockId) -> BTreeMap<IpAddr, Holder> {
         self.held_in(id).map(|(address, (_, held))| (address, held.holder())).collect()
     }
 
-    /// Notes that the addresses of a block may be somebody else's as well, or are not.
+    /// Records whether the addresses of a block may have another owner as well.
     pub(super) fn set_lost(&mut self, id: &BlockId, lost: bool) -> Vec<(HeldName, Held)> {
         let names: Vec<IpAddr> = self.held_in(id).map(|(address, _)| address).collect();
         let Some(of) = self.held.get_mut(&id.space) else { return Vec::new() };
         let mut changed = Vec::new();
         for address in names {
             let Some((hash, held)) = of.get_mut(&address) else { continue };
-            // What a pod keeps is its by a record of its own.
+            // What a pod keeps belongs to it by a record of its own.
             if held.sticky.is_none() && held.lost != lost {
                 held.lost = lost;
                 let name = HeldName { space: id.space.clone(), address, hash: hash.clone() };
@@ -444,7 +446,7 @@ impl Table {
         changed
     }
 
-    /// Notes it of one address.
+    /// Records it for one address.
     pub(super) fn set_lost_one(&mut self, name: &HeldName, lost: bool) -> Vec<(HeldName, Held)> {
         let of = self.held.get_mut(&name.space).and_then(|held| held.get_mut(&name.address));
         let Some((_, held)) = of else { return Vec::new() };
@@ -462,7 +464,7 @@ impl Table {
         changed
     }
 
-    /// The addresses that pods keep and that are here, with their records.
+    /// Returns the addresses that pods keep and that are here, with their records.
     pub(super) fn sticky(&self) -> Vec<(HeldName, Held, String)> {
         let all = self.held.iter().flat_map(|(space, held)| {
             held.iter().map(move |(address, (hash, held))| {
@@ -492,7 +494,7 @@ impl Table {
             .collect()
     }
 
-    /// Whether somebody has an address.
+    /// Whether an address has a holder.
     pub(super) fn is_held(&self, space: &str, address: IpAddr) -> bool {
         self.held.get(space).is_some_and(|held| held.contains_key(&address))
     }
@@ -510,7 +512,7 @@ impl Table {
             .collect()
     }
 
-    /// Who has an address of a network. Those whose file is garbled may be of another.
+    /// Returns who has an address of a network. Owners with a garbled file may be of another.
     pub(super) fn owners_of(&self, network: &str) -> BTreeSet<String> {
         let all = self.held.values().flat_map(BTreeMap::values);
         all.filter(|(_, held)| held.network == network && held.written)

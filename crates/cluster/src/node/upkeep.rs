@@ -1,4 +1,4 @@
-//! What is done behind the answers: records are brought up to date, blocks given back.
+//! Background work: updates records and returns blocks.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -7,18 +7,18 @@ use super::Node;
 use crate::record::{self, BlockId, BlockRecord, SpaceRecord, space_key};
 use crate::store::StoreError;
 
-/// How often a record is written, when others were quicker.
+/// How often to retry writing a record because other writers were faster.
 const TRIES: u32 = 16;
-/// How often a node that has empty blocks looks whether another one wants them. Who wants one waits
-/// for six seconds (`claim`).
+/// How often a node with empty blocks checks whether another one wants them. A node that wants one
+/// waits for six seconds (`claim`).
 const LOOK_FOR_WANTS: Duration = Duration::from_secs(2);
-/// How long a block stays empty where addresses are short: it was taken for somebody who is about
-/// to have an address of it.
+/// How long a block stays empty where addresses are scarce: it was taken for a caller that is about
+/// to get an address of it.
 const GRACE: Duration = Duration::from_secs(1);
 
 impl Node {
-    /// Says whether the lease should be renewed: a third of it is over, or this process has not
-    /// said yet how long it is.
+    /// Says whether the lease should be renewed: a third of it is over, or this process has not yet
+    /// announced its length.
     pub fn is_due(&self) -> bool {
         let table = self.lock();
         let now = self.clock.now();
@@ -29,16 +29,17 @@ impl Node {
                 .is_none_or(|until| until.saturating_sub(now) <= self.settings.lease / 3 * 2)
     }
 
-    /// Renews the lease if it is due, tells the store who holds what, and gives back what has been empty for long.
+    /// Renews the lease if it is due, reports to the store who holds what, and returns blocks that
+    /// have been empty for long.
     ///
     /// # Errors
-    /// [`StoreError`]; what was not done is done next time.
+    /// [`StoreError`]; the rest is done next time.
     pub fn tend(&self) -> Result<(), StoreError> {
         let _one = self.tending.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_due() {
             let renewed = self.renew();
             if renewed.is_err() && self.lock().claimed.is_some() {
-                // Nothing is wrong: it is waited for.
+                // This is not an error: the next call tries again.
                 return Ok(());
             }
             renewed?;
@@ -72,7 +73,7 @@ impl Node {
             let epoch = table.epoch;
             let held = table.holders_in(id);
             let Some(block) = table.blocks.get_mut(id) else { return Ok(()) };
-            // One of an earlier epoch is compared first.
+            // A block of an earlier epoch is compared first.
             if block.returning || block.epoch != epoch {
                 return Ok(());
             }
@@ -95,14 +96,14 @@ impl Node {
                 block.revision = Some(revision);
                 Ok(())
             }
-            // Somebody else's: that was found out while it was looked at.
+            // It belongs to another node: that was found out meanwhile.
             Ok(None) => {
                 drop(table);
                 let found = self.store.get(&id.key())?;
                 let by = found.as_ref().and_then(|entry| record::read::<BlockRecord>(&entry.value));
                 if found.is_none() || by.as_ref().is_some_and(|by| by.node == self.settings.node) {
-                    // Removed by somebody, or written by another machine of this name: which of
-                    // both, the node's record says.
+                    // Either it was removed, or another machine of this name wrote it: the node's
+                    // record tells which.
                     self.lock().distrust();
                     return Ok(());
                 }
@@ -115,7 +116,7 @@ impl Node {
         }
     }
 
-    /// Replaces our record; `None` when it is not ours any more.
+    /// Replaces our record; `None` when it is no longer ours.
     fn write_ours(
         &self,
         id: &BlockId,
@@ -148,7 +149,7 @@ impl Node {
         Err(StoreError::Away(format!("the record {} changes all the time", id.key())))
     }
 
-    /// Looks whether another node wants empty blocks that this one has.
+    /// Checks whether another node wants empty blocks of this one.
     fn look_for_wants(&self) -> Result<(), StoreError> {
         let now = self.clock.now();
         let spaces: Vec<String> = {
@@ -171,8 +172,8 @@ impl Node {
         Ok(())
     }
 
-    /// Gives back blocks that have been empty for long; at once where addresses are scarce, or
-    /// another node wants them.
+    /// Returns blocks that have been empty for long; at once if addresses are scarce, or another
+    /// node wants them.
     fn give_back(&self) -> Result<(), StoreError> {
         self.look_for_wants()?;
         let has_empty = !self.lock().spaces_with_empty().is_empty();
@@ -191,7 +192,7 @@ impl Node {
             });
             let surplus: Vec<BlockId> = of.map(|(id, _)| id.clone()).collect();
             for id in &surplus {
-                // From here on nothing of it is given.
+                // From here on none of its addresses is assigned.
                 if let Some(block) = table.blocks.get_mut(id) {
                     block.returning = true;
                 }
@@ -206,7 +207,7 @@ impl Node {
 
     fn give_back_one(&self, id: &BlockId) -> Result<(), StoreError> {
         let Some(block) = self.lock().blocks.get(id).cloned() else { return Ok(()) };
-        // First the disk: a daemon that starts while the store is away must not use it.
+        // The disk first: a daemon that starts while the store is unreachable must not use it.
         self.write_block(id, &block)
             .map_err(|error| StoreError::Refused(super::unwritten(&error).msg))?;
         let mut revision = block.revision;

@@ -1,4 +1,4 @@
-//! A store in memory that misbehaves when told to.
+//! An in-memory store that misbehaves on demand.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,16 +7,17 @@ use serde_json::Value;
 
 use super::{Entry, Filter, Key, Kind, Moment, Moments, Revision, Store, StoreError};
 
-/// What becomes of a question.
+/// What happens to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// It is done and answered.
     None,
-    /// It does not arrive.
+    /// The request does not arrive.
     Lost,
-    /// It is done, and the answer does not arrive.
+    /// The operation is done, and the answer does not arrive.
     Unanswered,
-    /// It is not done now, and the answer is that nothing is known; it is done when [`Memory::land`] is called.
+    /// The operation is not done now, and the answer says that the outcome is unknown;
+    /// [`Memory::land`] does it.
     Late,
 }
 
@@ -36,7 +37,8 @@ struct Write {
     value: Option<Value>,
 }
 
-/// A view of a store in memory: each node of a test has one, with faults of its own, on the same records.
+/// A view of an in-memory store: each node of a test has one, with faults of its own, on the same
+/// records.
 #[derive(Clone)]
 pub struct Memory {
     inner: Arc<Mutex<Inner>>,
@@ -44,7 +46,7 @@ pub struct Memory {
     moments: Arc<Moments>,
 }
 
-/// All records of a store as they were once.
+/// A copy of all records of a store.
 #[derive(Debug, Clone)]
 pub struct Copy {
     version: u64,
@@ -74,17 +76,18 @@ impl Memory {
         Memory { inner: Arc::clone(&self.inner), ..Memory::default() }
     }
 
-    /// Asks this what becomes of each question of this view, by its verb (`get`, `list`, `create`, `update`, `delete`) and record; a list's key has no name.
+    /// Calls this for each request of this view to choose a fault, with the verb (`get`, `list`,
+    /// `create`, `update`, `delete`) and the record; a list's key has no name.
     pub fn misbehave(&self, decide: impl FnMut(&str, &Key) -> Fault + Send + 'static) {
         *self.faults.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(decide);
     }
 
-    /// Answers everything again.
+    /// Answers every request again.
     pub fn behave(&self) {
         self.misbehave(|_, _| Fault::None);
     }
 
-    /// Does what is late.
+    /// Does the delayed operations.
     pub fn land(&self) {
         let late = std::mem::take(&mut self.lock().late);
         for write in late {
@@ -99,14 +102,14 @@ impl Memory {
         Copy { version: inner.version, records: inner.records.clone() }
     }
 
-    /// Puts a copy back: the store is as it was.
+    /// Restores a copy: the store is as it was.
     pub fn put_back(&self, copy: Copy) {
         let mut inner = self.lock();
         (inner.version, inner.records) = (copy.version, copy.records);
         inner.late.clear();
     }
 
-    /// Says that a node is gone, or is not.
+    /// Sets whether a node is gone.
     pub fn set_gone(&self, node: &str, gone: bool) {
         let mut inner = self.lock();
         if gone {

@@ -1,24 +1,24 @@
-//! How far a store is: what its answers say, and whether that went back.
+//! A store's position: what its answers report, and whether it went back.
 
 use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-/// How far a store is.
+/// A store's position.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Moment {
-    /// Which store it is, where it says so: a copy that is put back is another one.
+    /// The store's identity, if it reports one: a restored copy has another.
     pub store: String,
     /// How many changes it has seen, at least.
     pub revision: u64,
 }
 
-/// What a client saw of a store.
+/// What a client has seen of a store.
 ///
-/// Each question begins with [`Moments::begin`] and each answer ends with [`Moments::heard`]: an
-/// answer must not be older than what was known when the question was asked. Answers to questions
-/// that were asked at once may come in any order.
+/// Each request begins with [`Moments::begin`] and each answer ends with [`Moments::heard`]: an
+/// answer must not be older than what was known when the request was sent. Answers to concurrent
+/// requests may come in any order.
 #[derive(Debug, Default)]
 pub struct Moments {
     inner: Mutex<Inner>,
@@ -31,18 +31,19 @@ struct Inner {
 }
 
 impl Moments {
-    /// Returns what is known before a question is asked: how often it went back, and how far it is.
+    /// Returns what is known before a request is sent: how often the store went back, and its
+    /// position.
     #[must_use]
     pub fn begin(&self) -> (u64, u64) {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         (inner.went_back, inner.newest.as_ref().map_or(0, |moment| moment.revision))
     }
 
-    /// Notes what an answer says.
+    /// Records an answer's position.
     pub fn heard(&self, begun: (u64, u64), answer: Moment) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         if begun.0 != inner.went_back {
-            // It was asked before that was noticed.
+            // The request was sent before that was noticed.
             return;
         }
         let Some(newest) = &mut inner.newest else {
@@ -59,7 +60,7 @@ impl Moments {
         }
     }
 
-    /// Notes how far it was when an earlier process heard of it.
+    /// Records the position that an earlier process saw.
     pub fn remember(&self, moment: &Moment) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.newest.get_or_insert_with(|| moment.clone());
@@ -90,7 +91,7 @@ mod tests {
     fn an_answer_that_is_older_than_its_question_tells_of_a_copy() {
         let moments = Moments::default();
         moments.heard(moments.begin(), moment("a", 5));
-        // Two at once, answered the other way round.
+        // Two concurrent requests, answered in reverse order.
         let (first, second) = (moments.begin(), moments.begin());
         moments.heard(second, moment("a", 7));
         moments.heard(first, moment("a", 6));
@@ -100,7 +101,7 @@ mod tests {
         assert_eq!((moments.went_back(), moments.newest()), (1, Some(moment("a", 3))));
         moments.heard(late, moment("a", 4));
         assert_eq!(moments.went_back(), 1);
-        // Another store, however far it is.
+        // Another store, whatever its position.
         moments.heard(moments.begin(), moment("b", 9));
         assert_eq!(moments.went_back(), 2);
     }

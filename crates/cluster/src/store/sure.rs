@@ -1,13 +1,14 @@
-//! A store that finds out what became of a write.
+//! A store that finds out the outcome of a write.
 
 use serde_json::Value;
 
 use super::{Entry, Filter, Key, Kind, Moment, Revision, Store, StoreError};
 
-/// Asks again what was not answered, and looks what became of a write that was not.
+/// Repeats reads that were not answered, and finds out the outcome of writes that were not.
 ///
-/// A write that names a revision happens at most once, however often it is asked for; and a record that says word for word what was to be
-/// written was written by us, or by somebody who wanted the same: every record but a space's names its node.
+/// A write that names a revision happens at most once, however often it is requested. A record
+/// whose text equals what was to be written was written by us, or by a process that wanted the
+/// same: every record but a space's names its node.
 #[derive(Debug)]
 pub struct Sure<S> {
     inner: S,
@@ -15,7 +16,7 @@ pub struct Sure<S> {
 }
 
 impl<S: Store> Sure<S> {
-    /// Asks at most so often.
+    /// Creates a store that sends each request at most `attempts` times.
     pub fn new(inner: S, attempts: u32) -> Self {
         Sure { inner, attempts: attempts.max(1) }
     }
@@ -31,7 +32,7 @@ impl<S: Store> Sure<S> {
         answer
     }
 
-    /// Writes, until it is known what came of it.
+    /// Writes until the outcome is known.
     fn write<T>(
         &self,
         key: &Key,
@@ -153,7 +154,7 @@ mod tests {
             sure.delete(&key(), &two).unwrap();
             assert_eq!(truth.get(&key()).unwrap(), None);
         }
-        // One that lands while it is asked for again.
+        // A write that lands while it is repeated.
         next(Fault::Late);
         let one = sure.create(&key(), &value("one")).unwrap();
         truth.land();

@@ -12,7 +12,7 @@ const HEAD: [u8; 6] = [0, 1, 8, 0, 6, 4];
 /// An ARP packet for IPv4 over Ethernet has this length.
 const LENGTH: usize = 28;
 
-/// What an ARP packet is.
+/// The kind of an ARP packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArpOperation {
     /// Who has the target address?
@@ -24,20 +24,20 @@ pub enum ArpOperation {
 /// An ARP packet for IPv4 over Ethernet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArpPacket {
-    /// Question or answer.
+    /// Request or reply.
     pub operation: ArpOperation,
-    /// Who sends it.
+    /// The sender.
     pub sender_mac: MacAddr,
     /// The sender's address; 0.0.0.0 in a probe.
     pub sender: Ipv4Addr,
-    /// Whom it is for; zero in a request.
+    /// The target; zero in a request.
     pub target_mac: MacAddr,
     /// The address it is about.
     pub target: Ipv4Addr,
 }
 
 impl ArpPacket {
-    /// "Does anybody have this address?", without claiming it (RFC 5227 §2.1.1).
+    /// "Does anyone have this address?", without claiming it (RFC 5227 §2.1.1).
     pub fn probe(mac: MacAddr, address: Ipv4Addr) -> Self {
         ArpPacket {
             operation: ArpOperation::Request,
@@ -53,7 +53,7 @@ impl ArpPacket {
         ArpPacket { sender: address, ..Self::probe(mac, address) }
     }
 
-    /// The whole Ethernet frame: to everybody if it is a request, else to the target.
+    /// The whole Ethernet frame: broadcast if it is a request, else to the target.
     pub fn to_frame(&self) -> Vec<u8> {
         let (target, operation) = match self.operation {
             ArpOperation::Request => (MacAddr::BROADCAST, 1),

@@ -26,7 +26,7 @@ pub(super) fn header(target: MacAddr, source: MacAddr, kind: EtherType) -> Vec<u
     [&target.0[..], &source.0, &kind.to_octets()].concat()
 }
 
-/// Who sent the frame, and what is in it.
+/// Returns the sender and the contents of a frame.
 pub(super) fn parse(frame: &[u8], kind: EtherType) -> Result<(MacAddr, &[u8]), FrameError> {
     let packet = frame.get(LENGTH..).ok_or(FrameError::Short)?;
     if octets::<2>(frame, 12)? != kind.to_octets() {

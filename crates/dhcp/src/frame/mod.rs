@@ -1,8 +1,8 @@
 //! Frames for raw sockets: UDP over IPv4 over Ethernet, and ARP.
 //!
-//! A client without an address cannot use the IP stack: it sends and receives whole frames through an
-//! AF_PACKET socket, and its ARP probes anyway. These are the few formats it needs, read from anything without
-//! panicking. The tests hold them against smoltcp's.
+//! A client without an address cannot use the IP stack: it sends and receives whole frames through
+//! an AF_PACKET socket. Its ARP probes need one anyway. These are the few formats it needs, decoded
+//! from any bytes without panicking. The tests compare them with smoltcp's.
 //!
 //! ```
 //! use netwright_dhcp::MacAddr;
@@ -28,7 +28,7 @@ mod udp;
 pub use arp::{ArpOperation, ArpPacket};
 pub use udp::{Checksums, UdpFrame, UdpPacket};
 
-/// Why a frame was not read or made.
+/// Why a frame was not decoded or encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
@@ -38,7 +38,7 @@ pub enum FrameError {
     /// It is something else: another protocol, version, address length.
     #[error("frame is of another protocol")]
     Other,
-    /// It is a fragment: those are not put together here.
+    /// It is a fragment: fragments are not reassembled here.
     #[error("packet is a fragment")]
     Fragment,
     /// A checksum is wrong.
@@ -49,7 +49,7 @@ pub enum FrameError {
     Long,
 }
 
-/// Reads `N` octets at a place.
+/// Reads `N` octets at an offset.
 fn octets<const N: usize>(from: &[u8], at: usize) -> Result<[u8; N], FrameError> {
     let end = at.checked_add(N).ok_or(FrameError::Short)?;
     from.get(at..end).and_then(|part| part.try_into().ok()).ok_or(FrameError::Short)

@@ -18,7 +18,7 @@ const UDP: u8 = 17;
 /// As hosts send it; DHCP messages pass no router (relays make new packets).
 const TIME_TO_LIVE: u8 = 64;
 
-/// A datagram to be put into a frame.
+/// A datagram to send in a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UdpFrame<'a> {
     /// The frame's source.
@@ -38,7 +38,8 @@ impl UdpFrame<'_> {
     ///
     /// # Errors
     ///
-    /// [`FrameError::Long`] if it does not fit an IPv4 packet. Whether it fits the link is for the caller to see.
+    /// [`FrameError::Long`] if it does not fit an IPv4 packet. The caller must check whether it
+    /// fits the link.
     pub fn to_frame(&self) -> Result<Vec<u8>, FrameError> {
         let length = |header: usize| {
             u16::try_from(header + self.payload.len()).map_err(|_| FrameError::Long)
@@ -78,10 +79,10 @@ impl UdpFrame<'_> {
     }
 }
 
-/// A datagram that was found in a frame.
+/// A datagram received in a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UdpPacket<'a> {
-    /// The frame's source, if the Ethernet header was there to be read.
+    /// The frame's source, if the Ethernet header was available.
     pub source_mac: Option<MacAddr>,
     /// The packet's source.
     pub source: SocketAddrV4,
@@ -91,14 +92,14 @@ pub struct UdpPacket<'a> {
     pub payload: &'a [u8],
 }
 
-/// Whose word is taken for a datagram being undamaged.
+/// What shows that a datagram is undamaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checksums {
-    /// The checksum's, or none at all if it is absent (RFC 768). A partial one is accepted too: between
-    /// interfaces of one host (veth, macvlan) the kernel fills in only the pseudo-header's sum and leaves the rest to hardware
-    /// that never sees the frame.
+    /// Its checksum; an absent one is accepted (RFC 768). A partial one is accepted too: between
+    /// interfaces of one host (veth, macvlan) the kernel fills in only the pseudo-header's sum and
+    /// leaves the rest to hardware that never sees the frame.
     Verify,
-    /// The kernel's: PACKET_AUXDATA said TP_STATUS_CSUM_VALID or TP_STATUS_CSUMNOTREADY.
+    /// The kernel: PACKET_AUXDATA contained TP_STATUS_CSUM_VALID or TP_STATUS_CSUMNOTREADY.
     Trust,
 }
 
@@ -128,7 +129,7 @@ impl<'a> UdpPacket<'a> {
         if header_length < IP_LENGTH || total < header_length {
             return Err(FrameError::Short);
         }
-        // What Ethernet padded is left out.
+        // Ethernet's padding is left out.
         let packet = packet.get(..total).ok_or(FrameError::Short)?;
         let (ip, datagram) = packet.split_at(header_length);
         if checksums == Checksums::Verify && fold(sum(ip)) != 0xffff {
@@ -164,7 +165,8 @@ impl<'a> UdpPacket<'a> {
     }
 }
 
-/// The sum of 16-bit words, the last padded with zero. It cannot overflow: a packet has 65 535 octets at most.
+/// The sum of 16-bit words, the last padded with zero. It cannot overflow: a packet has at most 65
+/// 535 octets.
 fn sum(octets: &[u8]) -> u32 {
     let word = |pair: &[u8]| match pair {
         [high, low] => u32::from(u16::from_be_bytes([*high, *low])),

@@ -6,14 +6,16 @@ use std::net::Ipv4Addr;
 use super::Lease;
 use crate::MacAddr;
 
-/// Something the client wants done, in the order of [`Client::poll_action`](super::Client::poll_action).
+/// Something the client wants done, in the order of
+/// [`Client::poll_action`](super::Client::poll_action).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
     /// Send this.
     Send(Transmit),
-    /// Send one ARP probe for this address ([`frame::ArpPacket::probe`](crate::frame::ArpPacket::probe)), and pass what ARP packets come to
-    /// [`Client::on_arp`](super::Client::on_arp). The client times its probes itself.
+    /// Send one ARP probe for this address
+    /// ([`frame::ArpPacket::probe`](crate::frame::ArpPacket::probe)), and pass received ARP packets
+    /// to [`Client::on_arp`](super::Client::on_arp). The client times its probes itself.
     Probe {
         /// The address that must not be in use yet.
         address: Ipv4Addr,
@@ -23,21 +25,23 @@ pub enum Action {
         /// The address in use.
         address: Ipv4Addr,
     },
-    /// Configure this lease, and save it. Also after every renewal, mostly with nothing but new times in it.
+    /// Configure this lease, and save it. This is also returned after every renewal, mostly with
+    /// only new times in it.
     Configure {
-        /// What holds from now on.
+        /// The lease from now on.
         lease: Box<Lease>,
-        /// What it takes the place of, if that is configured: a renewal may change everything but the address.
+        /// The lease it replaces, if that is configured: a renewal may change everything but the
+        /// address.
         previous: Option<Box<Lease>>,
     },
-    /// Stop using this lease at once, and forget it. The client goes on looking for another.
+    /// Stop using this lease at once, and forget it. The client continues to look for another.
     Deconfigure {
-        /// What no longer holds.
+        /// The lease that no longer holds.
         lease: Box<Lease>,
         /// Why.
         reason: LostReason,
     },
-    /// No lease was to be had in time. The client has ended.
+    /// The client got no lease in time. The client has ended.
     Failed(FailReason),
 }
 
@@ -50,21 +54,22 @@ pub struct Transmit {
     pub from: Ipv4Addr,
     /// The destination address, port 67.
     pub to: Ipv4Addr,
-    /// By which way.
+    /// How to send it.
     pub how: How,
     /// What it is, for logs.
     pub kind: MessageKind,
 }
 
-/// By which way a message goes.
+/// How to send a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// A frame to everybody, from a raw socket: there may be no address or no route yet.
+    /// As a broadcast frame, from a raw socket: there may be no address or no route yet.
     Broadcast,
-    /// To one host, through the namespace's own IP stack. Where there is none any more (the container's link
-    /// is gone when a lease is released late), a frame to `hint` may do: it is where the server's last message came from.
+    /// To one host, through the namespace's own IP stack. If there is none any more (the
+    /// container's link is gone when a lease is released late), a frame to `hint` may do: the
+    /// server's last message came from there.
     Unicast {
-        /// The hardware address behind which the server was last seen.
+        /// The hardware address from which the server was last heard.
         hint: Option<MacAddr>,
     },
 }
@@ -86,7 +91,7 @@ pub enum MessageKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// Its time is over and no server renewed it.
+    /// It has expired, and no server renewed it.
     Expired,
     /// A server said so (DHCPNAK).
     Refused,
@@ -95,17 +100,17 @@ pub enum LostReason {
         /// The other host.
         holder: MacAddr,
     },
-    /// A server gave another address in its place, which is now examined.
+    /// A server assigned another address instead, which is now being checked.
     Replaced,
     /// The caller released it.
     Released,
 }
 
-/// Why no lease was to be had.
+/// Why the client got no lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FailReason {
-    /// Nobody answered DISCOVER.
+    /// No server answered DISCOVER.
     #[error("no more tries: no DHCP server offered an address")]
     NoOffer,
     /// A server offered an address and then neither granted nor refused it.
@@ -122,14 +127,14 @@ pub enum FailReason {
         /// The server.
         server: Ipv4Addr,
     },
-    /// Every address offered was in use.
+    /// Every offered address was in use.
     #[error("no more tries: {address}, which DHCP server {server} gave, is in use by {holder}")]
     Conflict {
         /// The last address tried.
         address: Ipv4Addr,
-        /// Who gave it.
+        /// The server that assigned it.
         server: Ipv4Addr,
-        /// Who uses it.
+        /// The host that uses it.
         holder: MacAddr,
     },
     /// The server's reply has no subnet mask, without which nothing can be configured.

@@ -1,7 +1,7 @@
-//! The machine: its states, its time.
+//! The state machine: its states and its timing.
 //!
-//! The lease in use is in `held.rs`, what a state does when a reply comes in `reply.rs`, conflicts and probes in `conflict.rs`, the messages in
-//! `send.rs`.
+//! The lease in use is in `held.rs`, the handling of replies in each state in `reply.rs`, conflicts
+//! and probes in `conflict.rs`, the messages in `send.rs`.
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -17,33 +17,34 @@ use crate::{Now, Timestamp};
 /// The longest wait after setbacks in a row.
 const MAX_SETBACK: Duration = Duration::from_secs(64);
 
-/// Few steps are ever due at once. A bug that makes them more shall not hang whoever calls.
+/// Only a few steps are ever due at once. If a bug makes more of them due, the caller must not
+/// hang.
 const MAX_STEPS: u32 = 32;
 
-/// An infinite lease that is renewed all the same is asked for so long.
+/// How long an infinite lease that is renewed all the same is requested for.
 const INFINITE_RENEWAL: Duration = Duration::from_secs(64);
 
-/// How a client begins.
+/// How a client starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Start {
     /// With nothing: DISCOVER.
     Fresh,
-    /// With a lease from before a restart, whose address is configured and in use: INIT-REBOOT. While the lease
-    /// lasts it goes on holding, whether or not a server answers. If it is over, the first action is
-    /// [`Action::Deconfigure`], and then its address is asked for again.
+    /// With a lease from before a restart, whose address is configured and in use: INIT-REBOOT. The
+    /// lease stays valid until it expires, whether or not a server answers. If it has expired, the
+    /// first action is [`Action::Deconfigure`], and then its address is requested again.
     Reboot(Box<SavedLease>),
 }
 
-/// Where a client stands (RFC 2131 §4.4, figure 5).
+/// The client's state (RFC 2131 §4.4, figure 5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
     /// INIT: waits before the first or next DISCOVER.
     Init,
-    /// SELECTING: DISCOVER is out.
+    /// SELECTING: a DISCOVER was sent.
     Selecting,
-    /// REQUESTING: REQUEST for an offer is out.
+    /// REQUESTING: a REQUEST for an offer was sent.
     Requesting,
-    /// Granted, and examined before use.
+    /// Granted, and being checked before use.
     Probing,
     /// BOUND.
     Bound,
@@ -53,11 +54,11 @@ pub enum State {
     Rebinding,
     /// REBOOTING: asks for the saved lease.
     Rebooting,
-    /// Over: released, stopped or failed. Does nothing any more.
+    /// Ended: released, stopped or failed. Does nothing any more.
     Ended,
 }
 
-/// A state with what it needs.
+/// A state with its data.
 #[derive(Debug)]
 pub(super) enum Phase {
     Init { until: Timestamp },
@@ -90,9 +91,9 @@ pub(super) struct Probing {
 #[derive(Debug)]
 pub(super) struct Search {
     pub(super) began: Timestamp,
-    /// Until when a first lease must be had.
+    /// When a first lease must have been obtained.
     pub(super) deadline: Option<Timestamp>,
-    /// Why there is none yet.
+    /// Why there is no lease yet.
     pub(super) failure: FailReason,
     /// The address to ask for.
     pub(super) wanted: Option<Ipv4Addr>,
@@ -100,7 +101,7 @@ pub(super) struct Search {
     pub(super) conflicts: u32,
 }
 
-/// Announcements still to be made.
+/// Announcements still to send.
 #[derive(Debug)]
 pub(super) struct Announcing {
     pub(super) left: u32,
@@ -122,8 +123,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that has begun: its first actions are there to be polled. `seed` should differ between clients and runs: transaction identifiers and
-    /// jitter come from it.
+    /// Creates a started client: its first actions can be polled. `seed` should differ between
+    /// clients and runs: transaction identifiers and jitter come from it.
     pub fn new(config: Config, start: Start, now: Now, seed: u64) -> Self {
         let deadline = match start {
             Start::Fresh => config.timing.acquire.map(|acquire| now.at + acquire),
@@ -154,7 +155,7 @@ impl Client {
         client
     }
 
-    /// The next thing to do, if any. To be called until there is none after each other call.
+    /// Returns the next action, if any. Call this until it returns `None` after each other call.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
@@ -177,7 +178,7 @@ impl Client {
         [phase, expires, self.give_up_at(), announce].into_iter().flatten().min()
     }
 
-    /// Time has passed. Does nothing before [`Client::next_deadline`].
+    /// Handles the passing of time. Does nothing before [`Client::next_deadline`].
     pub fn on_timer(&mut self, now: Now) {
         // Each step moves the deadline on, or ends a state; waits are never zero.
         for _ in 0..MAX_STEPS {
@@ -214,7 +215,7 @@ impl Client {
                 if exchange.sent < self.config.timing.request_tries {
                     self.request_saved(now);
                 } else {
-                    // RFC 2131 §3.2, 4: nobody answers, so the lease goes on for the time it has.
+                    // RFC 2131 §3.2, 4: no server answers, so the lease is used until it expires.
                     self.resume(now);
                 }
             }
@@ -228,7 +229,7 @@ impl Client {
         }
     }
 
-    /// Goes to the state that the lease's age calls for.
+    /// Enters the state that matches the lease's age.
     fn resume(&mut self, now: Now) {
         let Some(times) = self.times().filter(|times| times.t1 <= now.at) else {
             self.phase = Phase::Bound;
@@ -242,8 +243,8 @@ impl Client {
         self.send_renewal(now);
     }
 
-    /// The link has a carrier now: whatever was sent before was lost, so what is due is sent at once. Not needed for
-    /// a link that was up at the start.
+    /// The link has a carrier now: everything sent before was lost, so pending messages are sent at
+    /// once. Not needed for a link that was up at the start.
     pub fn on_carrier(&mut self, now: Now) {
         if self.expire(now) {
             return;
@@ -275,7 +276,7 @@ impl Client {
         }
     }
 
-    /// Gives the lease back and ends. Without a lease it just ends.
+    /// Releases the lease and ends. Without a lease it only ends.
     pub fn release(&mut self, now: Now) {
         self.drop_expired(now);
         self.send_release();
@@ -288,7 +289,7 @@ impl Client {
         self.end();
     }
 
-    /// Ends without telling anybody: the lease stays the client's at the server.
+    /// Ends without sending a message: for the server the lease still belongs to the client.
     pub fn stop(&mut self) {
         self.actions.clear();
         self.end();
@@ -300,7 +301,7 @@ impl Client {
         self.announcing = None;
     }
 
-    /// Where the client stands.
+    /// Returns the client's state.
     pub fn state(&self) -> State {
         match self.phase {
             Phase::Init { .. } => State::Init,
@@ -315,24 +316,24 @@ impl Client {
         }
     }
 
-    /// The lease in use: what the last [`Action::Configure`] carried, or the saved one.
+    /// The lease in use: that of the last [`Action::Configure`], or the saved one.
     pub fn lease(&self) -> Option<&Lease> {
         self.held.as_ref().map(|held| &held.lease)
     }
 
-    /// The lease in use, as it is to be saved.
+    /// The lease in use, in the form to save.
     pub fn saved(&self) -> Option<SavedLease> {
         let lease = self.lease()?.clone();
         Some(SavedLease { mac: self.config.mac, client_id: self.client_id(), lease })
     }
 
-    /// Begins to look for a lease with a new transaction.
+    /// Starts to look for a lease with a new transaction.
     pub(super) fn discover(&mut self, now: Now) {
         self.phase = Phase::Selecting(Exchange::new(&mut self.random, now.at));
         self.send_discover(now);
     }
 
-    /// Looks for a lease again, after a while.
+    /// Looks for a lease again after `wait`.
     pub(super) fn restart(&mut self, wait: Duration, now: Now) {
         if wait.is_zero() {
             self.discover(now);
@@ -341,12 +342,12 @@ impl Client {
         }
     }
 
-    /// How long to wait after one more setback.
+    /// Returns how long to wait after one more setback.
     pub(super) fn setback(&mut self) -> Duration {
         self.search.setbacks.one_more(MAX_SETBACK)
     }
 
-    /// An address under examination is not given up for being late.
+    /// An address that is being checked is not given up because of the deadline.
     fn give_up_at(&self) -> Option<Timestamp> {
         match self.phase {
             Phase::Init { .. } | Phase::Selecting(_) | Phase::Requesting(..) => {
@@ -356,7 +357,7 @@ impl Client {
         }
     }
 
-    /// Whether no lease was ever had and there is an end to trying.
+    /// Whether the client never had a lease and has a deadline for the first one.
     pub(super) fn is_first_search(&self) -> bool {
         self.search.deadline.is_some()
     }

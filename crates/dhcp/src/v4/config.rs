@@ -1,20 +1,21 @@
-//! What a client is told before it starts.
+//! A client's configuration.
 
 use std::time::Duration;
 
 use super::RawOption;
 use crate::MacAddr;
 
-/// The parameters asked for when nobody says otherwise, in order of preference.
+/// The parameters requested by default, in order of preference.
 ///
-/// Classless routes come before routers, as RFC 3442 ("DHCP Client Behavior") wants it.
+/// Classless routes come before routers, as RFC 3442 ("DHCP Client Behavior") requires.
 pub const DEFAULT_REQUEST: &[u8] = &[1, 121, 33, 3, 6, 15, 119, 26, 12, 28, 42];
 
-/// The longest client identifier made from a key, its type octet not counted. So does the reference.
+/// The longest client identifier made from a key, not counting its type octet. The reference has
+/// the same limit.
 const MAX_KEY: usize = 254;
 
-/// Option 61 as the reference DHCP daemon derives it from an attachment: a zero (RFC 2132 §9.14: not a
-/// hardware address) and the first 254 octets of `<container ID>/<network>/<interface>`.
+/// Option 61 as the reference DHCP daemon derives it from an attachment: a zero (RFC 2132 §9.14:
+/// not a hardware address) and the first 254 octets of `<container ID>/<network>/<interface>`.
 pub fn key_client_id(key: &str) -> Vec<u8> {
     let key = key.as_bytes();
     let mut id = vec![0];
@@ -22,37 +23,40 @@ pub fn key_client_id(key: &str) -> Vec<u8> {
     id
 }
 
-/// What a client is told before it starts.
+/// A client's configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// The interface's hardware address (`chaddr`).
     pub mac: MacAddr,
-    /// Option 61, its type octet included. Without one the server goes by the hardware address.
+    /// Option 61, including its type octet. Without one the server identifies the client by the
+    /// hardware address.
     pub client_id: Option<Vec<u8>>,
-    /// Option 55: the parameters asked for, by code and in order of preference. Empty: the option is not sent.
+    /// Option 55: the requested parameters, by code and in order of preference. If empty, the
+    /// option is not sent.
     pub request: Vec<u8>,
-    /// Further options for every DISCOVER and REQUEST. They win over those the client would send by itself,
-    /// except over what the protocol consists of (50, 52, 53, 54). One that is 61 is the client identifier, of
-    /// DECLINE and RELEASE too. All in all a message must fit the link's MTU.
+    /// Further options for every DISCOVER and REQUEST. They override those the client sends by
+    /// itself, except those that the protocol consists of (50, 52, 53, 54). An option 61 here is
+    /// the client identifier, also in DECLINE and RELEASE. A whole message must fit the link's MTU.
     pub send: Vec<RawOption>,
-    /// Asks servers to broadcast their replies (RFC 2131 §4.1). Needed only where unicast to an address that
-    /// is not configured yet does not arrive.
+    /// Asks servers to broadcast their replies (RFC 2131 §4.1). Needed only where unicast to an
+    /// address that is not configured yet does not arrive.
     pub broadcast: bool,
-    /// Option 57: the longest message taken, as an IP packet: the link's MTU. At least 576.
+    /// Option 57: the longest accepted message, as an IP packet: the link's MTU. At least 576.
     pub max_message_size: u16,
-    /// When to send again, and when to stop.
+    /// When to resend, and when to stop.
     pub timing: Timing,
-    /// How an address is examined before use; without it, it is taken unseen.
+    /// How an address is checked before use; `None` uses it unchecked.
     pub probe: Option<ProbeTiming>,
-    /// What to do when another host turns up with the address.
+    /// What to do when another host claims the address.
     pub defence: Defence,
-    /// Which boot this is (`/proc/sys/kernel/random/boot_id`), so that a saved lease of this boot is aged by
-    /// the clock since boot. See [`Moment::age`](crate::Moment::age).
+    /// The current boot (`/proc/sys/kernel/random/boot_id`), so that a saved lease of this boot is
+    /// aged by the clock since boot. See [`Moment::age`](crate::Moment::age).
     pub boot_id: Option<String>,
 }
 
 impl Config {
-    /// The defaults for an interface: no client identifier, [`DEFAULT_REQUEST`], the RFC's timing, a quick probe.
+    /// The defaults for an interface: no client identifier, [`DEFAULT_REQUEST`], the RFC's timing,
+    /// a quick probe.
     pub fn new(mac: MacAddr) -> Self {
         Config {
             mac,
@@ -76,12 +80,13 @@ pub struct Timing {
     pub initial: Duration,
     /// The longest wait.
     pub longest: Duration,
-    /// Each wait is longer or shorter by up to this, at random.
+    /// Each wait is randomly longer or shorter by up to this.
     pub jitter: Duration,
-    /// How many REQUESTs for one offer, or for a saved lease, before the client turns back.
+    /// How many REQUESTs to send for one offer, or for a saved lease, before the client gives it
+    /// up.
     pub request_tries: u32,
-    /// How long [`Start::Fresh`](super::Start) tries before [`Action::Failed`](super::Action). `None`: for ever. A client that once
-    /// had a lease never stops trying.
+    /// How long [`Start::Fresh`](super::Start) tries before [`Action::Failed`](super::Action).
+    /// `None`: for ever. A client that once had a lease never stops trying.
     pub acquire: Option<Duration>,
     /// The shortest wait between renewals.
     pub renew_shortest: Duration,
@@ -105,8 +110,9 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// What the reference daemon's flags mean here: `-timeout` is the first wait (its default of ten seconds is
-    /// longer than the RFC's four, which stay the upper bound), `-resendmax` the longest, `-resendtimeout` the end.
+    /// Maps the reference daemon's flags: `-timeout` is the first wait (its default of ten seconds
+    /// is longer than the RFC's four, which stay the upper bound), `-resendmax` the longest,
+    /// `-resendtimeout` the end.
     pub fn from_flags(timeout: Duration, resend_max: Duration, resend_timeout: Duration) -> Self {
         let default = Timing::default();
         let shortest = Duration::from_millis(100);
@@ -122,7 +128,7 @@ impl Timing {
     }
 }
 
-/// How an address is examined with ARP before it is used (RFC 5227 §1.1, §2.1.1).
+/// How an address is checked with ARP before it is used (RFC 5227 §1.1, §2.1.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeTiming {
     /// PROBE_WAIT: the longest wait before the first probe.
@@ -135,7 +141,7 @@ pub struct ProbeTiming {
     pub longest: Duration,
     /// ANNOUNCE_WAIT: the wait after the last probe.
     pub announce_wait: Duration,
-    /// ANNOUNCE_NUM: how many announcements once the address is in use.
+    /// ANNOUNCE_NUM: how many announcements to send once the address is in use.
     pub announcements: u32,
     /// ANNOUNCE_INTERVAL: the wait between announcements.
     pub announce_interval: Duration,
@@ -155,7 +161,8 @@ impl ProbeTiming {
         }
     }
 
-    /// A third of a second: hosts on a wire or a bridge answer within milliseconds, and a container waits.
+    /// A third of a second: hosts on a wire or a bridge answer within milliseconds, and a container
+    /// waits.
     pub fn quick() -> Self {
         ProbeTiming {
             wait: Duration::ZERO,
@@ -169,10 +176,10 @@ impl ProbeTiming {
     }
 }
 
-/// What to do when another host turns up with an address in use (RFC 5227 §2.4).
+/// What to do when another host claims an address in use (RFC 5227 §2.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Defence {
-    /// (b): announce it once; at the second conflict within ten seconds decline it and begin anew.
+    /// (b): announce it once; at the second conflict within ten seconds decline it and start again.
     GiveUp,
     /// (c): announce it, at most once in ten seconds, and never give it up.
     Forever,

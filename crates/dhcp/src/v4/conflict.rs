@@ -1,4 +1,4 @@
-//! Is the address anybody else's? (RFC 5227, RFC 2131 §4.4.1)
+//! Finds out whether another host has the address (RFC 5227, RFC 2131 §4.4.1).
 
 use std::time::Duration;
 
@@ -10,12 +10,13 @@ use crate::{MacAddr, Now};
 /// RFC 5227 §1.1 DEFEND_INTERVAL.
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
-/// RFC 5227 §1.1 MAX_CONFLICTS and RATE_LIMIT_INTERVAL: after so many, one address a minute.
+/// RFC 5227 §1.1 MAX_CONFLICTS and RATE_LIMIT_INTERVAL: after this many conflicts, one address a
+/// minute.
 const MAX_CONFLICTS: u32 = 10;
 const RATE_LIMIT_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Client {
-    /// An ARP packet came. The client decides whether it is a conflict (RFC 5227 §2.1.1, §2.4).
+    /// Handles an ARP packet. The client decides whether it is a conflict (RFC 5227 §2.1.1, §2.4).
     pub fn on_arp(&mut self, now: Now, packet: &ArpPacket) {
         if packet.sender_mac == self.config.mac {
             return;
@@ -33,7 +34,8 @@ impl Client {
         }
     }
 
-    /// Another host is known to use the address that is being examined or used: DECLINE, and begin anew.
+    /// Another host is known to use the address that is being checked or used: sends DECLINE and
+    /// starts again.
     pub fn on_conflict(&mut self, now: Now, holder: MacAddr) {
         if self.expire(now) {
             return;
@@ -72,7 +74,7 @@ impl Client {
         }
     }
 
-    /// The next probe, or the end of the examination (§2.1.1).
+    /// Sends the next probe, or ends the check (§2.1.1).
     pub(super) fn probe(&mut self, now: Now) {
         let Phase::Probing(probing) = &mut self.phase else { return };
         let Some(timing) = &self.config.probe else { return };

@@ -1,4 +1,4 @@
-//! When to send again.
+//! When to resend messages.
 
 use std::time::Duration;
 
@@ -9,18 +9,19 @@ use crate::random::Random;
 /// No wait is shorter, whatever the configuration says.
 const MIN_WAIT: Duration = Duration::from_millis(10);
 
-/// The last wait for which doubling matters: 2¹⁶ times the first one exceeds any bound worth having.
+/// The last wait for which doubling matters: 2¹⁶ times the first one exceeds any reasonable bound.
 const MAX_DOUBLINGS: u32 = 16;
 
-/// A renewal is tried at least this often before its time is over, however short that is, and at most this often.
+/// A renewal is tried at least this often before its time is over, however short that is, and at
+/// most this often.
 const RENEWAL_TRIES: u32 = 4;
 const MIN_RENEWAL_WAIT: Duration = Duration::from_secs(4);
 
-/// A message that is sent again and again with one transaction identifier (RFC 2131 §4.1).
+/// A message that is resent with one transaction identifier (RFC 2131 §4.1).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Exchange {
     pub(super) xid: u32,
-    /// When it was first sent: a lease counts from there, whichever copy the server answered.
+    /// When it was first sent: a lease counts from then, whichever copy the server answered.
     pub(super) first: Timestamp,
     pub(super) sent: u32,
     pub(super) next: Timestamp,
@@ -40,7 +41,7 @@ impl Exchange {
         Exchange { first: now, sent: 0, next: now, doublings: 0, ..self }
     }
 
-    /// It has been sent; plans the next time.
+    /// Records that it was sent and plans the next time.
     pub(super) fn sent(&mut self, timing: &Timing, random: &mut Random, now: Timestamp) {
         let base = timing.initial.saturating_mul(1 << self.doublings).min(timing.longest);
         let wait = base.saturating_sub(timing.jitter);
@@ -50,7 +51,7 @@ impl Exchange {
         self.doublings = (self.doublings + 1).min(MAX_DOUBLINGS);
     }
 
-    /// Nothing sent so far arrived: begins anew.
+    /// Nothing sent so far arrived: starts again.
     pub(super) fn again(&mut self, now: Timestamp) {
         (self.sent, self.next, self.doublings) = (0, now, 0);
     }
@@ -58,8 +59,8 @@ impl Exchange {
 
 /// A renewal, which ends at T2 or with the lease (RFC 2131 §4.4.5).
 ///
-/// Every message has a transaction identifier of its own (§4.1 allows it): a reply then tells which one it
-/// answers, and a lease that was asked for an hour ago does not count from a minute ago.
+/// Every message has a transaction identifier of its own (§4.1 allows it). So a reply shows which
+/// message it answers, and a lease that was requested an hour ago does not count from a minute ago.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Renewal {
     pub(super) xid: u32,
@@ -76,9 +77,9 @@ impl Renewal {
         Renewal { xid: 0, began: now, asked: now, next: now, until }
     }
 
-    /// Plans for the message that is being sent now, and the next one: after half of the time left, but not
-    /// before `renew_shortest`. Where that would leave only one try, it is less: a lease of two minutes would be lost with two
-    /// packets otherwise.
+    /// Records that a message is being sent now and plans the next one: after half of the time
+    /// left, but not before `renew_shortest`. If that would leave only one try, the wait is
+    /// shorter: otherwise the loss of two packets would cost a lease of two minutes.
     pub(super) fn sent(&mut self, timing: &Timing, random: &mut Random, now: Timestamp) {
         let part = self.until.since(self.began) / RENEWAL_TRIES;
         let shortest = timing.renew_shortest.min(part).max(MIN_RENEWAL_WAIT);

@@ -1,4 +1,4 @@
-//! The lease in use: how it is taken up, and how it ends.
+//! The lease in use: how it starts and ends.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use super::{Action, Client, Lease, LostReason};
 use crate::setback::Setbacks;
 use crate::{Moment, Now, Timestamp};
 
-/// T1 and T2 come earlier by up to this, at random (RFC 2131 §4.4.5): hosts that were started together shall
-/// not renew together. A sixteenth of the time, but not more than a minute.
+/// T1 and T2 come earlier by up to this, at random (RFC 2131 §4.4.5): hosts that were started
+/// together must not renew together. A sixteenth of the time, but not more than a minute.
 const FUZZ_DIVISOR: u32 = 16;
 const MAX_FUZZ: Duration = Duration::from_secs(60);
 
-/// The lease in use, and its times on the clock since boot. None of them if it lasts for ever.
+/// The lease in use, and its times on the clock since boot. No times if it lasts for ever.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) lease: Lease,
@@ -32,7 +32,7 @@ impl Client {
     pub(super) fn reboot(&mut self, lease: Lease, now: Now) {
         let age = lease.obtained.age(now, self.config.boot_id.as_deref());
         let lasts = lease.lease_s.map(|lease_s| Duration::from_secs(u64::from(lease_s)));
-        // A lease whose age nobody knows may be over.
+        // A lease whose age is unknown may have expired.
         let holds = match (lasts, age) {
             (None, _) => true,
             (Some(lasts), Some(age)) => age < lasts,
@@ -47,7 +47,7 @@ impl Client {
         }
     }
 
-    /// Ends the lease in use if it is over, and looks for another. Says whether it did.
+    /// Ends the lease in use if it has expired, and looks for another. Says whether it did.
     pub(super) fn expire(&mut self, now: Now) -> bool {
         let over = self.drop_expired(now);
         if over {
@@ -64,8 +64,8 @@ impl Client {
         over
     }
 
-    /// Puts a lease to use, unless it is over before it begins: it counts from the first REQUEST, and the answer may be to
-    /// a later one.
+    /// Starts to use a lease, unless it has already expired: it counts from the first REQUEST, and
+    /// the answer may be to a later one.
     pub(super) fn bind(&mut self, lease: Lease, now: Now) {
         let age = now.at.since(lease.obtained.at_ms);
         let over = |lease_s: u32| Duration::from_secs(u64::from(lease_s)) <= age;
@@ -91,13 +91,13 @@ impl Client {
         self.restart(wait, now);
     }
 
-    /// Gives up the lease in use, if there is one. The state is the caller's to change.
+    /// Gives up the lease in use, if there is one. The caller must change the state.
     pub(super) fn drop_held(&mut self, reason: LostReason, now: Now) {
         let Some(held) = self.held.take() else { return };
         self.announcing = None;
         self.defended = None;
         self.search.began = now.at;
-        // Asking for it again makes sense only while it may be free.
+        // Requesting it again makes sense only while it may be free.
         self.search.wanted = (reason == LostReason::Expired).then(|| held.lease.address.addr());
         self.actions.push_back(Action::Deconfigure { lease: Box::new(held.lease), reason });
     }
@@ -112,7 +112,7 @@ impl Client {
         Held { lease, times }
     }
 
-    /// When a lease was obtained that was asked for at `asked`.
+    /// Returns when a lease was obtained that was requested at `asked`.
     pub(super) fn moment(&self, asked: Timestamp, now: Now) -> Moment {
         now.before(asked, self.config.boot_id.clone())
     }

@@ -16,12 +16,12 @@ pub struct Lease {
     pub address: Ipv4Net,
     /// The server (option 54).
     pub server: Ipv4Addr,
-    /// The hardware address its last message came from, its own or a router's.
+    /// The hardware address from which its last message came: its own or a router's.
     pub server_mac: Option<MacAddr>,
     /// The first router (option 3).
     pub gateway: Option<Ipv4Addr>,
-    /// Routes: those of option 121 and no other if it is there (RFC 3442), else those of option 33 and a default route by
-    /// way of `gateway`.
+    /// Routes: only those of option 121 if it is present (RFC 3442), else those of option 33 and a
+    /// default route through `gateway`.
     pub routes: Vec<Route>,
     /// Name servers (option 6).
     pub dns: Vec<Ipv4Addr>,
@@ -35,15 +35,16 @@ pub struct Lease {
     pub host_name: Option<String>,
     /// The subnet's broadcast address (option 28).
     pub broadcast: Option<Ipv4Addr>,
-    /// When the REQUEST was sent that the server granted: all times count from there (RFC 2131 §4.4.1).
+    /// When the REQUEST that the server granted was sent: all times count from then (RFC 2131
+    /// §4.4.1).
     pub obtained: Moment,
-    /// How long it lasts; `None` for ever.
+    /// Its length; `None` for ever.
     pub lease_s: Option<u32>,
     /// T1: when to renew it.
     pub t1_s: u32,
     /// T2: when to ask any server.
     pub t2_s: u32,
-    /// Every option of the reply as it came, those above included.
+    /// Every option of the reply as received, including those above.
     pub options: Vec<RawOption>,
 }
 
@@ -54,7 +55,7 @@ impl Lease {
         Some(self.obtained.at_ms + lasts)
     }
 
-    /// Whether the two would be configured alike: everything is equal but times and who granted it.
+    /// Whether both would be configured alike: everything is equal except times and the server.
     pub fn configures_like(&self, other: &Lease) -> bool {
         self.address == other.address
             && self.gateway == other.gateway
@@ -78,7 +79,7 @@ impl Lease {
 pub struct Route {
     /// Where to.
     pub destination: Ipv4Net,
-    /// By way of which router; `None`: it is on the link.
+    /// The router; `None`: the destination is on the link.
     pub gateway: Option<Ipv4Addr>,
 }
 
@@ -101,10 +102,10 @@ pub enum Scope {
 /// An option as it travels.
 pub type RawOption = crate::RawOption<u8>;
 
-/// A lease as it is kept on disk, with what is needed to renew or release it: [`Start::Reboot`](super::Start) takes it,
-/// and [`release_message`](super::release_message).
+/// A lease in the form kept on disk, with what is needed to renew or release it:
+/// [`Start::Reboot`](super::Start) takes it, and [`release_message`](super::release_message).
 ///
-/// It is written and read with serde, in a format that carries its version.
+/// It is written and read with serde, in a format that contains its version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Disk", try_from = "Disk")]
 pub struct SavedLease {

@@ -1,9 +1,10 @@
 //! The message format (RFC 2131 §2, RFC 2132, RFC 3396).
 //!
-//! Written here and not taken from the crate `dhcproto`, which the tests hold it against: as of 0.15 that crate
-//! drops every option after the first it cannot parse, knows nothing of option overload (52), joins the
-//! parts of a long option only where they follow each other, cuts unknown options above 255 octets, sorts options by code,
-//! and brings some fifty crates with it for the names in option 119.
+//! Implemented here instead of using the crate `dhcproto`, against which the tests compare it. As
+//! of 0.15 that crate drops every option after the first it cannot parse, knows nothing of option
+//! overload (52), joins the parts of a long option only if they follow each other, cuts unknown
+//! options above 255 octets, sorts options by code, and brings some fifty crates with it for the
+//! names in option 119.
 
 use std::net::Ipv4Addr;
 
@@ -37,10 +38,10 @@ pub(super) mod code {
     pub(crate) const END: u8 = 255;
 }
 
-/// RFC 2131 §3: what the options field begins with.
+/// RFC 2131 §3: the start of the options field.
 const MAGIC: [u8; 4] = [99, 130, 83, 99];
 
-/// Where the fields `sname`, `file` and the options begin.
+/// Offsets of the fields `sname` and `file` and of the options.
 const SNAME: usize = 44;
 const FILE: usize = 108;
 const OPTIONS: usize = 236;
@@ -98,7 +99,8 @@ impl Kind {
     }
 }
 
-/// A message, without what clients have no use for (`siaddr`, `giaddr`, `hops`, boot file and server names).
+/// A message, without the fields that clients do not use (`siaddr`, `giaddr`, `hops`, boot file and
+/// server names).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) op: Op,
@@ -108,7 +110,7 @@ pub(super) struct Message {
     pub(super) ciaddr: Ipv4Addr,
     pub(super) yiaddr: Ipv4Addr,
     pub(super) mac: MacAddr,
-    /// In the order they came, the parts of a long one joined, each code once.
+    /// In the order of arrival, the parts of a long one joined, each code once.
     pub(super) options: Vec<RawOption>,
 }
 
@@ -176,7 +178,7 @@ impl Message {
     }
 }
 
-/// A value above 255 octets goes into several options of the same code (RFC 3396 §6).
+/// A value above 255 octets is split into several options of the same code (RFC 3396 §6).
 fn write_option(payload: &mut Vec<u8>, option: &RawOption) {
     let mut rest = option.value.as_slice();
     loop {
@@ -191,8 +193,8 @@ fn write_option(payload: &mut Vec<u8>, option: &RawOption) {
     }
 }
 
-/// The options of all fields that hold some, in the order in which RFC 3396 §5 joins them: the options field,
-/// `file`, `sname`.
+/// The options of all fields that contain some, in the order in which RFC 3396 §5 joins them: the
+/// options field, `file`, `sname`.
 fn read_options(field: &[u8], file: &[u8], sname: &[u8]) -> Result<Vec<RawOption>, Malformed> {
     let mut options = Vec::new();
     read_field(field, &mut options)?;

@@ -1,11 +1,12 @@
 //! The DHCPv4 client (RFC 2131).
 //!
-//! [`Client`] is the machine, [`Action`] what it wants done, [`Lease`] what it got. The crate's documentation has its states and
-//! what each part implements.
+//! [`Client`] is the state machine, [`Action`] what it wants done, [`Lease`] what it got. The
+//! crate's documentation has its states and what each part implements.
 //!
-//! Whoever drives it needs a raw socket for [`How::Broadcast`] and for what comes in while there is no address, a socket
-//! on port 68 of the address for [`How::Unicast`], and one for ARP while it is in [`State::Probing`] (and after, to
-//! defend the address). [`frame`](crate::frame) makes and reads the frames.
+//! The program that drives it needs a raw socket for [`How::Broadcast`] and for receiving while
+//! there is no address, a socket on port 68 of the address for [`How::Unicast`], and one for ARP
+//! while the client is in [`State::Probing`] (and after, to defend the address).
+//! [`frame`](crate::frame) encodes and decodes the frames.
 
 mod action;
 mod client;

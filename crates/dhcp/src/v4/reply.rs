@@ -1,4 +1,4 @@
-//! Replies: which count, and what they change.
+//! Replies: which are accepted, and what they change.
 
 use super::client::{Offer, Phase, Probing};
 use super::message::{Kind, Message, Op, code};
@@ -7,10 +7,12 @@ use super::{Client, FailReason, Lease, LostReason};
 use crate::{Ignored, MacAddr, Now, Received, Timestamp};
 
 impl Client {
-    /// A UDP payload came to port 68, in a frame from `source` if that is known. Anything may be in it: what is
-    /// not for this client, or not an answer to what it asked last, does nothing. The answer is for logs.
+    /// Handles a UDP payload to port 68, in a frame from `source` if that is known. Its content may
+    /// be anything: a payload that is not for this client, or does not answer its last request,
+    /// does nothing. The return value is for logs.
     pub fn on_packet(&mut self, now: Now, payload: &[u8], source: Option<MacAddr>) -> Received {
-        // A reply that comes when the lease is over renews nothing, whether or not the timer was first.
+        // A reply that arrives after the lease has expired renews nothing, whether or not the timer
+        // was first.
         self.expire(now);
         self.receive(now, payload, source).into()
     }
@@ -26,7 +28,7 @@ impl Client {
             (Op::Reply, Some(kind @ (Kind::Offer | Kind::Ack | Kind::Nak))) => kind,
             _ => return Err(Ignored::NotAReply),
         };
-        // RFC 6842: servers return the client identifier, those before it did not.
+        // RFC 6842: servers return the client identifier; servers older than it did not.
         let returned = reply.option(code::CLIENT_ID);
         if reply.mac != self.config.mac
             || returned.is_some_and(|returned| Some(returned) != self.client_id().as_deref())
@@ -55,7 +57,7 @@ impl Client {
         }
     }
 
-    /// The first offer that can be used is taken: containers wait.
+    /// The first usable offer is accepted: containers wait.
     fn on_offer(&mut self, now: Now, reply: &Message) -> Result<(), Ignored> {
         let Phase::Selecting(exchange) = &self.phase else { return Err(Ignored::NotAwaited) };
         let server = terms::server(reply).ok_or(Ignored::Unusable)?;
@@ -129,15 +131,16 @@ impl Client {
         if self.lease().is_some_and(|held| held.address.addr() == lease.address.addr()) {
             self.bind(lease, now);
         } else {
-            // Not while the old address is in use: the new one is examined, and its lease runs from now.
+            // Not while the old address is in use: the new one is checked, and its lease runs from
+            // now.
             self.drop_held(LostReason::Replaced, now);
             self.examine(lease, now);
         }
         Ok(())
     }
 
-    /// DHCPNAK for the lease in use. While it is being renewed only the server that granted it may say so; any server
-    /// is asked otherwise.
+    /// DHCPNAK for the lease in use. During renewal only the server that granted it may send one;
+    /// otherwise any server was asked.
     fn on_withdrawal(&mut self, now: Now, reply: &Message) -> Result<(), Ignored> {
         let granted_by = self.lease().map(|lease| lease.server);
         let renewing = matches!(self.phase, Phase::Renewing(_));
@@ -149,7 +152,7 @@ impl Client {
         Ok(())
     }
 
-    /// Begins to examine an address, or takes it unseen.
+    /// Starts to check an address, or uses it unchecked.
     fn examine(&mut self, lease: Lease, now: Now) {
         match &self.config.probe {
             Some(timing) => {
@@ -163,7 +166,7 @@ impl Client {
         }
     }
 
-    /// When the message was sent that is being answered.
+    /// Returns when the message that is being answered was sent.
     fn asked(&self) -> Option<Timestamp> {
         match &self.phase {
             Phase::Rebooting(exchange) => Some(exchange.first),

@@ -8,10 +8,10 @@ use super::{Action, Client, How, MessageKind, RawOption, SavedLease, Transmit};
 use crate::random::Random;
 use crate::{MacAddr, Now, Timestamp};
 
-/// RFC 2131 §2: what every client must be ready for.
+/// RFC 2131 §2: the size that every client must accept.
 const LEAST_MESSAGE_SIZE: u16 = 576;
 
-/// What the client alone decides; `Config::send` does not touch it.
+/// Options that the client alone decides; `Config::send` does not change them.
 const OURS: [u8; 6] = [
     code::PAD,
     code::REQUESTED_ADDRESS,
@@ -22,13 +22,13 @@ const OURS: [u8; 6] = [
 ];
 
 impl Client {
-    /// Option 61: what the configuration sends, or else its identifier.
+    /// Option 61: from the configured options, or else the configured identifier.
     pub(super) fn client_id(&self) -> Option<Vec<u8>> {
         let sent = self.config.send.iter().rfind(|option| option.code == code::CLIENT_ID);
         sent.map(|option| option.value.clone()).or_else(|| self.config.client_id.clone())
     }
 
-    /// §4.4.1: broadcast, perhaps with the address that would be welcome.
+    /// §4.4.1: broadcast, perhaps with the preferred address.
     pub(super) fn send_discover(&mut self, now: Now) {
         let Phase::Selecting(exchange) = &mut self.phase else { return };
         exchange.sent(&self.config.timing, &mut self.random, now.at);
@@ -64,7 +64,8 @@ impl Client {
         self.finish(message, MessageKind::Request, Ipv4Addr::UNSPECIFIED, None);
     }
 
-    /// §4.3.2 "RENEWING state", "REBINDING state": the address in `ciaddr`, neither server identifier nor requested address.
+    /// §4.3.2 "RENEWING state", "REBINDING state": the address in `ciaddr`, neither server
+    /// identifier nor requested address.
     pub(super) fn send_renewal(&mut self, now: Now) {
         let Some(lease) = self.lease() else { return };
         let (address, server, hint) = (lease.address.addr(), lease.server, lease.server_mac);
@@ -80,7 +81,7 @@ impl Client {
         self.finish(message, MessageKind::Request, address, to);
     }
 
-    /// §4.4.1, §3.1, 5: broadcast, for the address is not the client's to use.
+    /// §4.4.1, §3.1, 5: broadcast, because the client must not use the address.
     pub(super) fn send_decline(&mut self, address: Ipv4Addr, from_server: Ipv4Addr) {
         let xid = u32::from_be_bytes(self.random.octets());
         let mut message = tell(Kind::Decline, xid, self.config.mac, self.client_id());
@@ -90,8 +91,8 @@ impl Client {
         self.finish(message, MessageKind::Decline, Ipv4Addr::UNSPECIFIED, None);
     }
 
-    /// §4.4.6: to the server that granted the lease. One that is not in use yet is given back too, and so is an
-    /// address the server may have reserved by now.
+    /// §4.4.6: to the server that granted the lease. A lease that is not in use yet is released
+    /// too, and so is an address that the server may have reserved by now.
     pub(super) fn send_release(&mut self) {
         let granted = match &self.phase {
             Phase::Probing(probing) => Some(&probing.lease),
@@ -143,8 +144,8 @@ impl Client {
     }
 }
 
-/// The message that releases a lease whose client is gone, for instance one found after a restart.
-/// Nothing is awaited: servers do not answer it.
+/// Returns the message that releases a lease whose client is gone, for instance one found after a
+/// restart. Expect no reply: servers do not answer it.
 pub fn release_message(saved: &SavedLease, seed: u64) -> Transmit {
     let xid = u32::from_be_bytes(Random::new(seed).octets());
     let SavedLease { mac, client_id, lease } = saved;

@@ -8,16 +8,16 @@ use super::message::{Message, code};
 use super::{Lease, Route};
 use crate::{MacAddr, Moment, names};
 
-/// The reference's, for a server that does not say how long a lease lasts.
+/// The reference's default, for a server that does not send a lease time.
 const DEFAULT_LEASE_S: u32 = 3600;
 
-/// RFC 2132 §3.3, §9.2: this many seconds is for ever.
+/// RFC 2132 §3.3, §9.2: this many seconds means for ever.
 const INFINITE: u32 = u32::MAX;
 
-/// RFC 2132 §5.1: the smallest MTU there is.
+/// RFC 2132 §5.1: the smallest valid MTU.
 const MIN_MTU: u16 = 68;
 
-/// More name servers than any resolver asks, more routes than fit a message of 1500 octets.
+/// More name servers than any resolver asks, and more routes than fit a message of 1500 octets.
 const MAX_SERVERS: usize = 32;
 const MAX_ROUTES: usize = 512;
 
@@ -26,28 +26,29 @@ const MAX_ROUTES: usize = 512;
 pub(super) enum Unusable {
     /// No server identifier (option 54) that is a host's address.
     Server,
-    /// `yiaddr` is no host's address.
+    /// `yiaddr` is not a host's address.
     Address,
     /// No subnet mask (option 1) and none known from before.
     SubnetMask,
-    /// It would be over at once.
+    /// It would expire at once.
     LeaseTime,
 }
 
-/// The server that sent a reply.
+/// Returns the server that sent a reply.
 pub(super) fn server(reply: &Message) -> Option<Ipv4Addr> {
     address(reply.option(code::SERVER)?).filter(|server| is_host(*server))
 }
 
-/// An address that can be a host's.
+/// Says whether an address can be a host's.
 pub(super) fn is_host(address: Ipv4Addr) -> bool {
     let first = address.octets()[0];
-    // 0/8 is "this network" (RFC 1122 §3.2.1.3), 224 and above is no unicast.
+    // 0/8 is "this network" (RFC 1122 §3.2.1.3), 224 and above is not unicast.
     !matches!(first, 0 | 127 | 224..)
 }
 
-/// The lease that a reply grants. What is wrong with an option costs that option only, save for those without
-/// which there is no lease. `previous` is what a renewal renews: its mask holds if the reply has none.
+/// Returns the lease that a reply grants. An invalid option is ignored alone, except for those
+/// without which there is no lease. `previous` is the lease being renewed: its mask is kept if the
+/// reply has none.
 pub(super) fn lease(
     reply: &Message,
     source: Option<MacAddr>,
@@ -101,9 +102,9 @@ pub(super) fn lease(
     })
 }
 
-/// T1 and T2 as the server says, if they are in order; else half and seven eighths (RFC 2131 §4.4.5).
+/// T1 and T2 from the server, if they are in order; else half and seven eighths (RFC 2131 §4.4.5).
 fn renewal_times(reply: &Message, lease_s: u32) -> (u32, u32) {
-    // Rounded up: a lease of a second is not renewed at once, and so for ever.
+    // Rounded up: otherwise a lease of one second would be renewed at once, again and again.
     let t1_s = seconds(reply, code::T1).unwrap_or(lease_s.div_ceil(2));
     let t2_s = seconds(reply, code::T2).unwrap_or(lease_s - lease_s / 8);
     if 0 < t1_s && t1_s <= t2_s && t2_s <= lease_s {
@@ -115,13 +116,13 @@ fn renewal_times(reply: &Message, lease_s: u32) -> (u32, u32) {
 
 fn prefix_length(reply: &Message) -> Option<u8> {
     let mask = u32::from(address(reply.option(code::SUBNET_MASK)?)?);
-    // A mask of no bits is the whole Internet on one link: no mask.
+    // A mask of no bits would put the whole Internet on one link: it counts as no mask.
     let ones = mask.leading_ones();
     (0 < ones && ones + mask.trailing_zeros() == 32).then(|| u8::try_from(ones).ok())?
 }
 
-/// RFC 3442 "DHCP Client Behavior": with classless routes, neither static routes nor routers count. Only if they
-/// cannot be read they are as good as absent.
+/// RFC 3442 "DHCP Client Behavior": with classless routes, neither static routes nor routers count.
+/// Only unreadable classless routes count as absent.
 fn routes(reply: &Message, gateway: Option<Ipv4Addr>) -> Vec<Route> {
     let classless = reply.option(code::CLASSLESS_ROUTES).and_then(classless_routes);
     if let Some(routes) = classless.filter(|routes| !routes.is_empty()) {
@@ -134,7 +135,8 @@ fn routes(reply: &Message, gateway: Option<Ipv4Addr>) -> Vec<Route> {
     routes
 }
 
-/// RFC 3442 "Classless Route Option Format": a prefix length, as many octets of the prefix as it covers, a router.
+/// RFC 3442 "Classless Route Option Format": a prefix length, as many octets of the prefix as it
+/// covers, a router.
 fn classless_routes(value: &[u8]) -> Option<Vec<Route>> {
     let mut routes = Vec::new();
     let mut rest = value;
@@ -169,8 +171,8 @@ fn static_routes(reply: &Message) -> Vec<Route> {
         .collect()
 }
 
-/// The network of an address' class, or the host if it has bits beyond that: there is no other way to say one.
-/// A default route is not to be given this way.
+/// Returns the network of an address's class, or the host if it has bits beyond that: the option
+/// cannot express anything else. It must not contain a default route.
 fn classful(destination: Ipv4Addr) -> Option<Ipv4Net> {
     let length = match destination.octets()[0] {
         0 => return None,

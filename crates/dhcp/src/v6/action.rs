@@ -5,32 +5,35 @@ use std::net::Ipv6Addr;
 
 use super::Lease;
 
-/// Something the client wants done, in the order of [`Client::poll_action`](super::Client::poll_action).
+/// Something the client wants done, in the order of
+/// [`Client::poll_action`](super::Client::poll_action).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
     /// Send this.
     Send(Transmit),
-    /// Configure this lease's addresses with their lifetimes, take away those only `previous` has, and save it. The kernel
-    /// examines them (duplicate address detection); tell [`Client::on_conflict`](super::Client::on_conflict) if one fails.
+    /// Configure this lease's addresses with their lifetimes, remove those only in `previous`, and
+    /// save it. The kernel checks the addresses (duplicate address detection); call
+    /// [`Client::on_conflict`](super::Client::on_conflict) if one fails.
     Configure {
-        /// What holds from now on.
+        /// The lease from now on.
         lease: Box<Lease>,
-        /// What it takes the place of, if that is configured.
+        /// The lease it replaces, if that is configured.
         previous: Option<Box<Lease>>,
     },
-    /// Stop using this lease's addresses at once, and forget it. The client goes on looking for others.
+    /// Stop using this lease's addresses at once, and forget it. The client continues to look for
+    /// others.
     Deconfigure {
-        /// What no longer holds.
+        /// The lease that no longer holds.
         lease: Box<Lease>,
         /// Why.
         reason: LostReason,
     },
-    /// No lease was to be had in time. The client has ended.
+    /// The client got no lease in time. The client has ended.
     Failed(FailReason),
 }
 
-/// A message to be sent: from port 546 of a link-local address to port 547.
+/// A message to send: from port 546 of a link-local address to port 547.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transmit {
     /// The UDP payload.
@@ -64,9 +67,9 @@ pub enum MessageKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// Every address' valid lifetime is over and no server renewed it.
+    /// Every address's valid lifetime is over and no server renewed it.
     Expired,
-    /// A server says the addresses are not right for this link (NotOnLink), or withdrew them.
+    /// A server says that the addresses are wrong for this link (NotOnLink), or withdrew them.
     Refused,
     /// Another host uses one of the addresses.
     Conflict {
@@ -77,11 +80,11 @@ pub enum LostReason {
     Released,
 }
 
-/// Why no lease was to be had.
+/// Why the client got no lease.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FailReason {
-    /// Nobody answered SOLICIT.
+    /// No server answered SOLICIT.
     #[error("no more tries: no DHCPv6 server answered")]
     NoServer,
     /// A server advertised and then did not reply.
@@ -89,12 +92,12 @@ pub enum FailReason {
         "no more tries: a DHCPv6 server offered addresses and did not answer the request for them"
     )]
     NoReply,
-    /// Servers answered, and gave no address.
+    /// Servers answered without an address.
     #[error("no more tries: DHCPv6 server answered with status {status}{}", quoted(message))]
     Status {
         /// The last status code; 2 is NoAddrsAvail (RFC 8415 §21.13).
         status: u16,
-        /// The server's words, if any, made printable.
+        /// The server's message, if any, made printable.
         message: String,
     },
 }

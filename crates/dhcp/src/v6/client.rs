@@ -1,6 +1,7 @@
-//! The machine: its states, its time.
+//! The state machine: its states and its timing.
 //!
-//! The lease in use is in `held.rs`, what a state does when a reply comes in `reply.rs`, the messages in `send.rs`.
+//! The lease in use is in `held.rs`, the handling of replies in each state in `reply.rs`, the
+//! messages in `send.rs`.
 
 use std::collections::VecDeque;
 use std::net::Ipv6Addr;
@@ -19,46 +20,48 @@ const SOL_MAX_RT: Duration = Duration::from_secs(3600);
 /// The longest wait after setbacks in a row.
 const MAX_SETBACK: Duration = Duration::from_secs(120);
 
-/// Few steps are ever due at once. A bug that makes them more shall not hang whoever calls.
+/// Only a few steps are ever due at once. If a bug makes more of them due, the caller must not
+/// hang.
 const MAX_STEPS: u32 = 32;
 
-/// How a client begins.
+/// How a client starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Start {
     /// With nothing: SOLICIT.
     Fresh,
-    /// With a lease from before a restart, whose addresses are configured and in use: CONFIRM (RFC 8415 §18.2.3),
-    /// or RENEW or REBIND if it is time. While the lease lasts it goes on holding, whether or not a server answers.
-    /// If it is over, the first action is [`Action::Deconfigure`], and then its addresses are asked for again.
+    /// With a lease from before a restart, whose addresses are configured and in use: CONFIRM
+    /// (RFC 8415 §18.2.3), or RENEW or REBIND if it is time. The lease stays valid until it
+    /// expires, whether or not a server answers. If it has expired, the first action is
+    /// [`Action::Deconfigure`], and then its addresses are requested again.
     Reboot(Box<SavedLease>),
 }
 
-/// Where a client stands.
+/// The client's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
     /// Waits before the first or next SOLICIT.
     Init,
-    /// SOLICIT is out.
+    /// A SOLICIT was sent.
     Soliciting,
-    /// REQUEST is out.
+    /// A REQUEST was sent.
     Requesting,
-    /// CONFIRM is out.
+    /// A CONFIRM was sent.
     Confirming,
-    /// Has addresses, and nothing to do.
+    /// Has addresses and nothing to do.
     Bound,
-    /// RENEW is out.
+    /// A RENEW was sent.
     Renewing,
-    /// REBIND is out.
+    /// A REBIND was sent.
     Rebinding,
-    /// DECLINE is out.
+    /// A DECLINE was sent.
     Declining,
-    /// RELEASE is out.
+    /// A RELEASE was sent.
     Releasing,
-    /// Over: released, stopped or failed. Does nothing any more.
+    /// Ended: released, stopped or failed. Does nothing any more.
     Ended,
 }
 
-/// A state with what it needs.
+/// A state with its data.
 #[derive(Debug)]
 pub(super) enum Phase {
     Init { until: Timestamp },
@@ -73,7 +76,7 @@ pub(super) enum Phase {
     Ended,
 }
 
-/// A server, and the addresses that are its.
+/// A server and its addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) server: Vec<u8>,
@@ -84,9 +87,9 @@ pub(super) struct Offer {
 /// The search for a lease.
 #[derive(Debug)]
 pub(super) struct Search {
-    /// Until when a first lease must be had.
+    /// When a first lease must have been obtained.
     pub(super) deadline: Option<Timestamp>,
-    /// Why there is none yet.
+    /// Why there is no lease yet.
     pub(super) failure: FailReason,
     /// The addresses to ask for.
     pub(super) wanted: Vec<Ipv6Addr>,
@@ -106,7 +109,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that has begun: its first actions are there to be polled. `seed` should differ between clients and runs.
+    /// Creates a started client: its first actions can be polled. `seed` should differ between
+    /// clients and runs.
     pub fn new(config: Config, start: Start, now: Now, seed: u64) -> Self {
         let deadline = match start {
             Start::Fresh => config.timing.acquire.map(|acquire| now.at + acquire),
@@ -136,7 +140,7 @@ impl Client {
         client
     }
 
-    /// The next thing to do, if any. To be called until there is none after each other call.
+    /// Returns the next action, if any. Call this until it returns `None` after each other call.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
@@ -158,7 +162,7 @@ impl Client {
         [phase, t2, expires, self.give_up_at()].into_iter().flatten().min()
     }
 
-    /// Time has passed. Does nothing before [`Client::next_deadline`].
+    /// Handles the passing of time. Does nothing before [`Client::next_deadline`].
     pub fn on_timer(&mut self, now: Now) {
         // Each step moves the deadline on, or ends a state; waits are never zero.
         for _ in 0..MAX_STEPS {
@@ -182,7 +186,7 @@ impl Client {
         let t2 = self.held.as_ref().and_then(|held| held.t2);
         match &mut self.phase {
             Phase::Init { .. } => self.solicit(now),
-            // The time to compare servers is over (RFC 8415 §18.2.1).
+            // The time for comparing servers is over (RFC 8415 §18.2.1).
             Phase::Soliciting(_, best @ Some(_)) => {
                 if let Some(offer) = best.take() {
                     self.request(offer, now);
@@ -198,11 +202,11 @@ impl Client {
         }
     }
 
-    /// Nobody answered for long enough.
+    /// No server has answered for long enough.
     fn in_vain(&mut self, now: Now) {
         match &self.phase {
             Phase::Releasing(..) => self.end(),
-            // RFC 8415 §18.2.2, §18.2.3, §18.2.8: with addresses, they are used for the time they have.
+            // RFC 8415 §18.2.2, §18.2.3, §18.2.8: existing addresses are used until they expire.
             _ if self.held.is_some() => self.resume(now),
             Phase::Declining(..) => self.restart(self.config.timing.after_decline, now),
             _ => {
@@ -212,7 +216,7 @@ impl Client {
         }
     }
 
-    /// Goes to the state that the lease's age calls for.
+    /// Enters the state that matches the lease's age.
     pub(super) fn resume(&mut self, now: Now) {
         self.resume_quietly(now);
         self.send(now);
@@ -230,7 +234,8 @@ impl Client {
         };
     }
 
-    /// Goes on renewing, but not at once: a server that has just refused is not asked without pause.
+    /// Continues to renew, but not at once: a server that has just refused is not asked again
+    /// without pause.
     pub(super) fn resume_later(&mut self, wait: Duration, now: Now) {
         self.resume_quietly(now);
         if let Some(exchange) = self.phase.exchange_mut() {
@@ -238,8 +243,8 @@ impl Client {
         }
     }
 
-    /// Another host uses one of the lease's addresses (the kernel marked it `dadfailed`): DECLINE, and go on with the
-    /// others, or begin anew.
+    /// Another host uses one of the lease's addresses (the kernel marked it `dadfailed`): sends
+    /// DECLINE, and continues with the others, or starts again.
     pub fn on_conflict(&mut self, now: Now, address: Ipv6Addr) {
         self.expire(now);
         let Some(held) = &mut self.held else { return };
@@ -262,12 +267,13 @@ impl Client {
         self.send(now);
     }
 
-    /// The link has a carrier and a usable link-local address now: what is due is sent at once. Not needed for a
-    /// link that was up at the start.
+    /// The link has a carrier and a usable link-local address now: pending messages are sent at
+    /// once. Not needed for a link that was up at the start.
     pub fn on_carrier(&mut self, now: Now) {
         self.expire(now);
         if let Phase::Init { until } = &mut self.phase {
-            // The delay before the first message spreads hosts out; a setback's wait stays.
+            // The delay before the first message only spreads hosts out; the wait after a setback
+            // stays.
             if self.search.setbacks.is_none() && *until <= now.at + self.config.timing.first_delay {
                 *until = now.at;
             }
@@ -290,8 +296,9 @@ impl Client {
         }
     }
 
-    /// Gives the lease back: RELEASE is repeated until a server answers, four times at most, about fifteen
-    /// seconds (RFC 8415 §18.2.7); the client may be dropped earlier. Without a lease it just ends.
+    /// Releases the lease: RELEASE is repeated until a server answers, four times at most, about
+    /// fifteen seconds (RFC 8415 §18.2.7); the client may be dropped earlier. Without a lease it
+    /// only ends.
     pub fn release(&mut self, now: Now) {
         self.drop_expired(now);
         if matches!(self.phase, Phase::Releasing(..) | Phase::Ended) {
@@ -317,7 +324,7 @@ impl Client {
         }
     }
 
-    /// Ends without telling anybody: the lease stays the client's at the server.
+    /// Ends without sending a message: for the server the lease still belongs to the client.
     pub fn stop(&mut self) {
         self.actions.clear();
         self.end();
@@ -328,7 +335,7 @@ impl Client {
         self.held = None;
     }
 
-    /// Where the client stands.
+    /// Returns the client's state.
     pub fn state(&self) -> State {
         match self.phase {
             Phase::Init { .. } => State::Init,
@@ -344,12 +351,12 @@ impl Client {
         }
     }
 
-    /// The lease in use: what the last [`Action::Configure`] carried, or the saved one.
+    /// The lease in use: that of the last [`Action::Configure`], or the saved one.
     pub fn lease(&self) -> Option<&Lease> {
         self.held.as_ref().map(|held| &held.lease)
     }
 
-    /// The lease in use, as it is to be saved.
+    /// The lease in use, in the form to save.
     pub fn saved(&self) -> Option<SavedLease> {
         let lease = self.lease()?.clone();
         Some(SavedLease { duid: self.config.duid.clone(), iaid: self.config.iaid, lease })
@@ -369,7 +376,7 @@ impl Client {
         self.send(now);
     }
 
-    /// Looks for a lease again, after a while.
+    /// Looks for a lease again after `wait`.
     pub(super) fn restart(&mut self, wait: Duration, now: Now) {
         if wait.is_zero() {
             self.solicit(now);
@@ -378,7 +385,7 @@ impl Client {
         }
     }
 
-    /// How long to wait after one more setback.
+    /// Returns how long to wait after one more setback.
     pub(super) fn setback(&mut self) -> Duration {
         self.search.setbacks.one_more(MAX_SETBACK)
     }

@@ -1,4 +1,4 @@
-//! What a client is told before it starts.
+//! A client's configuration.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,18 +9,18 @@ use sha2::{Digest as _, Sha256};
 use super::RawOption;
 use crate::MacAddr;
 
-/// The options asked for when nobody says otherwise: name servers, search list (RFC 3646), and the servers' opinion of how
-/// long to wait (RFC 8415 §18.2, SOL_MAX_RT).
+/// The options requested by default: name servers, search list (RFC 3646), and how long servers
+/// want clients to wait (RFC 8415 §18.2, SOL_MAX_RT).
 pub const DEFAULT_REQUEST: &[u16] = &[23, 24, 82];
 
-/// A DHCP unique identifier (RFC 8415 §11): who a client is to every server, for ever.
+/// A DHCP unique identifier (RFC 8415 §11): it permanently identifies a client to every server.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Duid(#[serde(with = "crate::hex")] Vec<u8>);
 
 impl Duid {
-    /// A DUID-UUID (type 4, RFC 6355) that the key determines, for instance
-    /// `<container ID>/<network>/<interface>`. The UUID is of version 8, made from SHA-256.
+    /// A DUID-UUID (type 4, RFC 6355) derived from the key, for instance `<container
+    /// ID>/<network>/<interface>`. The UUID is of version 8, made from SHA-256.
     pub fn from_key(key: &str) -> Self {
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&Sha256::digest(key.as_bytes())[..16]);
@@ -35,7 +35,7 @@ impl Duid {
         Duid([&[0, 3, 0, 1], &mac.0[..]].concat())
     }
 
-    /// The octets that travel in option 1.
+    /// The octets sent in option 1.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -47,35 +47,37 @@ impl fmt::Debug for Duid {
     }
 }
 
-/// An identity association's number (RFC 8415 §12) that the key determines.
+/// Derives an identity association's number (RFC 8415 §12) from the key.
 pub fn key_iaid(key: &str) -> u32 {
     let digest = Sha256::digest(key.as_bytes());
     u32::from_be_bytes([digest[16], digest[17], digest[18], digest[19]])
 }
 
-/// What a client is told before it starts.
+/// A client's configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Who the client is (option 1).
+    /// The client's identifier (option 1).
     pub duid: Duid,
-    /// The number of the one identity association it asks for (option 3).
+    /// The number of the one identity association it requests (option 3).
     pub iaid: u32,
-    /// Option 6: the options asked for.
+    /// Option 6: the requested options.
     pub request: Vec<u16>,
     /// Further options for SOLICIT, REQUEST, RENEW, REBIND and CONFIRM.
     pub send: Vec<RawOption>,
-    /// Takes the addresses of the first reply if a server will (option 14), saving two messages.
+    /// Accepts the addresses of the first reply if a server offers that (option 14), saving two
+    /// messages.
     pub rapid_commit: bool,
-    /// Takes the first offer there is, instead of waiting a second for a server that says it is preferred (RFC 8415 §18.2.1).
+    /// Accepts the first offer, instead of waiting a second for a preferred server (RFC 8415
+    /// §18.2.1).
     pub first_offer: bool,
     /// When to stop.
     pub timing: Timing,
-    /// Which boot this is; see [`Moment::age`](crate::Moment::age).
+    /// The current boot; see [`Moment::age`](crate::Moment::age).
     pub boot_id: Option<String>,
 }
 
 impl Config {
-    /// The defaults: [`DEFAULT_REQUEST`], rapid commit, the first offer there is, the RFC's timing.
+    /// The defaults: [`DEFAULT_REQUEST`], rapid commit, the first offer, the RFC's timing.
     pub fn new(duid: Duid, iaid: u32) -> Self {
         Config {
             duid,
@@ -90,21 +92,21 @@ impl Config {
     }
 }
 
-/// What may be chosen about time. The rest are RFC 8415 §7.6's constants.
+/// The configurable times. The rest are RFC 8415 §7.6's constants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timing {
-    /// SOL_MAX_DELAY: the longest wait before the first SOLICIT. The RFC's second spreads out hosts that start
-    /// together; containers wait for it.
+    /// SOL_MAX_DELAY: the longest wait before the first SOLICIT. The RFC's second spreads out hosts
+    /// that start together; containers wait for it.
     pub first_delay: Duration,
-    /// How long [`Start::Fresh`](super::Start) tries before [`Action::Failed`](super::Action). `None`: for ever. A client that
-    /// once had a lease never stops trying.
+    /// How long [`Start::Fresh`](super::Start) tries before [`Action::Failed`](super::Action).
+    /// `None`: for ever. A client that once had a lease never stops trying.
     pub acquire: Option<Duration>,
     /// The wait after a DECLINE has been answered before the next SOLICIT.
     pub after_decline: Duration,
 }
 
 impl Default for Timing {
-    /// The RFC's delay; for ever; ten seconds as DHCPv4 has it.
+    /// The RFC's delay; for ever; ten seconds as in DHCPv4.
     fn default() -> Self {
         Timing {
             first_delay: Duration::from_secs(1),

@@ -1,4 +1,4 @@
-//! When to send again (RFC 8415 §15).
+//! When to resend messages (RFC 8415 §15).
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::message::XID_MASK;
 use crate::Timestamp;
 use crate::random::Random;
 
-/// A message's times: IRT, MRT, MRC, MRD. None for no bound.
+/// A message's times: IRT, MRT, MRC, MRD. `None` means no limit.
 #[derive(Debug, Clone, Copy)]
 struct Parameters {
     first: Duration,
@@ -36,7 +36,7 @@ fn parameters(kind: MessageKind, sol_max_rt: Duration) -> Parameters {
     }
 }
 
-/// A message that is sent again and again with one transaction identifier.
+/// A message that is resent with one transaction identifier.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Exchange {
     pub(super) kind: MessageKind,
@@ -55,14 +55,15 @@ impl Exchange {
         Exchange { kind, xid, first: now, asked: now, sent: 0, next: now, wait: Duration::ZERO }
     }
 
-    /// It has been sent; plans the next time.
+    /// Records that it was sent and plans the next time.
     pub(super) fn sent(&mut self, sol_max_rt: Duration, random: &mut Random, now: Timestamp) {
         let times = parameters(self.kind, sol_max_rt);
         if self.sent == 0 {
             self.first = now;
         }
         self.wait = if self.sent == 0 {
-            // §18.2.1: the first wait for ADVERTISE is longer than IRT, so that servers have it all.
+            // §18.2.1: the first wait for ADVERTISE is longer than IRT, so that servers have at
+            // least that long.
             let least = match self.kind {
                 MessageKind::Solicit => times.first,
                 _ => times.first - times.first / 10,
@@ -83,7 +84,7 @@ impl Exchange {
         }
     }
 
-    /// Whether it is in vain to send it once more at `now`.
+    /// Whether sending it once more at `now` would be in vain.
     pub(super) fn is_over(&self, now: Timestamp) -> bool {
         // SOL_MAX_RT changes no end.
         let times = parameters(self.kind, Duration::ZERO);
@@ -91,7 +92,7 @@ impl Exchange {
             || times.last.is_some_and(|last| 0 < self.sent && self.first + last <= now)
     }
 
-    /// Nothing sent so far arrived: begins anew.
+    /// Nothing sent so far arrived: starts again.
     pub(super) fn again(&mut self, now: Timestamp) {
         (self.sent, self.next) = (0, now);
     }

@@ -1,4 +1,4 @@
-//! The lease in use: how it is taken up, and how it ends.
+//! The lease in use: how it starts and ends.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{Action, Client, Lease, LostReason, MessageKind};
 use crate::setback::Setbacks;
 use crate::{Moment, Now, Timestamp};
 
-/// The lease in use, and its times on the clock since boot. None is never.
+/// The lease in use, and its times on the clock since boot. `None` means never.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) lease: Lease,
@@ -23,7 +23,7 @@ impl Client {
     pub(super) fn reboot(&mut self, lease: Lease, now: Now) {
         let finite = lease.addresses.iter().any(|address| address.valid_s.is_some());
         let age = lease.obtained.age(now, self.config.boot_id.as_deref());
-        // A lease whose age nobody knows may be over.
+        // A lease whose age is unknown may have expired.
         let age = age.unwrap_or(if finite { Duration::MAX } else { Duration::ZERO });
         self.held = Some(hold(lease, now.at, age));
         if self.expire(now) && self.held.is_none() {
@@ -38,7 +38,8 @@ impl Client {
         }
     }
 
-    /// Ends the addresses in use that are over, and looks for others if none is left. Says whether there were any.
+    /// Ends the addresses in use that have expired, and looks for others if none is left. Says
+    /// whether there were any.
     pub(super) fn expire(&mut self, now: Now) -> bool {
         let some = self.drop_expired(now);
         if some && self.held.is_none() {
@@ -66,7 +67,7 @@ impl Client {
         true
     }
 
-    /// Puts a lease to use.
+    /// Starts to use a lease.
     pub(super) fn bind(&mut self, lease: Lease, now: Now) {
         let previous = self.held.take().map(|held| Box::new(held.lease));
         let age = now.at.since(lease.obtained.at_ms);
@@ -85,7 +86,7 @@ impl Client {
 
     pub(super) fn drop_held(&mut self, reason: LostReason) {
         let Some(held) = self.held.take() else { return };
-        // Asking for them again makes sense only while they may be free.
+        // Requesting them again makes sense only while they may be free.
         self.search.wanted = match reason {
             LostReason::Expired => held.lease.addresses.iter().map(|there| there.address).collect(),
             _ => Vec::new(),
@@ -93,13 +94,13 @@ impl Client {
         self.actions.push_back(Action::Deconfigure { lease: Box::new(held.lease), reason });
     }
 
-    /// When a lease was obtained that was asked for at `asked`.
+    /// Returns when a lease was obtained that was requested at `asked`.
     pub(super) fn moment(&self, asked: Timestamp, now: Now) -> Moment {
         now.before(asked, self.config.boot_id.clone())
     }
 }
 
-/// A lease that was obtained `age` before `now`.
+/// Starts to hold a lease that was obtained `age` before `now`.
 fn hold(lease: Lease, now: Timestamp, age: Duration) -> Held {
     let at = |after: Option<u32>| {
         after.map(|after| now + Duration::from_secs(u64::from(after)).saturating_sub(age))

@@ -12,22 +12,23 @@ use crate::{Moment, Timestamp};
 /// What a server granted: the addresses of one identity association.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// The addresses. DHCPv6 gives no prefix length: they are /128, what is on the link is said by routers.
+    /// The addresses. DHCPv6 sends no prefix length: they are /128, and routers announce what is on
+    /// the link.
     pub addresses: Vec<Address>,
-    /// The server's DUID (option 2), as it came.
+    /// The server's DUID (option 2), as received.
     #[serde(with = "crate::hex")]
     pub server: Vec<u8>,
     /// Name servers (option 23).
     pub dns: Vec<Ipv6Addr>,
     /// The search list (option 24).
     pub search: Vec<String>,
-    /// When the last message was sent before the server replied: all times count from there.
+    /// When the last message before the server's reply was sent: all times count from then.
     pub obtained: Moment,
     /// T1: when to renew; `None`: never.
     pub t1_s: Option<u32>,
     /// T2: when to ask any server; `None`: never.
     pub t2_s: Option<u32>,
-    /// Every option of the reply as it came, those above included.
+    /// Every option of the reply as received, including those above.
     pub options: Vec<RawOption>,
 }
 
@@ -50,7 +51,7 @@ impl Lease {
         Some(self.obtained.at_ms + Duration::from_secs(u64::from(last)))
     }
 
-    /// Whether the two would be configured alike: everything is equal but times and who granted it.
+    /// Whether both would be configured alike: everything is equal except times and the server.
     pub fn configures_like(&self, other: &Lease) -> bool {
         let addresses = |lease: &Lease| -> Vec<Ipv6Addr> {
             lease.addresses.iter().map(|address| address.address).collect()
@@ -67,13 +68,13 @@ impl Lease {
 /// An option as it travels.
 pub type RawOption = crate::RawOption<u16>;
 
-/// A lease as it is kept on disk, with what is needed to renew or release it.
+/// A lease in the form kept on disk, with what is needed to renew or release it.
 ///
-/// It is written and read with serde, in a format that carries its version.
+/// It is written and read with serde, in a format that contains its version.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Disk", try_from = "Disk")]
 pub struct SavedLease {
-    /// Who the client is.
+    /// The client's identifier.
     pub duid: Duid,
     /// The identity association.
     pub iaid: u32,

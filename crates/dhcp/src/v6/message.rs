@@ -1,6 +1,6 @@
 //! The message format (RFC 8415 §8, §21).
 //!
-//! Written here for the reasons given for DHCPv4 and held against the crate `dhcproto` by the tests.
+//! Implemented here for the same reasons as DHCPv4; the tests compare it with the crate `dhcproto`.
 
 use std::net::Ipv6Addr;
 
@@ -96,12 +96,12 @@ impl Message {
     }
 
     pub(super) fn option(&self, code: u16) -> Option<&[u8]> {
-        // Those that count here are to come once.
+        // Those that count here may appear only once.
         RawOption::find(&self.options, code)
     }
 }
 
-/// None if one is cut off.
+/// `None` if one is cut off.
 fn read_options(octets: &[u8]) -> Option<Vec<RawOption>> {
     let mut options = Vec::new();
     let mut rest = octets;
@@ -115,7 +115,7 @@ fn read_options(octets: &[u8]) -> Option<Vec<RawOption>> {
     Some(options)
 }
 
-/// What does not fit an option's length is left out: only `Config::send` could hold it.
+/// An option too long for its length field is left out: only `Config::send` could contain one.
 fn write_options(payload: &mut Vec<u8>, options: &[RawOption]) {
     for RawOption { code, value } in options {
         if let Ok(length) = u16::try_from(value.len()) {
@@ -139,7 +139,7 @@ impl Status {
     pub(super) const NO_BINDING: u16 = 3;
     pub(super) const NOT_ON_LINK: u16 = 4;
 
-    /// RFC 8415 §21.13: no status is success.
+    /// RFC 8415 §21.13: an absent status means success.
     pub(super) fn of(options: &[RawOption]) -> Option<Self> {
         let Some(value) = RawOption::find(options, code::STATUS) else {
             return Some(Status { code: Status::SUCCESS, message: String::new() });
@@ -150,7 +150,7 @@ impl Status {
     }
 }
 
-/// A server's words for a log: bounded, on one line.
+/// A server's message for a log: bounded, on one line.
 fn printable(message: &[u8]) -> String {
     let text = String::from_utf8_lossy(message);
     let letters = text.chars().filter(|letter| !letter.is_control());
@@ -164,7 +164,7 @@ pub(super) struct Association {
     pub(super) t1_s: u32,
     pub(super) t2_s: u32,
     pub(super) status: Status,
-    /// With lifetimes as they came. Those whose option makes no sense are left out.
+    /// With lifetimes as received. Addresses with an invalid option are left out.
     pub(super) addresses: Vec<AddressOption>,
 }
 
@@ -191,7 +191,8 @@ impl Association {
         })
     }
 
-    /// As clients send it: times zero, which leaves them to the server (RFC 8415 §18.2.1 and following).
+    /// As clients send it: times are zero, which leaves them to the server (RFC 8415 §18.2.1 and
+    /// following).
     pub(super) fn ask(iaid: u32, addresses: &[Ipv6Addr]) -> RawOption {
         let mut value = iaid.to_be_bytes().to_vec();
         value.extend_from_slice(&[0; 8]);
@@ -207,7 +208,7 @@ impl AddressOption {
     fn parse(value: &[u8]) -> Option<Self> {
         let (head, options) = value.split_at_checked(24)?;
         let options = read_options(options)?;
-        // A status other than success within an address' option takes the address away.
+        // A status other than success in an address's option removes the address.
         if Status::of(&options)?.code != Status::SUCCESS {
             return None;
         }
@@ -223,7 +224,7 @@ impl AddressOption {
 
 impl From<AddressOption> for Address {
     fn from(option: AddressOption) -> Self {
-        // RFC 8415 §7.7: all ones is for ever.
+        // RFC 8415 §7.7: all ones means for ever.
         let finite = |seconds: u32| (seconds != u32::MAX).then_some(seconds);
         Address {
             address: option.address,

@@ -1,9 +1,10 @@
 //! The stateful DHCPv6 client (RFC 8415).
 //!
-//! [`Client`] is the machine, [`Action`] what it wants done, [`Lease`] what it got. The crate's documentation has its states and
-//! what each part implements.
+//! [`Client`] is the state machine, [`Action`] what it wants done, [`Lease`] what it got. The
+//! crate's documentation has its states and what each part implements.
 //!
-//! Whoever drives it needs a UDP socket on port 546 of a link-local address: everything goes to [`SERVERS`] from there.
+//! The program that drives it needs a UDP socket on port 546 of a link-local address: everything is
+//! sent to [`SERVERS`] from there.
 
 mod action;
 mod client;
@@ -32,5 +33,5 @@ pub const CLIENT_PORT: u16 = 546;
 /// The port servers listen on (RFC 8415 §7.2).
 pub const SERVER_PORT: u16 = 547;
 
-/// All_DHCP_Relay_Agents_and_Servers (RFC 8415 §7.1): where every message goes.
+/// All_DHCP_Relay_Agents_and_Servers (RFC 8415 §7.1): the destination of every message.
 pub const SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);

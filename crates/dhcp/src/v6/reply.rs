@@ -1,4 +1,4 @@
-//! Replies: which count, and what they change (RFC 8415 §16, §18.2.9, §18.2.10).
+//! Replies: which are accepted, and what they change (RFC 8415 §16, §18.2.9, §18.2.10).
 
 use std::time::Duration;
 
@@ -10,14 +10,17 @@ use crate::{Ignored, Now, Received};
 /// RFC 8415 §18.2.1: a server with this preference is not compared with others.
 const HIGHEST: u8 = 255;
 
-/// Before a server that knows nothing of the lease and does not want to is asked to renew it again; REN_TIMEOUT.
+/// How long to wait before asking again a server that does not know the lease and refuses to renew
+/// it; REN_TIMEOUT.
 const MIN_RENEW_DELAY: Duration = Duration::from_secs(10);
 
 impl Client {
-    /// A UDP payload came to port 546. Anything may be in it: what is not for this client, or not an answer to
-    /// what it asked last, does nothing. The answer is for logs.
+    /// Handles a UDP payload to port 546. Its content may be anything: a payload that is not for
+    /// this client, or does not answer its last request, does nothing. The return value is for
+    /// logs.
     pub fn on_packet(&mut self, now: Now, payload: &[u8]) -> Received {
-        // A reply that comes when an address is over renews it no more, whether or not the timer was first.
+        // A reply that arrives after an address has expired no longer renews it, whether or not the
+        // timer was first.
         self.expire(now);
         self.receive(now, payload).into()
     }
@@ -27,7 +30,7 @@ impl Client {
         if !matches!(reply.kind, Kind::Advertise | Kind::Reply) {
             return Err(Ignored::NotAReply);
         }
-        // §16.3, §16.10: a server identifier there must be, and the client's own.
+        // §16.3, §16.10: a reply must contain a server identifier, and the client's own.
         if reply.option(code::CLIENT_ID) != Some(self.config.duid.as_bytes()) {
             return Err(Ignored::OtherClient);
         }
@@ -43,7 +46,8 @@ impl Client {
         match (&self.phase, reply.kind) {
             (Phase::Soliciting(..), Kind::Advertise) => self.on_advertise(now, &reply),
             (Phase::Soliciting(..), _) => {
-                // §18.2.1: only who asked for it, and was told that it is one, takes a reply at once.
+                // §18.2.1: a client accepts an immediate reply only if it asked for one and the
+                // reply is marked as one.
                 if !self.config.rapid_commit || reply.option(code::RAPID_COMMIT).is_none() {
                     return Err(Ignored::NotAwaited);
                 }
@@ -69,7 +73,7 @@ impl Client {
         }
     }
 
-    /// The one server that was asked, if it was one.
+    /// The server that was asked, if it was a single one.
     fn asked_server(&self) -> Option<&[u8]> {
         match &self.phase {
             Phase::Requesting(_, offer)
@@ -106,7 +110,7 @@ impl Client {
         let Phase::Soliciting(exchange, best) = &mut self.phase else {
             return Err(Ignored::NotAwaited);
         };
-        // §18.2.1: after the first wait, the first to advertise is taken.
+        // §18.2.1: after the first wait, the first advertisement is accepted.
         if preference == HIGHEST || first_offer || 1 < exchange.sent {
             self.request(offer, now);
         } else if best.as_ref().is_none_or(|best| best.preference < preference) {
@@ -115,7 +119,8 @@ impl Client {
         Ok(())
     }
 
-    /// REPLY with the first addresses, or with those for a binding the server had lost (§18.2.10.1).
+    /// REPLY with the first addresses, or with those for a binding that the server had lost
+    /// (§18.2.10.1).
     fn on_grant(&mut self, now: Now, reply: &Message) -> Result<(), Ignored> {
         self.take_sol_max_rt(reply);
         let association = terms::association(reply, self.config.iaid);
@@ -129,20 +134,20 @@ impl Client {
         self.note(status);
         match code {
             Status::SUCCESS | Status::NO_ADDRESSES | Status::NO_BINDING | Status::NOT_ON_LINK => {}
-            // UnspecFail and what is not known: the message is sent again as if nothing had come.
+            // UnspecFail and unknown codes: the message is resent as if no reply had come.
             _ => return Err(Ignored::Unusable),
         }
         let wait = self.setback();
         match (code, self.held.is_some()) {
             (Status::NOT_ON_LINK, true) => self.lose(LostReason::Refused, wait, now),
-            // What is held is used for the time it has.
+            // Addresses in use stay until they expire.
             (_, true) => self.resume_later(wait.max(MIN_RENEW_DELAY), now),
             (_, false) => self.restart(wait, now),
         }
         Ok(())
     }
 
-    /// REPLY to CONFIRM (§18.2.10.2): on the link or not; nothing else is in it.
+    /// REPLY to CONFIRM (§18.2.10.2): on the link or not; it contains nothing else.
     fn on_confirmation(&mut self, now: Now, reply: &Message) -> Result<(), Ignored> {
         match terms::status(reply, None).ok_or(Ignored::Unusable)?.code {
             Status::SUCCESS => self.resume(now),
@@ -167,7 +172,7 @@ impl Client {
                     self.lose(LostReason::Refused, wait, now);
                 }
             }
-            // The server lost its memory: it is asked to bind what is in use.
+            // The server has lost the binding: it is asked to bind what is in use.
             (Status::NO_BINDING, _) => {
                 let server = terms::server(reply).ok_or(Ignored::Unusable)?.to_vec();
                 let held = self.lease().map(|lease| lease.addresses.as_slice());
@@ -179,13 +184,13 @@ impl Client {
                 let wait = self.setback();
                 self.lose(LostReason::Refused, wait, now);
             }
-            // No addresses, no association, some failure: renewing goes on.
+            // No addresses, no association, some failure: renewing continues.
             _ => return Err(Ignored::Unusable),
         }
         Ok(())
     }
 
-    /// Takes what a reply grants. Says whether an address is left.
+    /// Applies what a reply grants. Says whether an address is left.
     fn update(&mut self, now: Now, reply: &Message, association: &Association) -> bool {
         let asked = self.exchange().map_or(now.at, |exchange| exchange.asked);
         let lease = terms::lease(reply, association, self.moment(asked, now), self.lease());
@@ -198,7 +203,7 @@ impl Client {
         }
     }
 
-    /// Why there are no addresses: success without any is as much as none available.
+    /// Records why there are no addresses: success without any counts as none available.
     fn note(&mut self, status: Status) {
         let Status { code, message } = status;
         let status = if code == Status::SUCCESS { Status::NO_ADDRESSES } else { code };

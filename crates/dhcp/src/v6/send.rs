@@ -8,7 +8,7 @@ use super::{Action, Client, Duid, MessageKind, RawOption, SERVERS, SavedLease, T
 use crate::random::Random;
 use crate::{Now, Timestamp};
 
-/// What the client alone decides; `Config::send` does not touch it.
+/// Options that the client alone decides; `Config::send` does not change them.
 const OURS: [u16; 8] = [
     code::CLIENT_ID,
     code::SERVER_ID,
@@ -32,7 +32,7 @@ impl Client {
         };
         let (server, addresses) = match &self.phase {
             Phase::Soliciting(..) => (None, self.search.wanted.clone()),
-            // For a binding the server had lost: what is in use still.
+            // For a binding that the server had lost: what is still in use.
             Phase::Requesting(_, offer) if self.held.is_some() => {
                 (Some(offer.server.clone()), held())
             }
@@ -63,7 +63,8 @@ impl Client {
     }
 }
 
-/// The message that releases a lease whose client is gone, for instance one found after a restart.
+/// Returns the message that releases a lease whose client is gone, for instance one found after a
+/// restart.
 pub fn release_message(saved: &SavedLease, seed: u64) -> Transmit {
     let SavedLease { duid, iaid, lease } = saved;
     let xid = u32::from_be_bytes(Random::new(seed).octets()) & XID_MASK;

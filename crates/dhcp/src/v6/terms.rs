@@ -17,12 +17,12 @@ const MAX_DUID: usize = 130;
 /// RFC 8415 §21.24: values of SOL_MAX_RT outside are ignored.
 const SOL_MAX_RT_S: std::ops::RangeInclusive<u32> = 60..=86_400;
 
-/// The server that sent a message.
+/// Returns the server that sent a message.
 pub(super) fn server(message: &Message) -> Option<&[u8]> {
     message.option(code::SERVER_ID).filter(|duid| (3..=MAX_DUID).contains(&duid.len()))
 }
 
-/// The association asked for, if what is in it makes sense (RFC 8415 §21.4).
+/// Returns the requested association, if its content is valid (RFC 8415 §21.4).
 pub(super) fn association(message: &Message, iaid: u32) -> Option<Association> {
     let options = message.options.iter().filter(|option| option.code == code::IA_NA);
     let mut read = options.filter_map(|option| Association::parse(&option.value));
@@ -42,7 +42,7 @@ pub(super) fn association(message: &Message, iaid: u32) -> Option<Association> {
     Some(association)
 }
 
-/// What went wrong, if anything did: the message's status or the association's.
+/// Returns the error, if there was one: the message's status or the association's.
 pub(super) fn status(message: &Message, association: Option<&Association>) -> Option<Status> {
     let whole = Status::of(&message.options)?;
     match association {
@@ -51,7 +51,7 @@ pub(super) fn status(message: &Message, association: Option<&Association>) -> Op
     }
 }
 
-/// An address that can be a host's and is not the kernel's business alone.
+/// Says whether an address can be a host's and is not one that only the kernel manages.
 fn is_host(address: Ipv6Addr) -> bool {
     !address.is_unspecified()
         && !address.is_loopback()
@@ -60,7 +60,7 @@ fn is_host(address: Ipv6Addr) -> bool {
         && address.to_ipv4_mapped().is_none()
 }
 
-/// The highest is asked (RFC 8415 §18.2.9).
+/// Returns a server's preference; the highest is asked (RFC 8415 §18.2.9).
 pub(super) fn preference(advertise: &Message) -> u8 {
     match advertise.option(code::PREFERENCE) {
         Some([preference]) => *preference,
@@ -74,8 +74,9 @@ pub(super) fn sol_max_rt(message: &Message) -> Option<Duration> {
     SOL_MAX_RT_S.contains(&value).then(|| Duration::from_secs(u64::from(value)))
 }
 
-/// The lease that a reply makes of what is held (RFC 8415 §18.2.10.1): addresses it does not name stay as they
-/// are, those with a lifetime of zero go. None if no address is left.
+/// Returns the lease that a reply makes of the current one (RFC 8415 §18.2.10.1): addresses it does
+/// not name stay unchanged, those with a lifetime of zero are removed. `None` if no address is
+/// left.
 pub(super) fn lease(
     reply: &Message,
     association: &Association,
@@ -114,9 +115,9 @@ pub(super) fn lease(
     })
 }
 
-/// The address with its lifetimes so much later, if it has any left.
+/// Returns the address with its lifetimes reduced by `passed`, if it has any left.
 fn aged(address: &Address, passed: Duration) -> Option<Address> {
-    // Rounded up: nothing lasts longer for being counted anew.
+    // Rounded up: recounting must not make a lifetime longer.
     let whole = passed.as_secs() + u64::from(0 < passed.subsec_nanos());
     let passed = u32::try_from(whole).unwrap_or(u32::MAX);
     let left = |seconds: Option<u32>| seconds.map(|seconds| seconds.saturating_sub(passed));
@@ -128,17 +129,17 @@ fn aged(address: &Address, passed: Duration) -> Option<Address> {
     })
 }
 
-/// T1 and T2 as the server says; where it leaves them to the client, half and four fifths of the shortest preferred
-/// lifetime (RFC 8415 §14.2, §21.4).
+/// T1 and T2 from the server; if it leaves them to the client, half and four fifths of the shortest
+/// preferred lifetime (RFC 8415 §14.2, §21.4).
 fn renewal_times(association: &Association, addresses: &[Address]) -> (Option<u32>, Option<u32>) {
     let shortest = |lifetimes: &mut dyn Iterator<Item = Option<u32>>| {
         lifetimes.flatten().filter(|lifetime| 0 < *lifetime).min()
     };
-    // Addresses that are not preferred any more are renewed by their valid lifetime.
+    // Addresses that are no longer preferred are renewed by their valid lifetime.
     let lifetime = shortest(&mut addresses.iter().map(|address| address.preferred_s))
         .or_else(|| shortest(&mut addresses.iter().map(|address| address.valid_s)));
     let given = |seconds: u32| (seconds != u32::MAX).then_some(seconds);
-    // One second at least, or the client would renew without pause.
+    // At least one second, or the client would renew without pause.
     let chosen_t1 = lifetime.map(|lifetime| (lifetime / 2).max(1));
     let chosen_t2 = lifetime.map(|lifetime| (lifetime / 5 * 4 + lifetime % 5 * 4 / 5).max(1));
     match (association.t1_s, association.t2_s) {
@@ -149,7 +150,7 @@ fn renewal_times(association: &Association, addresses: &[Address]) -> (Option<u3
     }
 }
 
-/// The earlier of two times, of which none is never.
+/// The earlier of two times; `None` means never.
 fn min(a: Option<u32>, b: Option<u32>) -> Option<u32> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),

@@ -1,7 +1,7 @@
-//! The one place that speaks D-Bus.
+//! The only file that speaks D-Bus.
 //!
-//! `zbus` is asynchronous inside. Its own single-threaded runtime runs on one thread of ours, for as long as one
-//! conversation takes, and nothing outside this file awaits anything.
+//! `zbus` is asynchronous inside. Its single-threaded runtime runs on one thread of ours for one
+//! conversation, and nothing outside this file awaits anything.
 
 use std::io::ErrorKind;
 use std::sync::mpsc;
@@ -13,7 +13,7 @@ use zbus::{Connection, Error};
 
 use super::{Answer, FirewalldError, Method};
 
-/// Where the bus is unless told otherwise (D-Bus specification, "System message bus").
+/// The bus's default address (D-Bus specification, "System message bus").
 const SYSTEM_BUS: &str = "unix:path=/var/run/dbus/system_bus_socket";
 /// firewalld on the bus (`man 5 firewalld.dbus`).
 const NAME: &str = "org.fedoraproject.FirewallD1";
@@ -25,8 +25,8 @@ const BUS_PATH: &str = "/org/freedesktop/DBus";
 
 /// Has one conversation: one question for each pair of zone and source.
 ///
-/// A thread has it, so that whatever the other side does, and in whatever step, there is an end to waiting. A thread that is
-/// given up is left to itself: it ends when the other side does, or with the process.
+/// It runs on a thread, so that waiting ends whatever the other side does, and in whatever step. A
+/// thread that is given up is left alone: it ends when the other side does, or with the process.
 pub(super) fn ask(
     address: Option<String>,
     timeout: Duration,
@@ -40,7 +40,7 @@ pub(super) fn ask(
             let connection = Builder::address(address).method_timeout(timeout).build().await?;
             converse(&connection, method, &questions).await
         });
-        // Nobody listens any more when it was late.
+        // After the timeout the receiver is gone.
         let _ = answers.send(outcome);
     };
     thread::Builder::new()
@@ -62,7 +62,7 @@ async fn converse(
     method: Method,
     questions: &[(String, String)],
 ) -> Result<Vec<Answer>, Error> {
-    // Asked first, so that nobody is started by being called.
+    // Asked first, because a call would start the service.
     let reply = bus.call_method(Some(BUS), BUS_PATH, Some(BUS), "NameHasOwner", &NAME).await?;
     if !reply.body().deserialize::<bool>()? {
         return Err(absent());

@@ -1,4 +1,4 @@
-//! The one place of this crate that starts programs.
+//! The only place in this crate that starts programs.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use crate::iptables::{Family, Observed, Restore};
 
-/// How long `iptables` waits for its lock, in seconds: others hold it for one change at a time.
+/// How long `iptables` waits for its lock, in seconds: other programs hold it for one change at a
+/// time.
 const LOCK_WAIT_S: &str = "10";
-/// How long a program may run: the wait for the lock and then some.
+/// How long a program may run: longer than its wait for the lock.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Where the programs are when `PATH` does not say: administrators' folders are often missing from it.
+/// Where the programs are when they are not in `PATH`: administrators' folders are often missing
+/// from it.
 const FOLDERS: [&str; 3] = ["", "/usr/sbin/", "/sbin/"];
 
 /// The programs of one family and kind.
@@ -21,11 +23,11 @@ const FOLDERS: [&str; 3] = ["", "/usr/sbin/", "/sbin/"];
 pub struct Tool {
     /// The family.
     pub family: Family,
-    /// Whether `iptables-legacy` is meant, or whatever the host calls `iptables`.
+    /// Whether to use `iptables-legacy`, or whatever the host calls `iptables`.
     pub legacy: bool,
 }
 
-/// Why a program of iptables did not do what it should.
+/// Why a program of iptables failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IptablesError {
@@ -35,7 +37,7 @@ pub enum IptablesError {
         /// Its name.
         program: String,
     },
-    /// It could not be started or talked to.
+    /// It could not be started or its input and output failed.
     #[error("run {command:?}")]
     Run {
         /// The command line.
@@ -54,9 +56,9 @@ pub enum IptablesError {
     Failed {
         /// The command line.
         command: String,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
-        /// What it said, in one line.
+        /// Its message, in one line.
         message: String,
     },
 }
@@ -82,8 +84,8 @@ impl Tool {
         Tool { family, legacy: true }
     }
 
-    /// Lists a table: `iptables -t TABLE -S`. One that legacy iptables does not use lists as empty: looking at it
-    /// would make the kernel set it up, for ever.
+    /// Lists a table: `iptables -t TABLE -S`. A table that legacy iptables does not use is returned
+    /// as empty: listing it would make the kernel set it up for good.
     ///
     /// # Errors
     /// [`IptablesError`].
@@ -95,14 +97,14 @@ impl Tool {
         Ok(Observed::parse(&output))
     }
 
-    /// Carries out a transaction: `iptables-restore --noflush`.
+    /// Runs a transaction: `iptables-restore --noflush`.
     ///
     /// # Errors
     /// [`IptablesError`]; nothing has changed then.
     pub fn restore(self, restore: &Restore) -> Result<(), IptablesError> {
         for chain in restore.created() {
             let args = ["-w", LOCK_WAIT_S, "-t", restore.table(), "-N", chain];
-            // It may be there by now; if it is not, what follows says so.
+            // It may exist by now; if it does not, the next command reports it.
             let _ = run(&self.name(""), &args, None);
         }
         let text = restore.text();
@@ -126,7 +128,7 @@ pub(crate) fn legacy_uses(family: Family, table: &str) -> bool {
         Family::V4 => "/proc/thread-self/net/ip_tables_names",
         Family::V6 => "/proc/thread-self/net/ip6_tables_names",
     };
-    // A page holds them all: there are five at most.
+    // One page holds all names: there are five at most.
     let mut names = [0; 4096];
     let length = File::open(path).and_then(|mut file| file.read(&mut names)).unwrap_or_default();
     names[..length].split(|byte| *byte == b'\n').any(|name| name == table.as_bytes())
@@ -139,24 +141,24 @@ fn run(program: &str, args: &[&str], stdin: Option<&str>) -> Result<String, Ipta
     let mut child = start(program, args, stdin.is_some())?;
     let (out, err, pipe) = (child.stdout.take(), child.stderr.take(), child.stdin.take());
     let (done, ended) = mpsc::channel();
-    // The readers end when the program does, or when it is killed: its output is closed then.
+    // The readers end when the program ends or is killed: its output is closed then.
     let (late, stdout, stderr) = thread::scope(|scope| {
         let stderr = scope.spawn(move || read(err));
         let stdout = scope.spawn(move || {
             let text = read(out);
-            // Nobody listens any more when it was late.
+            // After the timeout the receiver is gone.
             let _ = done.send(());
             text
         });
         scope.spawn(move || {
             if let (Some(mut pipe), Some(text)) = (pipe, stdin) {
-                // A program that does not read its input says why on standard error.
+                // A program that does not read its input gives the reason on standard error.
                 let _ = pipe.write_all(text.as_bytes());
             }
         });
         let late = ended.recv_timeout(TIMEOUT).is_err();
         if late {
-            // Fails when it has just ended.
+            // Fails if it has just ended.
             let _ = child.kill();
         }
         (late, stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default())

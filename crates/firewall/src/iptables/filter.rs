@@ -1,4 +1,4 @@
-//! Accepting what containers forward: the reference's chains, and a place in somebody else's.
+//! Accepts what containers forward, in the reference's chains or in a foreign chain.
 
 use std::net::IpAddr;
 
@@ -12,17 +12,17 @@ use crate::owner::Owner;
 const TABLE: &str = "filter";
 const FORWARD: &str = "FORWARD";
 const CNI_FORWARD: &str = "CNI-FORWARD";
-/// What the comments of our rules among others' begin with.
+/// The prefix of the comments of our rules in foreign chains.
 const TAG: &str = "netwright ";
-/// Docker's chain for rules of others; Docker promises to leave it alone and to visit it first.
+/// Docker's chain for foreign rules; Docker promises not to change it and to visit it first.
 const DOCKER_USER: &str = "DOCKER-USER";
 
 /// Accepts what containers with these addresses forward, in the reference's chains.
 ///
-/// A family is touched only when there is an address of it: a host without `ip6tables` serves IPv4.
+/// A family is changed only if it has an address: a host without `ip6tables` serves IPv4.
 ///
 /// # Errors
-/// [`ChangeError`]; the families done before stay as they are.
+/// [`ChangeError`]; the families done before keep their rules.
 pub fn add(index: &Index, addresses: &[IpAddr], admin_chain: &str) -> Result<(), ChangeError> {
     let _lock = super::lock(index)?;
     for (family, own) in by_family(addresses) {
@@ -37,7 +37,7 @@ pub fn add(index: &Index, addresses: &[IpAddr], admin_chain: &str) -> Result<(),
 /// **Idempotence**: what is gone already, or a family without iptables, is success.
 ///
 /// # Errors
-/// The first [`IptablesError`]; the other family was tried all the same.
+/// The first [`IptablesError`]; the other family is tried all the same.
 pub fn remove(addresses: &[IpAddr], legacy: bool) -> Result<(), IptablesError> {
     let mut outcome = Ok(());
     for (family, own) in by_family(addresses) {
@@ -53,7 +53,7 @@ pub fn remove(addresses: &[IpAddr], legacy: bool) -> Result<(), IptablesError> {
     outcome
 }
 
-/// Describes what is missing; nothing when all is well.
+/// Describes what is missing; returns nothing when all is well.
 ///
 /// # Errors
 /// [`IptablesError`].
@@ -72,11 +72,11 @@ pub fn check(addresses: &[IpAddr], admin_chain: &str) -> Result<Vec<String>, Ipt
     Ok(missing)
 }
 
-/// Accepts what containers with these addresses forward, in front of whatever the host forwards or drops: in
-/// `DOCKER-USER` where Docker has made it, else in `FORWARD`.
+/// Accepts what containers with these addresses forward, ahead of all other rules for forwarded
+/// packets: in `DOCKER-USER` where Docker has made it, else in `FORWARD`.
 ///
 /// # Errors
-/// [`IptablesError`]; the families done before stay as they are.
+/// [`IptablesError`]; the families done before keep their rules.
 pub fn accept(
     addresses: &[IpAddr],
     key: &AttachmentKey,
@@ -98,7 +98,7 @@ pub fn accept(
 /// **Idempotence**: what is gone already, or a family without iptables, is success.
 ///
 /// # Errors
-/// The first [`IptablesError`]; the other family was tried all the same.
+/// The first [`IptablesError`]; the other family is tried all the same.
 pub fn remove_accept(doomed: &dyn Fn(&Owner) -> bool, legacy: bool) -> Result<(), IptablesError> {
     let mut outcome = Ok(());
     for family in Family::ALL {
@@ -116,7 +116,7 @@ pub fn remove_accept(doomed: &dyn Fn(&Owner) -> bool, legacy: bool) -> Result<()
     outcome
 }
 
-/// Describes what of [`accept`] is missing.
+/// Describes which rules of [`accept`] are missing.
 ///
 /// # Errors
 /// [`IptablesError`].
@@ -182,7 +182,7 @@ pub(crate) fn owner_of_comment(comment: &str) -> Option<Owner> {
 fn owner(rule: &str) -> Option<Owner> {
     target(rule).filter(|target| *target == "ACCEPT")?;
     let (_, comment) = rule.split_once("--comment \"")?;
-    // Neither hashes nor network names hold quotes.
+    // Neither hashes nor network names contain quotes.
     comment.split_once('"').and_then(|(comment, _)| owner_of_comment(comment))
 }
 

@@ -1,4 +1,4 @@
-//! Hostports as the reference's iptables backend makes them.
+//! Host ports as the reference's iptables backend makes them.
 //!
 //! ```text
 //! PREROUTING, OUTPUT    addrtype LOCAL             -> CNI-HOSTPORT-DNAT
@@ -25,17 +25,18 @@ const TABLE: &str = "nat";
 const DNAT: &str = "CNI-HOSTPORT-DNAT";
 const SETMARK: &str = "CNI-HOSTPORT-SETMARK";
 const MASQUERADE: &str = "CNI-HOSTPORT-MASQ";
-/// How many hexadecimal digits are in a chain's name.
+/// How many hexadecimal digits a chain's name contains.
 const DIGITS: usize = 21;
 /// How many ports fit into one rule (iptables-extensions(8) `multiport`).
 const PORTS: usize = 15;
-/// How long a comment may be (linux/netfilter/xt_comment.h `XT_MAX_COMMENT_LEN`, with the closing NUL).
+/// How long a comment may be (linux/netfilter/xt_comment.h `XT_MAX_COMMENT_LEN`, with the closing
+/// NUL).
 const COMMENT_MAX: usize = 255;
 
-/// What the backend has to do for an attachment.
+/// What the backend must set up for an attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// The container's addresses with their prefix lengths, one of a family.
+    /// The container's addresses with their prefix lengths, one per family.
     pub addresses: Vec<IpNet>,
     /// The ports.
     pub forwards: Vec<Forward>,
@@ -43,13 +44,14 @@ pub struct Wanted {
     pub snat: Snat,
     /// The bit of the mark.
     pub mark_bit: u8,
-    /// The chain that marks, in place of our own.
+    /// The chain that sets the mark, instead of our own.
     pub set_mark_chain: Option<String>,
-    /// Words for the rules that lead to the container's chain, IPv4.
+    /// Arguments of the rules that lead to the container's chain, IPv4.
     pub conditions4: Vec<String>,
     /// The same for IPv6.
     pub conditions6: Vec<String>,
-    /// Whether the container's chain keeps ports at loopback addresses to the host. The reference's does not.
+    /// Whether the container's chain restricts ports at loopback addresses to the host. The
+    /// reference's chain does not.
     pub guarded: bool,
 }
 
@@ -65,10 +67,10 @@ pub fn old_snat_chain_name(key: &AttachmentKey) -> String {
     chain_name(key).replacen("DN", "SN", 1)
 }
 
-/// Forwards ports. What an earlier call for the same container and network made is replaced.
+/// Forwards ports. Replaces what an earlier call for the same container and network made.
 ///
 /// # Errors
-/// [`ChangeError`]; the families done before stay as they are.
+/// [`ChangeError`]; the families done before keep their rules.
 pub fn add(index: &Index, key: &AttachmentKey, wanted: &Wanted) -> Result<(), ChangeError> {
     let _lock = super::lock(index)?;
     for address in &wanted.addresses {
@@ -83,7 +85,7 @@ pub fn add(index: &Index, key: &AttachmentKey, wanted: &Wanted) -> Result<(), Ch
 /// **Idempotence**: what is gone already, or a family without iptables, is success.
 ///
 /// # Errors
-/// The first [`IptablesError`]; the other family was tried all the same.
+/// The first [`IptablesError`]; the other family is tried all the same.
 pub fn remove(key: &AttachmentKey, legacy: bool) -> Result<(), IptablesError> {
     let mut outcome = Ok(());
     for family in Family::ALL {
@@ -99,7 +101,7 @@ pub fn remove(key: &AttachmentKey, legacy: bool) -> Result<(), IptablesError> {
     outcome
 }
 
-/// Describes what is missing; nothing when all is well.
+/// Describes what is missing; returns nothing when all is well.
 ///
 /// # Errors
 /// [`IptablesError`].
@@ -111,7 +113,7 @@ pub fn check(key: &AttachmentKey, wanted: &Wanted) -> Result<Vec<String>, Iptabl
         whole.extend(own_rules(key, wanted, *address));
         for Rule { chain, text, .. } in whole {
             let there = match ports_of(&text) {
-                // iptables writes the words of conditions in an order of its own.
+                // iptables prints the arguments of conditions in its own order.
                 Some(ports) => observed
                     .rules(&chain)
                     .iter()
@@ -163,7 +165,7 @@ fn plan(
             restore.ensure_last(observed, &rule.chain, &rule.text);
         }
     }
-    // An earlier ADD's rules, perhaps to another address, must not stay in front of ours.
+    // Rules of an earlier ADD, perhaps to another address, must not stay ahead of ours.
     let chain = chain_name(key);
     restore.reset_chain(&chain);
     restore.delete_rules(observed, DNAT, |rule| target(rule) == Some(&chain));
@@ -205,7 +207,8 @@ fn own_rules(key: &AttachmentKey, wanted: &Wanted, address: IpNet) -> Vec<Rule> 
         }
     }
     for forward in &wanted.forwards {
-        // The reference lists every port in both families; where nothing follows, the packet goes on.
+        // The reference lists every port in both families; a packet that finds no rule for it goes
+        // on.
         let listed = ports.entry(forward.protocol.name()).or_default();
         if !listed.contains(&forward.host_port) {
             listed.push(forward.host_port);
@@ -238,11 +241,12 @@ fn own_rules(key: &AttachmentKey, wanted: &Wanted, address: IpNet) -> Vec<Rule> 
     all
 }
 
-/// Writes the rules that keep packets for the host's loopback addresses that came from elsewhere from being translated.
-/// What the host itself sends leaves by `lo` when this chain sees it. They are in the container's own chain, which is the
-/// only one that the reference's plugins do not share.
+/// Writes rules that keep packets from elsewhere to the host's loopback addresses from being
+/// translated. Packets from the host itself leave by `lo` when this chain sees them. The rules are
+/// in the container's own chain, the only one that the reference's plugins do not share.
 ///
-/// What the host sends from ::1 is not translated either: no answer would reach it, and so it is refused at once.
+/// Packets from the host's ::1 are not translated either: no answer would reach it, so the
+/// connection is refused at once.
 fn guards(address: IpNet) -> Vec<String> {
     let guard = |loopback| format!("-d {loopback} ! -i lo ! -o lo -j RETURN");
     match address.addr() {
@@ -287,7 +291,8 @@ fn forward_rules(
     rules.into_iter()
 }
 
-/// The reference cuts at 253 characters and adds three dots, one more than fits; ours fits.
+/// The reference cuts at 253 characters and adds three dots, one character more than fits; our
+/// comment fits.
 fn comment(key: &AttachmentKey) -> String {
     let whole = format!("dnat name: \"{}\" id: \"{}\"", key.network, key.container_id);
     if whole.len() <= COMMENT_MAX {

@@ -9,8 +9,9 @@
 //! CNI-ISOLATION-STAGE-2     -j RETURN
 //! ```
 //!
-//! The rules are a bridge's. The reference never removes them, nor the drop of a bridge that is not isolated any more;
-//! ours go with the last attachment that asked for them, and the chains with the last bridge.
+//! The rules belong to a bridge. The reference never removes them, nor the drop rule of a bridge
+//! that is no longer isolated. Ours are removed with the last attachment that asked for them, and
+//! the chains with the last bridge.
 
 use cni::AttachmentKey;
 use serde::{Deserialize, Serialize};
@@ -25,24 +26,24 @@ const FORWARD: &str = "FORWARD";
 const CNI_FORWARD: &str = "CNI-FORWARD";
 const STAGE_1: &str = "CNI-ISOLATION-STAGE-1";
 const STAGE_2: &str = "CNI-ISOLATION-STAGE-2";
-/// What the comment of a rule that both policies need says of them.
+/// The policy names in the comment of a rule that both policies need.
 const BOTH: &str = "same-bridge|isolated";
 const SAME_BRIDGE: &str = "same-bridge";
 const ISOLATED: &str = "isolated";
 
-/// What a bridge asks of one family's chains.
+/// What a bridge needs in one family's chains.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Isolation {
     /// The bridge.
     pub bridge: String,
-    /// Whether nothing is forwarded within the bridge either.
+    /// Whether forwarding within the bridge is blocked too.
     pub isolated: bool,
     /// Whether it is IPv4's chains.
     pub ipv4: bool,
 }
 
 impl Isolation {
-    /// Returns what a policy asks for; nothing when it is open.
+    /// Returns what a policy needs; `None` when it is open.
     #[must_use]
     pub fn of(policy: IngressPolicy, bridge: &str, ipv4: bool) -> Option<Self> {
         let isolated = match policy {
@@ -57,7 +58,7 @@ impl Isolation {
         if self.ipv4 { Family::V4 } else { Family::V6 }
     }
 
-    /// Returns the name of the shared object that stands for it. The two policies of one bridge are two objects.
+    /// Returns the name of its shared object. The two policies of one bridge are two objects.
     fn object(&self) -> String {
         let policy = if self.isolated { ISOLATED } else { SAME_BRIDGE };
         let family = if self.ipv4 { "iptables" } else { "ip6tables" };
@@ -77,7 +78,7 @@ impl Isolation {
         }
     }
 
-    /// Says whether a rule is this bridge's, whatever its comment says.
+    /// Says whether a rule is for this bridge, whatever its comment says.
     fn is_of_bridge(&self, rule: &str) -> bool {
         let bridge = &self.bridge;
         let starts = [
@@ -106,10 +107,10 @@ fn back() -> String {
     format!("{} -j RETURN", comment(BOTH))
 }
 
-/// Puts the rules in for an attachment.
+/// Adds the rules for an attachment.
 ///
 /// # Errors
-/// [`ChangeError`]; [`release`] takes out what was put in.
+/// [`ChangeError`]; [`release`] removes what was added.
 pub fn hold(index: &Index, key: &AttachmentKey, wanted: &[Isolation]) -> Result<(), ChangeError> {
     let _lock = super::lock(index)?;
     for one in wanted {
@@ -120,12 +121,13 @@ pub fn hold(index: &Index, key: &AttachmentKey, wanted: &[Isolation]) -> Result<
     Ok(())
 }
 
-/// Takes the rules out, but for those that other attachments need.
+/// Removes the rules, except those that other attachments need.
 ///
 /// **Idempotence**: what is gone already, or a family without iptables, is success.
 ///
 /// # Errors
-/// The first [`ChangeError`]; the others were tried all the same, and what is still there is still accounted for.
+/// The first [`ChangeError`]; the others are tried all the same, and what is still there stays
+/// recorded.
 pub fn release(index: &Index, key: &AttachmentKey, had: &[Isolation]) -> Result<(), ChangeError> {
     let _lock = super::lock(index)?;
     let mut outcome = Ok(());
@@ -141,7 +143,7 @@ pub fn release(index: &Index, key: &AttachmentKey, had: &[Isolation]) -> Result<
 fn release_one(index: &Index, key: &AttachmentKey, one: &Isolation) -> Result<(), ChangeError> {
     let is_used = |one: &Isolation| {
         let holders = index.holders(&one.object());
-        // One that cannot be read is somebody.
+        // An unreadable holder counts as a holder.
         !holders.damaged.is_empty() || holders.found.iter().any(|other| other != key)
     };
     if !is_used(one) {
@@ -163,7 +165,7 @@ fn keep<T>(one: &Isolation, done: Result<T, FileError>) -> Result<T, ChangeError
     done.map_err(|source| ChangeError::State { object: one.object(), source })
 }
 
-/// Describes what is missing; nothing when all is well.
+/// Describes what is missing; returns nothing when all is well.
 ///
 /// # Errors
 /// [`IptablesError`].
@@ -171,7 +173,7 @@ pub fn check(wanted: &[Isolation]) -> Result<Vec<String>, IptablesError> {
     let mut missing = Vec::new();
     for one in wanted {
         let observed = Tool::host(one.family()).observe(TABLE)?;
-        // Older releases of the reference have other words in its comment.
+        // Older releases of the reference use another comment.
         if !observed.rules(FORWARD).iter().any(|rule| target(rule) == Some(STAGE_1)) {
             missing.push(format!("missing: -A {FORWARD} {}", jump()));
         }
@@ -189,7 +191,7 @@ pub fn check(wanted: &[Isolation]) -> Result<Vec<String>, IptablesError> {
 fn plan_add(one: &Isolation, observed: &Observed, restore: &mut Restore) {
     restore.ensure_chain(observed, STAGE_1);
     restore.ensure_chain(observed, STAGE_2);
-    // In front of CNI-FORWARD: what that accepts comes back no more.
+    // Ahead of CNI-FORWARD: a packet that this chain accepts goes no further.
     let place = |chain| observed.rules(FORWARD).iter().position(|rule| target(rule) == Some(chain));
     let in_front =
         place(STAGE_1).is_some_and(|at| place(CNI_FORWARD).is_none_or(|other| at < other));
@@ -197,7 +199,7 @@ fn plan_add(one: &Isolation, observed: &Observed, restore: &mut Restore) {
         restore.delete_rules(observed, FORWARD, |rule| target(rule) == Some(STAGE_1));
         restore.insert(FORWARD, &jump());
     }
-    // Each is put in front of those before it, and all in front of the chain's last rule.
+    // Each rule goes ahead of the earlier ones, and all go ahead of the chain's last rule.
     for rule in one.rules().iter().rev() {
         restore.ensure_first(observed, STAGE_1, rule);
     }
@@ -206,8 +208,8 @@ fn plan_add(one: &Isolation, observed: &Observed, restore: &mut Restore) {
     restore.ensure_last(observed, STAGE_2, &back());
 }
 
-/// Removes a policy's rules; where nobody has the bridge's other policy, all of the bridge's, whoever left them;
-/// and the chains, when no bridge is left in them.
+/// Removes a policy's rules. If no attachment holds the bridge's other policy, removes all rules of
+/// the bridge, whoever left them, and the chains once no bridge is left in them.
 fn plan_remove(one: &Isolation, other_is_used: bool, observed: &Observed, restore: &mut Restore) {
     let own = one.rules();
     let first_goes = |rule: &str| {
@@ -248,7 +250,8 @@ mod tests {
         restore.text()
     }
 
-    /// What `iptables -S` printed after the reference's firewall plugin 1.9.1 had run for both policies of br1.
+    /// What `iptables -S` printed after the reference's firewall plugin 1.9.1 had run for both
+    /// policies of br1.
     const REFERENCE: &str = r#"-P FORWARD ACCEPT
 -N CNI-FORWARD
 -N CNI-ISOLATION-STAGE-1

@@ -8,10 +8,12 @@ use super::text::target;
 use super::{Family, IptablesError, Observed, Restore, Tool, quote};
 
 const TABLE: &str = "nat";
-/// How many hexadecimal digits are in a chain's name: 28 characters with the prefix, the limit of iptables.
+/// How many hexadecimal digits are in a chain's name: 28 characters with the prefix, the limit of
+/// iptables.
 const DIGITS: usize = 24;
 
-/// Returns the chain's name. The interface is not in it: two attachments of a container to one network share it.
+/// Returns the chain's name. It does not contain the interface: two attachments of a container to
+/// one network share the chain.
 #[must_use]
 pub fn chain_name(key: &AttachmentKey) -> String {
     format!("CNI-{}", sha512_hex(&format!("{}{}", key.network, key.container_id), DIGITS))
@@ -26,7 +28,7 @@ pub fn comment(key: &AttachmentKey) -> String {
 /// Masquerades what these addresses send out of their prefixes.
 ///
 /// # Errors
-/// [`IptablesError`]; the families done before stay as they are.
+/// [`IptablesError`]; the families done before keep their rules.
 pub fn add(key: &AttachmentKey, addresses: &[IpNet]) -> Result<(), IptablesError> {
     for family in Family::ALL {
         let own: Vec<IpNet> = of_family(*family, addresses).collect();
@@ -39,13 +41,14 @@ pub fn add(key: &AttachmentKey, addresses: &[IpNet]) -> Result<(), IptablesError
     Ok(())
 }
 
-/// Removes a container's chain and the jumps to it, in both families. While another interface of the container still
-/// uses the chain, only the jumps for `addresses` go; without addresses all do.
+/// Removes a container's chain and the jumps to it, in both families. While another interface of
+/// the container still uses the chain, only the jumps for `addresses` are removed; with no
+/// addresses, all are.
 ///
 /// **Idempotence**: what is gone already, or a family without iptables, is success.
 ///
 /// # Errors
-/// The first [`IptablesError`]; the other family was tried all the same.
+/// The first [`IptablesError`]; the other family is tried all the same.
 pub fn remove(key: &AttachmentKey, addresses: &[IpNet], legacy: bool) -> Result<(), IptablesError> {
     let mut outcome = Ok(());
     for family in Family::ALL {
@@ -60,7 +63,7 @@ pub fn remove(key: &AttachmentKey, addresses: &[IpNet], legacy: bool) -> Result<
     outcome
 }
 
-/// Describes what is missing; nothing when all is well.
+/// Describes what is missing; returns nothing when all is well.
 ///
 /// # Errors
 /// [`IptablesError`].
@@ -117,7 +120,7 @@ fn plan_remove(
     restore: &mut Restore,
 ) {
     let chain = chain_name(key);
-    // The reference once wrote the subnet in place of the address.
+    // The reference once wrote the subnet instead of the address.
     let sources: Vec<String> = addresses
         .iter()
         .flat_map(|address| [Family::host(address.addr()), address.trunc().to_string()])

@@ -1,13 +1,14 @@
 //! The reference plugins' rules, through `iptables`.
 //!
-//! Only where a configuration asks for it (`backend`, `ipMasqBackend`, options that only iptables has), where a foreign
-//! forward hook must be opened, and to remove what the reference left in legacy iptables. The
-//! names of chains, the comments and the rules are the reference's to the letter, so that either can check and remove
-//! what the other made.
+//! Used only if a configuration asks for it (`backend`, `ipMasqBackend`, options that only iptables
+//! has), to open a foreign forward hook, and to remove what the reference left in legacy iptables.
+//! Chain names, comments and rules are the reference's to the letter, so that each implementation
+//! can check and remove what the other made.
 //!
-//! The way is always the same: `iptables -S` once, decide ([`Observed`], [`Restore`]), `iptables-restore --noflush`
-//! once. A transaction of `iptables-restore` is all or nothing. Two processes run per family and verb, whatever the
-//! number of rules, where the reference starts one or two per rule.
+//! Every change goes the same way: `iptables -S` once, decide ([`Observed`], [`Restore`]),
+//! `iptables-restore --noflush` once. A transaction of `iptables-restore` is all or nothing. It
+//! takes two processes per family and verb, whatever the number of rules; the reference starts one
+//! or two per rule.
 
 mod exec;
 pub mod filter;
@@ -24,7 +25,7 @@ use std::net::IpAddr;
 
 use state::{FileError, Index, Lock, LockError};
 
-/// An address family, each with programs of its own.
+/// An address family; each has its own programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// `iptables`.
@@ -46,7 +47,7 @@ impl Family {
         }
     }
 
-    /// Writes a single address as iptables does, with its full prefix length.
+    /// Formats a single address as iptables does, with its full prefix length.
     #[must_use]
     pub fn host(address: IpAddr) -> String {
         let length = if address.is_ipv4() { 32 } else { 128 };
@@ -54,11 +55,11 @@ impl Family {
     }
 }
 
-/// Why a change of chains that attachments share was not made.
+/// Why a change of shared chains failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// Others were at it for too long.
+    /// Other processes held the lock for too long.
     #[error("lock the chains of iptables")]
     Lock(#[source] LockError),
     /// A file of ours failed.
@@ -74,23 +75,23 @@ pub enum ChangeError {
     Iptables(#[from] IptablesError),
 }
 
-/// Keeps others of ours from looking at the shared chains while we change them: two who both miss a rule would both
-/// make it.
+/// Locks the shared chains against other processes of ours: two that both find a rule missing would
+/// both add it.
 fn lock(index: &Index) -> Result<Lock, ChangeError> {
     index.lock("iptables", crate::LOCK_TIMEOUT).map_err(ChangeError::Lock)
 }
 
-/// Says whether `iptables` and its table can be used, in at least one family.
+/// Says whether `iptables` and its table can be used in at least one family.
 ///
 /// # Errors
-/// The IPv4 form's [`IptablesError`] when neither family's can be.
+/// The IPv4 form's [`IptablesError`] when neither family's can be used.
 pub fn usable(table: &str) -> Result<(), IptablesError> {
     let Err(error) = Tool::host(Family::V4).observe(table) else { return Ok(()) };
     Tool::host(Family::V6).observe(table).map(drop).map_err(|_| error)
 }
 
 impl Tool {
-    /// Reads a table, lets `plan` decide, and carries out what it decided.
+    /// Reads a table, lets `plan` decide, and applies the decision.
     ///
     /// # Errors
     /// [`IptablesError`]; nothing has changed then.

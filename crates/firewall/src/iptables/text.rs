@@ -10,7 +10,7 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Reads the output of `iptables -S`. Lines of other shapes are passed over.
+    /// Reads the output of `iptables -S`. Lines of other shapes are skipped.
     #[must_use]
     pub fn parse(output: &str) -> Self {
         let mut chains: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -36,19 +36,19 @@ impl Observed {
         self.chains.contains_key(chain)
     }
 
-    /// Returns what becomes of packets at the end of a built-in chain.
+    /// Returns the policy of a built-in chain.
     #[must_use]
     pub fn policy(&self, chain: &str) -> Option<&str> {
         self.policies.get(chain).map(String::as_str)
     }
 
-    /// Returns a chain's rules, without `-A CHAIN`; none when there is no such chain.
+    /// Returns a chain's rules without `-A CHAIN`; none if the chain does not exist.
     #[must_use]
     pub fn rules(&self, chain: &str) -> &[String] {
         self.chains.get(chain).map_or(&[], Vec::as_slice)
     }
 
-    /// Says whether a chain has that very rule.
+    /// Says whether a chain has exactly this rule.
     #[must_use]
     pub fn has_rule(&self, chain: &str, rule: &str) -> bool {
         self.rules(chain).iter().any(|known| known == rule)
@@ -70,7 +70,7 @@ pub struct Restore {
 }
 
 impl Restore {
-    /// Starts with no changes of a table.
+    /// Starts an empty list of changes to a table.
     #[must_use]
     pub fn new(table: &str) -> Self {
         Restore {
@@ -87,25 +87,25 @@ impl Restore {
         self.created.is_empty() && self.declared.is_empty() && self.lines.is_empty()
     }
 
-    /// Makes a chain, or empties it when it exists: `iptables-restore` flushes the chains that are declared.
+    /// Creates a chain, or empties it if it exists: `iptables-restore` flushes the chains that are
+    /// declared.
     pub fn reset_chain(&mut self, chain: &str) {
         self.declared.insert(chain.to_owned());
     }
 
-    /// Makes a chain unless it exists. It is made beforehand by a command of its own: declared, it would be emptied if
-    /// somebody else made and filled it meanwhile.
+    /// Creates a chain unless it exists. A separate command creates it beforehand: a declared chain
+    /// would be emptied if another process created and filled it meanwhile.
     pub fn ensure_chain(&mut self, observed: &Observed, chain: &str) {
         if !observed.has_chain(chain) {
             self.created.insert(chain.to_owned());
         }
     }
 
-    /// Lists the chains to be made beforehand.
+    /// Lists the chains to create beforehand.
     pub(crate) fn created(&self) -> impl Iterator<Item = &str> {
         self.created.iter().map(String::as_str)
     }
 
-    /// Returns the table.
     pub(crate) fn table(&self) -> &str {
         &self.table
     }
@@ -115,21 +115,21 @@ impl Restore {
         self.lines.push(format!("-A {chain} {rule}"));
     }
 
-    /// Appends a rule unless it is there.
+    /// Appends a rule unless it exists.
     pub fn ensure_last(&mut self, observed: &Observed, chain: &str, rule: &str) {
         if !observed.has_rule(chain, rule) {
             self.append(chain, rule);
         }
     }
 
-    /// Puts a rule in front unless it is there, wherever.
+    /// Inserts a rule at the front unless it exists anywhere in the chain.
     pub fn ensure_first(&mut self, observed: &Observed, chain: &str, rule: &str) {
         if !observed.has_rule(chain, rule) {
             self.insert(chain, rule);
         }
     }
 
-    /// Puts a rule in front.
+    /// Inserts a rule at the front.
     pub fn insert(&mut self, chain: &str, rule: &str) {
         self.lines.push(format!("-I {chain} 1 {rule}"));
     }
@@ -145,12 +145,12 @@ impl Restore {
         self.lines.extend(rules.map(|rule| format!("-D {chain} {rule}")));
     }
 
-    /// Deletes a chain with its rules, and every rule that jumps to it, if it is there.
+    /// Deletes a chain with its rules, and every rule that jumps to it, if it exists.
     pub fn delete_chain(&mut self, observed: &Observed, chain: &str) {
         self.delete_chains(observed, &[chain]);
     }
 
-    /// Deletes those chains that are there, which may lead to each other.
+    /// Deletes those of the chains that exist; they may lead to each other.
     pub fn delete_chains(&mut self, observed: &Observed, doomed: &[&str]) {
         let doomed: Vec<&str> =
             doomed.iter().copied().filter(|chain| observed.has_chain(chain)).collect();
@@ -164,7 +164,7 @@ impl Restore {
         }
     }
 
-    /// Returns the text for standard input, without the chains to be made beforehand.
+    /// Returns the text for standard input, without the chains to create beforehand.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("*{}\n", self.table);
@@ -195,8 +195,8 @@ pub(crate) fn target(rule: &str) -> Option<&str> {
     found
 }
 
-/// Quotes a comment as `iptables -S` prints it and `iptables-restore` reads it (`xtables_save_string`): only where there
-/// is something to quote.
+/// Quotes a comment as `iptables -S` prints it and `iptables-restore` reads it
+/// (`xtables_save_string`): only if something needs quoting.
 #[must_use]
 pub fn quote(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');

@@ -1,13 +1,14 @@
-//! Which link has a name, asked so that the kernel loads nothing.
+//! Looks up a link by name without making the kernel load modules.
 //!
-//! Every `ioctl` that names a link (SIOCGIFINDEX, which `if_nametoindex` is, and all its kin) has the
-//! kernel run `modprobe netdev-NAME` and then `modprobe NAME` when there is no such link, and wait for
-//! both (linux net/core/dev_ioctl.c, `dev_load`). A plugin asks whether a name is free, so that would
-//! be two processes in every ADD. RTM_GETLINK loads nothing, but it waits for the lock for links
-//! (rtnl), which a storm of ADDs holds nearly all the time.
+//! For every `ioctl` that names a missing link (SIOCGIFINDEX, behind `if_nametoindex`, and all its
+//! kin), the kernel runs `modprobe netdev-NAME` and then `modprobe NAME`, and waits for both (linux
+//! net/core/dev_ioctl.c, `dev_load`). A plugin asks whether a name is free, so that would be two
+//! processes in every ADD. RTM_GETLINK loads nothing, but it waits for the lock for links (rtnl),
+//! which a burst of ADDs holds nearly all the time.
 //!
-//! SO_BINDTODEVICE does neither: it looks the name up under RCU and says ENODEV (linux
-//! net/core/sock.c, `sock_setbindtodevice`). A netlink socket takes it and makes no use of it.
+//! SO_BINDTODEVICE does neither: it looks the name up under RCU and returns ENODEV (linux
+//! net/core/sock.c, `sock_setbindtodevice`). A netlink socket accepts the option and makes no use
+//! of it.
 
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -16,13 +17,13 @@ use std::ptr;
 use rustix::io::Errno;
 
 /// The longest name (linux include/uapi/linux/if.h IFNAMSIZ, without the NUL). SO_BINDTODEVICE cuts
-/// longer ones off, and would find another link.
+/// longer names, and would find another link.
 const MAX_NAME: usize = libc::IFNAMSIZ - 1;
 
-/// Returns the number of the link with this name or alternative name in the socket's namespace.
+/// Returns the index of the link with this name or alternative name in the socket's namespace.
 ///
 /// # Privileges
-/// None for the question. Without CAP_NET_RAW the socket stays bound to the first link that it found.
+/// None for the lookup. Without CAP_NET_RAW the socket stays bound to the first link that it found.
 pub(super) fn link_index(socket: BorrowedFd<'_>, name: &str) -> Result<Option<u32>, Errno> {
     if name.is_empty() || MAX_NAME < name.len() || name.contains('\0') {
         return Ok(None);
@@ -35,8 +36,8 @@ pub(super) fn link_index(socket: BorrowedFd<'_>, name: &str) -> Result<Option<u3
             index.map(Some)
         }
         Err(Errno::NODEV) => Ok(None),
-        // Bound since an earlier question, and without CAP_NET_RAW it stays so. The kernel looks the
-        // name up before it says so: the link is there, and nothing is loaded for it.
+        // Bound by an earlier lookup, and without CAP_NET_RAW it stays so. The kernel looks the
+        // name up before it returns this: the link exists, and nothing is loaded for it.
         Err(Errno::PERM) => index_of_existing(socket, name),
         Err(errno) => Err(errno),
     }
@@ -67,7 +68,7 @@ fn bind(socket: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
     if done == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// The number of the link that the socket is bound to.
+/// Returns the index of the link that the socket is bound to.
 fn bound(socket: BorrowedFd<'_>) -> Result<u32, Errno> {
     let mut index: u32 = 0;
     let mut length =

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// An error number of the kernel, printed with its words and its name: `file exists (EEXIST)`.
+/// An error number of the kernel, printed with its message and its name: `file exists (EEXIST)`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
 
@@ -25,15 +25,15 @@ impl Errno {
     pub const NODEV: Self = Self(19);
     /// EINVAL.
     pub const INVAL: Self = Self(22);
-    /// ERANGE; of nf_tables: another generation than the one required.
+    /// ERANGE; in nf_tables: another generation than the required one.
     pub const RANGE: Self = Self(34);
     /// EOPNOTSUPP.
     pub const OPNOTSUPP: Self = Self(95);
-    /// EAFNOSUPPORT: a family, such as IPv6, that the kernel does without.
+    /// EAFNOSUPPORT: a family, such as IPv6, that the kernel does not support.
     pub const AFNOSUPPORT: Self = Self(97);
     /// ENETUNREACH: no route.
     pub const NETUNREACH: Self = Self(101);
-    /// Somebody else has the address.
+    /// Another socket has the address.
     pub const ADDRINUSE: Self = Self(98);
     /// EADDRNOTAVAIL: no such address.
     pub const ADDRNOTAVAIL: Self = Self(99);
@@ -41,7 +41,7 @@ impl Errno {
     pub const NOBUFS: Self = Self(105);
     /// EHOSTUNREACH: an unreachable route.
     pub const HOSTUNREACH: Self = Self(113);
-    /// ERESTART (85), which nf_tables uses for "another generation than the one required".
+    /// ERESTART (85), which nf_tables uses for "another generation than the required one".
     pub const RESTART: Self = Self(85);
 
     /// The constant's name, if it is one that netlink families use.
@@ -73,7 +73,8 @@ impl fmt::Debug for Errno {
     }
 }
 
-/// `linux include/uapi/asm-generic/errno-base.h` and `errno.h`, the ones that netlink replies carry.
+/// `linux include/uapi/asm-generic/errno-base.h` and `errno.h`, the ones that netlink replies
+/// carry.
 const NAMES: &[(i32, &str, &str)] = &[
     (1, "EPERM", "operation not permitted"),
     (2, "ENOENT", "no such file or directory"),
@@ -141,7 +142,7 @@ mod tests {
         assert!(NAMES.windows(2).all(|pair| pair[0].0 < pair[1].0));
         for &(number, _, words) in NAMES.iter().filter(|entry| entry.0 != 96) {
             let system = std::io::Error::from_raw_os_error(number).to_string().to_lowercase();
-            // The words are glibc's; other C libraries have their own.
+            // The messages are glibc's; other C libraries have their own.
             if !is_glibc() {
                 continue;
             }

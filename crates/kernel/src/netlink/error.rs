@@ -9,25 +9,25 @@ use super::Errno;
 
 /// A netlink request that failed.
 ///
-/// The text starts with what was being done and to what: `create link "veth0": file exists (EEXIST)`, with the kernel's
-/// own explanation behind it if there is one.
+/// The text starts with the operation and its object: `create link "veth0": file exists (EEXIST)`.
+/// The kernel's own explanation follows, if there is one.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NetlinkError {
     /// The kernel said no.
     #[error("{operation}: {errno}{}", Suffix(.ext_ack))]
     Refused {
-        /// What was asked, with its object.
+        /// The request, with its object.
         operation: String,
         /// The error number.
         errno: Errno,
-        /// What the kernel added.
+        /// The kernel's extended error.
         ext_ack: Option<ExtAck>,
     },
-    /// A socket could not be made or set up.
+    /// A socket could not be created or set up.
     #[error("open a netlink socket: {step}")]
     Open {
-        /// What was being done.
+        /// The operation.
         step: &'static str,
         /// Why.
         #[source]
@@ -36,9 +36,9 @@ pub enum NetlinkError {
     /// The request could not be sent, or its reply not received.
     #[error("{operation}: {step}")]
     Transfer {
-        /// What was asked, with its object.
+        /// The request, with its object.
         operation: String,
-        /// What was being done.
+        /// The operation.
         step: &'static str,
         /// Why.
         #[source]
@@ -47,58 +47,59 @@ pub enum NetlinkError {
     /// The kernel did not answer in time.
     #[error("{operation}: no reply from the kernel within {waited_s} s")]
     TimedOut {
-        /// What was asked, with its object.
+        /// The request, with its object.
         operation: String,
-        /// How long was waited.
+        /// The length of the wait.
         waited_s: u64,
     },
     /// The tables kept changing while they were read.
     #[error("{operation}: the dump was interrupted {tries} times")]
     Interrupted {
-        /// What was asked, with its object.
+        /// The request, with its object.
         operation: String,
-        /// How often it was tried.
+        /// The number of tries.
         tries: u32,
     },
-    /// The request, or its reply, is larger than our bound.
+    /// The request, or its reply, is larger than our limit.
     #[error("{operation}: {what} is too large")]
     TooLarge {
-        /// What was asked, with its object.
+        /// The request, with its object.
         operation: String,
-        /// What does not fit.
+        /// The part that is too large.
         what: &'static str,
     },
-    /// The request cannot be said in netlink, or would not mean what it says. Nothing was sent.
+    /// Netlink cannot express the request, or would change its meaning. Nothing was sent.
     #[error("{operation}: {what}")]
     Unsendable {
-        /// What was asked, with its object.
+        /// The request, with its object.
         operation: String,
         /// Why not.
         what: &'static str,
     },
-    /// The kernel's reply lacks what it must contain.
+    /// The kernel's reply lacks a required part.
     #[error("{operation}: the kernel's reply lacks {what}")]
     Incomplete {
-        /// What was asked, with its object.
+        /// The request, with its object.
         operation: String,
-        /// What is missing.
+        /// The missing part.
         what: &'static str,
     },
 }
 
-/// What the kernel adds to an error number (`linux include/uapi/linux/netlink.h`, `NLMSGERR_ATTR_*`).
+/// What the kernel adds to an error number (`linux include/uapi/linux/netlink.h`,
+/// `NLMSGERR_ATTR_*`).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExtAck {
     /// The kernel's explanation (NLMSGERR_ATTR_MSG); may be empty.
     pub message: String,
-    /// Type number of the attribute that is at fault (from NLMSGERR_ATTR_OFFS).
+    /// Type number of the faulty attribute (from NLMSGERR_ATTR_OFFS).
     pub attribute: Option<u16>,
     /// Type number of an attribute that is missing (NLMSGERR_ATTR_MISS_TYPE).
     pub missing_attribute: Option<u32>,
 }
 
 impl NetlinkError {
-    /// What was asked, with its object.
+    /// Returns the request, with its object.
     #[must_use]
     pub fn operation(&self) -> &str {
         match self {
@@ -131,20 +132,22 @@ impl NetlinkError {
         }
     }
 
-    /// Whether the object is there already (EEXIST).
+    /// Whether the object exists already (EEXIST).
     #[must_use]
     pub fn is_exists(&self) -> bool {
         self.errno() == Some(Errno::EXIST)
     }
 
-    /// Whether the object is not there: ENOENT (nftables, FDB), ENODEV (link), ESRCH (route), EADDRNOTAVAIL (address).
+    /// Whether the object does not exist: ENOENT (nftables, FDB), ENODEV (link), ESRCH (route),
+    /// EADDRNOTAVAIL (address).
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         const ABSENT: [Errno; 4] = [Errno::NOENT, Errno::NODEV, Errno::SRCH, Errno::ADDRNOTAVAIL];
         self.errno().is_some_and(|errno| ABSENT.contains(&errno))
     }
 
-    /// Whether the kernel does not know how (EOPNOTSUPP): an old kernel or one without the option.
+    /// Whether the kernel does not support it (EOPNOTSUPP): an old kernel or one without the
+    /// option.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         self.errno() == Some(Errno::OPNOTSUPP)
@@ -156,7 +159,8 @@ impl NetlinkError {
         self.errno() == Some(Errno::PERM)
     }
 
-    /// Whether the same request may succeed later: an interrupted dump, no reply in time, EAGAIN or EBUSY.
+    /// Whether the same request may succeed later: an interrupted dump, no reply in time, EAGAIN or
+    /// EBUSY.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {

@@ -1,8 +1,8 @@
-//! What all netlink sockets share: how they are opened, asked and answered, and how they fail.
+//! What all netlink sockets share: opening, requests, replies and errors.
 //!
-//! Every request carries a sequence number and only replies with that number count; extended acknowledgements are on,
-//! so an error keeps the kernel's own words ([`ExtAck`]); a dump that the kernel calls interrupted is asked for again,
-//! a bounded number of times; every wait is bounded.
+//! Every request carries a sequence number, and only replies with that number count. Extended
+//! acknowledgements are on, so an error keeps the kernel's own words ([`ExtAck`]). A dump that the
+//! kernel reports as interrupted is repeated, a bounded number of times. Every wait is bounded.
 
 mod by_name;
 mod errno;

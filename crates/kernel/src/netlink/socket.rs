@@ -22,7 +22,7 @@ const NLM_F_ACK: u16 = 4;
 const NLM_F_DUMP: u16 = 0x300;
 /// In replies: the tables changed during the dump.
 const NLM_F_DUMP_INTR: u16 = 0x10;
-/// In error replies: the request is not repeated behind the error.
+/// In error replies: the request is not repeated after the error.
 const NLM_F_CAPPED: u16 = 0x100;
 /// In error replies: attributes follow.
 const NLM_F_ACK_TLVS: u16 = 0x200;
@@ -30,20 +30,20 @@ const NLMSG_NOOP: u16 = 1;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 
-/// How long the kernel may take for one reply. A busy node holds the lock for links for seconds (facts of the floor:
-/// right after a thousand attachments); a runtime's own time-out is 55 s and more.
+/// How long the kernel may take for one reply. A busy node holds the lock for links for seconds
+/// (measured right after a thousand attachments); a runtime's own timeout is 55 s and more.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often a dump is started before it is given up.
+/// How often a dump is started before giving up.
 const DUMP_TRIES: u32 = 5;
-/// Receive buffer: twice the largest datagram of a dump (32 KiB, `netlink_dump` in linux net/netlink/af_netlink.c).
-/// What describes a single object stays far below; virtual functions, of which a link may have hundreds, are not asked
-/// for.
+/// Receive buffer: twice the largest datagram of a dump (32 KiB, `netlink_dump` in linux
+/// net/netlink/af_netlink.c). The description of a single object is far smaller; virtual functions,
+/// of which a link may have hundreds, are not requested.
 const RECEIVE_BUFFER: usize = 64 * 1024;
-/// The kernel's accounting for one acknowledgement in a receive buffer, generously.
+/// A generous bound of what the kernel charges a receive buffer for one acknowledgement.
 const ACK_COST: usize = 2048;
 /// What every socket buffer holds without being enlarged (net.core.*mem_default is 212992).
 const SMALL_BUFFER: usize = 128 * 1024;
-/// No socket buffer grows beyond this; the kernel's memory is not ours to take.
+/// No socket buffer grows beyond this, so that we do not use up the kernel's memory.
 const MAX_SOCKET_BUFFER: usize = 256 * 1024 * 1024;
 
 /// A blocking netlink socket. It keeps the namespace it was opened in.
@@ -56,9 +56,9 @@ pub(crate) struct Socket {
     receive_buffer: usize,
 }
 
-/// What a request consists of besides its sequence number.
+/// The parts of a request besides its sequence number.
 pub(crate) struct Request<'a> {
-    /// What is asked, for errors; only formatted when one happens.
+    /// The request's description for errors; formatted only when one happens.
     pub(crate) operation: &'a dyn Display,
     pub(crate) kind: u16,
     pub(crate) flags: u16,
@@ -94,10 +94,10 @@ impl Socket {
     pub(crate) fn open(protocol: isize) -> Result<Self, NetlinkError> {
         let failed = |step| move |source| NetlinkError::Open { step, source };
         let inner = netlink_sys::Socket::new(protocol).map_err(failed("socket"))?;
-        // Also binds it; from then on it hears nobody but the kernel.
+        // This also binds it; from then on it receives only from the kernel.
         inner.connect(&SocketAddr::new(0, 0)).map_err(failed("connect"))?;
         inner.set_ext_ack(true).map_err(failed("NETLINK_EXT_ACK"))?;
-        // The kernel then does not send our own request back with an error.
+        // Then the kernel does not send our own request back with an error.
         inner.set_cap_ack(true).map_err(failed("NETLINK_CAP_ACK"))?;
         inner.set_netlink_get_strict_chk(true).map_err(failed("NETLINK_GET_STRICT_CHK"))?;
         sockopt::set_socket_timeout(&inner, Timeout::Recv, Some(REPLY_TIMEOUT))
@@ -105,14 +105,14 @@ impl Socket {
         Ok(Self {
             inner,
             seq: 0,
-            // Not filled: its pages are the kernel's to touch, and most stay untouched.
+            // Not filled: the kernel touches its pages, and most stay untouched.
             received: Vec::with_capacity(RECEIVE_BUFFER),
             send_buffer: SMALL_BUFFER,
             receive_buffer: SMALL_BUFFER,
         })
     }
 
-    /// Opens a socket in another namespace; the calling thread goes there and comes back.
+    /// Opens a socket in another namespace; the calling thread enters it and returns.
     pub(crate) fn open_in(netns: &Netns, protocol: isize) -> Result<Self, NetlinkError> {
         within(netns, || Self::open(protocol)).map_err(|error| NetlinkError::Open {
             step: "enter its network namespace",
@@ -120,8 +120,8 @@ impl Socket {
         })?
     }
 
-    /// Asks for the number of a link in the socket's namespace, without the lock that every other
-    /// question about links waits for ([`by_name`]).
+    /// Returns the index of a link in the socket's namespace, without the lock that every other
+    /// query about links waits for ([`by_name`]).
     pub(crate) fn link_index(
         &self,
         name: &str,
@@ -134,7 +134,7 @@ impl Socket {
         })
     }
 
-    /// The next sequence number; zero is the kernel's own.
+    /// Returns the next sequence number; zero is reserved for the kernel.
     pub(crate) fn next_seq(&mut self) -> u32 {
         self.seq = self.seq.checked_add(1).unwrap_or(1);
         self.seq
@@ -154,8 +154,9 @@ impl Socket {
         outcome.map_or(Ok(()), |outcome| outcome.into_result(request.operation))
     }
 
-    /// Has a request sent by somebody else ([`crate::linger`]) and waits, until it was refused or accepted or `done` is told so
-    /// by a message of a multicast group. `None` if such messages may have been lost: ask whether it is done.
+    /// Lets a helper send a request ([`crate::linger`]) and waits until it is refused or accepted,
+    /// or until a message of a multicast group makes `done` return true. Returns `None` if such
+    /// messages may have been lost: then ask whether it is done.
     pub(crate) fn execute_lingering(
         &mut self,
         request: &Request<'_>,
@@ -182,7 +183,7 @@ impl Socket {
         let sent = linger::send(&self.inner, writer.bytes()).map_err(io::Error::from);
         let result = sent.map_err(failed("send")).and_then(|mut sent| {
             let mut outcome = None;
-            // Messages of the group carry the sequence numbers of whoever caused them.
+            // Messages of the group carry the sequence numbers of the requests that caused them.
             let mut each = |message: &Message<'_>, end: Option<Outcome>| {
                 if end.is_some() {
                     outcome = end.filter(|_| message.seq == seq);
@@ -216,7 +217,7 @@ impl Socket {
         result
     }
 
-    /// Throws away what is there to be received, so that nothing of a group is taken for an answer to us.
+    /// Discards what can be received, so that no message of a group is taken for an answer to us.
     fn discard_received(&mut self) {
         loop {
             self.received.clear();
@@ -228,7 +229,8 @@ impl Socket {
         }
     }
 
-    /// Asks for one object; the caller tells from the error number whether a refusal means that it is absent.
+    /// Requests one object; from the error number the caller decides whether a refusal means that
+    /// it is absent.
     pub(crate) fn get<T>(
         &mut self,
         request: &Request<'_>,
@@ -252,7 +254,7 @@ impl Socket {
         Ok(found)
     }
 
-    /// Asks for all objects; again from the start if they changed meanwhile.
+    /// Requests all objects, and again from the start if they changed meanwhile.
     pub(crate) fn dump<T>(
         &mut self,
         request: &Request<'_>,
@@ -280,7 +282,8 @@ impl Socket {
                 outcome.is_some()
             })?;
             match outcome {
-                // The kernel's other way to say "interrupted": the dump cannot be continued (nf_tables).
+                // The kernel's other way of reporting an interrupted dump: it cannot be continued
+                // (nf_tables).
                 Some(Outcome::Refused(SYS_INTR, _)) => continue,
                 Some(outcome) => outcome.into_result(request.operation)?,
                 None => {}
@@ -295,7 +298,8 @@ impl Socket {
         })
     }
 
-    /// Sends everything written as one datagram, for which `replies` acknowledgements are to be expected.
+    /// Sends everything written as one datagram; the caller expects `replies` acknowledgements for
+    /// it.
     pub(crate) fn send(
         &mut self,
         writer: &Writer,
@@ -306,7 +310,7 @@ impl Socket {
         if let Some(what) = writer.problem() {
             return Err(NetlinkError::Unsendable { operation: operation.to_string(), what });
         }
-        // The kernel takes a datagram only if it fits the send buffer, with some space to spare.
+        // The kernel accepts a datagram only if it fits the send buffer, with some space to spare.
         let needed = writer.bytes().len().saturating_add(4096);
         if MAX_SOCKET_BUFFER < needed {
             return Err(too_large("the request"));
@@ -323,8 +327,8 @@ impl Socket {
         })
     }
 
-    /// Receives messages of one request until `each` returns true. It gets every message, with the outcome if it is
-    /// the one that ends the request.
+    /// Receives messages of one request until `each` returns true. `each` is called with every
+    /// message, and with the outcome for the one that ends the request.
     pub(crate) fn receive(
         &mut self,
         seq: u32,
@@ -353,7 +357,7 @@ impl Socket {
         }
     }
 
-    /// Reads what was received, and says whether `each` returned true.
+    /// Reads a received datagram, and says whether `each` returned true.
     fn read_datagram(
         &self,
         first: u32,
@@ -361,7 +365,7 @@ impl Socket {
         each: &mut impl FnMut(&Message<'_>, Option<Outcome>) -> bool,
     ) -> bool {
         for message in wire::messages(&self.received) {
-            // Replies to an earlier request that was given up, and double acknowledgements.
+            // Replies to an earlier request that we gave up, and duplicate acknowledgements.
             if message.seq < first || message.kind == NLMSG_NOOP {
                 continue;
             }
@@ -377,8 +381,9 @@ impl Socket {
         false
     }
 
-    /// Receives one datagram. `is_there`: the kernel has answered by now, as it does before sending returns, so that what it
-    /// said is looked for once more when receiving fails. An answer that is lost leaves open whether something was done.
+    /// Receives one datagram. `is_there`: the kernel has already answered, as it does before
+    /// sending returns, so a failed receive is tried once more for its reply. If an answer is lost,
+    /// it is unknown whether the request was carried out.
     fn receive_datagram(
         &mut self,
         operation: &dyn Display,
@@ -414,7 +419,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Makes room to send, past net.core.wmem_max if we may. A failure shows when sending.
+    /// Enlarges the send buffer, past net.core.wmem_max if permitted. A failure shows when sending.
     fn grow_send_buffer(&mut self, needed: usize) {
         if needed <= self.send_buffer {
             return;
@@ -425,7 +430,8 @@ impl Socket {
         self.send_buffer = needed;
     }
 
-    /// Makes room to receive, past net.core.rmem_max if we may. A failure shows as ENOBUFS when receiving.
+    /// Enlarges the receive buffer, past net.core.rmem_max if permitted. A failure shows as ENOBUFS
+    /// when receiving.
     fn grow_receive_buffer(&mut self, needed: usize) {
         let needed = needed.min(MAX_SOCKET_BUFFER);
         if needed <= self.receive_buffer {
@@ -445,7 +451,7 @@ fn timed_out(operation: &dyn Display) -> NetlinkError {
 /// EINTR as the kernel sends it at the end of a dump.
 const SYS_INTR: Errno = Errno(4);
 
-/// Whether the kernel had more to say than the socket's buffer holds.
+/// Whether the kernel had more to send than the socket's buffer holds.
 fn is_overrun(error: &io::Error) -> bool {
     error.raw_os_error() == Some(SysErrno::NOBUFS.raw_os_error())
 }
@@ -459,7 +465,8 @@ fn retry_interrupted<T>(mut call: impl FnMut() -> Result<T, SysErrno>) -> Result
     }
 }
 
-/// `struct nlmsgerr`: the negative error number, the request's header (and, unless capped, all of it), attributes.
+/// `struct nlmsgerr`: the negative error number, the request's header (and, unless capped, all of
+/// it), attributes.
 fn read_error(message: &Message<'_>, sent: &[u8]) -> Outcome {
     let code = wire::i32_at(message.body, 0).unwrap_or(0);
     if code == 0 {
@@ -483,7 +490,7 @@ fn read_error(message: &Message<'_>, sent: &[u8]) -> Outcome {
     )
 }
 
-/// The end of a dump: an error number that is zero if all went well, then attributes.
+/// The end of a dump: an error number that is zero on success, then attributes.
 fn read_done(message: &Message<'_>, sent: &[u8]) -> Outcome {
     match wire::i32_at(message.body, 0) {
         Some(code) if code < 0 => {
@@ -494,7 +501,7 @@ fn read_done(message: &Message<'_>, sent: &[u8]) -> Outcome {
     }
 }
 
-/// Where the n-th message starts in what was sent.
+/// Returns where the n-th message starts in the sent bytes.
 fn offset_of(sent: &[u8], position: usize) -> usize {
     wire::messages(sent)
         .take(position)

@@ -6,21 +6,21 @@ use super::names::TableRef;
 use super::object::{Element, NewChain, NewSet};
 use super::rule::NewRule;
 
-/// A transaction: all of its operations happen, or none.
+/// A transaction: either all of its operations are done, or none.
 ///
-/// Its operations are plain values ([`Batch::operations`]) that print like nft's commands, so that a plan can be tested
-/// without a kernel. Names are those of nft: *add* is content with what is there already, *create* is not, *delete* fails
-/// for what is not there, *destroy* does not.
+/// Its operations are plain values ([`Batch::operations`]) that print like nft's commands, so that
+/// a plan can be tested without a kernel. Names are those of nft: *add* accepts an object that
+/// exists already, *create* does not; *delete* fails for a missing object, *destroy* does not.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Batch {
     operations: Vec<Operation>,
     generation: Option<u32>,
 }
 
-/// Whether an object may be there already.
+/// Whether an object may exist already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// It may (`add`).
+    /// It may exist (`add`).
     Add,
     /// It must not: EEXIST (`create`).
     Create,
@@ -30,25 +30,25 @@ pub enum Mode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operation {
-    /// Makes a table.
+    /// Creates a table.
     AddTable {
         /// Which.
         table: TableRef,
-        /// What people read in a listing. Kernel: 5.10.
+        /// The comment that people read in a listing. Kernel: 5.10.
         comment: Option<String>,
-        /// Whether it may be there.
+        /// Whether it may exist.
         mode: Mode,
     },
-    /// Removes a table with all that is in it.
+    /// Removes a table with everything in it.
     DeleteTable {
         /// Which.
         table: TableRef,
     },
-    /// Makes a chain.
+    /// Creates a chain.
     AddChain {
         /// Which.
         chain: NewChain,
-        /// Whether it may be there.
+        /// Whether it may exist.
         mode: Mode,
     },
     /// Removes an empty chain that nothing jumps to.
@@ -65,11 +65,11 @@ pub enum Operation {
         /// Its name.
         chain: String,
     },
-    /// Makes a set or map.
+    /// Creates a set or map.
     AddSet {
         /// Which.
         set: NewSet,
-        /// Whether it may be there.
+        /// Whether it may exist.
         mode: Mode,
     },
     /// Removes a set or map that no rule uses.
@@ -86,7 +86,7 @@ pub enum Operation {
         /// Its name.
         set: String,
     },
-    /// Puts elements into a set or map.
+    /// Adds elements to a set or map.
     AddElements {
         /// Its table.
         table: TableRef,
@@ -94,7 +94,8 @@ pub enum Operation {
         set: String,
         /// Which.
         elements: Vec<Element>,
-        /// Whether they may be there; with other data (of a map) they may not in either mode.
+        /// Whether they may exist; in a map an existing element with other data is an error in
+        /// either mode.
         mode: Mode,
     },
     /// Removes elements of a set or map.
@@ -103,29 +104,29 @@ pub enum Operation {
         table: TableRef,
         /// Its name.
         set: String,
-        /// Which; only keys count.
+        /// The elements; only keys count.
         elements: Vec<Element>,
     },
-    /// Removes elements of a set or map that may be gone. Kernel: 6.3.
+    /// Removes elements of a set or map that may be missing. Kernel: 6.3.
     DestroyElements {
         /// Its table.
         table: TableRef,
         /// Its name.
         set: String,
-        /// Which; only keys count.
+        /// The elements; only keys count.
         elements: Vec<Element>,
     },
-    /// Makes a rule, at the end of its chain.
+    /// Adds a rule at the end of its chain.
     AddRule {
         /// Which.
         rule: NewRule,
     },
-    /// Makes a rule, at the start of its chain.
+    /// Adds a rule at the start of its chain.
     InsertRule {
         /// Which.
         rule: NewRule,
     },
-    /// Puts a rule in the place of another.
+    /// Replaces a rule by another.
     ReplaceRule {
         /// The new one.
         rule: NewRule,
@@ -150,13 +151,13 @@ impl Batch {
         Self::default()
     }
 
-    /// What it consists of.
+    /// Returns its operations.
     #[must_use]
     pub fn operations(&self) -> &[Operation] {
         &self.operations
     }
 
-    /// Whether it consists of nothing.
+    /// Whether it has no operations.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
@@ -173,8 +174,9 @@ impl Batch {
         self.generation = self.generation.or(other.generation);
     }
 
-    /// Lets it happen only if nothing was changed since a generation ([`NftSocket::generation`](super::NftSocket::generation))
-    /// was read; otherwise it fails with ERESTART ([`NftError::is_changed`](super::NftError::is_changed)).
+    /// Lets the transaction succeed only if nothing has changed since a generation
+    /// ([`NftSocket::generation`](super::NftSocket::generation)) was read; otherwise it fails with
+    /// ERESTART ([`NftError::is_changed`](super::NftError::is_changed)).
     pub fn require_generation(&mut self, generation: u32) {
         self.generation = Some(generation);
     }
@@ -183,18 +185,18 @@ impl Batch {
         self.generation
     }
 
-    /// Makes a table unless it is there.
+    /// Creates a table unless it exists.
     pub fn add_table(&mut self, table: &TableRef, comment: Option<&str>) {
         let comment = comment.map(str::to_owned);
         self.push(Operation::AddTable { table: table.clone(), comment, mode: Mode::Add });
     }
 
-    /// Removes a table with all that is in it; fails with ENOENT if it is not there.
+    /// Removes a table with everything in it; fails with ENOENT if it does not exist.
     pub fn delete_table(&mut self, table: &TableRef) {
         self.push(Operation::DeleteTable { table: table.clone() });
     }
 
-    /// Makes a chain unless it is there.
+    /// Creates a chain unless it exists.
     pub fn add_chain(&mut self, chain: NewChain) {
         self.push(Operation::AddChain { chain, mode: Mode::Add });
     }
@@ -209,7 +211,7 @@ impl Batch {
         self.push(Operation::FlushChain { table: table.clone(), chain: chain.into() });
     }
 
-    /// Makes a set or map unless it is there.
+    /// Creates a set or map unless it exists.
     pub fn add_set(&mut self, set: NewSet) {
         self.push(Operation::AddSet { set, mode: Mode::Add });
     }
@@ -224,7 +226,8 @@ impl Batch {
         self.push(Operation::FlushSet { table: table.clone(), set: set.into() });
     }
 
-    /// Puts elements into a set or map unless they are there; fails with EBUSY or EEXIST if one is there with other data.
+    /// Adds elements to a set or map unless they exist; fails with EBUSY or EEXIST if one exists
+    /// with other data.
     pub fn add_elements(
         &mut self,
         table: &TableRef,
@@ -234,7 +237,7 @@ impl Batch {
         self.elements(table, set, elements, Mode::Add);
     }
 
-    /// Puts elements into a set or map; fails with EEXIST if one is there.
+    /// Adds elements to a set or map; fails with EEXIST if one exists.
     pub fn create_elements(
         &mut self,
         table: &TableRef,
@@ -244,7 +247,8 @@ impl Batch {
         self.elements(table, set, elements, Mode::Create);
     }
 
-    /// Removes elements; fails with ENOENT if one is not there. That failure is slow: ask first.
+    /// Removes elements; fails with ENOENT if one does not exist. That failure is slow: check
+    /// first.
     pub fn delete_elements(
         &mut self,
         table: &TableRef,
@@ -255,7 +259,7 @@ impl Batch {
         self.push(Operation::DeleteElements { table: table.clone(), set: set.into(), elements });
     }
 
-    /// Removes elements that may be gone. Kernel: 6.3; older ones fail with EINVAL.
+    /// Removes elements that may be missing. Kernel: 6.3; older ones fail with EINVAL.
     pub fn destroy_elements(
         &mut self,
         table: &TableRef,
@@ -266,17 +270,17 @@ impl Batch {
         self.push(Operation::DestroyElements { table: table.clone(), set: set.into(), elements });
     }
 
-    /// Makes a rule at the end of its chain, even if there is the same one.
+    /// Adds a rule at the end of its chain, even if an equal one exists.
     pub fn add_rule(&mut self, rule: NewRule) {
         self.push(Operation::AddRule { rule });
     }
 
-    /// Makes a rule at the start of its chain.
+    /// Adds a rule at the start of its chain.
     pub fn insert_rule(&mut self, rule: NewRule) {
         self.push(Operation::InsertRule { rule });
     }
 
-    /// Removes a rule; fails with ENOENT if it is not there.
+    /// Removes a rule; fails with ENOENT if it does not exist.
     pub fn delete_rule(&mut self, table: &TableRef, chain: impl Into<String>, handle: u64) {
         self.push(Operation::DeleteRule { table: table.clone(), chain: chain.into(), handle });
     }
@@ -308,7 +312,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// What is being done, to go before the kernel's error.
+/// The operation's description, printed before the kernel's error.
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

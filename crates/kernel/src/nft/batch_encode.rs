@@ -1,4 +1,5 @@
-//! A transaction as bytes. Attribute numbers: `linux include/uapi/linux/netfilter/nf_tables.h` NFTA_*.
+//! Encodes a transaction. Attribute numbers: `linux include/uapi/linux/netfilter/nf_tables.h`
+//! NFTA_*.
 
 use super::batch::{Mode, Operation};
 use super::expr_encode::{self, put_value, put_verdict};
@@ -27,7 +28,8 @@ pub(crate) const VERDICT_TYPE: u32 = 0xffff_ff00;
 const ELEMENTS_SIZE: usize = 48 * 1024;
 
 impl Operation {
-    /// Hands over its messages: one, or several if its elements do not fit one. `set_id` tells a new set in its batch.
+    /// Passes its messages to `emit`: one, or several if its elements do not fit into one. `set_id`
+    /// identifies a new set in its batch.
     pub(crate) fn encode(&self, set_id: u32, emit: Emit<'_>) {
         match self {
             Self::AddTable { table, comment, mode } => {
@@ -176,7 +178,7 @@ fn encode_set(writer: &mut Writer, set: &NewSet, id: u32) {
         None => {}
         Some(MapData::Verdict) => {
             writer.put_u32_be(6, VERDICT_TYPE);
-            // The kernel wants a length beside the type and knows this one itself.
+            // The kernel wants a length beside the type but determines this one itself.
             writer.put_u32_be(7, 0);
             notes.extend(userdata::number(userdata::SET_DATA_BYTEORDER, 0));
         }
@@ -218,7 +220,7 @@ fn encode_rule(writer: &mut Writer, rule: &NewRule, handle: Option<u64>) {
     put_comment(writer, 7, userdata::COMMENT, rule.comment.as_deref());
 }
 
-/// Writes elements, as many messages as they need.
+/// Writes elements in as many messages as they need.
 fn encode_elements(
     emit: Emit<'_>,
     kind: u16,
@@ -254,7 +256,7 @@ fn begin_elements(writer: &mut Writer, table: &TableRef, set: &str, list: &[u8])
     writer.nest(3, |writer| writer.raw(list));
 }
 
-/// Writes a question for one element.
+/// Writes a query for one element.
 pub(crate) fn encode_question(writer: &mut Writer, table: &TableRef, set: &str, key: &Key) {
     let mut element = Writer::new();
     element.nest(1, |writer| put_value(writer, 1, key.bytes()));
@@ -275,7 +277,8 @@ fn encode_element(writer: &mut Writer, element: &Element) {
         }
         put_comment(writer, 6, userdata::COMMENT, element.comment.as_deref());
     });
-    // A range of single keys is two elements, the second marked and one behind the last; none behind the very last key.
+    // A range of single keys is two elements: the second is marked and one past the last key; a
+    // range up to the very last key has no second one.
     if let Some(RangeEnd::Single(last)) = &element.end
         && let Some(behind) = last.next()
     {

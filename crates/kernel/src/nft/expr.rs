@@ -1,7 +1,7 @@
 //! The expressions that rules consist of.
 //!
-//! Most rules are written with [`NewRule`](super::NewRule), which makes these; they are also what a rule read from the
-//! kernel is decoded to.
+//! Most rules are written with [`NewRule`](super::NewRule), which creates these expressions. A rule
+//! read from the kernel is decoded to them too.
 
 use super::names::{Family, Verdict};
 use super::operand::{
@@ -13,14 +13,14 @@ use super::operand::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Expr {
-    /// Loads something about the packet.
+    /// Loads a property of the packet.
     Meta {
         /// What.
         key: MetaKey,
         /// Where to.
         register: Register,
     },
-    /// Sets something about the packet.
+    /// Sets a property of the packet.
     MetaSet {
         /// What.
         key: MetaKey,
@@ -29,20 +29,21 @@ pub enum Expr {
     },
     /// Loads bytes of the packet.
     Payload {
-        /// From which header on.
+        /// The header from which the offset counts.
         base: PayloadBase,
-        /// Where they start.
+        /// Their offset.
         offset: u32,
         /// How many.
         len: u32,
         /// Where to.
         register: Register,
     },
-    /// Writes bytes of the packet. Checksums of TCP, UDP and ICMPv6 follow, as for an address; a header's own does not.
+    /// Writes bytes of the packet. The checksums of TCP, UDP and ICMPv6 are updated, as for an
+    /// address; a header's own is not.
     PayloadSet {
-        /// From which header on.
+        /// The header from which the offset counts.
         base: PayloadBase,
-        /// Where they start.
+        /// Their offset.
         offset: u32,
         /// How many.
         len: u32,
@@ -55,12 +56,12 @@ pub enum Expr {
         op: CmpOp,
         /// What.
         register: Register,
-        /// With what.
+        /// The bytes to compare with.
         data: Vec<u8>,
     },
     /// Compares a register with a range; the rule ends here if it does not match.
     Range {
-        /// Matches outside instead of inside.
+        /// Matches outside the range instead of inside.
         invert: bool,
         /// What.
         register: Register,
@@ -69,38 +70,38 @@ pub enum Expr {
         /// The last value.
         to: Vec<u8>,
     },
-    /// Masks a register and flips bits of it.
+    /// Masks a register and flips bits in it.
     Bitwise(BitwiseExpr),
-    /// Looks a register up in a set or map; the rule ends here if it is not there.
+    /// Looks a register up in a set or map; the rule ends here if it is not found.
     Lookup {
         /// The set or map.
         set: String,
-        /// The key, and what stands in the registers behind it.
+        /// The key, and what the following registers contain.
         register: Register,
-        /// What becomes of what is found.
+        /// What to do with the result.
         to: LookupTo,
     },
-    /// Loads something about the connection.
+    /// Loads a property of the connection.
     Ct {
         /// What.
         key: CtKey,
-        /// Of which direction, for addresses and ports.
+        /// The direction, for addresses and ports.
         direction: Option<CtDirection>,
         /// Where to.
         register: Register,
     },
-    /// Sets something about the connection.
+    /// Sets a property of the connection.
     CtSet {
         /// What.
         key: CtKey,
         /// From where.
         register: Register,
     },
-    /// Asks the routing table about an address of the packet.
+    /// Looks up an address of the packet in the routing table.
     Fib {
-        /// What is asked.
+        /// The wanted result.
         result: FibResult,
-        /// About what.
+        /// The addresses and links to look up.
         flags: FibFlags,
         /// Where to.
         register: Register,
@@ -118,7 +119,7 @@ pub enum Expr {
     Nat {
         /// Which address.
         kind: NatKind,
-        /// Of which IP version: [`Family::Ip`] or [`Family::Ip6`].
+        /// The IP version: [`Family::Ip`] or [`Family::Ip6`].
         family: Family,
         /// The new address.
         address: Option<Register>,
@@ -148,12 +149,12 @@ pub enum Expr {
     },
     /// Writes to the kernel's log.
     Log {
-        /// What stands before.
+        /// The prefix of the line.
         prefix: Option<String>,
     },
-    /// Refuses, and tells the sender.
+    /// Refuses the packet, and informs the sender.
     Reject {
-        /// How it is told.
+        /// How the refusal is sent.
         kind: RejectKind,
         /// The ICMP code.
         code: u8,
@@ -178,7 +179,7 @@ pub enum Expr {
         /// Its settings, as the kernel's C structure.
         info: Vec<u8>,
     },
-    /// An expression this code does not know.
+    /// An expression unknown to this code.
     Other {
         /// Its name.
         name: String,
@@ -196,6 +197,6 @@ pub struct BitwiseExpr {
     pub register: Register,
     /// The bits that are kept.
     pub mask: Vec<u8>,
-    /// The bits that are flipped then; as long as the mask.
+    /// The bits that are flipped afterwards; as long as the mask.
     pub xor: Vec<u8>,
 }

@@ -1,4 +1,4 @@
-//! Expressions from bytes. What is not understood is kept as [`Expr::Other`].
+//! Decodes expressions. What is not understood is kept as [`Expr::Other`].
 
 use super::expr::{BitwiseExpr, Expr};
 use super::expr_encode::{
@@ -33,7 +33,8 @@ fn decode_known(name: &str, data: &Attribute<'_>) -> Option<Expr> {
                 None => Expr::Meta { key, register: register(1)? },
             }
         }
-        // One with a source register writes to the packet. Those that write a header's own checksum, too, are left alone.
+        // An expression with a source register writes to the packet. Those that also write a
+        // header's own checksum are kept undecoded.
         "payload" if number(5).is_some() && number(6).unwrap_or(0) == 0 => {
             if number(8)? != L4CSUM_PSEUDOHDR {
                 return None;
@@ -62,7 +63,7 @@ fn decode_known(name: &str, data: &Attribute<'_>) -> Option<Expr> {
             from: value(3)?,
             to: value(4)?,
         },
-        // Other operations than mask and xor have no mask.
+        // Operations other than mask and xor have no mask.
         "bitwise" => Expr::Bitwise(BitwiseExpr {
             source: register(1)?,
             register: register(2)?,

@@ -1,4 +1,4 @@
-//! Expressions as bytes. Attribute numbers: `linux include/uapi/linux/netfilter/nf_tables.h` NFTA_*.
+//! Encodes expressions. Attribute numbers: `linux include/uapi/linux/netfilter/nf_tables.h` NFTA_*.
 
 use super::expr::Expr;
 use super::names::Verdict;
@@ -14,7 +14,7 @@ pub(crate) const NFTA_VERDICT_CODE: u16 = 1;
 pub(crate) const NFTA_VERDICT_CHAIN: u16 = 2;
 /// NFT_REG_VERDICT: where a verdict goes.
 const VERDICT_REGISTER: u32 = 0;
-/// NFT_PAYLOAD_L4CSUM_PSEUDOHDR: what is written counts in the checksums of the layer above.
+/// NFT_PAYLOAD_L4CSUM_PSEUDOHDR: the written bytes count in the checksums of the layer above.
 pub(crate) const L4CSUM_PSEUDOHDR: u32 = 1;
 
 /// Writes one element of a rule's list of expressions.
@@ -22,7 +22,7 @@ pub(crate) fn encode(writer: &mut Writer, expr: &Expr) {
     writer.nest(NFTA_LIST_ELEM, |writer| {
         writer.put_text(NFTA_EXPR_NAME, name(expr));
         match expr {
-            // Without attributes; the kernel does not ask for an empty list.
+            // Without attributes; the kernel does not require an empty list.
             Expr::Notrack => {}
             Expr::Other { attributes, .. } => {
                 writer.nest(NFTA_EXPR_DATA, |writer| writer.raw(attributes));

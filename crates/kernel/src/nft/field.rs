@@ -1,8 +1,9 @@
-//! What of a packet rules look at, with the words of nft.
+//! The packet fields that rules match on, under nft's names.
 //!
-//! A [`Field`] knows which protocol must be there for it to mean anything; [`NewRule`](super::NewRule) adds that check
-//! before the first use, as nft does. Ports are the exception: `th dport` means whatever protocol has its ports there,
-//! so compare [`l4proto`] first or put it into the same key.
+//! A [`Field`] knows which protocol a packet must have for the field to mean anything;
+//! [`NewRule`](super::NewRule) adds that check before the first use, as nft does. Ports are the
+//! exception: `th dport` works for any protocol with ports at that offset, so compare [`l4proto`]
+//! first or put it into the same key.
 
 use super::expr::Expr;
 use super::key::KeyType;
@@ -15,7 +16,7 @@ const ETHERTYPE_IPV6: u16 = 0x86dd;
 /// `linux include/uapi/linux/if_arp.h` ARPHRD_ETHER.
 const ARPHRD_ETHER: u16 = 1;
 
-/// Something of a packet that can be compared or looked up.
+/// A packet field that can be compared or looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field {
     load: Load,
@@ -31,7 +32,7 @@ enum Load {
     Fib(FibResult, FibFlags),
 }
 
-/// What must be so for a field to mean anything.
+/// The condition under which a field means anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Guard {
     Ipv4,
@@ -78,7 +79,7 @@ impl Field {
     }
 }
 
-/// Something of a packet that rules change.
+/// A packet field that rules change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ip6Address {
     /// `ip6 saddr` (RFC 8200: byte 8).
@@ -99,7 +100,8 @@ impl Ip6Address {
 }
 
 impl Guard {
-    /// What to load and what it must be in a table of a family; `None` if it is always so.
+    /// Returns what to load and which value it must have in a table of a family; `None` if the
+    /// condition always holds there.
     pub(crate) fn check(self, family: Family) -> Option<(MetaKey, Vec<u8>)> {
         match (self, family) {
             (Self::Ipv4, Family::Inet) => Some((MetaKey::NfProto, vec![Family::Ip.number()])),
@@ -208,13 +210,13 @@ pub const fn ether_saddr() -> Field {
     Field::payload(PayloadBase::Link, 6, Some(Guard::Ethernet), KeyType::EtherAddr)
 }
 
-/// `arp saddr ether` (RFC 826: byte 8). For tables of family arp, or behind a check of [`protocol`].
+/// `arp saddr ether` (RFC 826: byte 8). For tables of family arp, or after a check of [`protocol`].
 #[must_use]
 pub const fn arp_sender_mac() -> Field {
     Field::payload(PayloadBase::Network, 8, None, KeyType::EtherAddr)
 }
 
-/// `arp saddr ip` (RFC 826: byte 14). For tables of family arp, or behind a check of [`protocol`].
+/// `arp saddr ip` (RFC 826: byte 14). For tables of family arp, or after a check of [`protocol`].
 #[must_use]
 pub const fn arp_sender_ip() -> Field {
     Field::payload(PayloadBase::Network, 14, None, KeyType::Ipv4Addr)
@@ -238,13 +240,13 @@ pub const fn ct_mark() -> Field {
     Field::ct(CtKey::Mark, None, KeyType::Mark)
 }
 
-/// `ct original ip daddr`: where the one who began sent the first packet, before any translation.
+/// `ct original ip daddr`: the destination of the first packet, before any translation.
 #[must_use]
 pub const fn ct_original_ip_daddr() -> Field {
     Field::ct(CtKey::DestinationIp, Some(CtDirection::Original), KeyType::Ipv4Addr)
 }
 
-/// `ct original ip6 daddr`: where the one who began sent the first packet, before any translation.
+/// `ct original ip6 daddr`: the destination of the first packet, before any translation.
 #[must_use]
 pub const fn ct_original_ip6_daddr() -> Field {
     Field::ct(CtKey::DestinationIp6, Some(CtDirection::Original), KeyType::Ipv6Addr)
@@ -262,7 +264,7 @@ pub const fn ct_original_ip6_saddr() -> Field {
     Field::ct(CtKey::SourceIp6, Some(CtDirection::Original), KeyType::Ipv6Addr)
 }
 
-/// `ct original proto-dst`: the port the one who began sent to.
+/// `ct original proto-dst`: the destination port of the first packet.
 #[must_use]
 pub const fn ct_original_proto_dst() -> Field {
     Field::ct(CtKey::DestinationPort, Some(CtDirection::Original), KeyType::InetService)
@@ -290,7 +292,7 @@ pub const fn fib_saddr_type() -> Field {
 
 /// Bits of [`ct_state`] (nftables src/ct.c, `NF_CT_STATE_BIT`).
 pub mod ct_state_bits {
-    /// Fits no connection.
+    /// Belongs to no connection.
     pub const INVALID: u32 = 1;
     /// Of a connection with packets both ways.
     pub const ESTABLISHED: u32 = 2;

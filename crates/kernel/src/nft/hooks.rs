@@ -1,4 +1,4 @@
-//! Who sees the packets at a place on their way (nfnetlink_hook).
+//! Lists the functions at a netfilter hook (nfnetlink_hook).
 
 use super::info::ChainInfo;
 use super::names::{Family, HookPoint, TableRef};
@@ -6,7 +6,8 @@ use super::{NFGENMSG, nfgenmsg};
 use crate::netlink::{Errno, NetlinkError, Request, Socket};
 use crate::wire::{Message, Writer};
 
-/// `linux include/uapi/linux/netfilter/nfnetlink.h` NFNL_SUBSYS_HOOK << 8 | NFNL_MSG_HOOK_GET. Kernel: 5.14.
+/// `linux include/uapi/linux/netfilter/nfnetlink.h` NFNL_SUBSYS_HOOK << 8 | NFNL_MSG_HOOK_GET.
+/// Kernel: 5.14.
 const HOOK_GET: u16 = 12 << 8;
 /// `linux include/uapi/linux/netfilter/nfnetlink_hook.h`.
 const NFNLA_HOOK_HOOKNUM: u16 = 1;
@@ -19,11 +20,11 @@ const NFNLA_CHAIN_TABLE: u16 = 1;
 const NFNLA_CHAIN_FAMILY: u16 = 2;
 const NFNLA_CHAIN_NAME: u16 = 3;
 
-/// Somebody who sees the packets at a place.
+/// A function at a netfilter hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HookInfo {
-    /// Of which packets: never [`Family::Inet`].
+    /// The packets' family: never [`Family::Inet`].
     pub family: Family,
     /// The place.
     pub point: HookPoint,
@@ -57,14 +58,15 @@ pub(crate) fn list(
     Ok(found)
 }
 
-/// Whether the kernel cannot tell: EINVAL without the subsystem, EPROTONOSUPPORT or EOPNOTSUPP without the family.
+/// Whether the kernel cannot list hooks: EINVAL without the subsystem, EPROTONOSUPPORT or
+/// EOPNOTSUPP without the family.
 pub(crate) fn is_unknown(error: &NetlinkError) -> bool {
     const EPROTONOSUPPORT: Errno = Errno(93);
     let unknown = [Errno::INVAL, Errno::OPNOTSUPP, EPROTONOSUPPORT];
     error.errno().is_some_and(|errno| unknown.contains(&errno))
 }
 
-/// Makes the list from base chains.
+/// Builds the list from base chains.
 pub(crate) fn from_chains(
     chains: Vec<ChainInfo>,
     family: Family,
@@ -90,7 +92,7 @@ pub(crate) fn from_chains(
     found
 }
 
-/// The kernel knows inet only as both.
+/// For the kernel, inet is both families.
 fn families(family: Family) -> &'static [Family] {
     match family {
         Family::Inet => &[Family::Ip, Family::Ip6],

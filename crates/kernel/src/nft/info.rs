@@ -17,7 +17,7 @@ pub struct TableInfo {
     pub table: TableRef,
     /// Its number.
     pub handle: u64,
-    /// How many chains, sets and others are in it.
+    /// How many chains, sets and other objects it contains.
     pub used: u32,
     /// Its comment.
     pub comment: Option<String>,
@@ -33,9 +33,9 @@ pub struct ChainInfo {
     pub name: String,
     /// Its number.
     pub handle: u64,
-    /// Where it hangs in the kernel, if it is a base chain.
+    /// Its netfilter hook, if it is a base chain.
     pub hook: Option<Hook>,
-    /// How many rules it has and how many places jump to it, together.
+    /// The number of its rules plus the number of jumps to it.
     pub used: u32,
     /// Its comment.
     pub comment: Option<String>,
@@ -53,7 +53,7 @@ pub struct SetInfo {
     pub handle: u64,
     /// NFT_SET_*.
     pub flags: u32,
-    /// The components of its keys; `None` if one is of a type this code does not know.
+    /// The components of its keys; `None` if one is of a type unknown to this code.
     pub key: Option<Vec<KeyType>>,
     /// How long its keys are, in bytes.
     pub key_len: u32,
@@ -71,16 +71,18 @@ pub struct RuleInfo {
     pub table: TableRef,
     /// Its chain.
     pub chain: String,
-    /// Its number, by which it is removed.
+    /// Its number, used to remove it.
     pub handle: u64,
-    /// The comment nft shows; for a rule made by iptables see [`iptables_comment`](Self::iptables_comment).
+    /// The comment nft shows; for a rule made by iptables see
+    /// [`iptables_comment`](Self::iptables_comment).
     pub comment: Option<String>,
-    /// What it does.
+    /// Its expressions.
     pub exprs: Vec<Expr>,
 }
 
 impl RuleInfo {
-    /// The chains it jumps or goes to, by itself; those that its maps lead to are not among them.
+    /// The chains that the rule itself jumps or goes to; chains that its maps lead to are not
+    /// included.
     pub fn targets(&self) -> impl Iterator<Item = &str> {
         self.exprs.iter().filter_map(|expr| match expr {
             Expr::Verdict(verdict) => verdict.chain(),
@@ -88,7 +90,7 @@ impl RuleInfo {
         })
     }
 
-    /// What `-m comment --comment` of iptables said.
+    /// The text of iptables' `-m comment --comment`.
     #[must_use]
     pub fn iptables_comment(&self) -> Option<String> {
         self.exprs.iter().find_map(|expr| match expr {
@@ -217,7 +219,7 @@ impl SetInfo {
     }
 }
 
-/// An element, or the mark of where a range of single keys ends.
+/// An element, or the marker of the end of a range of single keys.
 #[derive(Debug)]
 pub(crate) enum Listed {
     Element(Element),
@@ -260,7 +262,8 @@ fn decode_element(element: &Attribute<'_>) -> Option<Listed> {
     Some(Listed::Element(decoded))
 }
 
-/// Gives elements their ends back. Ranges of one set do not overlap, so the end of each is the next mark behind it.
+/// Restores the elements' ends. Ranges of one set do not overlap, so the end of each is the next
+/// marker after it.
 pub(crate) fn join_ranges(listed: Vec<Listed>) -> Vec<Element> {
     let (mut elements, mut ends) = (Vec::new(), Vec::new());
     for entry in listed {
@@ -284,7 +287,7 @@ pub(crate) fn join_ranges(listed: Vec<Listed>) -> Vec<Element> {
     elements
 }
 
-/// The family and the attributes of a message of a type; `None` if it is another.
+/// Returns the family and the attributes of a message of a type; `None` if it has another.
 fn open<'a>(
     message: &Message<'a>,
     kind: u16,

@@ -1,4 +1,4 @@
-//! Keys of sets and maps: values, their types, and how they stand one behind the other.
+//! Keys of sets and maps: values, their types, and their concatenation.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,7 +11,8 @@ const IFNAMSIZ: usize = 16;
 
 /// The type of one component of a key or of a map's data.
 ///
-/// The kernel does not know types; nft prints by them. Numbers: nftables include/datatype.h `enum datatypes`.
+/// The kernel does not know these types; nft uses them for printing. Numbers: nftables
+/// include/datatype.h `enum datatypes`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum KeyType {
@@ -134,12 +135,13 @@ impl KeyType {
     }
 }
 
-/// The type number of a key or of data: 6 bits a component, the first one highest (nftables `concat_subtype_add`).
+/// The type number of a key or of data: 6 bits per component, the first one highest (nftables
+/// `concat_subtype_add`).
 pub(crate) fn type_number(types: &[KeyType]) -> u32 {
     types.iter().fold(0, |number, kind| number << 6 | kind.number())
 }
 
-/// The reverse of [`type_number`]; `None` if a component is of a type this code does not know.
+/// The reverse of [`type_number`]; `None` if a component is of a type unknown to this code.
 pub(crate) fn types_from_number(mut number: u32) -> Option<Vec<KeyType>> {
     let mut types = Vec::new();
     while number != 0 {
@@ -157,7 +159,7 @@ pub(crate) fn length(types: &[KeyType]) -> usize {
     }
 }
 
-/// The byte order to note for nft; a concatenation has none.
+/// The byte order to record for nft; a concatenation has none.
 pub(crate) fn byteorder(types: &[KeyType]) -> u32 {
     match types {
         [single] => single.byteorder(),
@@ -205,7 +207,7 @@ impl Value {
     /// An address of this host (RTN_LOCAL).
     pub const LOCAL: Self = Self::AddrType(2);
 
-    /// The bytes as the kernel compares them, without padding; a name of 16 bytes and more is cut.
+    /// The bytes as the kernel compares them, without padding; a name of 16 bytes or more is cut.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         match self {
@@ -273,7 +275,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// A key of a set or map, or the data of a map: one value, or several one behind the other.
+/// A key of a set or map, or the data of a map: one value, or several concatenated ones.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key {
     bytes: Vec<u8>,
@@ -293,19 +295,19 @@ impl Key {
         Self { bytes }
     }
 
-    /// Takes the bytes as the kernel has them.
+    /// Takes the bytes in the kernel's layout.
     #[must_use]
     pub fn from_bytes(bytes: impl Into<Vec<u8>>) -> Self {
         Self { bytes: bytes.into() }
     }
 
-    /// The bytes as the kernel has them.
+    /// The bytes in the kernel's layout.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The next one in the kernel's order, which is that of the bytes; `None` behind the last.
+    /// The next key in the kernel's order, which is that of the bytes; `None` after the last.
     pub(crate) fn next(&self) -> Option<Self> {
         let mut bytes = self.bytes.clone();
         for byte in bytes.iter_mut().rev() {
@@ -317,7 +319,7 @@ impl Key {
         None
     }
 
-    /// The one before in the kernel's order; `None` before the first.
+    /// The previous key in the kernel's order; `None` before the first.
     pub(crate) fn previous(&self) -> Option<Self> {
         let mut bytes = self.bytes.clone();
         for byte in bytes.iter_mut().rev() {
@@ -329,7 +331,7 @@ impl Key {
         None
     }
 
-    /// Takes it apart; `None` if its length is not that of the types.
+    /// Splits the key into values; `None` if its length does not match the types.
     #[must_use]
     pub fn values(&self, types: &[KeyType]) -> Option<Vec<Value>> {
         let mut rest = &self.bytes[..];

@@ -1,12 +1,13 @@
-//! nftables by netlink: one [`Batch`] is one transaction.
+//! nftables over netlink: one [`Batch`] is one transaction.
 //!
-//! Tables, chains, sets, maps, elements and rules are plain values. What an attachment needs should be *elements* of
-//! sets and maps, looked up by a few rules that never change: an element costs the kernel 6 µs whatever the number of
-//! others, a rule costs more with each rule that is there. Ask for what may be there with a targeted question
-//! ([`NftSocket::get_element`], [`NftSocket::get_chain`]), never by listing; a transaction that fails costs 8–20 ms.
+//! Tables, chains, sets, maps, elements and rules are plain values. What an attachment needs should
+//! be *elements* of sets and maps, looked up by a few rules that never change: an element costs the
+//! kernel 6 µs however many there are, a rule costs more with each existing rule. To find out
+//! whether an object exists, use a targeted query ([`NftSocket::get_element`],
+//! [`NftSocket::get_chain`]), never a listing; a failing transaction costs 8–20 ms.
 //!
-//! What is written here reads well in `nft list ruleset`: types of keys, comments and dependencies are those that nft
-//! itself would write.
+//! Everything written here reads well in `nft list ruleset`: types of keys, comments and
+//! dependencies are those that nft itself would write.
 //!
 //! ```no_run
 //! use std::net::Ipv4Addr;

@@ -1,4 +1,4 @@
-//! What tables, chains and verdicts are called.
+//! Names of tables, chains and verdicts.
 
 use std::fmt;
 
@@ -83,16 +83,16 @@ impl fmt::Display for TableRef {
     }
 }
 
-/// Where a base chain hangs in the kernel.
+/// A netfilter hook with its priority and policy, for a base chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hook {
-    /// The place on a packet's way.
+    /// The point in a packet's path.
     pub point: HookPoint,
-    /// The order among chains of one place: lower first.
+    /// The order among the chains of one hook: lower first.
     pub priority: i32,
-    /// What its rules may do.
+    /// Its type: what its rules may do.
     pub kind: ChainType,
-    /// What becomes of packets that reach its end; `None`: accept.
+    /// What happens to packets that reach its end; `None`: accept.
     pub policy: Option<Policy>,
 }
 
@@ -128,18 +128,18 @@ impl Hook {
     }
 }
 
-/// A place on a packet's way (NF_INET_*, NF_BR_*).
+/// A point in a packet's path (NF_INET_*, NF_BR_*).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HookPoint {
-    /// Came in, not yet routed.
+    /// Received packets, not yet routed.
     Prerouting,
-    /// For this host.
+    /// Packets to this host.
     Input,
-    /// For somebody else.
+    /// Packets to other hosts.
     Forward,
-    /// From this host.
+    /// Packets from this host.
     Output,
-    /// About to leave.
+    /// Packets about to leave.
     Postrouting,
     /// Before all others, per link (families inet and netdev).
     Ingress,
@@ -195,13 +195,13 @@ impl HookPoint {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChainType {
-    /// Accept and drop.
+    /// Accept and drop packets.
     Filter,
-    /// Translate addresses; sees the first packet of a flow only.
+    /// Translate addresses; sees only the first packet of a flow.
     Nat,
-    /// Mark, then route again.
+    /// Mark packets, which then are routed again.
     Route,
-    /// A name this code does not know.
+    /// A name unknown to this code.
     Other(String),
 }
 
@@ -227,12 +227,12 @@ impl ChainType {
     }
 }
 
-/// What becomes of packets that reach the end of a base chain.
+/// What happens to packets that reach the end of a base chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// They go on to the next chain.
     Accept,
-    /// They are gone.
+    /// They are dropped.
     Drop,
 }
 
@@ -246,13 +246,13 @@ pub enum Verdict {
     Drop,
     /// The next rule.
     Continue,
-    /// Back to the rule behind the jump.
+    /// Goes back to the rule after the jump.
     Return,
-    /// Another chain, and back at its end.
+    /// Jumps to another chain, and back at its end.
     Jump(String),
-    /// Another chain, without coming back here.
+    /// Goes to another chain, without coming back here.
     Goto(String),
-    /// A number this code does not know, such as a queue's.
+    /// A number unknown to this code, such as a queue's.
     Other(i32),
 }
 

@@ -1,4 +1,4 @@
-//! Chains, sets, maps and elements to be made.
+//! Chains, sets, maps and elements to create.
 
 use ipnet::IpNet;
 
@@ -12,9 +12,9 @@ pub struct NewChain {
     pub table: TableRef,
     /// Its name.
     pub name: String,
-    /// Where it hangs in the kernel, if it is a base chain.
+    /// Its netfilter hook, if it is a base chain.
     pub hook: Option<Hook>,
-    /// What people read in a listing. Kernel: 5.10.
+    /// The comment that people read in a listing. Kernel: 5.10.
     pub comment: Option<String>,
 }
 
@@ -38,7 +38,7 @@ impl NewChain {
     }
 }
 
-/// A set or map to be made.
+/// A set or map to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSet {
     /// Its table.
@@ -51,7 +51,7 @@ pub struct NewSet {
     pub data: Option<MapData>,
     /// Keys may be ranges ([`Element::end`]).
     pub interval: bool,
-    /// What people read in a listing. Kernel: 5.10.
+    /// The comment that people read in a listing. Kernel: 5.10.
     pub comment: Option<String>,
 }
 
@@ -60,7 +60,7 @@ pub struct NewSet {
 pub enum MapData {
     /// Verdicts.
     Verdict,
-    /// Values, one or several one behind the other.
+    /// Values: one, or several concatenated ones.
     Values(Vec<KeyType>),
 }
 
@@ -120,22 +120,23 @@ impl NewSet {
 /// An element of a set or map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Element {
-    /// Its key, or where its range starts.
+    /// Its key, or the start of its range.
     pub key: Key,
-    /// Where its range ends, in a set or map of ranges.
+    /// The end of its range, in a set or map of ranges.
     pub end: Option<RangeEnd>,
     /// What it maps to.
     pub data: Option<ElementData>,
-    /// What people and owners read; at most [`MAX_COMMENT`](super::MAX_COMMENT) bytes.
+    /// The comment, for people and for finding the owner; at most
+    /// [`MAX_COMMENT`](super::MAX_COMMENT) bytes.
     pub comment: Option<String>,
 }
 
-/// The last key of a range. The kernel keeps the two kinds in different ways.
+/// The last key of a range. The kernel stores the two kinds differently.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RangeEnd {
     /// Of keys of one component.
     Single(Key),
-    /// Of keys of several: each component has a range of its own.
+    /// For concatenated keys: each component has a range of its own.
     Concatenated(Key),
 }
 

@@ -1,6 +1,7 @@
-//! What expressions work on: registers, and the keys of what they load.
+//! The operands of expressions: registers, and the keys of what they load.
 
-/// Gives an enum the kernel's numbers, both ways, from one table. A variant without a number does not compile.
+/// Maps an enum to the kernel's numbers, both ways, from one table. A variant without a number does
+/// not compile.
 macro_rules! numbers {
     ($name:ident, or $other:ident: $($variant:ident = $number:literal),+ $(,)?) => {
         impl $name {
@@ -37,7 +38,7 @@ macro_rules! numbers {
     };
 }
 
-/// Where expressions put and find values: sixteen places of four bytes.
+/// The registers of expressions: sixteen places of four bytes.
 ///
 /// A value of 16 bytes takes four places, one of 6 bytes two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,10 +47,10 @@ pub struct Register(u8);
 impl Register {
     /// The first place.
     pub const FIRST: Self = Self(0);
-    /// How many places there are.
+    /// The number of places.
     pub const COUNT: u8 = 16;
 
-    /// The place with a number from 0.
+    /// The place with a number, counted from 0.
     #[must_use]
     pub fn new(place: u8) -> Option<Self> {
         (place < Self::COUNT).then_some(Self(place))
@@ -61,14 +62,14 @@ impl Register {
         self.0
     }
 
-    /// The place behind a value of so many bytes; `None` if there is none.
+    /// The place after a value of this many bytes; `None` if there is none.
     #[must_use]
     pub fn behind(self, size: usize) -> Option<Self> {
         let places = u8::try_from(size.div_ceil(4)).ok()?;
         Self::new(self.0.checked_add(places)?)
     }
 
-    /// NFT_REG_1 to NFT_REG_4 where a place starts one, as nft does, otherwise NFT_REG32_00 and so on.
+    /// NFT_REG_1 to NFT_REG_4 if a place starts one, as nft does, otherwise NFT_REG32_00 and so on.
     pub(crate) fn number(self) -> u32 {
         if self.0.is_multiple_of(4) { u32::from(self.0 / 4) + 1 } else { u32::from(self.0) + 8 }
     }
@@ -83,7 +84,7 @@ impl Register {
     }
 }
 
-/// Something about a packet (NFT_META_*).
+/// A property of a packet (NFT_META_*).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MetaKey {
@@ -109,7 +110,7 @@ pub enum MetaKey {
     BridgeIifName,
     /// Unicast, broadcast, multicast (NFT_META_PKTTYPE).
     PktType,
-    /// A number this code does not know.
+    /// A number unknown to this code.
     Other(u32),
 }
 
@@ -127,7 +128,7 @@ pub enum PayloadBase {
     Network,
     /// TCP, UDP and others.
     Transport,
-    /// A number this code does not know.
+    /// A number unknown to this code.
     Other(u32),
 }
 
@@ -152,20 +153,20 @@ pub enum CmpOp {
 
 numbers!(CmpOp: Eq = 0, Ne = 1, Lt = 2, Le = 3, Gt = 4, Ge = 5);
 
-/// What becomes of what a lookup finds.
+/// What happens with the result of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LookupTo {
-    /// Only whether it is there matters.
+    /// Only whether the key is found matters.
     Match,
-    /// The rule goes on if it is *not* there.
+    /// The rule goes on if the key is *not* found.
     NoMatch,
     /// The map's verdict is taken.
     Verdict,
-    /// The map's data go to a register.
+    /// The map's data are stored in a register.
     Register(Register),
 }
 
-/// Something about a connection (NFT_CT_*).
+/// A property of a connection (NFT_CT_*).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CtKey {
@@ -193,7 +194,7 @@ pub enum CtKey {
     SourceIp6,
     /// Destination IPv6 address (NFT_CT_DST_IP6).
     DestinationIp6,
-    /// A number this code does not know.
+    /// A number unknown to this code.
     Other(u32),
 }
 
@@ -204,13 +205,13 @@ numbers!(CtKey, or Other:
 /// A direction of a connection (IP_CT_DIR_*).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CtDirection {
-    /// From the one who began.
+    /// From the side that opened the connection.
     Original,
-    /// To the one who began.
+    /// To the side that opened the connection.
     Reply,
 }
 
-/// What is asked of the routing table (NFT_FIB_RESULT_*).
+/// What to look up in the routing table (NFT_FIB_RESULT_*).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FibResult {
@@ -224,7 +225,7 @@ pub enum FibResult {
 
 numbers!(FibResult: Oif = 1, OifName = 2, AddrType = 3);
 
-/// About what the routing table is asked (NFTA_FIB_F_*).
+/// The input of a routing table lookup (NFTA_FIB_F_*).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FibFlags(pub u32);
 
@@ -233,7 +234,7 @@ impl FibFlags {
     pub const SADDR: Self = Self(1);
     /// The destination address.
     pub const DADDR: Self = Self(2);
-    /// With the mark.
+    /// Including the mark.
     pub const MARK: Self = Self(4);
     /// On the link it came in by.
     pub const IIF: Self = Self(8);
@@ -256,14 +257,15 @@ pub enum NatKind {
     Destination,
 }
 
-/// How a refusal is told (NFT_REJECT_*).
+/// How a refusal is sent (NFT_REJECT_*).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RejectKind {
     /// ICMP or ICMPv6, with the code of the packet's IP version.
     Icmp,
     /// TCP reset.
     TcpReset,
-    /// ICMP or ICMPv6, whichever fits; the code is one of both: 0 no route, 1 port, 2 host, 3 prohibited.
+    /// ICMP or ICMPv6, whichever fits; the code means the same in both: 0 no route, 1 port, 2 host,
+    /// 3 prohibited.
     Icmpx,
 }
 
@@ -277,9 +279,9 @@ mod tests {
     fn registers_have_nfts_numbers() {
         let first = Register::FIRST;
         assert_eq!(first.number(), 1);
-        // nft: `[ payload load 2b @ transport header + 2 => reg 9 ]` behind a protocol of one byte.
+        // nft: `[ payload load 2b @ transport header + 2 => reg 9 ]` after a protocol of one byte.
         assert_eq!(first.behind(1).unwrap().number(), 9);
-        // nft: `addr_min reg 1 proto_min reg 2` behind an IPv6 address.
+        // nft: `addr_min reg 1 proto_min reg 2` after an IPv6 address.
         assert_eq!(first.behind(16).unwrap().number(), 2);
         assert_eq!(Register::new(15).unwrap().behind(4), None);
         for place in 0..Register::COUNT {

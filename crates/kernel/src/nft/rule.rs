@@ -1,4 +1,4 @@
-//! Rules, written with the words of nft.
+//! Rules, written with nft's words.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -14,7 +14,7 @@ use crate::route::IpFamily;
 /// `linux include/uapi/linux/netfilter/nf_nat.h` NF_NAT_RANGE_PROTO_RANDOM_FULLY.
 const RANDOM_FULLY: u32 = 1 << 4;
 
-/// A rule to be made: conditions from left to right, then what happens.
+/// A rule to add: conditions from left to right, then the action.
 ///
 /// ```
 /// use kernel::nft::{Family, NewRule, TableRef, Value, field};
@@ -32,9 +32,10 @@ pub struct NewRule {
     pub table: TableRef,
     /// Its chain.
     pub chain: String,
-    /// What it does.
+    /// Its expressions.
     pub exprs: Vec<Expr>,
-    /// What people and owners read; at most [`MAX_COMMENT`](super::MAX_COMMENT) bytes.
+    /// The comment, for people and for finding the owner; at most
+    /// [`MAX_COMMENT`](super::MAX_COMMENT) bytes.
     pub comment: Option<String>,
     guarded: Vec<Guard>,
 }
@@ -58,44 +59,45 @@ impl NewRule {
         Self { comment: Some(comment.into()), ..self }
     }
 
-    /// Adds an expression as it is.
+    /// Adds an expression unchanged.
     #[must_use]
     pub fn expr(mut self, expr: Expr) -> Self {
         self.exprs.push(expr);
         self
     }
 
-    /// `FIELD VALUE`: goes on if they are equal.
+    /// `FIELD VALUE`: continues if they are equal.
     #[must_use]
     pub fn is(self, field: Field, value: impl Into<Value>) -> Self {
         self.compare(field, CmpOp::Eq, value.into().bytes())
     }
 
-    /// `FIELD != VALUE`: goes on if they are not equal (and the field's protocol is there).
+    /// `FIELD != VALUE`: continues if they are not equal (and the packet has the field's protocol).
     #[must_use]
     pub fn is_not(self, field: Field, value: impl Into<Value>) -> Self {
         self.compare(field, CmpOp::Ne, value.into().bytes())
     }
 
-    /// `iifname "PREFIX*"`: goes on if a name starts so.
+    /// `iifname "PREFIX*"`: continues if a name has the prefix.
     #[must_use]
     pub fn name_starts_with(self, field: Field, prefix: &str) -> Self {
         self.compare(field, CmpOp::Eq, prefix.as_bytes().to_vec())
     }
 
-    /// `FIELD NET`: goes on if an address is in a prefix.
+    /// `FIELD NET`: continues if an address is in a prefix.
     #[must_use]
     pub fn in_net(self, field: Field, net: IpNet) -> Self {
         self.compare_net(field, CmpOp::Eq, net)
     }
 
-    /// `FIELD != NET`: goes on if an address is not in a prefix (and the field's protocol is there).
+    /// `FIELD != NET`: continues if an address is not in a prefix (and the packet has the field's
+    /// protocol).
     #[must_use]
     pub fn not_in_net(self, field: Field, net: IpNet) -> Self {
         self.compare_net(field, CmpOp::Ne, net)
     }
 
-    /// `FIELD FIRST-LAST`: goes on if a port or address is in a range.
+    /// `FIELD FIRST-LAST`: continues if a port or address is in a range.
     #[must_use]
     pub fn in_range(self, field: Field, first: impl Into<Value>, last: impl Into<Value>) -> Self {
         let register = Register::FIRST;
@@ -104,37 +106,39 @@ impl NewRule {
             .expr(Expr::Cmp { op: CmpOp::Le, register, data: last.into().bytes() })
     }
 
-    /// `ct state BITS`: goes on if any of the bits is set.
+    /// `ct state BITS`: continues if any of the bits is set.
     #[must_use]
     pub fn has_any(self, field: Field, bits: u32) -> Self {
         self.mask_bits(field, bits, CmpOp::Ne, 0)
     }
 
-    /// `ct status & BITS == 0`: goes on if none of the bits is set.
+    /// `ct status & BITS == 0`: continues if none of the bits is set.
     #[must_use]
     pub fn has_none(self, field: Field, bits: u32) -> Self {
         self.mask_bits(field, bits, CmpOp::Eq, 0)
     }
 
-    /// `mark & BITS == BITS`: goes on if all of the bits are set.
+    /// `mark & BITS == BITS`: continues if all of the bits are set.
     #[must_use]
     pub fn has_all(self, field: Field, bits: u32) -> Self {
         self.mask_bits(field, bits, CmpOp::Eq, bits)
     }
 
-    /// `FIELDS @SET`: goes on if the key is in a set.
+    /// `FIELDS @SET`: continues if the key is in a set.
     #[must_use]
     pub fn in_set(self, fields: &[Field], set: impl Into<String>) -> Self {
         self.look_up(fields, set, LookupTo::Match)
     }
 
-    /// `FIELDS != @SET`: goes on if the key is not in a set (and the fields' protocols are there).
+    /// `FIELDS != @SET`: continues if the key is not in a set (and the packet has the fields'
+    /// protocols).
     #[must_use]
     pub fn not_in_set(self, fields: &[Field], set: impl Into<String>) -> Self {
         self.look_up(fields, set, LookupTo::NoMatch)
     }
 
-    /// `FIELDS vmap @MAP`: does what the map says; goes on with the next rule if the key is not there.
+    /// `FIELDS vmap @MAP`: applies the map's verdict; continues with the next rule if the key is
+    /// not found.
     #[must_use]
     pub fn vmap(self, fields: &[Field], map: impl Into<String>) -> Self {
         self.look_up(fields, map, LookupTo::Verdict)
@@ -187,7 +191,8 @@ impl NewRule {
             .expr(Expr::Redirect { port: Some(register), flags: 0 })
     }
 
-    /// `ip6 saddr set ADDRESS`, or `daddr`, without connection tracking. Behind a condition that only IPv6 meets.
+    /// `ip6 saddr set ADDRESS`, or `daddr`, without connection tracking. Must follow a condition
+    /// that only IPv6 packets meet.
     #[must_use]
     pub fn set_ip6(self, which: Ip6Address, address: Ipv6Addr) -> Self {
         let register = Register::FIRST;
@@ -209,7 +214,8 @@ impl NewRule {
             .expr(Expr::MetaSet { key: MetaKey::Mark, register })
     }
 
-    /// `meta mark set mark & MASK ^ XOR`: with `mask = !bits` and `xor = bits` the bits are set, the others kept.
+    /// `meta mark set mark & MASK ^ XOR`: with `mask = !bits` and `xor = bits` the bits are set and
+    /// the others kept.
     #[must_use]
     pub fn change_mark(self, mask: u32, xor: u32) -> Self {
         let register = Register::FIRST;
@@ -274,7 +280,7 @@ impl NewRule {
         self.verdict(Verdict::Goto(chain.into()))
     }
 
-    /// Loads fields one behind the other, from the first register on, after the checks they need.
+    /// Loads fields into consecutive registers, from the first one on, after the checks they need.
     #[must_use]
     pub fn load(mut self, fields: &[Field]) -> Self {
         for guard in fields.iter().filter_map(Field::guard) {

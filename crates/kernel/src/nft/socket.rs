@@ -27,22 +27,24 @@ const NLM_F_ACK: u16 = 4;
 
 /// A blocking socket for nf_tables. It keeps the namespace it was opened in.
 ///
-/// Closing it after a transaction that deletes waits for the kernel (16 ms): see [`crate::linger::leave_open`].
+/// Closing it after a transaction that deletes waits for the kernel (16 ms): see
+/// [`crate::linger::leave_open`].
 ///
 /// # Privileges
-/// CAP_NET_ADMIN in the user namespace that owns the network namespace, for questions too.
+/// CAP_NET_ADMIN in the user namespace that owns the network namespace, for queries too.
 #[derive(Debug)]
 pub struct NftSocket {
     socket: Socket,
 }
 
-/// A transaction that failed; nothing of it happened.
+/// A transaction that failed; nothing of it was applied.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct NftError {
-    /// The place of the operation that failed first; `None` if it was none in particular.
+    /// The index of the operation that failed first; `None` if the failure belongs to no single
+    /// operation.
     pub index: Option<usize>,
-    /// Why; the text names the operation.
+    /// The reason; the text names the operation.
     pub source: NetlinkError,
 }
 
@@ -53,19 +55,20 @@ impl NftError {
         self.source.errno()
     }
 
-    /// Whether something is there that must not be (EEXIST).
+    /// Whether an object exists that must not (EEXIST).
     #[must_use]
     pub fn is_exists(&self) -> bool {
         self.source.is_exists()
     }
 
-    /// Whether something is not there that must be (ENOENT).
+    /// Whether an object is missing that must exist (ENOENT).
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.source.is_not_found()
     }
 
-    /// Whether another transaction came first ([`Batch::require_generation`]): read again and try again.
+    /// Whether another transaction came first ([`Batch::require_generation`]): read again and
+    /// retry.
     #[must_use]
     pub fn is_changed(&self) -> bool {
         self.errno() == Some(Errno::RESTART)
@@ -79,7 +82,7 @@ impl Display for NftError {
 }
 
 impl Error for NftError {
-    /// What is behind the netlink error, whose text is this one's text.
+    /// The source of the netlink error, whose text is this error's text.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.source.source()
     }
@@ -108,10 +111,11 @@ impl NftSocket {
         Socket::open_in(netns, NETLINK_NETFILTER).map(|socket| Self { socket })
     }
 
-    /// Makes a transaction happen, all of it or nothing. An empty one is not sent.
+    /// Commits a transaction, all of it or nothing. An empty one is not sent.
     ///
     /// # Errors
-    /// [`NftError`] names the first operation that failed. A failure that the kernel has to roll back takes 8–20 ms.
+    /// [`NftError`] names the first operation that failed. A failure that the kernel has to roll
+    /// back takes 8–20 ms.
     pub fn commit(&mut self, batch: &Batch) -> Result<(), NftError> {
         let whole = |source| NftError { index: None, source };
         let at = |index| move |source| NftError { index: Some(index), source };
@@ -129,7 +133,7 @@ impl NftSocket {
         let (writer, begin, messages) = self.encode(batch);
         self.socket.send(&writer, messages.len(), &COMMIT).map_err(whole)?;
 
-        // Batch begin and end are not acknowledged before kernel 6.10, and never asked to be.
+        // Before kernel 6.10, batch begin and end are not acknowledged; we never request it.
         let mut answered = vec![false; messages.len()];
         let mut failed: Option<(usize, Outcome)> = None;
         let mut whole_failed = None;
@@ -143,7 +147,8 @@ impl NftSocket {
                     failed = Some((index, outcome));
                 }
             } else if refused {
-                // Of the batch as a whole: no permission, another generation, the commit itself. Comes first.
+                // A failure of the batch as a whole: no permission, another generation, the commit
+                // itself. It comes first.
                 whole_failed = Some(outcome);
                 return true;
             }
@@ -159,7 +164,8 @@ impl NftSocket {
         received.map_err(whole)
     }
 
-    /// Reads the number of the last transaction that changed anything; see [`Batch::require_generation`].
+    /// Reads the generation number of the last transaction that changed anything; see
+    /// [`Batch::require_generation`].
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -178,7 +184,7 @@ impl NftSocket {
         })
     }
 
-    /// Looks a table up; `None` if there is none.
+    /// Looks a table up; `None` if it does not exist.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -190,7 +196,7 @@ impl NftSocket {
         absent(self.socket.get(&request, TableInfo::decode))
     }
 
-    /// Looks a chain up; `None` if there is none, or no such table.
+    /// Looks a chain up; `None` if it or its table does not exist.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -209,7 +215,7 @@ impl NftSocket {
         absent(self.socket.get(&request, ChainInfo::decode))
     }
 
-    /// Looks a set or map up; `None` if there is none, or no such table.
+    /// Looks a set or map up; `None` if it or its table does not exist.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -227,7 +233,8 @@ impl NftSocket {
         absent(self.socket.get(&request, SetInfo::decode))
     }
 
-    /// Looks an element up, at the same cost whatever the size of the set; `None` if there is none, or no such set.
+    /// Looks an element up, at the same cost whatever the size of the set; `None` if it or its set
+    /// does not exist.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -245,7 +252,7 @@ impl NftSocket {
         Ok(absent(found)?.and_then(|listed| join_ranges(listed).into_iter().next()))
     }
 
-    /// Lists the elements of a set or map; none if there is no such set.
+    /// Lists the elements of a set or map; none if it does not exist.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -261,7 +268,7 @@ impl NftSocket {
         Ok(join_ranges(found.into_iter().flatten().collect()))
     }
 
-    /// Lists the rules of a chain; none if there is no such chain. Its cost grows with their number.
+    /// Lists the rules of a chain; none if it does not exist. The cost grows with their number.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -273,7 +280,7 @@ impl NftSocket {
         let operation = format_args!("list the rules of {table} {chain}");
         let request = Request { operation: &operation, kind: msg::GET_RULE, flags: 0, body: &body };
         let mut found = empty(self.socket.dump(&request, RuleInfo::decode))?;
-        // Kernels before 5.11 do not filter by a chain that is not there.
+        // Kernels before 5.11 do not filter by a chain that does not exist.
         found.retain(|rule| rule.table == *table && rule.chain == chain);
         Ok(found)
     }
@@ -300,7 +307,7 @@ impl NftSocket {
         empty(self.socket.dump(&request, TableInfo::decode))
     }
 
-    /// Lists the sets and maps of a table; none if there is no such table.
+    /// Lists the sets and maps of a table; none if it does not exist.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -311,11 +318,12 @@ impl NftSocket {
         empty(self.socket.dump(&request, SetInfo::decode))
     }
 
-    /// Lists who sees the packets at a place, in order: nftables' base chains, and whatever else hangs there.
+    /// Lists the functions at a hook, in order: nftables' base chains, and any others there.
     ///
-    /// For [`Family::Inet`] that is who sees IPv4 and who sees IPv6. On a kernel that cannot tell (before 5.14, or
-    /// without CONFIG_NETFILTER_NETLINK_HOOK) only nftables' base chains are listed: without function, and without the
-    /// tables of the old iptables, of which `/proc/net/ip_tables_names` tells.
+    /// For [`Family::Inet`] these are the functions for IPv4 and for IPv6. On a kernel that cannot
+    /// list them (before 5.14, or without CONFIG_NETFILTER_NETLINK_HOOK) only nftables' base chains
+    /// are listed: without the function, and without the tables of the old iptables, which
+    /// `/proc/net/ip_tables_names` lists.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -330,8 +338,8 @@ impl NftSocket {
         }
     }
 
-    /// Lists who sees the packets at a place, if the kernel tells that; `None` if it cannot. A kernel
-    /// that cannot looks for a module at each call, which starts a process: remember its answer.
+    /// Lists the functions at a hook if the kernel can; `None` if it cannot. A kernel that cannot
+    /// looks for a module at each call, which starts a process: remember its answer.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -346,7 +354,7 @@ impl NftSocket {
         }
     }
 
-    /// Lists the base chains of nftables at a place. The cost grows with the number of all chains.
+    /// Lists the base chains of nftables at a hook. The cost grows with the number of all chains.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -358,7 +366,8 @@ impl NftSocket {
         Ok(hooks::from_chains(self.chains(None)?, family, point))
     }
 
-    /// Writes a batch. Returns it with the sequence number of its begin, and of each message with its operation.
+    /// Writes a batch. Returns it with the sequence number of its begin, and of each message with
+    /// its operation.
     fn encode(&mut self, batch: &Batch) -> (Writer, u32, Vec<(u32, usize)>) {
         let mut writer = Writer::new();
         let mut messages = Vec::with_capacity(batch.operations().len());
@@ -370,7 +379,7 @@ impl NftSocket {
             }
         });
         for (index, operation) in batch.operations().iter().enumerate() {
-            // The number only has to differ between the new sets of a batch.
+            // The number only has to be unique among the new sets of a batch.
             let set_id = u32::try_from(index).unwrap_or(u32::MAX).saturating_add(1);
             operation.encode(set_id, &mut |kind, flags, body| {
                 let seq = self.socket.next_seq();
@@ -386,10 +395,10 @@ impl NftSocket {
     }
 }
 
-/// What is being done when a transaction fails as a whole.
+/// The operation named when a transaction fails as a whole.
 const COMMIT: &str = "commit to nftables";
 
-/// The header and the first attribute of every question about something in a table.
+/// The header and the first attribute of every query about an object in a table.
 fn begin(writer: &mut Writer, table: &TableRef) {
     writer.raw(&nfgenmsg(table.family.number(), 0));
     writer.put_text(1, &table.name);

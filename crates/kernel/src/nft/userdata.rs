@@ -1,8 +1,10 @@
-//! Notes that nft keeps with its objects, such as comments: type, length, value, a byte each for the first two.
+//! Data that nft stores with its objects, such as comments: type, length, value, with one byte each
+//! for the first two.
 //!
-//! libnftnl include/libnftnl/udata.h and nftables src/mnl.c: the kernel stores them unread.
+//! libnftnl include/libnftnl/udata.h and nftables src/mnl.c: the kernel stores it unread.
 
-/// The longest comment, in bytes (nftables include/netlink.h: 128 with the closing NUL in old versions, kept by us).
+/// The longest comment, in bytes (nftables include/netlink.h: 128 with the closing NUL in old
+/// versions, a limit that we keep).
 pub const MAX_COMMENT: usize = 127;
 
 /// NFTNL_UDATA_TABLE_COMMENT, _CHAIN_COMMENT, _RULE_COMMENT, _SET_ELEM_COMMENT.
@@ -12,7 +14,7 @@ pub(crate) const SET_KEY_BYTEORDER: u8 = 0;
 pub(crate) const SET_DATA_BYTEORDER: u8 = 1;
 pub(crate) const SET_COMMENT: u8 = 7;
 
-/// Whether nft and the kernel take a comment, and give all of it back.
+/// Whether nft and the kernel accept a comment, and return all of it.
 pub(crate) fn fits(comment: Option<&str>) -> bool {
     comment.is_none_or(|comment| comment.len() <= MAX_COMMENT && !comment.contains('\0'))
 }
@@ -28,7 +30,7 @@ pub(crate) fn number(kind: u8, number: u32) -> Vec<u8> {
     entry(kind, &number.to_ne_bytes())
 }
 
-/// A value too long for its length byte is left out; [`fits`] has been asked before.
+/// A value too long for its length byte is left out; [`fits`] has been checked before.
 fn entry(kind: u8, value: &[u8]) -> Vec<u8> {
     let Ok(length) = u8::try_from(value.len()) else { return Vec::new() };
     let mut bytes = vec![kind, length];
@@ -36,7 +38,7 @@ fn entry(kind: u8, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The text of a type, if there is one.
+/// Returns the text of a type, if there is one.
 pub(crate) fn find_text(mut bytes: &[u8], kind: u8) -> Option<String> {
     while let [found, length, rest @ ..] = bytes {
         let value = rest.get(..usize::from(*length))?;

@@ -38,7 +38,7 @@ pub struct Address {
     pub peer: Option<IpAddr>,
     /// The broadcast address.
     pub broadcast: Option<Ipv4Addr>,
-    /// How far it is valid.
+    /// Its scope.
     pub scope: Scope,
     /// IFA_F_* as the kernel sends them.
     pub flags: u32,
@@ -53,7 +53,7 @@ pub struct AddressOptions {
     pub nodad: bool,
     /// No route to its prefix (IFA_F_NOPREFIXROUTE).
     pub noprefixroute: bool,
-    /// How far it is valid; `None`: everywhere.
+    /// Its scope; `None`: universe.
     pub scope: Option<Scope>,
     /// IPv4: the broadcast address; `None`: none.
     pub broadcast: Option<Ipv4Addr>,
@@ -132,7 +132,7 @@ pub(crate) fn encode(writer: &mut Writer, ifindex: u32, address: IpNet, options:
     }
 }
 
-/// Writes what tells one address to be removed.
+/// Writes what identifies an address to remove.
 pub(crate) fn encode_key(writer: &mut Writer, ifindex: u32, address: IpNet) {
     encode(writer, ifindex, address, &AddressOptions::default());
 }

@@ -25,7 +25,7 @@ pub struct BridgeVlan {
     pub first: u16,
     /// The last VLAN ID; the same as the first for a single one.
     pub last: u16,
-    /// Untagged frames that come in belong to it. Not for a range.
+    /// Incoming untagged frames belong to it. Not for a range.
     pub pvid: bool,
     /// Its frames leave untagged.
     pub untagged: bool,
@@ -53,7 +53,7 @@ impl BridgeVlan {
         Self { first, last, pvid: false, untagged: false }
     }
 
-    /// The VLAN of the untagged frames, both ways (an access port).
+    /// The VLAN of untagged frames, both ways (an access port).
     #[must_use]
     pub fn access(id: u16) -> Self {
         Self { first: id, last: id, pvid: true, untagged: true }
@@ -86,7 +86,8 @@ impl BridgeVlan {
         });
     }
 
-    /// Reads the VLANs of one port from a reply to [`encode_dump`]; `None` if the message is another.
+    /// Reads the VLANs of one port from a reply to [`encode_dump`]; `None` if the message is
+    /// another.
     pub(crate) fn decode(message: &Message<'_>) -> Option<(u32, Vec<Self>)> {
         if message.kind != RTM_NEWLINK || message.body.first() != Some(&AF_BRIDGE) {
             return None;
@@ -145,7 +146,8 @@ mod tests {
 
     const HEADER: [u8; 16] = [7, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-    /// The bytes that `bridge vlan add dev … vid 10 pvid untagged` sends (but for its NLA_F_NESTED).
+    /// The bytes that `bridge vlan add dev … vid 10 pvid untagged` sends (except for its
+    /// NLA_F_NESTED).
     #[test]
     #[cfg(target_endian = "little")]
     fn one_vlan_as_iproute2_sends_it() {

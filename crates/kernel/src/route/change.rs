@@ -20,95 +20,99 @@ const NLM_F_EXCL: u16 = 0x200;
 const NLM_F_CREATE: u16 = 0x400;
 const NLM_F_APPEND: u16 = 0x800;
 
-/// One change, as a value: what a plan consists of.
+/// One change, as a value; plans consist of these.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
-    /// Makes a link; fails with EEXIST if there is one of that name. See also
-    /// [`RouteSocket::create_link`](super::RouteSocket::create_link), which tells the number and also sets what the
-    /// kernel does not take with a new link: alias, hairpin, isolated.
+    /// Creates a link; fails with EEXIST if the name is taken. See also
+    /// [`RouteSocket::create_link`](super::RouteSocket::create_link), which returns the index and
+    /// also sets what the kernel does not accept with a new link: alias, hairpin, isolated.
     NewLink(NewLink),
     /// Changes a link.
     SetLink {
         /// The link.
         ifindex: u32,
-        /// What of it.
+        /// The settings to change.
         set: LinkSet,
     },
-    /// Removes a link; fails with ENODEV if it is gone. Waits for grace periods of the kernel (16 ms and more).
+    /// Removes a link; fails with ENODEV if it is gone. Waits for grace periods of the kernel (16
+    /// ms and more).
     DelLink {
         /// The link.
         ifindex: u32,
     },
-    /// Takes a further name from a link (kernel 5.5); fails with EINVAL if it has it not.
+    /// Removes an alternative name from a link (kernel 5.5); fails with EINVAL if the link does not
+    /// have it.
     DelAltName {
         /// The link.
         ifindex: u32,
         /// The name.
         name: String,
     },
-    /// Gives a link an address; fails with EEXIST if it has it.
+    /// Adds an address to a link; fails with EEXIST if the link has it.
     AddAddress {
         /// The link.
         ifindex: u32,
         /// The address with its prefix length.
         address: IpNet,
-        /// What else to say.
+        /// Its options.
         options: AddressOptions,
     },
-    /// Takes an address from a link; fails with EADDRNOTAVAIL if it has it not.
+    /// Removes an address from a link; fails with EADDRNOTAVAIL if the link does not have it.
     DelAddress {
         /// The link.
         ifindex: u32,
         /// The address with its prefix length.
         address: IpNet,
     },
-    /// Adds a route; fails with EEXIST if there is one to the destination with that priority (and for IPv6 gateway).
+    /// Adds a route; fails with EEXIST if one to the destination exists with that priority (and for
+    /// IPv6 gateway).
     AddRoute(Route),
-    /// Adds a route beside others to the same destination: an IPv6 one becomes a further way of theirs (ECMP), an IPv4
-    /// one is kept behind them. Fails with EEXIST only if there is the very same.
+    /// Adds a route beside others to the same destination: an IPv6 route becomes a further next hop
+    /// of theirs (ECMP), an IPv4 route is kept after them. Fails with EEXIST only if exactly the
+    /// same one exists.
     AppendRoute(Route),
     /// Adds a route or replaces the one to the destination with that priority.
     ReplaceRoute(Route),
-    /// Removes a route; fails with ESRCH if there is none.
+    /// Removes a route; fails with ESRCH if none matches.
     DelRoute(Route),
-    /// Adds a routing rule; fails with EEXIST if there is the very same.
+    /// Adds a routing rule; fails with EEXIST if exactly the same one exists.
     AddRule(Rule),
-    /// Removes a routing rule; fails with ENOENT if there is none.
+    /// Removes a routing rule; fails with ENOENT if none matches.
     DelRule(Rule),
     /// Adds or replaces a neighbour.
     SetNeighbour(Neighbour),
-    /// Removes a neighbour; fails with ENOENT if there is none.
+    /// Removes a neighbour; fails with ENOENT if it does not exist.
     DelNeighbour(Neighbour),
     /// Adds or replaces a forwarding entry of a bridge.
     SetFdb(Fdb),
-    /// Removes a forwarding entry of a bridge; fails with ENOENT if there is none.
+    /// Removes a forwarding entry of a bridge; fails with ENOENT if it does not exist.
     DelFdb(Fdb),
-    /// Puts a port, or the bridge itself, into VLANs.
+    /// Adds a port, or the bridge itself, to VLANs.
     AddBridgeVlan {
         /// The port or the bridge.
         ifindex: u32,
-        /// Which of the two.
+        /// The side of the bridge.
         side: BridgeVlanSide,
         /// The VLANs.
         vlan: BridgeVlan,
     },
-    /// Takes a port, or the bridge itself, out of VLANs; one it is not in is no error.
+    /// Removes a port, or the bridge itself, from VLANs; a VLAN it is not in is not an error.
     DelBridgeVlan {
         /// The port or the bridge.
         ifindex: u32,
-        /// Which of the two.
+        /// The side of the bridge.
         side: BridgeVlanSide,
         /// The VLANs.
         vlan: BridgeVlan,
     },
-    /// Puts a queueing discipline in its place; fails with EEXIST if somebody put one there.
+    /// Adds a queueing discipline; fails with EEXIST if one was configured there.
     AddQdisc(Qdisc),
-    /// Puts a queueing discipline in its place; one of the same number and kind there takes the new settings, another
-    /// goes.
+    /// Adds or replaces a queueing discipline: one with the same number and kind gets the new
+    /// settings, another is removed.
     ReplaceQdisc(Qdisc),
-    /// Removes the queueing discipline in a place, with everything in it; fails with ENOENT (at the root) or EINVAL if
-    /// nobody put one there.
+    /// Removes the queueing discipline at a parent, with everything in it; fails with ENOENT (at
+    /// the root) or EINVAL if none was configured there.
     DelQdisc {
         /// The link.
         ifindex: u32,
@@ -117,19 +121,20 @@ pub enum Change {
         /// Its number; [`TcHandle::UNSPECIFIED`]: any.
         handle: TcHandle,
     },
-    /// Adds a filter that sends packets to another link, beside those of its preference.
+    /// Adds a filter that sends packets to another link, beside others with its preference.
     AddRedirect(Redirect),
-    /// Removes all filters of a redirection's place and preference; fails with ENOENT if there is none.
+    /// Removes all filters with a redirection's parent and preference; fails with ENOENT if none
+    /// exists.
     DelRedirect(Redirect),
 }
 
-/// A change that failed. Every change before it has been made; those behind it may have been.
+/// A change that failed. Every change before it was made; later ones may have been made.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ApplyError {
     /// Its place among the changes.
     pub index: usize,
-    /// Why; the text names the change.
+    /// The reason; the text names the change.
     pub source: NetlinkError,
 }
 
@@ -140,14 +145,14 @@ impl fmt::Display for ApplyError {
 }
 
 impl Error for ApplyError {
-    /// What is behind the netlink error, whose text is this one's text.
+    /// The source of the netlink error, whose text is this error's text.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.source.source()
     }
 }
 
 impl Change {
-    /// Hands over its messages: one, or two where the kernel takes in two steps what is one change.
+    /// Passes its messages to `emit`: one, or two where the kernel needs two steps for one change.
     pub(crate) fn encode(&self, emit: Emit<'_>) {
         if let Self::SetLink { ifindex, set } = self
             && let Some((first, second)) = set.split()
@@ -225,7 +230,7 @@ impl Change {
     }
 }
 
-/// What is being done, to go before the kernel's error.
+/// The change's description, printed before the kernel's error.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

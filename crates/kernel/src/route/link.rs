@@ -50,7 +50,7 @@ pub(crate) mod ifla {
 
     /// In AF_SPEC, for AF_INET: IPv4 parameters by number.
     pub(crate) const INET_CONF: u16 = 1;
-    /// In AF_SPEC, for AF_INET6: how the link gets its IPv6 addresses of its own.
+    /// In AF_SPEC, for AF_INET6: how the link generates its own IPv6 addresses.
     pub(crate) const INET6_ADDR_GEN_MODE: u16 = 8;
 
     pub(crate) const INFO_KIND: u16 = 1;
@@ -107,21 +107,22 @@ pub struct Link {
     pub name: String,
     /// Further names (IFLA_ALT_IFNAME).
     pub alt_names: Vec<String>,
-    /// What made it (IFLA_INFO_KIND): `veth`, `bridge`, …; `None` for hardware and loopback.
+    /// Its kind (IFLA_INFO_KIND): `veth`, `bridge`, …; `None` for hardware and loopback.
     pub kind: Option<String>,
     /// Hardware address (IFLA_ADDRESS), if it is an Ethernet one.
     pub mac: Option<MacAddr>,
     /// The hardware's own address (IFLA_PERM_ADDRESS).
     pub permanent_mac: Option<MacAddr>,
-    /// The device it is a function of (IFLA_PARENT_DEV_NAME, kernel 5.14), as its bus names it: a PCI address, …
+    /// The device it is a function of (IFLA_PARENT_DEV_NAME, kernel 5.14), as its bus names it: a
+    /// PCI address, …
     pub parent_device: Option<String>,
     /// The bus of that device (IFLA_PARENT_DEV_BUS_NAME): `pci`, `virtio`, `auxiliary`, …
     pub parent_bus: Option<String>,
     /// Largest packet, in bytes (IFLA_MTU).
     pub mtu: u32,
-    /// Least MTU the link takes, in bytes (IFLA_MIN_MTU).
+    /// Smallest MTU the link accepts, in bytes (IFLA_MIN_MTU).
     pub min_mtu: Option<u32>,
-    /// Largest MTU the link takes, in bytes (IFLA_MAX_MTU); zero or `None` if it is not limited.
+    /// Largest MTU the link accepts, in bytes (IFLA_MAX_MTU); zero or `None` if it is not limited.
     pub max_mtu: Option<u32>,
     /// IFF_* as the kernel sends them.
     pub flags: u32,
@@ -129,16 +130,16 @@ pub struct Link {
     pub oper_state: OperState,
     /// The bridge, VRF or bond it belongs to (IFLA_MASTER).
     pub master: Option<u32>,
-    /// The other end of a veth, the parent of a macvlan or VLAN (IFLA_LINK); a number in the namespace that
-    /// [`link_netnsid`](Self::link_netnsid) names.
+    /// The other end of a veth, the parent of a macvlan or VLAN (IFLA_LINK); an index in the
+    /// namespace that [`link_netnsid`](Self::link_netnsid) names.
     pub peer_index: Option<u32>,
-    /// In which namespace `peer_index` counts (IFLA_LINK_NETNSID); `None`: in the link's own.
+    /// The namespace in which `peer_index` is valid (IFLA_LINK_NETNSID); `None`: the link's own.
     pub link_netnsid: Option<i32>,
     /// Free text (IFLA_IFALIAS).
     pub alias: Option<String>,
-    /// How many want it promiscuous (IFLA_PROMISCUITY), taps and bridges included.
+    /// How many users want it promiscuous (IFLA_PROMISCUITY), including taps and bridges.
     pub promiscuity: u32,
-    /// How many want all multicast (IFLA_ALLMULTI, kernel 6.0).
+    /// How many users want all multicast (IFLA_ALLMULTI, kernel 6.0).
     pub all_multicast_count: Option<u32>,
     /// Length of the transmit queue in packets (IFLA_TXQLEN).
     pub tx_queue_len: u32,
@@ -148,7 +149,7 @@ pub struct Link {
     pub rx_queues: u32,
     /// Device group (IFLA_GROUP).
     pub group: u32,
-    /// What it is to the link it belongs to (IFLA_INFO_SLAVE_KIND): `bridge`, `vrf`, …
+    /// Its role in the link it belongs to (IFLA_INFO_SLAVE_KIND): `bridge`, `vrf`, …
     pub port_kind: Option<String>,
     /// Its settings as port of a bridge.
     pub port: Option<BridgePort>,
@@ -160,16 +161,17 @@ pub struct Link {
     pub vrf_table: Option<u32>,
     /// Its settings, if it is a tun or tap.
     pub tun: Option<TunInfo>,
-    /// With whom it may talk, if it is a macvlan (IFLA_MACVLAN_MODE); `None` also for a mode that has no name here.
+    /// Its mode, if it is a macvlan (IFLA_MACVLAN_MODE); `None` also for a mode that has no name
+    /// here.
     pub macvlan_mode: Option<MacvlanMode>,
     /// How it forwards, if it is an ipvlan (IFLA_IPVLAN_MODE).
     pub ipvlan_mode: Option<IpvlanMode>,
-    /// With whom it may talk, if it is an ipvlan (IFLA_IPVLAN_FLAGS).
+    /// Which ipvlans it may talk to, if it is an ipvlan (IFLA_IPVLAN_FLAGS).
     pub ipvlan_reach: Option<IpvlanReach>,
-    /// Its link-local IPv6 address is made from its hardware address (sysctl `addr_gen_mode` 0, the kernel's default). Not so
-    /// without IPv6.
+    /// Whether its link-local IPv6 address is derived from its hardware address (sysctl
+    /// `addr_gen_mode` 0, the kernel's default). False without IPv6.
     pub link_local_of_mac: bool,
-    /// It makes itself no link-local IPv6 address (sysctl `addr_gen_mode` 1).
+    /// Whether it generates no link-local IPv6 address (sysctl `addr_gen_mode` 1).
     pub no_own_ipv6: bool,
 }
 
@@ -177,18 +179,18 @@ pub struct Link {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum OperState {
-    /// The driver does not tell; loopback and tun are like this while they work.
+    /// The driver does not report it; loopback and tun are in this state while they work.
     #[default]
     Unknown,
     /// Cannot carry packets.
     Down,
     /// The link below is down.
     LowerLayerDown,
-    /// Waits for something, such as authentication.
+    /// Waits for an event, such as authentication.
     Dormant,
     /// Works.
     Up,
-    /// Not present, in test, or a number this code does not know.
+    /// Not present, in test, or a number unknown to this code.
     Other(u8),
 }
 
@@ -196,21 +198,22 @@ pub enum OperState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct BridgePort {
-    /// STP state: 0 disabled, 1 listening, 2 learning, 3 forwarding, 4 blocking (IFLA_BRPORT_STATE).
+    /// STP state: 0 disabled, 1 listening, 2 learning, 3 forwarding, 4 blocking
+    /// (IFLA_BRPORT_STATE).
     pub state: u8,
-    /// Frames may leave by the port they came in (IFLA_BRPORT_MODE).
+    /// Whether frames may leave by the port they came in (IFLA_BRPORT_MODE).
     pub hairpin: bool,
-    /// No frames to other isolated ports (IFLA_BRPORT_ISOLATED).
+    /// Whether no frames go to other isolated ports (IFLA_BRPORT_ISOLATED).
     pub isolated: bool,
     /// Source addresses are learnt (IFLA_BRPORT_LEARNING).
     pub learning: bool,
-    /// Unknown unicast is sent here (IFLA_BRPORT_UNICAST_FLOOD).
+    /// Whether unknown unicast is sent here (IFLA_BRPORT_UNICAST_FLOOD).
     pub unicast_flood: bool,
-    /// Unknown multicast is sent here (IFLA_BRPORT_MCAST_FLOOD).
+    /// Whether unknown multicast is sent here (IFLA_BRPORT_MCAST_FLOOD).
     pub multicast_flood: bool,
     /// Broadcast is sent here (IFLA_BRPORT_BCAST_FLOOD).
     pub broadcast_flood: bool,
-    /// ARP and neighbour solicitations are answered by the bridge (IFLA_BRPORT_NEIGH_SUPPRESS).
+    /// Whether the bridge answers ARP and neighbour solicitations (IFLA_BRPORT_NEIGH_SUPPRESS).
     pub neighbour_suppress: bool,
 }
 
@@ -218,15 +221,16 @@ pub struct BridgePort {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct BridgeInfo {
-    /// VLANs are told apart (IFLA_BR_VLAN_FILTERING).
+    /// Whether it distinguishes VLANs (IFLA_BR_VLAN_FILTERING).
     pub vlan_filtering: bool,
-    /// The VLAN of untagged frames of new ports (IFLA_BR_VLAN_DEFAULT_PVID); `None` without kernel support.
+    /// The VLAN of untagged frames of new ports (IFLA_BR_VLAN_DEFAULT_PVID); `None` without kernel
+    /// support.
     pub default_pvid: Option<u16>,
     /// Multicast memberships are watched (IFLA_BR_MCAST_SNOOPING).
     pub multicast_snooping: bool,
-    /// It looks for loops by STP, here or in a program (IFLA_BR_STP_STATE).
+    /// Whether STP looks for loops, in the kernel or in a program (IFLA_BR_STP_STATE).
     pub stp: bool,
-    /// Source addresses are learnt from frames to link-local groups (see
+    /// Whether source addresses are learnt from frames to link-local groups (see
     /// [`BridgeOptions::link_local_learning`](super::BridgeOptions::link_local_learning)).
     pub link_local_learning: bool,
 }
@@ -245,17 +249,17 @@ pub struct VlanInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct TunInfo {
-    /// It carries Ethernet frames, not bare packets (IFLA_TUN_TYPE).
+    /// Whether it carries Ethernet frames, not bare packets (IFLA_TUN_TYPE).
     pub tap: bool,
     /// The user who may open it (IFLA_TUN_OWNER).
     pub owner: Option<u32>,
     /// The group that may open it (IFLA_TUN_GROUP).
     pub group: Option<u32>,
-    /// It stays when nobody has it open (IFLA_TUN_PERSIST).
+    /// Whether it stays when no program has it open (IFLA_TUN_PERSIST).
     pub persistent: bool,
-    /// It can have several queues (IFLA_TUN_MULTI_QUEUE).
+    /// Whether it can have several queues (IFLA_TUN_MULTI_QUEUE).
     pub multi_queue: bool,
-    /// Frames carry a header with offloading hints (IFLA_TUN_VNET_HDR).
+    /// Whether frames carry a header with offloading hints (IFLA_TUN_VNET_HDR).
     pub vnet_hdr: bool,
 }
 
@@ -272,13 +276,13 @@ impl Link {
         self.flags & iff::LOWER_UP != 0
     }
 
-    /// Whether it was asked to be promiscuous (IFF_PROMISC); see also [`promiscuity`](Self::promiscuity).
+    /// Whether it was set promiscuous (IFF_PROMISC); see also [`promiscuity`](Self::promiscuity).
     #[must_use]
     pub fn promiscuous(&self) -> bool {
         self.flags & iff::PROMISC != 0
     }
 
-    /// Whether it was asked to take all multicast (IFF_ALLMULTI).
+    /// Whether it was set to receive all multicast (IFF_ALLMULTI).
     #[must_use]
     pub fn all_multicast(&self) -> bool {
         self.flags & iff::ALLMULTI != 0
@@ -290,7 +294,7 @@ impl Link {
         self.flags & iff::LOOPBACK != 0
     }
 
-    /// Whether it was made by the given kind of driver.
+    /// Whether it is of the given kind.
     #[must_use]
     pub fn is_kind(&self, kind: &str) -> bool {
         self.kind.as_deref() == Some(kind)
@@ -322,7 +326,7 @@ impl Link {
             ifla::MTU => self.mtu = attribute.u32().unwrap_or_default(),
             ifla::MIN_MTU => self.min_mtu = attribute.u32(),
             ifla::MAX_MTU => self.max_mtu = attribute.u32(),
-            // Zero: a veth whose peer is gone, a tunnel without parent.
+            // Zero: a veth whose peer is gone, a tunnel without a parent.
             ifla::LINK => self.peer_index = attribute.u32().filter(|&index| index != 0),
             ifla::LINK_NETNSID => self.link_netnsid = attribute.i32().filter(|&id| 0 <= id),
             ifla::MASTER => self.master = attribute.u32().filter(|&index| index != 0),

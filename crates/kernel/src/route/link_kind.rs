@@ -1,4 +1,4 @@
-//! Kinds of links and what each takes when it is made.
+//! Kinds of links and the settings of each at creation.
 
 use super::link::{IFINFOMSG, ifla};
 use super::new_link::put_name;
@@ -17,15 +17,16 @@ pub(crate) const IFLA_IPVLAN_FLAGS: u16 = 2;
 /// `linux include/uapi/linux/if_bridge.h` BR_BOOLOPT_NO_LL_LEARN, as a bit.
 pub(crate) const BR_BOOLOPT_NO_LL_LEARN: u32 = 1;
 
-/// What a new link is, with the settings of its kind.
+/// The kind of a new link, with its settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LinkKind {
     /// A bridge.
     Bridge(BridgeOptions),
-    /// One end of a pair; the other is described inside.
+    /// One end of a pair; it contains the description of the other.
     Veth(VethPeer),
-    /// A link with an address of its own on a parent ([`NewLink::parent`](super::NewLink::parent)).
+    /// A link with a hardware address of its own on a parent
+    /// ([`NewLink::parent`](super::NewLink::parent)).
     Macvlan(MacvlanOptions),
     /// A link that shares the address of its parent. Kernel: CONFIG_IPVLAN.
     Ipvlan(IpvlanOptions),
@@ -33,7 +34,7 @@ pub enum LinkKind {
     Vlan(VlanOptions),
     /// A link that leads nowhere. Kernel: CONFIG_DUMMY.
     Dummy,
-    /// A link for shaping what comes in. Kernel: CONFIG_IFB.
+    /// A link for shaping incoming traffic. Kernel: CONFIG_IFB.
     Ifb,
     /// A routing domain with its table. Kernel: CONFIG_NET_VRF.
     Vrf {
@@ -45,20 +46,23 @@ pub enum LinkKind {
 /// Settings of a bridge; `None` is left to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BridgeOptions {
-    /// Tells VLANs apart (IFLA_BR_VLAN_FILTERING). Kernel: CONFIG_BRIDGE_VLAN_FILTERING.
+    /// Distinguishes VLANs (IFLA_BR_VLAN_FILTERING). Kernel: CONFIG_BRIDGE_VLAN_FILTERING.
     pub vlan_filtering: Option<bool>,
     /// VLAN of the untagged frames of new ports, 0 for none (IFLA_BR_VLAN_DEFAULT_PVID).
     pub default_pvid: Option<u16>,
     /// Watches multicast memberships (IFLA_BR_MCAST_SNOOPING).
     pub multicast_snooping: Option<bool>,
-    /// Looks for loops by STP; a new port carries nothing for twice the forward delay (IFLA_BR_STP_STATE).
+    /// Looks for loops by STP; a new port carries no frames for twice the forward delay
+    /// (IFLA_BR_STP_STATE).
     pub stp: Option<bool>,
-    /// Learns source addresses from frames to 01:80:c2:00:00:00 to :0f, some of which no packet filter sees (bit
-    /// BR_BOOLOPT_NO_LL_LEARN of IFLA_BR_MULTI_BOOLOPT, turned round). Kernel: 5.0; older ones ignore it.
+    /// Learns source addresses from frames to 01:80:c2:00:00:00 to :0f, some of which no packet
+    /// filter sees (bit BR_BOOLOPT_NO_LL_LEARN of IFLA_BR_MULTI_BOOLOPT, inverted). Kernel: 5.0;
+    /// older ones ignore it.
     pub link_local_learning: Option<bool>,
 }
 
-/// The other end of a new veth pair. It is down: the kernel knows the two as a pair only after it has made both.
+/// The other end of a new veth pair. It is created down: the kernel links the two as a pair only
+/// after it has created both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VethPeer {
     /// Its name.
@@ -67,24 +71,24 @@ pub struct VethPeer {
     pub mac: Option<MacAddr>,
     /// Its MTU in bytes.
     pub mtu: Option<u32>,
-    /// Where it is made; `None`: beside this end.
+    /// Where it is created; `None`: beside this end.
     pub netns: Option<Netns>,
     /// Length of its transmit queue in packets.
     pub tx_queue_len: Option<u32>,
-    /// How many queues it can have, each way; see [`NewLink::queues`](super::NewLink::queues).
+    /// The number of its queues, each way; see [`NewLink::queues`](super::NewLink::queues).
     pub queues: Option<u32>,
 }
 
 /// Settings of a macvlan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MacvlanOptions {
-    /// With whom it may talk.
+    /// Which links it may talk to.
     pub mode: MacvlanMode,
     /// How many broadcast frames may wait at the parent (IFLA_MACVLAN_BC_QUEUE_LEN).
     pub broadcast_queue_len: Option<u32>,
 }
 
-/// With whom a macvlan may talk (MACVLAN_MODE_*).
+/// Which links a macvlan may talk to (MACVLAN_MODE_*).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MacvlanMode {
     /// Not with its siblings.
@@ -93,20 +97,22 @@ pub enum MacvlanMode {
     Vepa,
     /// With its siblings directly.
     Bridge,
-    /// It takes the parent over.
+    /// Takes over the parent.
     Passthru,
 }
 
 /// Settings of an ipvlan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpvlanOptions {
-    /// How it forwards. The kernel has one mode for all ipvlans of a parent: the newest link decides for all.
+    /// How it forwards. The kernel has one mode for all ipvlans of a parent: the newest link sets
+    /// it for all.
     pub mode: IpvlanMode,
-    /// With whom it may talk; `None`: as the parent's others, or [`IpvlanReach::Bridge`] for the first. One for all too.
+    /// Which links it may talk to; `None`: as the parent's other ipvlans, or
+    /// [`IpvlanReach::Bridge`] for the first. One setting for all of them too.
     pub reach: Option<IpvlanReach>,
 }
 
-/// With whom an ipvlan may talk (IPVLAN_F_*).
+/// Which links an ipvlan may talk to (IPVLAN_F_*).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IpvlanReach {
     /// With its siblings directly.
@@ -124,7 +130,7 @@ pub enum IpvlanMode {
     L2,
     /// Routing.
     L3,
-    /// Routing, with the parent's namespace seeing the packets.
+    /// Routing; the parent's namespace sees the packets.
     L3s,
 }
 
@@ -133,11 +139,12 @@ pub enum IpvlanMode {
 pub struct VlanOptions {
     /// VLAN ID.
     pub id: u16,
-    /// Which tag it is in.
+    /// The kind of tag.
     pub protocol: VlanProtocol,
 }
 
-/// The tag that a VLAN ID stands in (`linux include/uapi/linux/if_ether.h` ETH_P_8021Q, ETH_P_8021AD).
+/// The tag that contains a VLAN ID (`linux include/uapi/linux/if_ether.h` ETH_P_8021Q,
+/// ETH_P_8021AD).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum VlanProtocol {
     /// The customer's tag, IEEE 802.1Q.
@@ -167,7 +174,7 @@ pub(crate) fn encode_queues(queues: Option<u32>, writer: &mut Writer) {
 }
 
 impl VethPeer {
-    /// A peer of which only the name is decided.
+    /// A peer with only a name set.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self {
@@ -182,7 +189,7 @@ impl VethPeer {
 }
 
 impl LinkKind {
-    /// What the kernel calls it (IFLA_INFO_KIND).
+    /// Returns the kernel's name for the kind (IFLA_INFO_KIND).
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -248,7 +255,7 @@ impl BridgeOptions {
             writer.put_u32(ifla::BR_STP_STATE, on.into());
         }
         if let Some(on) = self.link_local_learning {
-            // `struct br_boolopt_multi`: the values, and which of them count.
+            // `struct br_boolopt_multi`: the values, and a mask of those that count.
             let bit = BR_BOOLOPT_NO_LL_LEARN;
             let [value, mask] = [if on { 0 } else { bit }, bit].map(u32::to_ne_bytes);
             writer.put(ifla::BR_MULTI_BOOLOPT, &[value, mask].concat());

@@ -1,4 +1,4 @@
-//! Settings of a link to be changed.
+//! Changes of a link's settings.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
 /// `linux include/uapi/linux/if_bridge.h`.
 const BR_STATE_FORWARDING: u8 = 3;
 
-/// Settings of a link to be changed; `None` stays as it is.
+/// Settings of a link to change; a `None` leaves the setting unchanged.
 ///
 /// ```
 /// use kernel::route::LinkSet;
@@ -33,9 +33,9 @@ pub struct LinkSet {
     pub mtu: Option<u32>,
     /// Hardware address.
     pub mac: Option<MacAddr>,
-    /// Name; the link must be down for it on kernels before 6.2.
+    /// Name; before kernel 6.2 the link must be down.
     pub name: Option<String>,
-    /// The bridge or VRF it belongs to; `Some(None)`: to none.
+    /// The bridge or VRF it belongs to; `Some(None)` removes it from one.
     pub master: Option<Option<u32>>,
     /// Free text; an empty one removes it.
     pub alias: Option<String>,
@@ -57,18 +57,18 @@ pub struct LinkSet {
     pub hairpin: Option<bool>,
     /// As port of a bridge: no frames to other isolated ports.
     pub isolated: Option<bool>,
-    /// As port of a bridge: source addresses are learnt.
+    /// As port of a bridge: whether source addresses are learnt.
     pub learning: Option<bool>,
     /// As port of a bridge: unknown unicast is sent here.
     pub unicast_flood: Option<bool>,
-    /// As port of a bridge that is up and has no STP: it carries frames, whatever it was told before.
+    /// As port of a bridge that is up and has no STP: it forwards frames, whatever was set before.
     pub forwarding: bool,
     /// Settings of a bridge itself.
     pub bridge: BridgeOptions,
-    /// Neighbours are told of its IPv4 addresses when it comes up (sysctl `arp_notify`).
+    /// Announces its IPv4 addresses to neighbours when it comes up (sysctl `arp_notify`).
     pub arp_notify: Option<bool>,
-    /// It has no IPv6 address but those it is given, and solicits no router (sysctl `addr_gen_mode` 1). Passed over by a kernel
-    /// without IPv6.
+    /// It has only the IPv6 addresses it is given, and solicits no router (sysctl `addr_gen_mode`
+    /// 1). A kernel without IPv6 ignores this.
     pub no_own_ipv6: bool,
 }
 
@@ -107,7 +107,8 @@ impl LinkSet {
         })
     }
 
-    /// Splits off what a port can only be told once it is one: the kernel looks for the bridge before it attaches.
+    /// Splits off the settings that a port accepts only once it is one: the kernel looks for the
+    /// bridge before it attaches the port.
     pub(crate) fn split(&self) -> Option<(Self, Self)> {
         if !matches!(self.master, Some(Some(_))) || self.port().next().is_none() {
             return None;
@@ -131,8 +132,8 @@ impl LinkSet {
         Some((rest, port))
     }
 
-    /// Writes `struct ifinfomsg` and the attributes. Sent as RTM_NEWLINK without NLM_F_CREATE, since RTM_SETLINK
-    /// ignores what is inside IFLA_LINKINFO.
+    /// Writes `struct ifinfomsg` and the attributes. Sent as RTM_NEWLINK without NLM_F_CREATE,
+    /// since RTM_SETLINK ignores the contents of IFLA_LINKINFO.
     pub(crate) fn encode(&self, ifindex: u32, writer: &mut Writer) {
         let (flags, change) = self.flags();
         writer.raw(&header(AF_UNSPEC, ifindex, flags, change));
@@ -205,7 +206,7 @@ impl LinkSet {
     }
 }
 
-/// What is set, separated by commas: `mtu 1400, up`.
+/// The changed settings, separated by commas: `mtu 1400, up`.
 impl fmt::Display for LinkSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |text: &Option<String>| text.as_ref().map(|text| format!("{text:?}"));

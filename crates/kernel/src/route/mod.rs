@@ -1,10 +1,13 @@
-//! Links, addresses, routes, rules, neighbours, bridge VLANs and traffic control, by rtnetlink (`man 7 rtnetlink`).
+//! Links, addresses, routes, rules, neighbours, bridge VLANs and traffic control, over rtnetlink
+//! (`man 7 rtnetlink`).
 //!
-//! [`RouteSocket`] asks and changes; what is to be changed is said with plain values ([`Change`]), so that a plan can be
-//! printed, compared and tested without a kernel. [`RouteSocket::apply`] sends a whole plan at once.
+//! [`RouteSocket`] queries and changes them. Changes are plain values ([`Change`]), so that a plan
+//! can be printed, compared and tested without a kernel. [`RouteSocket::apply`] sends a whole plan
+//! at once.
 //!
-//! The quick way to attach a container is one [`NewLink`] for the pair, its far end made directly in the container's
-//! namespace, then one [`RouteSocket::apply`] of a socket that was opened there:
+//! The quick way to attach a container is one [`NewLink`] for the pair, with its far end created
+//! directly in the container's namespace, then one [`RouteSocket::apply`] on a socket that was
+//! opened there:
 //!
 //! ```no_run
 //! use kernel::netns::Netns;
@@ -93,8 +96,8 @@ impl IpFamily {
     }
 }
 
-/// Whether an address is a link-local one of IPv6 (RFC 4291 §2.5.6): the kernel gives each link one, and
-/// it means another neighbour on each.
+/// Reports whether an address is a link-local IPv6 address (RFC 4291 §2.5.6). The kernel gives one to
+/// each link, and it means another neighbour on each.
 #[must_use]
 pub fn is_link_local_v6(address: std::net::IpAddr) -> bool {
     match address {
@@ -103,7 +106,7 @@ pub fn is_link_local_v6(address: std::net::IpAddr) -> bool {
     }
 }
 
-/// The bytes of an address as attributes carry them.
+/// The bytes of an address as attributes contain them.
 pub(crate) fn ip_bytes(address: std::net::IpAddr) -> Vec<u8> {
     match address {
         std::net::IpAddr::V4(v4) => v4.octets().to_vec(),

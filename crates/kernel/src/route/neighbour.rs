@@ -20,7 +20,7 @@ const NDA_IFINDEX: u16 = 8;
 const NDA_MASTER: u16 = 9;
 const NTF_MASTER: u8 = 4;
 const NTF_PROXY: u8 = 8;
-/// Neighbours without address resolution behind them, such as multicast groups.
+/// Neighbours that need no address resolution, such as multicast groups.
 const NUD_NOARP: u16 = 0x40;
 const NUD_PERMANENT: u16 = 0x80;
 
@@ -33,7 +33,7 @@ pub struct Neighbour {
     pub address: IpAddr,
     /// Its hardware address; `None` while it is not known, and for a proxy entry.
     pub mac: Option<MacAddr>,
-    /// What is known about it.
+    /// The state of its entry.
     pub state: NeighbourState,
     /// We answer for it (NTF_PROXY).
     pub proxy: bool,
@@ -44,11 +44,11 @@ pub struct Neighbour {
 pub struct NeighbourState(pub u16);
 
 impl NeighbourState {
-    /// It was put there and stays (NUD_PERMANENT).
+    /// It was configured and stays (NUD_PERMANENT).
     pub const PERMANENT: Self = Self(NUD_PERMANENT);
     /// It needs no resolution (NUD_NOARP).
     pub const NOARP: Self = Self(NUD_NOARP);
-    /// It answered not long ago (NUD_REACHABLE).
+    /// It answered recently (NUD_REACHABLE).
     pub const REACHABLE: Self = Self(2);
     /// It answered once (NUD_STALE).
     pub const STALE: Self = Self(4);
@@ -56,18 +56,19 @@ impl NeighbourState {
     pub const FAILED: Self = Self(0x20);
 }
 
-/// A forwarding entry of a bridge: behind which port an address is.
+/// A forwarding entry of a bridge: the port that leads to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fdb {
     /// The port.
     pub ifindex: u32,
     /// The address.
     pub mac: MacAddr,
-    /// In which VLAN.
+    /// The VLAN.
     pub vlan: Option<u16>,
-    /// What is known about it: permanent (the port's own), noarp (`static`), reachable (learnt, or `dynamic`).
+    /// What is known about it: permanent (the port's own), noarp (`static`), reachable (learnt, or
+    /// `dynamic`).
     pub state: NeighbourState,
-    /// The bridge; only told by the kernel.
+    /// The bridge; only reported by the kernel.
     pub master: Option<u32>,
 }
 

@@ -8,46 +8,48 @@ use crate::mac::MacAddr;
 use crate::netns::Netns;
 use crate::wire::Writer;
 
-/// A link to be made (RTM_NEWLINK); `None` is left to the kernel.
+/// A link to create (RTM_NEWLINK); `None` is left to the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewLink {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: LinkKind,
     /// Its address.
     pub mac: Option<MacAddr>,
     /// Its MTU in bytes.
     pub mtu: Option<u32>,
-    /// The bridge or VRF it shall belong to.
+    /// The bridge or VRF it joins.
     pub master: Option<u32>,
-    /// The link it is made on, for macvlan, ipvlan and VLAN (IFLA_LINK); a number in the socket's namespace.
+    /// The link it is created on, for macvlan, ipvlan and VLAN (IFLA_LINK); an index in the
+    /// socket's namespace.
     pub parent: Option<u32>,
-    /// Whether it is up at once.
+    /// Whether it is created up.
     pub up: bool,
     /// Free text; the kernel takes at most 255 bytes.
     pub alias: Option<String>,
     /// Length of its transmit queue in packets.
     pub tx_queue_len: Option<u32>,
-    /// How many queues it can have, each way (IFLA_NUM_TX_QUEUES, IFLA_NUM_RX_QUEUES); `None`: the kernel's choice.
+    /// The number of its queues, each way (IFLA_NUM_TX_QUEUES, IFLA_NUM_RX_QUEUES); `None`: the
+    /// kernel's choice.
     ///
-    /// A veth end has as many as there are processors, of which one is used; reducing it to that one waits for an
-    /// RCU grace period, twice a pair. With 1 asked for there is nothing to reduce.
+    /// By default a veth end has as many as there are processors, and uses one; reducing them to
+    /// one waits for an RCU grace period, twice per pair. With 1 there is nothing to reduce.
     pub queues: Option<u32>,
     /// Its device group.
     pub group: Option<u32>,
-    /// Where it is made; `None`: in the socket's namespace.
+    /// Where it is created; `None`: in the socket's namespace.
     pub netns: Option<Netns>,
     /// As port of the bridge `master`: frames may leave by the port they came in.
     pub hairpin: Option<bool>,
     /// As port of the bridge `master`: no frames to other isolated ports.
     pub isolated: Option<bool>,
-    /// It has no IPv6 address but those it is given; see [`LinkSet::no_own_ipv6`].
+    /// It has only the IPv6 addresses it is given; see [`LinkSet::no_own_ipv6`].
     pub no_own_ipv6: bool,
 }
 
 impl NewLink {
-    /// A link of which only the name and the kind are decided.
+    /// A link with only name and kind set.
     #[must_use]
     pub fn new(name: impl Into<String>, kind: LinkKind) -> Self {
         Self {
@@ -69,7 +71,7 @@ impl NewLink {
         }
     }
 
-    /// What the kernel does not take with a new link, to be set afterwards.
+    /// The settings that the kernel does not accept with a new link, to be set afterwards.
     pub(crate) fn afterwards(&self) -> Option<LinkSet> {
         let set = LinkSet {
             alias: self.alias.clone(),
@@ -112,7 +114,8 @@ impl NewLink {
 /// Writes IFLA_IFNAME of a new link.
 pub(crate) fn put_name(writer: &mut Writer, name: &str) {
     if name.contains('%') {
-        // The kernel would put a number there (`dev_alloc_name`), and nobody would know the name.
+        // The kernel would replace it with a number (`dev_alloc_name`), and the caller would not
+        // know the name.
         writer.set_problem("a name contains a per cent sign");
     }
     writer.put_text(ifla::IFNAME, name);

@@ -28,11 +28,11 @@ const RTA_VIA: u16 = 18;
 const RTAX_MTU: u16 = 2;
 const RTAX_ADVMSS: u16 = 8;
 const RTNH_F_ONLINK: u32 = 4;
-/// In RTM_GETROUTE: tell the table of what was found. IPv6 always does, and refuses the flag.
+/// In RTM_GETROUTE: report the table of the found route. IPv6 always does, and refuses the flag.
 const RTM_F_LOOKUP_TABLE: u32 = 0x1000;
-/// The answer is an entry of the table, not what becomes of a packet (kernel 4.13).
+/// The answer is an entry of the table, not what happens to a packet (kernel 4.13).
 pub(crate) const RTM_F_FIB_MATCH: u32 = 0x2000;
-/// In replies: a cache entry, not a route somebody made.
+/// In replies: a cache entry, not a configured route.
 const RTM_F_CLONED: u32 = 0x200;
 
 /// The table of ordinary routes (RT_TABLE_MAIN).
@@ -40,10 +40,11 @@ pub const TABLE_MAIN: u32 = 254;
 /// The table of the host's own addresses (RT_TABLE_LOCAL).
 pub const TABLE_LOCAL: u32 = 255;
 
-/// A route. Build it with [`Route::new`] and say what differs.
+/// A route. Build it with [`Route::new`] and set what differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// Where to; `0.0.0.0/0` and `::/0` are the default routes. Bits behind the prefix are not sent.
+    /// The destination; `0.0.0.0/0` and `::/0` are the default routes. Bits after the prefix are
+    /// not sent.
     pub destination: IpNet,
     /// The next hop; may be an IPv6 address for an IPv4 destination (RTA_VIA).
     pub gateway: Option<IpAddr>,
@@ -53,9 +54,10 @@ pub struct Route {
     pub table: u32,
     /// Metric (RTA_PRIORITY); `None`: 0 for IPv4, 1024 for IPv6.
     pub priority: Option<u32>,
-    /// How far the destination is; `None`: link without gateway, universe with one, any when deleting.
+    /// The scope of the destination; `None`: link without gateway, universe with one, any when
+    /// deleting.
     pub scope: Option<Scope>,
-    /// Who made it; `None`: boot as `ip route` has it, any when deleting.
+    /// Its origin; `None`: boot as `ip route` sets it, any when deleting.
     pub protocol: Option<RouteProtocol>,
     /// What happens to the packets.
     pub kind: RouteKind,
@@ -63,15 +65,15 @@ pub struct Route {
     pub mtu: Option<u32>,
     /// TCP segment size announced, in bytes (RTAX_ADVMSS).
     pub advmss: Option<u32>,
-    /// The gateway is taken to be on the link, whatever the link's prefixes (RTNH_F_ONLINK).
+    /// The gateway is assumed to be on the link, whatever the link's prefixes (RTNH_F_ONLINK).
     pub onlink: bool,
     /// Preferred source address (RTA_PREFSRC).
     pub source: Option<IpAddr>,
-    /// The ways of a multipath route (RTA_MULTIPATH); empty for an ordinary one.
+    /// The next hops of a multipath route (RTA_MULTIPATH); empty for an ordinary one.
     pub next_hops: Vec<NextHop>,
 }
 
-/// One way of a multipath route.
+/// One next hop of a multipath route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NextHop {
     /// The next hop.
@@ -80,11 +82,11 @@ pub struct NextHop {
     pub oif: Option<u32>,
     /// Share of the traffic, from 1 (`rtnh_hops` + 1).
     pub weight: u16,
-    /// The gateway is taken to be on the link.
+    /// The gateway is assumed to be on the link.
     pub onlink: bool,
 }
 
-/// How far something is valid (RT_SCOPE_*).
+/// The scope in which something is valid (RT_SCOPE_*).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scope(pub u8);
 
@@ -101,7 +103,7 @@ impl Scope {
     pub const NOWHERE: Self = Self(255);
 }
 
-/// Who made a route (RTPROT_*, `/etc/iproute2/rt_protos`).
+/// The origin of a route (RTPROT_*, `/etc/iproute2/rt_protos`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RouteProtocol(pub u8);
 
@@ -122,7 +124,7 @@ impl RouteProtocol {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RouteKind {
-    /// They are sent on.
+    /// They are forwarded.
     Unicast,
     /// They are for this host.
     Local,
@@ -140,7 +142,7 @@ pub enum RouteKind {
     Prohibit,
     /// The next rule decides.
     Throw,
-    /// A number this code does not know.
+    /// A number unknown to this code.
     Other(u8),
 }
 
@@ -164,7 +166,7 @@ impl RouteFilter {
 }
 
 impl Route {
-    /// A route of the main table of which only the destination is decided.
+    /// A route of the main table with only the destination set.
     #[must_use]
     pub fn new(destination: IpNet) -> Self {
         Self {
@@ -194,7 +196,7 @@ impl Route {
         IpFamily::of(self.destination.addr())
     }
 
-    /// Writes a route to be added or replaced.
+    /// Writes a route to add or replace.
     pub(crate) fn encode(&self, writer: &mut Writer) {
         let near = self.gateway.is_none() && self.next_hops.iter().all(|hop| hop.gateway.is_none());
         let sent =
@@ -209,7 +211,7 @@ impl Route {
         self.encode_with(writer, scope, protocol.0, self.kind.number());
     }
 
-    /// Writes what tells one route to be removed: what is not said matches anything.
+    /// Writes what identifies a route to remove: unset fields match anything.
     pub(crate) fn encode_key(&self, writer: &mut Writer) {
         let scope = self.scope.unwrap_or(Scope::NOWHERE);
         let kind = match self.kind {
@@ -293,7 +295,7 @@ impl Route {
         Some(route)
     }
 
-    /// Whether a reply of a dump is a cache entry, which nobody made.
+    /// Whether a reply of a dump is a cache entry, not a configured route.
     pub(crate) fn is_cached(message: &Message<'_>) -> bool {
         wire::u32_at(message.body, 8).is_some_and(|flags| flags & RTM_F_CLONED != 0)
     }
@@ -347,7 +349,7 @@ fn put_gateway(writer: &mut Writer, family: IpFamily, gateway: IpAddr) {
     writer.put(RTA_VIA, &via);
 }
 
-/// Reads an array of `struct rtnexthop`, each with attributes behind it.
+/// Reads an array of `struct rtnexthop`, each followed by attributes.
 fn next_hops(mut bytes: &[u8]) -> Vec<NextHop> {
     let mut hops = Vec::new();
     while let Some(length) = wire::u16_at(bytes, 0).map(usize::from) {
@@ -422,7 +424,7 @@ impl fmt::Display for Route {
 }
 
 impl RouteFilter {
-    /// Writes a request for a dump. What the kernel does not filter by, the caller must.
+    /// Writes a request for a dump. The caller must filter by what the kernel does not.
     pub(crate) fn encode(&self, writer: &mut Writer) {
         let mut header = [0; RTMSG];
         header[0] = self.family.number();
@@ -443,8 +445,9 @@ impl RouteFilter {
     }
 }
 
-/// Writes a request for the route that a packet to `destination` would take, in the table of a VRF if one is given. The answer is what
-/// becomes of the packet or, if `flags` say so, the entry of the table ([`RTM_F_FIB_MATCH`]).
+/// Writes a request for the route that a packet to `destination` would take, in the table of a VRF
+/// if one is given. The answer is the decision for the packet or, with `flags`, the entry of the
+/// table ([`RTM_F_FIB_MATCH`]).
 pub(crate) fn encode_lookup(
     writer: &mut Writer,
     destination: IpAddr,

@@ -1,4 +1,4 @@
-//! Routing rules: which table decides (`ip rule`).
+//! Routing rules: which table is used (`ip rule`).
 
 use std::fmt;
 
@@ -29,11 +29,11 @@ const FIB_RULE_INVERT: u32 = 2;
 pub struct Rule {
     /// The IP version.
     pub family: IpFamily,
-    /// When it is looked at: lower first; `None`: before all others but the first.
+    /// Its priority: lower first; `None`: before all others but the first.
     pub priority: Option<u32>,
-    /// Only packets from here.
+    /// Only packets with this source.
     pub source: Option<IpNet>,
-    /// Only packets to here.
+    /// Only packets with this destination.
     pub destination: Option<IpNet>,
     /// Only packets that came in by this link.
     pub iifname: Option<String>,
@@ -41,25 +41,25 @@ pub struct Rule {
     pub oifname: Option<String>,
     /// Only packets with this mark, under this mask.
     pub mark: Option<(u32, u32)>,
-    /// Matches when the above do not.
+    /// Matches if the conditions above do not.
     pub invert: bool,
-    /// What it decides.
+    /// Its action.
     pub action: RuleAction,
 }
 
-/// What a routing rule decides (FR_ACT_*).
+/// The action of a routing rule (FR_ACT_*).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RuleAction {
-    /// This table is asked.
+    /// Looks up this table.
     Table(u32),
     /// The packet is dropped.
     Blackhole,
-    /// The packet is refused as unreachable.
+    /// Refuses the packet as unreachable.
     Unreachable,
-    /// The packet is refused as prohibited.
+    /// Refuses the packet as prohibited.
     Prohibit,
-    /// A number this code does not know.
+    /// A number unknown to this code.
     Other(u8),
 }
 

@@ -17,22 +17,24 @@ use crate::wire::{self, Message, Writer};
 
 /// `linux include/uapi/linux/netlink.h` NETLINK_ROUTE.
 const NETLINK_ROUTE: isize = 0;
-/// `linux include/uapi/linux/rtnetlink.h`: what happens to links.
+/// `linux include/uapi/linux/rtnetlink.h`: changes of links.
 const RTNLGRP_LINK: u32 = 1;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
 const NLM_F_ECHO: u16 = 8;
-/// `linux include/uapi/linux/rtnetlink.h`: without counters, which cost the kernel most of a reply.
+/// `linux include/uapi/linux/rtnetlink.h`: omits counters, which cost the kernel most of a reply.
 const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
-/// How many changes travel in one datagram: what a socket's buffers hold without being enlarged.
+/// How many changes one datagram carries: what a socket's buffers hold without being enlarged.
 const MAX_IN_FLIGHT: usize = 128;
 
 /// A blocking rtnetlink socket.
 ///
-/// It keeps the namespace it was opened in, whatever becomes of the thread: open it inside, use it anywhere.
+/// It keeps the namespace it was opened in, whatever happens to the thread: open it inside, use it
+/// anywhere.
 ///
 /// # Privileges
-/// Questions need none; changes need CAP_NET_ADMIN in the user namespace that owns the network namespace.
+/// None for queries; changes need CAP_NET_ADMIN in the user namespace that owns the network
+/// namespace.
 #[derive(Debug)]
 pub struct RouteSocket {
     socket: Socket,
@@ -55,15 +57,15 @@ impl RouteSocket {
         Socket::open_in(netns, NETLINK_ROUTE).map(|socket| Self { socket })
     }
 
-    /// Looks a link up by name or alternative name; `None` if there is none.
+    /// Looks a link up by name or alternative name; `None` if it does not exist.
     ///
     /// # Errors
-    /// Those of [`NetlinkError`]; a name that cannot be one (longer than 15 bytes) is refused with ERANGE.
+    /// Those of [`NetlinkError`]; an impossible name (longer than 15 bytes) is refused with ERANGE.
     pub fn link_by_name(&mut self, name: &str) -> Result<Option<Link>, NetlinkError> {
         self.link(&format_args!("look up link {name:?}"), &|writer| encode_by_name(writer, name))
     }
 
-    /// Looks a link up by number; `None` if there is none.
+    /// Looks a link up by index; `None` if it does not exist.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -74,9 +76,9 @@ impl RouteSocket {
         })
     }
 
-    /// Tells the number of a link by its name or alternative name (of at most 15 bytes); `None` if
-    /// there is none. It takes a microsecond: it waits for no lock, the kernel describes nothing, and
-    /// it looks for no module. This is the only way to ask whether a name is free.
+    /// Returns the index of a link by its name or alternative name (of at most 15 bytes); `None` if
+    /// it does not exist. It takes a microsecond: it waits for no lock, the kernel describes
+    /// nothing, and it looks for no module. This is the only way to ask whether a name is free.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -84,7 +86,7 @@ impl RouteSocket {
         self.socket.link_index(name, &format_args!("look up link {name:?}"))
     }
 
-    /// Lists all links. Its cost grows with their number: look links up where that is possible.
+    /// Lists all links. The cost grows with their number: look single links up where possible.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -110,18 +112,18 @@ impl RouteSocket {
         };
         let operation = format_args!("list the ports of link {master}");
         let request = Request { operation: &operation, kind: RTM_GETLINK, flags: 0, body: &body };
-        // The kernel ignores a filter by a link that is gone, and lists everything.
+        // If the link to filter by is gone, the kernel ignores the filter and lists everything.
         let decode = |message: &Message<'_>| {
             Link::decode(message).filter(|link| link.master == Some(master))
         };
         self.socket.dump(&request, decode)
     }
 
-    /// Makes all changes, in order, in as few datagrams as possible; each is acknowledged.
+    /// Makes all changes in order, in as few datagrams as possible; each is acknowledged.
     ///
     /// # Errors
-    /// [`ApplyError`] tells the first that failed. Those before it are made, those behind it may be: the kernel does
-    /// not stop at an error.
+    /// [`ApplyError`] names the first change that failed. Those before it are made, those after it
+    /// may be: the kernel does not stop at an error.
     pub fn apply(&mut self, changes: &[Change]) -> Result<(), ApplyError> {
         for (number, chunk) in changes.chunks(MAX_IN_FLIGHT).enumerate() {
             self.apply_chunk(chunk).map_err(|error| ApplyError {
@@ -140,10 +142,12 @@ impl RouteSocket {
         self.apply_chunk(std::slice::from_ref(change)).map_err(|error| error.source)
     }
 
-    /// Makes a link and describes it, its number and that of a veth's peer ([`Link::peer_index`]) included.
+    /// Creates a link and describes it, including its index and that of a veth's peer
+    /// ([`Link::peer_index`]).
     ///
-    /// Alias, hairpin, isolated and no IPv6 address of its own, which the kernel does not take with a new link, are set by a second message; if that
-    /// one fails the link is removed again. The description is of the link before that message, but for the alias.
+    /// A second message sets alias, hairpin, isolated and `no_own_ipv6`, which the kernel does not
+    /// accept with a new link; if that message fails the link is removed again. The description
+    /// shows the link before that message, except for the alias.
     ///
     /// # Errors
     /// Those of [`NetlinkError`]; [`NetlinkError::is_exists`] if the name (of either end) is taken.
@@ -163,12 +167,12 @@ impl RouteSocket {
         if set.no_own_ipv6
             && done.as_ref().is_err_and(|error| error.errno() == Some(Errno::AFNOSUPPORT))
         {
-            // A kernel without IPv6 gives it none anyhow.
+            // A kernel without IPv6 gives it none anyway.
             set.no_own_ipv6 = false;
             done = socket.apply_one(&Change::SetLink { ifindex, set });
         }
         if let Err(error) = done {
-            // What failed is what to tell; if this fails too the caller finds the link by its name.
+            // Report what failed first; if this fails too, the caller finds the link by its name.
             let _ = socket.delete_link(made.index);
             return Err(error);
         }
@@ -176,10 +180,10 @@ impl RouteSocket {
         Ok(made)
     }
 
-    /// Removes a link, and the other end of a veth with it; `false` if it was gone.
+    /// Removes a link, and with it the other end of a veth; `false` if it was gone.
     ///
-    /// Returns when it is out of sight, its name and addresses free. The kernel is busy with it for 10 to 20 ms more, for
-    /// which somebody else waits ([`crate::linger`]).
+    /// Returns when the link is out of sight and its name and addresses are free. The kernel needs
+    /// 10 to 20 ms more, and a helper waits for that ([`crate::linger`]).
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -188,7 +192,7 @@ impl RouteSocket {
         tracing::debug!(%change, "netlink");
         let body = |writer: &mut Writer| writer.raw(&header(AF_UNSPEC, ifindex, 0, 0));
         let request = Request { operation: &change, kind: RTM_DELLINK, flags: 0, body: &body };
-        // A bridge tells of its ports with messages of its own family.
+        // A bridge reports its ports with messages of its own family.
         let gone = |message: &Message<'_>| {
             message.kind == RTM_DELLINK
                 && message.body.first() == Some(&AF_UNSPEC)
@@ -196,7 +200,8 @@ impl RouteSocket {
         };
         match self.socket.execute_lingering(&request, RTNLGRP_LINK, gone) {
             Ok(Some(())) => Ok(true),
-            // It takes the lock that the deletion holds: by then it is gone, or the deletion has failed.
+            // This takes the lock that the deletion holds: by then the link is gone, or the
+            // deletion has failed.
             Ok(None) => match self.link_by_index(ifindex)? {
                 None => Ok(true),
                 Some(_) => self.apply_one(&change).map(|()| true),
@@ -206,7 +211,7 @@ impl RouteSocket {
         }
     }
 
-    /// Lists the addresses of a link, or of all; none if there is no such link.
+    /// Lists the addresses of a link, or of all; none if the link does not exist.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -224,7 +229,7 @@ impl RouteSocket {
         Ok(found)
     }
 
-    /// Lists routes; none if there is no such table or link.
+    /// Lists routes; none if the table or link does not exist.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -246,15 +251,16 @@ impl RouteSocket {
         empty_if(found, &[Errno::NOENT, Errno::NODEV])
     }
 
-    /// Asks which route a packet to an address would take; `None` if there is none.
+    /// Looks up the route that a packet to an address would take; `None` if there is none.
     ///
     /// # Errors
-    /// Those of [`NetlinkError`]; a route that drops shows as EINVAL (blackhole) or EACCES (prohibit).
+    /// Those of [`NetlinkError`]; a route that drops gives EINVAL (blackhole) or EACCES (prohibit).
     pub fn route_to(&mut self, destination: IpAddr) -> Result<Option<Route>, NetlinkError> {
         self.route_in(None, destination)
     }
 
-    /// Asks which route a packet to an address would take in the table of the VRF with this number.
+    /// Looks up the route that a packet to an address would take in the table of the VRF with this
+    /// index.
     ///
     /// # Errors
     /// As [`RouteSocket::route_to`].
@@ -266,8 +272,8 @@ impl RouteSocket {
         self.look_up(vrf, destination, 0)
     }
 
-    /// Asks which entry of the tables a packet to an address would follow: its destination is all that it leads to. The VRF is as for
-    /// [`RouteSocket::route_in`].
+    /// Looks up the entry of the tables that a packet to an address would follow; its destination
+    /// is the whole prefix that it covers. The VRF is as for [`RouteSocket::route_in`].
     ///
     /// # Errors
     /// As [`RouteSocket::route_to`].
@@ -308,7 +314,7 @@ impl RouteSocket {
         self.socket.dump(&request, Rule::decode)
     }
 
-    /// Lists the neighbours of a family, on one link or all; none if there is no such link.
+    /// Lists the neighbours of a family, on one link or all; none if the link does not exist.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -343,7 +349,7 @@ impl RouteSocket {
         Ok(found)
     }
 
-    /// Lists the VLANs of a bridge port, or of a bridge itself; none if it is not one.
+    /// Lists the VLANs of a bridge port, or of a bridge itself; none if it is neither.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -360,7 +366,7 @@ impl RouteSocket {
         Ok(ours.flat_map(|(_, vlans)| vlans).collect())
     }
 
-    /// Asks for the queueing discipline in a place of a link; `None` if nobody put one there.
+    /// Returns the queueing discipline at a parent of a link; `None` if none was configured there.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -374,8 +380,9 @@ impl RouteSocket {
             writer.raw(&tc::header(ifindex, TcHandle::UNSPECIFIED, parent, 0));
         };
         let operation = format_args!("look up the qdisc at {parent} of link {ifindex}");
-        // The answer is a notification: without NLM_F_ECHO only others would get it. Of what the kernel put there
-        // and does not show there may be none, only the acknowledgement.
+        // The answer is a notification: without NLM_F_ECHO only other sockets would get it. For a
+        // discipline that the kernel set up itself and does not show, there may be only the
+        // acknowledgement.
         let request = Request {
             operation: &operation,
             kind: tc::RTM_GETQDISC,
@@ -383,12 +390,13 @@ impl RouteSocket {
             body: &body,
         };
         let found = self.socket.get(&request, |message| QdiscInfo::decode(message, ticks));
-        // EINVAL: another way to say that it does not show it. Newer kernels show it, without a number.
+        // EINVAL: another way to say that the kernel does not show it. Newer kernels show it,
+        // without a number.
         let found = none_if(found, &[Errno::NOENT, Errno::INVAL, Errno::NODEV])?;
         Ok(found.filter(|found| found.qdisc.handle != TcHandle::UNSPECIFIED))
     }
 
-    /// Lists the filters in a place of a link; none if there is no such place or link.
+    /// Lists the filters at a parent of a link; none if the parent or link does not exist.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
@@ -418,7 +426,7 @@ impl RouteSocket {
     fn apply_chunk(&mut self, changes: &[Change]) -> Result<(), ApplyError> {
         let Some(first_change) = changes.first() else { return Ok(()) };
         let mut writer = Writer::new();
-        // Sequence number and change of each message, and whether it is answered.
+        // Sequence number and change of each message, and whether it has been answered.
         let mut messages = Vec::with_capacity(changes.len());
         for (index, change) in changes.iter().enumerate() {
             tracing::debug!(%change, "netlink");
@@ -454,7 +462,8 @@ impl RouteSocket {
         }
     }
 
-    /// Makes a link in the socket's namespace; question and answer about it travel with the message that makes it.
+    /// Creates a link in the socket's namespace; the query for it and the answer travel with the
+    /// message that creates it.
     fn create_here(&mut self, link: &NewLink) -> Result<Link, NetlinkError> {
         let operation = operation(link);
         tracing::debug!(change = %operation, "netlink");
@@ -488,7 +497,7 @@ impl RouteSocket {
     }
 
     fn create_elsewhere(&mut self, link: &NewLink, netns: &Netns) -> Result<Link, NetlinkError> {
-        // Opened first, so that a link that is made can also be found.
+        // Opened first, so that a link that is created can also be found.
         let mut there = Self::open_in(netns)?;
         self.apply_one(&Change::NewLink(link.clone()))?;
         there.link_by_name(&link.name)?.ok_or_else(|| NetlinkError::Incomplete {
@@ -498,7 +507,8 @@ impl RouteSocket {
     }
 }
 
-/// What is being done, with both names of a veth pair: either may be the one that is taken.
+/// The operation's description, with both names of a veth pair: either may be the one that is
+/// taken.
 fn operation(link: &NewLink) -> impl Display {
     std::fmt::from_fn(move |f| match &link.kind {
         LinkKind::Veth(peer) => write!(f, "create veth {:?} with peer {:?}", link.name, peer.name),
@@ -506,7 +516,8 @@ fn operation(link: &NewLink) -> impl Display {
     })
 }
 
-/// Writes a question for a link by name. IFLA_IFNAME takes 15 bytes, IFLA_ALT_IFNAME any name (kernel 5.5).
+/// Writes a query for a link by name. IFLA_IFNAME takes 15 bytes, IFLA_ALT_IFNAME any name (kernel
+/// 5.5).
 fn encode_by_name(writer: &mut Writer, name: &str) {
     writer.raw(&header(AF_UNSPEC, 0, 0, 0));
     writer.put_text(if name.len() < 16 { ifla::IFNAME } else { ifla::ALT_IFNAME }, name);

@@ -1,8 +1,8 @@
 //! Traffic control: queueing disciplines and filters of links (`man 8 tc`).
 //!
-//! Only what shaping a container needs: a token bucket ([`Tbf`]), fair queueing inside it ([`FqCodel`]), the hook for
-//! what comes in ([`QdiscKind::Ingress`]) and a filter that sends everything to another link ([`Redirect`]). Others'
-//! disciplines are read by their name.
+//! Only what shaping a container needs: a token bucket ([`Tbf`]), fair queueing inside it
+//! ([`FqCodel`]), the hook for incoming traffic ([`QdiscKind::Ingress`]) and a filter that sends
+//! everything to another link ([`Redirect`]). Other disciplines are read only by their name.
 //!
 //! ```no_run
 //! use kernel::route::{Change, Qdisc, QdiscKind, RouteSocket, Tbf, TcHandle};
@@ -49,23 +49,24 @@ const TCA_FQ_CODEL_LIMIT: u16 = 2;
 const TCA_FQ_CODEL_INTERVAL: u16 = 3;
 const TCA_FQ_CODEL_MEMORY_LIMIT: u16 = 9;
 
-/// The number of a queueing discipline or of a place in one: a major and a minor half, `1:` or `ffff:fff1`.
+/// The number of a queueing discipline or of a parent in one: a major and a minor half, `1:` or
+/// `ffff:fff1`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TcHandle(pub u32);
 
 impl TcHandle {
     /// No number: the kernel chooses one, or any matches.
     pub const UNSPECIFIED: Self = Self(0);
-    /// The place of the discipline that everything leaving a link passes (TC_H_ROOT).
+    /// The parent of the discipline for everything that leaves a link (TC_H_ROOT).
     pub const ROOT: Self = Self(0xffff_ffff);
-    /// The place of the discipline that everything coming in passes (TC_H_INGRESS, also TC_H_CLSACT).
+    /// The parent of the discipline for everything that comes in (TC_H_INGRESS, also TC_H_CLSACT).
     pub const INGRESS: Self = Self(0xffff_fff1);
     /// The discipline in that place.
     pub const INGRESS_QDISC: Self = Self(0xffff_0000);
-    /// The place of filters for what comes in (TC_H_CLSACT with TC_H_MIN_INGRESS).
+    /// The parent of filters for incoming packets (TC_H_CLSACT with TC_H_MIN_INGRESS).
     pub const INGRESS_FILTERS: Self = Self(0xffff_fff2);
 
-    /// Makes a number of its halves.
+    /// Combines two halves to a number.
     #[must_use]
     pub const fn new(major: u16, minor: u16) -> Self {
         let [a, b] = major.to_be_bytes();
@@ -99,11 +100,11 @@ pub struct Qdisc {
     pub handle: TcHandle,
     /// Its place.
     pub parent: TcHandle,
-    /// What it does.
+    /// Its kind and settings.
     pub kind: QdiscKind,
 }
 
-/// What a queueing discipline does.
+/// The kind of a queueing discipline, with its settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QdiscKind {
@@ -111,20 +112,20 @@ pub enum QdiscKind {
     Tbf(Tbf),
     /// Fair queueing that keeps queues short. Kernel: CONFIG_NET_SCH_FQ_CODEL.
     FqCodel(FqCodel),
-    /// The hook for what comes in. Kernel: CONFIG_NET_SCH_INGRESS.
+    /// The hook for incoming traffic. Kernel: CONFIG_NET_SCH_INGRESS.
     Ingress,
-    /// The hook for what comes in and what goes out. Kernel: CONFIG_NET_SCH_INGRESS.
+    /// The hook for incoming and outgoing traffic. Kernel: CONFIG_NET_SCH_INGRESS.
     Clsact,
-    /// One this code does not know, by the kernel's name. It cannot be made.
+    /// One unknown to this code, by the kernel's name. It cannot be created.
     Other(String),
 }
 
 /// Settings of fq_codel; `None` is left to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FqCodel {
-    /// How long packets may wait for good, in microseconds (TCA_FQ_CODEL_TARGET).
+    /// How long packets may wait permanently, in microseconds (TCA_FQ_CODEL_TARGET).
     pub target_us: Option<u32>,
-    /// Over which time that is judged, in microseconds (TCA_FQ_CODEL_INTERVAL).
+    /// The time over which that is measured, in microseconds (TCA_FQ_CODEL_INTERVAL).
     pub interval_us: Option<u32>,
     /// How many packets may wait (TCA_FQ_CODEL_LIMIT).
     pub limit: Option<u32>,
@@ -138,7 +139,7 @@ pub struct FqCodel {
 pub struct QdiscInfo {
     /// The discipline.
     pub qdisc: Qdisc,
-    /// What went through it.
+    /// Its counters.
     pub stats: QdiscStats,
 }
 
@@ -152,7 +153,7 @@ pub struct QdiscStats {
     pub packets: u64,
     /// Packets dropped.
     pub drops: u32,
-    /// How often it had to make something wait.
+    /// How often it had to delay something.
     pub overlimits: u32,
     /// Packets waiting now.
     pub queue_len: u32,
@@ -161,7 +162,7 @@ pub struct QdiscStats {
 }
 
 impl QdiscKind {
-    /// What the kernel calls it (TCA_KIND).
+    /// Returns the kernel's name for it (TCA_KIND).
     #[must_use]
     pub fn name(&self) -> &str {
         match self {

@@ -1,4 +1,4 @@
-//! What can happen to a program at a system call.
+//! The faults that can be injected at a system call.
 
 use nix::libc;
 
@@ -7,11 +7,11 @@ use nix::libc;
 pub enum Blow {
     /// Nothing.
     Spare,
-    /// The process that is about to make the call is killed; others that it started go on.
+    /// Kills the process that is about to make the call; other processes that it started continue.
     Kill,
     /// Every process of the program is killed.
     KillAll,
-    /// The call fails with this error number, and is not made, but for `close`.
+    /// The call fails with this error number and is not made, except `close`.
     Fail(i32),
 }
 
@@ -26,8 +26,8 @@ impl std::fmt::Display for Blow {
     }
 }
 
-/// The errors with which a system call may be made to fail: what its manual page names and a machine in trouble gives. None
-/// where a program may rely on success.
+/// The errors with which a system call may be made to fail: those that its manual page names and
+/// that a machine in trouble returns. None for calls that a program may assume to succeed.
 #[must_use]
 pub fn failures(call: i64) -> &'static [i32] {
     match call {

@@ -1,8 +1,9 @@
-//! System calls by name, for those who read what was tried.
+//! System calls by name, for reports of what was tried.
 
 use nix::libc;
 
-/// Those that change something, or ask the kernel to: between two of them a program may be killed anywhere alike.
+/// Calls that change something, or ask the kernel to: between two of them it makes no difference
+/// where a program is killed.
 const CHANGES: [(i64, &str); 31] = [
     (libc::SYS_sendto, "sendto"),
     (libc::SYS_sendmsg, "sendmsg"),
@@ -86,7 +87,7 @@ pub fn changes(call: i64) -> bool {
     CHANGES.iter().any(|(number, _)| *number == call)
 }
 
-/// A system call's name; its number where there is none here.
+/// Returns a system call's name, or its number if it is not listed here.
 #[must_use]
 pub fn name(call: i64) -> String {
     let found = CHANGES.iter().chain(&OTHERS).find(|(number, _)| *number == call);

@@ -1,4 +1,4 @@
-//! Following a program from call to call.
+//! Follows a program from system call to system call.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,31 +18,32 @@ use nix::unistd::Pid;
 use super::act::Blow;
 use super::name::name;
 
-/// How long a program may take. Longer than any wait of ours has as its deadline, so that those are seen to work.
+/// How long a program may take: longer than any timeout of ours, so that those are seen to work.
 const TIMEOUT: Duration = Duration::from_secs(100);
 
-/// What a pipe holds (man 7 pipe), so that writing to one never waits.
+/// What a pipe holds (man 7 pipe), so that writing to one never blocks.
 const PIPE: usize = 64 * 1024;
 
 /// `PTRACE_EVENT_STOP`: a program that was seized or interrupted, or a new process (man 2 ptrace).
 const EVENT_STOP: i32 = 128;
 
-/// A process or thread was started, and its number is the event's message.
+/// A process or thread was started, and the event's message is its ID.
 const STARTS: [i32; 3] =
     [libc::PTRACE_EVENT_FORK, libc::PTRACE_EVENT_VFORK, libc::PTRACE_EVENT_CLONE];
 
 /// A system call of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment {
-    /// Which of the program's processes and threads, in the order in which they were started; 0 is the first.
+    /// Which of the program's processes and threads, in the order in which they were started; 0 is
+    /// the first.
     pub task: usize,
-    /// The how manieth of that one's calls, from 0.
+    /// The index of the call among that task's calls, from 0.
     pub number: usize,
     /// The system call's number.
     pub call: i64,
-    /// The how manieth of that one's calls of that number, from 0.
+    /// The index of the call among that task's calls with the same number, from 0.
     pub nth: usize,
-    /// Its first argument, for a descriptor mostly.
+    /// Its first argument, usually a descriptor.
     pub first: u64,
 }
 
@@ -64,11 +65,11 @@ pub struct Ended {
     pub code: Option<i32>,
     /// The signal that killed it.
     pub signal: Option<i32>,
-    /// It did not end in time, and was killed for that.
+    /// Whether it did not end in time and was killed for that.
     pub hung: bool,
-    /// What it wrote.
+    /// Its standard output.
     pub stdout: Vec<u8>,
-    /// What it wrote to standard error.
+    /// Its standard error.
     pub stderr: Vec<u8>,
     /// The calls it made, in the order in which they began.
     pub moments: Vec<Moment>,
@@ -76,26 +77,28 @@ pub struct Ended {
     pub struck: bool,
 }
 
-/// Decides at each call what happens. While it does, the process stands still: it may look, and run other programs.
+/// Decides at each call what happens. Meanwhile the process is stopped: the closure may inspect
+/// things and run other programs.
 ///
-/// It is asked until it strikes with an error; what follows is the program's own.
+/// It is called until it injects an error; after that the program runs on its own.
 pub type Hand<'h> = &'h mut dyn FnMut(Moment) -> Blow;
 
-/// Runs a program to its end, and tells what it did.
+/// Runs a program to its end, and returns what it did.
 #[must_use]
 pub fn watch(program: Command, input: &[u8]) -> Ended {
     follow(program, input, &mut |_| Blow::Spare)
 }
 
 impl Moment {
-    /// Says whether this is that moment in another run of the same program: the same call of the same process.
+    /// Says whether this is the same moment in another run of the same program: the same call of
+    /// the same process.
     #[must_use]
     pub fn is(&self, other: &Moment) -> bool {
         (self.task, self.call, self.nth) == (other.task, other.call, other.nth)
     }
 }
 
-/// Runs a program, and strikes once, at that moment.
+/// Runs a program, and injects one fault, at that moment.
 #[must_use]
 pub fn strike(program: Command, input: &[u8], at: Moment, blow: Blow) -> Ended {
     follow(program, input, &mut |moment| {
@@ -103,10 +106,10 @@ pub fn strike(program: Command, input: &[u8], at: Moment, blow: Blow) -> Ended {
     })
 }
 
-/// Runs a program with `hand` at every call from its first read of standard input on.
+/// Runs a program with `hand` called at every system call from its first read of standard input on.
 ///
 /// # Panics
-/// When the program cannot be started or traced, as one that ends before it reads.
+/// When the program cannot be started or traced, for example because it ends before it reads.
 #[must_use]
 #[expect(clippy::zombie_processes, reason = "the trace waits for it")]
 pub fn follow(mut program: Command, input: &[u8], hand: Hand<'_>) -> Ended {
@@ -115,7 +118,7 @@ pub fn follow(mut program: Command, input: &[u8], hand: Hand<'_>) -> Ended {
     let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process ID is small"));
     let watchdog = Watchdog::start(child.id());
     let mut trace = Trace::begin(pid);
-    // Now only: until it reads, nothing that it is asked has happened.
+    // Only now: until it reads, nothing of its request has happened.
     let mut stdin = child.stdin.take().expect("it is piped");
     assert!(input.len() <= PIPE, "an input that a pipe does not hold");
     // It may be dead before it has read everything.
@@ -124,7 +127,7 @@ pub fn follow(mut program: Command, input: &[u8], hand: Hand<'_>) -> Ended {
     trace.run(hand);
     let hung = watchdog.stop();
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-    // Its answer is smaller than a pipe, or it would have hung.
+    // Its answer is smaller than a pipe; otherwise it would have blocked.
     let _ = child.stdout.take().expect("it is piped").read_to_end(&mut stdout);
     let _ = child.stderr.take().expect("it is piped").read_to_end(&mut stderr);
     let Trace { end, moments, struck, .. } = trace;
@@ -145,7 +148,7 @@ struct Watchdog {
 impl Watchdog {
     fn start(pid: u32) -> Self {
         let (stop, stopped) = mpsc::channel();
-        // A descriptor, not a number, which may be another's by then.
+        // A descriptor, not a number, which may belong to another process by then.
         let raw = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
         let process = raw.and_then(|pid| {
             rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
@@ -166,14 +169,14 @@ impl Watchdog {
     }
 }
 
-/// One process or thread.
+/// A process or thread.
 #[derive(Debug, Clone, Copy)]
 struct Task {
     ordinal: usize,
-    /// The next call's number; none until the first read of standard input.
+    /// The next call's index; `None` until the first read of standard input.
     next: Option<usize>,
     is_inside: bool,
-    /// What its call is to answer.
+    /// The result that its call must return.
     answer: Option<i32>,
 }
 
@@ -188,7 +191,7 @@ struct Trace {
     tasks: BTreeMap<Pid, Task>,
     started: usize,
     moments: Vec<Moment>,
-    /// How many calls of a number each task has made.
+    /// How many calls with a number each task has made.
     counts: BTreeMap<(usize, i64), usize>,
     struck: bool,
     end: Option<WaitStatus>,
@@ -203,16 +206,16 @@ impl Trace {
             | ptrace::Options::PTRACE_O_TRACEEXEC
             | ptrace::Options::PTRACE_O_EXITKILL;
         ptrace::seize(main, options).unwrap_or_else(|errno| panic!("trace {main}: {errno}"));
-        // It may have ended already, being unable to start.
+        // It may have ended already because it could not start.
         let _ = ptrace::interrupt(main);
         let tasks = BTreeMap::from([(main, Task::new(0, None))]);
         let (moments, counts) = (Vec::new(), BTreeMap::new());
         Trace { main, tasks, started: 1, moments, counts, struck: false, end: None }
     }
 
-    /// Goes on until the program has ended; what it left running is let go.
+    /// Continues until the program has ended, then detaches from what it left running.
     fn run(&mut self, hand: Hand<'_>) {
-        // Children of this thread only: other tests have children too.
+        // Only children of this thread: other tests have children too.
         let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
         while self.end.is_none() {
             match waitpid(Pid::from_raw(-1), Some(flags)) {
@@ -237,7 +240,8 @@ impl Trace {
                 } else if let Ok(Ok(new)) = ptrace::getevent(pid).map(i32::try_from)
                     && STARTS.contains(&event)
                 {
-                    // Before it has stopped itself: if its parent is killed now, it is known all the same.
+                    // Before it has stopped itself: if its parent is killed now, it is known all
+                    // the same.
                     self.meet(Pid::from_raw(new));
                 }
                 self.resume(pid, None);
@@ -253,8 +257,8 @@ impl Trace {
         }
     }
 
-    /// Lets a process go on to its next call, or, when the blow has fallen, as it likes: each stop costs two switches. One that
-    /// was killed meanwhile is told of by the next wait.
+    /// Lets a process continue to its next call, or freely once the fault was injected: each stop
+    /// costs two context switches. The next wait reports one that was killed meanwhile.
     fn resume(&self, pid: Pid, signal: Option<Signal>) {
         let _ = if self.struck { ptrace::cont(pid, signal) } else { ptrace::syscall(pid, signal) };
     }
@@ -296,11 +300,11 @@ impl Trace {
                 if let Some(task) = self.tasks.get_mut(&pid) {
                     task.answer = Some(errno);
                 }
-                // A descriptor is gone whatever this answers (man 2 close).
+                // The descriptor is closed whatever this returns (man 2 close).
                 if call != libc::SYS_close {
                     registers::skip(pid);
                 }
-                // Once more at its end, for the answer.
+                // Stop once more at its end, for the result.
                 let _ = ptrace::syscall(pid, None);
             }
             Blow::Kill => drop(kill(pid, Signal::SIGKILL)),
@@ -313,7 +317,7 @@ impl Trace {
     }
 }
 
-/// Stops tracing a process that runs, or stands at a call.
+/// Stops tracing a process that runs or is stopped at a call.
 fn release(pid: Pid) {
     if ptrace::detach(pid, None).is_ok() || ptrace::interrupt(pid).is_err() {
         return;
@@ -324,19 +328,19 @@ fn release(pid: Pid) {
     }
 }
 
-/// The registers that a system call is made with.
+/// The registers with which a system call is made.
 #[cfg(target_arch = "x86_64")]
 mod registers {
     use nix::sys::ptrace;
     use nix::unistd::Pid;
 
-    /// The number of the call that a process is about to make, and its first argument.
+    /// Returns the number of the call that a process is about to make, and its first argument.
     pub(super) fn call(pid: Pid) -> Option<(i64, u64)> {
         let registers = ptrace::getregs(pid).ok()?;
         Some((registers.orig_rax.cast_signed(), registers.rdi))
     }
 
-    /// Makes the kernel make no call.
+    /// Makes the kernel skip the call.
     pub(super) fn skip(pid: Pid) {
         if let Ok(mut registers) = ptrace::getregs(pid) {
             registers.orig_rax = u64::MAX;
@@ -344,7 +348,7 @@ mod registers {
         }
     }
 
-    /// Makes the call that was skipped answer an error.
+    /// Makes the skipped call return an error.
     pub(super) fn answer(pid: Pid, errno: i32) {
         if let Ok(mut registers) = ptrace::getregs(pid) {
             registers.rax = i64::from(-errno).cast_unsigned();

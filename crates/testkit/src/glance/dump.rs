@@ -1,4 +1,4 @@
-//! Asking the kernel for everything of a kind.
+//! Dumps of all kernel objects of a kind.
 
 use std::os::fd::OwnedFd;
 
@@ -13,7 +13,7 @@ const DONE: u16 = 3;
 const INTERRUPTED: u16 = 0x10;
 const HEADER: usize = 16;
 
-/// How often a dump is begun again that others' changes interrupted.
+/// How often to restart a dump that other programs' changes interrupted.
 const TRIES: usize = 100;
 
 /// A netlink socket.
@@ -39,7 +39,7 @@ impl Object {
         self.attribute(kind).map(text).unwrap_or_default()
     }
 
-    /// Returns an attribute as a number in the machine's order.
+    /// Returns an attribute as a number in the machine's byte order.
     pub(super) fn number(&self, kind: u16) -> u32 {
         self.attribute(kind).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_ne_bytes)
     }
@@ -57,7 +57,7 @@ impl Object {
     }
 }
 
-/// Lists attributes, nested ones as they are.
+/// Lists attributes, without decoding nested ones.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?));
@@ -95,7 +95,7 @@ impl Socket {
         Socket(socket.unwrap_or_else(|error| panic!("netlink socket: {error}")))
     }
 
-    /// Lists all objects; none where the kernel does not know the kind.
+    /// Lists all objects; none if the kernel does not know the kind.
     pub(super) fn dump(&self, kind: u16, fixed: &[u8], rest: &[u8]) -> Vec<Object> {
         for _ in 0..TRIES {
             if let Some(objects) = self.try_dump(kind, fixed, rest) {
@@ -137,7 +137,7 @@ impl Socket {
                     DONE => return (!interrupted).then_some(objects),
                     ERROR => {
                         let errno = i32::from_ne_bytes(body[..4].try_into().expect("an errno"));
-                        // EINTR, EAGAIN: the kernel's other ways to say that there were changes.
+                        // EINTR, EAGAIN: the kernel's other ways to report changes during the dump.
                         return (!matches!(-errno, 4 | 11)).then_some(objects);
                     }
                     kind => objects.push(Object {

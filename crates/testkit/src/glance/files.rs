@@ -1,4 +1,4 @@
-//! Files and what is in them.
+//! Files and their contents.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What rtnetlink tells: links, addresses, routes, rules, neighbours, qdiscs, filters.
+//! The state that rtnetlink reports: links, addresses, routes, rules, neighbours, qdiscs, filters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,12 +13,12 @@ const GET_RULE: u16 = 34;
 const GET_QDISC: u16 = 38;
 const GET_FILTER: u16 = 46;
 
-/// Flags of links that somebody sets: up, promiscuous, all multicast, no ARP.
+/// Flags of links that programs set: up, promiscuous, all multicast, no ARP.
 const LINK_FLAGS: u32 = 0x1 | 0x100 | 0x200 | 0x80;
 /// A route's protocol: the kernel made it.
 const KERNEL: u8 = 2;
 const PERMANENT: u8 = 0x80;
-/// Parent of what hangs on the ingress qdisc.
+/// The parent of filters on the ingress qdisc.
 const INGRESS: u32 = 0xffff_0000;
 
 pub(super) fn look(socket: &Socket, facts: &mut BTreeSet<String>) {
@@ -43,14 +43,15 @@ pub(super) fn look(socket: &Socket, facts: &mut BTreeSet<String>) {
     }
     for route in socket.dump(GET_ROUTE, &[0; 12], &[]) {
         let to = route.attribute(1).and_then(ip_of);
-        // What comes with a link-local address or a carrier.
+        // These come with a link-local address or a carrier.
         if to.is_some_and(is_of_the_kernel) {
             continue;
         }
         let to = to.map_or_else(|| "default".to_owned(), |to| to.to_string());
         let dev = name(route.number(4));
         let [family, length, _, _, _, protocol, scope, kind] = route.fixed[..8] else { continue };
-        // What follows from an address, in the kernel's own time: local, broadcast and anycast.
+        // These follow from an address, at a time that the kernel chooses: local, broadcast and
+        // anycast.
         if protocol == KERNEL && matches!(kind, 2..=4) {
             continue;
         }
@@ -122,7 +123,7 @@ fn ip_of(bytes: &[u8]) -> Option<IpAddr> {
     <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from)
 }
 
-/// Whether the kernel makes and removes such addresses and routes by itself.
+/// Whether the kernel itself adds and removes such addresses and routes.
 fn is_of_the_kernel(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_multicast(),

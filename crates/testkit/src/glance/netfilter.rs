@@ -1,4 +1,5 @@
-//! What nftables has: tables, chains, rules, sets and what is in them, without handles and counters.
+//! The state of nftables: tables, chains, rules, sets and their contents, without handles and
+//! counters.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,7 @@ const GET_CHAIN: u16 = SUBSYSTEM | 4;
 const GET_RULE: u16 = SUBSYSTEM | 7;
 const GET_SET: u16 = SUBSYSTEM | 10;
 const GET_ELEMENTS: u16 = SUBSYSTEM | 13;
-/// In the answers: the kind of the answer, not of the question.
+/// In the answers: the kind of the answer, not of the request.
 const NEW_TABLE: u16 = SUBSYSTEM;
 const NEW_ELEMENTS: u16 = SUBSYSTEM | 12;
 
@@ -62,7 +63,7 @@ fn family(object: &Object) -> u8 {
     object.fixed.first().copied().unwrap_or_default()
 }
 
-/// A rule's expressions; what a counter has counted is nobody's doing.
+/// Returns a rule's expressions without what counters have counted.
 fn without_counters(expressions: &[u8]) -> String {
     let mut text = String::new();
     for (_, expression) in attributes(expressions) {
@@ -76,7 +77,7 @@ fn without_counters(expressions: &[u8]) -> String {
     text
 }
 
-/// An attribute of a request: a text with its end.
+/// An attribute of a request: a text with its closing NUL.
 fn attribute(kind: u16, content: &[u8]) -> Vec<u8> {
     let length = 4 + content.len() + 1;
     let mut bytes = Vec::with_capacity(length.next_multiple_of(4));

@@ -1,4 +1,4 @@
-//! Validating admission policies: what an update may change, by their expressions.
+//! Validating admission policies: their expressions decide what an update may change.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::kinds::Kind;
 use super::status::Refusal;
 use crate::cel::{Expression, Variables};
 
-/// Policies, and who asks.
+/// Policies, and the requesting user.
 #[derive(Debug)]
 pub(super) struct Admission {
     policies: Vec<Policy>,
@@ -16,7 +16,7 @@ pub(super) struct Admission {
 #[derive(Debug)]
 struct Policy {
     name: String,
-    /// Groups, resources and operations that it is about.
+    /// The groups, resources and operations that it applies to.
     rules: Vec<[Vec<String>; 3]>,
     conditions: Vec<Expression>,
     variables: Vec<(String, Expression)>,
@@ -65,7 +65,7 @@ impl Admission {
         Admission { policies: policies.iter().map(policy).collect(), user: user.clone() }
     }
 
-    /// Judges a change: nothing before for what is created.
+    /// Judges a change: `before` is `None` for a creation.
     pub(super) fn judge(
         &self,
         kind: &Kind,

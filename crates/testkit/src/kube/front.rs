@@ -1,4 +1,4 @@
-//! The API server as pods find it: by TLS, with a service account's files.
+//! The API server as pods reach it: over TLS, with a service account's files.
 
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -7,12 +7,12 @@ use super::KubeApi;
 use crate::lab::Lab;
 use crate::place::Place as _;
 
-/// The port at which pods find it.
+/// The port at which pods reach it.
 const PORT: u16 = 6443;
 
-/// What ends TLS before the API server; gone when dropped.
+/// Terminates TLS in front of the API server; stops when dropped.
 ///
-/// A test that uses it says `require!("program:openssl", "program:socat")`.
+/// A test that uses it needs `require!("program:openssl", "program:socat")`.
 #[derive(Debug)]
 pub struct Front {
     child: Child,

@@ -1,15 +1,15 @@
-//! HTTP/1.1 as far as it is needed: requests with a length or in chunks, answers with a length, streams in chunks.
+//! The part of HTTP/1.1 that is needed: requests with a length or in chunks, answers with a length,
+//! streams in chunks.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, BufRead, Read as _, Write};
 
-/// The longest body that is taken: what a real server takes as well.
+/// The longest accepted body: the same as a real server's.
 const MAX_BODY: u64 = 3 << 20;
 /// The longest head.
 const MAX_HEAD: u64 = 64 << 10;
 
-/// A request.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     pub(super) method: String,
@@ -22,7 +22,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// Reads the next request; nothing when the peer is done.
+    /// Reads the next request; `None` when the peer is done.
     pub(super) fn read(from: &mut impl BufRead) -> io::Result<Option<Self>> {
         let mut head = from.take(MAX_HEAD);
         let mut line = String::new();
@@ -84,7 +84,7 @@ impl Request {
     }
 }
 
-/// Percent decoding, with `+` for a blank.
+/// Percent-decodes, with `+` for a space.
 fn decoded(text: &str) -> String {
     let bytes = text.as_bytes();
     let (mut out, mut at) = (Vec::new(), 0);
@@ -134,7 +134,7 @@ pub(super) fn answer(to: &mut impl Write, code: u16, body: &str) -> io::Result<(
     to.flush()
 }
 
-/// Begins an answer that comes in pieces.
+/// Begins an answer that is sent in pieces.
 pub(super) fn begin(to: &mut impl Write) -> io::Result<()> {
     let text = head(200) + "Transfer-Encoding: chunked\r\n\r\n";
     to.write_all(text.as_bytes())?;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// A kind of object, as discovery would tell of it.
+/// A kind of object, as discovery would describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kind {
     /// The API's group; empty for the core's.
@@ -17,11 +17,11 @@ pub struct Kind {
     pub namespaced: bool,
     /// Whether there is a sub-resource `status`.
     pub status: bool,
-    /// A definition made it: what the server builds in answers differently here and there.
+    /// Whether a definition created it: the server treats built-in kinds differently in places.
     pub custom: bool,
 }
 
-/// What is served from the start.
+/// The kinds served from the start.
 pub(super) const KINDS: [Kind; 16] = [
     built_in("", "v1", "namespaces", "Namespace", false, true),
     built_in("", "v1", "pods", "Pod", true, true),
@@ -91,7 +91,7 @@ impl Kind {
         }
     }
 
-    /// `plural.group`, as messages have it.
+    /// `plural.group`, as in messages.
     pub(super) fn qualified(&self) -> String {
         if self.group.is_empty() {
             self.plural.to_owned()
@@ -100,7 +100,7 @@ impl Kind {
         }
     }
 
-    /// The same kind in a list: a built-in list's items do not say what they are.
+    /// Returns an object as an item of a list: a built-in list's items do not contain their kind.
     pub(super) fn item(&self, mut object: Value) -> Value {
         if !self.custom
             && let Some(map) = object.as_object_mut()
@@ -111,7 +111,7 @@ impl Kind {
         object
     }
 
-    /// The object's metadata alone (API concepts, "Metadata only").
+    /// Returns only the object's metadata (API concepts, "Metadata only").
     pub(super) fn metadata_only(object: &Value) -> Value {
         json!({
             "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
@@ -119,7 +119,8 @@ impl Kind {
         })
     }
 
-    /// What a field selector may name: `metadata.name` and `metadata.namespace` always, others by kind.
+    /// Whether a field selector may name a field: `metadata.name` and `metadata.namespace` always,
+    /// others depending on the kind.
     pub(super) fn selects(&self, field: &str) -> bool {
         matches!(field, "metadata.name" | "metadata.namespace")
             || match (self.group, self.plural) {

@@ -1,6 +1,6 @@
-//! What was asked.
+//! The log of requests.
 
-/// A request, as access control sees it, and what became of it.
+/// A request, as access control sees it, and its outcome.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Asked {
     /// `get`, `list`, `watch`, `create`, `update`, `patch` or `delete`.
@@ -9,17 +9,17 @@ pub struct Asked {
     pub group: String,
     /// The resource, with its sub-resource: `pods/status`.
     pub resource: String,
-    /// The namespace; empty where all are meant, or there is none.
+    /// The namespace; empty if all are meant, or there is none.
     pub namespace: String,
-    /// The object's name; empty for a collection. For a list or watch of one name, that.
+    /// The object's name; empty for a collection. For a list or watch of one name, that name.
     pub name: String,
     /// Method and address as they were sent.
     pub line: String,
-    /// What kind of body it had.
+    /// The media type of its body.
     pub content_type: String,
     /// The body.
     pub body: String,
-    /// Who asked.
+    /// The client.
     pub user_agent: String,
     /// The answer's code.
     pub code: u16,

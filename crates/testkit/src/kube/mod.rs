@@ -1,9 +1,11 @@
 //! A small Kubernetes API server, for tests: real HTTP, stored in memory.
 //!
-//! It serves the kinds that we use ([`Kind`]) as the API's documentation says (Kubernetes API concepts): get, list in pages,
-//! watch from a resource version with bookmarks, create, update, patch and delete, conflicts and expiry, selectors,
-//! sub-resources `status`, metadata only, tokens, and role-based access control. It is never kinder than a real one: what it
-//! does not know it refuses. On demand it is slow, gone, silent, or forgets its history. All requests are kept.
+//! It serves the kinds that we use ([`Kind`]) as the API's documentation describes (Kubernetes API
+//! concepts): get, list in pages, watch from a resource version with bookmarks, create, update,
+//! patch and delete, conflicts and expiry, selectors, sub-resources `status`, metadata only,
+//! tokens, and role-based access control. It is never more lenient than a real one: what it does
+//! not know it refuses. On demand it is slow, gone, silent, or forgets its history. It logs all
+//! requests.
 //!
 //! ```
 //! use serde_json::json;
@@ -49,18 +51,18 @@ pub use log::Asked;
 use rules::Rule;
 use store::{Part, Store};
 
-/// How often the listener looks whether it is to listen.
+/// How often the listener checks whether it should listen.
 const BEAT: Duration = Duration::from_millis(10);
 
-/// How requests are dealt with.
+/// How requests are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Up,
-    /// Nobody listens.
+    /// No process listens.
     Refuse,
-    /// Requests are taken and never answered.
+    /// Requests are accepted and never answered.
     Hang,
-    /// Everything is answered with this code.
+    /// Every request is answered with this code.
     Answer(u16),
 }
 
@@ -74,7 +76,7 @@ struct State {
     token: Option<String>,
     rules: Option<Vec<Rule>>,
     admission: Option<Admission>,
-    /// Verb, resource and code of requests that are to fail, each once.
+    /// Verb, resource and code of requests that must fail, each once.
     failures: VecDeque<(String, String, u16)>,
     connections: BTreeMap<u64, TcpStream>,
     next: u64,
@@ -110,7 +112,7 @@ impl Shared {
     }
 }
 
-/// The server. It ends when this is dropped.
+/// The server. It stops when this is dropped.
 #[derive(Debug)]
 pub struct KubeApi {
     shared: Arc<Shared>,
@@ -153,7 +155,7 @@ impl KubeApi {
         format!("http://{}", self.address)
     }
 
-    /// Writes a kubeconfig for it into a folder, with the token, if one is asked for.
+    /// Writes a kubeconfig for it into a folder, with the token if one is required.
     ///
     /// # Panics
     /// When it cannot be written.
@@ -174,7 +176,7 @@ impl KubeApi {
         path
     }
 
-    /// Creates an object of the kind that it says it is, and its namespace if there is none.
+    /// Creates an object of the kind it contains, and its namespace if that is missing.
     ///
     /// # Panics
     /// When the API would refuse it.
@@ -192,7 +194,7 @@ impl KubeApi {
         made.unwrap_or_else(|refusal| panic!("create {object}: {}", refusal.status()))
     }
 
-    /// The object of a kind, by the kind's plural.
+    /// Returns the object of a kind, named by the kind's plural.
     #[must_use]
     pub fn object(&self, plural: &str, namespace: &str, name: &str) -> Option<Value> {
         let key = (number(plural), namespace.to_owned(), name.to_owned());
@@ -206,10 +208,10 @@ impl KubeApi {
         state.store.list(number(plural), "", &select::Selector::default(), usize::MAX, None).items
     }
 
-    /// Changes an object: a merge patch of whatever part, past access control.
+    /// Changes an object by a merge patch of any part, bypassing access control.
     ///
     /// # Panics
-    /// When there is no such object.
+    /// When the object does not exist.
     pub fn change(&self, plural: &str, namespace: &str, name: &str, by: &Value) {
         let key = (number(plural), namespace.to_owned(), name.to_owned());
         let mut state = self.shared.lock();
@@ -228,38 +230,40 @@ impl KubeApi {
         self.shared.changed.notify_all();
     }
 
-    /// Removes an object, if it is there.
+    /// Removes an object, if it exists.
     pub fn remove(&self, plural: &str, namespace: &str, name: &str) {
         let key = (number(plural), namespace.to_owned(), name.to_owned());
         let _ = self.shared.lock().store.delete(&key, &Value::Null);
         self.shared.changed.notify_all();
     }
 
-    /// Answers only those who have this token.
+    /// Answers only clients with this token.
     pub fn require_token(&self, token: &str) {
         self.shared.lock().token = Some(token.to_owned());
     }
 
-    /// Allows only what these roles allow: each `rules` as in the object, and the namespace of a role that has one.
+    /// Allows only what these roles allow: each `rules` as in the object, and the namespace of a
+    /// role that has one.
     pub fn allow_only(&self, roles: &[(Value, Option<&str>)]) {
         let rules = roles.iter().flat_map(|(rules, namespace)| Rule::read(rules, *namespace));
         self.shared.lock().rules = Some(rules.collect());
     }
 
-    /// Judges what is created and changed by these ValidatingAdmissionPolicies, as asked for by this user (`userInfo` of a request for admission).
+    /// Checks creations and changes by these ValidatingAdmissionPolicies, as requested by this user
+    /// (`userInfo` of an admission request).
     ///
     /// # Panics
-    /// When an expression of theirs is not understood.
+    /// When one of their expressions is not understood.
     pub fn admit(&self, policies: &[Value], user: &Value) {
         self.shared.lock().admission = Some(Admission::new(policies, user));
     }
 
-    /// Answers every request so much later.
+    /// Delays every answer by this long.
     pub fn slow(&self, latency: Duration) {
         self.shared.lock().latency = latency;
     }
 
-    /// Is gone: connections end, new ones are refused.
+    /// Goes away: connections end, new ones are refused.
     pub fn refuse(&self) {
         self.set(Mode::Refuse);
         let deadline = Instant::now() + Duration::from_secs(5);
@@ -268,17 +272,17 @@ impl KubeApi {
         }
     }
 
-    /// Takes requests, and is silent; watches end.
+    /// Accepts requests, and does not answer; watches end.
     pub fn hang(&self) {
         self.set(Mode::Hang);
     }
 
-    /// Answers everything with an error's code.
+    /// Answers every request with an error code.
     pub fn fail(&self, code: u16) {
         self.set(Mode::Answer(code));
     }
 
-    /// Is there again.
+    /// Serves requests again.
     pub fn restore(&self) {
         self.set(Mode::Up);
     }
@@ -298,17 +302,17 @@ impl KubeApi {
         cut(&mut self.shared.lock());
     }
 
-    /// Fails the next request of a verb for a resource (`pods/status`), with this code, once.
+    /// Fails the next request with a verb for a resource (`pods/status`) with this code, once.
     pub fn fail_next(&self, verb: &str, resource: &str, code: u16) {
         self.shared.lock().failures.push_back((verb.to_owned(), resource.to_owned(), code));
     }
 
-    /// Fails no more requests that [`KubeApi::fail_next`] spoke of.
+    /// Cancels the failures that [`KubeApi::fail_next`] announced.
     pub fn fail_no_more(&self) {
         self.shared.lock().failures.clear();
     }
 
-    /// Forgets what has happened: watches from before begin with 410.
+    /// Forgets its history: watches from an earlier version start with 410.
     pub fn compact(&self) {
         self.shared.lock().store.compact();
     }
@@ -319,18 +323,18 @@ impl KubeApi {
         self.shared.changed.notify_all();
     }
 
-    /// What was asked so far.
+    /// Returns the requests so far.
     #[must_use]
     pub fn asked(&self) -> Vec<Asked> {
         self.shared.lock().log.clone()
     }
 
-    /// Forgets what was asked.
+    /// Forgets the requests so far.
     pub fn forget(&self) {
         self.shared.lock().log.clear();
     }
 
-    /// Waits until something holds of the server.
+    /// Waits until a condition of the server holds.
     ///
     /// # Panics
     /// When it does not within half a minute.
@@ -380,7 +384,7 @@ fn kind_of(object: &Value) -> (usize, &'static Kind) {
     found.unwrap_or_else(|| panic!("no such kind: {object}"))
 }
 
-/// Takes connections, a thread each, while it is to listen.
+/// Accepts connections, a thread each, while it should listen.
 fn listen(shared: &Arc<Shared>, listener: TcpListener, address: SocketAddr) {
     let mut listener = Some(listener);
     loop {
@@ -420,7 +424,7 @@ fn begin(shared: &Arc<Shared>, stream: TcpStream) {
     drop(state);
     let shared = Arc::clone(shared);
     thread::spawn(move || {
-        // A peer that is gone is nobody to answer.
+        // Ignore errors: the peer is gone.
         let _ = serve::serve(&shared, &stream);
         let _ = stream.shutdown(Shutdown::Both);
         shared.lock().connections.remove(&number);

@@ -21,7 +21,7 @@ pub(super) fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-/// Applies a list of operations; what failed otherwise.
+/// Applies a list of operations; returns what failed otherwise.
 pub(super) fn apply(target: &mut Value, operations: &Value) -> Result<(), String> {
     let operations = operations.as_array().ok_or("a JSON patch is a list")?;
     for operation in operations {

@@ -1,4 +1,4 @@
-//! Who may do what: role-based access control, as far as rules name groups, resources, verbs and names.
+//! Role-based access control, limited to groups, resources, verbs and names.
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ pub(super) struct Rule {
 }
 
 impl Rule {
-    /// Reads a role's `rules`; those of a role, not of a cluster role, hold for its namespace.
+    /// Reads a role's `rules`; those of a role, not of a cluster role, apply to its namespace.
     pub(super) fn read(rules: &Value, namespace: Option<&str>) -> Vec<Self> {
         let texts = |value: &Value| -> Vec<String> {
             let list = value.as_array().into_iter().flatten();

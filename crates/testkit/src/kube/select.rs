@@ -5,10 +5,10 @@ use serde_json::Value;
 use super::kinds::Kind;
 use super::status::Refusal;
 
-/// What a list or watch is limited to.
+/// The selectors of a list or watch.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Selector {
-    /// JSON pointer, value, and whether it is to be equal.
+    /// JSON pointer, value, and whether it must be equal.
     fields: Vec<(String, String, bool)>,
     labels: Vec<(String, Option<String>, bool)>,
 }

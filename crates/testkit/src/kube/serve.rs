@@ -14,9 +14,9 @@ use super::status::Refusal;
 use super::store::{Key, Page, Part, kind};
 use super::{Mode, Shared, State, patch};
 
-/// What a list gives at once if nobody says.
+/// The default page size of a list.
 const ALL: usize = usize::MAX;
-/// How often a watch looks whether it is to end.
+/// How often a watch checks whether it should end.
 const BEAT: Duration = Duration::from_millis(50);
 
 /// An address, taken apart.
@@ -29,13 +29,13 @@ struct Target {
     sub: String,
 }
 
-/// What is to be sent.
+/// The answer to send.
 enum Reply {
     Whole(u16, Value),
     Watch(Target, Selector, u64, Vec<Value>),
 }
 
-/// Answers what comes on a connection, until it ends.
+/// Answers the requests on a connection, until it ends.
 pub(super) fn serve(shared: &Shared, stream: &TcpStream) -> io::Result<()> {
     let mut from = BufReader::new(stream);
     let mut to = stream;
@@ -129,7 +129,7 @@ fn verb(request: &Request, target: &Target) -> &'static str {
     }
 }
 
-/// Takes an address apart; what is not about objects is no refusal either.
+/// Parses an address; one that is not about objects is not a refusal either.
 fn target(path: &str) -> Result<Target, Option<Refusal>> {
     let gone =
         || Some(Refusal::new(404, "NotFound", "the server could not find the requested resource"));
@@ -142,7 +142,7 @@ fn target(path: &str) -> Result<Target, Option<Refusal>> {
     };
     parts.drain(..if group.is_empty() { 2 } else { 3 });
     let mut namespace = "";
-    // A namespace is an object itself, and a place of others.
+    // A namespace is an object itself, and contains others.
     if parts.len() >= 3 && parts[0] == "namespaces" && !matches!(parts[2], "status" | "finalize") {
         namespace = parts[1];
         parts.drain(..2);
@@ -258,7 +258,7 @@ fn handle(state: &mut State, request: &Request, target: Target) -> Result<Reply,
         "update" => {
             let object = body()?;
             typed(&object, target.kind)?;
-            // Custom objects are not replaced by who does not know what he replaces.
+            // A client that does not know what it replaces may not replace a custom object.
             if target.kind.custom
                 && object["metadata"]["resourceVersion"].as_str().unwrap_or_default().is_empty()
             {
@@ -266,7 +266,7 @@ fn handle(state: &mut State, request: &Request, target: Target) -> Result<Reply,
                 let field = "metadata.resourceVersion";
                 return Err(Refusal::invalid(target.kind, &key.2, field, what));
             }
-            // A UID in what is put is a precondition.
+            // A UID in the body of a put is a precondition.
             let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
             let has = state.store.get(&key)?["metadata"]["uid"].as_str().unwrap_or_default();
             if !uid.is_empty() && uid != has {
@@ -287,7 +287,7 @@ fn handle(state: &mut State, request: &Request, target: Target) -> Result<Reply,
         "delete" => {
             let options: Value = serde_json::from_slice(&request.body).unwrap_or_default();
             let gone = state.store.delete(&key, &options["preconditions"])?;
-            // A built-in object is answered itself, a custom one with a status.
+            // For a built-in object the answer is the object, for a custom one a status.
             let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
                 "details": {"name": key.2, "group": target.kind.group, "kind": target.kind.plural, "uid": gone["metadata"]["uid"]}});
             Ok(Reply::Whole(200, if target.kind.custom { status } else { gone }))
@@ -303,7 +303,7 @@ fn handle(state: &mut State, request: &Request, target: Target) -> Result<Reply,
 fn typed(object: &Value, kind: &Kind) -> Result<(), Refusal> {
     let (version, name) = (kind.api_version(), kind.kind);
     let same = |value: &Value, wanted: &str| value.as_str().is_none_or(|text| text == wanted);
-    // Custom objects say what they are; for built-in ones the address does.
+    // Custom objects contain their kind; the address gives that of built-in ones.
     if same(&object["apiVersion"], &version)
         && same(&object["kind"], name)
         && (!kind.custom || object["kind"].is_string())
@@ -335,7 +335,7 @@ fn patched(
             )
         })?,
         "application/merge-patch+json" => patch::merge(&mut after, change),
-        // The two differ in lists only, which are merged by key: not served here.
+        // The two differ only in lists, which are merged by key: that is not implemented here.
         "application/strategic-merge-patch+json" if !kind.custom && !has_list(change) => {
             patch::merge(&mut after, change);
         }
@@ -370,8 +370,9 @@ fn list(state: &mut State, request: &Request, target: &Target) -> Result<Value, 
         "" | "0" => ALL,
         text => text.parse().map_err(|_| Refusal::bad(format!("invalid limit {text:?}")))?,
     };
-    // A page's version is that of its list's beginning; the content here is today's, as with a list that goes on
-    // "inconsistently" (API concepts, "Retrieving large results sets in chunks").
+    // A page has the version of its list's beginning. The content here is the current one, as with
+    // a list that continues "inconsistently" (API concepts, "Retrieving large results sets in
+    // chunks").
     let (after, version) = match request.asks("continue") {
         "" => (None, None),
         token => {
@@ -419,7 +420,7 @@ fn begin_watch(state: &mut State, request: &Request, target: Target) -> Result<R
             let since: u64 = text
                 .parse()
                 .map_err(|_| Refusal::bad(format!("invalid resource version {text:?}")))?;
-            // What is too old is told within the stream.
+            // A version that is too old is reported within the stream.
             let first = match state.store.since(since) {
                 Ok(_) => Vec::new(),
                 Err(refusal) => vec![json!({"type": "ERROR", "object": refusal.status()})],
@@ -429,7 +430,7 @@ fn begin_watch(state: &mut State, request: &Request, target: Target) -> Result<R
     }
 }
 
-/// Sends what happens until time is over, the peer is gone, or somebody cuts it.
+/// Sends events until the time is over, the peer is gone, or the watch is cut.
 fn watch(
     shared: &Shared,
     request: &Request,
@@ -510,7 +511,7 @@ fn watch(
     http::piece(to, "")
 }
 
-/// All kinds of which there is something: for messages.
+/// Returns all kinds with objects, for messages.
 pub(super) fn known(state: &State) -> String {
     state
         .store

@@ -1,12 +1,13 @@
 //! Refusals, as the API's `Status` objects.
 //!
-//! Kubernetes API concepts: "Resource API" and `meta/v1` "Status": `reason` is for programs, `message` for people.
+//! Kubernetes API concepts: "Resource API" and `meta/v1` "Status": `reason` is for programs,
+//! `message` for people.
 
 use serde_json::{Value, json};
 
 use super::kinds::Kind;
 
-/// A refusal: the HTTP status and the reason, and what is said.
+/// A refusal: the HTTP status, the reason and the message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) code: u16,
@@ -67,7 +68,7 @@ impl Refusal {
         Self::new(400, "BadRequest", message)
     }
 
-    /// What was asked for is older than what is kept.
+    /// The requested version is older than what is kept.
     pub(super) fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)
     }

@@ -1,6 +1,7 @@
-//! What is stored, and what has happened to it.
+//! The stored objects and their history.
 //!
-//! Every change has a number, the resource version, which the whole store shares (API concepts, "Resource versions").
+//! Every change has a number, the resource version, which the whole store shares (API concepts,
+//! "Resource versions").
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
@@ -11,13 +12,13 @@ use super::kinds::{KINDS, Kind};
 use super::select::Selector;
 use super::status::Refusal;
 
-/// Where objects are: kind, namespace (empty where there is none), name.
+/// Keys of objects: kind, namespace (empty if it has none), name.
 pub(super) type Key = (usize, String, String);
 
-/// How many changes are remembered for watches, as long as nobody compacts.
+/// How many changes are kept for watches, unless the history is compacted.
 const HISTORY: usize = 100_000;
 
-/// What happened to an object.
+/// A change of an object.
 #[derive(Debug, Clone)]
 pub(super) struct Change {
     pub(super) version: u64,
@@ -26,7 +27,7 @@ pub(super) struct Change {
     pub(super) after: Option<Value>,
 }
 
-/// How an object is written.
+/// The part of an object to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Main,
@@ -70,7 +71,7 @@ impl Default for Store {
     }
 }
 
-/// The kind that is called so, with its number.
+/// Returns the kind with this name, and its number.
 pub(super) fn kind(group: &str, version: &str, plural: &str) -> Option<(usize, &'static Kind)> {
     KINDS
         .iter()
@@ -83,13 +84,13 @@ impl Store {
         self.version
     }
 
-    /// Forgets what happened, as the server does every five minutes.
+    /// Forgets the history, as the server does every five minutes.
     pub(super) fn compact(&mut self) {
         self.compacted = self.version;
         self.history.clear();
     }
 
-    /// Changes since `version`; nothing if some of them are forgotten.
+    /// Checks that all changes since `version` are kept; an error if some of them are forgotten.
     pub(super) fn since(&self, version: u64) -> Result<u64, Refusal> {
         if version < self.compacted {
             let text = format!("too old resource version: {version} ({})", self.compacted);
@@ -102,7 +103,7 @@ impl Store {
         self.objects.get(key).ok_or_else(|| Refusal::not_found(&KINDS[key.0], &key.2))
     }
 
-    /// Lists a kind's objects, in the order of namespaces and names, behind `after`.
+    /// Lists a kind's objects after `after`, in the order of namespaces and names.
     pub(super) fn list(
         &self,
         kind: usize,
@@ -179,7 +180,7 @@ impl Store {
         }
         self.uids += 1;
         object["metadata"]["name"] = json!(name);
-        // Who tests with a UID of his own may give one, which the real server does not allow.
+        // A test may set a UID of its own, which a real server does not allow.
         if !object["metadata"]["uid"].is_string() {
             object["metadata"]["uid"] =
                 json!(format!("00000000-0000-4000-8000-{:012x}", self.uids));
@@ -191,7 +192,7 @@ impl Store {
         Ok(self.put(key, None, object))
     }
 
-    /// Replaces an object by what `change` makes of it.
+    /// Replaces an object by the result of `change`.
     pub(super) fn update(
         &mut self,
         key: &Key,
@@ -201,7 +202,7 @@ impl Store {
         self.update_if(key, part, change, |_, _| Ok(()))
     }
 
-    /// The same, if `admit` has nothing against the change from what is to what would be.
+    /// Does the same, if `admit` accepts the change.
     pub(super) fn update_if(
         &mut self,
         key: &Key,
@@ -238,7 +239,8 @@ impl Store {
         match part {
             Part::Status => {
                 keep(&mut after, "spec");
-                // The status of a custom object is written without its metadata; pods and nodes take theirs.
+                // An update of a custom object's status ignores its metadata; pods and nodes accept
+                // theirs.
                 if kind.custom {
                     keep(&mut after, "metadata");
                 }
@@ -262,7 +264,8 @@ impl Store {
         Ok(self.put(key.clone(), Some(before), after))
     }
 
-    /// Removes an object, if its UID and its resource version are those of `preconditions` (API concepts, "Resource versions").
+    /// Removes an object, if its UID and its resource version match `preconditions` (API concepts,
+    /// "Resource versions").
     pub(super) fn delete(&mut self, key: &Key, preconditions: &Value) -> Result<Value, Refusal> {
         let found = self.get(key)?.clone();
         for field in ["uid", "resourceVersion"] {
@@ -298,13 +301,13 @@ impl Store {
         }
     }
 
-    /// Who is in the store.
+    /// Returns the kinds of the stored objects.
     pub(super) fn kinds(&self) -> BTreeSet<usize> {
         self.objects.keys().map(|key| key.0).collect()
     }
 }
 
-/// DNS-1123 sub-domains, of which every name here is one.
+/// DNS-1123 subdomains; every name here is one.
 fn is_name(name: &str) -> bool {
     let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
     let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());

@@ -13,22 +13,23 @@ use crate::real::cgroup::Cgroup;
 /// How long systemd may take to start.
 const START: Duration = Duration::from_secs(60);
 
-/// It ends when its standard input does, so also when we are killed.
+/// It ends when its standard input is closed, so also when we are killed.
 #[derive(Debug)]
 pub(super) struct Init {
     child: Child,
     /// A process whose namespaces are the lab's.
     pid: i32,
     stdin: Option<ChildStdin>,
-    /// Of a service manager and its services; removed behind them.
+    /// For a service manager and its services; removed after them.
     _cgroup: Option<Cgroup>,
 }
 
-/// A mount namespace that is a peer of the lab's, but for `/proc`.
+/// A mount namespace that is a peer of the lab's, except for `/proc`.
 const PROC: &str = "mount --make-private /proc && mount -t proc proc /proc";
 
-/// systemd as the first process, and one beside it that has the lab's mounts: systemd alone has the control groups of version 2 where
-/// it looks for them, and cannot write to what is the machine's (`/dev`, and `/proc/sys` but for the network's part).
+/// systemd as the first process, and one beside it that has the lab's mounts. Only systemd has the
+/// control groups of version 2 where it looks for them, and it cannot write to what is the
+/// machine's (`/dev`, and `/proc/sys` except for the network's part).
 const SYSTEMD: &str = r#"
 set -e
 rm -rf /etc/systemd /run/lab-units
@@ -56,7 +57,7 @@ exec unshare --mount --cgroup --uts --ipc --propagation unchanged sh -ec '
 "#;
 
 impl Init {
-    /// A process that does nothing but say once what it is told, by which we know that it runs.
+    /// A process that only prints once what it is told to, which shows that it runs.
     ///
     /// It must reap what daemons leave: with SIGCHLD ignored (which `exec` keeps) the kernel does.
     pub(super) fn start(keeper: i32) -> Self {
@@ -74,8 +75,9 @@ impl Init {
         let cgroup = Cgroup::new();
         let group = cgroup.unified();
         let script = format!("exec 2>&3 3>&-\n{PROC}\n{SYSTEMD}");
-        // Ended, it is waited for: its end is that of everything in the namespace. It ends with this shell too, which a signal may
-        // end. What `unshare` says of its child's end is of no use.
+        // After ending it, we wait for it: its end is that of everything in the namespace. It also
+        // ends with this shell, which a signal may end. What `unshare` reports about its child's
+        // end is of no use.
         let around = "read go; setpriv --pdeathsig KILL -- \"$@\" 3>&2 2>/dev/null & unshare=$!; cat >/dev/null; \
                       kill -KILL $(cat /proc/$unshare/task/$unshare/children); wait";
         let words = [&["sh", "-c", around, "sh"], &UNSHARE[..], &["sh", "-c", &script]].concat();
@@ -114,13 +116,13 @@ fn spawn(keeper: i32, words: &[&str]) -> Child {
     child.unwrap_or_else(|error| panic!("nsenter (util-linux): {error}"))
 }
 
-/// What a first process says once it is one.
+/// What a first process prints once it is one.
 const READY: &str = "ready\n";
 
-/// Writes to a process that goes on as long as what is returned is open.
+/// Writes to a process that continues as long as the returned value is open.
 fn tell(child: &mut Child, what: &str) -> Option<ChildStdin> {
     let mut stdin = child.stdin.take();
-    // One that has ended is told of by `wait_until_ready`.
+    // `wait_until_ready` reports one that has ended.
     let _ = stdin.as_mut().map(|stdin| stdin.write_all(what.as_bytes()));
     stdin
 }
@@ -139,7 +141,8 @@ fn children(pid: u32) -> Vec<i32> {
     text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// The process beside systemd: the first that it has, being the child of a child (`unshare`) of this one.
+/// Returns the process beside systemd: the first process that systemd has, being the child of a
+/// child (`unshare`) of this one.
 fn beside(pid: u32) -> Option<i32> {
     let below = |pids: Vec<i32>| -> Vec<i32> {
         pids.into_iter().filter_map(|pid| u32::try_from(pid).ok()).flat_map(children).collect()

@@ -1,4 +1,4 @@
-//! The system calls that make a lab: mounts and namespaces.
+//! The system calls that create a lab: mounts and namespaces.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -15,7 +15,8 @@ use rustix::thread::UnshareFlags;
 
 use super::sysctl;
 
-/// Directories of the machine that become private: writable as before, but nothing written reaches the machine.
+/// Directories of the machine that become private: writable as before, but nothing written reaches
+/// the machine.
 ///
 /// `/var` last: the private files are below it until then.
 const OVERLAID: [&str; 3] = ["/etc", "/opt", "/var"];
@@ -27,7 +28,8 @@ const FORGOTTEN: [&str; 5] =
 /// Directories covered by an empty file system.
 const COVERED: [&str; 3] = ["/run", "/dev/shm", "/var/lib/containers"];
 
-/// The part of an overlaid directory that stays the machine's: the lab's scratch directory is in it.
+/// The part of an overlaid directory that stays the machine's: it contains the lab's scratch
+/// directory.
 pub(super) const TEMPORARY: &str = "/var/tmp";
 
 /// The namespaces of a lab.
@@ -37,7 +39,7 @@ pub(super) struct Namespaces {
     pub(super) net: OwnedFd,
 }
 
-/// One step of making a lab failed.
+/// A step of creating a lab failed.
 #[derive(Debug)]
 pub(super) struct SetupError {
     step: String,
@@ -59,7 +61,7 @@ impl fmt::Display for SetupError {
     }
 }
 
-/// Attaches what was tried to an error.
+/// Attaches the attempted operation to an error.
 trait Step<T> {
     fn step(self, what: impl Into<String>) -> Result<T, SetupError>;
 }
@@ -72,14 +74,16 @@ impl<T, E: Into<std::io::Error>> Step<T> for Result<T, E> {
 
 /// Moves the calling thread into new namespaces.
 ///
-/// The deprecated function is the safe one. What makes its successor unsafe (`CLONE_FILES`) is not asked for here.
+/// The deprecated function is the safe one. Its successor is unsafe because of `CLONE_FILES`, which
+/// is not requested here.
 #[expect(deprecated, reason = "see above")]
 pub(crate) fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
     assert!(!flags.contains(UnshareFlags::FILES), "descriptor tables are never unshared");
     rustix::thread::unshare(flags)
 }
 
-/// Moves the calling thread into a new mount and network namespace and makes it look like a fresh host.
+/// Moves the calling thread into a new mount and network namespace and makes it look like a fresh
+/// host.
 pub(super) fn private_host(scratch: &Path) -> Result<Namespaces, SetupError> {
     unshare(UnshareFlags::NEWNS | UnshareFlags::NEWNET)
         .step("unshare mount and network namespaces")?;
@@ -103,7 +107,8 @@ pub(super) fn private_host(scratch: &Path) -> Result<Namespaces, SetupError> {
     fresh_sysfs()?;
     fs::create_dir_all("/run/lock").step("create /run/lock")?;
     fs::create_dir_all("/run/netns").step("create /run/netns")?;
-    // Shared, as iproute2 makes it: a namespace named in one process is seen in all, copies of this one included.
+    // Shared, as iproute2 makes it: all processes see a namespace named in one, including copies of
+    // this mount namespace.
     let shared = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
     mount_bind_recursive("/run/netns", "/run/netns").step("bind /run/netns")?;
     mount_change("/", shared).step("make / shared within the lab")?;
@@ -113,8 +118,9 @@ pub(super) fn private_host(scratch: &Path) -> Result<Namespaces, SetupError> {
     })
 }
 
-/// The checkout and what cargo built, where a lab covers them: they stay the machine's. An overlay would do for most tests,
-/// but roots of containers are overlays over what is below it, which the kernel allows no third time.
+/// The checkout and what cargo built, where a lab covers them: they stay the machine's. An overlay
+/// would do for most tests. But container roots are overlays over what is below it, and the kernel
+/// allows no third layer of overlays.
 fn needed() -> Vec<PathBuf> {
     let has = |dir: Option<PathBuf>, file: &str| -> Option<PathBuf> {
         let dir = dir?.canonicalize().ok()?;
@@ -169,10 +175,11 @@ fn forget_networks() -> Result<(), SetupError> {
     Ok(())
 }
 
-/// `/sys` as seen from the new network namespace, with the cgroup hierarchies where programs look for them.
+/// Mounts `/sys` as seen from the new network namespace, with the cgroup hierarchies where programs
+/// look for them.
 fn fresh_sysfs() -> Result<(), SetupError> {
     let cgroups = Path::new("/sys/fs/cgroup");
-    // crun refuses a hybrid hierarchy (v1 and v2 side by side); the lab shows v1 alone then.
+    // crun refuses a hybrid hierarchy (v1 and v2 side by side); then the lab shows only v1.
     let _ = unmount(cgroups.join("unified"), UnmountFlags::DETACH);
     let tree = clone_tree(cgroups)?;
     mount("sysfs", "/sys", "sysfs", MountFlags::empty(), None).step("mount sysfs")?;
@@ -180,7 +187,7 @@ fn fresh_sysfs() -> Result<(), SetupError> {
         .step("move /sys/fs/cgroup")
 }
 
-/// A detached copy of the mounts at and below a directory.
+/// Returns a detached copy of the mounts at and below a directory.
 fn clone_tree(dir: &Path) -> Result<OwnedFd, SetupError> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -194,7 +201,8 @@ fn tmpfs(dir: &Path) -> Result<(), SetupError> {
         .step(format!("mount tmpfs on {}", dir.display()))
 }
 
-/// Creates a network namespace and mounts it at `/run/netns/NAME` of the calling thread's mount namespace.
+/// Creates a network namespace and mounts it at `/run/netns/NAME` of the calling thread's mount
+/// namespace.
 pub(super) fn create_netns(name: &str) -> Result<OwnedFd, SetupError> {
     let path = PathBuf::from("/run/netns").join(name);
     fs::create_dir_all("/run/netns").step("create /run/netns")?;
@@ -213,7 +221,7 @@ pub(super) fn create_netns(name: &str) -> Result<OwnedFd, SetupError> {
     thread::scope(|scope| scope.spawn(in_new).join()).unwrap_or_else(|_| Err(SetupError::died()))
 }
 
-/// Removes the mount and the file. Nothing there is fine.
+/// Removes the mount and the file. It is fine if neither exists.
 pub(super) fn delete_netns(path: &Path) {
     let _ = unmount(path, UnmountFlags::DETACH);
     let _ = fs::remove_file(path);

@@ -1,9 +1,10 @@
 //! The network sysctls of a new namespace.
 //!
-//! The kernel copies IPv4's `conf/all` and `conf/default` of the machine's own namespace into every new one, and IPv6's too
-//! where `net.core.devconf_inherit_init_net` says so (linux net/ipv4/devinet.c `devinet_init_net`, net/ipv6/addrconf.c
-//! `addrconf_init_net`). A machine that runs Docker or Kubernetes forwards, so a lab there would forward as well. A fresh
-//! host has what the kernel was compiled with.
+//! The kernel copies IPv4's `conf/all` and `conf/default` of the machine's own namespace into every
+//! new one, and IPv6's too if `net.core.devconf_inherit_init_net` says so (linux net/ipv4/devinet.c
+//! `devinet_init_net`, net/ipv6/addrconf.c `addrconf_init_net`). A machine that runs Docker or
+//! Kubernetes forwards, so a lab there would forward as well. A fresh host has the values that the
+//! kernel was compiled with.
 
 use std::fs;
 use std::io;
@@ -61,7 +62,7 @@ const IPV6: [Key; 16] = [
     ("use_tempaddr", ["0", "0", "-1"]),
 ];
 
-/// Gives the calling thread's network namespace, a new one, what the kernel was compiled with.
+/// Gives the calling thread's new network namespace the values that the kernel was compiled with.
 ///
 /// # Errors
 /// With the key that could not be read or written.
@@ -78,7 +79,7 @@ pub(super) fn reset() -> Result<(), (String, io::Error)> {
     Ok(())
 }
 
-/// Writes a value where another is. A key that this kernel does not have needs none.
+/// Writes a value if another is set. A key that this kernel does not have needs none.
 fn set(path: &Path, value: &str) -> io::Result<()> {
     match fs::read_to_string(path) {
         Ok(now) if now.trim_end() == value => Ok(()),

@@ -1,4 +1,4 @@
-//! Control groups: no namespace hides them, so they are named after the test's process and removed.
+//! Control groups. No namespace hides them, so they are named after the test's process and removed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,20 +10,21 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const PREFIX: &str = "nwt-";
 
-/// Where the hierarchies are: one (version 2), or one a controller (version 1).
+/// Where the hierarchies are: one (version 2), or one per controller (version 1).
 const ROOT: &str = "/sys/fs/cgroup";
 
 /// How long the last process of a group may take to disappear.
 const DEADLINE: Duration = Duration::from_secs(2);
 
-/// A control group that a runtime will make, in whatever hierarchies; gone when this is dropped.
+/// A control group that a runtime will create, in whatever hierarchies; removed when this is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     name: String,
 }
 
 impl Cgroup {
-    /// Chooses a name that no other test has, and removes what tests that died have left.
+    /// Chooses a name that no other test has, and removes what dead tests have left.
     pub(crate) fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         remove_stale();
@@ -31,15 +32,16 @@ impl Cgroup {
         Self { name: format!("{PREFIX}{}-{number}", std::process::id()) }
     }
 
-    /// The path below each hierarchy's root, as an OCI configuration has it.
+    /// Returns the path below each hierarchy's root, as in an OCI configuration.
     pub(crate) fn path(&self) -> String {
         format!("/{}", self.name)
     }
 
-    /// Makes it in the hierarchy of version 2, which may be beside those of version 1, and returns where it is.
+    /// Creates it in the hierarchy of version 2, which may exist beside those of version 1, and
+    /// returns its path.
     ///
     /// # Panics
-    /// When there is none, or this is not root.
+    /// When that hierarchy does not exist, or this is not root.
     pub(crate) fn unified(&self) -> PathBuf {
         let beside = Path::new(ROOT).join("unified");
         let root = if beside.exists() { beside } else { PathBuf::from(ROOT) };
@@ -80,7 +82,7 @@ fn hierarchies() -> Vec<PathBuf> {
     all
 }
 
-/// Removes a group and those in it, with what still runs there; true when it is gone.
+/// Removes a group and those in it, with the processes in them; true when it is gone.
 fn remove(group: &Path) -> bool {
     for child in children(group) {
         remove(&child);

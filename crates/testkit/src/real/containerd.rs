@@ -1,4 +1,4 @@
-//! Debian's containerds with their CRI plugin: what a kubelet drives, without a kubelet.
+//! Debian's containerds with their CRI plugin, driven as by a kubelet but without one.
 
 use std::fs;
 use std::net::IpAddr;
@@ -21,29 +21,30 @@ use crate::place::{Place as _, Running};
 /// How long the daemon may take to answer after its start.
 const READY: Duration = Duration::from_secs(20);
 
-/// How long one call may take, as curl wants it.
+/// How long one call may take, in curl's format.
 const CALL_SECONDS: &str = "60";
 
-/// The length of a message's head in gRPC: a byte for compression, four for the length.
+/// The length of a message's head in gRPC: one byte for compression, four for the length.
 const HEAD: usize = 5;
 
-/// containerd in a lab made by [`Lab::with_processes`], told to use one folder of plugins, and a small CRI client.
+/// containerd in a lab made by [`Lab::with_processes`], configured with one folder of plugins, and
+/// a small CRI client.
 ///
-/// Networks are in `/etc/cni/net.d` of the lab. Its storage is a file system in memory that the lab's processes alone see;
-/// the control groups of its pods are removed on drop.
+/// Networks are in `/etc/cni/net.d` of the lab. Its storage is an in-memory file system that only
+/// the lab's processes see; the control groups of its pods are removed on drop.
 ///
-/// A test that uses it says
-/// `require!("root", "program:containerd", "program:runc", "program:curl", "file:/usr/bin/busybox")`.
+/// A test that uses it needs `require!("root", "program:containerd", "program:runc",
+/// "program:curl", "file:/usr/bin/busybox")`.
 #[derive(Debug)]
 pub struct Containerd<'lab> {
     lab: &'lab Lab,
     daemon: Option<Running>,
     cgroup: Cgroup,
-    /// Where its programs, plugins and networks are; `None` for the lab's own root.
+    /// The root of its programs, plugins and networks; `None` for the lab's own root.
     root: Option<PathBuf>,
 }
 
-/// What a pod sandbox is asked to be.
+/// The parameters of a pod sandbox.
 #[derive(Debug, Clone, Default)]
 pub struct Pod {
     name: String,
@@ -73,8 +74,8 @@ impl Pod {
         self
     }
 
-    /// Has the host's network, and containers that may be privileged, as a kubelet asks for where a manifest says
-    /// `hostNetwork`.
+    /// Uses the host's network, with containers that may be privileged, as a kubelet requests if a
+    /// manifest contains `hostNetwork`.
     #[must_use]
     pub fn on_host(mut self) -> Self {
         self.on_host = true;
@@ -90,13 +91,14 @@ impl Pod {
 }
 
 impl<'lab> Containerd<'lab> {
-    /// The image that is there: busybox.
+    /// The available image: busybox.
     pub const IMAGE: &'static str = "registry.test/busybox:1";
 
     /// Where it looks for networks in the lab. It uses the first by name.
     pub const NETWORKS: &'static str = "/etc/cni/net.d";
 
-    /// What containerd itself leaves after pods: lines of [`Snapshot::diff`](crate::Snapshot::diff) contain this.
+    /// What containerd itself leaves after pods: lines of [`Snapshot::diff`](crate::Snapshot::diff)
+    /// contain this.
     ///
     /// Directories of runc and of shims, and the folder where libcni keeps results.
     pub const LEAVES: [&'static str; 6] = [
@@ -116,15 +118,15 @@ impl<'lab> Containerd<'lab> {
         containerd.ready(plugins)
     }
 
-    /// Starts it with a folder of CNI plugins and whatever networks there are, and gives it the image.
+    /// Starts it with a folder of CNI plugins and the existing networks, and gives it the image.
     #[must_use]
     pub fn without_network(lab: &'lab Lab, plugins: &str) -> Self {
         Self::prepared(lab).ready(plugins)
     }
 
-    /// Starts Debian unstable's, which reads newer versions of CNI, in a root of its own: plugins and networks are what they are
-    /// in that root, and `prepare` is run there before ([`Containerd::sh_in_root`]). A test that uses it says
-    /// `require!("newest-engine")` too.
+    /// Starts Debian unstable's containerd, which reads newer versions of CNI, in a root of its
+    /// own. Plugins and networks are those of that root, and `prepare` is run there first
+    /// ([`Containerd::sh_in_root`]). A test that uses it needs `require!("newest-engine")` too.
     #[must_use]
     pub fn newest(lab: &'lab Lab, plugins: &str, prepare: impl FnOnce(&Self)) -> Self {
         let mut containerd = Self::prepared(lab);
@@ -154,7 +156,7 @@ impl<'lab> Containerd<'lab> {
     /// Runs a shell script where its programs are, and returns its standard output.
     ///
     /// # Panics
-    /// When it fails, with what it wrote.
+    /// When it fails, with its output.
     #[track_caller]
     pub fn sh_in_root(&self, script: &str) -> String {
         let (program, words) = in_root(self.root.as_deref(), script);
@@ -170,13 +172,13 @@ impl<'lab> Containerd<'lab> {
             .unwrap_or_else(|error| panic!("write {}: {error}", file.display()));
     }
 
-    /// Points it at another folder of plugins, which it takes a restart to see.
+    /// Configures another folder of plugins, which needs a restart to take effect.
     pub fn use_plugins(&mut self, plugins: &str) {
         self.configure(plugins);
         self.restart();
     }
 
-    /// Kills the daemon and starts it anew; pods go on.
+    /// Kills the daemon and starts it again; pods continue.
     pub fn restart(&mut self) {
         self.lab.sh(&format!("kill -KILL $(cat {})", self.home().join("pid").display()));
         if let Some(mut daemon) = self.daemon.take() {
@@ -185,7 +187,7 @@ impl<'lab> Containerd<'lab> {
         self.start();
     }
 
-    /// Its name and version, in its own words.
+    /// Returns its name and version, in its own words.
     #[must_use]
     pub fn version(&self) -> String {
         let reply = self.call("Version", &Message::default()).unwrap_or_else(|why| panic!("{why}"));
@@ -193,10 +195,10 @@ impl<'lab> Containerd<'lab> {
         format!("{name} {version}, CRI {api}")
     }
 
-    /// Whether pods can have a network, by what containerd has loaded.
+    /// Whether pods can have a network, according to containerd.
     ///
     /// # Errors
-    /// Why they cannot, in containerd's words.
+    /// The reason why they cannot, in containerd's words.
     pub fn network_ready(&self) -> Result<(), String> {
         let reply = self.call("Status", &Message::default())?;
         let conditions = proto::all(proto::one(&reply, 1), 1);
@@ -208,7 +210,7 @@ impl<'lab> Containerd<'lab> {
         }
     }
 
-    /// The list that pods get, as containerd has loaded it; null when it has none.
+    /// Returns the list that pods get, as containerd has loaded it; null when it has none.
     #[must_use]
     #[track_caller]
     pub fn loaded_network(&self) -> Value {
@@ -217,7 +219,7 @@ impl<'lab> Containerd<'lab> {
         let config: Value =
             serde_json::from_str(&info.map(|one| proto::text(one, 2)).unwrap_or_default())
                 .unwrap_or_default();
-        // The loopback network is not from the folder.
+        // The loopback network does not come from the folder.
         let networks = config["Networks"].as_array().cloned().unwrap_or_default();
         let first = networks.iter().find(|one| one["Config"]["Name"] != "cni-loopback");
         let source = first.and_then(|one| one["Config"]["Source"].as_str()).unwrap_or_default();
@@ -227,7 +229,7 @@ impl<'lab> Containerd<'lab> {
     /// Makes a pod sandbox and returns its ID.
     ///
     /// # Errors
-    /// What containerd says.
+    /// containerd's error.
     pub fn try_run_pod(&self, pod: &Pod) -> Result<String, String> {
         let request = Message::default().message(1, &self.pod_message(pod));
         self.call("RunPodSandbox", &request).map(|reply| proto::text(&reply, 1))
@@ -260,7 +262,7 @@ impl<'lab> Containerd<'lab> {
         container
     }
 
-    /// Whether a container runs, in containerd's words.
+    /// Returns whether a container runs, in containerd's words.
     #[must_use]
     #[track_caller]
     pub fn container_state(&self, container: &str) -> &'static str {
@@ -283,7 +285,7 @@ impl<'lab> Containerd<'lab> {
         }
     }
 
-    /// The addresses that containerd says a pod has, its first first.
+    /// Returns the addresses that containerd reports for a pod, in its order.
     #[must_use]
     #[track_caller]
     pub fn addresses(&self, id: &str) -> Vec<IpAddr> {
@@ -308,18 +310,18 @@ impl<'lab> Containerd<'lab> {
         self.lab.visit(path.unwrap_or_else(|| panic!("pod {id} has no network namespace: {said}")))
     }
 
-    /// Stops a pod; its containers are killed and its network goes.
+    /// Stops a pod; its containers are killed and its network is removed.
     ///
     /// # Errors
-    /// What containerd says.
+    /// containerd's error.
     pub fn stop_pod(&self, id: &str) -> Result<(), String> {
         self.call("StopPodSandbox", &Message::default().text(1, id)).map(drop)
     }
 
-    /// Removes a pod, which is stopped first if it is not.
+    /// Removes a pod, stopping it first if necessary.
     ///
     /// # Errors
-    /// What containerd says.
+    /// containerd's error.
     pub fn remove_pod(&self, id: &str) -> Result<(), String> {
         self.call("RemovePodSandbox", &Message::default().text(1, id)).map(drop)
     }
@@ -337,7 +339,7 @@ impl<'lab> Containerd<'lab> {
             .text(2, &format!("uid-{}", pod.name))
             .text(3, "default");
         let mut message = Message::default().message(1, &metadata);
-        // On the host's network a pod has the host's name, which a kubelet does not say.
+        // On the host's network a pod has the host's name, so a kubelet does not send one.
         if !pod.on_host {
             message = message.text(2, &pod.name);
         }
@@ -363,7 +365,7 @@ impl<'lab> Containerd<'lab> {
         self.lab.dir().join("logs")
     }
 
-    /// Makes an image of these files, each with its place, and nothing else, and gives it to containerd.
+    /// Makes an image of only these files, each with its path, and gives it to containerd.
     pub fn import(&self, name: &str, files: &[(&Path, &str)]) {
         self.take(&scratch_image(self.lab, name, files));
     }
@@ -376,7 +378,8 @@ impl<'lab> Containerd<'lab> {
         ));
     }
 
-    /// Gives the image to users of `ctr`, by this name, and returns what tells `ctr`, typed in the lab, which containerd is meant.
+    /// Makes the image available to users of `ctr` under this name. Returns the environment that
+    /// selects this containerd for a `ctr` run in the lab.
     #[must_use]
     pub fn for_ctr(&self, name: &str) -> [(String, String); 1] {
         let archive = image(self.lab, name, &["/bin/sh"]);
@@ -386,11 +389,11 @@ impl<'lab> Containerd<'lab> {
         [("CONTAINERD_ADDRESS".to_owned(), socket)]
     }
 
-    /// Starts a container in a pod as a kubelet does by a manifest, and returns its ID. `environment` is what the kubelet
-    /// knows beside it.
+    /// Starts a container in a pod as a kubelet does for a manifest, and returns its ID.
+    /// `environment` is what the kubelet adds.
     ///
     /// # Panics
-    /// When the manifest says something that is not understood here, or containerd refuses.
+    /// When the manifest contains something that is not understood here, or containerd refuses.
     #[track_caller]
     pub fn run_manifest(
         &self,
@@ -413,7 +416,7 @@ impl<'lab> Containerd<'lab> {
         container
     }
 
-    /// The code with which a container ended; `None` while it runs.
+    /// Returns the code with which a container ended; `None` while it runs.
     #[must_use]
     #[track_caller]
     pub fn exit_code(&self, container: &str) -> Option<u64> {
@@ -422,7 +425,7 @@ impl<'lab> Containerd<'lab> {
         (proto::number(status, 3) == 2).then(|| proto::number(status, 7))
     }
 
-    /// What the container of this name in a manifest wrote.
+    /// Returns the output of the container with this name in a manifest.
     #[must_use]
     pub fn output(&self, name: &str) -> String {
         let path = self.lab.path(self.logs().join(format!("{name}.log")));
@@ -434,7 +437,7 @@ impl<'lab> Containerd<'lab> {
         self.call(method, request).unwrap_or_else(|why| panic!("{method}: {why}"))
     }
 
-    /// One gRPC call, made by curl: HTTP/2 over the socket, one message there and one back.
+    /// Makes one gRPC call with curl: HTTP/2 over the socket, one message there and one back.
     fn call(&self, method: &str, request: &Message) -> Result<Vec<u8>, String> {
         let body = request.bytes();
         let length = u32::try_from(body.len()).map_err(|error| error.to_string())?;
@@ -480,7 +483,8 @@ impl<'lab> Containerd<'lab> {
     fn configure(&self, plugins: &str) {
         let home = self.home();
         let home = home.display();
-        // Without CAP_SYS_RESOURCE nobody may lower oom_score_adj, as containerd does for pods.
+        // Without CAP_SYS_RESOURCE a process may not lower oom_score_adj, as containerd does for
+        // pods.
         let configuration = format!(
             "version = 2\nroot = \"{home}/root\"\nstate = \"{home}/state\"\n\
              [grpc]\naddress = \"{home}/socket\"\n\
@@ -510,7 +514,7 @@ impl<'lab> Containerd<'lab> {
         }
     }
 
-    /// What it wrote to its log.
+    /// Returns the contents of its log.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(self.lab.path(self.home().join("log"))).unwrap_or_default()

@@ -28,15 +28,16 @@ const CLIENT: &str = "/usr/bin/docker";
 /// Which engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
-    /// The machine's, of Debian's stable release: 20.10, which makes a container's namespace behind its interfaces.
+    /// The machine's, of Debian's stable release: 20.10, which creates a container's namespace
+    /// after its interfaces.
     Installed,
-    /// Debian unstable's, which `cargo xtask setup` unpacks: 28 or later, which makes the namespace first. A test that uses it says
-    /// `require!("newest-engine")` too.
+    /// Debian unstable's, which `cargo xtask setup` unpacks: 28 or later, which creates the
+    /// namespace first. A test that uses it needs `require!("newest-engine")` too.
     Newest,
 }
 
 impl Engine {
-    /// What it is called among runtimes ([`tell`](super::tell)).
+    /// Returns its name among runtimes ([`tell`](super::tell)).
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -54,16 +55,16 @@ impl Engine {
     }
 }
 
-/// Its plugin for compose files, which is a program by itself too.
+/// Its plugin for compose files, which also works as a program of its own.
 const COMPOSE: &str = "/usr/libexec/docker/cli-plugins/docker-compose";
 
 /// The engine in a lab made by [`Lab::with_processes`], and its client.
 ///
-/// Its storage is a file system in memory that the lab's processes alone see; the control groups of its containers are
-/// removed on drop. Drivers are found in `/run/docker/plugins` of the lab.
+/// Its storage is an in-memory file system that only the lab's processes see; the control groups of
+/// its containers are removed on drop. It finds drivers in `/run/docker/plugins` of the lab.
 ///
-/// A test that uses it says
-/// `require!("root", "program:dockerd", "program:containerd", "program:runc", "file:/usr/bin/docker", "file:/usr/bin/busybox")`.
+/// A test that uses it needs `require!("root", "program:dockerd", "program:containerd",
+/// "program:runc", "file:/usr/bin/docker", "file:/usr/bin/busybox")`.
 #[derive(Debug)]
 pub struct Docker<'lab> {
     lab: &'lab Lab,
@@ -74,10 +75,11 @@ pub struct Docker<'lab> {
 }
 
 impl<'lab> Docker<'lab> {
-    /// The image that is there: busybox.
+    /// The available image: busybox.
     pub const IMAGE: &'static str = "busybox:test";
 
-    /// What the engine itself leaves after containers: lines of [`Snapshot::diff`](crate::Snapshot::diff) contain this.
+    /// What the engine itself leaves after containers: lines of
+    /// [`Snapshot::diff`](crate::Snapshot::diff) contain this.
     ///
     /// Directories of its own, those of shims, and the folder where libcni keeps results.
     pub const LEAVES: [&'static str; 4] = [
@@ -106,14 +108,15 @@ impl<'lab> Docker<'lab> {
         let archive = image(
             lab,
             Self::IMAGE,
-            // Ends when it is told to: a first process does not by itself.
+            // Ends on SIGTERM: a first process does not by itself.
             &["/bin/sh", "-c", "trap 'exit 0' TERM; sleep 2147483647 & wait"],
         );
         docker.run(&["load", "--quiet", "--input", &archive.display().to_string()]);
         docker
     }
 
-    /// Starts the engine, after [`Docker::kill`] or [`Docker::stop`]; returns how long it took until it answered.
+    /// Starts the engine after [`Docker::kill`] or [`Docker::stop`]; returns how long it took until
+    /// it answered.
     pub fn start(&mut self) -> Duration {
         let home = self.home();
         let script = format!(
@@ -133,19 +136,19 @@ impl<'lab> Docker<'lab> {
         began.elapsed()
     }
 
-    /// Kills the engine, as a crash would; its containers go on.
+    /// Kills the engine, as a crash would; its containers continue.
     pub fn kill(&mut self) {
         self.signal("KILL");
     }
 
-    /// Ends the engine, and so its containers.
+    /// Ends the engine, and with it its containers.
     pub fn stop(&mut self) {
         self.signal("TERM");
     }
 
     fn signal(&mut self, signal: &str) {
         let home = self.home();
-        // Not its containerd: that one is told apart by the file.
+        // Not its containerd: the PID file distinguishes the two.
         self.lab.sh(&format!("kill -{signal} $(cat {home}/pid)"));
         if let Some(mut daemon) = self.daemon.take() {
             let _ = daemon.child().wait();
@@ -153,7 +156,8 @@ impl<'lab> Docker<'lab> {
         self.lab.sh(&format!("rm -f {home}/pid"));
     }
 
-    /// Makes a network of our driver; the rest of the command line, words apart by spaces.
+    /// Makes a network of our driver; `rest` is the rest of the command line, with words separated
+    /// by spaces.
     ///
     /// # Panics
     /// If it fails.
@@ -163,16 +167,16 @@ impl<'lab> Docker<'lab> {
         self.run(&command.chain(rest.split_whitespace()).collect::<Vec<_>>())
     }
 
-    /// Runs a docker command and returns its standard output, less the line's end.
+    /// Runs a docker command and returns its standard output without the final newline.
     ///
     /// # Panics
-    /// When it fails, with what it wrote to standard error and the end of the engine's log.
+    /// When it fails, with its standard error and the end of the engine's log.
     #[track_caller]
     pub fn run(&self, arguments: &[&str]) -> String {
         succeeded("docker", arguments, &self.try_run(arguments), || self.log())
     }
 
-    /// Runs a docker command that must fail, and returns what it wrote to standard error.
+    /// Runs a docker command that must fail, and returns its standard error.
     #[track_caller]
     pub fn refused(&self, arguments: &[&str]) -> String {
         let output = self.try_run(arguments);
@@ -180,14 +184,14 @@ impl<'lab> Docker<'lab> {
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
-    /// Runs a docker command and returns whatever came of it.
+    /// Runs a docker command and returns its output, whether it succeeds or not.
     #[track_caller]
     pub fn try_run(&self, arguments: &[&str]) -> Output {
         let output = self.command().args(arguments).stdin(Stdio::null()).output();
         output.unwrap_or_else(|error| panic!("docker: {error}"))
     }
 
-    /// What tells the client, typed in the lab, which engine is meant.
+    /// Returns the environment that selects this engine for the client, when run in the lab.
     #[must_use]
     pub fn environment(&self) -> [(String, String); 2] {
         let home = self.home();
@@ -198,7 +202,7 @@ impl<'lab> Docker<'lab> {
         .map(|(key, value)| (key.to_owned(), value))
     }
 
-    /// The client, to be run in the lab.
+    /// Returns the client, to run in the lab.
     #[must_use]
     pub fn command(&self) -> Command {
         let mut command = self.lab.command("timeout");
@@ -206,11 +210,11 @@ impl<'lab> Docker<'lab> {
         command
     }
 
-    /// Runs `docker compose` with a file, and returns what it wrote. It is Debian unstable's, whatever the engine: the test says
-    /// `require!("newest-engine")`.
+    /// Runs `docker compose` with a file, and returns its output. It is Debian unstable's, whatever
+    /// the engine: the test needs `require!("newest-engine")`.
     ///
     /// # Panics
-    /// When it fails, with what it wrote and the end of the engine's log.
+    /// When it fails, with its output and the end of the engine's log.
     #[track_caller]
     pub fn compose(&self, file: &Path, arguments: &[&str]) -> String {
         let home = self.home();
@@ -230,7 +234,8 @@ impl<'lab> Docker<'lab> {
         said
     }
 
-    /// Starts a container that does nothing, with these options of `docker run`, and returns its namespace.
+    /// Starts a container that does nothing, with these options of `docker run`, and returns its
+    /// namespace.
     #[track_caller]
     pub fn start_container(&self, name: &str, options: &[&str]) -> Visit {
         let mut arguments = vec!["run", "--detach", "--name", name, "--stop-timeout", "0"];
@@ -245,11 +250,11 @@ impl<'lab> Docker<'lab> {
     #[track_caller]
     pub fn netns(&self, name: &str) -> Visit {
         let key = self.run(&["inspect", "--format", "{{.NetworkSettings.SandboxKey}}", name]);
-        // Engines before 28 name a path of their own folder.
+        // Engines before 28 return a path in their own folder.
         self.lab.visit(key)
     }
 
-    /// What the engine knows of a container, network or other thing.
+    /// Returns what the engine knows of a container, network or other object.
     #[must_use]
     #[track_caller]
     pub fn inspect(&self, name: &str) -> Value {
@@ -263,7 +268,7 @@ impl<'lab> Docker<'lab> {
         self.run(&[&["rm", "--force"], names].concat());
     }
 
-    /// The end of what the engine wrote to its log.
+    /// Returns the end of the engine's log.
     #[must_use]
     pub fn log(&self) -> String {
         let log = fs::read_to_string(self.lab.path(format!("{}/log", self.home())));

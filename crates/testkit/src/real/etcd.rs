@@ -16,7 +16,8 @@ const MEMBERS: u16 = 3;
 /// How long a member may take to start, and the cluster to have a leader.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Makes two authorities, and keys that the first has signed for the members and for a client, the second for a stranger.
+/// Makes two authorities, and keys: the first authority signs those of the members and of a client,
+/// the second that of a stranger.
 const KEYS: &str = "
 printf 'subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n' > extensions
 new='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'
@@ -29,10 +30,11 @@ sign() {
 }
 sign member ca; sign client ca; sign stranger other";
 
-/// A cluster of three members of `etcd`: processes in a lab's namespaces, on ports of its loopback interface, their data in a folder of the lab.
+/// A cluster of three `etcd` members: processes in a lab's namespaces, on ports of its loopback
+/// interface, with their data in a folder of the lab.
 ///
-/// Who asks them must be in the lab as well ([`Lab::enter`](crate::Place::enter)). A test that uses it says
-/// `require!("root", "program:etcd", "program:curl")`.
+/// Its clients must be in the lab as well ([`Lab::enter`](crate::Place::enter)). A test that uses
+/// it needs `require!("root", "program:etcd", "program:curl")`.
 #[derive(Debug)]
 pub struct Etcd<'lab> {
     lab: &'lab Lab,
@@ -48,8 +50,8 @@ impl<'lab> Etcd<'lab> {
         Self::start_as(lab, false)
     }
 
-    /// Starts three members that speak TLS to clients, and only to those whose certificate their own authority has signed
-    /// ([`Etcd::files`]). Takes `program:openssl` too.
+    /// Starts three members that use TLS and accept only clients whose certificate their own
+    /// authority has signed ([`Etcd::files`]). Needs `program:openssl` too.
     #[must_use]
     pub fn start_secure(lab: &'lab Lab) -> Self {
         Self::start_as(lab, true)
@@ -76,13 +78,15 @@ impl<'lab> Etcd<'lab> {
         (0..self.members.len()).map(|member| self.client(member)).collect()
     }
 
-    /// The certificate and the key of `client`, whom secure members know, or of `stranger`, whom they do not.
+    /// Returns the certificate and the key of `client`, which secure members accept, or of
+    /// `stranger`, which they do not.
     #[must_use]
     pub fn files(&self, name: &str) -> [PathBuf; 2] {
         ["pem", "key"].map(|kind| self.dir.join(format!("{name}.{kind}")))
     }
 
-    /// The authority that signed what secure members show (`ca`), or the one that signed a stranger's key (`other`).
+    /// Returns the authority that signed the certificates of secure members (`ca`), or the one that
+    /// signed a stranger's key (`other`).
     #[must_use]
     pub fn authority(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{name}.pem"))
@@ -97,10 +101,10 @@ impl<'lab> Etcd<'lab> {
         format!("http://127.0.0.1:{}", 2380 + 10 * member)
     }
 
-    /// Starts a member on what its folder holds.
+    /// Starts a member with the contents of its folder.
     ///
     /// # Panics
-    /// When there is no such program.
+    /// When the program does not exist.
     pub fn revive(&mut self, member: usize) {
         let cluster: Vec<String> = (0..self.members.len())
             .map(|member| format!("m{member}={}", Self::peer(member)))
@@ -136,10 +140,10 @@ impl<'lab> Etcd<'lab> {
         self.members[member] = None;
     }
 
-    /// Stops (`true`) or continues a member: cut off, it neither answers nor hangs up.
+    /// Stops (`true`) or continues a member: a stopped one neither answers nor closes connections.
     ///
     /// # Panics
-    /// When there is no such process.
+    /// When the process does not exist.
     pub fn freeze(&mut self, member: usize, stop: bool) {
         let signal = if stop { "-STOP" } else { "-CONT" };
         let Some(running) = &mut self.members[member] else { return };
@@ -148,7 +152,7 @@ impl<'lab> Etcd<'lab> {
         assert!(done.is_ok_and(|status| status.success()), "kill {signal} {pid}");
     }
 
-    /// Who leads, as far as the members that run agree.
+    /// Returns the leader, if the running members agree.
     #[must_use]
     pub fn leader(&self) -> Option<usize> {
         (0..self.members.len()).filter(|member| self.members[*member].is_some()).find(|member| {
@@ -176,7 +180,7 @@ impl<'lab> Etcd<'lab> {
         }
     }
 
-    /// The end of what the members wrote down.
+    /// Returns the end of the members' logs.
     #[must_use]
     pub fn log(&self) -> String {
         let mut log = String::new();

@@ -1,4 +1,4 @@
-//! An image for runtimes that take them as files.
+//! An image for runtimes that load it from files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use super::rootfs::root_filesystem;
 use crate::lab::Lab;
 use crate::place::Place as _;
 
-/// Writes an archive, as `docker save` does, of an image of busybox, and returns its path.
+/// Writes an archive of a busybox image, as `docker save` does, and returns its path.
 pub(super) fn image(lab: &Lab, name: &str, command: &[&str]) -> PathBuf {
     archive(lab, "image", &root_filesystem(lab), name, command)
 }
 
-/// Writes such an archive of an image of nothing but these files, each with its place. What is not linked statically, as a
-/// plain `cargo test` links it, has its libraries with it.
+/// Writes such an archive of an image with only these files, each with its path. For a file that is
+/// not linked statically (a plain `cargo test` links dynamically) its libraries are added.
 pub(super) fn scratch_image(lab: &Lab, name: &str, files: &[(&Path, &str)]) -> PathBuf {
     let root = lab.dir().join("scratch-root");
     let put = |from: &Path, to: &str| {
@@ -29,7 +29,7 @@ pub(super) fn scratch_image(lab: &Lab, name: &str, files: &[(&Path, &str)]) -> P
     };
     for (file, place) in files {
         let copy = put(file, place);
-        // Without what a debugger reads: it is many times as large as the rest.
+        // Without debug information: it is many times as large as the rest.
         let _ = Command::new("strip").arg(&copy).output();
         let libraries = Command::new("ldd").arg(file).output();
         let libraries = libraries.map(|said| said.stdout).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! A container of a Kubernetes manifest, as a kubelet hands it to a runtime.
+//! A container of a Kubernetes manifest, as a kubelet passes it to a runtime.
 //!
-//! What a manifest may say beside is refused, so that nothing it says goes unheard. `resources` are passed over: executables
-//! that are built for tests are larger.
+//! Other contents of a manifest are refused, so that nothing in it is ignored unnoticed.
+//! `resources` are skipped: executables that are built for tests are larger.
 
 use serde_json::Value;
 
@@ -16,15 +16,15 @@ pub(super) const NODE: u64 = 2;
 pub struct Manifest {
     pub(super) name: String,
     pub(super) config: Message,
-    /// Paths of the host that the kubelet makes.
+    /// Paths of the host that the kubelet creates.
     pub(super) to_make: Vec<String>,
 }
 
 impl Manifest {
-    /// Reads a container of a pod's `spec`. `node` is the name that `spec.nodeName` has.
+    /// Reads a container of a pod's `spec`. `node` is the value of `spec.nodeName`.
     ///
     /// # Panics
-    /// When it says something that is not understood here.
+    /// When it contains something that is not understood here.
     #[must_use]
     pub fn read(spec: &Value, container: &Value, node: &str) -> Self {
         let name = text(&container["name"]);

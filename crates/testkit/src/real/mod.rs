@@ -1,8 +1,9 @@
 //! Runtimes from Debian's packages, run in a [`Lab`](crate::Lab).
 //!
-//! What they need beside their program is made here, without a registry: a root file system from the static busybox
-//! ([`root_filesystem`]). Their storage, locks and state are the lab's and go with it, also when the test is killed.
-//! Control groups are the only thing a lab does not hide: who makes some removes them, and those of tests that died.
+//! What they need beside their program is made here, without a registry: a root file system from
+//! the static busybox ([`root_filesystem`]). Their storage, locks and state are the lab's and are
+//! removed with it, also when the test is killed. Only control groups are not hidden by a lab: the
+//! code that creates some removes them, and those of dead tests.
 //!
 //! ```no_run
 //! use testkit::{Lab, real::Podman};
@@ -37,10 +38,10 @@ pub use ovs::{Ovs, Pki};
 pub use podman::Podman;
 pub use rootfs::{BUSYBOX, root_filesystem};
 
-/// Returns what a program wrote that must have succeeded.
+/// Returns the output of a program that must have succeeded.
 ///
 /// # Panics
-/// When it failed, with what it wrote to standard error and the `log` of whom it spoke to.
+/// When it failed, with its standard error and the `log` of the program it talked to.
 #[track_caller]
 fn succeeded(
     program: &str,
@@ -59,9 +60,11 @@ fn succeeded(
     String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
 }
 
-/// Tells a runtime's own words: `cargo xtask ci` finds them in what tests print, and shows them at its end.
+/// Prints a runtime's own words: `cargo xtask ci` finds them in the output of tests, and shows them
+/// at its end.
 ///
-/// `what` is `version`, `running` or `answered`: a run in which a runtime did not tell each of them is not complete.
+/// `what` is `version`, `running` or `answered`: a run in which a runtime did not report each of
+/// them is incomplete.
 pub fn tell(runtime: &str, what: &str, words: &str) {
     for line in words.lines().filter(|line| !line.trim().is_empty()) {
         eprintln!("RUNTIME {runtime} | {what} | {}", line.trim());

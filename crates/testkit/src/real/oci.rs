@@ -16,8 +16,8 @@ const DEADLINE: &str = "60s";
 
 /// A container that `runc` or `crun` runs in a lab made by [`Lab::with_processes`].
 ///
-/// Its network namespace is new and nobody connects it, unless a hook does. What the runtime keeps is in the lab's
-/// scratch directory; its control groups are removed on drop.
+/// Its network namespace is new and unconnected, unless a hook connects it. The runtime's state is
+/// in the lab's scratch directory; its control groups are removed on drop.
 #[derive(Debug)]
 pub struct Bundle<'lab> {
     lab: &'lab Lab,
@@ -51,7 +51,8 @@ impl<'lab> Bundle<'lab> {
         self
     }
 
-    /// Adds a hook at a stage (`createRuntime`, `poststop`, …). `command` is a program's path and its arguments.
+    /// Adds a hook at a stage (`createRuntime`, `poststop`, …). `command` is a program's path and
+    /// its arguments.
     ///
     /// It has the environment that the runtime was started with.
     #[must_use]
@@ -64,10 +65,10 @@ impl<'lab> Bundle<'lab> {
         self
     }
 
-    /// Runs the container to its end and returns what it wrote and how it ended.
+    /// Runs the container to its end and returns its output and exit status.
     ///
     /// # Panics
-    /// When the bundle cannot be made or the runtime not be started.
+    /// When the bundle cannot be made or the runtime cannot be started.
     #[must_use]
     #[track_caller]
     pub fn run(&self) -> Output {
@@ -84,7 +85,7 @@ impl<'lab> Bundle<'lab> {
         output.unwrap_or_else(|error| panic!("{}: {error}", self.runtime))
     }
 
-    /// What the runtime says of its containers.
+    /// Returns the runtime's list of its containers.
     #[must_use]
     pub fn list(&self) -> String {
         let mut command = self.lab.command(self.runtime);
@@ -132,7 +133,8 @@ impl<'lab> Bundle<'lab> {
 
 impl Drop for Bundle<'_> {
     fn drop(&mut self) {
-        // Only does something when the container still runs; then its control groups could not be removed.
+        // Only has an effect if the container still runs; then its control groups could not be
+        // removed.
         let state = self.state();
         let mut command = self.lab.command(self.runtime);
         command.arg("--root").arg(state).args(["delete", "--force", &self.name]);

@@ -14,25 +14,27 @@ use crate::place::{Place as _, Running};
 /// The schema of the database, from the package `openvswitch-common`.
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
-/// Where the server listens to TLS.
+/// The port on which the server accepts TLS.
 const TLS_PORT: u16 = 6640;
 
 /// How long a program of Open vSwitch may take to start or to answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A private Open vSwitch: `ovsdb-server` and `ovs-vswitchd` in a lab's namespaces, their files in a folder of the lab.
+/// A private Open vSwitch: `ovsdb-server` and `ovs-vswitchd` in a lab's namespaces, with their
+/// files in a folder of the lab.
 ///
-/// Bridges have the datapath in user space (`datapath_type=netdev`) unless a test asks for the kernel's. Containers behind it must
-/// not leave TCP checksums to their link: nobody fills them in.
+/// Bridges have the datapath in user space (`datapath_type=netdev`) unless a test requests the
+/// kernel's. Containers behind it must not leave TCP checksums to their link: nothing fills them
+/// in.
 ///
-/// A test that uses it says `require!("root", "program:ovs-vswitchd", "program:ovsdb-server")`.
+/// A test that uses it needs `require!("root", "program:ovs-vswitchd", "program:ovsdb-server")`.
 #[derive(Debug)]
 pub struct Ovs<'lab> {
     lab: &'lab Lab,
     dir: PathBuf,
     server: Option<Running>,
     switch: Option<Running>,
-    /// What the server says beside its socket.
+    /// The server's further options for TLS.
     tls: Vec<String>,
 }
 
@@ -74,7 +76,7 @@ impl<'lab> Ovs<'lab> {
         &self.dir
     }
 
-    /// Lets the lab find the database at the place where everybody looks.
+    /// Makes the database available in the lab at its usual path.
     pub fn at_its_usual_place(&self) {
         let socket = self.socket();
         self.lab.sh(&format!(
@@ -89,7 +91,8 @@ impl<'lab> Ovs<'lab> {
         self.vsctl(&["add-br", name, "--", "set", "bridge", name, "datapath_type=netdev"]);
     }
 
-    /// Runs `ovs-vsctl`, which waits for the switch, and returns its output less the line's end.
+    /// Runs `ovs-vsctl`, which waits for the switch, and returns its output without the final
+    /// newline.
     ///
     /// # Panics
     /// When it fails.
@@ -98,7 +101,7 @@ impl<'lab> Ovs<'lab> {
         succeeded("ovs-vsctl", arguments, &self.try_vsctl(arguments), || self.log())
     }
 
-    /// Runs `ovs-vsctl` and returns whatever came of it.
+    /// Runs `ovs-vsctl` and returns its output, whether it succeeds or not.
     #[track_caller]
     pub fn try_vsctl(&self, arguments: &[&str]) -> Output {
         let mut command = self.command("ovs-vsctl");
@@ -106,7 +109,8 @@ impl<'lab> Ovs<'lab> {
         command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("ovs-vsctl: {error}"))
     }
 
-    /// The database's whole content, less what the switch itself keeps changing: for comparisons.
+    /// Returns the database's whole content, without what the switch itself keeps changing: for
+    /// comparisons.
     #[must_use]
     pub fn content(&self) -> String {
         let columns = [
@@ -129,7 +133,7 @@ impl<'lab> Ovs<'lab> {
         content
     }
 
-    /// Starts the database's server on what its file holds.
+    /// Starts the database's server with the contents of its file.
     pub fn start_server(&mut self) {
         let remote = format!("--remote=p{}", self.remote());
         let database = self.dir.join("conf.db").display().to_string();
@@ -141,8 +145,9 @@ impl<'lab> Ovs<'lab> {
         self.vsctl(&["--no-wait", "init"]);
     }
 
-    /// Has the server started anew listen to TLS too, at the address returned, which is in the lab. It shows the certificate `name` of
-    /// the keys, and believes clients of the same authority.
+    /// Restarts the server so that it accepts TLS too, at the returned address, which is in the
+    /// lab. It presents the certificate `name` of the keys, and accepts clients of the same
+    /// authority.
     pub fn speak_tls(&mut self, pki: &Pki, name: &str) -> String {
         let [key, certificate, authority] = pki.files(name).map(|path| path.display().to_string());
         self.tls = vec![
@@ -159,7 +164,8 @@ impl<'lab> Ovs<'lab> {
     /// Starts the switch. The first command that waits for it finds out when it is ready.
     pub fn start_switch(&mut self) {
         let remote = self.remote();
-        // The kernel's datapath is there in the virtual machine only, where a test asks for it by name.
+        // The kernel's datapath exists only in the virtual machine, where a test requests it by
+        // name.
         let kernel = Path::new("/sys/module/openvswitch").exists();
         let more: &[&str] = if kernel { &[] } else { &["--disable-system"] };
         self.switch = Some(self.daemon("ovs-vswitchd", &[&[remote.as_str()], more].concat()));
@@ -176,7 +182,8 @@ impl<'lab> Ovs<'lab> {
         self.switch = None;
     }
 
-    /// Stops (`true`) or continues the database's server, which then neither answers nor hangs up.
+    /// Stops (`true`) or continues the database's server; a stopped one neither answers nor closes
+    /// connections.
     pub fn freeze_server(&mut self, stop: bool) {
         let signal = if stop { "-STOP" } else { "-CONT" };
         let Some(server) = &mut self.server else { return };
@@ -185,7 +192,7 @@ impl<'lab> Ovs<'lab> {
         assert!(done.is_ok_and(|status| status.success()), "kill {signal} {pid}");
     }
 
-    /// Makes the database's file anew, empty. The server is not running.
+    /// Creates the database's file again, empty. The server must not be running.
     pub fn wipe(&mut self) {
         assert!(self.server.is_none(), "the server would go on with what it has");
         self.remove_database();
@@ -197,7 +204,7 @@ impl<'lab> Ovs<'lab> {
         let _ = fs::remove_file(self.dir.join(".conf.db.~lock~"));
     }
 
-    /// Starts the database's server on an empty database whose schema is a changed one.
+    /// Starts the database's server on an empty database with a changed schema.
     pub fn replace_schema(&mut self, change: impl FnOnce(&mut serde_json::Value)) {
         self.kill_server();
         let read = fs::read(SCHEMA).unwrap_or_else(|error| panic!("{SCHEMA}: {error}"));
@@ -212,12 +219,12 @@ impl<'lab> Ovs<'lab> {
         self.start_server();
     }
 
-    /// Leaves both programs running until the thread that started them ends, as a test's does.
+    /// Leaves both programs running until the thread that started them, for example a test's, ends.
     pub fn leave(self) {
         std::mem::forget(self);
     }
 
-    /// The end of what both programs wrote down.
+    /// Returns the end of both programs' logs.
     #[must_use]
     pub fn log(&self) -> String {
         let mut log = String::new();
@@ -271,22 +278,23 @@ impl<'lab> Ovs<'lab> {
 
 impl Drop for Ovs<'_> {
     fn drop(&mut self) {
-        // A stopped process dies of being killed all the same; the switch first, which would complain.
+        // A stopped process can be killed all the same; the switch first, because it would
+        // complain.
         self.switch = None;
         self.server = None;
     }
 }
 
-/// An authority and what it signed, made by Open vSwitch's own `ovs-pki`.
+/// An authority and the certificates it signed, made by Open vSwitch's own `ovs-pki`.
 ///
-/// A test that uses it says `require!("program:ovs-pki", "program:openssl")`.
+/// A test that uses it needs `require!("program:ovs-pki", "program:openssl")`.
 #[derive(Debug)]
 pub struct Pki {
     dir: PathBuf,
 }
 
 impl Pki {
-    /// Makes the authority, and keys of these names, in a folder that is there.
+    /// Makes the authority, and keys with these names, in an existing folder.
     #[must_use]
     pub fn new(dir: PathBuf, names: &[&str]) -> Self {
         let pki = Pki { dir };
@@ -297,7 +305,7 @@ impl Pki {
         pki
     }
 
-    /// The private key, the certificate, and that of the authority.
+    /// Returns the private key, the certificate, and the authority's certificate.
     #[must_use]
     pub fn files(&self, name: &str) -> [PathBuf; 3] {
         let file = |name: String| self.dir.join(name);
@@ -308,7 +316,7 @@ impl Pki {
         ]
     }
 
-    /// Signs a certificate again, for a day that is over.
+    /// Signs a certificate again, for a day in the past.
     pub fn expire(&self, name: &str) {
         self.run(&format!(
             "cd pki/switchca && openssl ca -config ca.cnf -batch -notext -startdate 20200101000000Z \

@@ -11,29 +11,31 @@ use crate::place::Place as _;
 /// How long one podman command may take.
 const DEADLINE: &str = "60s";
 
-/// Podman in a lab made by [`Lab::with_processes`], told to use one folder of plugins.
+/// Podman in a lab made by [`Lab::with_processes`], configured with one folder of plugins.
 ///
-/// Networks are in `/etc/cni/net.d` of the lab, where `netwright` looks too. Containers run under crun without control
-/// groups of their own, so none are left on the machine. Storage is a file system in memory that the lab's processes
-/// alone see.
+/// Networks are in `/etc/cni/net.d` of the lab, where `netwright` looks too. Containers run under
+/// crun without control groups of their own, so none are left on the machine. Storage is an
+/// in-memory file system that only the lab's processes see.
 ///
-/// A test that uses it says `require!("root", "program:podman", "program:crun", "file:/usr/bin/busybox")`.
+/// A test that uses it needs `require!("root", "program:podman", "program:crun",
+/// "file:/usr/bin/busybox")`.
 #[derive(Debug)]
 pub struct Podman<'lab> {
     lab: &'lab Lab,
 }
 
 impl<'lab> Podman<'lab> {
-    /// The image that is there: busybox.
+    /// The available image: busybox.
     pub const IMAGE: &'static str = "localhost/busybox:1";
 
     /// Where it looks for networks in the lab.
     pub const NETWORKS: &'static str = "/etc/cni/net.d";
 
-    /// What podman itself, with crun and libcni, leaves after containers: lines of [`Snapshot::diff`] contain this.
+    /// What podman itself, with crun and libcni, leaves after containers: lines of
+    /// [`Snapshot::diff`] contain this.
     ///
-    /// crun's state directory, the folder where libcni keeps results, which podman names at every start, and a mount
-    /// of its storage, which comes and goes.
+    /// crun's state directory, the folder where libcni keeps results, which podman names at every
+    /// start, and a mount of its storage, which comes and goes.
     ///
     /// [`Snapshot::diff`]: crate::Snapshot::diff
     pub const LEAVES: [&'static str; 4] = [
@@ -62,7 +64,7 @@ impl<'lab> Podman<'lab> {
         podman
     }
 
-    /// Points podman at another folder of plugins, as an administrator would with containers running.
+    /// Configures another folder of plugins, as an administrator would with containers running.
     pub fn use_plugins(&self, plugins: &str) {
         let configuration = format!(
             "[containers]\ncgroups = \"disabled\"\n\
@@ -73,7 +75,7 @@ impl<'lab> Podman<'lab> {
         self.write("containers.conf", &configuration);
     }
 
-    /// Has podman look where it looks by itself, for plugins and for networks.
+    /// Makes podman use its default folders for plugins and networks.
     pub fn use_defaults(&self) {
         let configuration = "[containers]\ncgroups = \"disabled\"\n[network]\nnetwork_backend = \"cni\"\n\
                              [engine]\nruntime = \"crun\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"none\"\n";
@@ -87,23 +89,24 @@ impl<'lab> Podman<'lab> {
             .unwrap_or_else(|error| panic!("write {}: {error}", file.display()));
     }
 
-    /// Runs a podman command and returns its standard output, less the line's end.
+    /// Runs a podman command and returns its standard output without the final newline.
     ///
     /// # Panics
-    /// When it fails, with what it wrote to standard error.
+    /// When it fails, with its standard error.
     #[track_caller]
     pub fn run(&self, arguments: &[&str]) -> String {
         succeeded("podman", arguments, &self.try_run(arguments), String::new)
     }
 
-    /// Runs a podman command and returns whatever came of it.
+    /// Runs a podman command and returns its output, whether it succeeds or not.
     #[track_caller]
     pub fn try_run(&self, arguments: &[&str]) -> Output {
         let output = self.command().args(arguments).stdin(Stdio::null()).output();
         output.unwrap_or_else(|error| panic!("podman: {error}"))
     }
 
-    /// Starts a container that does nothing, with these options of `podman run`, and returns its namespace.
+    /// Starts a container that does nothing, with these options of `podman run`, and returns its
+    /// namespace.
     #[track_caller]
     pub fn start(&self, name: &str, options: &[&str]) -> Visit {
         self.start_script(name, options, "exec sleep 1000")
@@ -131,7 +134,8 @@ impl<'lab> Podman<'lab> {
         self.run(&[&["rm", "--force", "--time", "0"], names].concat());
     }
 
-    /// What tells podman, typed in the lab, which storage and configuration are meant.
+    /// Returns the environment that selects this storage and configuration for podman, when run in
+    /// the lab.
     #[must_use]
     pub fn environment(&self) -> [(String, String); 2] {
         let home = self.lab.dir().join("podman");

@@ -1,11 +1,11 @@
-//! The little of protobuf that talking to containerd takes
-//! (<https://protobuf.dev/programming-guides/encoding/>): numbers and what has a length.
+//! The part of protobuf that a client of containerd needs
+//! (<https://protobuf.dev/programming-guides/encoding/>): numbers, and fields with a length.
 
-/// Wire types: a variable number of bytes, and bytes behind their count.
+/// Wire types: a variable number of bytes, and bytes preceded by their count.
 const VARINT: u64 = 0;
 const LENGTH: u64 = 2;
 
-/// A message in the making: fields are told by their numbers.
+/// A message being built: numbers identify its fields.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Message(Vec<u8>);
 
@@ -59,7 +59,7 @@ pub(super) enum Field<'m> {
 /// Reads a message: each field with its number, in order.
 ///
 /// # Panics
-/// When it is no message, or has fields of other kinds, which no message that we read has.
+/// When it is not a message, or has fields of other kinds, which no message that we read has.
 pub(super) fn fields(mut bytes: &[u8]) -> Vec<(u64, Field<'_>)> {
     let mut found = Vec::new();
     while !bytes.is_empty() {
@@ -90,7 +90,8 @@ pub(super) fn all(bytes: &[u8], number: u64) -> Vec<&[u8]> {
     found.collect()
 }
 
-/// The bytes of a field; none when it is absent, which protobuf makes of an empty one.
+/// Returns the bytes of a field; none when it is absent, which is how protobuf encodes an empty
+/// one.
 pub(super) fn one(bytes: &[u8], number: u64) -> &[u8] {
     all(bytes, number).pop().unwrap_or_default()
 }
@@ -100,7 +101,7 @@ pub(super) fn text(bytes: &[u8], number: u64) -> String {
     String::from_utf8_lossy(one(bytes, number)).into_owned()
 }
 
-/// A field's number; 0 when it is absent.
+/// Returns a numeric field; 0 when it is absent.
 pub(super) fn number(bytes: &[u8], number: u64) -> u64 {
     let found = fields(bytes).into_iter().rev().find(|(at, _)| *at == number);
     match found {

@@ -6,9 +6,10 @@ use crate::lab::Lab;
 use crate::place::Place as _;
 use crate::reference;
 
-/// How a script is run in a root, the lab's or another: in a mount namespace whose root that is, since runc moves roots itself and
-/// cannot in one that was only changed to. What is in the lab's `/run` and scratch directory is in both. The mount that the root
-/// is on must be private, whichever that is (man 2 pivot_root).
+/// Runs a script in a root, the lab's or another: in a mount namespace whose root that is. runc
+/// moves roots itself and cannot do so after a mere change of root. The contents of the lab's
+/// `/run` and scratch directory are in both. The mount that contains the root must be private,
+/// whichever that is (man 2 pivot_root).
 pub(super) fn in_root(root: Option<&Path>, script: &str) -> (&'static str, Vec<String>) {
     let Some(root) = root else {
         return ("sh", vec!["-c".to_owned(), script.to_owned()]);
@@ -24,10 +25,12 @@ pub(super) fn in_root(root: Option<&Path>, script: &str) -> (&'static str, Vec<S
     ("unshare", words.map(str::to_owned).to_vec())
 }
 
-/// Makes a root of Debian unstable's in the lab, which may be written to: what is written stays in the lab, below `home`.
+/// Makes a root of Debian unstable's in the lab. It is writable: changes stay in the lab, below
+/// `home`.
 pub(super) fn newest(lab: &Lab, home: &Path) -> PathBuf {
     let (home, below) = (home.display(), reference::engine_root());
-    // The packages' own scripts, which nobody has run, make the link, and whoever installs a system these files.
+    // The packages' own scripts, which have not been run, would make the link, and an installer of
+    // the system these files.
     lab.sh(&format!(
         "mkdir {home}/system {home}/upper {home}/work && \
          mount -t overlay overlay -o lowerdir={},upperdir={home}/upper,workdir={home}/work {home}/system && \

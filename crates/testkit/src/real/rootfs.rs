@@ -7,15 +7,16 @@ use std::process::Command;
 
 use crate::lab::Lab;
 
-/// The static busybox (Debian's `busybox-static`): a test that runs containers says `require!("file:/usr/bin/busybox")`.
+/// The static busybox (Debian's `busybox-static`): a test that runs containers needs
+/// `require!("file:/usr/bin/busybox")`.
 pub const BUSYBOX: &str = "/usr/bin/busybox";
 
-/// What a runtime mounts on or a program writes to.
+/// The directories that a runtime mounts on or a program writes to.
 const DIRECTORIES: [&str; 9] = ["bin", "dev", "etc", "proc", "run", "sys", "tmp", "var", "root"];
 
 /// Makes a root file system with busybox under all its names in the lab's scratch directory.
 ///
-/// Made once a lab; runtimes that write to it share it.
+/// Made once per lab; runtimes that write to it share it.
 ///
 /// # Panics
 /// When it cannot be made, with the path.

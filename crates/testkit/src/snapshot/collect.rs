@@ -1,4 +1,4 @@
-//! Looking at a lab's host, or at a container.
+//! Collects the state of a lab's host, or of a container.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::{Fact, Snapshot, json};
 use crate::place::Place;
 
-/// What `ip -details` says of a link that changes by itself or means nothing.
+/// Fields in the output of `ip -details` that change by themselves or mean nothing.
 const VOLATILE_LINK: [&str; 25] = [
     "ifindex",
     "link_index",
@@ -46,22 +46,24 @@ const VOLATILE_LINK: [&str; 25] = [
 /// Link flags that follow the other end.
 const VOLATILE_FLAGS: [&str; 3] = ["LOWER_UP", "NO-CARRIER", "RUNNING"];
 
-/// Sysctls that count or that reading does not work on.
+/// Sysctls that count, or that cannot be read.
 const VOLATILE_SYSCTLS: [&str; 3] = ["nf_conntrack_count", "stable_secret", "dad_transmits_count"];
 
-/// Qdiscs that the kernel puts on links by itself.
+/// Qdiscs that the kernel adds to links by itself.
 const DEFAULT_QDISCS: [&str; 6] = ["noqueue", "pfifo_fast", "pfifo", "mq", "fq_codel", "noop"];
 
 /// Duplicate address detection takes a random second before its first probe and one after it.
 const SETTLE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// What the kernel gives a link by itself comes some moments after its carrier. Where it stays away somebody took it.
+/// Addresses and routes that the kernel adds by itself come some moments after a link's carrier. If
+/// they do not come, a program has removed them.
 const COMING_DEADLINE: Duration = Duration::from_secs(2);
 
 type Facts = BTreeMap<Fact, String>;
 
-/// One script for all programs: starting them takes most of a snapshot's time, above all in the virtual machine. So
-/// `ip` is started once for several questions, and what shows the rules of iptables only where there are some.
+/// One script for all programs: starting them takes most of a snapshot's time, above all in the
+/// virtual machine. So `ip` is started once for several queries, and the programs that show
+/// iptables rules are started only if there are any.
 ///
 /// Each part is named by a line `@@ NAME` before it.
 const SCRIPT: &str = "
@@ -120,8 +122,9 @@ pub(super) fn all(place: &impl Place, directories: &[&str]) -> Facts {
     facts
 }
 
-/// What the script prints once the kernel has done all that follows from what was done to links: their carriers are
-/// told, no address is tentative, and addresses and routes that it makes by itself are there.
+/// Returns the script's output once the kernel has finished everything that follows from changes of
+/// links: carriers are reported, no address is tentative, and the addresses and routes that it adds
+/// by itself exist.
 fn settled(place: &impl Place) -> String {
     let began = Instant::now();
     loop {
@@ -165,18 +168,19 @@ fn is_detecting(links: &[Value]) -> bool {
     })
 }
 
-/// Whether a link has a carrier that the kernel has told nobody of yet. It gives the link addresses and routes when it does.
+/// Whether a link has a carrier that the kernel has not reported yet. When it does, it gives the
+/// link addresses and routes.
 fn is_untold(link: &Value) -> bool {
     let told = !matches!(link["operstate"].as_str(), Some("DOWN" | "LOWERLAYERDOWN"));
     has_flag(link, "UP") && has_flag(link, "LOWER_UP") && !told
 }
 
-/// Whether a link with a carrier lacks what the kernel gives it of IPv6: an address, the route to each that it has, and
-/// the one for multicast. They come one after the other.
+/// Whether a link with a carrier lacks what the kernel gives it for IPv6: an address, the route to
+/// each of its addresses, and the one for multicast. They come one after the other.
 fn lacks_what_comes(link: &Value, links: &[Value], routes: &str) -> bool {
     let name = link["ifname"].as_str().unwrap_or_default();
     let kind = &link["linkinfo"]["info_kind"];
-    // A bridge is given its address some moments after its first port has a carrier.
+    // A bridge gets its address some moments after its first port has a carrier.
     let carries = match kind.as_str() {
         Some("bridge") => {
             links.iter().any(|port| port["master"] == name && has_flag(port, "LOWER_UP"))
@@ -232,18 +236,18 @@ fn add(
     facts.insert(fact, value.into());
 }
 
-/// One fact a line; its first word or two name it, the line is its value.
+/// One fact per line; its first word or two name it, the line is its value.
 fn lines(facts: &mut Facts, section: &'static str, output: &str, prefix: &str) {
     for line in output.lines() {
-        // Routes say whether their link has a carrier, which comes and goes with the other end. In those of IPv6 more
-        // words follow.
+        // Routes show whether their link has a carrier, which comes and goes with the other end. In
+        // IPv6 routes more words follow.
         let line = line.trim().replace(" linkdown", "");
         let name = format!("{prefix} {line}");
         add(facts, section, name.trim(), "");
     }
 }
 
-/// Whether a line is a rule's, which begins with its priority: `0:\tfrom all lookup local`.
+/// Whether a line is a rule, which begins with its priority: `0:\tfrom all lookup local`.
 fn is_rule(line: &&str) -> bool {
     let priority = line.split_once(":\t").map(|(priority, _)| priority);
     priority.is_some_and(|priority| priority.bytes().all(|byte| byte.is_ascii_digit()))
@@ -358,13 +362,14 @@ fn mounts(facts: &mut Facts) {
     }
 }
 
-/// Where indexes of address pools are, on a host and below a test's own folder for state.
+/// Where indexes of address pools are, on a host and below a test's own state folder.
 const INDEXES: [&str; 2] = ["run/netwright/addresses", "run/addresses"];
 
-/// Where it is remembered what stays behind the last container ([`Snapshot`]), and what the kernel lacks.
+/// Where it is recorded what stays after the last container ([`Snapshot`]), and what the kernel
+/// lacks.
 const LEFT: [&str; 4] = ["run/netwright/left", "run/left", "run/netwright/lacking", "run/lacking"];
 
-/// Whether nothing is in a folder but what is remembered so.
+/// Whether a folder contains only such records.
 fn has_left_alone(folder: &Path) -> bool {
     let is_left = |path: &Path| LEFT.iter().any(|left| path.ends_with(left));
     let mut entries = fs::read_dir(folder).into_iter().flatten().flatten().peekable();
@@ -388,7 +393,8 @@ fn files(path: &Path, facts: &mut Facts) {
     } else if kind.is_socket() {
         "socket".to_owned()
     } else if path.parent().is_some_and(|parent| INDEXES.iter().any(|one| parent.ends_with(one))) {
-        // What is known of an address pool: it differs after every call, whoever is attached.
+        // What is known of an address pool: it differs after every call, whichever attachments
+        // exist.
         "an index".to_owned()
     } else if kind.is_file() && !name.starts_with("/run/netns/") {
         let bytes = fs::read(path).unwrap_or_default();

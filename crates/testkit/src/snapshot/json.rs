@@ -1,4 +1,4 @@
-//! Putting what `ip -json` and `nft -json` print into a form that compares.
+//! Converts the output of `ip -json` and `nft -json` to a form that can be compared.
 
 use serde_json::Value;
 
@@ -30,7 +30,7 @@ pub(super) fn sorted(value: &mut Value, keys: &[&str]) {
     }
 }
 
-/// Takes a text out of an object.
+/// Returns a text field of an object.
 pub(super) fn text(value: &Value, key: &str) -> String {
     match value.get(key) {
         Some(Value::String(text)) => text.clone(),
@@ -39,10 +39,10 @@ pub(super) fn text(value: &Value, key: &str) -> String {
     }
 }
 
-/// What a program printed; nothing printed is null.
+/// Parses a program's output; an empty one is null.
 ///
 /// # Panics
-/// When it is not JSON: what cannot be read must not look like nothing.
+/// When it is not JSON: unreadable output must not look empty.
 pub(super) fn parse(output: &str) -> Value {
     let output = output.trim();
     if output.is_empty() {
@@ -51,7 +51,7 @@ pub(super) fn parse(output: &str) -> Value {
     serde_json::from_str(output).unwrap_or_else(|error| panic!("{error} in:\n{output}"))
 }
 
-/// The elements of what a program printed; nothing printed is no elements.
+/// Returns the elements in a program's output; an empty output has none.
 pub(super) fn list(output: &str) -> Vec<Value> {
     match parse(output) {
         Value::Array(items) => items,

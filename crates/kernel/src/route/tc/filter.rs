@@ -1,4 +1,4 @@
-//! A filter that sends all packets to another link, and others' filters by their name.
+//! A filter that sends all packets to another link, and other filters by their name.
 
 use super::{TCA_KIND, TCA_OPTIONS, TCMSG, TcHandle, header};
 use crate::wire::{self, Attribute, Message, Writer};
@@ -26,17 +26,17 @@ const SEL: usize = 32;
 /// Size of `struct tc_mirred`.
 const MIRRED: usize = 28;
 
-/// A filter that sends all packets of a link to another link's way out. Kernel: CONFIG_NET_CLS_U32,
+/// A filter that sends all packets of a link out by another link. Kernel: CONFIG_NET_CLS_U32,
 /// CONFIG_NET_ACT_MIRRED.
 ///
-/// It is a `u32` filter without conditions, which more kernels have than `matchall`.
+/// It is a `u32` filter without conditions; more kernels have `u32` than `matchall`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Redirect {
-    /// The link whose packets are meant.
+    /// The link whose packets are redirected.
     pub ifindex: u32,
-    /// Where its filters are: [`TcHandle::INGRESS_FILTERS`] for what comes in.
+    /// The parent of its filters: [`TcHandle::INGRESS_FILTERS`] for incoming packets.
     pub parent: TcHandle,
-    /// When it is asked: lower first. Not zero.
+    /// Its order: lower first. Not zero.
     pub preference: u16,
     /// The link that they are sent to.
     pub to: u32,
@@ -46,11 +46,12 @@ pub struct Redirect {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FilterInfo {
-    /// When it is asked: lower first.
+    /// Its order: lower first.
     pub preference: u16,
     /// What it is: `u32`, `matchall`, `bpf`, …
     pub kind: String,
-    /// The link it sends packets to, if that is what it does first; 0 if that link is gone, and the packets with it.
+    /// The link it sends packets to, if that is its first action; 0 if that link is gone, and the
+    /// packets with it.
     pub redirects_to: Option<u32>,
 }
 
@@ -81,7 +82,7 @@ impl Redirect {
         writer.put(TCA_MIRRED_PARMS, &parms);
     }
 
-    /// Writes what tells the filters of this preference.
+    /// Writes what identifies the filters of this preference.
     pub(crate) fn encode_key(&self, writer: &mut Writer) {
         let info = u32::from(self.preference) << 16 | u32::from(ETH_P_ALL.to_be());
         writer.raw(&header(self.ifindex, TcHandle::UNSPECIFIED, self.parent, info));
@@ -91,7 +92,7 @@ impl Redirect {
 impl FilterInfo {
     /// Reads RTM_NEWTFILTER; `None` if the message is another, or the head of a list of filters.
     pub(crate) fn decode(message: &Message<'_>) -> Option<Self> {
-        // Without a handle it is what holds filters.
+        // Without a handle it is a container of filters.
         if message.kind != RTM_NEWTFILTER || wire::u32_at(message.body, 8)? == 0 {
             return None;
         }
@@ -130,7 +131,7 @@ fn redirect_of(actions: &Attribute<'_>) -> Option<u32> {
     wire::u32_at(parms, 24).filter(|_| redirects)
 }
 
-/// Writes a request for all filters of a place.
+/// Writes a request for all filters of a parent.
 pub(crate) fn encode_dump(writer: &mut Writer, ifindex: u32, parent: TcHandle) {
     writer.raw(&header(ifindex, TcHandle::UNSPECIFIED, parent, 0));
 }

@@ -1,4 +1,4 @@
-//! The token bucket and the units it is told in.
+//! The token bucket and its units.
 
 use std::fs;
 
@@ -12,33 +12,35 @@ const TCA_TBF_BURST: u16 = 6;
 const TCA_TBF_PBURST: u16 = 7;
 /// Size of `struct tc_tbf_qopt`.
 const PARMS: usize = 36;
-/// TC_LINKLAYER_ETHERNET: the kernel computes, instead of looking up in a table that would be sent along.
+/// TC_LINKLAYER_ETHERNET: the kernel computes, instead of using a table that would be sent along.
 const LINKLAYER_ETHERNET: u8 = 1;
-/// Where the kernel tells its units.
+/// Where the kernel reports its units.
 const PSCHED: &str = "/proc/net/psched";
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// A token bucket: lets through `rate`, and after idleness `burst` more, but that no quicker than `peak`.
+/// A token bucket: it lets `rate` through, and after idleness `burst` more, but that no faster than
+/// `peak`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tbf {
     /// Rate in bytes a second.
     pub rate: u64,
-    /// Size of the bucket in bytes. Read back it is a few bytes less or more: the kernel keeps a time. It tells that in 32 bits,
-    /// so a size that lasts longer than 274 seconds is read back as what is left over.
+    /// Size of the bucket in bytes. The value read back is a few bytes less or more: the kernel
+    /// stores a time. It reports that in 32 bits, so a size that lasts longer than 274 seconds is
+    /// read back as the remainder.
     pub burst: u32,
-    /// How many bytes may wait, if no other discipline is put inside (TCA_TBF_PARMS `limit`).
+    /// How many bytes may wait, if it contains no other discipline (TCA_TBF_PARMS `limit`).
     pub limit: u32,
     /// A second bucket.
     pub peak: Option<Peak>,
 }
 
-/// How quickly a token bucket may be emptied.
+/// How fast a token bucket may be emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peak {
-    /// Rate in bytes a second; more than that of the bucket, otherwise the kernel refuses.
+    /// Rate in bytes a second; it must exceed the bucket's rate, otherwise the kernel refuses it.
     pub rate: u64,
-    /// How many bytes may leave at once. What is larger is cut into packets if it is a bundle of several (GSO), and
-    /// dropped if not.
+    /// How many bytes may leave at once. A larger bundle of packets (GSO) is split into packets, a
+    /// larger packet is dropped.
     pub burst: u32,
 }
 
@@ -57,32 +59,33 @@ impl Default for TickRate {
 }
 
 impl TickRate {
-    /// Reads what the kernel says, or takes what every kernel has said so far.
+    /// Reads what the kernel reports, or uses what every kernel has reported so far.
     #[must_use]
     pub fn read() -> Self {
         fs::read_to_string(PSCHED).ok().and_then(|text| Self::parse(&text)).unwrap_or_default()
     }
 
-    /// Reads the text of `/proc/net/psched`: nanoseconds a microsecond, nanoseconds a tick, ticks of the clock a
-    /// second, all in hexadecimal.
+    /// Reads the text of `/proc/net/psched`: nanoseconds per microsecond, nanoseconds per tick,
+    /// clock ticks per second, all in hexadecimal.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut numbers =
             text.split_whitespace().map(|word| u64::from_str_radix(word, 16).unwrap_or(0));
         let (us, tick, resolution) = (numbers.next()?, numbers.next()?, numbers.next()?);
-        // As tc_core_init of iproute2: ticks a microsecond are us / tick * resolution / 10^6.
+        // As tc_core_init of iproute2: ticks per microsecond are us / tick * resolution / 10^6.
         let rate = Self { ns: tick.checked_mul(NS_PER_S)?, ticks: us.checked_mul(resolution)? };
         (rate.ns != 0 && rate.ticks != 0).then_some(rate)
     }
 
-    /// Returns how many bytes pass in so many ticks.
+    /// Returns how many bytes pass in this many ticks.
     fn bytes(self, rate: u64, ticks: u32) -> u32 {
         let ns = u128::from(ticks) * u128::from(self.ns) / u128::from(self.ticks);
         let bytes = (ns * u128::from(rate) + u128::from(NS_PER_S / 2)) / u128::from(NS_PER_S);
         u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 
-    /// Returns how many ticks so many bytes take; the most that can be written if it is more.
+    /// Returns how many ticks this many bytes take; the largest value that can be written if it is
+    /// more.
     fn ticks(self, rate: u64, bytes: u32) -> u32 {
         u32::try_from(self.all_ticks(rate, bytes)).unwrap_or(u32::MAX)
     }
@@ -94,8 +97,8 @@ impl TickRate {
 }
 
 impl Tbf {
-    /// Says whether a bucket that was read from the kernel is this one: sizes may differ by what the kernel's units
-    /// cannot express.
+    /// Says whether a bucket read from the kernel is this one: sizes may differ by what the
+    /// kernel's units cannot express.
     #[must_use]
     pub fn is_as(&self, read: &Self) -> bool {
         let peak = match (self.peak, read.peak) {
@@ -111,7 +114,7 @@ impl Tbf {
             && peak
     }
 
-    /// Writes what goes into TCA_OPTIONS.
+    /// Writes the contents of TCA_OPTIONS.
     pub(crate) fn encode(&self, writer: &mut Writer) {
         let ticks = TickRate::default();
         let mut parms = [0; PARMS];
@@ -125,7 +128,7 @@ impl Tbf {
         parms[24..28].copy_from_slice(&self.limit.to_ne_bytes());
         parms[28..32].copy_from_slice(&ticks.ticks(self.rate, self.burst).to_ne_bytes());
         writer.put(TCA_TBF_PARMS, &parms);
-        // In bytes, exactly (kernel 3.14); the ticks above are for those that read them.
+        // In bytes, exactly (kernel 3.14); the ticks above are for programs that read those.
         writer.put_u32(TCA_TBF_BURST, self.burst);
         if u32::try_from(self.rate).is_err() {
             writer.put(TCA_TBF_RATE64, &self.rate.to_ne_bytes());
@@ -158,13 +161,13 @@ impl Tbf {
     }
 }
 
-/// What the old field of 32 bits says of a rate.
+/// Returns the value of the old 32-bit field for a rate.
 fn short(rate: u64) -> u32 {
     u32::try_from(rate).unwrap_or(u32::MAX)
 }
 
-/// Whether a size that the kernel tells is one that was set, but for two ticks and rounding: it tells the lower 32 bits of a number
-/// of ticks (`linux net/sched/sch_tbf.c` `tbf_dump`).
+/// Whether a size that the kernel reports is one that was set, except for two ticks and rounding:
+/// it reports the lower 32 bits of a number of ticks (`linux net/sched/sch_tbf.c` `tbf_dump`).
 fn near(rate: u64, set: u32, told: u32) -> bool {
     let ticks = TickRate::default();
     let around = 1 << u32::BITS;
@@ -179,7 +182,7 @@ mod tests {
     #[test]
     fn ticks_are_read_as_tc_reads_them() {
         let read = TickRate::parse("000003e8 00000040 000f4240 3b9aca00\n").unwrap();
-        // 15.625 ticks a microsecond: 25 000 bytes take 10 ms at 20 Mbit/s.
+        // 15.625 ticks per microsecond: 25 000 bytes take 10 ms at 20 Mbit/s.
         assert_eq!(read.ticks(2_500_000, 25_000), 156_250);
         assert_eq!(read.bytes(2_500_000, 156_250), 25_000);
         assert_eq!(TickRate::default().ticks(2_500_000, 25_000), 156_250);
@@ -197,7 +200,7 @@ mod tests {
         assert!(!tbf.is_as(&Tbf { limit: 60_001, ..tbf }));
         let peak = Some(Peak { rate: 5_000_000, burst: 3_000 });
         assert!(!tbf.is_as(&Tbf { peak, ..tbf }));
-        // 20 MB last 2500 s at 8000 bytes/s, 274.877906944 s of which are told as nothing.
+        // 20 MB last 2500 s at 8000 bytes/s, of which 274.877906944 s are reported as nothing.
         let long = Tbf { rate: 8_000, burst: 20_000_000, ..tbf };
         assert!(long.is_as(&Tbf { burst: 208_791, ..long }));
         assert!(!long.is_as(&Tbf { burst: 200_000, ..long }));
