@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use expect_test::expect;
 use serde_json::{Value, json};
-use testkit::{Lab, Place as _};
+use testkit::Lab;
 
 use crate::support::{Scratch, call_in};
 

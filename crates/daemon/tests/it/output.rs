@@ -4,10 +4,9 @@ use testkit::{Lab, Place as _};
 
 #[test]
 fn a_service_that_does_not_exist_is_named() {
-    let said = std::process::Command::new(env!("CARGO_BIN_EXE_netwrightd"))
-        .args(["multnet", "-help"])
-        .output()
-        .unwrap();
+    testkit::require!("root");
+    let lab = Lab::new("daemon-unknown");
+    let said = lab.try_sh(&format!("{} multnet -help", env!("CARGO_BIN_EXE_netwrightd")));
     assert_eq!(said.status.code(), Some(2));
     let text = String::from_utf8(said.stderr).unwrap();
     assert!(text.starts_with("netwrightd has no service \"multnet\"\nUsage: "), "{text}");
