@@ -17,7 +17,7 @@
 //! | leaves by its input interface: from the container itself, or its neighbours on a bridge | set `hairpin4` |
 //! | the same, bridged in one go by `br_netfilter` | no input interface, source not of the host, set `local_snat4` |
 //! | from 127.0.0.0/8 on the host | source, set `local_snat4` |
-//! | from ::1 on the host | source [`STAND_IN6`] |
+//! | from ::1 on the host | source `STAND_IN6` |
 //! | any at all, if the configuration says `masqAll` | set `snat_all4` |
 //!
 //! A flow from 127.0.0.0/8 leaves only where `route_localnet` is on. We switch it on for the one
@@ -28,7 +28,7 @@
 //! `lo` before it looks up the owner of the address. It sees answers with that destination if
 //! connection tracking has translated them earlier: at a bridge, with `br_netfilter`
 //! (`bridge-nf-call-ip6tables=1`). So packets from ::1 to a port in the set `loopback6` get the
-//! source [`STAND_IN6`] before connection tracking sees them, and answers get the destination ::1
+//! source `STAND_IN6` before connection tracking sees them, and answers get the destination ::1
 //! back after connection tracking, in `input`. Packets with this address neither come in (`raw`)
 //! nor leave (they are masqueraded). A local route makes it this host's address. A packet from ::1
 //! that keeps its source is not translated: its sender would get no answer.

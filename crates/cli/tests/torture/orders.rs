@@ -9,7 +9,7 @@ use crate::scenario::Scenario;
 use crate::world::{Call, NETWORK, Said, World};
 
 /// How many moments in every run; with `--full` a share of all ([`share`]).
-const SOME: usize = 40;
+const SOME: usize = 20;
 
 /// How long the call that begins meanwhile has for its own before the other goes on, in milliseconds: it may be waiting for
 /// what the other holds.

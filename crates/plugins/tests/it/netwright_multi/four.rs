@@ -97,7 +97,7 @@ fn mac(container: &Container, interface: &str) -> String {
 
 #[test]
 fn vm_a_vlan_among_four_networks() {
-    testkit::require!("root", "vlan");
+    testkit::require!("root", "vlan", "full");
     let node = node("pod-tagged");
     let networks = networks(&node);
     let (c0, c1) = (node.container("c0"), node.container("c1"));

@@ -43,7 +43,7 @@ fn vm_the_kernels_datapath() {
 /// A container that takes a trunk apart by itself reaches those who have one of its VLANs each, and nobody else.
 #[test]
 fn vm_a_trunk_of_the_kernels_datapath() {
-    require_switch!("openvswitch", "vlan");
+    require_switch!("openvswitch", "vlan", "full");
     let node = Node::new("ovs-kernel-trunk");
     let ovs = switch(&node);
     let before = ovs.content();
@@ -80,13 +80,13 @@ fn vm_a_trunk_of_the_kernels_datapath() {
 
 #[test]
 fn vm_vxlan_of_the_kernels_datapath() {
-    require_switch!("openvswitch");
+    require_switch!("openvswitch", "full");
     tunnel::over(Datapath::Kernel, "vxlan", 100);
 }
 
 #[test]
 fn vm_geneve_of_the_kernels_datapath() {
-    require_switch!("openvswitch");
+    require_switch!("openvswitch", "full");
     tunnel::over(Datapath::Kernel, "geneve", 200);
 }
 
