@@ -14,10 +14,10 @@
 //! | [`Request::Detached`] | at DEL, when nothing is left | [`Answer::Ok`] |
 //! | [`Request::Status`] | at STATUS | [`Answer::Ok`] or [`Answer::Refused`] |
 //!
-//! The last four messages of an attachment's life do not depend on an answer: a plugin that reaches
-//! no daemon leaves the message in a folder beside the socket ([`todo_dir`]), in one file per
-//! sandbox ([`Request::todo_name`]) that contains the line as it would have been sent. A later
-//! message about the same sandbox replaces it. The daemon reads the folder when it starts and
+//! [`Request::Attached`], [`Request::Failed`] and [`Request::Detached`] do not depend on an answer: a
+//! plugin that reaches no daemon leaves the message in a folder beside the socket ([`todo_dir`]), in
+//! one file per sandbox ([`Request::todo_name`]) that contains the line as it would have been sent. A
+//! later message about the same sandbox replaces it. The daemon reads the folder when it starts and
 //! whenever a file appears there, and removes each file once it has carried out its message. So a
 //! daemon that is killed at any moment loses nothing, and neither ADD nor DEL waits for one.
 //!

@@ -18,8 +18,9 @@ const LONGEST_WAIT: Duration = Duration::from_millis(5);
 /// An exclusive `flock` on a file (`man 2 flock`), released on drop or when the process ends.
 ///
 /// The file's content is neither read nor written: the reference plugins lock their lock files the
-/// same way and leave them empty. The file is never removed, because a lock on a removed file
-/// excludes no other process.
+/// same way and leave them empty. Only a process that holds the lock removes the file
+/// (`remove_unless_held`): a lock on a removed file excludes no other process, so a process that
+/// waits for it looks again whether the file is still there.
 #[derive(Debug)]
 pub struct Lock {
     pub(crate) file: File,

@@ -8,7 +8,7 @@
 //! | module | what |
 //! |---|---|
 //! | `config` | the configuration, checked |
-//! | `switch` | the bridge itself |
+//! | `bridge_link` | the bridge itself |
 //! | `gateway` | the addresses of gateways |
 //! | `vlan_gateway` | the link with the gateway of a VLAN |
 //! | `connect` | ADD |
