@@ -236,7 +236,14 @@ fn podman_with_every_pairing_of_ours_and_others() {
 /// In the version of the lists that podman writes itself.
 #[test]
 fn podman_with_every_pairing_in_its_own_version() {
-    require!("root", "go-plugins", "program:podman", "program:crun", "file:/usr/bin/busybox");
+    require!(
+        "root",
+        "full",
+        "go-plugins",
+        "program:podman",
+        "program:crun",
+        "file:/usr/bin/busybox"
+    );
     on_podman("0.4.0", &WITH_OURS);
 }
 

@@ -32,7 +32,7 @@ const SUBJECT: Subject = Subject {
     },
     unready: None,
 };
-matrix::tests!(SUBJECT);
+matrix::tests!(SUBJECT, modules: full);
 
 /// A rate each way.
 fn both(rate: u64, burst: u64) -> Value {

@@ -22,7 +22,7 @@ const SUBJECT: Subject = Subject {
     },
     unready: None,
 };
-matrix::tests!(SUBJECT);
+matrix::tests!(SUBJECT, modules: full);
 
 /// Rules that are not the kernel's own.
 fn rules(c1: &Container, family: &str) -> Vec<String> {

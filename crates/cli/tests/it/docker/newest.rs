@@ -26,6 +26,7 @@ fn a_network_made_of_options() {
 
 #[test]
 fn a_network_list_that_gives_the_addresses_itself() {
+    testkit::require!("full");
     needs_newest!();
     life::own_addresses(Engine::Newest);
 }
@@ -38,18 +39,21 @@ fn addresses_routes_and_switches() {
 
 #[test]
 fn source_based_routing() {
+    testkit::require!("full");
     needs_newest!();
     settled::two_ways(Engine::Newest);
 }
 
 #[test]
 fn two_services() {
+    testkit::require!("full");
     needs_newest!();
     compose::services(Engine::Newest);
 }
 
 #[test]
 fn containers_outlive_the_engine() {
+    testkit::require!("full");
     needs_newest!();
     restore::live_restore(Engine::Newest);
 }
@@ -103,6 +107,7 @@ fn beside_dockers_own_bridge() {
 
 #[test]
 fn what_is_flushed_comes_back() {
+    testkit::require!("full");
     needs_newest!();
     mended::flushed(Engine::Newest);
 }

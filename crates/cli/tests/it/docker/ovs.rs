@@ -68,6 +68,7 @@ fn vlans_of_open_vswitch_are_made_in_one_step() {
 
 #[test]
 fn vlans_of_open_vswitch_with_the_newest_engine() {
+    testkit::require!("full");
     needs_newest!();
     testkit::require!("program:ovs-vswitchd", "program:ovsdb-server");
     vlans(Engine::Newest, "docker-ovs-new", "veth");
@@ -139,6 +140,7 @@ fn a_network_with_a_vni_reaches_another_host() {
 
 #[test]
 fn a_network_with_a_vni_reaches_another_host_with_the_newest_engine() {
+    testkit::require!("full");
     needs_newest!();
     testkit::require!("program:ovs-vswitchd", "program:ovsdb-server");
     tunnel(Engine::Newest, "docker-ovs-vni-new");

@@ -30,4 +30,4 @@ const SUBJECT: Subject = Subject {
         ranges(family, "10.2.0.5-10.2.0.5/24", "fd00:2::5-fd00:2::5/64")
     }),
 };
-matrix::tests!(SUBJECT);
+matrix::tests!(SUBJECT, modules: full);

@@ -22,4 +22,4 @@ const SUBJECT: Subject = Subject {
     unready: Some(|_, _| json!({ "driver": "missing" })),
 };
 
-matrix::tests!(SUBJECT);
+matrix::tests!(SUBJECT, modules: full);

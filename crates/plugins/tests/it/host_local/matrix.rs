@@ -29,4 +29,4 @@ const SUBJECT: Subject = Subject {
         json!({ "ipam": ipam })
     }),
 };
-matrix::tests!(SUBJECT);
+matrix::tests!(SUBJECT, modules: full);

@@ -21,4 +21,4 @@ const SUBJECT: Subject = Subject {
     },
     unready: None,
 };
-matrix::tests!(SUBJECT);
+matrix::tests!(SUBJECT, modules: full);

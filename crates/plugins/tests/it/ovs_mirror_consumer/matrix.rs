@@ -25,4 +25,4 @@ const SUBJECT: Subject = Subject {
         keys
     }),
 };
-matrix::tests!(SUBJECT);
+matrix::tests!(SUBJECT, modules: full);

@@ -50,4 +50,4 @@ const SUBJECT: Subject = Subject {
     },
     unready: Some(|node, _| unready(node)),
 };
-matrix::tests!(SUBJECT);
+matrix::tests!(SUBJECT, modules: full);

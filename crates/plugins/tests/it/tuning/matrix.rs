@@ -31,4 +31,4 @@ const SUBJECT: Subject = Subject {
         json!({})
     }),
 };
-matrix::tests!(SUBJECT);
+matrix::tests!(SUBJECT, modules: full);
