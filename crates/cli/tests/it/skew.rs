@@ -229,7 +229,14 @@ fn on_podman(version: &str, pairs: &[[Plugins; 2]]) {
 
 #[test]
 fn podman_with_every_pairing_of_ours_and_others() {
-    require!("root", "go-plugins", "program:podman", "program:crun", "file:/usr/bin/busybox");
+    require!(
+        "root",
+        "full",
+        "go-plugins",
+        "program:podman",
+        "program:crun",
+        "file:/usr/bin/busybox"
+    );
     on_podman("1.0.0", &WITH_OURS);
 }
 
