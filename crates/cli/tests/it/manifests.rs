@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use testkit::real::{Containerd, Manifest, Pod};
+use testkit::real::{Containerd, Manifest, Pod, manifests};
 use testkit::{Lab, Place, require, wait_until};
 
 use crate::multinet::{CONFLIST, Cluster};
@@ -15,16 +15,7 @@ const NODE: &str = "n1";
 
 /// Every pod's template of the manifests, with the name of what has it.
 fn templates() -> Vec<(String, Value)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes");
-    let mut paths: Vec<_> =
-        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    let read = |path: &std::path::PathBuf| {
-        let text = std::fs::read_to_string(path).unwrap();
-        let read: Result<Vec<Value>, _> = serde_saphyr::from_multiple(&text);
-        read.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-    };
-    let all = paths.iter().flat_map(read);
+    let all = manifests().into_iter();
     all.filter_map(|one| {
         let spec = one.pointer("/spec/template/spec")?.clone();
         Some((one["metadata"]["name"].as_str().unwrap().to_owned(), spec))

@@ -5,7 +5,6 @@ mod rig;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use cluster::wire::{self, Answer, Request};
@@ -233,9 +232,7 @@ fn what_is_not_defined_and_what_is_not_allowed_is_said() {
 
 /// The rules of the daemon's role.
 fn rules() -> Value {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes/5-addresses.yaml");
-    let all: Vec<Value> = serde_saphyr::from_multiple(&fs::read_to_string(path).unwrap()).unwrap();
+    let all = testkit::real::manifest_file("5-addresses.yaml");
     all.iter().find(|one| one["kind"] == "ClusterRole").unwrap()["rules"].clone()
 }
 

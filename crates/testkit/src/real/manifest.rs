@@ -3,9 +3,45 @@
 //! Other contents of a manifest are refused, so that nothing in it is ignored unnoticed.
 //! `resources` are skipped: executables that are built for tests are larger.
 
+use std::fs;
+use std::path::Path;
+
 use serde_json::Value;
 
 use super::proto::Message;
+
+/// The folder of the manifests.
+const FOLDER: &str = "../../deploy/kubernetes";
+
+/// Reads all objects of the manifests in `deploy/kubernetes`, in the order of the files' names.
+///
+/// # Panics
+/// When a file cannot be read or is not YAML.
+#[must_use]
+pub fn manifests() -> Vec<Value> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(FOLDER);
+    let entries = fs::read_dir(folder).expect("deploy/kubernetes can be read");
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.expect("an entry can be read").file_name())
+        .map(|name| name.into_string().expect("a file's name is UTF-8"))
+        .filter(|name| Path::new(name).extension().is_some_and(|it| it == "yaml"))
+        .collect();
+    names.sort();
+    names.iter().flat_map(|name| manifest_file(name)).collect()
+}
+
+/// Reads every object of one file in `deploy/kubernetes`.
+///
+/// # Panics
+/// As [`manifests`].
+#[must_use]
+pub fn manifest_file(name: &str) -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(FOLDER).join(name);
+    let text =
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let read: Result<Vec<Value>, _> = serde_saphyr::from_multiple(&text);
+    read.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
 
 /// `NamespaceMode` of CRI v1: a container's own namespace, and the host's.
 pub(super) const CONTAINER: u64 = 1;

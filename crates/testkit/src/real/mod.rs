@@ -32,7 +32,7 @@ mod rootfs;
 pub use containerd::{Containerd, Pod};
 pub use docker::{Docker, Engine};
 pub use etcd::Etcd;
-pub use manifest::Manifest;
+pub use manifest::{Manifest, manifest_file, manifests};
 pub use oci::Bundle;
 pub use ovs::{Ovs, Pki};
 pub use podman::Podman;

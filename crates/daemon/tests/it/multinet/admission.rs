@@ -5,9 +5,10 @@ use std::net::TcpStream;
 
 use npwg::wire::{Answer, Request};
 use serde_json::{Value, json};
+use testkit::real::manifests;
 use testkit::wait_for;
 
-use super::deploy::{manifests, of_kind};
+use super::deploy::of_kind;
 use super::rig::Cluster;
 use super::{BRIDGE, attached};
 

@@ -1,31 +1,14 @@
 //! What is installed in a cluster says what the code says.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use npwg::wire::{Answer, Failed, Request};
 use serde_json::Value;
+use testkit::real::manifests;
 use testkit::{Place as _, wait_for};
 
 use super::rig::{Cluster, pod, sandbox};
 use super::{BRIDGE, attached};
-
-pub(super) fn manifests() -> Vec<Value> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes");
-    let mut paths: Vec<_> =
-        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    let read = |path: &std::path::PathBuf| {
-        let text = std::fs::read_to_string(path).unwrap();
-        let read: Result<Vec<Value>, _> = serde_saphyr::from_multiple(&text);
-        read.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-    };
-    paths
-        .iter()
-        .filter(|path| path.extension().is_some_and(|it| it == "yaml"))
-        .flat_map(read)
-        .collect()
-}
 
 pub(super) fn of_kind<'m>(all: &'m [Value], kind: &str) -> Vec<&'m Value> {
     all.iter().filter(|one| one["kind"] == kind).collect()

@@ -68,7 +68,7 @@ pub(super) fn want(
             }
             Blocker::Firewalld if before.is_some_and(|before| !before.sources.is_empty()) => {
                 let text = format!(
-                    "{blocker}, and it is not running: whether it lets the container through cannot be asked"
+                    "{blocker}, and it is not running: nothing says whether it lets the container through"
                 );
                 return Err(drift(text).with_details("start firewalld, or remove its rules"));
             }

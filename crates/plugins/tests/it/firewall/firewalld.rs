@@ -199,7 +199,7 @@ fn check_finds_what_firewalld_has_lost() {
     assert_eq!(traffic::assert_tcp(&c1, "198.51.100.2:80").server, "outside");
 }
 
-/// It was killed, and its rules drop what no zone forwards: what it lets through is not to be asked of a daemon that is not there.
+/// firewalld was killed, and its rules stay: they drop what no zone forwards, and no daemon tells what the zones forward.
 #[test]
 fn check_tells_of_a_firewalld_that_left_its_rules_behind() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");
