@@ -154,6 +154,23 @@ impl Sysctl {
         Self::checked(path.clone(), &path)
     }
 
+    /// Lists the links that have values of their own in a folder below `/proc/sys`
+    /// (`net/ipv4/conf`), with its `all` and `default`. Unlike a dump of the links, this cannot be
+    /// interrupted by those who create links meanwhile.
+    ///
+    /// # Errors
+    /// [`SysctlError::Read`].
+    ///
+    /// # Namespace
+    /// That of the calling thread.
+    pub fn links_in(folder: &str) -> Result<Vec<String>, SysctlError> {
+        let failed = |source| SysctlError::Read { name: folder.to_owned(), source };
+        let entries = std::fs::read_dir(Path::new(ROOT).join(folder)).map_err(failed)?;
+        let names = entries.map(|entry| Ok(entry?.file_name().into_string().ok()));
+        let names: io::Result<Vec<Option<String>>> = names.collect();
+        Ok(names.map_err(failed)?.into_iter().flatten().collect())
+    }
+
     /// The path below `/proc/sys`.
     #[must_use]
     pub fn name(&self) -> &str {

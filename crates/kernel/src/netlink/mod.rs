@@ -2,7 +2,7 @@
 //!
 //! Every request carries a sequence number, and only replies with that number count. Extended
 //! acknowledgements are on, so an error keeps the kernel's own words ([`ExtAck`]). A dump that the
-//! kernel reports as interrupted is repeated, a bounded number of times. Every wait is bounded.
+//! kernel reports as interrupted is repeated for a bounded time. Every wait is bounded.
 
 mod by_name;
 mod errno;

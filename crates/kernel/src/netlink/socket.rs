@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use netlink_sys::SocketAddr;
 use rustix::buffer::spare_capacity;
@@ -33,8 +33,15 @@ const NLMSG_DONE: u16 = 3;
 /// How long the kernel may take for one reply. A busy node holds the lock for links for seconds
 /// (measured right after a thousand attachments); a runtime's own timeout is 55 s and more.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often a dump is started before giving up.
+/// How often an interrupted dump is started at least: on a busy node a single one takes a second.
 const DUMP_TRIES: u32 = 5;
+/// How long an interrupted dump is started again at least. While hundreds of containers are
+/// connected at once, most dumps of links are interrupted. A container that changes its own links
+/// all the time must not hold us up for long.
+const DUMP_TIMEOUT: Duration = Duration::from_secs(2);
+/// The wait after the first interruption; each is twice as long as the one before.
+const FIRST_DUMP_DELAY: Duration = Duration::from_millis(1);
+const LONGEST_DUMP_DELAY: Duration = Duration::from_millis(64);
 /// Receive buffer: twice the largest datagram of a dump (32 KiB, `netlink_dump` in linux
 /// net/netlink/af_netlink.c). The description of a single object is far smaller; virtual functions,
 /// of which a link may have hundreds, are not requested.
@@ -254,13 +261,15 @@ impl Socket {
         Ok(found)
     }
 
-    /// Requests all objects, and again from the start if they changed meanwhile.
+    /// Requests all objects, and again from the start while they change ([`DUMP_TIMEOUT`]).
     pub(crate) fn dump<T>(
         &mut self,
         request: &Request<'_>,
         decode: impl Fn(&Message<'_>) -> Option<T>,
     ) -> Result<Vec<T>, NetlinkError> {
-        for _ in 0..DUMP_TRIES {
+        let (begin, mut tries, mut delay) = (Instant::now(), 0, FIRST_DUMP_DELAY);
+        loop {
+            tries += 1;
             let seq = self.next_seq();
             let mut writer = Writer::new();
             writer.message(
@@ -284,18 +293,20 @@ impl Socket {
             match outcome {
                 // The kernel's other way of reporting an interrupted dump: it cannot be continued
                 // (nf_tables).
-                Some(Outcome::Refused(SYS_INTR, _)) => continue,
+                Some(Outcome::Refused(SYS_INTR, _)) => interrupted = true,
                 Some(outcome) => outcome.into_result(request.operation)?,
                 None => {}
             }
             if !interrupted {
                 return Ok(found);
             }
+            if tries >= DUMP_TRIES && begin.elapsed() >= DUMP_TIMEOUT {
+                let operation = request.operation.to_string();
+                return Err(NetlinkError::Interrupted { operation, tries });
+            }
+            std::thread::sleep(delay);
+            delay = (delay * 2).min(LONGEST_DUMP_DELAY);
         }
-        Err(NetlinkError::Interrupted {
-            operation: request.operation.to_string(),
-            tries: DUMP_TRIES,
-        })
     }
 
     /// Sends everything written as one datagram; the caller expects `replies` acknowledgements for

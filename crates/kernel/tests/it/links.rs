@@ -5,6 +5,7 @@ use kernel::route::{
     Change, LinkKind, LinkSet, MacvlanMode, MacvlanOptions, NewLink, OperState, RouteSocket,
     VethPeer,
 };
+use kernel::sysctl::Sysctl;
 use kernel::{Errno, MacAddr};
 
 use crate::guard::{fresh_netns, in_netns, json, sh, skip};
@@ -407,6 +408,9 @@ fn dumps_while_others_change_things() {
                     Ok(links) => assert!(links.iter().any(|link| link.name == "lo")),
                     Err(error) => assert!(error.is_transient(), "{error}"),
                 }
+                // Not a dump, so it cannot be interrupted.
+                let names = Sysctl::links_in("net/ipv4/conf").unwrap();
+                assert!(["all", "default", "lo"].iter().all(|one| names.iter().any(|n| n == one)));
             }
             stop.store(true, std::sync::atomic::Ordering::Relaxed);
         });

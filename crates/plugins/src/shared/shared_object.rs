@@ -5,13 +5,10 @@ use std::time::Duration;
 
 use cni::{AttachmentKey, Error, code};
 use cni_plugin::{Call, codes};
-use kernel::route::RouteSocket;
 use kernel::sysctl::{Sysctl, SysctlError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use state::{FileError, Index, LockError, Release};
-
-use super::kernel_error;
 
 /// How long a call waits for a shared object's lock. It is held for a few milliseconds at a time; a
 /// longer holder is stuck, and the error names it.
@@ -107,8 +104,8 @@ pub struct SharedSysctl {
     each: &'static str,
 }
 
-/// The name of the defaults for new interfaces, among the names of interfaces.
-const NEW: &str = "default";
+/// The name of the value for all interfaces, among the names of interfaces.
+const ALL: &str = "all";
 
 /// IPv4 forwarding.
 pub const FORWARD_V4: SharedSysctl =
@@ -183,14 +180,15 @@ impl SharedSysctl {
 
     /// Lists the interfaces that forward by themselves while the sysctl is off.
     fn forward_alone(self) -> Result<Vec<String>, Error> {
-        let links = RouteSocket::open().and_then(|mut host| host.links()).map_err(kernel_error)?;
-        let names = links.into_iter().map(|link| link.name).chain([NEW.to_owned()]);
+        let mut names = Sysctl::links_in(self.each).map_err(refused)?;
+        names.retain(|name| name != ALL);
         // An interface that is gone by now, or has no IPv6, forwards nothing.
         let forwards = |name: &String| {
             let own = Sysctl::of_link(self.each, name, "forwarding").and_then(|own| own.read());
             own.is_ok_and(|value| value != "0")
         };
-        Ok(names.filter(forwards).collect())
+        names.retain(forwards);
+        Ok(names)
     }
 
     /// Switches it off, and switches those interfaces on again that forwarded by themselves before.
