@@ -29,6 +29,8 @@ pub(crate) struct Report {
     /// Each test's name within its crate, and whether its runner reports it as passed; a skip
     /// counts as passed.
     pub(crate) tests: Vec<(String, bool)>,
+    /// What failed tests said.
+    pub(crate) failures: Vec<String>,
     /// What real runtimes printed.
     pub(crate) runtimes: Vec<Words>,
     /// What the fault injection tests tried.
@@ -108,6 +110,9 @@ pub(crate) fn run(extent: Extent) -> Result<(), String> {
     let tortured = step("torture", || tortured(&lines, extent));
     lines.push(tortured);
     let (passed, failed) = table(&lines, started.elapsed());
+    for said in lines.iter().flat_map(|line| &line.report.failures) {
+        println!("{said}");
+    }
     println!("{passed} passed, {failed} failed, {} skipped", skipped.len());
     if failed == 0 { Ok(()) } else { Err(String::new()) }
 }

@@ -170,8 +170,38 @@ pub(crate) fn report(lines: &[String]) -> Report {
         runtimes: runtimes::find(lines.iter().map(String::as_str)),
         tortures: torture::find(lines.iter().map(String::as_str)),
         tests: lines.iter().filter_map(|line| one(line)).collect(),
+        failures: failures(lines),
         ..Report::default()
     }
+}
+
+/// How many panics of a failed test are repeated, and how many lines of each.
+const PANICS: usize = 3;
+const PANIC_LINES: usize = 8;
+
+/// Returns what failed tests said, for the end of the output: each test's line, and below it the
+/// beginnings of its first panics. A test that passes may panic too; its panics are left out.
+fn failures(lines: &[String]) -> Vec<String> {
+    let (mut said, mut is_failed, mut panics, mut left) = (Vec::new(), false, 0, 0);
+    for line in lines {
+        // nextest repeats a failed test's output at the end of the run.
+        if line.trim_start().starts_with("Summary [") {
+            break;
+        }
+        if let Some((_, passed)) = one(line) {
+            (is_failed, panics, left) = (!passed, 0, 0);
+            if is_failed {
+                said.push(line.trim().to_owned());
+            }
+        } else if is_failed && line.contains("panicked at") && panics < PANICS {
+            (panics, left) = (panics + 1, PANIC_LINES);
+        }
+        if left > 0 {
+            left -= 1;
+            said.push(line.clone());
+        }
+    }
+    said
 }
 
 /// Returns a test's name within its crate, and whether it passed.
@@ -221,7 +251,7 @@ fn libtest(lines: &[String]) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{libtest, nextest, one};
+    use super::{PANIC_LINES, failures, libtest, nextest, one};
 
     fn lines(text: &str) -> Vec<String> {
         text.lines().map(str::to_owned).collect()
@@ -252,6 +282,24 @@ mod tests {
             let expected = expected.map(|(name, passed)| (name.to_owned(), passed));
             assert_eq!(one(line), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn what_failed_tests_said_is_found() {
+        let text = "        PASS [ 0.015s] (1/3) netwright-plugins::it a::passes\n\
+                    thread 'a::passes' panicked at a.rs:1:1:\n\
+                    expected\n\
+                    \x20       FAIL [ 8.668s] (2/3) netwright-plugins::it a::fails\n\
+                    \x20 stdout ───\n\
+                    \x20   thread 'a::fails' panicked at a.rs:2:2:\n\
+                    \x20   the reason\n";
+        let repeated = "     Summary [ 9.0s] 2 tests run: 1 passed, 1 failed, 0 skipped\n\
+                        \x20       FAIL [ 8.668s] (2/3) netwright-plugins::it a::fails\n";
+        let backtrace = "    0: main\n".repeat(20);
+        let said = failures(&lines(&format!("{text}{backtrace}{repeated}")));
+        assert_eq!(said[0], "FAIL [ 8.668s] (2/3) netwright-plugins::it a::fails");
+        assert_eq!(said[2], "    the reason");
+        assert_eq!(said.len(), 1 + PANIC_LINES);
     }
 
     #[test]
