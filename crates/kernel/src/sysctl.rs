@@ -155,8 +155,8 @@ impl Sysctl {
     }
 
     /// Lists the links that have values of their own in a folder below `/proc/sys`
-    /// (`net/ipv4/conf`), with its `all` and `default`. Unlike a dump of the links, this cannot be
-    /// interrupted by those who create links meanwhile.
+    /// (`net/ipv4/conf`), and with them `all` and `default`. A dump of the links is interrupted
+    /// when another process creates a link meanwhile; this is not.
     ///
     /// # Errors
     /// [`SysctlError::Read`].

@@ -229,28 +229,16 @@ fn on_podman(version: &str, pairs: &[[Plugins; 2]]) {
 
 #[test]
 fn podman_with_every_pairing_of_ours_and_others() {
-    require!(
-        "root",
-        "full",
-        "go-plugins",
-        "program:podman",
-        "program:crun",
-        "file:/usr/bin/busybox"
-    );
+    require!("full");
+    require!("root", "go-plugins", "program:podman", "program:crun", "file:/usr/bin/busybox");
     on_podman("1.0.0", &WITH_OURS);
 }
 
 /// In the version of the lists that podman writes itself.
 #[test]
 fn podman_with_every_pairing_in_its_own_version() {
-    require!(
-        "root",
-        "full",
-        "go-plugins",
-        "program:podman",
-        "program:crun",
-        "file:/usr/bin/busybox"
-    );
+    require!("full");
+    require!("root", "go-plugins", "program:podman", "program:crun", "file:/usr/bin/busybox");
     on_podman("0.4.0", &WITH_OURS);
 }
 

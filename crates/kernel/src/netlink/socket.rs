@@ -33,11 +33,12 @@ const NLMSG_DONE: u16 = 3;
 /// How long the kernel may take for one reply. A busy node holds the lock for links for seconds
 /// (measured right after a thousand attachments); a runtime's own timeout is 55 s and more.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often an interrupted dump is started at least: on a busy node a single one takes a second.
+/// A dump that is interrupted every time fails after this many tries, and not before
+/// [`DUMP_TIMEOUT`]: on a busy node a single try takes a second.
 const DUMP_TRIES: u32 = 5;
-/// How long an interrupted dump is started again at least. While hundreds of containers are
-/// connected at once, most dumps of links are interrupted. A container that changes its own links
-/// all the time must not hold us up for long.
+/// A dump that is interrupted every time is repeated for at least this long: while hundreds of
+/// containers are connected at once, most dumps of links are interrupted. It is short, so that a
+/// container that changes its own links all the time does not hold up the others for long.
 const DUMP_TIMEOUT: Duration = Duration::from_secs(2);
 /// The wait after the first interruption; each is twice as long as the one before.
 const FIRST_DUMP_DELAY: Duration = Duration::from_millis(1);
@@ -261,7 +262,7 @@ impl Socket {
         Ok(found)
     }
 
-    /// Requests all objects, and again from the start while they change ([`DUMP_TIMEOUT`]).
+    /// Requests all objects, and again from the start if they changed meanwhile ([`DUMP_TRIES`]).
     pub(crate) fn dump<T>(
         &mut self,
         request: &Request<'_>,
