@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use netwright_cluster::import::{self, Found};
-use netwright_cluster::network::{Network, NetworkSpec, RangeSpec, number};
-use netwright_cluster::record::{self, BlockRecord, NodeRecord, SpaceRecord};
-use netwright_cluster::wire::{self, Request};
+use netwright_cluster_ipam::import::{self, Found};
+use netwright_cluster_ipam::network::{Network, NetworkSpec, RangeSpec, number};
+use netwright_cluster_ipam::record::{self, BlockRecord, NodeRecord, SpaceRecord};
+use netwright_cluster_ipam::wire::{self, Request};
 
 /// Messages: written and read again they are the same; ranges that are accepted give addresses of their subnets alone.
 pub fn messages(data: &[u8]) {

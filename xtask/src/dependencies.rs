@@ -66,7 +66,7 @@ const LAYERS: [(&str, u8); 20] = [
     ("netwright-dhcp", 3),
     ("netwright-cnm", 2),
     ("netwright-npwg", 2),
-    ("netwright-cluster", 3),
+    ("netwright-cluster-ipam", 3),
     ("netwright-ovsdb", 2),
     ("netwright-cni-invoke", 4),
     ("netwright-cni-plugin", 5),

@@ -241,7 +241,7 @@ fn tests_below(crates: &Path, name: &str) -> Result<BTreeSet<String>, String> {
     Ok(tests)
 }
 
-/// `cni/tests/it/golden.rs` is `cni::golden`, `plugins/src/shared/mod.rs` is `plugins::shared`.
+/// `cni/tests/it/golden.rs` is `cni::golden`, `plugins/src/shared.rs` is `plugins::shared`.
 fn module_of(file: &Path) -> Option<String> {
     let path = file.with_extension("");
     let mut parts: Vec<&str> = path.iter().map(|part| part.to_str()).collect::<Option<_>>()?;
@@ -251,7 +251,7 @@ fn module_of(file: &Path) -> Option<String> {
         _ => return None,
     };
     parts.drain(1..=skipped);
-    if parts.last().is_some_and(|last| ["mod", "main", "lib"].contains(last)) {
+    if parts.last().is_some_and(|last| ["main", "lib"].contains(last)) {
         parts.pop();
     }
     Some(parts.join("::"))
@@ -382,7 +382,7 @@ mod tests {
             module("plugins/tests/it/tuning/add.rs").as_deref(),
             Some("plugins::tuning::add")
         );
-        assert_eq!(module("plugins/src/shared/mod.rs").as_deref(), Some("plugins::shared"));
+        assert_eq!(module("plugins/src/shared.rs").as_deref(), Some("plugins::shared"));
         assert_eq!(module("cni/src/lib.rs").as_deref(), Some("cni"));
         assert_eq!(module("cni/examples/x.rs"), None);
         let source = "#[test]\nfn one() {}\nfn no() {}\n    #[test]\n    /// words\n    #[cfg(x)]\n    fn two(x in 0..5) {\n#[test]\nstruct S;\nfn neither() {}";

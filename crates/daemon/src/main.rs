@@ -9,7 +9,7 @@
 
 // Its tests are shared and refer to it by its full name.
 #[cfg(test)]
-extern crate cluster as netwright_cluster;
+extern crate cluster_ipam as netwright_cluster_ipam;
 
 mod clock;
 mod log;

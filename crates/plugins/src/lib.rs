@@ -15,7 +15,7 @@ pub mod interface;
 pub mod ipam;
 pub mod judge;
 pub mod multi;
-pub mod pod;
+pub mod netwright_multi;
 pub mod shared;
 
 use std::io::Cursor;
@@ -31,7 +31,7 @@ pub fn all() -> &'static [&'static dyn Plugin] {
         &chained::bandwidth::Bandwidth,
         &interface::bridge::Bridge,
         &chain::Chain,
-        &ipam::cluster::ClusterIpam,
+        &ipam::cluster_ipam::ClusterIpam,
         &interface::cnm::Cnm,
         &ipam::dhcp::Dhcp,
         &interface::single::Single(interface::dummy::Dummy),
@@ -42,7 +42,7 @@ pub fn all() -> &'static [&'static dyn Plugin] {
         &interface::loopback::Loopback,
         &interface::single::Single(interface::macvlan::Macvlan),
         &multi::Multi,
-        &pod::NetwrightMulti,
+        &netwright_multi::NetwrightMulti,
         &interface::ovs::Ovs,
         &interface::ovs::MirrorConsumer,
         &interface::ovs::MirrorProducer,
@@ -60,9 +60,10 @@ pub fn all() -> &'static [&'static dyn Plugin] {
 
 /// Lists the names that other projects' plugins have for ours, each with our plugin.
 pub fn aliases() -> impl Iterator<Item = (&'static str, &'static dyn Plugin)> {
-    let multi = pod::ALIASES.map(|name| (name, &pod::NetwrightMulti as &dyn Plugin));
-    let cluster =
-        ipam::cluster::ALIASES.map(|name| (name, &ipam::cluster::ClusterIpam as &dyn Plugin));
+    let multi = netwright_multi::ALIASES
+        .map(|name| (name, &netwright_multi::NetwrightMulti as &dyn Plugin));
+    let cluster = ipam::cluster_ipam::ALIASES
+        .map(|name| (name, &ipam::cluster_ipam::ClusterIpam as &dyn Plugin));
     multi.into_iter().chain(cluster)
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-use cluster::wire::{self, Answer, Request};
+use cluster_ipam::wire::{self, Answer, Request};
 use serde_json::Value;
 use testkit::{Place as _, wait_for};
 
@@ -294,7 +294,11 @@ fn rights_are_what_is_asked_for() {
     assert_eq!(refused, None);
 }
 
-fn assign(daemon: &rig::Daemon, network: cluster::network::NetworkSpec, container: &str) -> Answer {
+fn assign(
+    daemon: &rig::Daemon,
+    network: cluster_ipam::network::NetworkSpec,
+    container: &str,
+) -> Answer {
     let request =
         Request::Assign(wire::Assign { network, owner: owner(container), wanted: Vec::new() });
     ask(&daemon.socket, &request).unwrap()
@@ -304,7 +308,7 @@ fn assign(daemon: &rig::Daemon, network: cluster::network::NetworkSpec, containe
 fn assign_sticky(daemon: &rig::Daemon, container: &str) -> Answer {
     let pod = wire::Pod { namespace: "ns".into(), name: "web-0".into(), uid: String::new() };
     let request = Request::Assign(wire::Assign {
-        network: cluster::network::NetworkSpec { sticky: true, ..rig::network() },
+        network: cluster_ipam::network::NetworkSpec { sticky: true, ..rig::network() },
         owner: wire::Owner { pod: Some(pod), ..owner(container) },
         wanted: Vec::new(),
     });

@@ -5,7 +5,7 @@ mod keys;
 mod lost;
 mod matrix;
 
-use cluster::wire::{Assign, Request};
+use cluster_ipam::wire::{Assign, Request};
 use serde_json::{Value, json};
 use testkit::Container;
 use testkit::traffic::assert_pings;

@@ -130,7 +130,9 @@ pub(super) fn lint_object(object: &str, around: Around<'_>, examined: &mut Exami
             lint_written(network, around, examined);
         }
     }
-    if plugins::find(&head.r#type).is_some_and(|plugin| plugin.name() == plugins::pod::NAME) {
+    if plugins::find(&head.r#type)
+        .is_some_and(|plugin| plugin.name() == plugins::netwright_multi::NAME)
+    {
         for inner in top.elements("delegates") {
             lint_object(inner, around, examined);
         }

@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use cluster::store::{Entry, Filter, Key, Kind, Moment, Moments, Revision, Store, StoreError};
+use cluster_ipam::store::{Entry, Filter, Key, Kind, Moment, Moments, Revision, Store, StoreError};
 use http::Request;
 use k8s_openapi::ByteString;
 use kube::client::Body;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cluster::store::StoreError;
+use cluster_ipam::store::StoreError;
 use tokio::runtime::Handle;
 
 /// The timeout for connecting.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use cluster::import::{self, Applied, Found, PLURALS, Plan};
+use cluster_ipam::import::{self, Applied, Found, PLURALS, Plan};
 use serde_json::json;
 
 use super::super::Stop;

@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use cluster::store::{Entry, Filter, Key, Kind, Moment, Moments, Revision, Store, StoreError};
+use cluster_ipam::store::{Entry, Filter, Key, Kind, Moment, Moments, Revision, Store, StoreError};
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, PostParams};

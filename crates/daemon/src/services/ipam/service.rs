@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cluster::Node;
-use cluster::network::Network;
-use cluster::wire::{self, Answer, Refusal, Request};
+use cluster_ipam::Node;
+use cluster_ipam::network::Network;
+use cluster_ipam::wire::{self, Answer, Refusal, Request};
 use tokio::sync::Semaphore;
 
 use super::super::inbox;

@@ -2,14 +2,14 @@
 //!
 //! How many depends on `NETWRIGHT_FULL`: 100 nodes with 500 ADDs and DELs each, or a few.
 
-#[path = "../../../../cluster/tests/it/simulation/world.rs"]
+#[path = "../../../../cluster-ipam/tests/it/simulation/world.rs"]
 mod world;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cluster::store::{Store, Sure};
+use cluster_ipam::store::{Store, Sure};
 use serde_json::json;
 use testkit::kube::KubeApi;
 use testkit::real::Etcd;
@@ -81,7 +81,7 @@ fn many_nodes_on_etcd_whose_leader_dies_give_no_address_twice_and_leak_none() {
             });
             etcd.lock().unwrap().wait_for_leader();
             world.give_up_the_dead(store(), |name| {
-                cluster::reclaim::forget(&*store(), name).unwrap();
+                cluster_ipam::reclaim::forget(&*store(), name).unwrap();
             });
             world.end(&*store());
         });

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::Reclaimer;
-use cluster::store::{Store, StoreError};
+use cluster_ipam::Reclaimer;
+use cluster_ipam::store::{Store, StoreError};
 
 use super::BootClock;
 use super::service::Service;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use cluster::network::{NetworkSpec, RangeSpec};
-use cluster::wire::{self, Answer, Assign, Held, Owner, Refusal, Request, StatusRequest};
+use cluster_ipam::network::{NetworkSpec, RangeSpec};
+use cluster_ipam::wire::{self, Answer, Assign, Held, Owner, Refusal, Request, StatusRequest};
 use serde_json::{Value, json};
 use testkit::kube::KubeApi;
 use testkit::real::Etcd;

@@ -7,8 +7,8 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use cluster::network::{Network, NetworkSpec, Range, number};
-use cluster::wire::{self, Answer, Assign, Assigned, Collect, Held, Owner, Refusal, Request};
+use cluster_ipam::network::{Network, NetworkSpec, Range, number};
+use cluster_ipam::wire::{self, Answer, Assign, Assigned, Collect, Held, Owner, Refusal, Request};
 use cni_plugin::codes;
 use ipnet::IpNet;
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use netwright_cluster::network::Network;
-use netwright_cluster::store::{Fault, Key, Kind, Memory, Store as _};
-use netwright_cluster::{Clock as _, Node, Settings};
+use netwright_cluster_ipam::network::Network;
+use netwright_cluster_ipam::store::{Fault, Key, Kind, Memory, Store as _};
+use netwright_cluster_ipam::{Clock as _, Node, Settings};
 
 use crate::support::*;
 
@@ -122,7 +122,7 @@ fn a_shorter_lease_counts_at_once() {
     let changed = || Settings { lease: shorter, ..settings("n1") };
     let n1 = node_with(dir.path(), &view, &clock, changed());
     n1.tend().unwrap();
-    let record = store.get(&netwright_cluster::record::node_key("n1")).unwrap().unwrap();
+    let record = store.get(&netwright_cluster_ipam::record::node_key("n1")).unwrap().unwrap();
     assert_eq!(record.value["leaseMs"], 10_000);
     drop(n1);
     // Also where the store cannot be told: nothing is given beyond the shorter time.
@@ -211,7 +211,7 @@ struct OldPart {
 fn old_and_new_daemons_read_each_others_spaces_and_cut_alike() {
     let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
     // Cut by an old daemon: blocks of one address.
-    let key = netwright_cluster::record::space_key("default");
+    let key = netwright_cluster_ipam::record::space_key("default");
     let parts = vec![OldPart { subnet: "192.0.2.0/24".into(), block: 32 }];
     let old = serde_json::to_value(OldSpace { space: "default".into(), parts }).unwrap();
     store.create(&key, &old).unwrap();

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use netwright_cluster::network::{Network, NetworkSpec};
-use netwright_cluster::store::{Fault, Kind, Memory, Store as _};
-use netwright_cluster::{Clock as _, Node, Reclaimer, Settings, reclaim};
+use netwright_cluster_ipam::network::{Network, NetworkSpec};
+use netwright_cluster_ipam::store::{Fault, Kind, Memory, Store as _};
+use netwright_cluster_ipam::{Clock as _, Node, Reclaimer, Settings, reclaim};
 
 use crate::support::*;
 
@@ -299,7 +299,7 @@ fn cloned(dir: &std::path::Path, store: &Memory, clock: &Hands) -> Node {
         run: "run-of-the-copy".to_owned(),
         ..settings("n1")
     };
-    let store: Arc<dyn netwright_cluster::store::Store> = Arc::new(store.clone());
+    let store: Arc<dyn netwright_cluster_ipam::store::Store> = Arc::new(store.clone());
     Node::open(&copy, store, Arc::new(clock.clone()), settings).unwrap()
 }
 
@@ -360,7 +360,7 @@ fn a_foreign_beat_on_the_own_record_is_noticed() {
     let blue = in_blocks(&["10.0.0.0/24"]);
     assign(&n1, &blue, "a").unwrap();
     n1.tend().unwrap();
-    let key = netwright_cluster::record::node_key("n1");
+    let key = netwright_cluster_ipam::record::node_key("n1");
     let found = store.get(&key).unwrap().unwrap();
     let mut value = found.value;
     value["beat"] = (value["beat"].as_u64().unwrap() + 1).into();
@@ -378,7 +378,7 @@ fn a_record_whose_numbers_have_no_next_is_refused() {
         let n1 = node(dir.path(), &store, &clock, "n1");
         let blue = in_blocks(&["10.0.0.0/24"]);
         assign(&n1, &blue, "a").unwrap();
-        let key = netwright_cluster::record::node_key("n1");
+        let key = netwright_cluster_ipam::record::node_key("n1");
         let found = store.get(&key).unwrap().unwrap();
         let mut value = found.value;
         value[number] = u64::MAX.into();

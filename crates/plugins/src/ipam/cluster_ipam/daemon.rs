@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ::cluster::wire::{self, Answer, Assigned, Request};
+use ::cluster_ipam::wire::{self, Answer, Assigned, Request};
 use cni::{Error, code};
 use cni_plugin::{Call, codes};
 

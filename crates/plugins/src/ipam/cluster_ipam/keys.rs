@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ::cluster::network::{Family, MAX_BLOCK_BITS, NetworkSpec, RangeSpec, parse_prefix};
+use ::cluster_ipam::network::{Family, MAX_BLOCK_BITS, NetworkSpec, RangeSpec, parse_prefix};
 use cni::text::{parse_cidr, parse_ip};
 use cni::{Dns, Error, IpConfig, Route, code};
 use ipnet::IpNet;

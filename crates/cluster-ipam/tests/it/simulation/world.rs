@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use netwright_cluster::network::{NetworkSpec, RangeSpec};
-use netwright_cluster::store::{Filter, Kind, Store};
-use netwright_cluster::wire::{Assign, Owner};
-use netwright_cluster::{Clock, Node, Reclaimer, Settings};
+use netwright_cluster_ipam::network::{NetworkSpec, RangeSpec};
+use netwright_cluster_ipam::store::{Filter, Kind, Store};
+use netwright_cluster_ipam::wire::{Assign, Owner};
+use netwright_cluster_ipam::{Clock, Node, Reclaimer, Settings};
 
 /// In how many turns each node does what it does.
 const ROUNDS: usize = 5;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cni::line::Refusal;
-use netwright_cluster::network::NetworkSpec;
-use netwright_cluster::store::{Fault, Kind, Memory};
-use netwright_cluster::wire::{Assign, Owner, Pod};
-use netwright_cluster::{Node, Reclaimer, sticky};
+use netwright_cluster_ipam::network::NetworkSpec;
+use netwright_cluster_ipam::store::{Fault, Kind, Memory};
+use netwright_cluster_ipam::wire::{Assign, Owner, Pod};
+use netwright_cluster_ipam::{Node, Reclaimer, sticky};
 
 use crate::support::*;
 

@@ -11,7 +11,7 @@
 //! | `http` | waiting for both servers |
 //! | `import` | what Whereabouts has given |
 //!
-//! The crate `netwright-cluster` makes all decisions and blocks: it runs on a bounded number of
+//! The crate `netwright-cluster-ipam` makes all decisions and blocks: it runs on a bounded number of
 //! threads. One more thread waits for sockets and servers, asynchronously.
 
 mod etcd;
@@ -28,8 +28,8 @@ use std::ffi::OsString;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use cluster::store::{Store, Sure};
-use cluster::{Node, Settings, reclaim, wire};
+use cluster_ipam::store::{Store, Sure};
+use cluster_ipam::{Node, Settings, reclaim, wire};
 use tokio::runtime::Handle;
 
 pub(crate) use self::flags::HELP;
@@ -53,7 +53,7 @@ const MACHINE_ID: &str = "/etc/machine-id";
 #[derive(Debug)]
 pub(super) struct BootClock;
 
-impl cluster::Clock for BootClock {
+impl cluster_ipam::Clock for BootClock {
     fn now(&self) -> std::time::Duration {
         std::time::Duration::from_millis(clock::now().at.as_millis())
     }
@@ -167,7 +167,7 @@ async fn forget(flags: Flags, node: String) -> Result<(), Stop> {
 async fn release_sticky(flags: Flags, namespace: String, name: String) -> Result<(), Stop> {
     let store = store(&flags).await?;
     let pod = format!("{namespace}/{name}");
-    let work = move || cluster::sticky::release(&*store, &namespace, &name);
+    let work = move || cluster_ipam::sticky::release(&*store, &namespace, &name);
     let released = tokio::task::spawn_blocking(work).await.map_err(failed)?.map_err(failed)?;
     for address in &released.free {
         tracing::info!(pod, %address, "kept no more: free in some minutes");

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cni::line::Refusal;
-use netwright_cluster::network::{NetworkSpec, RangeSpec};
-use netwright_cluster::store::{Memory, Store};
-use netwright_cluster::wire::{Assign, Assigned, Held, Owner};
-use netwright_cluster::{Clock, Node, Settings};
+use netwright_cluster_ipam::network::{NetworkSpec, RangeSpec};
+use netwright_cluster_ipam::store::{Memory, Store};
+use netwright_cluster_ipam::wire::{Assign, Assigned, Held, Owner};
+use netwright_cluster_ipam::{Clock, Node, Settings};
 
 /// What happens while somebody waits.
 type Meanwhile = Box<dyn Fn() + Send>;

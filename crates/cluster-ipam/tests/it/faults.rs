@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-use netwright_cluster::store::{Fault, Kind, Memory};
+use netwright_cluster_ipam::store::{Fault, Kind, Memory};
 
 use crate::support::*;
 
@@ -133,7 +133,7 @@ fn a_disk_that_is_lost_is_learnt_from_the_store() {
 fn two_daemons_do_not_share_a_disk() {
     let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
     let first = node(dir.path(), &store, &clock, "n1");
-    let second = netwright_cluster::Node::open(
+    let second = netwright_cluster_ipam::Node::open(
         &dir.path().join("n1"),
         std::sync::Arc::new(store.clone()),
         std::sync::Arc::new(clock.clone()),
@@ -148,8 +148,8 @@ fn two_daemons_do_not_share_a_disk() {
 #[test]
 fn records_that_are_none_are_told_of() {
     let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
-    use netwright_cluster::record::{node_key, space_key};
-    use netwright_cluster::store::Store as _;
+    use netwright_cluster_ipam::record::{node_key, space_key};
+    use netwright_cluster_ipam::store::Store as _;
     let nonsense = serde_json::json!({"weather": "fine"});
     store.create(&node_key("n1"), &nonsense).unwrap();
     let n1 = node(dir.path(), &store, &clock, "n1");
@@ -163,7 +163,7 @@ fn records_that_are_none_are_told_of() {
 }
 
 /// Waits until it is known that no other machine is this node.
-fn wait_to_be(node: &netwright_cluster::Node, clock: &Hands) {
+fn wait_to_be(node: &netwright_cluster_ipam::Node, clock: &Hands) {
     for _ in 0..30 {
         if node.renew().is_ok() {
             return;

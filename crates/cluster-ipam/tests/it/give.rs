@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cni::GcAttachment;
-use netwright_cluster::network::Network;
-use netwright_cluster::store::{Fault, Kind, Memory};
-use netwright_cluster::wire::Collect;
+use netwright_cluster_ipam::network::Network;
+use netwright_cluster_ipam::store::{Fault, Kind, Memory};
+use netwright_cluster_ipam::wire::Collect;
 
 use crate::support::*;
 

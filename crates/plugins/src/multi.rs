@@ -40,7 +40,9 @@ const NAME: &str = "multi";
 #[must_use]
 pub fn parts(roots: &Roots, record: &Record) -> Vec<CachedAttachment> {
     match record.plugin.as_str() {
-        plugin @ (NAME | crate::pod::NAME) => members::parts(roots, plugin, &record.attachment),
+        plugin @ (NAME | crate::netwright_multi::NAME) => {
+            members::parts(roots, plugin, &record.attachment)
+        }
         _ => Vec::new(),
     }
 }

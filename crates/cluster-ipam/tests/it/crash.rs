@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use netwright_cluster::store::{Fault, Kind, Memory};
-use netwright_cluster::{Node, Reclaimer};
+use netwright_cluster_ipam::store::{Fault, Kind, Memory};
+use netwright_cluster_ipam::{Node, Reclaimer};
 
 use crate::support::*;
 
@@ -124,7 +124,7 @@ fn check(
         n1.release(&owner(&format!("x{index}"))).unwrap();
         n2.release(&owner(&format!("y{index}"))).unwrap();
     }
-    n1.collect(&netwright_cluster::wire::Collect { network: "blue".into(), valid: vec![] })
+    n1.collect(&netwright_cluster_ipam::wire::Collect { network: "blue".into(), valid: vec![] })
         .unwrap();
     clock.pass(Duration::from_secs(60));
     for node in [&n1, &n2] {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use netwright_cluster::store::{Fault, Memory, Store};
+use netwright_cluster_ipam::store::{Fault, Memory, Store};
 
 use world::{Plan, World};
 

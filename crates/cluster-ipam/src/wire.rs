@@ -20,7 +20,7 @@
 //! and then answers.
 //!
 //! ```
-//! use netwright_cluster::wire::{self, Owner, Request};
+//! use netwright_cluster_ipam::wire::{self, Owner, Request};
 //!
 //! let owner = Owner { container: "c1".into(), ifname: "eth0".into(), ..Owner::default() };
 //! let line = wire::write_request(&Request::Release(owner.clone()))?;

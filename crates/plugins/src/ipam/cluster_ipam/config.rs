@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use ::cluster::network::{Family, Network, Range};
-use ::cluster::wire;
+use ::cluster_ipam::network::{Family, Network, Range};
+use ::cluster_ipam::wire;
 use cni::json::{JsonError, UnknownKey};
 use cni::text::{parse_cidr, parse_ip};
 use cni::{Dns, Error, IpConfig, Route, Version, code};

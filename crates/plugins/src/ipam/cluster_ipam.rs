@@ -1,10 +1,10 @@
 //! `cluster-ipam`: addresses of networks that span nodes.
 //!
 //! The plugin holds no credentials and does not access the store. `netwrightd ipam` has the node's
-//! blocks of addresses, and assigns addresses over a Unix socket ([`cluster::wire`]). Container ID
-//! and interface identify the holder of an address, and the pod is named as its user. The keys are
-//! those of Whereabouts, and a few of our own. The plugin also answers to Whereabouts' name, so
-//! that definitions written for it need no change.
+//! blocks of addresses, and assigns addresses over a Unix socket ([`::cluster_ipam::wire`]).
+//! Container ID and interface identify the holder of an address, and the pod is named as its user.
+//! The keys are those of Whereabouts, and a few of our own. The plugin also answers to the name of
+//! Whereabouts, so that definitions written for it need no change.
 //!
 //! - ADD requests an address of each range, and releases them if the answer is unusable.
 //! - DEL needs only the key, and no running daemon: an undelivered message is left beside the
@@ -23,8 +23,8 @@ mod keys;
 
 use std::net::IpAddr;
 
-use ::cluster::network::{Network, Range};
-use ::cluster::wire::{Assign, Assigned, Collect, Held, Owner, Pod, Request, StatusRequest};
+use ::cluster_ipam::network::{Network, Range};
+use ::cluster_ipam::wire::{Assign, Assigned, Collect, Held, Owner, Pod, Request, StatusRequest};
 use cni::json::{JsonError, UnknownKey};
 use cni::{AddResult, Args, Error, IpConfig, code};
 use cni_plugin::{Call, Plugin, codes};
