@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// `man 2 open` O_NOFOLLOW.
@@ -12,8 +13,16 @@ const NOFOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 
 /// The first wait between two tries: about as long as a holder needs.
 const FIRST_WAIT: Duration = Duration::from_micros(100);
-/// The longest wait between two tries: with many waiting processes, one of them tries often enough.
+/// The wait after which tries end and the kernel's queue begins.
+const LAST_WAIT: Duration = Duration::from_millis(1);
+/// The wait between two tries where no thread can be started.
 const LONGEST_WAIT: Duration = Duration::from_millis(5);
+
+/// The shortest time for which the queue is worth a thread.
+const LEAST_QUEUED: Duration = Duration::from_millis(100);
+
+/// The stack of a thread that waits: it makes one system call.
+const STACK: usize = 64 * 1024;
 
 /// An exclusive `flock` on a file (`man 2 flock`), released on drop or when the process ends.
 ///
@@ -113,9 +122,15 @@ impl Lock {
 }
 
 /// Locks an open file, waiting at most `deadline` for others.
+///
+/// A few tries come first: most holders need less than a millisecond. Then a thread waits in the
+/// kernel, which serves those that wait in their order and wakes one at a time (linux fs/locks.c
+/// `__locks_insert_block`). Five hundred processes that tried again and again would take the
+/// processors from the one that holds the lock.
 pub(crate) fn wait_for(file: File, path: &Path, deadline: Duration) -> Result<Lock, LockError> {
     let begin = Instant::now();
     let mut wait = FIRST_WAIT;
+    let mut queued = false;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(Lock { file }),
@@ -129,11 +144,45 @@ pub(crate) fn wait_for(file: File, path: &Path, deadline: Duration) -> Result<Lo
                     let holder = holder_of(&file);
                     return Err(LockError::Busy { path: path.to_owned(), holder, waited });
                 };
-                std::thread::sleep(wait.min(left));
-                wait = (wait * 2).min(LONGEST_WAIT);
+                if LAST_WAIT < wait && LEAST_QUEUED < left && !queued {
+                    queued = true;
+                    if in_queue(&file, left) == Some(true) {
+                        return Ok(Lock { file });
+                    }
+                } else {
+                    std::thread::sleep(wait.min(left));
+                    wait = (wait * 2).min(LONGEST_WAIT);
+                }
             }
         }
     }
+}
+
+/// Waits in the kernel's queue; returns whether the lock was taken. `None` if it was not taken in
+/// time, or no thread could be started.
+///
+/// A thread that is too late goes on waiting. It shares the open file, so the lock that it gets is
+/// released when it closes its copy, at once, or when the process ends.
+fn in_queue(file: &File, timeout: Duration) -> Option<bool> {
+    let (taken, wait) = mpsc::sync_channel(1);
+    let shared = file.try_clone().ok()?;
+    let queue = move || {
+        let locked = loop {
+            match shared.lock() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                locked => break locked.is_ok(),
+            }
+        };
+        // Closed before the other side can go on: the lock has one holder then.
+        drop(shared);
+        let _ = taken.send(locked);
+    };
+    let thread = std::thread::Builder::new().name("lock".to_owned()).stack_size(STACK);
+    let thread = thread.spawn(queue).ok()?;
+    let locked = wait.recv_timeout(timeout).ok()?;
+    // The process has one thread again: some calls of the kernel demand that.
+    let _ = thread.join();
+    Some(locked)
 }
 
 impl Lock {

@@ -1,7 +1,10 @@
 //! One at a time, an end to waiting, and a name for whoever holds it.
 
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -44,6 +47,54 @@ fn waiting_ends_and_names_this_process() {
     assert!(Duration::from_millis(30) <= waited);
     drop(held);
     Lock::acquire(&path, Duration::ZERO).unwrap();
+}
+
+/// Returns how many wait for a lock in the kernel (`man 5 proc_locks`).
+fn queued(path: &Path) -> usize {
+    let inode = format!(":{} ", std::fs::metadata(path).unwrap().ino());
+    let table = std::fs::read_to_string("/proc/locks").unwrap();
+    table.lines().filter(|line| line.contains("-> FLOCK") && line.contains(&inode)).count()
+}
+
+/// Many that wait do not take the processors from the holder: they wait in the kernel, which serves
+/// them in the order in which they came.
+#[test]
+fn those_that_wait_are_served_in_their_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lock");
+    let held = Lock::acquire(&path, Duration::ZERO).unwrap();
+    let order = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for number in 0..20 {
+            let (order, path) = (&order, &path);
+            scope.spawn(move || {
+                let lock = Lock::acquire(path, Duration::from_secs(60)).unwrap();
+                order.lock().unwrap().push(number);
+                drop(lock);
+            });
+            while queued(path) <= number {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        drop(held);
+    });
+    assert_eq!(order.into_inner().unwrap(), (0..20).collect::<Vec<_>>());
+}
+
+/// One that gave up while it waited in the kernel does not keep the lock once it gets it.
+#[test]
+fn who_gave_up_holds_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lock");
+    let held = Lock::acquire(&path, Duration::ZERO).unwrap();
+    let error = Lock::acquire(&path, Duration::from_millis(150)).unwrap_err();
+    assert!(error.is_busy(), "{error}");
+    assert_eq!(queued(&path), 1);
+    drop(held);
+    for _ in 0..100 {
+        drop(Lock::acquire(&path, Duration::from_secs(60)).unwrap());
+    }
+    assert_eq!(queued(&path), 0);
 }
 
 #[test]
