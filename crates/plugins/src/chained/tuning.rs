@@ -111,11 +111,13 @@ impl Plugin for Tuning {
         let _no_repair = repair::lock_out_repair(call)?;
         let mut node = Node::new(call, call.attachment())?;
         let saved = node.saved();
-        // Where ADD put it, even if the configuration names another place by now.
-        let backup_path =
-            saved.as_ref().and_then(|(saved, _)| saved.backup.clone()).unwrap_or_else(|| {
-                backup::path(&config::read_data_dir(call.document()), call.attachment())
-            });
+        // Where ADD put it, even if the configuration names another place by now. A damaged record
+        // may name a place where nothing is.
+        let configured = backup::path(&config::read_data_dir(call.document()), call.attachment());
+        let recorded = saved.as_ref().and_then(|(saved, _)| saved.backup.clone());
+        let backup_path = recorded
+            .filter(|recorded| *recorded == configured || recorded.exists())
+            .unwrap_or(configured);
         let backup = backup::read(&backup_path, |warning| call.warn(warning));
         let lost = match &saved {
             Some(_) => Vec::new(),

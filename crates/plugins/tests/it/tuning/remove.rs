@@ -49,6 +49,24 @@ fn del_needs_no_configuration_that_add_would_take() {
     before.assert_same(&Picture::of(&c1));
 }
 
+/// One letter of the path in the record is another one: DEL looks where the configuration says.
+#[test]
+fn del_finds_the_backup_that_a_damaged_record_misses() {
+    let node = Node::new("tun-del-damaged");
+    let c1 = container(&node, "c1");
+    let before = Picture::of(&c1);
+    let mut config = everything();
+    config["dataDir"] = json!(node.dir("data"));
+    add(&node, &c1, &config).call().ok();
+    let records = format!("{}/owners/*/tuning.json", node.roots.run.display());
+    node.sh(&format!("sed -i 's,/data/c1_eth0,/dbta/c1_eth0,' {records}"));
+    node.sh(&format!("grep -q /dbta/c1_eth0 {records}"));
+    del(&node, &c1).config(config).call().silent();
+    let left = fs::read_dir(node.dir("data")).unwrap().count();
+    assert_eq!((left, files(&node).as_str()), (0, ""));
+    before.assert_same(&Picture::of(&c1));
+}
+
 #[test]
 fn del_converges_whatever_is_missing() {
     let node = Node::new("tun-missing");
