@@ -435,6 +435,7 @@ impl Service {
             (waited && held.waiters.is_empty() && !held.is_handed_over()).then_some(held.id)
         });
         if let Some(id) = forsaken {
+            tracing::info!(lease = %self.held[&id].key, "no longer sought: its plugin is gone");
             self.drop_lease(id, Error::new(code::TRY_AGAIN_LATER, "nobody waits for the lease"));
         }
     }

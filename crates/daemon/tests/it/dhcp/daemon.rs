@@ -249,6 +249,7 @@ fn a_plugin_that_is_gone_waits_for_no_lease() {
     stream.write_all(b"\n").unwrap();
     wait_for("the first DISCOVER", || daemon.log().contains("kind=DHCPDISCOVER"));
     drop(stream);
+    wait_for("the first to be given up", || daemon.log().contains("no longer sought"));
     // The next asks anew, with nothing left of the first.
     let second = rig.node.lab.enter(|| UnixStream::connect(&rig.socket)).unwrap();
     (&second).write_all(ask.as_bytes()).unwrap();

@@ -81,7 +81,9 @@ fn whatever_became_of_a_lease_on_the_disk_the_others_last_and_its_container_goes
     let daemon = rig.daemon();
     let file_of = |id: &str| {
         let leases = rig.state.join("leases");
-        let mut all = fs::read_dir(leases).unwrap().map(|entry| entry.unwrap().path());
+        let all = fs::read_dir(leases).unwrap().map(|entry| entry.unwrap().path());
+        // A daemon that was killed while it wrote has left an unfinished copy.
+        let mut all = all.filter(|file| file.extension().is_some_and(|end| end == "json"));
         all.find(|file| fs::read_to_string(file).is_ok_and(|text| text.contains(id))).unwrap()
     };
     let damages: [Damage; 7] = [
