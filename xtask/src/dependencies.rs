@@ -57,7 +57,7 @@ pub(crate) const DUPLICATES: [(&str, &str); 5] = [
 ];
 
 /// Our crates by layer: a crate uses only crates of a lower one.
-const LAYERS: [(&str, u8); 20] = [
+const LAYERS: [(&str, u8); 21] = [
     ("netwright-cni", 0),
     ("netwright-kernel", 1),
     ("netwright-state", 2),
@@ -68,6 +68,7 @@ const LAYERS: [(&str, u8); 20] = [
     ("netwright-npwg", 2),
     ("netwright-cluster-ipam", 3),
     ("netwright-ovsdb", 2),
+    ("netwright-wanted", 4),
     ("netwright-cni-invoke", 4),
     ("netwright-cni-plugin", 5),
     ("netwright-cni-runtime", 5),

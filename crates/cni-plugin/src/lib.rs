@@ -69,6 +69,12 @@ pub trait Plugin: Debug + Send + Sync {
         Ok(Vec::new())
     }
 
+    /// Runs the CHECK that repairs. A plugin that restores and checks with one observation of the
+    /// kernel implements this in place of [`Plugin::repair`].
+    fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
+        Outcome { repaired: self.repair(call), checked: self.check(call) }
+    }
+
     /// Removes what belongs to this network and to none of [`Call::valid_attachments`].
     ///
     /// # Errors
@@ -124,6 +130,15 @@ pub trait Plugin: Debug + Send + Sync {
     fn ignored_keys(&self) -> &'static [(&'static str, &'static str)] {
         &[]
     }
+}
+
+/// What a CHECK that repairs has done.
+#[derive(Debug)]
+pub struct Outcome {
+    /// A line for each restored thing, or what could not be restored.
+    pub repaired: Result<Vec<String>, Error>,
+    /// The result of CHECK afterwards, which decides.
+    pub checked: Result<(), Error>,
 }
 
 /// What a plugin needs besides its call: where its state is, how it calls others, and its deadline.

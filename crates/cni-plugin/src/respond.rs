@@ -14,7 +14,7 @@ use cni_invoke::{Output, Status};
 use kernel::netns::Netns;
 use serde::Serialize;
 
-use crate::{Call, Context, Plugin};
+use crate::{Call, Context, Outcome, Plugin};
 
 /// The largest configuration that is accepted. Real ones are a few kilobytes, and a list of valid
 /// attachments is a few megabytes on the largest node; endless input must not exhaust the node's
@@ -284,8 +284,7 @@ fn refuse_unread(call: &Call<'_>) -> Result<(), Error> {
 /// Repairs, then checks: the check decides. The answer, or the details of the error, list what was
 /// restored.
 fn repair(plugin: &dyn Plugin, call: &Call<'_>) -> Result<Vec<u8>, Error> {
-    let repaired = plugin.repair(call);
-    let checked = plugin.check(call);
+    let Outcome { repaired, checked } = plugin.repair_and_check(call);
     match (repaired, checked) {
         (Ok(lines), Ok(())) => Ok(Repaired { lines }.to_json()),
         (Err(failed), Ok(())) => {

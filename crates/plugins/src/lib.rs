@@ -11,6 +11,7 @@
 
 pub mod chain;
 pub mod chained;
+mod engine;
 pub mod interface;
 pub mod ipam;
 pub mod judge;

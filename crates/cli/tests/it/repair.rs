@@ -47,6 +47,34 @@ fn what_was_changed_comes_back_under_the_running_container() {
     call_in(&lab, &["repair", "--network", "netwright"]).succeeded();
 }
 
+/// Four things differ at once, of two plugins: CHECK, a dry run and the repair each name all four.
+#[test]
+fn every_difference_is_named_by_check_dry_run_and_repair() {
+    testkit::require!("root");
+    let lab = Lab::new("repair-four");
+    let c1 = lab.container("c1");
+    let ports = ["--publish", "8080:80"];
+    call_in(&lab, &[&["add", "netwright", "c1"], ports.as_slice()].concat()).succeeded();
+    lab.sh(
+        "nft flush map inet netwright hostports4; nft flush set inet netwright hairpin4; \
+         sysctl -qw net.ipv4.ip_forward=0",
+    );
+    c1.sh("ip route del default");
+    let four = ["route 0.0.0.0/0", "IPv4 forwarding is off", "missing: hairpin4", "missing: hostports4"];
+    let check = call_in(&lab, &["check", "netwright", "c1"]).failed(1);
+    let dry = call_in(&lab, &["repair", "--dry-run"]).failed(1);
+    // A CHECK ends with the first plugin that fails; the dry run asks them all.
+    for (number, what) in four.iter().enumerate() {
+        assert!(dry.stdout.contains(what), "{what}: {dry:#?}");
+        assert!(check.stderr.contains(what) || 1 < number, "{what}: {check:#?}");
+    }
+    let done = call_in(&lab, &["repair"]).succeeded();
+    for what in ["route 0.0.0.0/0", "IPv4 forwarding", "hairpin4", "hostports4"] {
+        assert!(done.stdout.contains(what), "{what}: {done:#?}");
+    }
+    call_in(&lab, &["check", "netwright", "c1"]).succeeded();
+}
+
 #[test]
 fn what_cannot_be_put_back_is_told_with_an_exit_code() {
     testkit::require!("root");

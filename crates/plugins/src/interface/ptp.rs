@@ -10,19 +10,21 @@
 //! | `plan` | addresses and routes of both ends |
 //! | `connect` | ADD |
 //! | `remove` | DEL and GC |
-//! | `verify` | CHECK and STATUS |
+//! | `wanted` | what CHECK compares and repair restores |
 
 mod config;
 mod connect;
 mod plan;
 mod remove;
-mod repair;
-mod verify;
+mod wanted;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error};
-use cni_plugin::{Call, Plugin};
+use cni_plugin::{Call, Outcome, Plugin};
 
+use config::Config;
+
+use crate::engine;
 use crate::shared::attachment;
 
 /// The plugin's type.
@@ -46,11 +48,11 @@ impl Plugin for Ptp {
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        verify::check(call)
+        engine::check::<Ptp>(call)
     }
 
-    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        repair::run(call)
+    fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
+        engine::repair::<Ptp>(call)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -58,11 +60,13 @@ impl Plugin for Ptp {
     }
 
     fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
-        verify::validate(call)
+        Config::of(call)?;
+        config::ipam(call).map(drop)
     }
 
+    /// Runs STATUS of the IPAM plugin. The host always has what a pair needs.
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
-        verify::status(call)
+        config::ipam(call)?.status()
     }
 
     fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {

@@ -16,22 +16,23 @@ use std::fmt::Debug;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error, Interface, IpConfig, code};
-use cni_plugin::{Call, Plugin};
+use cni_plugin::{Call, Outcome, Plugin};
 use ipnet::IpNet;
 use kernel::living::Census;
 use kernel::netns::Netns;
 use kernel::route::{Link, RouteSocket};
 use serde::de::DeserializeOwned;
 use state::Index;
+use wanted::{Because, Item, State, Wanted};
 
+use crate::engine::{self, Attached, Difference, Kind, Picture};
 use crate::shared::attachment::{self, Left, Stale};
 use crate::shared::claim::{self, Place};
 use crate::shared::container::{self, Options};
 use crate::shared::failures::Failures;
 use crate::shared::identity::{self, Identity};
-use crate::shared::repair::{self, Inside};
 use crate::shared::undo::Undo;
-use crate::shared::{dns, drift, kernel_error as kernel, owner};
+use crate::shared::{dns, kernel_error as kernel, owner};
 
 /// The position of the container's interface in the result: it is the only one.
 const POSITION: usize = 0;
@@ -219,36 +220,13 @@ impl<T: SingleLink> Plugin for Single<T> {
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        check::<T>(call)
+        engine::check::<Self>(call)
     }
 
     /// Repairs the container's side. What is specific to the kind, a parent or a mode, is the
     /// host's and stays as it is.
-    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        repair::of_record(call, T::NAME, |index, repair| {
-            let config = T::config(call)?;
-            let wanted = Inside {
-                kinds: T::KINDS,
-                options: T::options(&config),
-                addresses: repair.addresses(call),
-                ways: &[],
-                no_prefix_routes: false,
-            };
-            let result = call.require_prev_result("Required prevResult missing")?;
-            let mut namespaces = Namespaces::open(call.open_netns()?)?;
-            let (netns, inside) = (&namespaces.netns, &mut namespaces.inside);
-            let same = identity::refuse_another(call, T::NAME);
-            if repair.look("leave what is not ADD's", same).is_some() {
-                repair::container_side(call, netns, inside, &result, wanted, repair)?;
-            }
-            let facts = index.get(call.attachment(), T::NAME).found.map(|record| record.data);
-            claim::put_back(
-                call,
-                index,
-                &facts.as_ref().map(claim::recorded).unwrap_or_default(),
-                repair,
-            )
-        })
+    fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
+        engine::repair::<Self>(call)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -290,6 +268,79 @@ impl<T: SingleLink> Plugin for Single<T> {
 
     fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
         unknown_keys::<T::Raw>(config)
+    }
+}
+
+impl<T: SingleLink> Kind for Single<T> {
+    const NAME: &'static str = T::NAME;
+    type Config = T::Config;
+    type Recorded = serde_json::Value;
+
+    fn config(call: &Call<'_>) -> Result<T::Config, Error> {
+        T::config(call)
+    }
+
+    fn wanted(
+        config: &T::Config,
+        recorded: Option<&serde_json::Value>,
+        attached: &Attached<'_>,
+    ) -> Wanted {
+        let link = || attached.ifname.to_owned();
+        let reported = attached.result.container_interface(attached.ifname);
+        let mac = reported.map(|link| link.mac.clone()).filter(|mac| !mac.is_empty());
+        let mut wanted = Wanted::new();
+        // A device that the kernel does not show as a link never had an address.
+        if mac.is_some() || !T::KINDS.is_empty() {
+            let kinds = T::KINDS.iter().map(ToString::to_string).collect();
+            wanted.push(Item::container(State::Link { link: link(), kinds }, Because::Created));
+        }
+        if recorded.is_some() {
+            let state = State::Recorded { link: link() };
+            wanted.push(Item::container(state, Because::Ownership));
+        }
+        if let Some(mac) = mac {
+            wanted.push(Item::container(State::Mac { link: link(), mac }, Because::Created));
+        }
+        let ips: Vec<IpConfig> = attached.result.container_ips(attached.ifname).cloned().collect();
+        let nodad = T::options(config).skip_dad;
+        wanted.extend(container::wanted_addresses(attached.ifname, &ips, nodad, false));
+        wanted.push(Item::container(State::Up { link: link() }, Because::Created));
+        let all: Vec<&IpConfig> = ips.iter().collect();
+        let routes = attached.result.routes.iter();
+        let routes = routes.map(|asked| (container::kernel_route(0, asked, &all), asked));
+        let routes =
+            routes.map(|(route, asked)| container::wanted_route(attached.ifname, &route, asked));
+        wanted.extend(container::each_once(routes.map(|route| (route, Because::Ipam))));
+        wanted.extend(claim::wanted(&recorded.map(claim::recorded).unwrap_or_default()));
+        wanted
+    }
+
+    fn others(
+        call: &Call<'_>,
+        config: &T::Config,
+        attached: &Attached<'_>,
+        picture: &mut Picture<'_>,
+    ) -> Result<Vec<Difference>, Error> {
+        let link = picture.link(wanted::Place::Container, attached.ifname)?;
+        let mut found = Vec::new();
+        match &link {
+            Some(link) if T::KINDS.is_empty() || T::KINDS.iter().any(|kind| link.is_kind(kind)) => {
+            }
+            None if T::KINDS.is_empty() => {}
+            // An item says so.
+            _ => return Ok(found),
+        }
+        let namespaces = &mut picture.namespaces;
+        found.extend(Difference::of(T::verify(call, config, link.as_ref(), namespaces))?);
+        let Some(link) = link else { return Ok(found) };
+        let (host, inside) = (&mut namespaces.host, &mut namespaces.inside);
+        let met = claim::follow(call.attachment(), &link, None, host, inside)?;
+        let ips = attached.result.container_ips(attached.ifname);
+        let ips: Vec<IpNet> = ips.map(|ip| ip.address).collect();
+        let own = met.map(|met| met.host).unwrap_or_default();
+        let refused = claim::refuse_addresses_of(call, host, &own, &ips);
+        found.extend(Difference::of(refused.map_err(claim::as_drift))?);
+        Ok(found)
     }
 }
 
@@ -422,22 +473,6 @@ fn claim_addresses<T: SingleLink>(
 }
 
 /// Reports whether another attachment, or the host, has the addresses by now.
-fn check_claims<T: SingleLink>(
-    call: &Call<'_>,
-    link: &Link,
-    namespaces: &mut Namespaces,
-    ips: &[&IpConfig],
-) -> Result<(), Error> {
-    let index = Index::new(call.roots());
-    let facts = index.get(call.attachment(), T::NAME).found.map(|record| record.data);
-    claim::check(call, &index, &facts.as_ref().map(claim::recorded).unwrap_or_default())?;
-    let (host, inside) = (&mut namespaces.host, &mut namespaces.inside);
-    let met = claim::follow(call.attachment(), link, None, host, inside)?;
-    let ips: Vec<IpNet> = ips.iter().map(|ip| ip.address).collect();
-    let own = met.map(|met| met.host).unwrap_or_default();
-    claim::refuse_addresses_of(call, host, &own, &ips).map_err(claim::as_drift)
-}
-
 fn reported(call: &Call<'_>, link: &Link, pci_id: String) -> Interface {
     Interface {
         name: call.ifname().to_string(),
@@ -541,32 +576,4 @@ fn may_be_ours(link: &Link, kinds: &[&str]) -> Result<(), String> {
             link.kind.as_deref().unwrap_or("physical link")
         )),
     }
-}
-
-fn check<T: SingleLink>(call: &Call<'_>) -> Result<(), Error> {
-    let config = T::config(call)?;
-    if let Some(ipam) = call.ipam() {
-        ipam.check()?;
-    }
-    let result = call.require_prev_result("Required prevResult missing")?;
-    let mut namespaces = Namespaces::open(call.open_netns()?)?;
-    let ifname = call.ifname().as_str();
-    let reported = container::reported_interface(call, &result)?;
-    let Some(link) = namespaces.inside.link_by_name(ifname).map_err(kernel)? else {
-        if reported.mac.is_empty() {
-            // A device that the kernel does not show as a link never had one.
-            return T::verify(call, &config, None, &mut namespaces);
-        }
-        return Err(drift(format!("interface {ifname:?} is gone from the container")));
-    };
-    if !T::KINDS.is_empty() && !T::KINDS.iter().any(|kind| link.is_kind(kind)) {
-        return Err(drift(format!("interface {ifname:?} is no {} link any more", T::NAME)));
-    }
-    container::same_mac(reported, &link)?;
-    container::require_up(&link)?;
-    T::verify(call, &config, Some(&link), &mut namespaces)?;
-    identity::refuse_another(call, T::NAME)?;
-    let ips: Vec<_> = result.container_ips(ifname).collect();
-    container::check(&mut namespaces.inside, link.index, ifname, &ips, &result.routes)?;
-    check_claims::<T>(call, &link, &mut namespaces, &ips)
 }

@@ -26,6 +26,7 @@ use kernel::route::{IpFamily, Link, Route, RouteFilter, RouteKind, RouteProtocol
 use serde::Deserialize;
 use serde_json::{Value, json};
 use state::{Claimed, Index, Read, Record};
+use wanted::{Because, Item, State};
 
 pub use place::{Met, Place, Segment, follow, vlan_link};
 
@@ -169,30 +170,56 @@ pub fn put_back(
     objects: &[String],
     repair: &mut Repair,
 ) -> Result<(), Error> {
-    let key = call.attachment();
-    let own = key.hash();
     for object in objects {
-        let what = format!("claim of address {}", place::told(object));
-        let holders = index.claimed_by(object).map_err(|error| file_error(&error))?;
-        if holders.contains(&own) {
-            continue;
+        if !is_held(index, call.attachment(), object)? {
+            repair.note(name(object), take_again(call, index, object));
         }
-        let living = living(index, &holders);
-        let done = match living.first() {
-            Some(other) if !may_conflict(call)? => Err(taken_object(object, &other.name)),
-            _ if holders.is_empty() => match index.claim(object, key) {
-                Ok(claimed) => Ok(claimed == Claimed::Own),
-                Err(error) => Err(file_error(&error)),
-            },
-            _ => join(index, object, key, &holders, &living),
-        };
-        let done = match done {
-            Ok(false) => Err(changes_hands(object)),
-            done => done.map(drop),
-        };
-        repair.note(what, done);
     }
     Ok(())
+}
+
+/// Describes claims as items.
+pub fn wanted(objects: &[String]) -> impl Iterator<Item = Item> {
+    objects
+        .iter()
+        .map(|object| Item::host(State::Claim { object: object.clone() }, Because::Ownership))
+}
+
+/// Names a claim, for messages.
+#[must_use]
+pub fn name(object: &str) -> String {
+    format!("claim of address {}", place::told(object))
+}
+
+/// Reports whether an attachment holds a claim.
+///
+/// # Errors
+/// Code 105 when the claim cannot be read.
+pub fn is_held(index: &Index, key: &AttachmentKey, object: &str) -> Result<bool, Error> {
+    let holders = index.claimed_by(object).map_err(|error| file_error(&error))?;
+    Ok(holders.contains(&key.hash()))
+}
+
+/// Takes a claim again that an attachment has lost.
+///
+/// # Errors
+/// Code 108 when another living attachment has it, unless the configuration allows that; code 105
+/// and 11 for our own files.
+pub fn take_again(call: &Call<'_>, index: &Index, object: &str) -> Result<(), Error> {
+    let key = call.attachment();
+    let holders = index.claimed_by(object).map_err(|error| file_error(&error))?;
+    let living = living(index, &holders);
+    let taken = match living.first() {
+        Some(other) if !may_conflict(call)? => {
+            return Err(taken_object(object, &other.name));
+        }
+        _ if holders.is_empty() => {
+            let claimed = index.claim(object, key).map_err(|error| file_error(&error))?;
+            claimed == Claimed::Own
+        }
+        _ => join(index, object, key, &holders, &living)?,
+    };
+    if taken { Ok(()) } else { Err(changes_hands(object)) }
 }
 
 /// Moves an attachment's claims to the place where it is reachable now, if that is not the one in

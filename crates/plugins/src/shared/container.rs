@@ -14,6 +14,7 @@ use kernel::route::{
     TABLE_MAIN,
 };
 use kernel::sysctl::{Folder, Sysctl, SysctlError};
+use wanted::{Because, Item, SatisfiedBy, State};
 
 use super::{drift, kernel_error as kernel};
 
@@ -205,6 +206,60 @@ pub fn kernel_route(ifindex: u32, wanted: &Route, ips: &[&IpConfig]) -> route::R
     }
 }
 
+/// Describes the addresses of the container's interface as items.
+pub fn wanted_addresses(
+    ifname: &str,
+    ips: &[IpConfig],
+    nodad: bool,
+    noprefixroute: bool,
+) -> impl Iterator<Item = Item> {
+    ips.iter().map(move |ip| {
+        let address = wanted::Address {
+            link: ifname.to_owned(),
+            address: ip.address,
+            gateway: false,
+            nodad,
+            noprefixroute,
+        };
+        Item::container(State::Address(address), Because::Ipam)
+    })
+}
+
+/// Turns routes of the container's interface into items, each once: a result may name one twice.
+#[must_use]
+pub fn each_once(routes: impl Iterator<Item = (wanted::Route, Because)>) -> Vec<Item> {
+    let mut items: Vec<Item> = Vec::new();
+    for (route, because) in routes {
+        let state = State::Route(route);
+        if !items.iter().any(|item| item.state == state) {
+            items.push(Item::container(state, because));
+        }
+    }
+    items
+}
+
+/// Describes a route of the container's interface as an item of [`wanted::Wanted`]: `asked` is the
+/// route as it was asked for, `route` as the kernel gets it.
+///
+/// Any default route satisfies a default route: a later plugin may have replaced it. A route asked
+/// for without a next hop is satisfied by any too.
+#[must_use]
+pub fn wanted_route(ifname: &str, route: &route::Route, asked: &Route) -> wanted::Route {
+    let any = asked.is_default() || asked.gw.is_none();
+    wanted::Route {
+        gateway: route.gateway,
+        satisfied_by: if any { SatisfiedBy::Any } else { SatisfiedBy::Gateway },
+        source: route.source,
+        scope: route.scope.map(|scope| scope.0),
+        table: Some(route.table).filter(|table| *table != TABLE_MAIN),
+        priority: route.priority,
+        mtu: route.mtu,
+        advmss: route.advmss,
+        onlink: route.onlink,
+        ..wanted::Route::new(ifname, route.destination)
+    }
+}
+
 fn is_reachable(gateway: IpAddr, ips: &[&IpConfig]) -> bool {
     let link_local = match gateway {
         IpAddr::V4(_) => false,
@@ -380,13 +435,36 @@ pub fn check_ipam_result(result: &AddResult) -> Result<(), Error> {
     Ok(())
 }
 
-/// Compares what an interface has with what ADD reported (CHECK).
+/// Lists how an interface differs from what ADD reported (CHECK): addresses and routes that are
+/// missing, one clause each.
 ///
 /// A route counts in whatever table it is: plugins later in the chain move routes to tables of
 /// their own.
 ///
 /// # Errors
-/// Code 104 naming the first address or route that is missing.
+/// Code 100 when the kernel does not answer.
+pub fn differences(
+    socket: &mut RouteSocket,
+    ifindex: u32,
+    ifname: &str,
+    ips: &[&IpConfig],
+    routes: &[Route],
+) -> Result<Vec<String>, Error> {
+    let present = socket.addresses(Some(ifindex)).map_err(kernel)?;
+    let missing = ips.iter().filter(|ip| !present.iter().any(|has| has.address == ip.address));
+    let mut found: Vec<String> = missing
+        .map(|ip| format!("failed to find IP {} on interface {ifname:?}", ip.address))
+        .collect();
+    let missing = missing_routes(socket, routes)?;
+    let missing = missing.iter().map(RouteName);
+    found.extend(missing.map(|route| format!("failed to find {route} of interface {ifname:?}")));
+    Ok(found)
+}
+
+/// Compares what an interface has with what ADD reported (CHECK), as [`differences`] does.
+///
+/// # Errors
+/// Code 104: the first as the message, all as the details.
 pub fn check(
     socket: &mut RouteSocket,
     ifindex: u32,
@@ -394,22 +472,10 @@ pub fn check(
     ips: &[&IpConfig],
     routes: &[Route],
 ) -> Result<(), Error> {
-    let present = socket.addresses(Some(ifindex)).map_err(kernel)?;
-    for ip in ips {
-        if !present.iter().any(|address| address.address == ip.address) {
-            return Err(Error::new(
-                codes::DRIFT,
-                format!("failed to find IP {} on interface {ifname:?}", ip.address),
-            ));
-        }
-    }
-    match missing_routes(socket, routes)?.first() {
-        None => Ok(()),
-        Some(route) => Err(Error::new(
-            codes::DRIFT,
-            format!("failed to find {} of interface {ifname:?}", RouteName(route)),
-        )),
-    }
+    let found = differences(socket, ifindex, ifname, ips, routes)?;
+    let Some(first) = found.first() else { return Ok(()) };
+    let error = drift(first.clone());
+    Err(if found.len() == 1 { error } else { error.with_details(found.join("; ")) })
 }
 
 /// A route as messages name it.

@@ -32,6 +32,21 @@ pub fn hold(
     needed(ips).try_for_each(|(switch, _)| switch.hold(index, key, at_the_end))
 }
 
+/// Switches forwarding on for one family, and holds it for the attachment.
+///
+/// # Errors
+/// As [`SharedSysctl::hold`].
+pub fn hold_family(
+    index: &Index,
+    key: &AttachmentKey,
+    ipv4: bool,
+    at_the_end: AtTheEnd,
+) -> Result<(), Error> {
+    let of_family = |(_, v4, _): &&(SharedSysctl, bool, &str)| *v4 == ipv4;
+    let (switch, ..) = SWITCHES.iter().find(of_family).expect("there are two families");
+    switch.hold(index, key, at_the_end)
+}
+
 /// Reads the key `restoreForwarding`.
 #[must_use]
 pub fn at_the_end(restore: bool) -> AtTheEnd {
@@ -49,6 +64,19 @@ pub fn check(ips: &[IpConfig]) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Says what is wrong if the host does not forward packets of a family.
+///
+/// # Errors
+/// As [`SharedSysctl::is_on`].
+pub fn check_family(ipv4: bool) -> Result<Option<String>, Error> {
+    for (switch, v4, family) in SWITCHES {
+        if v4 == ipv4 && !switch.is_on()? {
+            return Ok(Some(format!("{family} forwarding is off")));
+        }
+    }
+    Ok(None)
 }
 
 /// Releases forwarding for an attachment; [`SharedSysctl::release`] decides whether it stays on. An

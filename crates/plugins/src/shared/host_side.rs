@@ -49,7 +49,9 @@ pub enum MissingIpv6 {
 }
 
 impl MissingIpv6 {
-    fn told(self, ifname: &str) -> String {
+    /// Describes it, with the link's name.
+    #[must_use]
+    pub fn told(self, ifname: &str) -> String {
         match self {
             MissingIpv6::Switched => format!("IPv6 is switched off on link {ifname:?}"),
             MissingIpv6::LinkLocal | MissingIpv6::LinkLocalYet => {
@@ -71,6 +73,14 @@ pub fn missing_ipv6(
     if ips.iter().all(|ip| ip.address.addr().is_ipv4()) {
         return Ok(None);
     }
+    missing_ipv6_of(host, ifname)
+}
+
+/// Finds what a link of ours is missing for containers with IPv6 addresses, as they exist.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub fn missing_ipv6_of(host: &mut RouteSocket, ifname: &str) -> Result<Option<MissingIpv6>, Error> {
     let deadline = Instant::now() + LINK_LOCAL_TIMEOUT;
     loop {
         let Some(link) = host.link_by_name(ifname).map_err(kernel)? else { return Ok(None) };
@@ -137,6 +147,25 @@ pub fn put_ipv6_back(
         repair.note(lack.told(ifname), have_link_local_made(host, ifname));
     }
     Ok(())
+}
+
+/// Restores what a link of ours is missing for containers with IPv6 addresses. IPv6 is switched on
+/// first: the kernel then creates an address if it may.
+///
+/// # Errors
+/// Code 100 when the kernel refuses.
+pub fn restore_ipv6(host: &mut RouteSocket, ifname: &str) -> Result<(), Error> {
+    let mut lack = missing_ipv6_of(host, ifname)?;
+    if lack == Some(MissingIpv6::Switched) {
+        refused(switch(ifname, "disable_ipv6").and_then(|switch| switch.write("0")))?;
+        lack = missing_ipv6_of(host, ifname)?;
+    }
+    match lack {
+        Some(MissingIpv6::LinkLocal | MissingIpv6::LinkLocalYet) => {
+            have_link_local_made(host, ifname)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Makes the kernel create the address, which it does when the sysctl changes. An address derived

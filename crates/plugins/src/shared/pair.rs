@@ -227,13 +227,12 @@ pub fn remove(
     inside.delete_link(link.index).map(drop).map_err(kernel)
 }
 
-/// Finds the host's end of the container's `link`, which must be one that ADD reported (CHECK): up,
-/// with its MTU.
+/// Finds the host's end of the container's `link`, which must be one that ADD reported (CHECK).
 ///
 /// # Errors
 /// Code 104, with the text of `missing` when it is not found; code 100 when the kernel does not
 /// answer.
-pub fn reported_host_end<'r>(
+pub fn host_end_of<'r>(
     host: &mut RouteSocket,
     result: &'r AddResult,
     link: &Link,
@@ -245,6 +244,20 @@ pub fn reported_host_end<'r>(
     let reported = interfaces
         .find(|reported| reported.name == end.name && reported.sandbox.is_empty())
         .ok_or_else(&missing)?;
+    Ok((end, reported))
+}
+
+/// Finds the host's end as [`host_end_of`] does, which must be up and have its MTU.
+///
+/// # Errors
+/// As [`host_end_of`]; code 104 for a difference.
+pub fn reported_host_end<'r>(
+    host: &mut RouteSocket,
+    result: &'r AddResult,
+    link: &Link,
+    missing: impl Fn() -> Error,
+) -> Result<(Link, &'r Interface), Error> {
+    let (end, reported) = host_end_of(host, result, link, missing)?;
     if !end.up() {
         return Err(drift(format!("link {:?} is down", end.name)));
     }

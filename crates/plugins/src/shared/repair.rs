@@ -26,7 +26,7 @@ use super::{kernel_error as kernel, owner};
 pub const DEL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a repair waits for a DEL. After that there is nothing to repair.
-const REPAIR_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const REPAIR_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What has been restored, and what could not be.
 #[derive(Debug, Default)]

@@ -127,6 +127,29 @@ pub fn collect(call: &Call<'_>, index: &Index, spared: &Spared<'_>) -> Result<()
     failures.into_result()
 }
 
+/// Lists the differences between the packet filter and what ADD put there, one clause each.
+///
+/// # Errors
+/// Code 101 when the packet filter cannot be read.
+pub fn differences(
+    index: &Index,
+    key: &AttachmentKey,
+    backend: Option<MasqueradeBackend>,
+    wanted: &Plan,
+    ips: &[IpNet],
+) -> Result<Vec<String>, Error> {
+    let mut found = Vec::new();
+    if !wanted.is_empty() {
+        let checked = Firewall::open(index).and_then(|mut firewall| firewall.check(key, wanted));
+        found.extend(checked.map_err(|error| filter_error(&error))?);
+    }
+    if backend == Some(MasqueradeBackend::Iptables) {
+        let checked = iptables::masquerade::check(key, ips);
+        found.extend(checked.map_err(|error| iptables_error(&error))?);
+    }
+    Ok(found.into_iter().map(|text| format!("packet filter: {text}")).collect())
+}
+
 /// Compares the packet filter with what ADD put there (CHECK).
 ///
 /// # Errors

@@ -40,6 +40,9 @@ pub(super) fn guard(config: &Config, mac: MacAddr, host_ifname: &str) -> Plan {
 }
 
 /// Compares the packet filter with what ADD put there.
+///
+/// # Errors
+/// Code 104 for a difference.
 pub(super) fn check(
     call: &Call<'_>,
     config: &Config,
@@ -47,14 +50,40 @@ pub(super) fn check(
     mac: Option<MacAddr>,
     port: &str,
 ) -> Result<(), Error> {
-    let key = call.attachment();
+    let (wanted, ips) = wanted(call, config, result, mac, port);
     let index = Index::new(call.roots());
+    rules::check(&index, call.attachment(), config.masquerade, &wanted, &ips)
+}
+
+/// Lists how the packet filter differs from what ADD put there, one clause each.
+///
+/// # Errors
+/// Code 101 when the packet filter cannot be read.
+pub(super) fn differences(
+    call: &Call<'_>,
+    config: &Config,
+    result: &AddResult,
+    mac: Option<MacAddr>,
+    port: &str,
+) -> Result<Vec<String>, Error> {
+    let (wanted, ips) = wanted(call, config, result, mac, port);
+    let index = Index::new(call.roots());
+    rules::differences(&index, call.attachment(), config.masquerade, &wanted, &ips)
+}
+
+fn wanted(
+    call: &Call<'_>,
+    config: &Config,
+    result: &AddResult,
+    mac: Option<MacAddr>,
+    port: &str,
+) -> (Plan, Vec<IpNet>) {
     let ips: Vec<IpNet> =
         result.container_ips(call.ifname().as_str()).map(|ip| ip.address).collect();
-    let wanted = match (Facts::read(&index, key), mac) {
+    let wanted = match (Facts::read(&Index::new(call.roots()), call.attachment()), mac) {
         (Some(facts), _) => facts.filter,
         (None, Some(mac)) => plan(call.network().as_str(), config, &ips, mac, port),
         (None, None) => Plan::default(),
     };
-    rules::check(&index, key, config.masquerade, &wanted, &ips)
+    (wanted, ips)
 }

@@ -10,6 +10,7 @@ use state::Index;
 use super::config::{Config, gateway_name};
 use super::connect::{Around, Facts};
 use super::{bridge_link, gateway, vlan_gateway};
+use crate::engine::Differences;
 use crate::ipam::host_local;
 use crate::shared::host_side::{self, SubnetRoute};
 use crate::shared::{
@@ -32,126 +33,168 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
 
     let index = Index::new(call.roots());
-    let bridge = check_bridge(&mut host, &index, &config, &result)?;
-    advertisements::check(&bridge.name)?;
+    let mut found = Differences::default();
+    let bridge = check_bridge(&mut host, &index, &config, &result, &mut found)?;
     // The reference's plugin does not prevent this, so it is not drift there.
     let facts = Facts::read(&index, call.attachment());
     let ours = facts.is_some();
-    if ours && bridge_link::learns_past_filters(&config, &bridge) {
-        return Err(drift(format!(
-            "bridge {:?} learns from link-local frames, past macspoofchk",
-            bridge.name
-        )));
+    if let Some(bridge) = &bridge {
+        found.note(advertisements::check(&bridge.name))?;
+        if ours && bridge_link::learns_past_filters(&config, bridge) {
+            found.push(format!(
+                "bridge {:?} learns from link-local frames, past macspoofchk",
+                bridge.name
+            ));
+        }
     }
-    let container = container::reported_link(&mut inside, call, &result, &["veth"])?;
-    if !config.leave_down {
-        container::require_up(&container)?;
+    let container = container::reported_link(&mut inside, call, &result, &["veth"]);
+    let container = found.note(container)?;
+    if let Some(container) = &container
+        && !config.leave_down
+    {
+        found.note(container::require_up(container))?;
     }
-    let port = check_port(&mut host, call, &config, &result, &bridge, &container)?;
-    if ours {
-        advertisements::check(&port.name)?;
+    let port = match (&bridge, &container) {
+        (Some(bridge), Some(container)) => {
+            check_port(&mut host, call, &config, &result, (bridge, container), &mut found)?
+        }
+        _ => None,
+    };
+    if let (Some(port), true) = (&port, ours) {
+        found.note(advertisements::check(&port.name))?;
     }
     let ips: Vec<_> = result.container_ips(call.ifname().as_str()).collect();
-    container::check(&mut inside, container.index, &container.name, &ips, &result.routes)?;
-    if let Some(mtu) = bridge_link::wrong_mtu(&mut host, &index, &bridge, &port)? {
-        return Err(drift(format!("bridge {:?} has MTU {}, not {mtu}", bridge.name, bridge.mtu)));
+    if let Some(container) = &container {
+        let (ifindex, ifname) = (container.index, &container.name);
+        let missing = container::differences(&mut inside, ifindex, ifname, &ips, &result.routes)?;
+        missing.into_iter().for_each(|text| found.push(text));
+    }
+    if let (Some(bridge), Some(port)) = (&bridge, &port)
+        && let Some(mtu) = bridge_link::wrong_mtu(&mut host, &index, bridge, port)?
+    {
+        found.push(format!("bridge {:?} has MTU {}, not {mtu}", bridge.name, bridge.mtu));
     }
     let ips: Vec<IpConfig> = ips.into_iter().cloned().collect();
-    claim::check(call, &index, &facts.unwrap_or_default().claims)?;
-    Around::of(&mut host, &config, &bridge)?.check(call, &mut host, &ips)?;
+    found.note(claim::check(call, &index, &facts.unwrap_or_default().claims))?;
+    if let Some(bridge) = &bridge {
+        let around = Around::of(&mut host, &config, bridge)?;
+        found.note(around.check(call, &mut host, &ips))?;
+        if config.gateway && call.ipam().is_some() {
+            check_gateway(&mut host, &index, &config, &ips, bridge, &mut found)?;
+        }
+    }
     if config.gateway && call.ipam().is_some() {
-        check_gateway(&mut host, &index, &config, &ips, &bridge)?;
-        forwarding::check(&ips)?;
+        for ipv4 in [true, false] {
+            if ips.iter().any(|ip| ip.address.addr().is_ipv4() == ipv4)
+                && let Some(text) = forwarding::check_family(ipv4)?
+            {
+                found.push(text);
+            }
+        }
     }
     let (on_host, in_container) = wrong_neighbours(&mut host, &mut inside, call, &config, &result)?;
-    if let Some(entry) = on_host.first() {
-        return Err(drift(repair::neighbour_name(entry, &bridge.name)));
+    for entry in &on_host {
+        found.push(repair::neighbour_name(entry, config.bridge.as_str()));
     }
-    if let Some(entry) = in_container.first() {
-        return Err(drift(repair::neighbour_name(entry, &container.name)));
+    for entry in &in_container {
+        found.push(repair::neighbour_name(entry, call.ifname().as_str()));
     }
-    super::filter::check(call, &config, &result, container.mac, &port.name)
+    if let (Some(container), Some(port)) = (&container, &port) {
+        let filtered =
+            super::filter::differences(call, &config, &result, container.mac, &port.name)?;
+        filtered.into_iter().for_each(|text| found.push(text));
+    }
+    found.into_result()
 }
 
+/// Compares the bridge; `None` if there is none, or it is something else.
 fn check_bridge(
     host: &mut RouteSocket,
     index: &Index,
     config: &Config,
     result: &AddResult,
-) -> Result<Link, Error> {
+    found: &mut Differences,
+) -> Result<Option<Link>, Error> {
     let name = config.bridge.as_str();
-    let reported = result
-        .interfaces
-        .iter()
-        .find(|link| link.name == name && link.sandbox.is_empty())
-        .ok_or_else(|| drift(format!("prevResult does not list bridge {name:?}")))?;
-    let bridge = host
-        .link_by_name(name)
-        .map_err(kernel)?
-        .ok_or_else(|| drift(format!("bridge {name:?} is gone")))?;
+    let mut links = result.interfaces.iter();
+    let Some(reported) = links.find(|link| link.name == name && link.sandbox.is_empty()) else {
+        found.push(format!("prevResult does not list bridge {name:?}"));
+        return Ok(None);
+    };
+    let Some(bridge) = host.link_by_name(name).map_err(kernel)? else {
+        found.push(format!("bridge {name:?} is gone"));
+        return Ok(None);
+    };
     if bridge.kind.as_deref() != Some("bridge") {
-        return Err(drift(format!("interface {name:?} is no bridge any more")));
+        found.push(format!("interface {name:?} is no bridge any more"));
+        return Ok(None);
     }
-    container::same_mac(reported, &bridge)?;
+    found.note(container::same_mac(reported, &bridge))?;
     if bridge.promiscuous() != config.promisc {
-        return Err(drift(format!(
+        found.push(format!(
             "bridge {name:?} has promiscuous mode {}, the configuration asks for {}",
             on_off(bridge.promiscuous()),
             on_off(config.promisc)
-        )));
+        ));
     }
     if !bridge.up() {
-        return Err(drift(format!("bridge {name:?} is down")));
+        found.push(format!("bridge {name:?} is down"));
     }
     if config.vlans.wanted && !bridge.bridge.as_ref().is_some_and(|bridge| bridge.vlan_filtering) {
-        return Err(drift(format!("bridge {name:?} does not filter VLANs any more")));
+        found.push(format!("bridge {name:?} does not filter VLANs any more"));
     }
     if bridge_link::has_unwanted_stp(host, &bridge)? && bridge_link::is_made_by_us(index, &bridge)?
     {
-        return Err(drift(format!("bridge {name:?} has STP on, and new ports wait for it")));
+        found.push(format!("bridge {name:?} has STP on, and new ports wait for it"));
     }
-    Ok(bridge)
+    Ok(Some(bridge))
 }
 
+/// Compares the host's end of the pair; `None` if it was not found.
 fn check_port(
     host: &mut RouteSocket,
     call: &Call<'_>,
     config: &Config,
     result: &AddResult,
-    bridge: &Link,
-    container: &Link,
-) -> Result<Link, Error> {
+    (bridge, container): (&Link, &Link),
+    found: &mut Differences,
+) -> Result<Option<Link>, Error> {
     let missing = || drift(format!("CNI veth created for bridge {} was not found", config.bridge));
-    let (port, _) = pair::reported_host_end(host, result, container, missing)?;
+    let Some((port, reported)) = found.note(pair::host_end_of(host, result, container, missing))?
+    else {
+        return Ok(None);
+    };
+    if !port.up() {
+        found.push(format!("link {:?} is down", port.name));
+    }
+    found.note(container::same_mtu(reported, &port))?;
+    found.note(check_mark(call, &port))?;
     if port.master != Some(bridge.index) {
-        return Err(drift(format!(
+        found.push(format!(
             "link {:?} is not a port of bridge {:?} any more",
             port.name, bridge.name
-        )));
+        ));
+        return Ok(Some(port));
     }
-    check_mark(call, &port)?;
     let has = port.port.unwrap_or_default();
-    for (what, asked, found) in [
+    for (what, asked, is) in [
         ("hairpin mode", config.hairpin, has.hairpin),
         ("isolation", config.isolated, has.isolated),
     ] {
-        if asked != found {
-            return Err(drift(format!(
+        if asked != is {
+            found.push(format!(
                 "port {:?} has {what} {}, the configuration asks for {}",
                 port.name,
-                on_off(found),
+                on_off(is),
                 on_off(asked)
-            )));
+            ));
         }
     }
     if holds_back(&port, bridge) {
-        return Err(drift(format!(
-            "port {:?} of bridge {:?} forwards nothing",
-            port.name, bridge.name
-        )));
+        found.push(format!("port {:?} of bridge {:?} forwards nothing", port.name, bridge.name));
     }
-    check_vlans(host, config, &port)?;
-    Ok(port)
+    found.note(check_vlans(host, config, &port))?;
+    Ok(Some(port))
 }
 
 /// Reports whether a port that could forward does not. With STP that is for the protocol to decide.
@@ -202,22 +245,26 @@ fn check_gateway(
     config: &Config,
     ips: &[IpConfig],
     bridge: &Link,
+    found: &mut Differences,
 ) -> Result<(), Error> {
     let ours = bridge_link::own_gateway_link(host, index, config, bridge)?;
     if let (Some(link), Some(vlan)) = (&ours, config.vlans.access) {
-        vlan_gateway::check(host, link, bridge, vlan)?;
+        found.note(vlan_gateway::check(host, link, bridge, vlan))?;
     }
     if let Some(link) = &ours {
         let lack = host_side::missing_ipv6(host, &link.name, ips)?;
-        host_side::require_ipv6(lack, &link.name)?;
+        found.note(host_side::require_ipv6(lack, &link.name))?;
     }
-    check_gateway_addresses(host, config, ips)?;
+    found.note(check_gateway_addresses(host, config, ips))?;
     let Some(link) = &ours else { return Ok(()) };
     let astray = host_side::astray(host, link, &ways(ips))?;
-    if let Some(way) = astray.missing.first() {
-        return Err(drift(format!("{} is gone", host_side::route_name(way, &link.name))));
+    for way in &astray.missing {
+        found.push(format!("{} is gone", host_side::route_name(way, &link.name)));
     }
-    astray.covered.first().map_or(Ok(()), |covered| Err(covered.drift(&link.name)))
+    for covered in &astray.covered {
+        found.note::<()>(Err(covered.drift(&link.name)))?;
+    }
+    Ok(())
 }
 
 /// Returns the subnets that must be reachable by the link with the gateways.

@@ -32,7 +32,7 @@ pub(super) struct Raw {
 
 /// A point-to-point network as this plugin understands it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Config {
+pub(crate) struct Config {
     pub(super) masquerade: Option<MasqueradeBackend>,
     pub(super) mtu: Option<u32>,
     /// What becomes of the host's forwarding after the last container.

@@ -20,7 +20,7 @@ use crate::shared::{attachment, container, dns, forwarding, owner, pair, rules};
 /// What is recorded about an attachment, for DEL, CHECK and GC.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Facts {
+pub(crate) struct Recorded {
     pub(super) host_ifname: String,
     pub(super) ips: Vec<IpNet>,
     pub(super) filter: firewall::Plan,
@@ -28,7 +28,7 @@ pub(super) struct Facts {
     pub(super) claims: Vec<String>,
 }
 
-impl Facts {
+impl Recorded {
     /// Reads what a record holds, if there is one and it is still legible.
     pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<Self> {
         attachment::read_facts(index, key, NAME)
@@ -81,9 +81,9 @@ fn attach<'a>(
     claim::refuse_gateways(call, host, &index, &routed, &places, &result.ips)?;
     let claims = claim::objects(&places, &ips);
     let filter = rules::masquerade(config.masquerade, network, &pair.host_ifname, &ips);
-    let facts = Facts { host_ifname: pair.host_ifname.clone(), ips, filter, claims };
-    attachment::write_down(call, &index, NAME, &facts, netns)?;
-    rules::add(&index, key, config.masquerade, &facts.filter, &facts.ips)?;
+    let recorded = Recorded { host_ifname: pair.host_ifname.clone(), ips, filter, claims };
+    attachment::write_down(call, &index, NAME, &recorded, netns)?;
+    rules::add(&index, key, config.masquerade, &recorded.filter, &recorded.ips)?;
     configure_container(call, netns, inside, pair.container_index, &result)?;
     bring_up(host, pair.host_index)?;
     if result.ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
@@ -91,7 +91,7 @@ fn attach<'a>(
         pair::wait_for_carrier(host, pair.host_index)?;
     }
     configure_host(host, &pair, &result.ips)?;
-    claim::take(call, &index, &places, &facts.ips)?;
+    claim::take(call, &index, &places, &recorded.ips)?;
     forwarding::hold(&index, key, &result.ips, config.forwarding)?;
     Ok(report(call, result, &pair, mac))
 }

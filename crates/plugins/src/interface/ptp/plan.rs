@@ -71,28 +71,39 @@ pub(super) fn through_gateways(ips: &[IpConfig]) -> Vec<Route> {
 pub(super) fn container(ifindex: u32, ips: &[IpConfig], routes: &[Route]) -> Vec<Change> {
     let all: Vec<&IpConfig> = ips.iter().collect();
     let mut changes = Vec::new();
-    let mut asked = Vec::new();
-    for change in container::changes(ifindex, &all, routes, OPTIONS) {
+    for change in container::changes(ifindex, &all, &[], OPTIONS) {
         match change {
             Change::AddAddress { ifindex, address, options } => changes.push(Change::AddAddress {
                 ifindex,
                 address,
                 options: AddressOptions { noprefixroute: true, ..options },
             }),
-            // The gateways are reachable. For any other next hop that was configured, the host is
-            // directly on the link.
-            Change::AppendRoute(route) => asked.push(Change::AppendRoute(route::Route {
-                onlink: route.gateway.is_some_and(|gateway| {
-                    !is_link_local_v6(gateway) && !all.iter().any(|ip| ip.gateway == Some(gateway))
-                }),
-                ..route
-            })),
             other => changes.push(other),
         }
     }
     changes.extend(ways(ifindex, ips).into_iter().map(Change::AppendRoute));
-    changes.extend(asked);
+    let mut planned: Vec<route::Route> = Vec::new();
+    for wanted in routes {
+        let route = asked(ifindex, wanted, ips);
+        if !planned.contains(&route) {
+            planned.push(route);
+        }
+    }
+    changes.extend(planned.into_iter().map(Change::AppendRoute));
     changes
+}
+
+/// Returns a configured route in the kernel's form. The gateways are reachable. For any other next
+/// hop that was configured, the host is directly on the link.
+pub(super) fn asked(ifindex: u32, wanted: &Route, ips: &[IpConfig]) -> route::Route {
+    let all: Vec<&IpConfig> = ips.iter().collect();
+    let route = container::kernel_route(ifindex, wanted, &all);
+    route::Route {
+        onlink: route.gateway.is_some_and(|gateway| {
+            !is_link_local_v6(gateway) && !ips.iter().any(|ip| ip.gateway == Some(gateway))
+        }),
+        ..route
+    }
 }
 
 /// Returns the routes through the gateways in the kernel's form.

@@ -6,7 +6,7 @@ use kernel::netns::Netns;
 use state::Index;
 
 use super::NAME;
-use super::connect::Facts;
+use super::connect::Recorded;
 use crate::shared::failures::Failures;
 use crate::shared::shared_object::Leaving;
 use crate::shared::{attachment, claim, forwarding, pair, rules};
@@ -36,16 +36,16 @@ fn remove_pair(
     key: &AttachmentKey,
     netns: Option<&Netns>,
 ) -> Result<(), Error> {
-    let known = Facts::read(index, key).map(|facts| facts.host_ifname);
+    let known = Recorded::read(index, key).map(|recorded| recorded.host_ifname);
     pair::remove(call, key, known.as_deref(), netns)
 }
 
 /// Removes everything except the link: filter elements, holds on shared objects, and last their
 /// record.
 fn rest(index: &Index, key: &AttachmentKey, leaving: Leaving, failures: &mut Failures) {
-    let facts = Facts::read(index, key);
-    let claims = facts.as_ref().map(|facts| facts.claims.clone());
-    let recorded = facts.as_ref().map(|facts| (&facts.filter, facts.ips.as_slice()));
+    let recorded = Recorded::read(index, key);
+    let claims = recorded.as_ref().map(|recorded| recorded.claims.clone());
+    let recorded = recorded.as_ref().map(|recorded| (&recorded.filter, recorded.ips.as_slice()));
     failures.note("remove filter rules", rules::remove(index, key, recorded));
     forwarding::release(index, key, leaving, failures);
     claim::release(index, key, claims.as_deref(), failures);

@@ -1,0 +1,150 @@
+//! What an attachment of `ptp` wants, for CHECK and repair.
+
+use cni::{Error, IpConfig};
+use cni_plugin::Call;
+use ipnet::IpNet;
+use wanted::{Address, Because, Item, Route, SatisfiedBy, State, Wanted};
+
+use super::config::{self, Config};
+use super::connect::Recorded;
+use super::{NAME, Ptp, plan};
+use crate::engine::{Attached, Kind};
+use crate::shared::rules::{self, MasqueradeBackend};
+use crate::shared::shared_object::AtTheEnd;
+use crate::shared::{claim, container, owner};
+
+impl Kind for Ptp {
+    const NAME: &'static str = NAME;
+    type Config = Config;
+    type Recorded = Recorded;
+
+    fn config(call: &Call<'_>) -> Result<Config, Error> {
+        let config = Config::of(call)?;
+        config::ipam(call).map(|_| config)
+    }
+
+    fn wanted(config: &Config, recorded: Option<&Recorded>, attached: &Attached<'_>) -> Wanted {
+        let ips: Vec<IpConfig> = attached.result.container_ips(attached.ifname).cloned().collect();
+        let mut wanted = Wanted::new();
+        let host = host_end(recorded, attached);
+        pair(&mut wanted, &host, recorded.is_some(), attached);
+        container_side(&mut wanted, attached, &ips);
+        host_side(&mut wanted, &host, &ips);
+        for ipv4 in [true, false] {
+            if ips.iter().any(|ip| ip.address.addr().is_ipv4() == ipv4) {
+                let restore = config.forwarding == AtTheEnd::PutBack;
+                let state = State::Forwarding { ipv4, restore };
+                wanted.push(Item::host(state, Because::Outbound));
+            }
+        }
+        filter(&mut wanted, config, recorded, attached, &host, &ips);
+        let claims = recorded.map(|recorded| recorded.claims.as_slice());
+        wanted.extend(claim::wanted(claims.unwrap_or_default()));
+        wanted
+    }
+}
+
+/// Returns the name of the host's end. Without a record it is the first link of the host in the
+/// result: plugins later in the chain add theirs after it.
+fn host_end(recorded: Option<&Recorded>, attached: &Attached<'_>) -> String {
+    let recorded = recorded.map(|recorded| recorded.host_ifname.clone());
+    let reported = || {
+        let mut links = attached.result.interfaces.iter();
+        links.find(|link| link.sandbox.is_empty()).map(|link| link.name.clone())
+    };
+    recorded.filter(|name| !name.is_empty()).or_else(reported).unwrap_or_default()
+}
+
+/// Both ends. The host's end comes first: the kernel adds no IPv6 routes to an interface without a
+/// carrier.
+fn pair(wanted: &mut Wanted, host: &str, ours: bool, attached: &Attached<'_>) {
+    let (ifname, host) = (attached.ifname.to_owned(), host.to_owned());
+    wanted.push(Item::container(
+        State::Link { link: ifname.clone(), kinds: vec!["veth".to_owned()] },
+        Because::Created,
+    ));
+    wanted.push(Item::host(State::Peer { link: host.clone(), of: ifname }, Because::Created));
+    let mut links = attached.result.interfaces.iter();
+    let reported = links.find(|link| link.name == host && link.sandbox.is_empty());
+    if let Some(reported) = reported {
+        if !reported.mac.is_empty() {
+            let state = State::Mac { link: host.clone(), mac: reported.mac.clone() };
+            wanted.push(Item::host(state, Because::Created));
+        }
+        if reported.mtu != 0 {
+            let state = State::Mtu { link: host.clone(), mtu: reported.mtu };
+            wanted.push(Item::host(state, Because::Created));
+        }
+    }
+    if ours {
+        let alias = owner::alias(attached.key);
+        wanted.push(Item::host(State::Mark { link: host.clone(), alias }, Because::Ownership));
+    }
+    wanted.push(Item::host(State::Up { link: host }, Because::Created));
+}
+
+fn container_side(wanted: &mut Wanted, attached: &Attached<'_>, ips: &[IpConfig]) {
+    let link = || attached.ifname.to_owned();
+    let reported = attached.result.container_interface(attached.ifname);
+    if let Some(mac) = reported.map(|link| link.mac.clone()).filter(|mac| !mac.is_empty()) {
+        wanted.push(Item::container(State::Mac { link: link(), mac }, Because::Created));
+    }
+    let nodad = plan::OPTIONS.skip_dad;
+    wanted.extend(container::wanted_addresses(attached.ifname, ips, nodad, true));
+    wanted.push(Item::container(State::Up { link: link() }, Because::Created));
+    let ways = plan::ways(0, ips).into_iter().zip(plan::through_gateways(ips));
+    let ways = ways.map(|(route, asked)| (route, asked, Because::Outbound));
+    let asked = attached.result.routes.iter();
+    let asked = asked.map(|asked| (plan::asked(0, asked, ips), asked.clone(), Because::Ipam));
+    let routes = ways.chain(asked).map(|(route, asked, because)| {
+        (container::wanted_route(attached.ifname, &route, &asked), because)
+    });
+    wanted.extend(container::each_once(routes));
+}
+
+/// The gateways' addresses on the host's end, and the host's routes to the container.
+fn host_side(wanted: &mut Wanted, host: &str, ips: &[IpConfig]) {
+    let link = || host.to_owned();
+    wanted.push(Item::host(State::NoAdvertisements { link: link() }, Because::Safety));
+    if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
+        wanted.push(Item::host(State::LinkLocal { link: link() }, Because::Inbound));
+    }
+    wanted.extend(plan::gateways(ips).into_iter().map(|gateway| {
+        let address = Address {
+            link: link(),
+            address: plan::host_net(gateway),
+            gateway: true,
+            nodad: true,
+            noprefixroute: false,
+        };
+        Item::host(State::Address(address), Because::Outbound)
+    }));
+    for route in plan::host_routes(0, ips) {
+        let (to, by) = (route.destination.addr(), route.destination);
+        let scope = route.scope.map(|scope| scope.0);
+        let route = Route { scope, satisfied_by: SatisfiedBy::Link, ..Route::new(host, by) };
+        wanted.push(Item::host(State::Route(route), Because::Inbound));
+        wanted.push(Item::host(State::Path { link: link(), to, by }, Because::Inbound));
+        let state = State::NotOfHost { address: to, link: link() };
+        wanted.push(Item::host(state, Because::Inbound));
+    }
+}
+
+fn filter(
+    wanted: &mut Wanted,
+    config: &Config,
+    recorded: Option<&Recorded>,
+    attached: &Attached<'_>,
+    host: &str,
+    ips: &[IpConfig],
+) {
+    let addresses: Vec<IpNet> = ips.iter().map(|ip| ip.address).collect();
+    let network = attached.key.network.as_str();
+    let planned = || rules::masquerade(config.masquerade, network, host, &addresses);
+    let plan = recorded.map_or_else(planned, |recorded| recorded.filter.clone());
+    let iptables = config.masquerade == Some(MasqueradeBackend::Iptables);
+    if iptables || !plan.is_empty() {
+        let state = State::Filter { plan, iptables, addresses };
+        wanted.push(Item::host(state, Because::Key("ipMasq".to_owned())));
+    }
+}

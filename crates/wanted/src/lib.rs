@@ -1,0 +1,455 @@
+#![doc = include_str!("../README.md")]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+/// The version of the format. A reader that knows an older one ignores what it does not know; a
+/// change that an older reader would misread has another version.
+pub const FORMAT: u32 = 1;
+
+/// Everything that one plugin wants for one attachment.
+///
+/// Items are in the order in which they are restored: an item needs only those before it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wanted {
+    /// [`FORMAT`] when it was written.
+    pub version: u32,
+    /// The items.
+    pub items: Vec<Item>,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Wanted { version: FORMAT, items: Vec::new() }
+    }
+}
+
+impl Wanted {
+    /// Creates one without items.
+    #[must_use]
+    pub fn new() -> Self {
+        Wanted::default()
+    }
+
+    /// Adds an item, to be restored after all others.
+    pub fn push(&mut self, item: Item) {
+        self.items.push(item);
+    }
+}
+
+impl Extend<Item> for Wanted {
+    fn extend<I: IntoIterator<Item = Item>>(&mut self, items: I) {
+        self.items.extend(items);
+    }
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for item in &self.items {
+            let place = match item.place {
+                Place::Host => "host",
+                Place::Container => "container",
+            };
+            writeln!(f, "{place}: {item} ({})", item.because)?;
+        }
+        Ok(())
+    }
+}
+
+/// One thing that is as the plugin wants it, or differs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Item {
+    /// Where it is.
+    pub place: Place,
+    /// What it is.
+    pub state: State,
+    /// Why the plugin wants it.
+    pub because: Because,
+}
+
+impl Item {
+    /// Creates an item of the host.
+    #[must_use]
+    pub fn host(state: State, because: Because) -> Self {
+        Item { place: Place::Host, state, because }
+    }
+
+    /// Creates an item of the container.
+    #[must_use]
+    pub fn container(state: State, because: Because) -> Self {
+        Item { place: Place::Container, state, because }
+    }
+
+    /// Returns how it is restored.
+    #[must_use]
+    pub fn restored(&self) -> Restored {
+        match &self.state {
+            State::Link { .. } | State::Recorded { .. } | State::Peer { .. } => {
+                Restored::ByHand("detach the container, and attach it anew")
+            }
+            State::Path { .. } => Restored::ByHand(
+                "remove or narrow that route (`ip route`, `ip -6 route`), or give the network \
+                 another subnet: repair leaves the routes of others alone",
+            ),
+            State::NotOfHost { .. } => Restored::ByHand(
+                "give the network addresses that the host does not have, and attach the container \
+                 anew",
+            ),
+            _ => Restored::ByRepair,
+        }
+    }
+}
+
+/// A network namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Place {
+    /// The one that the plugin runs in.
+    Host,
+    /// The container's.
+    Container,
+}
+
+/// Why a plugin wants something.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Because {
+    /// ADD created it and reported it.
+    Created,
+    /// The IPAM plugin assigned it.
+    Ipam,
+    /// A key of the configuration asks for it.
+    Key(String),
+    /// The container reaches other hosts by it.
+    Outbound,
+    /// The host reaches the container by it.
+    Inbound,
+    /// What a container sends must not change the host.
+    Safety,
+    /// It shows which attachment owns what.
+    Ownership,
+}
+
+impl fmt::Display for Because {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Because::Created => f.write_str("ADD created it"),
+            Because::Ipam => f.write_str("the IPAM plugin assigned it"),
+            Because::Key(key) => write!(f, "the configuration's {key} asks for it"),
+            Because::Outbound => f.write_str("the container reaches others by it"),
+            Because::Inbound => f.write_str("the host reaches the container by it"),
+            Because::Safety => f.write_str("a container must not change the host"),
+            Because::Ownership => f.write_str("it shows the owner"),
+        }
+    }
+}
+
+/// How an item is restored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Restored {
+    /// Repair restores it under the running container.
+    ByRepair,
+    /// A person does this.
+    ByHand(&'static str),
+}
+
+/// The wanted state of one thing. Links are known by name; a link of another identity under that
+/// name is a difference of its [`State::Link`] or [`State::Peer`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[non_exhaustive]
+pub enum State {
+    /// A link exists and is of one of these kinds (IFLA_INFO_KIND); of any if there are none.
+    Link {
+        /// Its name.
+        link: String,
+        /// The kinds.
+        kinds: Vec<String>,
+    },
+    /// A link is the one that ADD recorded, and no other under its name.
+    Recorded {
+        /// Its name.
+        link: String,
+    },
+    /// A link of the host is the other end of the container's link.
+    Peer {
+        /// The host's link.
+        link: String,
+        /// The container's link.
+        of: String,
+    },
+    /// A link has this hardware address, written as `02:00:00:00:00:01`.
+    Mac {
+        /// The link.
+        link: String,
+        /// The address.
+        mac: String,
+    },
+    /// A link has this MTU, in bytes.
+    Mtu {
+        /// The link.
+        link: String,
+        /// The MTU.
+        mtu: u32,
+    },
+    /// A link is up (IFF_UP).
+    Up {
+        /// The link.
+        link: String,
+    },
+    /// A link has its owner's mark as its alias (IFLA_IFALIAS).
+    Mark {
+        /// The link.
+        link: String,
+        /// The alias.
+        alias: String,
+    },
+    /// A link has an address.
+    Address(Address),
+    /// A route exists.
+    Route(Route),
+    /// The host's packets to an address leave by a link: no other route covers its own.
+    Path {
+        /// The link.
+        link: String,
+        /// The address.
+        to: IpAddr,
+        /// The destination of the route by the link.
+        by: IpNet,
+    },
+    /// IPv6 is on, and the link has the link-local address from which the kernel solicits its
+    /// neighbours.
+    LinkLocal {
+        /// The link.
+        link: String,
+    },
+    /// A link accepts no router advertisements (`accept_ra` is 0).
+    NoAdvertisements {
+        /// The link.
+        link: String,
+    },
+    /// The host forwards packets of a family.
+    Forwarding {
+        /// Whether the family is IPv4.
+        ipv4: bool,
+        /// Whether it is to be switched off after the last attachment.
+        restore: bool,
+    },
+    /// The packet filter has these elements, or the reference's rules of iptables for these
+    /// addresses.
+    Filter {
+        /// The elements.
+        plan: firewall::Plan,
+        /// The rules are those of iptables.
+        iptables: bool,
+        /// The container's addresses.
+        addresses: Vec<IpNet>,
+    },
+    /// The attachment holds a claim on an address ([the name of the claim](State::Claim::object)),
+    /// and no other living attachment does.
+    Claim {
+        /// The claim's name in the index.
+        object: String,
+    },
+    /// The host itself does not have an address on any link.
+    NotOfHost {
+        /// The address.
+        address: IpAddr,
+        /// The link by which the host reaches the container.
+        link: String,
+    },
+}
+
+/// An address of a link, with what it was added with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Address {
+    /// The link.
+    pub link: String,
+    /// The address with the length of its prefix.
+    pub address: IpNet,
+    /// It is a gateway of containers: whatever its prefix, it counts.
+    pub gateway: bool,
+    /// IPv6: usable at once, without duplicate address detection.
+    pub nodad: bool,
+    /// Without a route to its prefix.
+    pub noprefixroute: bool,
+}
+
+/// A route, with what it was added with. Fields that are `None` have the kernel's default.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Route {
+    /// The link to leave by.
+    pub link: String,
+    /// The destination.
+    pub destination: IpNet,
+    /// The next hop.
+    pub gateway: Option<IpAddr>,
+    /// Which other routes count as this one.
+    pub satisfied_by: SatisfiedBy,
+    /// The preferred source address.
+    pub source: Option<IpAddr>,
+    /// The scope (`linux include/uapi/linux/rtnetlink.h` `rt_scope_t`).
+    pub scope: Option<u8>,
+    /// The table; the main one if `None`.
+    pub table: Option<u32>,
+    /// The metric.
+    pub priority: Option<u32>,
+    /// The path MTU in bytes.
+    pub mtu: Option<u32>,
+    /// The TCP segment size announced, in bytes.
+    pub advmss: Option<u32>,
+    /// The next hop is on the link, whatever the link's prefixes.
+    pub onlink: bool,
+}
+
+impl Route {
+    /// Creates one with the kernel's defaults.
+    #[must_use]
+    pub fn new(link: &str, destination: IpNet) -> Self {
+        Route {
+            link: link.to_owned(),
+            destination,
+            gateway: None,
+            satisfied_by: SatisfiedBy::Link,
+            source: None,
+            scope: None,
+            table: None,
+            priority: None,
+            mtu: None,
+            advmss: None,
+            onlink: false,
+        }
+    }
+}
+
+/// Which route counts as the wanted one, besides an equal one. It always has the destination, in
+/// whatever table: plugins later in the chain move routes to tables of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SatisfiedBy {
+    /// One by the same link.
+    Link,
+    /// One through the same next hop, by whatever link.
+    Gateway,
+    /// Any: a later plugin may have replaced it.
+    Any,
+}
+
+impl State {
+    /// Returns the link that the state is about, without which it cannot exist.
+    #[must_use]
+    pub fn link(&self) -> Option<&str> {
+        match self {
+            State::Link { link, .. }
+            | State::Recorded { link }
+            | State::Peer { link, .. }
+            | State::Mac { link, .. }
+            | State::Mtu { link, .. }
+            | State::Up { link }
+            | State::Mark { link, .. }
+            | State::Path { link, .. }
+            | State::LinkLocal { link }
+            | State::NoAdvertisements { link }
+            | State::NotOfHost { link, .. } => Some(link),
+            State::Address(address) => Some(&address.link),
+            State::Route(route) => Some(&route.link),
+            State::Forwarding { .. } | State::Filter { .. } | State::Claim { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let link = match self.place {
+            Place::Host => "link",
+            Place::Container => "interface",
+        };
+        match &self.state {
+            State::Link { link: name, kinds } => {
+                write!(f, "{link} {name:?}")?;
+                if kinds.is_empty() { Ok(()) } else { write!(f, " ({})", kinds.join(" or ")) }
+            }
+            State::Recorded { link: name } => write!(f, "{link} {name:?}, as ADD recorded it"),
+            State::Peer { link: name, of } => {
+                write!(f, "{link} {name:?}, the other end of interface {of:?}")
+            }
+            State::Mac { link: name, mac } => write!(f, "MAC address {mac} of {link} {name:?}"),
+            State::Mtu { link: name, mtu } => write!(f, "MTU {mtu} of {link} {name:?}"),
+            State::Up { link: name } => write!(f, "{link} {name:?} up"),
+            State::Mark { link: name, .. } => write!(f, "the owner's mark of {link} {name:?}"),
+            State::Address(Address { link: name, address, gateway: true, .. }) => {
+                write!(f, "gateway address {} of {name:?}", address.addr())
+            }
+            State::Address(Address { link: name, address, .. }) => {
+                write!(f, "address {address} of {link} {name:?}")
+            }
+            State::Route(route) if self.place == Place::Host => {
+                write!(f, "the host's route to {} by {:?}", route.destination, route.link)
+            }
+            State::Route(route) => {
+                write!(f, "route {}", route.destination)?;
+                if let (SatisfiedBy::Gateway, Some(gateway)) = (route.satisfied_by, route.gateway) {
+                    write!(f, " via {gateway}")?;
+                }
+                write!(f, " of {link} {:?}", route.link)
+            }
+            State::Path { link: name, to, .. } => {
+                write!(f, "the host's packets to {to} leave by {name:?}")
+            }
+            State::LinkLocal { link: name } => write!(f, "link-local IPv6 address of {name:?}"),
+            State::NoAdvertisements { link: name } => {
+                write!(f, "no router advertisements by {link} {name:?} (accept_ra 0)")
+            }
+            State::Forwarding { ipv4, .. } => {
+                write!(f, "{} forwarding", if *ipv4 { "IPv4" } else { "IPv6" })
+            }
+            State::Filter { plan, iptables, addresses } => {
+                f.write_str("packet filter:")?;
+                let elements = plan.own.iter().map(ToString::to_string);
+                let shared = plan.shared.iter().flat_map(firewall::Shared::elements);
+                let mut elements: Vec<String> =
+                    elements.chain(shared.map(|element| element.to_string())).collect();
+                if *iptables {
+                    let of = addresses.iter().map(|address| format!("iptables rules of {address}"));
+                    elements.extend(of);
+                }
+                write!(f, " {}", elements.join(", "))
+            }
+            State::Claim { object } => write!(f, "the claim {object:?}"),
+            State::NotOfHost { address, .. } => write!(f, "{address} is not the host's own"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_picture_is_read_back_as_it_was_written() {
+        let mut wanted = Wanted::new();
+        wanted.push(Item::host(
+            State::Forwarding { ipv4: true, restore: false },
+            Because::Key("isGateway".to_owned()),
+        ));
+        wanted.push(Item::container(
+            State::Route(Route {
+                gateway: Some("192.0.2.1".parse().unwrap()),
+                satisfied_by: SatisfiedBy::Any,
+                ..Route::new("eth0", "0.0.0.0/0".parse().unwrap())
+            }),
+            Because::Ipam,
+        ));
+        let text = serde_json::to_string(&wanted).unwrap();
+        assert_eq!(serde_json::from_str::<Wanted>(&text).unwrap(), wanted);
+        assert_eq!(
+            wanted.to_string(),
+            "host: IPv4 forwarding (the configuration's isGateway asks for it)\n\
+             container: route 0.0.0.0/0 of interface \"eth0\" (the IPAM plugin assigned it)\n"
+        );
+    }
+}
