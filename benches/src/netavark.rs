@@ -1,4 +1,5 @@
-//! Ours beside netavark, which is no CNI plugin: one process sets up a bridge network with masquerade and a port, one takes it down.
+//! Ours beside netavark, which is no CNI plugin: one process sets up a bridge network with
+//! masquerade and a port, one takes it down.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

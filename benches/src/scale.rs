@@ -55,7 +55,8 @@ pub(crate) fn measure(lab: &Lab, ours: &Subject, sizes: &[usize]) {
     }
 }
 
-/// A pair, one end a port of the bridge, the other in the container with an address: made, and out of sight.
+/// A pair, one end a port of the bridge, the other in the container with an address: made, and out
+/// of sight.
 fn bare(container: &Container, bridge: &str) -> [Duration; 2] {
     let netns = Netns::open(&container.netns()).expect("the container is there");
     let mut host = RouteSocket::open().expect("netlink can be opened");

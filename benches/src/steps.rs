@@ -1,4 +1,5 @@
-//! What a program does by itself, as a number that no other load changes: its instructions, counted one by one.
+//! What a program does by itself, as a number that no other load changes: its instructions, counted
+//! one by one.
 
 use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
@@ -7,8 +8,8 @@ use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-/// Runs a program and counts its instructions in user mode, from when it waits for its standard input to its end. What it starts is not
-/// counted.
+/// Runs a program and counts its instructions in user mode, from when it waits for its standard
+/// input to its end. What it starts is not counted.
 ///
 /// # Panics
 /// If it cannot be traced (`man 2 ptrace`).

@@ -191,8 +191,8 @@ impl<'a> Bench<'a> {
         Ok((command, files))
     }
 
-    /// Calls one plugin, with files for standard input and output: what is timed is a process from its start to its end, not
-    /// the pipes and wake-ups of whoever calls it.
+    /// Calls one plugin, with files for standard input and output: what is timed is a process from
+    /// its start to its end, not the pipes and wake-ups of whoever calls it.
     fn call(
         &self,
         verb: &str,

@@ -38,8 +38,8 @@ pub fn frame(data: &[u8]) {
     }
 }
 
-/// Replies to DISCOVER, then to REQUEST, then to a renewal: the input is all of them, its transaction identifier
-/// made to fit.
+/// Replies to DISCOVER, then to REQUEST, then to a renewal: the input is all of them, its
+/// transaction identifier made to fit.
 pub fn dhcp_v4(data: &[u8]) {
     let mut config = v4::Config::new(MAC);
     config.probe = None;

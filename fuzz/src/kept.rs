@@ -1,6 +1,7 @@
 //! What is read back from disk: after a power cut, or after anybody had his hands in it.
 //!
-//! Some of these need a folder. It is in memory where the machine has such a file system, and made once a process.
+//! Some of these need a folder. It is in memory where the machine has such a file system, and made
+//! once a process.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -51,8 +52,9 @@ pub fn reservation(data: &[u8]) {
     }
 }
 
-/// The folder of host-local's store and the index beside it, after somebody changed both: an address that a file reserves is
-/// never given again, and what an attachment holds is found and released.
+/// The folder of host-local's store and the index beside it, after somebody changed both: an
+/// address that a file reserves is never given again, and what an attachment holds is found and
+/// released.
 pub fn address_store(data: &[u8]) {
     in_a_folder(|dir| {
         let network = "net".parse().expect("a name");

@@ -1,11 +1,12 @@
 //! What is fuzzed: every parser of what comes from outside, one plain function each.
 //!
-//! A function takes any bytes and must come back. Where the bytes are accepted it also checks what then has
-//! to hold: that what was read can be written and read again, and that what was promised to pass through
-//! did. It must not print, allocate without bound or depend on anything but the bytes.
+//! A function takes any bytes and must come back. Where the bytes are accepted it also checks what
+//! then has to hold: that what was read can be written and read again, and that what was promised
+//! to pass through did. It must not print, allocate without bound or depend on anything but the
+//! bytes.
 //!
-//! The same functions serve libFuzzer (`libfuzzer/fuzz_targets/`) and the runner that needs nothing but a stable
-//! toolchain ([`smoke`]). [`TARGETS`] lists them.
+//! The same functions serve libFuzzer (`libfuzzer/fuzz_targets/`) and the runner that needs nothing
+//! but a stable toolchain ([`smoke`]). [`TARGETS`] lists them.
 
 pub mod cluster;
 pub mod dhcp;

@@ -8,8 +8,8 @@ use netwright_ovsdb::{Remote, Row, Schema, Transaction};
 /// The most bytes of a message here.
 const LIMIT: usize = 1 << 12;
 
-/// A stream of messages, read as whole and in pieces: the same objects come out, and whatever is read of them is written
-/// and read again the same.
+/// A stream of messages, read as whole and in pieces: the same objects come out, and whatever is
+/// read of them is written and read again the same.
 pub fn messages(data: &[u8]) {
     let whole = objects(data, data.len().max(1));
     assert_eq!(whole, objects(data, 7));

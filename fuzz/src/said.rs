@@ -6,8 +6,8 @@ use netwright_firewall::Shared;
 use netwright_firewall::iptables::Observed;
 use netwright_firewall::owner::Owner;
 
-/// Netlink: a datagram of messages, and every reader of links, addresses, routes, rules, neighbours, traffic control, nftables
-/// and events on each.
+/// Netlink: a datagram of messages, and every reader of links, addresses, routes, rules,
+/// neighbours, traffic control, nftables and events on each.
 pub fn netlink(data: &[u8]) {
     kernel::hostile::read_datagram(data);
     kernel::hostile::read(data);

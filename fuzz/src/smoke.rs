@@ -1,7 +1,7 @@
 //! Fuzzing without a fuzzer: random changes of the seeds, on a stable toolchain.
 //!
-//! It knows nothing of coverage, so it finds shallow bugs only; its use is that it runs anywhere, in every run of CI, for
-//! a known number of inputs. The same seed runs the same inputs again.
+//! It knows nothing of coverage, so it finds shallow bugs only; its use is that it runs anywhere,
+//! in every run of CI, for a known number of inputs. The same seed runs the same inputs again.
 
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, Hasher as _};
@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use crate::Target;
 
-/// Inputs stay below this; what only large inputs do is tested by hand (crates/cni/tests/it/hostile.rs).
+/// Inputs stay below this; what only large inputs do is tested by hand
+/// (crates/cni/tests/it/hostile.rs).
 const MAX_INPUT: usize = 4096;
 
 /// Pieces that matter to the parsers and that random bytes would not hit.
@@ -130,7 +131,8 @@ fn mutate(random: &mut Random, seeds: &[Vec<u8>]) -> Vec<u8> {
     input
 }
 
-/// Where a target's seeds are. Cargo says where the package is now; what was compiled in is where it was then.
+/// Where a target's seeds are. Cargo says where the package is now; what was compiled in is where
+/// it was then.
 fn seeds_folder(target: &Target) -> PathBuf {
     let compiled = Path::new(env!("CARGO_MANIFEST_DIR"));
     let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
@@ -166,14 +168,15 @@ fn run(target: &Target, input: &[u8]) -> Option<PathBuf> {
     Some(path)
 }
 
-/// A seed that is another each time: the standard library's hasher is seeded at random for each process.
+/// A seed that is another each time: the standard library's hasher is seeded at random for each
+/// process.
 #[must_use]
 pub fn random_seed() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()
 }
 
-/// Runs a target with its seeds, and with so many random changes of them, fewer where it is slow; returns how many seeds
-/// it has. An input at which it panics is written beside them as `crash-…`.
+/// Runs a target with its seeds, and with so many random changes of them, fewer where it is slow;
+/// returns how many seeds it has. An input at which it panics is written beside them as `crash-…`.
 ///
 /// # Errors
 /// With the file of the input at which it panicked, or what is wrong with its seeds.

@@ -4,8 +4,8 @@
 //! smoke [--iterations N] [--seed N] [--target NAME]…
 //! ```
 //!
-//! The seed is printed first: the same seed runs the same inputs again. When a target panics, the input is written beside
-//! the seeds as `crash-…` and the exit code is 1.
+//! The seed is printed first: the same seed runs the same inputs again. When a target panics, the
+//! input is written beside the seeds as `crash-…` and the exit code is 1.
 
 use std::io::Write as _;
 use std::process::ExitCode;

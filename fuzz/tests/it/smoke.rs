@@ -6,7 +6,8 @@ use std::path::Path;
 use netwright_fuzz::TARGETS;
 use netwright_fuzz::smoke::{random_seed, try_target};
 
-/// Inputs a target, fewer where they take files. Nothing is optimised here; `--full` runs more, optimised.
+/// Inputs a target, fewer where they take files. Nothing is optimised here; `--full` runs more,
+/// optimised.
 const INPUTS: u64 = 20_000;
 
 #[track_caller]

@@ -1,5 +1,6 @@
-//! Containers are attached while the node's configurations still appear. Which orders and timings there are is shown without
-//! containers by `cni-runtime`'s tests of the same name; here real ones are attached meanwhile.
+//! Containers are attached while the node's configurations still appear. Which orders and timings
+//! there are is shown without containers by `cni-runtime`'s tests of the same name; here real ones
+//! are attached meanwhile.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -48,9 +49,10 @@ fn holds(container: &impl Place, number: u32) -> bool {
     words.iter().all(|word| link.contains(word)) && link.trim_end().ends_with('1')
 }
 
-/// Three files appear in another order each time, one a piece at a time, one by a rename, one twice; containers are
-/// attached to their networks as soon as that works. Until then ADD fails and leaves nothing; one that succeeds is
-/// whole, and `netwright`, which a file is coming for, is not the embedded network of that name.
+/// Three files appear in another order each time, one a piece at a time, one by a rename, one
+/// twice; containers are attached to their networks as soon as that works. Until then ADD fails and
+/// leaves nothing; one that succeeds is whole, and `netwright`, which a file is coming for, is not
+/// the embedded network of that name.
 #[test]
 fn containers_get_whole_networks_while_files_appear() {
     testkit::require!("root");

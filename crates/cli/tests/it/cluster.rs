@@ -1,6 +1,8 @@
-//! Pods of two nodes on one network: the plugin `bridge` with addresses of `netwrightd ipam`, whose records are in the Kubernetes API or in etcd.
+//! Pods of two nodes on one network: the plugin `bridge` with addresses of `netwrightd ipam`, whose
+//! records are in the Kubernetes API or in etcd.
 //!
-//! Both nodes are in one laboratory: each has its daemon, its folders for state and its bridge, and a wire leads from one bridge to the other.
+//! Both nodes are in one laboratory: each has its daemon, its folders for state and its bridge, and
+//! a wire leads from one bridge to the other.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -130,7 +132,8 @@ fn pods_of_two_nodes(nodes: &Nodes<'_>) {
     for ((node, pod), result) in pods.iter().zip(&results) {
         nodes.succeeds("CHECK", node, pod.name(), result);
     }
-    // Without its daemon a node's pods go, and their addresses are not given before it has heard of that.
+    // Without its daemon a node's pods go, and their addresses are not given before it has heard of
+    // that.
     drop(n2);
     nodes.succeeds("DEL", "n2", "p1", &results[1]);
     nodes.succeeds("DEL", "n2", "p1", "");

@@ -1,4 +1,5 @@
-//! Called as cnitool: the rows of its behaviour (`docs/spec/reference.toml`) beside those in `cnitool`.
+//! Called as cnitool: the rows of its behaviour (`docs/spec/reference.toml`) beside those in
+//! `cnitool`.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -44,7 +45,8 @@ fn cnitool(lab: &Lab, variables: &[(&str, &str)], args: &[&str]) -> Said {
     said(command)
 }
 
-/// Rows: cnitool | add (a relative path is taken from the current folder), container id, and NETCONFPATH's default.
+/// Rows: cnitool | add (a relative path is taken from the current folder), container id, and
+/// NETCONFPATH's default.
 #[test]
 fn paths_are_taken_from_the_current_folder_and_configurations_from_etc() {
     testkit::require!("root");

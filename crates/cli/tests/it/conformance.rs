@@ -79,7 +79,8 @@ fn one_case_is_run_and_told_in_each_format() {
     assert!(text.starts_with("# Conformance of ") && !text.contains("<testsuite"), "{text}");
 }
 
-/// A report that cannot be written is said before anything is run; one that is lost, with the table.
+/// A report that cannot be written is said before anything is run; one that is lost, with the
+/// table.
 #[test]
 fn a_report_that_cannot_be_written_is_said() {
     testkit::require!("root");
@@ -184,7 +185,8 @@ fn a_failure_says_how_to_see_it_again() {
     assert!(pasted.stderr.contains("FAIL wrong version-answers"), "{line}: {}", pasted.stderr);
 }
 
-/// A slow machine is given more time, and an impatient person less; the command to see it again says so.
+/// A slow machine is given more time, and an impatient person less; the command to see it again
+/// says so.
 #[test]
 fn a_call_has_as_long_as_asked() {
     testkit::require!("root");

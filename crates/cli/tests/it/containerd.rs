@@ -56,7 +56,8 @@ fn pods_with_hostports_and_shaping_outlive_a_restart() {
         listed["attachments"].as_array().unwrap().iter().find(|one| one["network"] == "pods");
     assert_eq!(pods.unwrap()["ports"], json!(["8080:80/tcp", "5353:53/udp"]));
 
-    // The published port: from outside in both families, from the host, from another pod, from itself.
+    // The published port: from outside in both families, from the host, from another pod, from
+    // itself.
     let outer = ["198.51.100.1", "[2001:db8:ffff::1]"];
     for host in outer {
         let said = fetch(&outside, &format!("http://{host}:8080/"));
@@ -80,12 +81,14 @@ fn pods_with_hostports_and_shaping_outlive_a_restart() {
         assert!(shaped.contains(rate), "{rate}: {shaped}");
     }
 
-    // The daemon is killed and started: pods and their ports go on, and what was made before is removed after.
+    // The daemon is killed and started: pods and their ports go on, and what was made before is
+    // removed after.
     containerd.restart();
     assert_eq!(containerd.pod_state(&web), "SANDBOX_READY");
     assert_eq!(fetch(&outside, "http://198.51.100.1:8080/"), "hello from web\n");
     drop((names, inside));
-    // Kubelets stop pods again and again; the second time containerd calls DEL without namespace and previous result.
+    // Kubelets stop pods again and again; the second time containerd calls DEL without namespace
+    // and previous result.
     for _ in 0..2 {
         containerd.stop_pod(&web).unwrap();
     }
@@ -128,8 +131,8 @@ fn times() -> usize {
     if std::env::var_os(testkit::feature::FULL_VARIABLE).is_some() { 20 } else { 3 }
 }
 
-/// A node whose runtime runs already and has no network: `install` makes it ready, without a restart. `uninstall` is noticed
-/// as well.
+/// A node whose runtime runs already and has no network: `install` makes it ready, without a
+/// restart. `uninstall` is noticed as well.
 #[test]
 fn what_install_writes_is_noticed_while_containerd_runs() {
     require!("root", "program:containerd", "program:runc", "program:curl", "file:/usr/bin/busybox");

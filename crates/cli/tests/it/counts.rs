@@ -118,7 +118,8 @@ impl Host {
         (counts(&trace, &said.stderr), result)
     }
 
-    /// Attaches and detaches once more on a network that is in use, and returns what each verb of each plugin asked for.
+    /// Attaches and detaches once more on a network that is in use, and returns what each verb of
+    /// each plugin asked for.
     fn attach_and_detach(&self, plugins: fn(u16) -> Vec<Value>) -> Vec<(String, Counts)> {
         let mut all = Vec::new();
         let containers = ["resident", "c1"].map(|name| self.lab.container(name));
@@ -161,7 +162,8 @@ fn apart(port: u16) -> Vec<Value> {
     ]
 }
 
-/// The same in one process: the outer plugin is given what a runtime gives it, and hands it on by capability.
+/// The same in one process: the outer plugin is given what a runtime gives it, and hands it on by
+/// capability.
 fn together(port: u16) -> Vec<Value> {
     let mut plugins = apart(port);
     plugins[1] = json!({ "type": "portmap", "capabilities": { "portMappings": true } });
@@ -189,12 +191,14 @@ fn a_plugin_asks_no_more_of_the_kernel_than_it_did() {
     testkit::require!("root", "program:strace");
     let found = Host::new("counts").attach_and_detach(apart);
     let limits = [
-        // Two for the marks of two reservations; two datagrams for the link-local address, in place of a parameter.
-        // Six of them for the namespace's cookie, so that an address is not kept for ever for another of its number.
-        // Six and a datagram to learn that no other container has the address, nor the host.
-        // Three and a file for the port's `accept_ra`; seven and a datagram to learn that nobody has the gateway's address.
+        // Two for the marks of two reservations; two datagrams for the link-local address, in place
+        // of a parameter. Six of them for the namespace's cookie, so that an address is not kept
+        // for ever for another of its number. Six and a datagram to learn that no other container
+        // has the address, nor the host. Three and a file for the port's `accept_ra`; seven and a
+        // datagram to learn that nobody has the gateway's address.
         ("bridge ADD", [232, 23, 28, 0, 360]),
-        // Five to ask whether a program has the port, of them one socket, which is bound and closed.
+        // Five to ask whether a program has the port, of them one socket, which is bound and
+        // closed.
         ("portmap ADD", [124, 17, 15, 0, 256]),
         ("firewall ADD", [67, 2, 11, 0, 134]),
         ("tuning ADD", [93, 2, 17, 0, 140]),

@@ -1,5 +1,5 @@
-//! README's lines on Debian, with its own containerd and podman as the packages configure them; and with the containerd of
-//! Debian's unstable release.
+//! README's lines on Debian, with its own containerd and podman as the packages configure them; and
+//! with the containerd of Debian's unstable release.
 
 use testkit::real::{Containerd, Pod, Podman, tell};
 use testkit::traffic::assert_no_tcp;
@@ -14,8 +14,8 @@ const DEBIANS: &str = "/usr/lib/cni";
 /// containerd's file, as the package has it.
 const CONTAINERDS: &str = "/etc/containerd/config.toml";
 
-/// A machine with Debian's runtimes and the plugins that they recommend. What is written to the plugins' folder stays in the
-/// lab.
+/// A machine with Debian's runtimes and the plugins that they recommend. What is written to the
+/// plugins' folder stays in the lab.
 fn debian(name: &str) -> Lab {
     let lab = Lab::with_processes(name);
     let packaged = std::fs::read_to_string(CONTAINERDS).unwrap();

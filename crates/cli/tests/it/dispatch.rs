@@ -142,7 +142,8 @@ fn the_step_before_a_command_is_not_for_people() {
     assert_eq!(call_as(EXECUTABLE, "netwright-enter", &["1", "true"], &[], b"").code, 125);
 }
 
-/// Process ID and descriptors stay, so that a service manager can hand over sockets and know whom it started.
+/// Process ID and descriptors stay, so that a service manager can hand over sockets and know whom
+/// it started.
 #[test]
 fn the_dhcp_daemon_takes_this_processs_place() {
     let dir = tempfile::tempdir_in(std::path::Path::new(EXECUTABLE).parent().unwrap()).unwrap();

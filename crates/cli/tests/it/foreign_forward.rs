@@ -1,15 +1,15 @@
 //! Hosts whose FORWARD chain drops what nobody accepts: Docker's, ufw's.
 //!
-//! An accept in our table cannot overrule their drop. The `firewall` plugin puts the accept where they provide for it;
-//! without that plugin ADD says that the packets will be dropped.
+//! An accept in our table cannot overrule their drop. The `firewall` plugin puts the accept where
+//! they provide for it; without that plugin ADD says that the packets will be dropped.
 
 use testkit::traffic::{Server, assert_no_ping, assert_no_tcp, assert_pings, assert_tcp};
 use testkit::{Container, Lab, Place, Snapshot, require};
 
 use crate::system::{NETWRIGHT, address_of, assert_nothing_left};
 
-/// What dockerd 20.10 (Debian 12) has in table filter once it runs, from `iptables-save`; `docker0` may be down.
-/// Newer ones do the same for IPv6.
+/// What dockerd 20.10 (Debian 12) has in table filter once it runs, from `iptables-save`; `docker0`
+/// may be down. Newer ones do the same for IPv6.
 const DOCKER_FILTER: &str = "*filter
 :INPUT ACCEPT [0:0]
 :FORWARD DROP [0:0]
@@ -46,8 +46,8 @@ const DOCKER_NAT: &str = "*nat
 COMMIT
 ";
 
-/// What matters of an enabled ufw with its default policy for routed packets. The family's chains begin with `ufw` or
-/// `ufw6`.
+/// What matters of an enabled ufw with its default policy for routed packets. The family's chains
+/// begin with `ufw` or `ufw6`.
 fn ufw(prefix: &str) -> String {
     let chains =
         ["before-forward", "after-forward", "reject-forward", "track-forward", "user-forward"];

@@ -41,7 +41,8 @@ fn install(scratch: &Scratch, more: &[&str]) -> Said {
     install_from(&Alone::new(), scratch, &args)
 }
 
-/// The executable in a folder of its own: what else was built lies beside it otherwise, the daemon perhaps.
+/// The executable in a folder of its own: what else was built lies beside it otherwise, the daemon
+/// perhaps.
 struct Alone(tempfile::TempDir);
 
 impl Alone {
@@ -74,7 +75,8 @@ fn uninstall(scratch: &Scratch, lab: &Lab, more: &[&str]) -> Said {
     said(command)
 }
 
-/// Runs a script in another process: what this one has open for writing, its children have too, for a moment.
+/// Runs a script in another process: what this one has open for writing, its children have too, for
+/// a moment.
 #[expect(clippy::disallowed_methods, reason = "the test needs a copy that nobody has open")]
 fn call_sh(script: &str) -> std::process::ExitStatus {
     Command::new("sh").args(["-c", script]).status().unwrap()
@@ -314,7 +316,8 @@ fn an_older_version_does_not_replace_a_newer() {
 fn plugins_can_be_called_at_any_moment_of_an_installation() {
     const INSTALLATIONS: usize = 10;
     let scratch = Scratch::new();
-    // Somebody else's plugin is there before. No script: its interpreter opens it a second time, by name.
+    // Somebody else's plugin is there before. No script: its interpreter opens it a second time, by
+    // name.
     let theirs = scratch.path("opt/bin/bridge");
     std::fs::create_dir_all(scratch.path("opt/bin")).unwrap();
     let copied = call_sh(&format!("cp {EXECUTABLE} {}", theirs.display()));
@@ -341,7 +344,8 @@ fn plugins_can_be_called_at_any_moment_of_an_installation() {
     assert!(INSTALLATIONS < calls.load(Ordering::Relaxed), "the plugin was called meanwhile");
 }
 
-/// A network that an older version wrote, and nobody has changed, is brought up to date; one that somebody changed is left.
+/// A network that an older version wrote, and nobody has changed, is brought up to date; one that
+/// somebody changed is left.
 #[test]
 fn a_network_of_an_older_version_is_brought_up_to_date() {
     let scratch = Scratch::new();

@@ -1,4 +1,5 @@
-//! What the kernel does at length after a detach is waited for by somebody else, whom nobody notices.
+//! What the kernel does at length after a detach is waited for by somebody else, whom nobody
+//! notices.
 
 use std::io::Read as _;
 use std::process::Stdio;

@@ -307,7 +307,8 @@ fn a_refused_add_leaves_forwarding_as_it_was() {
     }
     let said = call_in(&lab, &["gc", "--all"]).succeeded();
     assert!(!said.stderr.contains("forwarding"), "{said:#?}");
-    // What a container that lives needs, or one that lived, is not switched off by another's refusal.
+    // What a container that lives needs, or one that lived, is not switched off by another's
+    // refusal.
     let c2 = lab.container("c2");
     call_in(&lab, &["add", "blue", "c2"]).succeeded();
     call_in(&lab, &["add", "list", "c1"]).failed(3);
@@ -343,7 +344,8 @@ fn an_add_without_its_address_plugin_leaves_nothing() {
     assert_as_before(&before, &lab);
 }
 
-/// The records are lost, and another container's namespace has the path: that it lives is not known, and its end neither.
+/// The records are lost, and another container's namespace has the path: that it lives is not
+/// known, and its end neither.
 #[test]
 fn a_path_that_leads_to_another_namespace_is_no_life() {
     testkit::require!("root");
@@ -450,7 +452,8 @@ fn a_bridge_that_was_renamed_goes_with_the_last() {
     assert_as_before(&before, &lab);
 }
 
-/// GC looks, the container comes back under its ID, GC goes on: the plugin looks again under the attachment's lock.
+/// GC looks, the container comes back under its ID, GC goes on: the plugin looks again under the
+/// attachment's lock.
 #[test]
 fn what_came_back_since_it_was_looked_at_is_not_collected() {
     testkit::require!("root");
@@ -536,7 +539,8 @@ fn an_add_that_is_under_way_is_left_alone_wherever_gc_runs() {
     }
 }
 
-/// One that was killed is none that is under way: it goes once its container is gone, where that can be seen.
+/// One that was killed is none that is under way: it goes once its container is gone, where that
+/// can be seen.
 #[test]
 fn what_an_add_left_that_was_killed_is_collected() {
     testkit::require!("root");
@@ -559,8 +563,8 @@ fn what_an_add_left_that_was_killed_is_collected() {
     assert_eq!((count(&done, "removed"), count(&done, "kept")), (1, 0), "{done}");
 }
 
-/// A helper on a node has the node's network and PIDs of its own: what it attached itself may live on outside. A container that
-/// plays a node has its network for itself.
+/// A helper on a node has the node's network and PIDs of its own: what it attached itself may live
+/// on outside. A container that plays a node has its network for itself.
 #[test]
 fn a_helper_does_not_take_the_nodes_containers_for_gone() {
     testkit::require!("root");
@@ -588,7 +592,8 @@ fn a_helper_does_not_take_the_nodes_containers_for_gone() {
     assert_eq!((count(&done, "removed"), count(&done, "kept")), (1, 0), "{done}");
 }
 
-/// DEL by a path that root itself may not follow: the namespace is found by what was written down of it.
+/// DEL by a path that root itself may not follow: the namespace is found by what was written down
+/// of it.
 #[test]
 fn del_by_a_path_that_may_not_be_followed_comes_to_its_end() {
     testkit::require!("root", "program:setpriv");

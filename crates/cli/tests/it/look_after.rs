@@ -116,7 +116,8 @@ fn containers_of_podman_are_repaired_and_collected() {
     web.sh("ip route del default");
     wait_until("a route", || web.sh("ip route").contains("default"));
     wait_until("forwarding", || lab.sh("sysctl -n net.ipv4.ip_forward").trim() == "1");
-    // The port may still be away: who connects meanwhile reaches podman, which holds it open and never answers.
+    // The port may still be away: who connects meanwhile reaches podman, which holds it open and
+    // never answers.
     let port = "127.0.0.1:8080".parse().unwrap();
     wait_until("its answer", || {
         try_tcp(&lab, port, Duration::from_secs(1)).is_ok_and(|answer| answer.server == "web")

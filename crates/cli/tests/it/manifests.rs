@@ -1,5 +1,5 @@
-//! The containers of `deploy/kubernetes`, run as the manifests confine them: an image of our two executables and nothing else,
-//! read-only root, capabilities, mounts, seccomp.
+//! The containers of `deploy/kubernetes`, run as the manifests confine them: an image of our two
+//! executables and nothing else, read-only root, capabilities, mounts, seccomp.
 
 use std::path::Path;
 
@@ -23,8 +23,9 @@ fn templates() -> Vec<(String, Value)> {
     .collect()
 }
 
-/// A node with nothing of ours on it but a runtime and the cluster's own network; `kubectl apply -f deploy/kubernetes/` is all
-/// that happens. A pod then has the networks of its annotation, and the daemon of addresses listens.
+/// A node with nothing of ours on it but a runtime and the cluster's own network;
+/// `kubectl apply -f deploy/kubernetes/` is all that happens. A pod then has the networks of its
+/// annotation, and the daemon of addresses listens.
 #[test]
 fn every_container_does_its_work_as_it_is_confined() {
     require!(

@@ -19,7 +19,8 @@ struct Pool {
 }
 
 impl Pool {
-    /// Makes a pool in which containers of others hold so many addresses, noted as the reference does.
+    /// Makes a pool in which containers of others hold so many addresses, noted as the reference
+    /// does.
     fn holding(held: u32) -> Self {
         let scratch = Scratch::new();
         let folder = scratch.path("networks/n");
@@ -86,7 +87,8 @@ impl Pool {
         (calls, answer)
     }
 
-    /// Counts the calls of an attachment's life when the folder is known, and checks what came of them.
+    /// Counts the calls of an attachment's life when the folder is known, and checks what came of
+    /// them.
     fn life(&self) -> Vec<(&'static str, BTreeMap<String, u32>)> {
         self.warm_up();
         let (add, added) = self.count("ADD", "c1", &Value::Null);
@@ -139,6 +141,7 @@ fn a_free_address_is_found_and_none_told_without_trying_all() {
     let (none, refused) = pool.count("ADD", "c2", &Value::Null);
     assert!(refused["msg"].as_str().unwrap().contains("no IP addresses available"), "{refused}");
     assert!(refused["details"].as_str().unwrap().contains("3583 of 3583"), "{refused}");
-    // Before it gives up it looks once at each that is held, and whether its container is still there.
+    // Before it gives up it looks once at each that is held, and whether its container is still
+    // there.
     assert!(none.values().sum::<u32>() < 10 * 4_000, "{none:?}");
 }

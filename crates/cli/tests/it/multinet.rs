@@ -1,4 +1,5 @@
-//! Pods of Kubernetes with several networks: the plugin `netwright-multi`, `netwrightd multinet` and an API server, as on a node.
+//! Pods of Kubernetes with several networks: the plugin `netwright-multi`, `netwrightd multinet`
+//! and an API server, as on a node.
 
 use std::process::{Output, Stdio};
 use std::sync::Barrier;
@@ -260,7 +261,8 @@ fn a_pod_with_four_networks_and_what_changes_while_it_runs() {
     });
 }
 
-/// As on a node whose pods were attached to the cluster's network alone, before the daemon wrote its configuration.
+/// As on a node whose pods were attached to the cluster's network alone, before the daemon wrote
+/// its configuration.
 #[test]
 fn a_pod_from_before_the_switch_leaves_nothing() {
     require!("root");
@@ -334,8 +336,8 @@ fn refusals_leave_no_pod_half_attached() {
     }
 }
 
-/// As on a node that starts again: all at once, the daemon in the memory that `deploy/kubernetes` gives it; then everything goes while
-/// the API server is gone.
+/// As on a node that starts again: all at once, the daemon in the memory that `deploy/kubernetes`
+/// gives it; then everything goes while the API server is gone.
 #[test]
 fn many_pods_at_once_and_all_gone_without_an_api_server() {
     require!("root", "file:/sys/fs/cgroup");
@@ -425,7 +427,8 @@ fn a_daemon_killed_in_the_middle_of_an_add_loses_and_leaves_nothing() {
     }
 }
 
-/// The same by a runtime: containerd names the pod, and finds the plugin by the file that the daemon writes.
+/// The same by a runtime: containerd names the pod, and finds the plugin by the file that the
+/// daemon writes.
 #[test]
 fn pods_of_containerd_have_their_networks() {
     require!("root", "program:containerd", "program:runc", "file:/usr/bin/busybox");
@@ -452,8 +455,9 @@ fn pods_of_containerd_have_their_networks() {
     );
 }
 
-/// containerd runs and has a network already when the daemon comes; it uses the daemon's as soon as that is written. What
-/// somebody changes or removes is put back while the daemon lives, and containerd notices each time.
+/// containerd runs and has a network already when the daemon comes; it uses the daemon's as soon as
+/// that is written. What somebody changes or removes is put back while the daemon lives, and
+/// containerd notices each time.
 #[test]
 fn what_the_daemon_writes_is_noticed_while_containerd_runs() {
     require!("root", "program:containerd", "program:runc", "program:curl", "file:/usr/bin/busybox");

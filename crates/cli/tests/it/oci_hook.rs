@@ -1,4 +1,5 @@
-//! `oci-hook`, with the states that runc and crun were seen to send. [`crate::oci_runtimes`] has the runtimes themselves.
+//! `oci-hook`, with the states that runc and crun were seen to send. [`crate::oci_runtimes`] has
+//! the runtimes themselves.
 
 use serde_json::json;
 use testkit::{Lab, Place, Snapshot, traffic};

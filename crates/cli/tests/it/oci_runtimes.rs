@@ -113,7 +113,8 @@ fn read_from(lab: &Lab, address: &str) -> Option<String> {
 #[test]
 fn a_container_whose_hook_fails_does_not_start_and_leaves_nothing() {
     require!("root", "program:runc", "program:crun", "file:/usr/bin/busybox");
-    // The first network is attached already when the second fails: its plugin, or there is none of that name.
+    // The first network is attached already when the second fails: its plugin, or there is none of
+    // that name.
     let blue = r#"{"cniVersion": "1.0.0", "name": "blue", "plugins": [
         {"type": "bridge", "bridge": "br-blue", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.9.0.0/24"}]]}},
         {"type": "tuning", "sysctl": {"net.ipv4.conf.IFNAME.no_such_thing": "1"}}]}"#;

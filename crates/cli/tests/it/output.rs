@@ -125,8 +125,8 @@ fn a_broken_file_is_shown_with_its_place_and_stops_only_its_own_network() {
     assert!(all.stdout.contains("broken: "), "{all:#?}");
 }
 
-/// The cache has the ports as the runtime spells them, containerd in capitals; where no plugin of the list takes them nothing is
-/// published.
+/// The cache has the ports as the runtime spells them, containerd in capitals; where no plugin of
+/// the list takes them nothing is published.
 #[test]
 fn ports_are_shown_however_a_runtime_spells_them_and_if_a_plugin_takes_them() {
     let scratch = Scratch::new();
@@ -206,8 +206,8 @@ fn obeyed(text: &str) -> bool {
     text.chars().any(|c| (c.is_control() && c != '\n') || bidi(c))
 }
 
-/// What anybody may write into a file, a name or a label reaches no terminal as it is: a title, a colour, a line that is not
-/// ours, letters in another order.
+/// What anybody may write into a file, a name or a label reaches no terminal as it is: a title, a
+/// colour, a line that is not ours, letters in another order.
 #[test]
 fn no_terminal_obeys_what_others_wrote() {
     const NASTY: &str = "\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}\nerror: forged\r\u{7f}";

@@ -1,7 +1,9 @@
-//! The plugin `cnm` and a network driver of others: OVN's, from Debian's package `ovn-docker`, on OVN's logical switches.
+//! The plugin `cnm` and a network driver of others: OVN's, from Debian's package `ovn-docker`, on
+//! OVN's logical switches.
 //!
-//! Open vSwitch forwards in user space here, so that no kernel module is needed. The driver listens on a TCP port, which its
-//! file in `/etc/docker/plugins` says; it knows IPv4 only, and deletes the interface in `Leave`.
+//! Open vSwitch forwards in user space here, so that no kernel module is needed. The driver listens
+//! on a TCP port, which its file in `/etc/docker/plugins` says; it knows IPv4 only, and deletes the
+//! interface in `Leave`.
 
 use std::time::{Duration, Instant};
 
@@ -45,8 +47,8 @@ ovn-northd --ovnnb-db=unix:/run/ovn/ovnnb_db.sock --ovnsb-db=unix:/run/ovn/ovnsb
 ovn-controller unix:/run/openvswitch/db.sock --pidfile --detach --no-chdir
 ";
 
-/// Debian's driver was not made for Python 3: it takes what programs say for text, which it is not unless that is asked for.
-/// It is run as it is, with that one difference.
+/// Debian's driver was not made for Python 3: it takes what programs say for text, which it is not
+/// unless that is asked for. It is run as it is, with that one difference.
 const LAUNCH: &str = r#"
 import functools, runpy, subprocess, sys
 subprocess.Popen = functools.partial(subprocess.Popen, text=True)

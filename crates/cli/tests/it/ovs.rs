@@ -1,5 +1,5 @@
-//! `ovs` by `netwright run`; and beside `bridge`, and beside the same steps made with `ovs-vsctl` and `ip`: what each costs, told and
-//! not judged.
+//! `ovs` by `netwright run`; and beside `bridge`, and beside the same steps made with `ovs-vsctl`
+//! and `ip`: what each costs, told and not judged.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -13,7 +13,8 @@ use crate::system::{NETWRIGHT, Run, install};
 /// How often each is done; every way in turn, so that the machine is the same for all.
 const ROUNDS: usize = 25;
 
-/// What is measured: the executable under test, or another that the environment names, such as that of `cargo xtask dist`.
+/// What is measured: the executable under test, or another that the environment names, such as that
+/// of `cargo xtask dist`.
 fn measured() -> String {
     std::env::var("NETWRIGHT_MEASURED").unwrap_or_else(|_| NETWRIGHT.to_owned())
 }

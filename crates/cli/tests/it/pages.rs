@@ -1,5 +1,6 @@
-//! Every command that the documentation shows, typed in a laboratory host in the page's order, and what it prints compared
-//! with what the page shows. [`testkit::page`] says how a page is read, and how it says what cannot be typed.
+//! Every command that the documentation shows, typed in a laboratory host in the page's order, and
+//! what it prints compared with what the page shows. [`testkit::page`] says how a page is read, and
+//! how it says what cannot be typed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -173,7 +174,8 @@ impl<'l> Desk<'l> {
         Desk { lab, environment: environment.into() }
     }
 
-    /// Types these steps into one shell; returns which commands do or print otherwise than the page says.
+    /// Types these steps into one shell; returns which commands do or print otherwise than the page
+    /// says.
     #[expect(clippy::print_stderr, reason = "the log shows what a person sees")]
     fn follow(&self, first: Option<&str>, steps: &[&Step]) -> Vec<String> {
         let dir = self.lab.dir().join("typed");

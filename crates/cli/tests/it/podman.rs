@@ -149,7 +149,8 @@ fn a_container_on_two_networks() {
     assert_only_expected(&lab, &before);
 }
 
-/// What people do with one container all day: run, restart, kill, start, rm; each time its port leads to it.
+/// What people do with one container all day: run, restart, kill, start, rm; each time its port
+/// leads to it.
 #[test]
 fn a_container_is_restarted_killed_and_removed() {
     require!("root", "program:podman", "program:crun", "program:curl", "file:/usr/bin/busybox");

@@ -1,6 +1,7 @@
 //! What ADD always refuses is said by `lint` and `status` before.
 //!
-//! Docker's `network create` asks the same question; its table is beside it (`services/docker/wish.rs`).
+//! Docker's `network create` asks the same question; its table is beside it
+//! (`services/docker/wish.rs`).
 
 use serde_json::{Value, json};
 use testkit::{Lab, Place};
@@ -105,7 +106,8 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// A host with a link, a folder that nobody can write to, and two plugins of others that do not serve.
+/// A host with a link, a folder that nobody can write to, and two plugins of others that do not
+/// serve.
 fn host(name: &str) -> Lab {
     let lab = Lab::new(name);
     lab.sh("mkdir -p /etc/cni/net.d /etc/sealed /opt/cni/bin && touch /etc/plain && \

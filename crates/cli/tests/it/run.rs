@@ -190,7 +190,8 @@ fn several_networks_give_several_interfaces() {
     assert_eq!(attachments(&lab), 0);
 }
 
-/// A bridge, a macvlan that has the default route, a routed pair and a VLAN, each with a route of its own.
+/// A bridge, a macvlan that has the default route, a routed pair and a VLAN, each with a route of
+/// its own.
 #[test]
 fn vm_a_command_on_four_networks_a_vlan_among_them() {
     testkit::require!("root", "vlan");
@@ -317,7 +318,8 @@ echo "$CNI_COMMAND $there $CNI_NETNS" >> "$(dirname "$0")/log"
 exit 0
 "#;
 
-/// Runs `true` on a network of one witness; returns what it wrote down, without the namespace's path, and that path.
+/// Runs `true` on a network of one witness; returns what it wrote down, without the namespace's
+/// path, and that path.
 fn witnessed(name: &str) -> (Vec<String>, String) {
     let lab = Lab::new(name);
     let dir = lab.dir().join("bin");
@@ -335,7 +337,8 @@ fn witnessed(name: &str) -> (Vec<String>, String) {
     (lines, netns)
 }
 
-/// `--publish 22:22` cut off the machine's own sshd. Ports of other containers are another matter, and another test.
+/// `--publish 22:22` cut off the machine's own sshd. Ports of other containers are another matter,
+/// and another test.
 #[test]
 fn a_port_that_a_program_of_the_host_has_is_refused_and_the_program_named() {
     testkit::require!("root");

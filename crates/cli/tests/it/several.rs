@@ -6,7 +6,8 @@ use testkit::{Lab, Place, Snapshot, require};
 
 use crate::system::{SERVE, address_of, assert_only_left, fetch, install};
 
-/// The first network publishes ports, the second has the default route, the third is written down in a file of its own.
+/// The first network publishes ports, the second has the default route, the third is written down
+/// in a file of its own.
 const PODS: &str = r#"{
   "cniVersion": "1.0.0", "name": "pods",
   "plugins": [{

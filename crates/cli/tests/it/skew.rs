@@ -1,5 +1,5 @@
-//! Versions that do not match: each runtime with plugins of one release at ADD and of another at DEL, as on a node that
-//! is brought up to date, or back, while containers run.
+//! Versions that do not match: each runtime with plugins of one release at ADD and of another at
+//! DEL, as on a node that is brought up to date, or back, while containers run.
 
 use std::path::PathBuf;
 
@@ -85,7 +85,8 @@ fn list(version: &str) -> String {
     LIST.replace("VERSION", version)
 }
 
-/// Attaches with one, detaches with the other, for each pair; nothing is left but what the runtime itself leaves.
+/// Attaches with one, detaches with the other, for each pair; nothing is left but what the runtime
+/// itself leaves.
 fn table(lab: &Lab, runtime: &mut dyn Runtime, pairs: &[[Plugins; 2]], leaves: &[&str]) {
     // What the reference's plugins leave for ever, their chains, is there before.
     for plugins in [Go(Installed), Go(Unstable), Ours] {
@@ -114,9 +115,9 @@ fn table(lab: &Lab, runtime: &mut dyn Runtime, pairs: &[[Plugins; 2]], leaves: &
             && *second != Ours
             && why.contains("does not exist")
         {
-            // Both releases' bridge takes iptables 1.8.9's words for a chain that is not there, and never was, for a
-            // failure: after it has deleted the link and released the addresses. Every runtime repeats a DEL that
-            // failed, and the repeated one succeeds.
+            // Both releases' bridge takes iptables 1.8.9's words for a chain that is not there, and
+            // never was, for a failure: after it has deleted the link and released the addresses.
+            // Every runtime repeats a DEL that failed, and the repeated one succeeds.
             detached = runtime.detach();
         }
         assert_eq!(detached, Ok(()), "{pair}");

@@ -167,8 +167,9 @@ const STAYS: [&str; 7] = [
     "files: /var/lib/cni/results is new",
 ];
 
-/// Waits until no IPv6 address of the host is under duplicate address detection, which the reference leaves on for its
-/// bridge: what is compared before and after must not depend on whether it had ended.
+/// Waits until no IPv6 address of the host is under duplicate address detection, which the
+/// reference leaves on for its bridge: what is compared before and after must not depend on whether
+/// it had ended.
 pub(crate) fn wait_for_addresses(lab: &Lab) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !lab.sh("ip -6 -o address show tentative").is_empty() && Instant::now() < deadline {
@@ -176,7 +177,8 @@ pub(crate) fn wait_for_addresses(lab: &Lab) {
     }
 }
 
-/// Asserts that a laboratory is as it was, kernel and files, but for the empty folders of address pools.
+/// Asserts that a laboratory is as it was, kernel and files, but for the empty folders of address
+/// pools.
 #[track_caller]
 pub(crate) fn assert_as_before(before: &Snapshot, lab: &Lab) {
     let lines = before.diff(&Snapshot::take(lab));

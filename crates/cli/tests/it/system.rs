@@ -111,23 +111,25 @@ impl Drop for Run<'_> {
 
 /// Asserts that nothing is left of attachments that runtimes made and removed.
 ///
-/// The packet filter's tables may stay, empty: `gc` removes tables that are, and must find nothing else to do.
+/// The packet filter's tables may stay, empty: `gc` removes tables that are, and must find nothing
+/// else to do.
 pub(crate) fn assert_nothing_left(before: &Snapshot, lab: &Lab) {
     let collected = lab.sh(&format!("{NETWRIGHT} gc"));
     assert!(collected.contains("removed 0, kept 0"), "{collected}");
     assert_as_before(before, lab);
 }
 
-/// What stays after the last container of a runtime beside what the runtime leaves: the folders of host-local, which
-/// remembers the last address, and of tuning, as the reference's plugins leave them.
+/// What stays after the last container of a runtime beside what the runtime leaves: the folders of
+/// host-local, which remembers the last address, and of tuning, as the reference's plugins leave
+/// them.
 const STAYS: [&str; 3] = [
     "files: /run/cni is new: `mode 700, owner 0:0, directory`",
     "files: /run/cni/tuning is new: `mode 700, owner 0:0, directory`",
     "files: /var/lib/cni/networks is new: `mode 755, owner 0:0, directory`",
 ];
 
-/// Asserts that a runtime's containers have left nothing but what the runtime itself leaves, parts of lines of
-/// [`Snapshot::diff`].
+/// Asserts that a runtime's containers have left nothing but what the runtime itself leaves, parts
+/// of lines of [`Snapshot::diff`].
 ///
 /// The packet filter's tables stay too, empty; that they are shows `gc`, which removes them then.
 #[track_caller]

@@ -1,4 +1,5 @@
-//! What a person is told: who lacks a right, who mistyped a word, who asks for what no plugin gives.
+//! What a person is told: who lacks a right, who mistyped a word, who asks for what no plugin
+//! gives.
 
 use std::path::Path;
 
@@ -208,7 +209,8 @@ fn a_manual_page_shows_what_an_option_takes() {
     assert!(plain.trim_end().ends_with("NETWORK CONTAINER"), "{plain}");
 }
 
-/// A wrong word in each option of the command line, one after the other; `--` parts what stands for a command.
+/// A wrong word in each option of the command line, one after the other; `--` parts what stands for
+/// a command.
 const LINES: &[&str] = &[
     "lst",
     "--colour list",
@@ -357,7 +359,8 @@ fn settled(text: &str) -> String {
     out
 }
 
-/// What is said to a wrong word, from top to bottom. Whoever changes a message reads the list again.
+/// What is said to a wrong word, from top to bottom. Whoever changes a message reads the list
+/// again.
 #[test]
 fn a_wrong_word_is_told_so_that_nobody_reads_it_twice() {
     testkit::require!("root");

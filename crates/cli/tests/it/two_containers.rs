@@ -1,4 +1,5 @@
-//! `netwright run` with the embedded network: the main job, on a host with an outside, and nothing left of it.
+//! `netwright run` with the embedded network: the main job, on a host with an outside, and nothing
+//! left of it.
 
 use std::fs;
 use std::thread;

@@ -1,4 +1,5 @@
-//! The units in `deploy/systemd`, started by systemd as an administrator does it, and their services at work within them.
+//! The units in `deploy/systemd`, started by systemd as an administrator does it, and their
+//! services at work within them.
 
 mod dhcp;
 mod docker;
@@ -112,7 +113,8 @@ impl Drop for Host<'_> {
     }
 }
 
-/// Calls an installed plugin for container `c1` as a runtime does; `environment` adds to what it is told, or replaces it.
+/// Calls an installed plugin for container `c1` as a runtime does; `environment` adds to what it is
+/// told, or replaces it.
 #[track_caller]
 fn call(
     lab: &Lab,

@@ -27,7 +27,8 @@ const WORKERS: usize = 4;
 const UPGRADES: usize = 12;
 const ALL_UPGRADES: usize = 200;
 
-/// Calls a plugin as a runtime does that tries once: what the kernel refuses to execute is a failure.
+/// Calls a plugin as a runtime does that tries once: what the kernel refuses to execute is a
+/// failure.
 #[expect(
     clippy::disallowed_methods,
     reason = "runtimes' own retries would hide what is looked for"
@@ -68,8 +69,9 @@ fn call(plugin: &str, verb: &str, container: &Container) -> Result<(), String> {
     }
 }
 
-/// From the reference's plugins to ours, and from one version of ours to another and back, over and over, while four
-/// containers are attached and detached as fast as it goes: not one call fails. Then the node has its own plugins back.
+/// From the reference's plugins to ours, and from one version of ours to another and back, over and
+/// over, while four containers are attached and detached as fast as it goes: not one call fails.
+/// Then the node has its own plugins back.
 #[test]
 fn no_call_fails_while_the_plugins_are_replaced() {
     testkit::require!("root", "file:/usr/lib/cni/bridge");
@@ -141,7 +143,8 @@ fn no_call_fails_while_the_plugins_are_replaced() {
     );
 }
 
-/// Containers go on running beneath an upgrade: what an older version's rules let through is closed by the installation.
+/// Containers go on running beneath an upgrade: what an older version's rules let through is closed
+/// by the installation.
 #[test]
 fn an_installation_brings_the_rules_of_an_older_version_up_to_date() {
     testkit::require!("root");
@@ -214,7 +217,8 @@ fn attributes(path: &Path) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// A folder with all kinds of things in it is the same after an installation, an upgrade and `uninstall`: the very same files.
+/// A folder with all kinds of things in it is the same after an installation, an upgrade and
+/// `uninstall`: the very same files.
 #[test]
 fn uninstall_gives_the_very_same_files_back() {
     testkit::require!("root");
@@ -225,7 +229,8 @@ fn uninstall_gives_the_very_same_files_back() {
     lab.sh("echo newer >>/opt/new/netwright");
     lab.enter(|| {
         let dir = Path::new(BIN);
-        // Of a plugin's name: a program, one that may not be executed, a link, one that leads nowhere.
+        // Of a plugin's name: a program, one that may not be executed, a link, one that leads
+        // nowhere.
         for (name, mode) in [("bridge", 0o4755), ("portmap", 0o600), ("flannel", 0o755)] {
             let path = dir.join(name);
             std::fs::write(&path, format!("somebody's {name}")).unwrap();

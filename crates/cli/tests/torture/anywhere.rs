@@ -23,7 +23,8 @@ pub(crate) type Choose<'c> = &'c (dyn Fn(Vec<Try>) -> Vec<Try> + Sync);
 const AFTER_ADD: [After; 4] = [After::Del, After::GoneGc, After::AddAgain, After::GoneDel];
 const AFTER_DEL: [After; 3] = [After::Del, After::GoneGc, After::GoneDel];
 
-/// How often a verb is struck in every run, of all there is to try; with `--full` a share of it ([`share`]).
+/// How often a verb is struck in every run, of all there is to try; with `--full` a share of it
+/// ([`share`]).
 const SOME: usize = 12;
 
 /// How many system calls into a DEL the second blow falls.
@@ -91,7 +92,8 @@ pub(crate) fn strike(
     }
 }
 
-/// Strikes one verb from the `done`th try on, until the host is spoilt; returns how far it came, and how many there are.
+/// Strikes one verb from the `done`th try on, until the host is spoilt; returns how far it came,
+/// and how many there are.
 fn run(
     scenario: &Scenario,
     beside: bool,
@@ -169,8 +171,8 @@ fn some(scenario: &Scenario, all: Vec<Try>) -> Vec<Try> {
     if all.len() <= some {
         return all;
     }
-    // Killed between two changes is killed alike: those that change something come first, and of each kind of call and
-    // error one.
+    // Killed between two changes is killed alike: those that change something come first, and of
+    // each kind of call and error one.
     let mut seen: BTreeMap<(i64, String), usize> = BTreeMap::new();
     let mut ranked: Vec<(usize, usize)> = Vec::new();
     for (place, (moment, blow, _)) in all.iter().enumerate() {
@@ -183,7 +185,8 @@ fn some(scenario: &Scenario, all: Vec<Try>) -> Vec<Try> {
         *times += 1;
         ranked.push((rank, place));
     }
-    // The same in every run, and spread over all that there are: a step that has no factor in common with the count.
+    // The same in every run, and spread over all that there are: a step that has no factor in
+    // common with the count.
     ranked.sort_by_key(|(rank, place)| (*rank, place.wrapping_mul(7919) % all.len()));
     ranked.truncate(some);
     let mut places: Vec<usize> = ranked.into_iter().map(|(_, place)| place).collect();

@@ -1,4 +1,5 @@
-//! A small pool, filled again and again, between kills and reboots, by a runtime that never detaches what died.
+//! A small pool, filled again and again, between kills and reboots, by a runtime that never
+//! detaches what died.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +12,8 @@ use testkit::{Lab, Place as _, Tally, feature};
 use crate::chance::Chance;
 use crate::world::{Call, Pod, Said, World};
 
-/// How many addresses there are for containers: a /29 without its network, its gateway and its broadcast address.
+/// How many addresses there are for containers: a /29 without its network, its gateway and its
+/// broadcast address.
 const ROOM: usize = 5;
 
 /// How often in every run, and with `--full`.
@@ -35,9 +37,11 @@ struct Outcome {
     twice: usize,
 }
 
-/// Fills the pool with containers, by name, in which the `first` of this cycle is unlike every other's.
+/// Fills the pool with containers, by name, in which the `first` of this cycle is unlike every
+/// other's.
 fn fill(world: &World<'_>, cycle: usize, living: &mut BTreeMap<String, (Pod, String)>) -> Outcome {
-    // The kernel takes links away some time after their namespace: until then they may be a container's.
+    // The kernel takes links away some time after their namespace: until then they may be a
+    // container's.
     let links = "test $(ip -o link show type veth | wc -l) -le";
     world.sh(&format!("until {links} {}; do sleep 0.01; done", living.len()));
     let plugin = plugin();

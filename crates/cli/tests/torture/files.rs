@@ -138,7 +138,8 @@ impl Step {
     }
 }
 
-/// DEL and then GC take away all that was made, whatever became of what was written down; nothing panics or hangs.
+/// DEL and then GC take away all that was made, whatever became of what was written down; nothing
+/// panics or hangs.
 #[test]
 fn a_container_goes_whatever_became_of_what_was_written_down() {
     testkit::require!("root", "ptrace");
@@ -159,8 +160,9 @@ fn a_container_goes_whatever_became_of_what_was_written_down() {
             let mut all = Vec::new();
             FOLDERS.iter().for_each(|folder| files(Path::new(folder), &mut all));
             all.sort();
-            // It says whether the bridge is ours to remove; without it the bridge stays, lest it be somebody's.
-            // A lock that is something else is refused, lest it lead elsewhere, until somebody takes it away.
+            // It says whether the bridge is ours to remove; without it the bridge stays, lest it be
+            // somebody's. A lock that is something else is refused, lest it lead elsewhere, until
+            // somebody takes it away.
             all.retain(|file| {
                 !file.ends_with("shared/bridge%20br0.made")
                     && !file.starts_with("/run/netwright/locks")
@@ -177,7 +179,8 @@ fn a_container_goes_whatever_became_of_what_was_written_down() {
             let mut wrong = Vec::new();
             let del = Call { previous, ..pod.call("DEL", plugin) };
             let said = world.call(&del);
-            // What was written down is known no more; the container's end and GC are to be enough for what DEL left.
+            // What was written down is known no more; the container's end and GC are to be enough
+            // for what DEL left.
             pod.end();
             let collected = world.call(&Call { valid: Some(Vec::new()), ..pod.call("GC", plugin) });
             if !collected.is_done() {
@@ -216,8 +219,8 @@ fn kind_of(file: &Path) -> &'static str {
     }
 }
 
-/// A container goes by its runtime's commands, whatever became of the result cache, the network's file, or the addresses: what one of
-/// them does not tell any more, the others do.
+/// A container goes by its runtime's commands, whatever became of the result cache, the network's
+/// file, or the addresses: what one of them does not tell any more, the others do.
 #[test]
 fn a_container_goes_whatever_became_of_its_runtimes_files() {
     testkit::require!("root", "ptrace");

@@ -80,7 +80,8 @@ fn a_record_that_cannot_be_written_leaves_no_folder() {
     at(&Scenario::tap(), true, "ADD", &["write"]);
 }
 
-/// Whoever could not read which address is free counted those of a range without end that are taken.
+/// Whoever could not read which address is free counted those of a range without end that are
+/// taken.
 #[test]
 fn an_index_that_cannot_be_read_once_does_not_keep_an_add_busy() {
     testkit::require!("root", "ptrace");

@@ -11,8 +11,8 @@ use crate::world::{Call, NETWORK, Said, World};
 /// How many moments in every run; with `--full` a share of all ([`share`]).
 const SOME: usize = 20;
 
-/// How long the call that begins meanwhile has for its own before the other goes on, in milliseconds: it may be waiting for
-/// what the other holds.
+/// How long the call that begins meanwhile has for its own before the other goes on, in
+/// milliseconds: it may be waiting for what the other holds.
 const HEAD_START: [u64; 3] = [0, 2, 25];
 
 /// Which of the two is stopped while the other begins.
@@ -23,12 +23,14 @@ enum Stopped {
     Add,
 }
 
-/// The moments of which some are chosen in every run, and all of which a run with `--full` goes through.
+/// The moments of which some are chosen in every run, and all of which a run with `--full` goes
+/// through.
 fn to_stop_at(all: Vec<Moment>) -> Vec<Moment> {
     if feature::available("full") { share::of_this_round(all, share::STRIKES) } else { all }
 }
 
-/// The new container has the same host ports, and the old one's namespace is gone, as with a sandbox that died.
+/// The new container has the same host ports, and the old one's namespace is gone, as with a
+/// sandbox that died.
 fn interleaved(stopped: Stopped) {
     let scenario = Scenario::chain();
     let plugin = &scenario.plugins[0];
@@ -230,7 +232,8 @@ fn beside_add(beside: Beside, stopped: Stopped) {
                 Stopped::Add => (&one, &two),
                 Stopped::Del => (&two, &one),
             };
-            // ADD may be refused while the old one's address is held, and a DEL may come at any time.
+            // ADD may be refused while the old one's address is held, and a DEL may come at any
+            // time.
             if added.code == Some(0) && beside == Beside::Gc {
                 let checked = run(&verb("check", new.netns()));
                 if checked.code != Some(0) {

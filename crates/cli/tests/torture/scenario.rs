@@ -124,14 +124,16 @@ impl Scenario {
         Scenario { drives: true, ..Self::of("cnm", vec![plugin]) }
     }
 
-    /// A pair whose end is a port, or a port of the switch's own; shaped, so that there are rows that no port takes along.
+    /// A pair whose end is a port, or a port of the switch's own; shaped, so that there are rows
+    /// that no port takes along.
     pub(crate) fn ovs(name: &'static str, port: &str) -> Self {
         let plugin = json!({ "type": "ovs", "bridge": "br0", "vlan": 7, "port": port,
                              "qos": { "egressRate": 8_000_000 }, "ipam": ipam() });
         Scenario { switches: true, ..Self::of(name, vec![plugin]) }
     }
 
-    /// A port with everything that is shared: a bridge that the first makes and the last takes away, tunnels likewise, a mirror.
+    /// A port with everything that is shared: a bridge that the first makes and the last takes
+    /// away, tunnels likewise, a mirror.
     pub(crate) fn ovs_shared() -> Self {
         let plugin = json!({
             "type": "ovs", "bridge": "br7", "createBridge": true, "datapathType": "netdev", "vlan": 7,

@@ -1,4 +1,5 @@
-//! Attached and detached in any order by several at a time, with faults, beside the daemon's services, until it is enough.
+//! Attached and detached in any order by several at a time, with faults, beside the daemon's
+//! services, until it is enough.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -25,7 +26,8 @@ const UDP: usize = 2;
 /// After so many calls of each everything is detached, and the host must be as before.
 const STRETCH: usize = 50;
 
-/// How many system calls into a call it may be struck: of a plugin's and of the command's, whose start counts.
+/// How many system calls into a call it may be struck: of a plugin's and of the command's, whose
+/// start counts.
 const DEEP: [usize; 2] = [400, 900];
 
 /// How often memory is told in a run.
@@ -64,11 +66,13 @@ struct Worker {
 }
 
 impl Door {
-    /// One network, one set of host ports: whoever has them is the only one, so each spot has its own.
+    /// One network, one set of host ports: whoever has them is the only one, so each spot has its
+    /// own.
     fn of(number: usize, plugin: &Value) -> Self {
         let mut ports = plugin["runtimeConfig"]["portMappings"].clone();
         let ports = ports.as_array_mut().unwrap();
-        // For ports of UDP the kernel goes through the machine's whole table of flows, twice a call: some are enough.
+        // For ports of UDP the kernel goes through the machine's whole table of flows, twice a
+        // call: some are enough.
         if UDP <= number {
             ports.retain(|port| port["protocol"] != "udp");
         }

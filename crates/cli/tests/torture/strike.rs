@@ -167,8 +167,8 @@ impl<'w> Torture<'w> {
         }
     }
 
-    /// Makes one attachment with one call struck, and whatever comes after; returns the struck call's moments, and what is
-    /// not as it should be.
+    /// Makes one attachment with one call struck, and whatever comes after; returns the struck
+    /// call's moments, and what is not as it should be.
     fn struck(
         &mut self,
         verb: &'static str,
@@ -249,7 +249,8 @@ impl<'w> Torture<'w> {
         (ended.moments, wrong)
     }
 
-    /// Detaches with a fault so many calls into it: killed, or an error where the call can have one.
+    /// Detaches with a fault so many calls into it: killed, or an error where the call can have
+    /// one.
     fn strike_del(&self, last: Option<&Value>, at: usize) {
         let plugin = &self.scenario.plugins[self.scenario.victim];
         let call = Call { previous: last.cloned(), ..self.pod().call("DEL", plugin) };

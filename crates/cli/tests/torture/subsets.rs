@@ -20,8 +20,9 @@ fn is_missing(subset: usize, what: &str) -> bool {
     subset & 1 << place != 0
 }
 
-/// The configuration that a DEL is given: all of it, or no more than says who gave the addresses. (A runtime that has none gives
-/// the one that it kept: `cni-runtime::del::without_a_configuration_the_cached_one_is_used`.)
+/// The configuration that a DEL is given: all of it, or no more than says who gave the addresses.
+/// (A runtime that has none gives the one that it kept:
+/// `cni-runtime::del::without_a_configuration_the_cached_one_is_used`.)
 fn given(plugin: &Value, subset: usize) -> Value {
     let mut given = plugin.clone();
     let keys = given.as_object_mut().unwrap();
@@ -60,7 +61,8 @@ fn detach(
 
 const ARGS: &str = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0";
 
-/// Whatever is missing, DEL leaves nothing; where a plugin's executable was not there, a DEL once it is.
+/// Whatever is missing, DEL leaves nothing; where a plugin's executable was not there, a DEL once
+/// it is.
 #[test]
 fn del_needs_nothing_but_the_key() {
     testkit::require!("root", "ptrace");

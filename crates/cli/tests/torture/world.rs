@@ -20,8 +20,9 @@ pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_netwright");
 const FOLDERS: [&str; 5] =
     ["/run/netwright", "/run/cni", "/var/lib/cni", "/var/lib/netwright", "/etc/cni"];
 
-/// Differences that are none: that forwarding stays on, which address was given last, what is known without being the truth, and the file by which
-/// those exclude each other that think they see a firewalld, because a system call failed.
+/// Differences that are none: that forwarding stays on, which address was given last, what is known
+/// without being the truth, and the file by which those exclude each other that think they see a
+/// firewalld, because a system call failed.
 const VOLATILE: [&str; 5] = [
     "/last_reserved_ip.",
     "/run/netwright/addresses",
@@ -193,7 +194,8 @@ impl<'l> World<'l> {
         run(self.netwright_command(arguments), b"")
     }
 
-    /// Runs a command of the executable with `hand` at every system call: a shell that reads a line becomes it.
+    /// Runs a command of the executable with `hand` at every system call: a shell that reads a line
+    /// becomes it.
     pub(crate) fn follow_netwright(&self, arguments: &[&str], hand: Hand<'_>) -> Ended {
         let mut command = self.system_command("/bin/sh");
         command.args(["-c", "read -r go; exec \"$@\" </dev/null", "sh", EXECUTABLE]);
@@ -252,7 +254,8 @@ impl<'l> World<'l> {
     }
 }
 
-/// A plugin's configuration for one container: the one beside which others are struck has host ports of its own.
+/// A plugin's configuration for one container: the one beside which others are struck has host
+/// ports of its own.
 fn of_pod(plugin: &Value, id: &str) -> Value {
     let mut config = plugin.clone();
     if id == "resident"

@@ -62,8 +62,9 @@ fn live(node: &Node, clock: &Hands, told: &mut BTreeMap<String, Vec<std::net::Ip
     let _ = node.tend();
 }
 
-/// Kills a daemon at every step of its life, before each file and each question to the store; the next one must go on, and somebody else
-/// must find every address that is free and none that is not.
+/// Kills a daemon at every step of its life, before each file and each question to the store; the
+/// next one must go on, and somebody else must find every address that is free and none that is
+/// not.
 #[test]
 fn a_daemon_that_is_killed_anywhere_loses_nothing_and_gives_nothing_twice() {
     let mut step = 1;
@@ -73,7 +74,8 @@ fn a_daemon_that_is_killed_anywhere_loses_nothing_and_gives_nothing_twice() {
         let fuse = Fuse::new(step);
         let view = store.view();
         let of_store = fuse.clone();
-        // Killed before it was asked; killed before it made use of an answer is killed at the next step.
+        // Killed before it was asked; killed before it made use of an answer is killed at the next
+        // step.
         view.misbehave(move |_, _| {
             of_store.step();
             Fault::None

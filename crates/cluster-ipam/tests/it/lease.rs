@@ -93,7 +93,8 @@ fn a_node_that_is_gone_leaves_its_blocks_once_its_lease_is_over() {
     assert!(given.contains(&again));
     assert!(reclaimer.look("n2").unwrap().is_empty());
 
-    // It comes back with its containers: what is somebody else's now is told of, the rest is its again.
+    // It comes back with its containers: what is somebody else's now is told of, the rest is its
+    // again.
     let n1 = node(dir.path(), &store, &clock, "n1");
     n1.renew().unwrap();
     let lost = n1.lost();

@@ -1,4 +1,5 @@
-//! Many nodes at once on one store: the in-memory one with faults here, etcd and the Kubernetes API in the daemon's tests.
+//! Many nodes at once on one store: the in-memory one with faults here, etcd and the Kubernetes API
+//! in the daemon's tests.
 
 pub(crate) mod world;
 

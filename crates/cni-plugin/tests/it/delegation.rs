@@ -245,7 +245,8 @@ fn a_delegate_that_cannot_be_run_has_a_code_of_its_own() {
     }
 }
 
-/// It would get the same configuration and start itself again, and so on until the node is out of processes.
+/// It would get the same configuration and start itself again, and so on until the node is out of
+/// processes.
 #[test]
 fn a_plugin_does_not_delegate_to_itself() {
     let world = World::new();

@@ -25,7 +25,8 @@ fn an_add_in_the_plugins_own_namespace_never_reaches_it() {
     assert!(fake.calls().is_empty());
 }
 
-/// The container's process has ended, and one of the host has its number: DEL comes to its end, and sees no namespace.
+/// The container's process has ended, and one of the host has its number: DEL comes to its end, and
+/// sees no namespace.
 #[test]
 fn a_del_in_the_plugins_own_namespace_works_without_one() {
     let world = World::new();

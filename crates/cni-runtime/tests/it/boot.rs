@@ -1,7 +1,8 @@
 //! A node comes up: configurations appear while containers already ask for their networks.
 //!
-//! Three files arrive in any order and by any of the ways in which programs write files, some of them twice. Between
-//! any two steps each network is looked up: it is what a whole file says, or it is refused.
+//! Three files arrive in any order and by any of the ways in which programs write files, some of
+//! them twice. Between any two steps each network is looked up: it is what a whole file says, or it
+//! is refused.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -102,7 +103,8 @@ fn configs(random: &mut Random) -> Vec<Config> {
     ]
 }
 
-/// How one program writes a file: all of its steps, the last of which leaves the whole of `text` there.
+/// How one program writes a file: all of its steps, the last of which leaves the whole of `text`
+/// there.
 fn writing(random: &mut Random, dir: &Path, file: &str, text: &str, there: bool) -> Vec<Step> {
     let path = dir.join(file);
     let pieces = |random: &mut Random, path: &Path| {
@@ -150,7 +152,8 @@ fn writing(random: &mut Random, dir: &Path, file: &str, text: &str, there: bool)
     }
 }
 
-/// What the files say now, by what is in them and not by how they are read: for each network the first whole file.
+/// What the files say now, by what is in them and not by how they are read: for each network the
+/// first whole file.
 fn expected(dir: &Path, configs: &[Config]) -> BTreeMap<&'static str, NetworkList> {
     let mut files: Vec<PathBuf> = fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
     files.sort();
@@ -200,7 +203,8 @@ fn looked_up(dir: &Path, configs: &[Config], when: &str) -> u32 {
     refused
 }
 
-/// 10,000 orders and timings of three files: every look-up gives what a whole file says, or is refused.
+/// 10,000 orders and timings of three files: every look-up gives what a whole file says, or is
+/// refused.
 #[test]
 fn no_order_of_files_gives_a_wrong_or_half_a_network() {
     let seed = std::env::var("NETWRIGHT_SEED").ok().and_then(|seed| seed.parse().ok());
@@ -236,7 +240,8 @@ fn no_order_of_files_gives_a_wrong_or_half_a_network() {
                 None => drop(scripts.swap_remove(at)),
             }
         }
-        // Everything has come: every network is there, though not always the newest file says which.
+        // Everything has come: every network is there, though not always the newest file says
+        // which.
         let scan = ConfigFolder::scan(dir).unwrap();
         for config in &configs {
             assert_eq!(scan.find(config.network).unwrap().name, config.network, "order {round}");
@@ -247,7 +252,8 @@ fn no_order_of_files_gives_a_wrong_or_half_a_network() {
     );
 }
 
-/// A large list is rewritten in place, over and over, while it is read: it is never one half of each.
+/// A large list is rewritten in place, over and over, while it is read: it is never one half of
+/// each.
 #[test]
 fn a_list_that_is_rewritten_while_it_is_read_is_never_mixed() {
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();

@@ -250,7 +250,8 @@ fn attachments_listing() {
     assert!(nowhere.cached_attachments(None).unwrap().attachments.is_empty());
 }
 
-/// `a-b` + `c` and `a` + `b-c` have the same file name in libcni: the second overwrites the first there.
+/// `a-b` + `c` and `a` + `b-c` have the same file name in libcni: the second overwrites the first
+/// there.
 #[test]
 fn attachments_of_the_same_file_name_do_not_touch_each_other() {
     let lab = Lab::new(&["a"]);

@@ -30,7 +30,8 @@ const BAD_RESULTS: &[(&str, &str)] = &[
     ("prints bytes that are no text", r#"printf '{"\377": 1}'"#),
 ];
 
-/// When a call with this fault must be over: soon where it would hang, late where only a busy machine delays it.
+/// When a call with this fault must be over: soon where it would hang, late where only a busy
+/// machine delays it.
 fn deadline(fault: &str) -> Option<Instant> {
     soon(Duration::from_millis(if fault.contains("hangs") { 2_000 } else { 15_000 }))
 }

@@ -81,7 +81,8 @@ fn files_of_the_cache_are_whole_whenever_the_runtime_is_killed() {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains("busy")));
-        // What a reader sees is what would be left if the writer died now. It dies after some writes, and a little later.
+        // What a reader sees is what would be left if the writer died now. It dies after some
+        // writes, and a little later.
         let mut writes = std::collections::BTreeSet::new();
         let mut death = None;
         let deadline = Instant::now() + TIMEOUT;

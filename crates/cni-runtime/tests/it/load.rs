@@ -127,7 +127,8 @@ fn name_not_found_error() {
     );
 }
 
-/// While a file is being written nobody knows whether it defines the network: that is no reason to take another.
+/// While a file is being written nobody knows whether it defines the network: that is no reason to
+/// take another.
 #[test]
 fn a_file_that_is_unfinished_may_come_to_define_a_network() {
     let whole = r#"{"name": "a", "plugins": [{"type": "bridge"}]}"#;
@@ -316,8 +317,8 @@ fn what_is_not_a_file_is_named_and_not_waited_for() {
     .assert_eq(&lines.concat());
 }
 
-/// A file that names the network but is broken is the one the administrator meant: taking the next would
-/// put containers on a network with another policy.
+/// A file that names the network but is broken is the one the administrator meant: taking the next
+/// would put containers on a network with another policy.
 #[test]
 fn a_broken_file_that_names_the_network_is_not_stepped_over() {
     let dir = folder(&[

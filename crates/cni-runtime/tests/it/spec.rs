@@ -1,4 +1,5 @@
-//! Rules of the specification's ledger (`docs/spec/cni-1.1.0.toml`) that no row of the feature table shows.
+//! Rules of the specification's ledger (`docs/spec/cni-1.1.0.toml`) that no row of the feature
+//! table shows.
 
 use cni::Args;
 use serde_json::json;
@@ -64,7 +65,8 @@ fn a_stale_attachment_is_deleted_before_plugins_collect() {
     assert_eq!(lab.calls(), ["DEL a"]);
 }
 
-/// CNI 1.1.0 §3: the chain runs in order, and what is given to each plugin is what the one before it said.
+/// CNI 1.1.0 §3: the chain runs in order, and what is given to each plugin is what the one before
+/// it said.
 #[test]
 fn an_error_halts_the_chain() {
     let lab = Lab::new(&["a", "b", "c"]);

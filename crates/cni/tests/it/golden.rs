@@ -1,6 +1,7 @@
 //! Golden files, one folder per version: what we write, to the byte, and what we read.
 //!
-//! `UPDATE_EXPECT=1 cargo test -p netwright-cni` writes them anew; look at the difference before you keep it.
+//! `UPDATE_EXPECT=1 cargo test -p netwright-cni` writes them anew; look at the difference before
+//! you keep it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -69,7 +70,8 @@ fn l2_only() -> AddResult {
     AddResult { interfaces: links(), ..AddResult::default() }
 }
 
-/// What delegated IPAM returns, with a route that has every attribute and one whose attributes are 0.
+/// What delegated IPAM returns, with a route that has every attribute and one whose attributes are
+/// 0.
 fn routes() -> AddResult {
     let full = Route {
         gw: Some(text::parse_ip("192.0.2.1").unwrap()),

@@ -79,7 +79,8 @@ fn large_documents_take_linear_time() {
     for _ in 0..MAX_DEPTH - 10 {
         text = format!("[{text}]");
     }
-    // Every level of a type scans its text once: the worst there is, a megabyte followed all the way down.
+    // Every level of a type scans its text once: the worst there is, a megabyte followed all the
+    // way down.
     assert!(json::from_str::<serde_json::Value>(&text).is_ok());
     let doubled: Vec<String> = (0..50_000).map(|_| r#""ipam":{"type":"a"}"#.to_owned()).collect();
     let keys: Vec<String> = (0..50_000).map(|n| format!(r#""k{n}":{{}}"#)).collect();

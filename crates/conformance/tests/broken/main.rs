@@ -1,7 +1,8 @@
 //! A deliberately broken plugin: ours, with a fault that can be switched on.
 //!
-//! Linked under a plugin's name it is that plugin, with the fault that the file `fault` in the same folder names. With
-//! `serve-case` as its argument it is the process of one case, so that tests need no other program.
+//! Linked under a plugin's name it is that plugin, with the fault that the file `fault` in the same
+//! folder names. With `serve-case` as its argument it is the process of one case, so that tests
+//! need no other program.
 
 mod faults;
 

@@ -55,7 +55,8 @@ fn the_documentation_lists_every_case() {
     }
 }
 
-/// A list that a test holds a subject to: what is failed, as `plugin/case` behind an optional `fault: `, and why.
+/// A list that a test holds a subject to: what is failed, as `plugin/case` behind an optional
+/// `fault: `, and why.
 fn list(file: &str) -> Vec<(String, String)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(file);
     let text = std::fs::read_to_string(path).unwrap();
@@ -64,8 +65,8 @@ fn list(file: &str) -> Vec<(String, String)> {
     pairs.map(|(what, why)| (what.trim().to_owned(), why.trim().to_owned())).collect()
 }
 
-/// Nobody is blamed on the suite's word alone: `docs/conformance-by-hand.md` has each of the reference's failures below the
-/// reason for it, with what was typed and printed, and no others.
+/// Nobody is blamed on the suite's word alone: `docs/conformance-by-hand.md` has each of the
+/// reference's failures below the reason for it, with what was typed and printed, and no others.
 #[test]
 fn each_of_the_references_failures_was_looked_at_by_hand() {
     let path = docs().join("conformance-by-hand.md");
@@ -107,7 +108,8 @@ fn table_of_counts() -> String {
     format!("| plugin | ours | the reference's |\n|---|---|---|\n{}", rows.collect::<String>())
 }
 
-/// `docs/conformance-report.md` is made from the lists that the other tests hold the three subjects to.
+/// `docs/conformance-report.md` is made from the lists that the other tests hold the three subjects
+/// to.
 #[test]
 fn the_report_has_three_subjects_beside_each_other() {
     let path = docs().join("conformance-report.md");

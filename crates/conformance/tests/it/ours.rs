@@ -19,7 +19,8 @@ fn our_plugins_keep_every_must() {
     compare_asked("ours", &report);
 }
 
-/// In how many parts the suite is run in the virtual machine, which is slow, and where a test's time is short.
+/// In how many parts the suite is run in the virtual machine, which is slow, and where a test's
+/// time is short.
 const PARTS: usize = 4;
 
 /// How long a call may take there: a processor is emulated, and shared with whatever else runs.

@@ -59,8 +59,8 @@ pub(crate) fn told(report: &Report) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Compares lines with a file of this crate's `tests` folder, in which `#` begins a remark; UPDATE_EXPECT writes it anew,
-/// keeping remarks of lines that stay.
+/// Compares lines with a file of this crate's `tests` folder, in which `#` begins a remark;
+/// UPDATE_EXPECT writes it anew, keeping remarks of lines that stay.
 #[track_caller]
 pub(crate) fn compare(file: &str, found: &[String], words: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(file);
@@ -95,8 +95,8 @@ pub(crate) fn compare(file: &str, found: &[String], words: &str) {
     }
 }
 
-/// Compares how much of each plugin was asked, and kept, with `asked.txt`, or writes it anew there (UPDATE_EXPECT). Plugins
-/// are left out for which this machine's kernel lacks something.
+/// Compares how much of each plugin was asked, and kept, with `asked.txt`, or writes it anew there
+/// (UPDATE_EXPECT). Plugins are left out for which this machine's kernel lacks something.
 #[track_caller]
 pub(crate) fn compare_asked(subject: &str, report: &Report) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/asked.txt");

@@ -41,7 +41,8 @@ fn add_gives_a_lease_and_del_gives_it_back() {
     assert_eq!(c1.sh("ip -o link show | grep -v ' lo:' | wc -l").trim(), "0");
 }
 
-/// The reference sends its first DISCOVER before the fresh link has a carrier, and ten seconds later the next.
+/// The reference sends its first DISCOVER before the fresh link has a carrier, and ten seconds
+/// later the next.
 #[test]
 fn the_first_discover_arrives() {
     testkit::require!("root", "program:dnsmasq");
@@ -184,7 +185,8 @@ fn gc_gives_back_what_nobody_has() {
     wait_for("the lease to be given back", || server.leased() == [address(&other)]);
 }
 
-/// A daemon that is replaced is away for a moment: a node that were NotReady at each update would have its pods taken for lost.
+/// A daemon that is replaced is away for a moment: a node that were NotReady at each update would
+/// have its pods taken for lost.
 #[test]
 fn status_bears_a_daemon_that_is_away_for_a_moment() {
     testkit::require!("root", "program:dnsmasq");

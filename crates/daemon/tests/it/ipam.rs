@@ -236,7 +236,8 @@ fn rules() -> Value {
     all.iter().find(|one| one["kind"] == "ClusterRole").unwrap()["rules"].clone()
 }
 
-/// Everything the daemon and its commands ever ask for is done under the manifest's role, and the role allows nothing else.
+/// Everything the daemon and its commands ever ask for is done under the manifest's role, and the
+/// role allows nothing else.
 #[test]
 fn rights_are_what_is_asked_for() {
     testkit::require!("root");
@@ -365,7 +366,8 @@ fn empty_blocks_go_to_the_node_that_needs_them_by_etcd() {
     empty_blocks_go_to_who_needs_them(&n1, &n2);
 }
 
-/// The members' folders are put back as they were. Takes half a minute, in which no blocks are taken.
+/// The members' folders are put back as they were. Takes half a minute, in which no blocks are
+/// taken.
 #[test]
 fn an_etcd_that_was_put_back_from_a_copy_gives_no_address_twice() {
     testkit::require!("full", "root", "program:etcd", "program:curl");
@@ -400,7 +402,8 @@ fn an_etcd_that_was_put_back_from_a_copy_gives_no_address_twice() {
             matches!(give(&n1, &container), Answer::Assigned(_)).then_some(())
         });
     }
-    // Others write too, and the daemons hear of the store at least every ten seconds: here it is now.
+    // Others write too, and the daemons hear of the store at least every ten seconds: here it is
+    // now.
     cluster.lab.sh(&format!(
         "for i in $(seq 200); do curl -sf {}/v3/kv/put -d '{{\"key\":\"eA==\",\"value\":\"eA==\"}}' >/dev/null; done",
         etcd.endpoints()[0]

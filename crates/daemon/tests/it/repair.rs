@@ -103,7 +103,8 @@ fn ready(daemon: &Daemon) {
     wait_for("the service to be ready", || daemon.log().contains("ready"));
 }
 
-/// Returns once `netwrightd repair` has looked at everything since the call: twice, as one look may be under way.
+/// Returns once `netwrightd repair` has looked at everything since the call: twice, as one look may
+/// be under way.
 fn after_looks(sound: &Container) {
     for _ in 0..2 {
         sound.sh("ip route del default");

@@ -94,7 +94,8 @@ impl Rig {
         container
     }
 
-    /// Starts dnsmasq on the bridge; leases last two minutes, its shortest. `more` are further lines of its configuration.
+    /// Starts dnsmasq on the bridge; leases last two minutes, its shortest. `more` are further
+    /// lines of its configuration.
     pub(crate) fn dnsmasq(&self, more: &str) -> Dnsmasq {
         let dir = self.node.dir("dnsmasq");
         let (config, leases, log) = (dir.join("conf"), dir.join("leases"), dir.join("log"));
@@ -400,8 +401,8 @@ pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Sends a frame again and again through a container's `eth0`, which it brings up as soon as it appears, until it is told to
-/// stop.
+/// Sends a frame again and again through a container's `eth0`, which it brings up as soon as it
+/// appears, until it is told to stop.
 pub(crate) fn flood(container: &Container, frame: &[u8], stop: &AtomicBool) {
     container.enter(|| {
         let mut links = RouteSocket::open().unwrap();

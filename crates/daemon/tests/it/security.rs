@@ -18,7 +18,8 @@ fn sleeps(pid: u32) -> (String, bool) {
     (line("voluntary_ctxt_switches:") + &line("nonvoluntary_ctxt_switches:"), sleeping)
 }
 
-/// CVE-2026-35406: a client that said half of what it announced and went away had the daemon run in circles for ever.
+/// CVE-2026-35406: a client that said half of what it announced and went away had the daemon run in
+/// circles for ever.
 #[test]
 fn clients_that_go_away_in_the_middle_leave_it_asleep() {
     testkit::require!("root");

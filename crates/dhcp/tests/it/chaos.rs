@@ -1,5 +1,6 @@
-//! A network that loses, doubles, delays and reorders, servers that go away, and a client that is killed and started again:
-//! what is the same in both families. What must hold, holds at every step.
+//! A network that loses, doubles, delays and reorders, servers that go away, and a client that is
+//! killed and started again: what is the same in both families. What must hold, holds at every
+//! step.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

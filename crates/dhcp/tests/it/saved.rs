@@ -10,7 +10,8 @@ use serde_json::json;
 use crate::support::*;
 use crate::support6;
 
-/// Format version 1, as it is on disks. Never to be changed: a later version gets a text of its own.
+/// Format version 1, as it is on disks. Never to be changed: a later version gets a text of its
+/// own.
 const V1: &str = r#"{
   "version": 1,
   "mac": "02:00:00:00:00:01",

@@ -4,7 +4,8 @@ use netwright_dhcp::v4::{Client, Config, RawOption, Start, key_client_id};
 
 use crate::support::*;
 
-/// The message without its transaction identifier, zeros at the end, and the parts that are always zero.
+/// The message without its transaction identifier, zeros at the end, and the parts that are always
+/// zero.
 fn dump(payload: &[u8]) -> String {
     let hex = |octets: &[u8]| octets.iter().map(|octet| format!("{octet:02x}")).collect::<String>();
     assert!(payload[34..236].iter().all(|octet| *octet == 0), "chaddr's padding, sname, file");

@@ -140,7 +140,8 @@ proptest! {
         }
     }
 
-    /// Right header, right transaction, anything in the options: whatever is made of it can be saved and read.
+    /// Right header, right transaction, anything in the options: whatever is made of it can be
+    /// saved and read.
     #[test]
     fn no_options_make_it_panic(
         options in prop::collection::vec((any::<u8>(), prop::collection::vec(any::<u8>(), 0..40)), 0..20),

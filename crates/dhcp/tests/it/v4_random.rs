@@ -50,7 +50,8 @@ impl chaos::Server for Server {
                 (Some(server), Some(_)) if server != self.id => None,
                 (Some(_), Some(_)) if chaos && chance.percent(10) => refuse(self),
                 (Some(_), Some(address)) => grant(self, address),
-                // INIT-REBOOT and renewals: only what is known, and chance may have another address.
+                // INIT-REBOOT and renewals: only what is known, and chance may have another
+                // address.
                 (None, requested) => {
                     let address = requested.unwrap_or(read.ciaddr);
                     match self.leases.contains_key(&address) {
@@ -100,8 +101,8 @@ impl Family for V4 {
     type Server = Server;
 
     const CHAOS_MS: u64 = 3 * 3600 * 1000;
-    /// Until every wait that began in chaos is over: 64 s between DISCOVERs, as much after refusals, the same after ten
-    /// conflicts.
+    /// Until every wait that began in chaos is over: 64 s between DISCOVERs, as much after
+    /// refusals, the same after ten conflicts.
     const PEACE_MS: u64 = 400 * 1000;
 
     fn begin(chance: &mut Chance) -> (Self, Config, [Server; 2]) {

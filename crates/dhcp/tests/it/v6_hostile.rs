@@ -57,7 +57,8 @@ fn options_to_send_are_added_but_not_to_the_protocol() {
     assert_eq!(read.option(16), Some(&b"mine"[..]));
 }
 
-/// Format version 1, as it is on disks. Never to be changed: a later version gets a text of its own.
+/// Format version 1, as it is on disks. Never to be changed: a later version gets a text of its
+/// own.
 const V1: &str = r#"{
   "version": 1,
   "duid": "00030001020000000001",

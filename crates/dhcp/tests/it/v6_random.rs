@@ -172,7 +172,8 @@ impl Family for V6 {
             let lasts = Duration::from_secs(u64::from(address.valid_s.unwrap()));
             let ends = (lease.obtained.at_ms + lasts).as_millis();
             assert!(now < ends, "{address:?} used at {now}, over at {ends}");
-            // Nor for longer than some server granted it, save for what a reply may have been on its way.
+            // Nor for longer than some server granted it, save for what a reply may have been on
+            // its way.
             let granted = servers.iter().filter_map(|server| server.granted.get(&address.address));
             let granted = granted.max().unwrap();
             assert!(ends <= granted + LATEST_MS, "{ends} after {granted}");

@@ -85,8 +85,8 @@ fn ports_lead_to_the_container_from_everywhere() {
     }
 }
 
-/// The reference cannot do this at all. With `br_netfilter`, which nodes of Kubernetes and hosts of Docker have, the answers were
-/// dropped and the one who asked waited for ever.
+/// The reference cannot do this at all. With `br_netfilter`, which nodes of Kubernetes and hosts of
+/// Docker have, the answers were dropped and the one who asked waited for ever.
 #[test]
 fn the_ipv6_loopback_address_leads_to_the_container() {
     testkit::require!("root");
@@ -103,7 +103,8 @@ fn the_ipv6_loopback_address_leads_to_the_container() {
     assert_eq!(told, ["missing: the route to fd6e:6574:7772:6967:6874::1 on \"cni0\""]);
     node.add(&key("n", "c1"), &web(2));
     assert_eq!(seen(&node.lab, "[::1]:8080"), "c1 sees fd00:1::1");
-    // Nobody can send to the host's ::1 by the address that stands for it meanwhile, nor as if he were there.
+    // Nobody can send to the host's ::1 by the address that stands for it meanwhile, nor as if he
+    // were there.
     let _private = Server::udp(&node.lab, "[::1]:7777", "private");
     node.lab.sh("nft add table inet probe; \
                  nft 'add chain inet probe in { type filter hook input priority 300; }'; \
@@ -126,7 +127,8 @@ fn the_ipv6_loopback_address_leads_to_the_container() {
     traffic::assert_no_udp(&node.lab, "[fd6e:6574:7772:6967:6874::1]:7777");
 }
 
-/// Where nothing is masqueraded [::1] cannot lead to a container: what asks there is told so at once.
+/// Where nothing is masqueraded [::1] cannot lead to a container: what asks there is told so at
+/// once.
 #[test]
 fn the_ipv6_loopback_address_refuses_at_once_where_nothing_is_masqueraded() {
     testkit::require!("root");
@@ -158,7 +160,8 @@ fn everything_is_as_before_afterwards() {
     before.assert_same(&Snapshot::take(&node.lab));
 }
 
-/// GHSA-jv3w-x3r3-g6rm, CVE-2025-67499: every packet to the port that passed through the node went to the container.
+/// GHSA-jv3w-x3r3-g6rm, CVE-2025-67499: every packet to the port that passed through the node went
+/// to the container.
 #[test]
 fn packets_that_pass_through_are_left_alone() {
     testkit::require!("root");
@@ -226,8 +229,8 @@ fn send_loopback_to(place: &impl Place, via4: &str, via6: &str) {
     ));
 }
 
-/// A port at a loopback address is for the programs of this host. The routing would drop packets for such addresses
-/// from elsewhere, but it comes after the translation.
+/// A port at a loopback address is for the programs of this host. The routing would drop packets
+/// for such addresses from elsewhere, but it comes after the translation.
 #[test]
 fn ports_at_loopback_addresses_are_for_the_host_alone() {
     testkit::require!("root");
@@ -299,7 +302,8 @@ fn ports_at_loopback_addresses_are_for_the_host_alone() {
     }
 }
 
-/// Each link has a way of its own to ::1: a container on another one takes none away, and takes its own with it.
+/// Each link has a way of its own to ::1: a container on another one takes none away, and takes its
+/// own with it.
 #[test]
 fn ports_at_loopback_addresses_of_ipv6_are_on_several_links_at_once() {
     testkit::require!("root");
@@ -336,7 +340,8 @@ fn send(from: &impl Place, to: &str) {
     });
 }
 
-/// Packets for 127.0.0.0/8 are not dropped by us where we switched nothing: others may translate *to* such an address.
+/// Packets for 127.0.0.0/8 are not dropped by us where we switched nothing: others may translate
+/// *to* such an address.
 #[test]
 fn a_translation_to_a_loopback_address_by_others_goes_on_working() {
     testkit::require!("root");
@@ -357,13 +362,14 @@ fn a_translation_to_a_loopback_address_by_others_goes_on_working() {
     assert_eq!(traffic::assert_udp(&node.outside, "198.51.100.1:7000").server, "private");
 }
 
-/// A VRF may have 127.0.0.1 of its own: what runs in it goes on reaching it, and its links' neighbours reach no port there.
+/// A VRF may have 127.0.0.1 of its own: what runs in it goes on reaching it, and its links'
+/// neighbours reach no port there.
 #[test]
 fn vm_loopback_addresses_of_a_vrf_are_left_alone() {
     testkit::require!("root", "vrf", "program:socat");
     let node = Node::new("loopvrf");
-    // The table of the host's own addresses has its 127.0.0.1 before a VRF is asked, unless it comes behind the VRFs'
-    // (linux Documentation/networking/vrf.rst, "Using VRFs", 3).
+    // The table of the host's own addresses has its 127.0.0.1 before a VRF is asked, unless it
+    // comes behind the VRFs' (linux Documentation/networking/vrf.rst, "Using VRFs", 3).
     node.lab.sh("ip rule add pref 32765 table local && ip rule del pref 0");
     node.lab.sh("ip link add red type vrf table 10 && ip addr add 127.0.0.1/8 dev red && ip link set red up && \
                  ip link set up0 master red && ip route add table 10 10.1.0.0/24 dev cni0 && \
@@ -485,7 +491,8 @@ fn without_snat_nothing_is_translated_back_and_with_all_everything() {
     assert_eq!(seen("[2001:db8:ffff::1]:8080"), "fd00:1::1");
 }
 
-/// Podman asks each network of a container for the same ports: the reference lets the first publish them.
+/// Podman asks each network of a container for the same ports: the reference lets the first publish
+/// them.
 #[test]
 fn a_port_held_by_the_same_containers_other_network_is_left_to_it() {
     testkit::require!("root");

@@ -35,7 +35,8 @@ fn the_outside_sees_the_host_and_neighbours_see_the_container() {
         let seen = traffic::assert_tcp(&node.c1, "10.1.0.3:80").seen;
         assert_eq!(seen.ip().to_string(), "10.1.0.2", "br_netfilter {br_netfilter}");
     }
-    // The other container asked for nothing: its packets leave as they are, and no answer comes back.
+    // The other container asked for nothing: its packets leave as they are, and no answer comes
+    // back.
     traffic::assert_no_tcp(&node.c2, "198.51.100.2:80");
 }
 

@@ -14,7 +14,8 @@ pub(crate) struct Node {
     pub(crate) c2: Container,
 }
 
-/// What the lab's containers have: 10.1.0.2 and .3, fd00:1::2 and ::3, behind `cni0` with .1 and ::1.
+/// What the lab's containers have: 10.1.0.2 and .3, fd00:1::2 and ::3, behind `cni0` with .1 and
+/// ::1.
 impl Node {
     pub(crate) fn new(name: &str) -> Self {
         let lab = Lab::new(name);

@@ -1,4 +1,5 @@
-//! Whatever a power cut, a full disk or a hand does to a file: no panic, no address twice, none lost for ever.
+//! Whatever a power cut, a full disk or a hand does to a file: no panic, no address twice, none
+//! lost for ever.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -60,7 +61,8 @@ const HARMS: [Harm; 12] = [
 ];
 
 impl Harm {
-    /// Does it; the files are all there are, one of them is meant. Returns the files that are not what they were in any way.
+    /// Does it; the files are all there are, one of them is meant. Returns the files that are not
+    /// what they were in any way.
     fn to(self, files: &[PathBuf], which: usize, dice: &mut Dice) -> Vec<PathBuf> {
         let file = &files[which];
         let other = &files[(which + 1 + dice.below(files.len() - 1)) % files.len()];
@@ -100,7 +102,8 @@ impl Harm {
                 fs::rename(file, &aside).unwrap();
                 fs::rename(other, file).unwrap();
                 fs::rename(&aside, other).unwrap();
-                // A name whose file is now another's reservation is still taken; one that has anything else is not.
+                // A name whose file is now another's reservation is still taken; one that has
+                // anything else is not.
                 let is_address = |file: &PathBuf| {
                     file.file_name().unwrap().to_str().unwrap().parse::<IpAddr>().is_ok()
                 };

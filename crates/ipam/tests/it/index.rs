@@ -174,8 +174,8 @@ fn a_folder_that_only_looks_the_same_is_read() {
     assert_eq!(place.release("c1"), [ip("192.0.2.200")]);
 }
 
-/// The reference writes between two calls of ours, and within the same tick of the kernel's clock: each of its writes is
-/// noticed.
+/// The reference writes between two calls of ours, and within the same tick of the kernel's clock:
+/// each of its writes is noticed.
 #[test]
 fn what_others_write_at_once_is_noticed_every_time() {
     let place = Place::new();
@@ -206,7 +206,8 @@ impl Place {
     }
 }
 
-/// Nobody does this but people: no time of the folder tells of it, and the file's mark says whose it is.
+/// Nobody does this but people: no time of the folder tells of it, and the file's mark says whose
+/// it is.
 #[test]
 fn a_file_that_was_written_over_stays_its_owners() {
     let place = Place::new();
@@ -318,7 +319,8 @@ fn it_is_not_needed() {
     with.works_after_many();
 }
 
-/// The reference's own program changes the folder in turns with us: `flock` and a shell stand in for it where there is none.
+/// The reference's own program changes the folder in turns with us: `flock` and a shell stand in
+/// for it where there is none.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "another program holds the lock")]
 fn one_who_waited_for_our_lock_writes_within_the_same_tick() {

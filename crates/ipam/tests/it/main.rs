@@ -59,8 +59,8 @@ pub(crate) fn allocate(store: &Store, sets: &RangeSets, id: &str) -> Vec<String>
     addresses(&locked.allocate(sets, &[], &owner(id)).unwrap())
 }
 
-/// Asserts that the folder holds only whole reservations, and that releasing what is there makes every
-/// address available again.
+/// Asserts that the folder holds only whole reservations, and that releasing what is there makes
+/// every address available again.
 #[track_caller]
 pub(crate) fn assert_recovers(store: &Store, sets: &RangeSets) {
     for reservation in store.reservations().unwrap() {

@@ -133,7 +133,8 @@ fn an_id_that_looks_like_an_address_releases_no_note() {
     let (_dir, store) = temporary();
     assert_eq!(allocate(&store, &sets(&["192.0.2.0/24"]), "c1"), ["192.0.2.2"]);
     let locked = store.lock_or_create(TIMEOUT).unwrap();
-    // The content of last_reserved_ip.0 is the ID of this container, as an old-format file's would be.
+    // The content of last_reserved_ip.0 is the ID of this container, as an old-format file's would
+    // be.
     locked.release(&owner("192.0.2.2")).unwrap();
     assert!(store.directory().join("last_reserved_ip.0").exists());
 }

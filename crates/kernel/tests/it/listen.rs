@@ -51,7 +51,8 @@ fn a_port_is_taken_when_bind_says_so() {
     });
 }
 
-/// Connections that a program has accepted, and those that are over, do not keep another from listening.
+/// Connections that a program has accepted, and those that are over, do not keep another from
+/// listening.
 #[test]
 fn connections_are_not_in_the_way() {
     in_netns(|| {
@@ -114,7 +115,8 @@ fn the_process_that_has_a_port_is_found() {
     });
 }
 
-/// Nobody can listen by a protocol that the kernel does not have; asking for a socket would load it.
+/// Nobody can listen by a protocol that the kernel does not have; asking for a socket would load
+/// it.
 #[test]
 fn nobody_has_a_port_of_sctp_where_the_kernel_has_none() {
     in_netns(|| {

@@ -79,7 +79,8 @@ fn a_transaction_is_done_whole_or_not_at_all() {
     let error = client.transact(&add_bridge("br0"), soon()).unwrap_err();
     assert!(error.is_duplicate(), "{error:?}");
 
-    // A column that is not there, an assumption that does not hold, an abort: what came before is undone.
+    // A column that is not there, an assumption that does not hold, an abort: what came before is
+    // undone.
     let change = || {
         let mut change = Transaction::new(DATABASE);
         let row = Row::new().with("external_ids", Value::map([("made-by", "nobody")]));

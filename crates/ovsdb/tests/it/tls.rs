@@ -1,4 +1,5 @@
-//! TLS with the real server, with keys of Open vSwitch's own tool, and with servers that are not what they should be.
+//! TLS with the real server, with keys of Open vSwitch's own tool, and with servers that are not
+//! what they should be.
 
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
@@ -136,7 +137,8 @@ fn silence_half_a_handshake_and_nonsense_end_in_time() {
         drop(thread.join().unwrap());
         error
     };
-    // Nothing; a record that is announced and does not come; the beginning of a server's first message.
+    // Nothing; a record that is announced and does not come; the beginning of a server's first
+    // message.
     for half in [&b""[..], b"\x16\x03\x03\x00\x7a", b"\x16\x03\x03\x00\x7a\x02\x00\x00\x76\x03\x03"]
     {
         let error = connect(half);

@@ -37,7 +37,8 @@ fn configs(node: &Node) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// The container's interface goes with its addresses: nobody is given an address that still answers.
+/// The container's interface goes with its addresses: nobody is given an address that still
+/// answers.
 #[test]
 fn del_by_a_path_that_leads_nowhere_takes_everything() {
     testkit::require!("root");

@@ -328,7 +328,8 @@ fn two_interfaces_of_one_container_in_one_network() {
     before.assert_same(&Snapshot::take(&node.lab));
 }
 
-/// Row: bandwidth | CHECK. The reference does not look at filters, and takes a foreign discipline for its own.
+/// Row: bandwidth | CHECK. The reference does not look at filters, and takes a foreign discipline
+/// for its own.
 #[test]
 fn check_notices_what_is_different() {
     testkit::require!("root");
@@ -534,7 +535,8 @@ fn del_of_any_part() {
     }
 }
 
-/// Behind the plugin that makes the pair: CHECK of both is content, and DEL of both, in reverse, leaves nothing.
+/// Behind the plugin that makes the pair: CHECK of both is content, and DEL of both, in reverse,
+/// leaves nothing.
 #[test]
 fn in_a_chain_with_bridge() {
     testkit::require!("root");

@@ -18,7 +18,8 @@ const ONE_V4: &str =
     r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"}]}"#;
 const DUAL: &str = r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"},{"address":"fd00:1::2/64","gateway":"fd00:1::1"}]}"#;
 
-/// A node whose address plugin `fixed` answers ADD with `result` and logs its verbs to `<dir>/verbs`.
+/// A node whose address plugin `fixed` answers ADD with `result` and logs its verbs to
+/// `<dir>/verbs`.
 fn node_with(name: &str, result: &str) -> Node {
     let node = Node::new(name);
     answer_with(&node, result);
@@ -402,8 +403,8 @@ fn macspoofchk() {
     assert!(!node.sh("nft list table bridge netwright").contains("elements"));
 }
 
-/// Has a container send frames with another's source address to each group that bridges treat by themselves, untagged and
-/// in a VLAN; returns where the bridge thinks that address is then.
+/// Has a container send frames with another's source address to each group that bridges treat by
+/// themselves, untagged and in a VLAN; returns where the bridge thinks that address is then.
 fn forge_to_link_local_groups(node: &Node, forger: &Container, mac: &str) -> Vec<String> {
     let source: Vec<u8> =
         mac.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
@@ -448,7 +449,8 @@ fn forge_link_local_frames(name: &str, keys: &Value, options: &str) {
     let elsewhere = |line: &&String| !line.contains(&format!("dev {} ", host_ifname(&r2)));
     let learnt = forge_to_link_local_groups(&node, &c1, mac);
     assert_eq!(learnt.iter().find(elsewhere), None);
-    // Somebody undoes it: the other's frames go to the forger, CHECK says so, and a repair puts it back.
+    // Somebody undoes it: the other's frames go to the forger, CHECK says so, and a repair puts it
+    // back.
     let check = |keys: Value| run("CHECK", &c1).prev(&r1).config(keys).call();
     check(json!({})).silent();
     node.sh("ip link set cni0 type bridge no_linklocal_learn 0");
@@ -470,8 +472,8 @@ fn forge_link_local_frames(name: &str, keys: &Value, options: &str) {
     assert_eq!(option(), 0);
 }
 
-/// Bridges learn from frames to 01:80:c2:00:00:00 to :0f past the packet filter, unless they are told not to: a forged source
-/// address had another container's frames sent to the forger.
+/// Bridges learn from frames to 01:80:c2:00:00:00 to :0f past the packet filter, unless they are
+/// told not to: a forged source address had another container's frames sent to the forger.
 #[test]
 fn macspoofchk_is_not_passed_by_link_local_frames() {
     testkit::require!("root");
@@ -690,8 +692,8 @@ fn failed_add_leaves_nothing() {
     assert_eq!(verbs(&node), "ADD DEL ADD DEL ");
 }
 
-/// What is left by an ADD that was killed right after it had created the bridge: the note with its hardware address,
-/// and a bridge that nobody holds and that does not carry our mark yet.
+/// What is left by an ADD that was killed right after it had created the bridge: the note with its
+/// hardware address, and a bridge that nobody holds and that does not carry our mark yet.
 #[test]
 fn del_removes_a_bridge_whose_add_was_killed_while_creating_it() {
     let node = node_with("bridge-killed", ONE_V4);
@@ -916,8 +918,8 @@ fn an_add_that_fails_beside_an_earlier_one_leaves_no_bridge() {
     assert!(!has_bridge(&node));
 }
 
-/// What remains of an attachment whose hold on the bridge is gone: a DEL had no time to wait for its
-/// ADD, or somebody removed the file.
+/// What remains of an attachment whose hold on the bridge is gone: a DEL had no time to wait for
+/// its ADD, or somebody removed the file.
 #[test]
 fn a_bridge_on_which_an_attachment_is_stays_for_its_own_del() {
     let node = node_with("bridge-unheld", ONE_V4);
@@ -932,8 +934,8 @@ fn a_bridge_on_which_an_attachment_is_stays_for_its_own_del() {
     assert!(!has_bridge(&node));
 }
 
-/// The address is released after all else. An ADD that began before that would lose its address, and
-/// one that met a DEL without a record lost its hold on the bridge.
+/// The address is released after all else. An ADD that began before that would lose its address,
+/// and one that met a DEL without a record lost its hold on the bridge.
 #[test]
 fn a_del_keeps_adds_off_until_its_end() {
     let node = node_with("bridge-del-alone", ONE_V4);
@@ -1018,7 +1020,8 @@ fn rename(node: &Node, from: &str, to: &str) {
     ));
 }
 
-/// A bridge of ours that was renamed stays while an attachment is on it, whose hold was lost, and then goes.
+/// A bridge of ours that was renamed stays while an attachment is on it, whose hold was lost, and
+/// then goes.
 #[test]
 fn a_renamed_bridge_on_which_an_attachment_is_stays_for_its_own_del() {
     let node = node_with("bridge-renamed-unheld", ONE_V4);

@@ -8,7 +8,8 @@ use testkit::{Container, Place};
 use crate::support::matrix::Family;
 use crate::support::{Node, Run, matrix as families, versions};
 
-/// A plugin that writes down how it was called, and answers: `$DIR/log` gets a line, `$DIR/TYPE.VERB` what it read.
+/// A plugin that writes down how it was called, and answers: `$DIR/log` gets a line,
+/// `$DIR/TYPE.VERB` what it read.
 const WITNESS: &str = r#"
     type=$(basename "$0"); read_from=$(cat)
     echo "$type $CNI_COMMAND" >> DIR/log

@@ -141,7 +141,8 @@ fn a_dead_container_and_a_lost_del_are_in_nobodys_way() {
     add(&node, &c3, &bridge("br0")).ok();
 }
 
-/// What cannot be read may be of somebody who lives; of a folder that is lost altogether the kernel's routes are left.
+/// What cannot be read may be of somebody who lives; of a folder that is lost altogether the
+/// kernel's routes are left.
 #[test]
 fn a_garbled_record_keeps_its_address_and_a_route_its_own() {
     testkit::require!("root");
@@ -330,8 +331,8 @@ fn a_network_that_the_host_has_a_route_to_is_refused() {
     }
 }
 
-/// The subnet would be on two links: when the uplink's route is made anew, the bridge takes its place. `ptp` routes to each
-/// container and has the address alone.
+/// The subnet would be on two links: when the uplink's route is made anew, the bridge takes its
+/// place. `ptp` routes to each container and has the address alone.
 #[test]
 fn a_bridge_does_not_take_the_uplinks_own_address_for_a_gateway() {
     testkit::require!("root");
@@ -435,7 +436,8 @@ fn a_gateway_takes_no_address_that_a_container_has() {
     add(&node, &c2, &routed).ok();
 }
 
-/// A pool that is larger or smaller than the uplink's subnet, or the uplink has an address alone, as clouds give it.
+/// A pool that is larger or smaller than the uplink's subnet, or the uplink has an address alone,
+/// as clouds give it.
 #[test]
 fn a_gateway_that_is_the_hosts_router_is_refused() {
     testkit::require!("root");

@@ -1,4 +1,5 @@
-//! `cluster-ipam`: addresses of networks that span nodes, with a stand-in for the daemon that has them.
+//! `cluster-ipam`: addresses of networks that span nodes, with a stand-in for the daemon that has
+//! them.
 
 mod bad;
 mod keys;

@@ -36,7 +36,8 @@ fn asked(calls: &[(String, Value)], method: &str) -> Value {
     }
 }
 
-/// A node as it is before `work` and must be after it, as the driver must hold nothing. One container comes and goes first.
+/// A node as it is before `work` and must be after it, as the driver must hold nothing. One
+/// container comes and goes first.
 #[track_caller]
 fn leaves_nothing(node: &Node, driver: &Driver<'_>, work: impl FnOnce()) {
     let before = look(node);

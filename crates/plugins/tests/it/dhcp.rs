@@ -76,8 +76,8 @@ fn keys_that_nobody_reads_are_found() {
     assert_eq!(keys, ["deamonSocketPath", "form"]);
 }
 
-/// The container has renamed its interface and made one of its own under the name: the leased address goes before the lease does,
-/// and the other one's stays.
+/// The container has renamed its interface and made one of its own under the name: the leased
+/// address goes before the lease does, and the other one's stays.
 #[test]
 fn addresses_are_taken_from_the_attachments_interface_alone() {
     testkit::require!("root");

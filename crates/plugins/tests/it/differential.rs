@@ -1,12 +1,15 @@
-//! The same configuration to our plugins and to the Go ones, on two equal hosts: what is different must be listed.
+//! The same configuration to our plugins and to the Go ones, on two equal hosts: what is different
+//! must be listed.
 //!
-//! Each [`Case`] is run against both releases of [`testkit::reference`]: ADD of every plugin of the chain, for every
-//! container, CHECK, DEL twice. After ADD and after DEL everything on the host and in the containers is compared, and so
-//! are the results: links, addresses, routes, rules, sysctls, firewall rules, queueing disciplines, files. What is random
-//! (names and MAC addresses that nobody chose) is named after what it belongs to first.
+//! Each [`Case`] is run against both releases of [`testkit::reference`]: ADD of every plugin of the
+//! chain, for every container, CHECK, DEL twice. After ADD and after DEL everything on the host and
+//! in the containers is compared, and so are the results: links, addresses, routes, rules, sysctls,
+//! firewall rules, queueing disciplines, files. What is random (names and MAC addresses that nobody
+//! chose) is named after what it belongs to first.
 //!
-//! Each intended difference is in `docs/differences.toml` with its reason. One that is not listed fails the test,
-//! and so does one that is listed and was not seen. `docs/differences.md` is made from that file.
+//! Each intended difference is in `docs/differences.toml` with its reason. One that is not listed
+//! fails the test, and so does one that is listed and was not seen. `docs/differences.md` is made
+//! from that file.
 
 mod bandwidth;
 mod bridge;
@@ -56,7 +59,8 @@ pub(crate) struct Case {
     containers: usize,
     /// `cniVersion`. The installed release knows nothing after 1.0.0 and is left out then.
     version: &'static str,
-    /// Whether ADD is to succeed, of the last container, with our plugins: two that fail are equal too.
+    /// Whether ADD is to succeed, of the last container, with our plugins: two that fail are equal
+    /// too.
     succeeds: bool,
     /// `CNI_ARGS`.
     args: &'static str,
@@ -177,7 +181,8 @@ macro_rules! unstable_tests {
     };
 }
 
-/// Makes the two tests of a plugin that needs kernel features. In the slow machine they are for full runs.
+/// Makes the two tests of a plugin that needs kernel features. In the slow machine they are for
+/// full runs.
 macro_rules! vm_tests {
     ($cases:expr, $($feature:expr),+) => {
         $crate::differential::one_test!(vm_as_the_installed_release, $cases, Installed, "full", $($feature),+);
@@ -185,7 +190,8 @@ macro_rules! vm_tests {
     };
 }
 
-/// Makes the test of a plugin that needs kernel features and that the installed release does not have.
+/// Makes the test of a plugin that needs kernel features and that the installed release does not
+/// have.
 macro_rules! vm_unstable_tests {
     ($cases:expr, $($feature:expr),+) => {
         super::one_test!(vm_as_the_unstable_release, $cases, Unstable, "full", $($feature),+);

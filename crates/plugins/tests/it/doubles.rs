@@ -1,4 +1,5 @@
-//! A container may rename its link, and give its name and its mark to another: DEL takes the one that ADD made.
+//! A container may rename its link, and give its name and its mark to another: DEL takes the one
+//! that ADD made.
 
 use serde_json::{Value, json};
 use testkit::{Container, Place};
@@ -6,7 +7,8 @@ use testkit::{Container, Place};
 use crate::support::fixed::{self, succeeds};
 use crate::support::{Node, Run};
 
-/// What a container does so that a DEL by name or mark misses its link, which it has as `hidden` or `eth0` then.
+/// What a container does so that a DEL by name or mark misses its link, which it has as `hidden` or
+/// `eth0` then.
 const TRICKS: [(&str, &str); 4] = [
     ("a double with the mark", "ip link set eth0 alias netwright:n/c1/eth0"),
     ("a double without a mark", "true"),

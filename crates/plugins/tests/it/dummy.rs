@@ -55,7 +55,8 @@ fn vm_the_link_is_made_in_the_container_and_reported() {
     assert_eq!(result["interfaces"][0]["mac"], "02:00:00:00:00:08");
 }
 
-/// The address on the dummy answers whoever reaches the container by another link, the outside included.
+/// The address on the dummy answers whoever reaches the container by another link, the outside
+/// included.
 #[test]
 fn vm_the_address_answers_from_everywhere() {
     testkit::require!("root", "dummy");

@@ -10,7 +10,8 @@ use testkit::{Container, Place, Snapshot};
 
 use crate::support::{Node, Run};
 
-/// A host with the outside, and containers behind bridges `br1` (10.1.0.0/24, fd00:1::/64), `br2`, …
+/// A host with the outside, and containers behind bridges `br1` (10.1.0.0/24, fd00:1::/64), `br2`,
+/// …
 struct Host {
     node: Node,
     outside: Container,
@@ -106,7 +107,8 @@ fn iptables() -> Value {
     json!({ "backend": "iptables" })
 }
 
-/// Row: firewall | iptables rules. The same as the reference's, and either removes and checks the other's.
+/// Row: firewall | iptables rules. The same as the reference's, and either removes and checks the
+/// other's.
 #[test]
 fn iptables_rules() {
     testkit::require!("root", "file:/usr/lib/cni/firewall");
@@ -127,7 +129,8 @@ fn iptables_rules() {
     assert_eq!(bare, save(&host));
 }
 
-/// A node that comes from the reference's plugins: the default configuration, legacy iptables, a lost result.
+/// A node that comes from the reference's plugins: the default configuration, legacy iptables, a
+/// lost result.
 #[test]
 fn what_the_reference_left_goes() {
     testkit::require!("root", "file:/usr/lib/cni/firewall", "program:iptables-legacy");
@@ -465,8 +468,8 @@ mod ip_masq {
         }
     }
 
-    /// Rows: ipMasq | DEL cleans, both cleaned on DEL. Either removes what the other made, with the namespace
-    /// gone as well, where the reference leaves its rules.
+    /// Rows: ipMasq | DEL cleans, both cleaned on DEL. Either removes what the other made, with the
+    /// namespace gone as well, where the reference leaves its rules.
     #[test]
     fn del_cleans_both() {
         testkit::require!("root", "file:/usr/lib/cni/bridge");
@@ -529,8 +532,8 @@ mod ip_masq {
         assert_eq!(seen(&host, &c1), ["198.51.100.1", "2001:db8:ffff::1"]);
     }
 
-    /// Row: ipMasq | nft idempotent is `adding_again_changes_nothing_and_a_leftover_is_replaced` in crate firewall: the
-    /// bridge plugin itself refuses a second ADD, as the reference's does.
+    /// Row: ipMasq | nft idempotent is `adding_again_changes_nothing_and_a_leftover_is_replaced` in
+    /// crate firewall: the bridge plugin itself refuses a second ADD, as the reference's does.
     ///
     /// Row: ipMasq | auto backend.
     #[test]

@@ -12,8 +12,9 @@ use testkit::{Container, Place, Snapshot};
 
 use crate::support::{Node, Run};
 
-/// Makes a device for a container on the host: one end of a pair, `p` and its name the other. Both are down, and
-/// make no IPv6 addresses of their own: the kernel gives a link that moves the namespace's defaults.
+/// Makes a device for a container on the host: one end of a pair, `p` and its name the other. Both
+/// are down, and make no IPv6 addresses of their own: the kernel gives a link that moves the
+/// namespace's defaults.
 fn device(node: &Node, name: &str) {
     node.sh(&format!(
         "sysctl -qw net.ipv6.conf.default.addr_gen_mode=1 && ip link add {name} type veth peer name p{name}"

@@ -167,7 +167,8 @@ fn the_last_address_is_noted_by_set() {
     gives(place.add("c1", both.clone()), &["192.0.2.200/24", "2001:db8::2/64"]);
     assert_eq!(place.read("last_reserved_ip.0"), "192.0.2.200");
     assert_eq!(place.read("last_reserved_ip.1"), "2001:db8::2");
-    // A shorter text leaves no end of the longer one; a garbled one begins anew; one beyond the set too.
+    // A shorter text leaves no end of the longer one; a garbled one begins anew; one beyond the set
+    // too.
     place.write("last_reserved_ip.0", "192.0.2.254");
     gives(place.add("c2", both.clone()), &["192.0.2.2/24", "2001:db8::3/64"]);
     assert_eq!(place.read("last_reserved_ip.0"), "192.0.2.2");
@@ -354,7 +355,8 @@ fn dual_stack_in_every_version() {
     }
 }
 
-/// `host-local | overlap/validation errors`; the rest of the list is in the unit tests of `ipam::range`.
+/// `host-local | overlap/validation errors`; the rest of the list is in the unit tests of
+/// `ipam::range`.
 #[test]
 fn a_configuration_that_makes_no_sense_is_refused() {
     let place = Place::new();
@@ -557,8 +559,8 @@ fn releasing_what_is_not_held_is_success() {
     assert_eq!(place.addresses(), [""; 0]);
 }
 
-/// DEL needs the network's name and the folder, whatever became of the rest (facts: "a now-invalid config
-/// blocks release").
+/// DEL needs the network's name and the folder, whatever became of the rest (facts: "a now-invalid
+/// config blocks release").
 #[test]
 fn del_works_with_a_configuration_that_makes_no_sense_any_more() {
     let place = Place::new();

@@ -55,7 +55,8 @@ fn what_cannot_be_is_refused_and_nothing_is_changed() {
     assert_eq!(fixed::verbs(&node), "", "the address plugin must not even be asked");
 }
 
-/// Row: without `master` and default route DEL fails with the reference, before the address is released.
+/// Row: without `master` and default route DEL fails with the reference, before the address is
+/// released.
 #[test]
 fn del_never_needs_the_master() {
     let node = host("ipvlan-del");

@@ -6,8 +6,8 @@ use testkit::{Container, Place, Snapshot};
 use crate::repair::Chain;
 use crate::support::Node;
 
-/// The attachment whose records are lost. A backup of the reference's kind tells no network, so that none could be collected
-/// without a record; this one has none.
+/// The attachment whose records are lost. A backup of the reference's kind tells no network, so
+/// that none could be collected without a record; this one has none.
 const UNKNOWN: u16 = 6;
 
 /// A long chain; `number` tells attachments apart.

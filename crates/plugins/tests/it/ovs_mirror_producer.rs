@@ -49,7 +49,8 @@ fn mirror(ovs: &Ovs<'_>, column: &str) -> String {
     ovs.vsctl(&["get", "mirror", "m1", column])
 }
 
-/// What one container sends to a second, a third gets a copy of; the result passes through as it was.
+/// What one container sends to a second, a third gets a copy of; the result passes through as it
+/// was.
 #[test]
 fn a_third_container_sees_what_the_first_sends() {
     testkit::require!("root", "program:ovs-vswitchd", "program:ovsdb-server");

@@ -30,7 +30,8 @@ impl Host {
         Host { node, outside }
     }
 
-    /// A container with the addresses that end in `last`, and what a bridge plugin would have returned.
+    /// A container with the addresses that end in `last`, and what a bridge plugin would have
+    /// returned.
     fn container(&self, name: &str, last: u8) -> (Container, Value) {
         let container = self.node.container(name);
         self.node.sh(&format!(
@@ -109,8 +110,8 @@ fn dnat_v4_v6() {
     before.assert_same(&Snapshot::take(&host.node.lab));
 }
 
-/// Row: portmap | a port of a program: the runtime's to refuse. The plugin says whose traffic it takes, but not of those who
-/// hold ports for containers.
+/// Row: portmap | a port of a program: the runtime's to refuse. The plugin says whose traffic it
+/// takes, but not of those who hold ports for containers.
 #[test]
 fn a_port_that_a_program_listens_on_is_published_with_a_warning() {
     testkit::require!("root", "program:socat");
@@ -178,7 +179,8 @@ fn chains() {
     run("DEL").call().silent();
     host.node.sh("nft flush ruleset");
     host.go(run("ADD"));
-    // Ours have one rule more, which keeps loopback addresses to the host, and one for what ::1 sends.
+    // Ours have one rule more, which keeps loopback addresses to the host, and one for what ::1
+    // sends.
     let is_guard = |line: &&str| line.ends_with("-j RETURN");
     assert_eq!(ours.lines().filter(is_guard).count(), 3, "{ours}");
     let rest: String =
@@ -186,7 +188,8 @@ fn chains() {
     assert_eq!(rest, saved());
 }
 
-/// Row: portmap | a port at a loopback address is for the host alone, with the reference's chains too.
+/// Row: portmap | a port at a loopback address is for the host alone, with the reference's chains
+/// too.
 #[test]
 fn ports_at_loopback_addresses_are_for_the_host_alone_by_iptables() {
     testkit::require!("root");
@@ -249,9 +252,10 @@ fn chains_are_interchangeable_with_the_reference() {
     assert_eq!(dn_chains(), "0\n");
     // Of ours nothing but the record was left.
     run("DEL").call().silent();
-    // No CHECK by the reference: its 1.1.1 fails on its own rules where both families' iptables are installed
-    // ("could not check ipv6 dnat"). That the rules are the same is what `chains` shows.
-    // The reference's, removed by ours: with its backend, with ours, and with no configuration to speak of.
+    // No CHECK by the reference: its 1.1.1 fails on its own rules where both families' iptables are
+    // installed ("could not check ipv6 dnat"). That the rules are the same is what `chains` shows.
+    // The reference's, removed by ours: with its backend, with ours, and with no configuration to
+    // speak of.
     for keys in [
         json!({ "backend": "iptables" }),
         json!({}),
@@ -513,7 +517,8 @@ fn udp_conntrack() {
         let (length, _) = socket.recv_from(&mut answer).ok()?;
         String::from_utf8_lossy(&answer[..length]).split(' ').next().map(str::to_owned)
     };
-    // Nobody is there yet, and the flow begins untranslated. The host's refusal is an error on the socket.
+    // Nobody is there yet, and the flow begins untranslated. The host's refusal is an error on the
+    // socket.
     let _ = ask();
     host.run("ADD", &c1, &prev1, &mappings).call().ok();
     let first = ask().or_else(ask);
@@ -670,7 +675,8 @@ fn a_held_port_is_refused() {
     assert_eq!(traffic::assert_tcp(&host.outside, "198.51.100.1:8080").server, "c2");
 }
 
-/// Podman passes the same ports to each network of a container: the first publishes them, the next takes over.
+/// Podman passes the same ports to each network of a container: the first publishes them, the next
+/// takes over.
 #[test]
 fn another_network_of_the_container_takes_over() {
     testkit::require!("root");
@@ -803,8 +809,8 @@ fn nothing_asked_for_passes_the_result_on() {
     before.assert_same(&Snapshot::take(&host.node.lab));
 }
 
-/// A port at all addresses or at one, asked for of each backend: whoever comes second is refused, until the first has left or
-/// is gone.
+/// A port at all addresses or at one, asked for of each backend: whoever comes second is refused,
+/// until the first has left or is gone.
 #[test]
 fn a_port_is_one_containers_whichever_backend_forwards_it() {
     testkit::require!("root", "program:iptables");
@@ -869,13 +875,15 @@ fn a_port_is_one_containers_whichever_backend_forwards_it() {
     assert!(!shared.exists() || host.node.sh(&format!("ls {}", shared.display())).is_empty());
 }
 
-/// What iptables forwards comes before elements of ours: a dead container's would take the port from the living one's.
+/// What iptables forwards comes before elements of ours: a dead container's would take the port
+/// from the living one's.
 #[test]
 fn the_port_of_a_container_that_is_gone_is_taken_over_from_iptables() {
     testkit::require!("root", "program:iptables");
     let host = Host::new("pmtakeover");
     let mappings = json!([mapping(8080, "tcp")]);
-    // Each with addresses of its own: a neighbour that has just been another is not asked for again at once.
+    // Each with addresses of its own: a neighbour that has just been another is not asked for again
+    // at once.
     for (backend, last) in [("nftables", 2), ("iptables", 4)] {
         let (c1, first) = host.container("c1", last);
         let (c2, second) = host.container("c2", last + 1);

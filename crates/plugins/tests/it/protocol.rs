@@ -1,4 +1,5 @@
-//! The protocol rows: what every plugin has in common, whatever it does. Each test is named after its row.
+//! The protocol rows: what every plugin has in common, whatever it does. Each test is named after
+//! its row.
 
 mod checks;
 mod config;

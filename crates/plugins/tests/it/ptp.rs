@@ -202,8 +202,8 @@ fn one_family_alone_leaves_the_other_alone() {
     }
 }
 
-/// Two containers come and go, the second of a network with these keys; returns the switches after each
-/// DEL, and what is said of those that stay on.
+/// Two containers come and go, the second of a network with these keys; returns the switches after
+/// each DEL, and what is said of those that stay on.
 fn forwarding_behind(name: &str, first: Value, second: Value) -> ([String; 2], Vec<String>) {
     let node = Node::new(name);
     node.sh("sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0");

@@ -1,7 +1,9 @@
-//! What somebody changes under a running container: CHECK names it, and the CHECK that repairs puts it back.
+//! What somebody changes under a running container: CHECK names it, and the CHECK that repairs puts
+//! it back.
 //!
-//! One attachment of a long chain, damaged in one way after another. Each time CHECK must fail with words that name what was
-//! damaged; after the repair every plugin's CHECK passes, and the host and the container look as they did before.
+//! One attachment of a long chain, damaged in one way after another. Each time CHECK must fail with
+//! words that name what was damaged; after the repair every plugin's CHECK passes, and the host and
+//! the container look as they did before.
 
 mod drifts;
 mod owners;

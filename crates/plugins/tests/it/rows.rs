@@ -1,4 +1,5 @@
-//! Rows of the reference's behaviour (`docs/spec/reference.toml`) that no other test of `bridge` shows.
+//! Rows of the reference's behaviour (`docs/spec/reference.toml`) that no other test of `bridge`
+//! shows.
 
 use std::fs;
 
@@ -36,8 +37,9 @@ fn routes_to(container: &Container, destination: &str, more: &str) -> Vec<String
     text.lines().map(|line| line.trim().to_owned()).collect()
 }
 
-/// Row: bridge | port state wait. The kernel brings a port up some time after both ends are, at most once a second for
-/// several of them, so that a plugin that does not wait is seen to be too early within a few turns.
+/// Row: bridge | port state wait. The kernel brings a port up some time after both ends are, at
+/// most once a second for several of them, so that a plugin that does not wait is seen to be too
+/// early within a few turns.
 #[test]
 fn the_port_is_up_when_add_returns() {
     let node = Node::new("row-port");
@@ -165,7 +167,8 @@ fn check_finds_routes_in_other_tables_and_misses_them() {
     }
 }
 
-/// Row: ipMasq | auto backend: with neither `nft` nor `iptables` to run there is masquerade all the same.
+/// Row: ipMasq | auto backend: with neither `nft` nor `iptables` to run there is masquerade all the
+/// same.
 #[test]
 fn masquerade_needs_no_program() {
     let node = node_with("row-programs", &json!([]));
@@ -195,7 +198,8 @@ fn masquerade_needs_no_program() {
     before.assert_same_but(&Snapshot::take(&node.lab), &["/run/mount"]);
 }
 
-/// Row: bridge | macspoofchk: what the reference made for an attachment goes with our DEL, another's stays.
+/// Row: bridge | macspoofchk: what the reference made for an attachment goes with our DEL,
+/// another's stays.
 #[test]
 fn the_references_spoof_check_goes_with_del() {
     let node = node_with("row-spoof", &json!([]));

@@ -83,7 +83,8 @@ fn every_address_has_a_rule_and_a_table_and_main_has_nothing() {
             "default via fd00:1::1 dev eth0 metric 1024 pref medium",
         ]
     );
-    // The reference puts routes of each family into the other's table, and takes the link-local prefix from main.
+    // The reference puts routes of each family into the other's table, and takes the link-local
+    // prefix from main.
     assert_eq!(routes(&c1, "-4", "101"), [] as [String; 0]);
     assert_eq!(routes(&c1, "-6", "100"), [] as [String; 0]);
     assert_eq!(routes(&c1, "-4", "main"), ["203.0.113.0/24 dev lo scope link"]);
@@ -462,7 +463,8 @@ fn any_part_is_removed_or_completed() {
     assert_eq!((routes(&c1, "-4", "100"), routes(&c1, "-6", "101")), (Vec::new(), Vec::new()));
 }
 
-/// Behind the plugin that made the interface, whose CHECK finds its routes where they are now. The reference's does not.
+/// Behind the plugin that made the interface, whose CHECK finds its routes where they are now. The
+/// reference's does not.
 #[test]
 fn in_a_chain_with_bridge() {
     testkit::require!("root");

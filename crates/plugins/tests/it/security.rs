@@ -1,4 +1,5 @@
-//! What was exploited in others of this kind, where no other test has it. docs/guarantees.md lists all of them.
+//! What was exploited in others of this kind, where no other test has it. docs/guarantees.md lists
+//! all of them.
 
 use serde_json::json;
 use testkit::traffic::{self, Server, assert_pings};
@@ -14,8 +15,8 @@ fn publish(node: &Node, container: &Container, port: u16) {
     node.run("portmap", "ADD").to(container).prev(&prev).config(keys).call().ok();
 }
 
-/// CVE-2019-9946: rules for host ports stood before those of services and took their traffic, also where the service's address
-/// is the host's own (plugins#222).
+/// CVE-2019-9946: rules for host ports stood before those of services and took their traffic, also
+/// where the service's address is the host's own (plugins#222).
 #[test]
 fn host_ports_come_after_services() {
     testkit::require!("root");
@@ -41,7 +42,8 @@ fn host_ports_come_after_services() {
     assert_eq!(traffic::assert_tcp(&node.lab, "10.96.0.1:8080").server, "service");
 }
 
-/// CVE-2020-10749: a container that sends router advertisements became the host's router. (`ptp`: its own tests.)
+/// CVE-2020-10749: a container that sends router advertisements became the host's router. (`ptp`:
+/// its own tests.)
 #[test]
 fn no_link_of_the_host_takes_router_advertisements() {
     testkit::require!("root");
@@ -61,8 +63,8 @@ fn no_link_of_the_host_takes_router_advertisements() {
     run("DEL").prev(&result).call().silent();
 }
 
-/// The same, by a real advertisement, on a bridge that was there before, of a host that does not forward IPv6; and by a link of
-/// `ptp`. What the bridge's switch was comes back with the last.
+/// The same, by a real advertisement, on a bridge that was there before, of a host that does not
+/// forward IPv6; and by a link of `ptp`. What the bridge's switch was comes back with the last.
 #[test]
 fn a_bridge_that_was_there_before_takes_no_router_advertisements() {
     testkit::require!("root", "program:socat");
@@ -89,8 +91,8 @@ fn a_bridge_that_was_there_before_takes_no_router_advertisements() {
     assert_eq!(node.sh(&format!("cat {switch}")), "1\n");
 }
 
-/// A bridge's port hears what a container sends to the bridge's own group addresses: an advertisement in such a frame
-/// made the container the host's router, past the bridge's switch.
+/// A bridge's port hears what a container sends to the bridge's own group addresses: an
+/// advertisement in such a frame made the container the host's router, past the bridge's switch.
 #[test]
 fn a_bridges_port_takes_no_router_advertisements() {
     testkit::require!("root", "program:socat");
@@ -130,11 +132,13 @@ fn a_bridge_is_named_by_its_own_name() {
     add("br0").ok();
 }
 
-/// Sends router advertisements from fe80::bad in frames to 01:80:c2:00:00:00 and the 15 groups after it.
+/// Sends router advertisements from fe80::bad in frames to 01:80:c2:00:00:00 and the 15 groups
+/// after it.
 fn advertise_in_frames(from: &Container, mac: &str) {
     let mac: String = mac.split(':').map(|byte| format!("\\x{byte}")).collect();
     for last in 0..16 {
-        // RFC 8200 §3 and RFC 4861 §4.2: from fe80::bad to ff02::1, lifetime 1800 s, and a prefix for addresses.
+        // RFC 8200 §3 and RFC 4861 §4.2: from fe80::bad to ff02::1, lifetime 1800 s, and a prefix
+        // for addresses.
         let frame = format!("\\x01\\x80\\xc2\\x00\\x00\\x{last:02x}{mac}\\x86\\xdd{ADVERTISEMENT}");
         from.sh(&format!("/usr/bin/printf '{frame}' | socat -u STDIN INTERFACE:eth0"));
     }

@@ -1,4 +1,5 @@
-//! Rules of the specification's ledger (`docs/spec/cni-1.1.0.toml`) that no other test of a plugin shows.
+//! Rules of the specification's ledger (`docs/spec/cni-1.1.0.toml`) that no other test of a plugin
+//! shows.
 
 use serde_json::{Value, json};
 use testkit::{Container, Place};
@@ -7,7 +8,8 @@ use crate::support::{Node, Run};
 
 const RESULT: &str = r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"}],"routes":[{"dst":"0.0.0.0/0"},{"dst":"10.9.0.0/16","gw":"10.1.0.1"}]}"#;
 
-/// A node with an address plugin that answers ADD, logs its verbs, and fails for those in `failing`.
+/// A node with an address plugin that answers ADD, logs its verbs, and fails for those in
+/// `failing`.
 fn node_with(name: &str, failing: &str) -> Node {
     let node = Node::new(name);
     let log = node.dir("log").join("verbs");

@@ -65,7 +65,8 @@ fn result_keys() -> [&'static str; 4] {
     ["cniVersion", "ips", "routes", "dns"]
 }
 
-/// `static | addresses`: nothing asked for is nothing given; whether that will do is the interface plugin's to say.
+/// `static | addresses`: nothing asked for is nothing given; whether that will do is the interface
+/// plugin's to say.
 #[test]
 fn without_addresses_the_result_is_empty() {
     assert_eq!(run("ADD", json!({})).call().ok(), json!({ "cniVersion": "1.1.0" }));
@@ -88,11 +89,13 @@ fn cni_args_add_addresses_and_gateways_by_network() {
             "fd00:2::7/64 via fd00:2::1",
         ]
     );
-    // Order does not matter, empty values are none, other keys are passed over when that is asked for.
+    // Order does not matter, empty values are none, other keys are passed over when that is asked
+    // for.
     let args = "IgnoreUnknown=1;K8S_POD_NAME=web;GATEWAY=10.2.0.5;IP=10.2.0.7/24";
     assert_eq!(given(run("ADD", json!({})).args(args).call()), ["10.2.0.7/24 via 10.2.0.5"]);
     assert_eq!(given(run("ADD", json!({})).args("IP=;GATEWAY=").call()), [""; 0]);
-    // The configured gateway wins; a configured address without one takes it, which the reference forgets.
+    // The configured gateway wins; a configured address without one takes it, which the reference
+    // forgets.
     let args = "GATEWAY=10.1.0.9,10.3.0.1";
     let keys = json!({ "addresses": [
         { "address": "10.1.0.2/24", "gateway": "10.1.0.1" }, { "address": "10.3.0.2/24" },
@@ -307,8 +310,8 @@ fn lint_knows_the_keys() {
     assert_eq!(names, ["ipam.addresses[0].gatway", "ipam.rutes"]);
 }
 
-/// The reference's executable on the same input gives the same answer, but for the differences that the plugin's
-/// documentation lists.
+/// The reference's executable on the same input gives the same answer, but for the differences that
+/// the plugin's documentation lists.
 #[test]
 fn answers_are_the_references() {
     testkit::require!("root", "file:/usr/lib/cni/static");

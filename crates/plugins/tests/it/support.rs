@@ -40,8 +40,9 @@ pub(crate) const BUILD: &str = "v0.0.0-test";
 
 /// A host of the test's own with a folder of plugins and folders for state.
 ///
-/// `CNI_PATH` is [`Node::bin`]. Every plugin of ours is there as a link to the running test executable, so that
-/// delegation finds "this very executable" and stays in process; [`Node::stub`] puts scripts beside them.
+/// `CNI_PATH` is [`Node::bin`]. Every plugin of ours is there as a link to the running test
+/// executable, so that delegation finds "this very executable" and stays in process; [`Node::stub`]
+/// puts scripts beside them.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) lab: Lab,
@@ -90,7 +91,8 @@ impl Node {
         self.lab.sh(script)
     }
 
-    /// Puts a shell script into the folder of plugins, in place of ours if there is one of that name.
+    /// Puts a shell script into the folder of plugins, in place of ours if there is one of that
+    /// name.
     pub(crate) fn stub(&self, name: &str, script: &str) {
         let path = self.bin.join(name);
         let _ = fs::remove_file(&path);
@@ -110,7 +112,8 @@ impl Node {
     }
 }
 
-/// One call of a plugin in the making. Container ID `c1`, interface `eth0`, network `n`, version 1.1.0.
+/// One call of a plugin in the making. Container ID `c1`, interface `eth0`, network `n`, version
+/// 1.1.0.
 #[derive(Debug)]
 pub(crate) struct Run<'n> {
     node: Option<&'n Node>,
@@ -124,8 +127,8 @@ pub(crate) struct Run<'n> {
 }
 
 impl Run<'_> {
-    /// Prepares a call on no host at all: for what is decided before anything is touched. Its folders for
-    /// state cannot even be made and `CNI_PATH` leads nowhere.
+    /// Prepares a call on no host at all: for what is decided before anything is touched. Its
+    /// folders for state cannot even be made and `CNI_PATH` leads nowhere.
     pub(crate) fn bare(plugin: &str, verb: &str) -> Run<'static> {
         let env = CallEnv {
             command: verb.to_owned(),
@@ -176,7 +179,8 @@ impl Run<'_> {
         self
     }
 
-    /// Calls the plugin on the machine itself, with the node's folders: for hardware, in the virtual machine only.
+    /// Calls the plugin on the machine itself, with the node's folders: for hardware, in the
+    /// virtual machine only.
     pub(crate) fn on_machine(mut self) -> Self {
         assert!(
             std::env::var_os(testkit::feature::VM_VARIABLE).is_some(),
@@ -357,7 +361,8 @@ impl Answer {
         assert_eq!(self.stdout(), "", "{self:?}");
     }
 
-    /// Returns the error of a call that must fail: exit code 1 and one JSON object on standard output.
+    /// Returns the error of a call that must fail: exit code 1 and one JSON object on standard
+    /// output.
     #[track_caller]
     pub(crate) fn error(self) -> cni::Error {
         assert_eq!(self.output.status, Status::Exit(1), "{self:?}");
@@ -381,8 +386,9 @@ impl Answer {
 
 /// What can be seen of a container's network: links, addresses, routes and every sysctl.
 ///
-/// Addresses under duplicate address detection are waited for, since their routes come later; the routes for all
-/// multicast are left out, which the kernel adds when it gets to notice that a link has a carrier.
+/// Addresses under duplicate address detection are waited for, since their routes come later; the
+/// routes for all multicast are left out, which the kernel adds when it gets to notice that a link
+/// has a carrier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Picture(Vec<String>);
 

@@ -57,7 +57,8 @@ fn a_tap_without_addresses() {
     assert!(!succeeds(&c1, "ip link show eth0"));
 }
 
-/// The reference drops `mac` and `mtu` when both `owner` and `group` are given, and has `vnet_hdr` only then.
+/// The reference drops `mac` and `mtu` when both `owner` and `group` are given, and has `vnet_hdr`
+/// only then.
 #[test]
 fn every_key_counts_in_every_combination() {
     let node = Node::new("tap-keys");
@@ -334,7 +335,8 @@ fn bad_configurations_name_the_key_and_change_nothing() {
     before.assert_same(&Snapshot::take(&node.lab));
 }
 
-/// A host that says it has SELinux and whose kernel has not: the label is refused, and nothing is left.
+/// A host that says it has SELinux and whose kernel has not: the label is refused, and nothing is
+/// left.
 #[test]
 fn a_label_that_the_kernel_refuses_leaves_nothing() {
     let node = Node::new("tap-label");

@@ -92,7 +92,8 @@ fn vm_an_interface_moves_with_all_it_has() {
     picture.assert_same(&Picture::of(&c1));
 }
 
-/// What the kernel has taken is given back by the next ADD; DEL at least tells the kernel what it was told before.
+/// What the kernel has taken is given back by the next ADD; DEL at least tells the kernel what it
+/// was told before.
 #[test]
 fn vm_an_add_that_was_killed_while_it_moved_is_completed() {
     testkit::require!("root", "vrf");
@@ -221,7 +222,8 @@ fn vm_the_last_one_removes_a_vrf_of_ours() {
     del(&prev, "eth0");
     assert_eq!(vrfs(&c1).len(), 1);
     run(&node, "CHECK", &c1, &second, json!({})).ifname("net1").call().silent();
-    // The interface is gone: the reference's DEL fails and keeps those before it in the chain from running.
+    // The interface is gone: the reference's DEL fails and keeps those before it in the chain from
+    // running.
     c1.sh("ip link del net1");
     del(&second, "net1");
     assert_eq!(vrfs(&c1), []);

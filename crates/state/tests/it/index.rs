@@ -244,7 +244,8 @@ fn attachments_come_and_go_at_once() {
         for thread in 0..8 {
             let index = &place.index;
             scope.spawn(move || {
-                // All of one attachment, so that the folder is made and removed under each other's hands.
+                // All of one attachment, so that the folder is made and removed under each other's
+                // hands.
                 let plugin = format!("plugin{thread}");
                 let mine = record("c1", &plugin, json!(thread));
                 for _ in 0..100 {

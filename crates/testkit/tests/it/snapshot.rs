@@ -154,7 +154,8 @@ fn forwarding_may_be_on_afterwards_and_not_off() {
     assert_ne!(off.diff(&Snapshot::take(&lab)), Vec::<String>::new());
 }
 
-/// The kernel notices a carrier some time after it is there, so that it says nothing about what somebody did.
+/// The kernel notices a carrier some time after it is there, so that it says nothing about what
+/// somebody did.
 #[test]
 fn a_carrier_is_no_change_of_routes() {
     require!("root");

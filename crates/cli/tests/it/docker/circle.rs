@@ -1,4 +1,5 @@
-//! CNI → CNM → CNI: the plugin `cnm` drives our own driver, whose networks are made by CNI plugins again. No engine is needed.
+//! CNI → CNM → CNI: the plugin `cnm` drives our own driver, whose networks are made by CNI plugins
+//! again. No engine is needed.
 
 use serde_json::Value;
 use testkit::traffic::{Server, assert_pings, assert_tcp};
@@ -67,7 +68,8 @@ fn containers_reach_each_other_through_our_own_driver() {
     assert_nothing_left(&lab, &before);
 }
 
-/// Containers of `netwright add` on the list itself, and on it by way of driver and plugin, are on one network.
+/// Containers of `netwright add` on the list itself, and on it by way of driver and plugin, are on
+/// one network.
 #[test]
 fn a_list_and_its_image_in_dockers_model_are_one_network() {
     testkit::require!("root");

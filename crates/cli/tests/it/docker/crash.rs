@@ -44,7 +44,8 @@ const REMOVALS: [&str; 6] = [
 /// How long after it got a call the driver is killed. Plugins take some of them.
 const MOMENTS_MS: [u64; 3] = [0, 4, 15];
 
-/// A network and a container on it, from the beginning to the end; returns what had to be tried twice.
+/// A network and a container on it, from the beginning to the end; returns what had to be tried
+/// twice.
 fn life(lab: &Lab, docker: &Docker<'_>) -> Vec<String> {
     let mut twice = Vec::new();
     let create = [
@@ -76,8 +77,8 @@ fn life(lab: &Lab, docker: &Docker<'_>) -> Vec<String> {
     for command in [&create[..], &run] {
         let output = docker.try_run(command);
         if !output.status.success() {
-            // The driver had not noted the call when it was killed: the engine says so, and nothing is in the way of
-            // another try.
+            // The driver had not noted the call when it was killed: the engine says so, and nothing
+            // is in the way of another try.
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(
                 said.contains("Docker repeats calls so when a driver was restarted: try again"),
@@ -129,16 +130,16 @@ pub(super) fn driver_killed(engine: Engine) {
                 );
                 struck += usize::from(control.has_struck());
                 assert!(control.has_struck(), "{call} was not called");
-                // Its answer to the call before may have left and the note of it not be forgotten yet: that goes with the
-                // first call after a minute (`intent.rs`).
+                // Its answer to the call before may have left and the note of it not be forgotten
+                // yet: that goes with the first call after a minute (`intent.rs`).
                 let late = lab.sh("ls /run/netwright/docker/calls");
                 for note in late.lines().filter(|note| !note.starts_with(call)) {
                     lab.sh(&format!("rm /run/netwright/docker/calls/{note}"));
                     answered += 1;
                 }
                 let left = lab.sh("ls /var/lib/netwright/docker/*/ /run/netwright/docker/netns /run/netwright/docker/calls | grep -v : || true");
-                // A removal that the driver was killed before noting is lost: it must not be in the way, and is gone with the
-                // next network.
+                // A removal that the driver was killed before noting is lost: it must not be in the
+                // way, and is gone with the next network.
                 if !(after.is_zero() && REMOVALS.contains(&call)) {
                     assert_eq!(left.trim(), "", "{call} after {after:?}");
                 }
@@ -157,7 +158,8 @@ pub(super) fn driver_killed(engine: Engine) {
     });
 }
 
-/// The driver was killed before it noted that a network is to go: it is not in the way of the next of its name and subnet.
+/// The driver was killed before it noted that a network is to go: it is not in the way of the next
+/// of its name and subnet.
 #[test]
 fn a_network_whose_removal_was_lost() {
     testkit::require!("root");
@@ -202,8 +204,8 @@ fn a_network_whose_removal_was_lost() {
     drop(driver);
 }
 
-/// With Docker's own IPAM the engine does not speak to the driver before it starts containers: nobody says that those it had
-/// are gone.
+/// With Docker's own IPAM the engine does not speak to the driver before it starts containers:
+/// nobody says that those it had are gone.
 #[test]
 fn the_engine_killed_that_forgets_its_endpoints() {
     needs_docker!();
@@ -310,8 +312,8 @@ pub(super) fn engine_killed(engine: Engine) {
     drop(driver);
 }
 
-/// The engine and the driver are killed, and the engine comes back before the driver does: what it had is forgotten, and nobody
-/// says so. A container has its address again all the same.
+/// The engine and the driver are killed, and the engine comes back before the driver does: what it
+/// had is forgotten, and nobody says so. A container has its address again all the same.
 #[test]
 fn a_static_address_behind_an_engine_and_a_driver_that_were_killed() {
     testkit::require!("full");

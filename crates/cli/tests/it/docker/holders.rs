@@ -1,4 +1,5 @@
-//! Who has a pool: the calls of engines that create networks beside others, in the order in which libnetwork sends them.
+//! Who has a pool: the calls of engines that create networks beside others, in the order in which
+//! libnetwork sends them.
 
 use std::sync::Barrier;
 use std::thread;
@@ -201,7 +202,8 @@ fn of_two_that_ask_for_one_subnet_one_gets_it() {
     });
 }
 
-/// An engine that is given a subnet which the host has asks again, for ever, and holds all it was given.
+/// An engine that is given a subnet which the host has asks again, for ever, and holds all it was
+/// given.
 #[test]
 fn a_lists_subnet_that_docker_would_not_take_is_refused_unless_it_is_asked_for() {
     require!("root");
@@ -243,8 +245,8 @@ fn a_lists_subnet_that_docker_would_not_take_is_refused_unless_it_is_asked_for()
     });
 }
 
-/// An engine that was killed says nothing of the containers it has lost. The next one has their addresses all the same, where it
-/// is seen that their namespaces are gone.
+/// An engine that was killed says nothing of the containers it has lost. The next one has their
+/// addresses all the same, where it is seen that their namespaces are gone.
 #[test]
 fn an_address_of_a_container_that_an_engine_lost_is_free_for_the_next() {
     require!("root", "program:python3");
@@ -293,7 +295,8 @@ fn an_address_of_a_container_that_an_engine_lost_is_free_for_the_next() {
     });
 }
 
-/// The same with an engine: the second network is refused, in words that tell what to do, and the first goes on.
+/// The same with an engine: the second network is refused, in words that tell what to do, and the
+/// first goes on.
 #[test]
 fn a_refused_network_is_the_only_one_that_is_not_there() {
     needs_docker!();
@@ -315,7 +318,8 @@ pub(super) fn refused(engine: Engine) {
     };
     let said = create(&["--subnet", SUBNET, "--opt", "mtuu=1400"]);
     assert!(said.contains("unknown option \"mtuu\""), "{said}");
-    // The bridge is up: the engine would take no subnet of its own accord that the host has, and ask for another for ever.
+    // The bridge is up: the engine would take no subnet of its own accord that the host has, and
+    // ask for another for ever.
     let said = create(&[]);
     assert!(said.contains("create the network with --subnet 10.71.0.0/24"), "{said}");
     let asked = driver.log().matches("call=IpamDriver.RequestPool").count();

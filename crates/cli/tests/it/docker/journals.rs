@@ -12,7 +12,8 @@ use testkit::{Container, Eye, Glance, Lab, Place, Tally, feature, require};
 use super::support::{Driver, SOCKET};
 use crate::system::install;
 
-/// How often all of it in a full run; in every other run each damage once, of one kind of record after the other.
+/// How often all of it in a full run; in every other run each damage once, of one kind of record
+/// after the other.
 const ROUNDS: usize = 8;
 
 const STATE: &str = "/var/lib/netwright/docker";
@@ -44,8 +45,8 @@ enum Which {
 
 const WHICH: [Which; 3] = [Which::Record, Which::Copy, Which::Rebooted];
 
-/// The network that is tortured: its pool has room for five containers, three of which are there. A fourth's address is given,
-/// and its endpoint on its way.
+/// The network that is tortured: its pool has room for five containers, three of which are there. A
+/// fourth's address is given, and its endpoint on its way.
 const POOL: &str = "10.73.0.0/29";
 const GATEWAY: &str = "10.73.0.1/29";
 const ROOM: usize = 5;
@@ -248,7 +249,8 @@ impl Host<'_> {
         container
     }
 
-    /// What a reboot takes: links, namespaces, rules, switches, and what is below `/run`, but for the other network.
+    /// What a reboot takes: links, namespaces, rules, switches, and what is below `/run`, but for
+    /// the other network.
     fn reboot(&self) {
         self.lab.sh(
             "cd /run/netwright; umount docker/netns/* 2>/dev/null; \
@@ -322,7 +324,8 @@ impl Host<'_> {
         wrong.extend(made.err().map(|error| format!("another endpoint: {error}")));
     }
 
-    /// Neither on the host nor in the journal is anything of it, and the other network is as it was.
+    /// Neither on the host nor in the journal is anything of it, and the other network is as it
+    /// was.
     fn all_is_gone(&self, wrong: &mut Wrong) {
         let is_expected = |line: &str| line.contains("/run/netwright/addresses");
         wrong.extend(self.eye.settles_but(&self.before, is_expected));

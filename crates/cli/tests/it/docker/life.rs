@@ -110,8 +110,8 @@ pub(super) fn network_list(engine: Engine) {
     drop(driver);
 }
 
-/// README's lines for this runtime: the network that `install` writes, a container on it reached by its published port, and
-/// everything away again.
+/// README's lines for this runtime: the network that `install` writes, a container on it reached by
+/// its published port, and everything away again.
 #[test]
 fn the_lines_of_the_readme() {
     testkit::require!("full", "program:curl");
@@ -229,7 +229,8 @@ fn a_network_list_that_gives_the_addresses_itself() {
     own_addresses(Engine::Installed);
 }
 
-/// The container "one" is shown with its port and by what Docker says of it, and so it is in the driver's log.
+/// The container "one" is shown with its port and by what Docker says of it, and so it is in the
+/// driver's log.
 fn shown(lab: &Lab, docker: &Docker<'_>, driver: &Driver<'_>, port: u64) {
     let said = docker.inspect("one");
     let sandbox = said["NetworkSettings"]["SandboxKey"].as_str().unwrap();

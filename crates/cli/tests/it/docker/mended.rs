@@ -1,4 +1,5 @@
-//! `netwrightd repair` beneath Docker: what somebody changes about a container comes back where Docker has put it.
+//! `netwrightd repair` beneath Docker: what somebody changes about a container comes back where
+//! Docker has put it.
 
 use std::cell::Cell;
 use std::fs;
@@ -56,8 +57,9 @@ impl<'lab> Repairs<'lab> {
         }
     }
 
-    /// Waits until everything was looked at once more: a lie about the gateway goes in a look, and another one in a look that
-    /// began later. Each is another, as the service gives way to who repeats himself.
+    /// Waits until everything was looked at once more: a lie about the gateway goes in a look, and
+    /// another one in a look that began later. Each is another, as the service gives way to who
+    /// repeats himself.
     #[track_caller]
     fn looks(&self, container: &Visit, gateway: &str) {
         for _ in 0..2 {
@@ -78,7 +80,8 @@ impl Drop for Repairs<'_> {
     }
 }
 
-/// Makes the driver's record of a container's endpoint as old as one of a container that was started long ago.
+/// Makes the driver's record of a container's endpoint as old as one of a container that was
+/// started long ago.
 fn age(lab: &Lab, docker: &Docker<'_>, container: &str, network: &str) {
     let said = docker.inspect(container);
     let id =
@@ -113,7 +116,8 @@ pub(super) fn flushed(engine: Engine) {
     for (container, network) in [("web", "lan"), ("web", "zone"), ("other", "lan")] {
         age(&lab, &docker, container, network);
     }
-    // Which source a route of a routed pair names, and who made it, is one for Docker and another for the plugin.
+    // Which source a route of a routed pair names, and who made it, is one for Docker and another
+    // for the plugin.
     let shown = || {
         web.sh(
             "{ ip -o addr show scope global | grep -o 'eth.*' | sort; ip route; ip -6 route show dev eth0; } | \
@@ -126,7 +130,8 @@ pub(super) fn flushed(engine: Engine) {
     let repairs = Repairs::start(&lab, &[]);
     repairs.looks(&other, "10.71.0.1");
 
-    // What the container makes is not taken for the interface: not even with its hardware address, and before it in every list.
+    // What the container makes is not taken for the interface: not even with its hardware address,
+    // and before it in every list.
     web.sh("ip link add fake0 address $(ip -br link show eth0 | awk '{print $3}') type veth peer name fake1");
 
     // In the container: its addresses, and with them every route.

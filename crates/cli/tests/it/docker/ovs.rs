@@ -1,4 +1,5 @@
-//! Docker's containers on bridges of Open vSwitch, in one step, and beside containers of `netwright add`.
+//! Docker's containers on bridges of Open vSwitch, in one step, and beside containers of
+//! `netwright add`.
 
 use testkit::real::{Docker, Engine, Ovs, tell};
 use testkit::traffic::{Server, assert_no_ping, assert_pings, assert_tcp};
@@ -81,7 +82,8 @@ const FAR: &str = r#"{
     "ipam": { "type": "host-local", "subnet": "10.73.0.0/24", "rangeStart": "10.73.0.100" } }]
 }"#;
 
-/// Docker on one host, a runtime of CNI on another, one network with a VNI: made in one step on each.
+/// Docker on one host, a runtime of CNI on another, one network with a VNI: made in one step on
+/// each.
 fn tunnel(engine: Engine, name: &str) {
     let (near, far) = (Lab::with_processes(name), Lab::new(&format!("{name}-far")));
     let path = near.netns_path();
@@ -91,7 +93,8 @@ fn tunnel(engine: Engine, name: &str) {
         install(lab);
         let ovs = Ovs::start(lab);
         ovs.add_bridge("br0");
-        // The switch in user space sends what it has wrapped by a bridge of its own, which has the host's address.
+        // The switch in user space sends what it has wrapped by a bridge of its own, which has the
+        // host's address.
         ovs.add_bridge("br-up");
         ovs.vsctl(&["add-port", "br-up", "up0"]);
         lab.sh(&format!(

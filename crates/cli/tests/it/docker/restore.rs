@@ -1,4 +1,5 @@
-//! `live-restore`: the engine goes and comes back while its containers go on. It asks the driver nothing when it is back.
+//! `live-restore`: the engine goes and comes back while its containers go on. It asks the driver
+//! nothing when it is back.
 
 use testkit::real::{Docker, Engine};
 use testkit::traffic::assert_pings;

@@ -94,7 +94,8 @@ pub(super) fn beside_bridge(engine: Engine) {
     drop(driver);
 }
 
-/// What each call of the driver took, of its log: how many there were, all together and the longest.
+/// What each call of the driver took, of its log: how many there were, all together and the
+/// longest.
 fn shares(log: &str) -> String {
     let mut calls: BTreeMap<&str, (u64, u64, u64)> = BTreeMap::new();
     for line in log.lines() {

@@ -107,7 +107,8 @@ impl<'lab> Driver<'lab> {
             self.pids().into_iter().map(|pid| fs::read_to_string(format!("/proc/{pid}/stat")));
         let mut worked = [Duration::ZERO; 2];
         for stat in stats.flatten() {
-            // `man 5 proc_pid_stat`: fields 14 to 17, in ticks of 10 ms; the second is a name in parentheses.
+            // `man 5 proc_pid_stat`: fields 14 to 17, in ticks of 10 ms; the second is a name in
+            // parentheses.
             let (_, rest) = stat.rsplit_once(") ").unwrap();
             let ticks: Vec<u64> =
                 rest.split(' ').skip(14 - 3).take(4).map(|field| field.parse().unwrap()).collect();
@@ -187,7 +188,8 @@ impl CniContainer {
             .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        // The number it has for itself is one of its own PID namespace: it is found by what it is in.
+        // The number it has for itself is one of its own PID namespace: it is found by what it is
+        // in.
         let netns = |pid: &u32| fs::read_link(format!("/proc/{pid}/ns/net")).unwrap_or_default();
         let found = lab.processes().into_iter().find(|pid| netns(pid) == Path::new(line.trim()));
         let pid = found.unwrap_or_else(|| panic!("the command did not start: {line:?}"));
@@ -201,7 +203,8 @@ impl CniContainer {
     }
 }
 
-/// Asserts that nothing is left of containers and networks but what the engine itself leaves, and the driver's folders.
+/// Asserts that nothing is left of containers and networks but what the engine itself leaves, and
+/// the driver's folders.
 #[track_caller]
 pub(crate) fn assert_nothing_left(lab: &Lab, before: &Snapshot) {
     assert_nothing_left_but(lab, before, &[]);

@@ -1,4 +1,5 @@
-//! `netwright-multinet.service` beside an API server, and `netwright-ipam.service` with one and with etcd.
+//! `netwright-multinet.service` beside an API server, and `netwright-ipam.service` with one and
+//! with etcd.
 
 use std::fs;
 

@@ -1,6 +1,7 @@
 //! Nodes, containers that come and go on them, and one who knows every address that is given.
 //!
-//! It is written against the crate's public interface only: the daemon's tests use this file too, with real stores.
+//! It is written against the crate's public interface only: the daemon's tests use this file too,
+//! with real stores.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -161,7 +162,8 @@ impl World {
 
     fn add(&self, node: &Node, container: &str) -> Option<Vec<IpAddr>> {
         let ask = Assign { network: self.network.clone(), owner: owner(container), wanted: vec![] };
-        // As a runtime does it: an ADD that fails for now is tried again, and one that fails for good is undone by DEL.
+        // As a runtime does it: an ADD that fails for now is tried again, and one that fails for
+        // good is undone by DEL.
         for _ in 0..200 {
             let began = Instant::now();
             match node.assign(&ask) {
@@ -195,7 +197,8 @@ impl World {
         node.release(&owner(container)).unwrap();
     }
 
-    /// One node dies with its containers and is known to be gone; another one is given up while it lives, and comes back late.
+    /// One node dies with its containers and is known to be gone; another one is given up while it
+    /// lives, and comes back late.
     pub(crate) fn give_up_the_dead(&self, store: Arc<dyn Store>, gone: impl Fn(&str)) {
         let [dead, late] = [&self.nodes[0], &self.nodes[1]];
         let mut living = Vec::new();
@@ -217,7 +220,8 @@ impl World {
         }
         let done = reclaimer.look("looker").unwrap();
         assert_eq!(done.len(), 2, "{done:?}");
-        // The dead one's are free; the other one's containers live on, and what is theirs may be given to others from now on.
+        // The dead one's are free; the other one's containers live on, and what is theirs may be
+        // given to others from now on.
         let mut oracle = self.oracle.lock().unwrap();
         for (_, _, addresses) in &living {
             for address in addresses {

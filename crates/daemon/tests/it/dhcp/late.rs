@@ -97,7 +97,8 @@ fn del_of_what_is_unknown_succeeds() {
     rig.dhcp("DEL").netns("/run/netns/gone").call().silent();
 }
 
-/// A router advertisement to everybody (RFC 4861 §4.2), from fe80::bad: lifetime 1800 s, and a prefix for addresses.
+/// A router advertisement to everybody (RFC 4861 §4.2), from fe80::bad: lifetime 1800 s, and a
+/// prefix for addresses.
 const ADVERTISEMENT: &[u8] = b"\
     \x33\x33\x00\x00\x00\x01\x02\x00\x00\x00\x0b\xad\x86\xdd\
     \x60\x00\x00\x00\x00\x30\x3a\xff\

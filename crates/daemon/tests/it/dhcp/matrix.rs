@@ -69,7 +69,8 @@ fn ipam(node: &Node, family: Family) -> Value {
     json!({ "type": "dhcp", "daemonSocketPath": socket(node), "families": family.pick("v4", "v6") })
 }
 
-/// Plugs the container into the bridge, if it is not, as an interface plugin does before it calls IPAM.
+/// Plugs the container into the bridge, if it is not, as an interface plugin does before it calls
+/// IPAM.
 fn config(node: &Node, container: &Container, family: Family) -> Value {
     let name = container.name();
     let number = name.trim_start_matches('c');

@@ -1,4 +1,5 @@
-//! What the policies of `4-policy.yaml` let the daemon write, judged by a server that evaluates them.
+//! What the policies of `4-policy.yaml` let the daemon write, judged by a server that evaluates
+//! them.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

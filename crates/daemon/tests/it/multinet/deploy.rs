@@ -97,7 +97,8 @@ fn the_daemon_cannot_write_to_the_plugins_and_its_flags_exist() {
     assert_eq!(daemon["env"][0]["name"], "NODE_NAME");
 }
 
-/// Everything the daemon ever asks for is done under the manifest's role, and the role allows nothing else.
+/// Everything the daemon ever asks for is done under the manifest's role, and the role allows
+/// nothing else.
 #[test]
 fn rights_are_what_is_asked_for() {
     let all = manifests();

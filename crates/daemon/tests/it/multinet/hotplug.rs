@@ -121,7 +121,8 @@ fn an_annotation_that_changes_attaches_and_detaches() {
     assert_eq!(calls.all().len(), before);
 }
 
-/// As in an image without `/var/run`, of which the pods' namespaces are mounted below one path, or below none.
+/// As in an image without `/var/run`, of which the pods' namespaces are mounted below one path, or
+/// below none.
 #[test]
 fn a_namespace_that_is_not_seen_is_not_gone() {
     let cluster = Cluster::new("mn-unseen");

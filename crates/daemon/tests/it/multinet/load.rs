@@ -39,7 +39,8 @@ fn five_hundred_at_once_in_64_mebibytes() {
             scope.spawn(move || {
                 let name = format!("p{number}");
                 start.wait();
-                // A runtime asks again when it is told that this helps, as on a machine that has no time.
+                // A runtime asks again when it is told that this helps, as on a machine that has no
+                // time.
                 let plan = wait_for("a plan", || match cluster.plan(&name, uid) {
                     Ok(plan) => Some(plan),
                     Err(refusal) if refusal.retry => None,
@@ -107,8 +108,8 @@ fn a_daemon_killed_at_any_moment_loses_nothing() {
                     tell(cluster, &Request::Detached(detached));
                 }
             });
-            // Each life ends a bit later than the one before: while a message arrives, is written down, is written to the API
-            // server, or after that.
+            // Each life ends a bit later than the one before: while a message arrives, is written
+            // down, is written to the API server, or after that.
             std::thread::sleep(Duration::from_micros(life * 300));
             daemon.service.child().kill().unwrap();
             let end = daemon.service.child().wait();
@@ -133,8 +134,8 @@ fn a_daemon_killed_at_any_moment_loses_nothing() {
     assert_eq!(count(cluster.dir.join("run/multinet/sandboxes")), stay.len());
 }
 
-/// Once for each request that a daemon makes between its start and the end of a pod's ADD: it is killed as soon as that one has
-/// arrived, and the runtime goes on asking the next daemon.
+/// Once for each request that a daemon makes between its start and the end of a pod's ADD: it is
+/// killed as soon as that one has arrived, and the runtime goes on asking the next daemon.
 #[test]
 fn a_daemon_killed_at_each_request_loses_nothing() {
     const REQUESTS: usize = 9;

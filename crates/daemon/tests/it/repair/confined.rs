@@ -12,8 +12,8 @@ use crate::rig::{Daemon, wait_for};
 /// The service whose work is followed here.
 const REPAIR: &str = "netwright-repair.service";
 
-/// Every unit of a service, and how much `systemd-analyze` says at most that it is exposed, in tenths: 100 is a service that is not
-/// confined at all.
+/// Every unit of a service, and how much `systemd-analyze` says at most that it is exposed, in
+/// tenths: 100 is a service that is not confined at all.
 const UNITS: [(&str, u32); 6] = [
     ("cni-dhcp.service", 45),
     ("netwright-collect.service", 45),
@@ -126,7 +126,8 @@ fn the_units_are_whole_and_confine() {
     }
 }
 
-/// With the unit's capabilities and no others it does its work, and makes no system call that the unit forbids.
+/// With the unit's capabilities and no others it does its work, and makes no system call that the
+/// unit forbids.
 #[test]
 fn the_service_works_with_what_its_unit_allows() {
     testkit::require!("root", "program:systemd-analyze", "program:setpriv", "program:strace");

@@ -51,7 +51,8 @@ fn a_damaged_cache_file_is_written_again_and_its_container_repaired() {
     assert!(!file.exists());
 }
 
-/// The service has not seen what was in it, a record has changed since, or the file is another program's.
+/// The service has not seen what was in it, a record has changed since, or the file is another
+/// program's.
 #[test]
 fn a_damaged_file_that_cannot_be_written_again_is_told_of_once_and_stays() {
     testkit::require!("root");

@@ -5,8 +5,9 @@ use testkit::Place;
 
 use super::{Host, after_looks, ready};
 
-/// The plugins worked in a namespace of the Docker driver's. Docker moves the interface out of it and gives it another name; no record
-/// says where it is. With records, and with Docker: `crates/cli/tests/it/docker/mended.rs`.
+/// The plugins worked in a namespace of the Docker driver's. Docker moves the interface out of it
+/// and gives it another name; no record says where it is. With records, and with Docker:
+/// `crates/cli/tests/it/docker/mended.rs`.
 #[test]
 fn dockers_containers_are_left_alone() {
     testkit::require!("root");

@@ -13,7 +13,8 @@ use testkit::{Container, Place as _, Running};
 /// The time between two questions, and how long an answer is waited for.
 const BEAT: Duration = Duration::from_millis(20);
 
-/// How long a connection may take, and how long a server waits before it looks whether it shall end.
+/// How long a connection may take, and how long a server waits before it looks whether it shall
+/// end.
 const TURN: Duration = Duration::from_millis(200);
 
 /// When answers came.

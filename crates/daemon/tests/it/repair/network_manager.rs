@@ -171,7 +171,8 @@ fn what_networkmanager_takes_comes_back() {
     wait_for("NetworkManager to see the bridge", || manager.has("cni0:connected (externally)"));
     scene.is_back("at first");
 
-    // It takes the bridge down, and all addresses and ports from it, and tells it to make no link-local address.
+    // It takes the bridge down, and all addresses and ports from it, and tells it to make no
+    // link-local address.
     manager.does("device set cni0 managed yes");
     manager.does("device disconnect cni0");
     scene.is_back("behind a bridge that was disconnected");
@@ -260,7 +261,8 @@ fn what_a_connection_changes_again_and_again_comes_back() {
     wait_for("NetworkManager to see the bridge", || manager.has("cni0:connected (externally)"));
     let daemon = host.daemon("repair", &["-interval", "1h"]);
     wait_for("the service to be ready", || daemon.log().contains("ready"));
-    // It asks for an address by DHCP, once there is somebody on the bridge to ask, and fails when nobody answers.
+    // It asks for an address by DHCP, once there is somebody on the bridge to ask, and fails when
+    // nobody answers.
     manager.does(
         "connection add type bridge ifname cni0 con-name own ipv4.may-fail no ipv4.dhcp-timeout 1 ipv6.method disabled",
     );

@@ -1,4 +1,5 @@
-//! Open vSwitch under `netwrightd repair`: server and switch killed, database wiped, containers gone.
+//! Open vSwitch under `netwrightd repair`: server and switch killed, database wiped, containers
+//! gone.
 
 use std::time::{Duration, Instant};
 
@@ -110,8 +111,9 @@ fn flows_go_on(what: &str, flows: &[Flow], since: Instant, ovs: &Ovs<'_>) {
     }
 }
 
-/// Six containers talk all the time by ICMP, UDP and one TCP connection, while server and switch are killed and the database is wiped;
-/// in each outage a container dies. Somebody else's port is as its owner left it.
+/// Six containers talk all the time by ICMP, UDP and one TCP connection, while server and switch
+/// are killed and the database is wiped; in each outage a container dies. Somebody else's port is
+/// as its owner left it.
 #[test]
 fn live_ports_come_back_under_traffic_and_no_stale_ones_stay() {
     testkit::require!("root", "program:ovs-vswitchd", "program:ovsdb-server");

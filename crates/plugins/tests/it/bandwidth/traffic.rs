@@ -1,4 +1,5 @@
-//! What a limit does to real traffic: bytes counted by the kernel, second by second, while `iperf3` pushes.
+//! What a limit does to real traffic: bytes counted by the kernel, second by second, while `iperf3`
+//! pushes.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -54,7 +55,8 @@ fn rates(place: &impl Place, link: &str, seconds: usize) -> Vec<f64> {
     })
 }
 
-/// Pushes through a container's link for some seconds; returns their rates and what `ping` says beside it.
+/// Pushes through a container's link for some seconds; returns their rates and what `ping` says
+/// beside it.
 fn push(
     node: &Node,
     c1: &Container,
@@ -108,8 +110,9 @@ fn show(rates: &[f64]) -> String {
     })
 }
 
-/// No second may have more than a tenth too much. That there is not less than a tenth too little needs a machine
-/// that can push: it is asserted of all seconds with `--full`, and of the whole otherwise.
+/// No second may have more than a tenth too much. That there is not less than a tenth too little
+/// needs a machine that can push: it is asserted of all seconds with `--full`, and of the whole
+/// otherwise.
 #[track_caller]
 fn assert_held(what: &str, rates: &[f64], limit: f64) {
     eprintln!("MEASURED bandwidth: {what}, Mbit/s by the second: {}", show(rates));
@@ -145,7 +148,8 @@ fn twenty_megabits_are_twenty_megabits_in_every_second() {
     held_each_way("bw-20", &both(20_000_000, 4_294_967_295), 20.0);
 }
 
-/// Four seconds' worth were chosen: they pass as quickly as the link carries them, then the rate holds.
+/// Four seconds' worth were chosen: they pass as quickly as the link carries them, then the rate
+/// holds.
 #[test]
 fn a_burst_that_somebody_chose_is_let_through() {
     testkit::require!("root", "program:iperf3", "program:ping");
@@ -188,7 +192,8 @@ fn who_does_not_care_is_held_too() {
     }
 }
 
-/// What a full pipe does to others, beside what it does with the reference's plugin. Printed, not judged.
+/// What a full pipe does to others, beside what it does with the reference's plugin. Printed, not
+/// judged.
 #[test]
 fn vm_loaded_latency_beside_the_references() {
     testkit::require!(

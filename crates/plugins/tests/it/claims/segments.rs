@@ -1,4 +1,5 @@
-//! Which containers meet: each kind of link leads to a segment, and only there addresses must differ.
+//! Which containers meet: each kind of link leads to a segment, and only there addresses must
+//! differ.
 
 use serde_json::{Value, json};
 use testkit::real::Ovs;
@@ -47,7 +48,8 @@ fn a_lent_device_is_where_it_leads() {
     add(&node, &c2, &host_device("mv0")).fails(108, words);
 }
 
-/// A name is whose it is by now: a bridge, or a parent, that somebody renamed is what it was, and another that has its name is not.
+/// A name is whose it is by now: a bridge, or a parent, that somebody renamed is what it was, and
+/// another that has its name is not.
 #[test]
 fn a_link_that_was_renamed_is_the_segment_that_it_was() {
     testkit::require!("root");

@@ -23,7 +23,8 @@ fn told(node: &Node, ipam: &Value, args: &str) -> (Value, Value) {
     (serde_json::to_value(assign).unwrap(), result)
 }
 
-/// Facts of Whereabouts' keys, one after the other: what is written, what the daemon hears, which addresses come of it.
+/// Facts of Whereabouts' keys, one after the other: what is written, what the daemon hears, which
+/// addresses come of it.
 #[test]
 fn whereabouts_keys_mean_what_they_meant() {
     testkit::require!("root");

@@ -28,7 +28,8 @@ fn without_a_daemon_add_fails_and_del_and_gc_do_not() {
     drop(UnixListener::bind(socket(&node)).unwrap());
     bridge(&node, "ADD", &c1, &both()).deadline(Duration::from_secs(5)).call().fails(11, words);
     assert_eq!(c1.sh("ip -o link show | grep -v ' lo:' | wc -l").trim(), "0");
-    // The bridge takes back what it may have been given; where nobody was asked, nothing is to be given back.
+    // The bridge takes back what it may have been given; where nobody was asked, nothing is to be
+    // given back.
     std::fs::remove_dir_all(cluster_ipam::wire::todo_dir(&socket(&node))).unwrap();
     call(&node, "ADD", &c1, &both()).deadline(Duration::from_secs(5)).call().fails(11, words);
     assert_eq!(left(&node), []);
@@ -54,7 +55,8 @@ fn without_a_daemon_add_fails_and_del_and_gc_do_not() {
     assert_eq!((owner.container.as_str(), owner.ifname.as_str()), ("c1", "eth0"));
 }
 
-/// An address stays until the daemon hears that it is free: it is in use no more, but nobody can have it before.
+/// An address stays until the daemon hears that it is free: it is in use no more, but nobody can
+/// have it before.
 #[test]
 fn what_nobody_heard_is_done_later() {
     testkit::require!("root");
@@ -84,7 +86,8 @@ fn a_daemon_that_comes_is_waited_for() {
     });
 }
 
-/// Silent, dead, or with an answer that cannot be one: ADD fails, what may have been given is given back, and the container has nothing.
+/// Silent, dead, or with an answer that cannot be one: ADD fails, what may have been given is given
+/// back, and the container has nothing.
 #[test]
 fn an_answer_that_is_no_use_changes_nothing() {
     testkit::require!("root");

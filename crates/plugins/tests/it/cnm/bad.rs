@@ -1,4 +1,5 @@
-//! Configurations, drivers and answers that are no use: each with words that say so, and nothing left.
+//! Configurations, drivers and answers that are no use: each with words that say so, and nothing
+//! left.
 
 use serde_json::{Value, json};
 use testkit::Place;

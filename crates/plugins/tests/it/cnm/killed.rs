@@ -1,4 +1,5 @@
-//! In every call of an attachment's life the driver dies, or the plugin; the matrix has the plugin die at every step.
+//! In every call of an attachment's life the driver dies, or the plugin; the matrix has the plugin
+//! die at every step.
 
 use serde_json::json;
 use testkit::Place;
@@ -87,7 +88,8 @@ fn leaves_nothing_but(
     super::assert_settles(&before, node);
 }
 
-/// With the process of a driver that is stopped and started between the calls of one attachment nothing changes.
+/// With the process of a driver that is stopped and started between the calls of one attachment
+/// nothing changes.
 #[test]
 fn a_driver_may_be_started_again_at_any_time() {
     testkit::require!("root", "program:python3");
@@ -102,8 +104,8 @@ fn a_driver_may_be_started_again_at_any_time() {
     driver.assert_empty();
 }
 
-/// The driver does what it is asked and nobody hears of it. The address that an IPAM driver chose in that moment goes with
-/// its pool.
+/// The driver does what it is asked and nobody hears of it. The address that an IPAM driver chose
+/// in that moment goes with its pool.
 #[test]
 fn a_plugin_that_dies_in_a_call_is_undone_by_one_del() {
     testkit::require!("root", "program:python3", "program:strace");

@@ -67,7 +67,8 @@ fn a_journal_that_is_lost_or_garbled_is_done_without() {
     assert!(!node.roots.lib.join("cnm").exists());
 }
 
-/// An attachment keeps its network whatever became of what is written down, of itself or of the network.
+/// An attachment keeps its network whatever became of what is written down, of itself or of the
+/// network.
 #[test]
 fn an_add_removes_no_network_that_another_is_on() {
     testkit::require!("root", "program:python3");

@@ -163,8 +163,8 @@ fn addresses_are_sources_of_the_zone() {
     before.assert_same(&Snapshot::take(&host.node.lab));
 }
 
-/// The reference asks and does not look at the answer (cni.md §5.4); and a reload forgets what was put in at run time,
-/// while what is in our own tables stays.
+/// The reference asks and does not look at the answer (cni.md §5.4); and a reload forgets what was
+/// put in at run time, while what is in our own tables stays.
 #[test]
 fn check_finds_what_firewalld_has_lost() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");
@@ -199,7 +199,8 @@ fn check_finds_what_firewalld_has_lost() {
     assert_eq!(traffic::assert_tcp(&c1, "198.51.100.2:80").server, "outside");
 }
 
-/// firewalld was killed, and its rules stay: they drop what no zone forwards, and no daemon tells what the zones forward.
+/// firewalld was killed, and its rules stay: they drop what no zone forwards, and no daemon tells
+/// what the zones forward.
 #[test]
 fn check_tells_of_a_firewalld_that_left_its_rules_behind() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");
@@ -220,8 +221,9 @@ fn check_tells_of_a_firewalld_that_left_its_rules_behind() {
     host.run("DEL", &c1, &prev, json!({})).call().silent();
 }
 
-/// CVE-2025-54388, CVE-2025-54410: a reload took isolation away and nobody put it back. Ours stays; what firewalld forgets, the
-/// container's way out, a repair puts back. Where somebody else has the address by now it stays with him.
+/// CVE-2025-54388, CVE-2025-54410: a reload took isolation away and nobody put it back. Ours stays;
+/// what firewalld forgets, the container's way out, a repair puts back. Where somebody else has the
+/// address by now it stays with him.
 #[test]
 fn a_reload_keeps_isolation_and_is_repaired() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");
@@ -278,7 +280,8 @@ fn the_zone_is_the_configured_one() {
     status(json!({ "backend": "firewalld", "firewalldZone": 7 })).fails(6, "firewalldZone");
     host.run("ADD", &c1, &prev, zone("work")).call().ok();
     assert_eq!(on.sources("work"), OF_C1);
-    // Another zone by now: the address moves, and DEL knows where it is whatever the configuration says.
+    // Another zone by now: the address moves, and DEL knows where it is whatever the configuration
+    // says.
     host.run("ADD", &c1, &prev, zone("home")).call().ok();
     assert_eq!(
         (on.sources("work").len(), on.sources("home")),
@@ -288,7 +291,8 @@ fn the_zone_is_the_configured_one() {
     before.assert_same(&Snapshot::take(&host.node.lab));
 }
 
-/// Whatever is missing when DEL and GC come, nothing of the attachment stays, and what another one uses does.
+/// Whatever is missing when DEL and GC come, nothing of the attachment stays, and what another one
+/// uses does.
 #[test]
 fn del_and_gc_take_the_sources_of_the_attachment() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");
@@ -411,8 +415,8 @@ fn either_removes_what_the_other_made() {
     }
 }
 
-/// firewalld that keeps its rules in iptables: they look like an administrator's, and a reload takes ours along. The
-/// zone is where they last until then.
+/// firewalld that keeps its rules in iptables: they look like an administrator's, and a reload
+/// takes ours along. The zone is where they last until then.
 #[test]
 fn firewalld_with_iptables_gets_the_source_too() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");

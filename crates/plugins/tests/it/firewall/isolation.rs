@@ -142,7 +142,8 @@ fn isolated_of(backend: &str) {
     );
 }
 
-/// cni.md §5.3: the reference's rules stay for ever, and a bridge that was isolated drops after it is not any more.
+/// cni.md §5.3: the reference's rules stay for ever, and a bridge that was isolated drops after it
+/// is not any more.
 #[test]
 fn a_policy_that_changed_leaves_nothing() {
     testkit::require!("root");
@@ -169,7 +170,8 @@ fn a_policy_that_changed_leaves_nothing() {
     assert_eq!(save(&host), before);
 }
 
-/// One family's addresses take one family's chains: a host without ip6tables serves IPv4, where the reference fails.
+/// One family's addresses take one family's chains: a host without ip6tables serves IPv4, where the
+/// reference fails.
 #[test]
 fn one_family_needs_one_program() {
     testkit::require!("root", "program:iptables-nft", "program:ip6tables-nft");
@@ -179,7 +181,8 @@ fn one_family_needs_one_program() {
         let (c1, mut prev) = host.container("c1", 1, 2);
         let ips = prev["ips"].as_array_mut().unwrap();
         ips.retain(|ip| ip["address"].as_str().unwrap().starts_with(keep));
-        // The program is a chain of links by way of /etc/alternatives, which is the lab's own; /usr is the machine's.
+        // The program is a chain of links by way of /etc/alternatives, which is the lab's own; /usr
+        // is the machine's.
         host.node.sh(&format!(
             "for p in {other} {other}-restore; do \
                test $(readlink /usr/sbin/$p) = /etc/alternatives/$p && rm /etc/alternatives/$p; \
@@ -191,7 +194,8 @@ fn one_family_needs_one_program() {
         let left = host.node.sh("nft list ruleset");
         assert!(!left.contains("ISOLATION") && !left.contains("vc1"), "{left}");
     }
-    // An address of each family takes both programs: one that is missing is told, and nothing is left of the attempt.
+    // An address of each family takes both programs: one that is missing is told, and nothing is
+    // left of the attempt.
     let host = Host::new("fwisoboth");
     let (c1, prev) = host.container("c1", 1, 2);
     host.node.sh("rm /etc/alternatives/ip6tables /etc/alternatives/ip6tables-restore");

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::{device, link};
 use crate::support::Node;
 
-/// A host whose `/sys/bus` and `/sys/devices/platform` are the test's, with devices `nic0` to `nic5`.
+/// A host whose `/sys/bus` and `/sys/devices/platform` are the test's, with devices `nic0` to
+/// `nic5`.
 fn node(name: &str) -> Node {
     let node = Node::new(name);
     node.sh(
@@ -140,7 +141,8 @@ fn a_link_of_another_devices_name_is_not_taken() {
     run.call().fails(7, "no link has PCI address 0000:3b:00.1");
 }
 
-/// The links of `/sys` are those of the namespace that it was mounted from, which may be another one's of the same names.
+/// The links of `/sys` are those of the namespace that it was mounted from, which may be another
+/// one's of the same names.
 #[test]
 fn another_links_device_is_not_taken_for_its_own() {
     let node = node("hd-foreign-sys");

@@ -1,4 +1,5 @@
-//! A real network card, which survives its container: the kernel gives it back to the initial namespace.
+//! A real network card, which survives its container: the kernel gives it back to the initial
+//! namespace.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -54,8 +54,8 @@ fn del_with_the_namespace_gone_succeeds_and_releases_the_addresses() {
     assert_eq!(verbs(&node), "ADD DEL DEL ");
 }
 
-/// A device comes home with the further names that it had, and with none that the container gave it: one that is the host's kept
-/// it from coming home, any other would be the host's from then on.
+/// A device comes home with the further names that it had, and with none that the container gave
+/// it: one that is the host's kept it from coming home, any other would be the host's from then on.
 #[test]
 fn names_that_the_container_gave_it_stay_behind() {
     let node = Node::new("hd-altnames");
@@ -122,8 +122,9 @@ fn a_device_renamed_in_the_container_is_found() {
     before.assert_same(&Snapshot::take(&node.lab));
 }
 
-/// The kernel gives hardware back to the initial namespace under the container's name, or as `devN` if that is taken,
-/// down, with the alias. Here it is moved by hand: a virtual device would go with the namespace.
+/// The kernel gives hardware back to the initial namespace under the container's name, or as `devN`
+/// if that is taken, down, with the alias. Here it is moved by hand: a virtual device would go with
+/// the namespace.
 #[test]
 fn a_device_that_the_kernel_brought_back_gets_its_name() {
     for name in ["eth0", "dev9"] {
@@ -191,8 +192,8 @@ fn a_name_taken_meanwhile_is_told_and_the_device_still_comes_home() {
     assert!(node.sh("ip -o link").lines().any(|line| line.contains(" dev") && line.contains(&mac)));
 }
 
-/// A dead container's device is taken over: nobody called DEL, and the next one asks for it, by its name, which it has
-/// not, or by something it has kept.
+/// A dead container's device is taken over: nobody called DEL, and the next one asks for it, by its
+/// name, which it has not, or by something it has kept.
 #[test]
 fn a_dead_holders_device_is_taken_over() {
     for key in ["device", "hwaddr"] {

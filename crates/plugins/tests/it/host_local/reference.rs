@@ -114,7 +114,8 @@ fn both_at_once_never_give_the_same_address() {
     assert_eq!(got.len(), 40);
 }
 
-/// Whatever the reference does between two calls of ours, or while one waits for its lock: each finds what is there.
+/// Whatever the reference does between two calls of ours, or while one waits for its lock: each
+/// finds what is there.
 #[test]
 fn what_the_reference_did_is_noticed_however_soon() {
     if !is_here("what_the_reference_did_is_noticed_however_soon") {
@@ -195,7 +196,8 @@ fn refusals_have_the_references_words() {
     ask("IP=192.0.2.4;IP=192.0.2.1");
     ask("OTHER=1");
     ask("IP");
-    // An empty value is none. (.3 was in a request of the reference that it could not meet in the end.)
+    // An empty value is none. (.3 was in a request of the reference that it could not meet in the
+    // end.)
     let empty = |id: &str| place.run("ADD", one("192.0.2.0/29")).id(id).args("IP=");
     assert_eq!(addresses_of(&reference(empty("c3")).unwrap()), ["192.0.2.4/29"]);
     assert_eq!(addresses_of(&ours(empty("c4")).unwrap()), ["192.0.2.5/29"]);

@@ -10,7 +10,8 @@ use crate::support::Node;
 
 const NAMES: [&str; 2] = ["user.netwright.reserved", "trusted.netwright.reserved"];
 
-/// Changes the line of a reservation's mark that says which namespace it is for: device, inode, boot, cookie, and the path.
+/// Changes the line of a reservation's mark that says which namespace it is for: device, inode,
+/// boot, cookie, and the path.
 fn note(file: &Path, change: impl Fn(&mut Vec<String>, &mut String)) {
     let mut bytes = [0; 1024];
     for name in NAMES {
@@ -28,8 +29,8 @@ fn note(file: &Path, change: impl Fn(&mut Vec<String>, &mut String)) {
     panic!("{} has no mark", file.display());
 }
 
-/// Once a container is gone, another namespace may have the number of its namespace, which is no reason to keep its address for ever. Nobody
-/// but one that may be its own is.
+/// Once a container is gone, another namespace may have the number of its namespace, which is no
+/// reason to keep its address for ever. Nobody but one that may be its own is.
 #[test]
 fn another_namespace_with_the_number_of_one_that_is_gone_keeps_no_address() {
     testkit::require!("root");

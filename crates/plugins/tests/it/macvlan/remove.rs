@@ -73,7 +73,8 @@ fn del_removes_what_the_references_plugin_made() {
     assert!(!succeeds(&c1, "ip link show eth0"));
 }
 
-/// Row: the reference's DEL of `macvlan` gives the address back while the link still answers for it.
+/// Row: the reference's DEL of `macvlan` gives the address back while the link still answers for
+/// it.
 #[test]
 fn del_takes_the_link_before_the_address() {
     let node = host("macvlan-order");

@@ -109,8 +109,8 @@ fn a_network_stays_while_the_pods_namespace_cannot_be_seen() {
     pod(&node, "DEL", &c1).call().silent();
 }
 
-/// The kernel gives the inode of a namespace that is gone to a new one: a path that leads to a stranger with the pod's number is not
-/// followed, neither to attach nor to detach.
+/// The kernel gives the inode of a namespace that is gone to a new one: a path that leads to a
+/// stranger with the pod's number is not followed, neither to attach nor to detach.
 #[test]
 fn a_stranger_with_the_number_of_the_pods_namespace_is_left_alone() {
     testkit::require!("root");

@@ -1,4 +1,5 @@
-//! The database or the switch is away while a container comes, is looked at, or goes: what is said, what is left, and who clears it up.
+//! The database or the switch is away while a container comes, is looked at, or goes: what is said,
+//! what is left, and who clears it up.
 
 use std::time::{Duration, Instant};
 
@@ -79,7 +80,8 @@ fn add_check_and_status_say_so_and_change_nothing() {
     node.run("ovs", "CHECK").to(&c1).config(keys.clone()).prev(&result).call().silent();
 }
 
-/// DEL cuts the container off, says that the port's row is still there, and keeps the address; the next DEL does the rest.
+/// DEL cuts the container off, says that the port's row is still there, and keeps the address; the
+/// next DEL does the rest.
 #[test]
 fn del_cuts_off_and_is_to_be_asked_again() {
     require_switch!();
@@ -184,7 +186,8 @@ fn del_needs_no_switch() {
     assert_eq!(before, ovs.content());
 }
 
-/// Whether the switch runs is asked by a lock that it holds: calls that ask at the same time must not take each other for it.
+/// Whether the switch runs is asked by a lock that it holds: calls that ask at the same time must
+/// not take each other for it.
 #[test]
 fn calls_do_not_take_each_other_for_the_switch() {
     testkit::require!("root", "program:ovsdb-server");

@@ -145,7 +145,8 @@ fn a_database_that_is_not_there() {
     fails(&node, &keys, 112, "connect to tcp:127.0.0.1:1");
 }
 
-/// The switch has tried to make the bridge and knows no such datapath: nobody waits, and nobody is blamed who is at work.
+/// The switch has tried to make the bridge and knows no such datapath: nobody waits, and nobody is
+/// blamed who is at work.
 #[test]
 fn a_bridge_that_the_switch_cannot_make() {
     require_switch!();
@@ -173,7 +174,8 @@ fn a_bridge_that_the_switch_cannot_make() {
     assert!(error.msg.contains("could not make bridge \"br7\""), "{error:?}");
 }
 
-/// A server that answers every connection's first words with these bytes. It ends with its socket's folder.
+/// A server that answers every connection's first words with these bytes. It ends with its socket's
+/// folder.
 fn liar(path: &Path, answer: &'static str, connections: usize) -> JoinHandle<()> {
     let listener = UnixListener::bind(path).unwrap();
     thread::spawn(move || {

@@ -103,7 +103,8 @@ fn a_trunk_goes_into_the_container() {
     assert_eq!(ovs.vsctl(&["get", "port", port, "vlan_mode"]), "trunk");
     assert_eq!(ovs.vsctl(&["get", "port", port, "tag"]), "[]");
     assert!(result.get("ips").is_none_or(|ips| ips.as_array().unwrap().is_empty()), "{result}");
-    // Of tagged frames that the container sends, an access port of VLAN 42 gets its own, without the tag.
+    // Of tagged frames that the container sends, an access port of VLAN 42 gets its own, without
+    // the tag.
     add(&node, &c2, &keys(&node, &ovs, json!({ "vlan": 42 }))).call().ok();
     let socket = |place: &Container, filter: Filter| {
         let shown = place.sh("ip -o link show eth0");

@@ -13,7 +13,8 @@ pub(super) fn over(datapath: Datapath, kind: &str, vlan: u16) {
     for (node, ovs, end) in [(&one, &ovs1, 1), (&two, &ovs2, 2)] {
         node.sh("ip link set up0 addrgenmode none && ip link set up0 up");
         let uplink = match datapath {
-            // The switch in user space sends what it has wrapped by a bridge of its own, which has the host's address.
+            // The switch in user space sends what it has wrapped by a bridge of its own, which has
+            // the host's address.
             Datapath::UserSpace => {
                 ovs.add_bridge("br-up");
                 ovs.vsctl(&["add-port", "br-up", "up0"]);

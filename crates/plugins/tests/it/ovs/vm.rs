@@ -40,7 +40,8 @@ fn vm_the_kernels_datapath() {
     assert_eq!(before, ovs.content());
 }
 
-/// A container that takes a trunk apart by itself reaches those who have one of its VLANs each, and nobody else.
+/// A container that takes a trunk apart by itself reaches those who have one of its VLANs each, and
+/// nobody else.
 #[test]
 fn vm_a_trunk_of_the_kernels_datapath() {
     require_switch!("openvswitch", "vlan", "full");
@@ -90,8 +91,9 @@ fn vm_geneve_of_the_kernels_datapath() {
     tunnel::over(Datapath::Kernel, "geneve", 200);
 }
 
-/// A port that the switch makes keeps its name in the container, and the interface is over it: so it outlives changes of the bridge and
-/// the switch itself, and comes back when the database is wiped.
+/// A port that the switch makes keeps its name in the container, and the interface is over it: so
+/// it outlives changes of the bridge and the switch itself, and comes back when the database is
+/// wiped.
 #[test]
 fn vm_a_port_of_the_kernels_datapath_outlives_its_switch() {
     require_switch!("openvswitch");
@@ -130,7 +132,8 @@ fn vm_a_port_of_the_kernels_datapath_outlives_its_switch() {
     check(json!({}));
     assert_reaches(&c1, &c2, &address(&second));
 
-    // A dead switch leaves its links to be removed when it is started; the container is cut off at once.
+    // A dead switch leaves its links to be removed when it is started; the container is cut off at
+    // once.
     ovs.kill_switch();
     node.run("ovs", "DEL").to(&c1).config(keys.clone()).call().silent();
     assert!(!c1.try_sh("ip link show eth0").status.success());

@@ -14,8 +14,8 @@ enum At {
 }
 use At::{Container as Inside, Host};
 
-/// One way of damage: a name, where, how (`$port`, `$ifb` and `$table` stand for what the attachment has), and words that
-/// CHECK must say.
+/// One way of damage: a name, where, how (`$port`, `$ifb` and `$table` stand for what the
+/// attachment has), and words that CHECK must say.
 struct Drift(&'static str, At, &'static str, &'static str);
 
 /// A container on a bridge, with all that hangs on it.

@@ -51,7 +51,8 @@ fn a_host_port_that_another_has_is_not_taken_back() {
     assert_eq!(node.sh("nft list map inet netwright hostports4"), before);
 }
 
-/// A route of another interface covers a container's address: that is said, and nothing of the container's follows it.
+/// A route of another interface covers a container's address: that is said, and nothing of the
+/// container's follows it.
 #[test]
 fn a_route_that_covers_an_address_is_named_and_never_followed() {
     testkit::require!("root");
@@ -113,8 +114,8 @@ fn a_route_that_covers_an_address_is_named_and_never_followed() {
     }
 }
 
-/// A route of another interface covered a container's address before ADD: what is made for host ports is the container's way's all
-/// the same, and works once the route is gone.
+/// A route of another interface covered a container's address before ADD: what is made for host
+/// ports is the container's way's all the same, and works once the route is gone.
 #[test]
 fn a_route_that_covered_an_address_before_is_named_and_never_followed() {
     testkit::require!("root");
@@ -148,7 +149,8 @@ fn a_route_that_covered_an_address_before_is_named_and_never_followed() {
     }
 }
 
-/// A route of the host's that leads elsewhere by now, an address that is in the way, a bridge that is not ours.
+/// A route of the host's that leads elsewhere by now, an address that is in the way, a bridge that
+/// is not ours.
 #[test]
 fn what_others_put_in_the_way_stays() {
     testkit::require!("root");
@@ -194,8 +196,8 @@ fn an_interface_that_is_gone_is_reported() {
     assert!(left.iter().any(|line| line.contains("\"eth0\" is gone")), "{left:?}");
 }
 
-/// A container may rename its interface and give the name to a link of its own: what was done to the first is not done to that
-/// one, and what is known of the first is not lost.
+/// A container may rename its interface and give the name to a link of its own: what was done to
+/// the first is not done to that one, and what is known of the first is not lost.
 #[test]
 fn an_interface_that_is_another_link_by_now_is_left_alone() {
     testkit::require!("root");

@@ -1,7 +1,8 @@
 //! A stand-in for `netwrightd ipam`: gives addresses, and misbehaves as the test says.
 //!
-//! What it has given is a file for each address below [`Node::dir`]`("ipam")/<network>`, with the container and the interface, so that a test sees it
-//! from outside and a second stand-in goes on where the first ended.
+//! What it has given is a file for each address below [`Node::dir`]`("ipam")/<network>`, with the
+//! container and the interface, so that a test sees it from outside and a second stand-in goes on
+//! where the first ended.
 
 use std::fs;
 use std::net::IpAddr;

@@ -1,7 +1,8 @@
 //! An ADD that is killed: DEL leaves nothing of it, and another ADD copes with it.
 //!
-//! The plugin runs in a process of its own, this very test executable, under `strace`, which kills it as it enters the n-th
-//! system call that changes anything. The moments are the same in every run, however busy the machine is.
+//! The plugin runs in a process of its own, this very test executable, under `strace`, which kills
+//! it as it enters the n-th system call that changes anything. The moments are the same in every
+//! run, however busy the machine is.
 
 use std::fs;
 use std::io::{Cursor, Write as _};
@@ -29,15 +30,15 @@ const CHANGES: &str = "sendto,sendmsg,write,pwrite64,ioctl,rename,renameat,renam
 const MOMENTS: usize = 6;
 /// The same with `--full`, others in each round ([`share`]): each is tried twice, under `strace`.
 const MOMENTS_OF_A_SHARE: usize = share::STRIKES / 3;
-/// The same in the virtual machine, which takes ten times as long for each. There one of the two tries is made at each
-/// moment, and the host is looked at once, at the end.
+/// The same in the virtual machine, which takes ten times as long for each. There one of the two
+/// tries is made at each moment, and the host is looked at once, at the end.
 const MOMENTS_IN_VM: usize = 2;
 
 /// How an ADD says that what it would make is there, and whose it is.
 const CLEAR: [&str; 2] = ["already exists", "has been allocated to c1"];
 
-/// Kills ADD at moments spread over all it does. After each DEL leaves nothing; and in a second try another ADD comes
-/// before DEL, which completes what is there or says what is in its way.
+/// Kills ADD at moments spread over all it does. After each DEL leaves nothing; and in a second try
+/// another ADD comes before DEL, which completes what is there or says what is in its way.
 pub(crate) fn killed(subject: &Subject, family: Family) {
     let node = warm(subject, "killed", family);
     let mut scene = Scene { subject, node: &node, family, before: None };
@@ -62,7 +63,8 @@ fn in_vm() -> bool {
     std::env::var_os(feature::VM_VARIABLE).is_some()
 }
 
-/// The moments to try of `1..=all`. The last one is always among them: all is made then, and nobody was told.
+/// The moments to try of `1..=all`. The last one is always among them: all is made then, and nobody
+/// was told.
 fn chosen(all: usize) -> Vec<usize> {
     if feature::available("full") && !in_vm() {
         let mut chosen = share::of_this_round((1..all).collect(), MOMENTS_OF_A_SHARE);
@@ -149,7 +151,8 @@ impl Scene<'_> {
             let now = Picture::of(&target.container);
             let (inside, host) = self.before.as_ref().unwrap();
             let mut left = inside.new_in(&now);
-            // The kernel gives lo its address when it comes up, and leaves it there; and every other link a link-local one.
+            // The kernel gives lo its address when it comes up, and leaves it there; and every
+            // other link a link-local one.
             left.retain(|line| !line.contains(" lo ") && !line.contains("fe80::"));
             assert!(left.is_empty(), "in the container is left: {left:#?}");
             assert_settles(host, self.node);
@@ -177,7 +180,8 @@ impl Scene<'_> {
     }
 }
 
-/// Makes a call in a process of its own under `strace` with these options; returns how it ended and what it did.
+/// Makes a call in a process of its own under `strace` with these options; returns how it ended and
+/// what it did.
 pub(crate) fn traced(node: &Node, call: Run<'_>, options: &[String]) -> (ExitStatus, String) {
     let log = node.lab.dir().join("trace");
     let path = module_path!().split_once("::").unwrap().1;

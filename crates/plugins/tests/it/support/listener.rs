@@ -1,4 +1,5 @@
-//! A stand-in for a daemon of ours that is asked by lines: answers as the test says, and remembers what it was told.
+//! A stand-in for a daemon of ours that is asked by lines: answers as the test says, and remembers
+//! what it was told.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -82,7 +83,8 @@ impl<Q: Send + 'static> Listener<Q> {
 impl<Q> Drop for Listener<Q> {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::SeqCst);
-        // It ends when it is called; another one may have taken its place by now, and then it stays where nobody calls it.
+        // It ends when it is called; another one may have taken its place by now, and then it stays
+        // where nobody calls it.
         let called = UnixStream::connect(&self.socket);
         if let (Ok(_), Some(thread)) = (called, self.thread.take())
             && fs::metadata(&self.socket).is_ok_and(|found| found.ino() == self.inode)

@@ -1,8 +1,10 @@
-//! The table plugin × verb × address family: tests that every plugin has, with names the table is made from.
+//! The table plugin × verb × address family: tests that every plugin has, with names the table is
+//! made from.
 //!
-//! `cargo xtask ci` looks in its own run's results for `<plugin>::…matrix_<verb>_<family>` (`vm_matrix_…` in the virtual
-//! machine; `-` in a plugin's name is `_`) and fails when one of plugins × verbs × families is not there. A plugin says
-//! in a [`Subject`] what is particular about it, [`tests!`](crate::support::matrix::tests) makes the fifteen tests:
+//! `cargo xtask ci` looks in its own run's results for `<plugin>::…matrix_<verb>_<family>`
+//! (`vm_matrix_…` in the virtual machine; `-` in a plugin's name is `_`) and fails when one of
+//! plugins × verbs × families is not there. A plugin says in a [`Subject`] what is particular about
+//! it, [`tests!`](crate::support::matrix::tests) makes the fifteen tests:
 //!
 //! ```ignore
 //! use crate::support::matrix::{self, Family, Subject};
@@ -60,14 +62,15 @@ pub(crate) struct Subject {
     pub(crate) plugin: &'static str,
     /// Makes on the host, once, what the plugin expects to find there.
     pub(crate) host: fn(&Node, Family),
-    /// Prepares a container and returns the configuration's keys for it: [`ipam`], or `prevResult` ([`attached`]), …
+    /// Prepares a container and returns the configuration's keys for it: [`ipam`], or `prevResult`
+    /// ([`attached`]), …
     pub(crate) config: fn(&Node, &Container, Family) -> Value,
     /// Whether what ADD makes is there: true after it, false before it and after DEL.
     pub(crate) holds: fn(&Node, &Container, Family) -> bool,
     /// Damages what ADD made, so that CHECK must fail.
     pub(crate) damage: fn(&Node, &Container, Family),
-    /// Makes the plugin unable to serve, and returns keys for the configuration; STATUS must say 50 or 51 then.
-    /// None where nothing can be missing.
+    /// Makes the plugin unable to serve, and returns keys for the configuration; STATUS must say 50
+    /// or 51 then. None where nothing can be missing.
     pub(crate) unready: Option<fn(&Node, Family) -> Value>,
 }
 
@@ -79,7 +82,8 @@ pub(crate) fn ipam(node: &Node, family: Family) -> Value {
     json!({ "type": "host-local", "dataDir": node.dir("ipam"), "ranges": ranges, "routes": routes })
 }
 
-/// Attaches a container to bridge `cni0` by hand, and returns what a bridge plugin would have: a `prevResult`.
+/// Attaches a container to bridge `cni0` by hand, and returns what a bridge plugin would have: a
+/// `prevResult`.
 ///
 /// Container `cN` has 10.1.0.(N+2) and fd00:1::(N+2); its host end is `vcN`.
 pub(crate) fn attached(node: &Node, container: &Container, family: Family) -> Value {
@@ -121,7 +125,8 @@ pub(crate) fn attached(node: &Node, container: &Container, family: Family) -> Va
     })
 }
 
-/// A host on which one container has come and gone: what a network's first container leaves for the next is there.
+/// A host on which one container has come and gone: what a network's first container leaves for the
+/// next is there.
 pub(crate) fn warm(subject: &Subject, name: &str, family: Family) -> Node {
     warmed(Node::new(&format!("{}-{name}", subject.plugin)), subject, family)
 }
@@ -157,7 +162,8 @@ fn collect(subject: &Subject, node: &Node, keys: &Value, valid: &[(&str, &str)])
     of_network(subject, node, "GC", keys).valid(valid).call().silent();
 }
 
-/// ADD makes what it should, and its result has addresses of the family and no other, which the container has too.
+/// ADD makes what it should, and its result has addresses of the family and no other, which the
+/// container has too.
 pub(crate) fn add(subject: &Subject, family: Family) {
     let node = warm(subject, "add", family);
     let c1 = node.container("c1");
@@ -225,7 +231,8 @@ pub(crate) fn gc(subject: &Subject, family: Family) {
     run(subject, &node, "CHECK", &c1, &keys).prev(&result).call().silent();
 }
 
-/// GC removes nothing of an attachment that an ADD, a DEL or a repair is at, and says so; afterwards it removes it.
+/// GC removes nothing of an attachment that an ADD, a DEL or a repair is at, and says so;
+/// afterwards it removes it.
 pub(crate) fn gc_alone(subject: &Subject, family: Family) {
     // An address plugin is called under its caller's lock, and `loopback` owns nothing.
     if ["cluster-ipam", "host-local", "loopback"].contains(&subject.plugin) {
@@ -272,11 +279,12 @@ pub(crate) fn status(subject: &Subject, family: Family) {
     }
 }
 
-/// No verb has the kernel look for a module, once what the first container needs is loaded: each look
-/// is a process or two that the kernel starts, and the call waits for them.
+/// No verb has the kernel look for a module, once what the first container needs is loaded: each
+/// look is a process or two that the kernel starts, and the call waits for them.
 pub(crate) fn asks_for_no_module(subject: &Subject, family: Family) {
     let node = Node::new(&format!("{}-modules", subject.plugin));
-    // What the kernel lacks is remembered where something of ours is, as a chain's first plugin leaves it.
+    // What the kernel lacks is remembered where something of ours is, as a chain's first plugin
+    // leaves it.
     std::fs::create_dir_all(&node.roots.run).unwrap();
     let node = warmed(node, subject, family);
     let c1 = node.container("c1");
@@ -350,7 +358,8 @@ macro_rules! tests {
     };
 }
 
-/// Makes a plugin's fifteen tests, for the virtual machine where this machine's kernel lacks one of the features.
+/// Makes a plugin's fifteen tests, for the virtual machine where this machine's kernel lacks one of
+/// the features.
 #[allow(unused_macros, reason = "used where this machine's kernel lacks something")]
 macro_rules! vm_tests {
     ($subject:expr, $($feature:expr),+) => {

@@ -26,8 +26,8 @@ pub(crate) fn with_default_routes(last: u8) -> Value {
     json!({ "ips": addresses(last), "routes": [{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }] })
 }
 
-/// Asserts that the result lists one link, which the container has as reported, with MTU 1400 and the hardware address of
-/// `p0`; returns what the kernel shows of it.
+/// Asserts that the result lists one link, which the container has as reported, with MTU 1400 and
+/// the hardware address of `p0`; returns what the kernel shows of it.
 pub(crate) fn one_link_as_reported(node: &Node, container: &Container, result: &Value) -> Value {
     let interfaces = result["interfaces"].as_array().unwrap();
     assert_eq!(interfaces.len(), 1, "{result}");

@@ -59,7 +59,8 @@ fn two_containers_talk_through_a_program() {
     drop(server);
 }
 
-/// The life of a virtual machine's container: its tap is a port of a bridge inside, the way out another port.
+/// The life of a virtual machine's container: its tap is a port of a bridge inside, the way out
+/// another port.
 #[test]
 fn a_guest_reaches_the_outside_through_the_bridge_in_its_container() {
     let node = Node::new("tap-guest");

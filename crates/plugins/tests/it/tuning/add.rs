@@ -226,7 +226,8 @@ fn a_refused_sysctl_brings_everything_back() {
     before.assert_same(&Picture::of(&c1));
     assert_eq!((files(&node).as_str(), backup(&node, "c1")), ("", None));
 
-    // After a good ADD, a bad one leaves what the good one made, and what was before that is still known.
+    // After a good ADD, a bad one leaves what the good one made, and what was before that is still
+    // known.
     let mut good = everything();
     good["sysctl"] = json!({ "net.core.somaxconn": "55" });
     add(&node, &c1, &good).call().ok();

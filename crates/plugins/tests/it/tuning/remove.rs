@@ -223,7 +223,8 @@ fn own_sysctls_come_back_on_the_link_that_was_tuned() {
     assert_eq!(files(&node), "");
 }
 
-/// A container may rename its link, and give its name to another: the values that are saved are those of the first.
+/// A container may rename its link, and give its name to another: the values that are saved are
+/// those of the first.
 #[test]
 fn values_come_back_on_the_link_that_was_tuned() {
     let node = Node::new("tun-renamed");
