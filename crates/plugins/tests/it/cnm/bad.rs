@@ -1,5 +1,5 @@
-//! Configurations, drivers and answers that are no use: each with words that say so, and nothing
-//! left.
+//! Invalid configurations, drivers and answers: each gives an error that says so, and leaves
+//! nothing.
 
 use serde_json::{Value, json};
 use testkit::Place;
@@ -8,7 +8,7 @@ use testkit::driver::Driver;
 use super::{cnm, leaves_nothing, warm};
 use crate::support::Node;
 
-/// ADD fails with a code and words, and leaves nothing.
+/// Asserts that ADD fails with a code and words, and leaves nothing.
 #[track_caller]
 fn refused(node: &Node, driver: &Driver<'_>, rules: Value, code: u32, words: &str) {
     eprintln!("{rules}");
