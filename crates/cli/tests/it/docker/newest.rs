@@ -1,4 +1,4 @@
-//! The same with Debian unstable's engine, which makes a container's namespace before it asks for
+//! The same with Debian unstable's engine, which makes a container's namespace before it requests
 //! interfaces.
 
 use testkit::real::Engine;
