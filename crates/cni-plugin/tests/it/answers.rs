@@ -72,7 +72,7 @@ fn a_plugins_error_is_printed_as_it_is_with_the_version_and_exit_code_1() {
     }
 }
 
-/// The object names a version only once one is known, and one that exists.
+/// The object names a version only once one is known, and only one that exists.
 #[test]
 fn an_error_names_the_version_it_was_asked_in() {
     let world = World::new();
@@ -107,7 +107,7 @@ fn warnings_go_to_standard_error() {
     );
 }
 
-/// The specification keeps 0 to 99 for itself.
+/// The specification reserves 0 to 99.
 #[test]
 fn our_codes_start_at_100() {
     let ours = [
