@@ -39,7 +39,7 @@ fn plugin(name: &str, fault: Fault) -> ExitCode {
             Some((key.to_str()?.to_owned(), value.to_str()?.to_owned()))
         }));
     let mut stdin = Vec::new();
-    // VERSION may leave it open and empty, and a closed one is the plugin's own matter.
+    // VERSION may leave it open and empty, and a closed one is the plugin's own concern.
     let _ = io::stdin().read_to_end(&mut stdin);
     let verb = env.command.clone();
     if let Some(code) = fault.instead(&verb) {

@@ -1,6 +1,6 @@
-//! Chance that can be repeated.
+//! Repeatable random numbers.
 
-/// A generator of numbers (xorshift64*), which says its seed when the test fails.
+/// A generator of numbers (xorshift64*), which prints its seed when the test fails.
 #[derive(Debug)]
 pub(crate) struct Chance {
     seed: u64,
@@ -23,7 +23,7 @@ impl Chance {
         (self.next() >> 11) % bound.max(1)
     }
 
-    /// True so many times of a hundred.
+    /// True this many times of a hundred.
     pub(crate) fn percent(&mut self, chance: u64) -> bool {
         self.below(100) < chance
     }

@@ -8,7 +8,7 @@ use kernel::route::RouteSocket;
 
 use crate::guard::{fresh_netns, in_netns, sh, veth_to};
 
-/// Waits until something like it is heard.
+/// Waits for an event that matches.
 #[track_caller]
 fn await_event(listener: &mut Listener, what: &str, is: impl Fn(&Event) -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);

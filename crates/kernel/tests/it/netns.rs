@@ -62,7 +62,7 @@ fn identity() {
     });
 }
 
-/// Linux 5.14 and later know one.
+/// Linux 5.14 and later have cookies.
 #[test]
 fn a_cookie_is_of_one_namespace_only() {
     in_netns(|| {

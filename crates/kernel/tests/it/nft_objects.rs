@@ -1,4 +1,4 @@
-//! Questions, removals, and what others have made.
+//! Queries, removals, and foreign objects.
 
 use std::net::Ipv4Addr;
 

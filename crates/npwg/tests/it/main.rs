@@ -1,4 +1,4 @@
-//! The multi-network standard as data: what is read, what is refused and in which words, what is
+//! The multi-network standard as data: what is read, what is refused with which words, what is
 //! written.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
