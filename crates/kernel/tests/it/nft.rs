@@ -491,8 +491,8 @@ fn too_long_a_comment_is_refused_before_anything_happens() {
 #[test]
 fn without_privilege() {
     in_netns(|| {
-        // Of a user namespace that does not own this network namespace. SAFETY: no descriptor table
-        // is unshared (UnshareFlags::FILES).
+        // The user namespace does not own this network namespace.
+        // SAFETY: no descriptor table is unshared (UnshareFlags::FILES).
         let unshared =
             unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWUSER) };
         if unshared.is_err() {
