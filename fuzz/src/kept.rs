@@ -64,7 +64,8 @@ pub fn address_store(data: &[u8]) {
         let sets = RangeSets::new(vec![vec![spec]]).expect("a range");
         let owner = |number: u8| Owner::new(format!("c{number}"), "eth0");
         for number in 0..3 {
-            let locked = store.lock_or_create(Duration::ZERO).expect("nobody else is here");
+            let locked =
+                store.lock_or_create(Duration::ZERO).expect("no other process uses the folder");
             locked.allocate(&sets, &[], &owner(number)).expect("there is room");
         }
         let index = files(&index_dir).into_iter().next();
@@ -100,7 +101,7 @@ pub fn address_store(data: &[u8]) {
             }
             locked.release(&newcomer).expect("it can be released");
         }
-        assert_eq!(reserved_in(&store), reserved, "nobody lost what he held");
+        assert_eq!(reserved_in(&store), reserved, "every owner keeps its addresses");
     });
 }
 

@@ -77,7 +77,7 @@ fn uninstall(scratch: &Scratch, lab: &Lab, more: &[&str]) -> Said {
 
 /// Runs a script in another process: a file that this process has open for writing is open in its
 /// children too, for a moment.
-#[expect(clippy::disallowed_methods, reason = "the test needs a copy that nobody has open")]
+#[expect(clippy::disallowed_methods, reason = "the test needs a copy that no process has open")]
 fn call_sh(script: &str) -> std::process::ExitStatus {
     Command::new("sh").args(["-c", script]).status().unwrap()
 }

@@ -255,9 +255,9 @@ fn a_pod_with_four_networks_and_what_changes_while_it_runs() {
     cluster.succeeds("DEL", "web", "uid-web");
     drop(web);
     let left = cluster.lab.sh("ls /run/netwright/multinet/sandboxes").lines().count();
-    assert_eq!(left, 1, "the next daemon is told");
+    assert_eq!(left, 1, "the next daemon gets the report");
     let _daemon = cluster.daemon();
-    wait_until("it to be told", || {
+    wait_until("the report to arrive", || {
         cluster.lab.sh("ls /run/netwright/multinet/sandboxes").is_empty()
     });
 }

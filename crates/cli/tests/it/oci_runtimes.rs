@@ -137,7 +137,7 @@ fn a_container_whose_hook_fails_does_not_start_and_leaves_nothing() {
             assert!(!output.status.success(), "{runtime}: {said}");
             assert!(!said.contains("started"), "{runtime}: {said}");
             let told = std::fs::read_to_string(&errors).unwrap_or_default() + &said;
-            assert!(told.contains(words), "{runtime}: the reason is told: {told}");
+            assert!(told.contains(words), "{runtime}: the reason is shown: {told}");
             assert_nothing_left(&before, &lab);
         }
     }

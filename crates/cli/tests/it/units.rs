@@ -105,7 +105,7 @@ impl<'l> Host<'l> {
 }
 
 impl Drop for Host<'_> {
-    #[expect(clippy::print_stderr, reason = "for whoever reads why the test failed")]
+    #[expect(clippy::print_stderr, reason = "people read it when the test fails")]
     fn drop(&mut self) {
         if thread::panicking() {
             eprintln!("{}", self.said());

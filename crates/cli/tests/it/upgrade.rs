@@ -254,7 +254,7 @@ fn uninstall_gives_the_very_same_files_back() {
         lab.sh(&format!("{installer} install --bin-dir {BIN}"));
         let installed = lab.enter(|| whole(Path::new(BIN)));
         assert_eq!(installed["bridge"].content, b"netwright");
-        assert_eq!(installed["flannel"], own["flannel"], "what is nobody's business stays");
+        assert_eq!(installed["flannel"], own["flannel"], "foreign files stay");
     }
     lab.sh(&format!("{BIN}/netwright uninstall --bin-dir {BIN}"));
     assert_eq!(lab.enter(|| whole(Path::new(BIN))), own);

@@ -147,8 +147,5 @@ fn the_reference_beside_it() {
         .find(|release| release.plugin("bridge").is_some());
     let found = cycles(count(), Some(release.unwrap().directory()), &mut Tally::new());
     eprintln!("MEASURED the reference: {found:?}");
-    assert!(
-        0 < found.exhausted,
-        "the comparison in docs/guarantees.md is not true any more: {found:?}"
-    );
+    assert!(0 < found.exhausted, "the comparison in docs/guarantees.md no longer holds: {found:?}");
 }

@@ -7,7 +7,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![expect(clippy::disallowed_methods, reason = "the program is what is tested")]
-#![expect(clippy::print_stderr, reason = "seeds and figures are told")]
+#![expect(clippy::print_stderr, reason = "tests print seeds and figures")]
 
 mod anywhere;
 mod chance;

@@ -115,7 +115,7 @@ fn check(
         for index in 0..40 {
             let Ok(addresses) = assign(node, &blue, &format!("{name}{index}")) else { break };
             for address in addresses {
-                assert!(!taken.contains(&address), "step {step}: {address} twice");
+                assert!(!taken.contains(&address), "step {step}: {address} is assigned twice");
             }
         }
     }

@@ -94,7 +94,10 @@ fn files_that_are_garbled_give_no_address_twice() {
             clock.pass(LEASE);
             for index in 5..14 {
                 let address = assign(&n1, &blue, &format!("c{index}")).unwrap();
-                assert!(given.insert(address.clone()), "{what} {folder}: {address:?} twice");
+                assert!(
+                    given.insert(address.clone()),
+                    "{what} {folder}: {address:?} is assigned twice"
+                );
             }
             for index in 0..5 {
                 let address = held(&n1, &blue, &format!("c{index}")).unwrap();

@@ -36,7 +36,7 @@ fn a_small_range_serves_nodes_to_the_last_address_and_says_who_has_them() {
     let mut given = BTreeSet::new();
     for index in 0..14 {
         let address = assign(&nodes[index % 3], &blue, &format!("c{index}")).unwrap()[0];
-        assert!(given.insert(address), "{address} twice");
+        assert!(given.insert(address), "{address} is assigned twice");
     }
     let refusal = assign(&nodes[0], &blue, "late").unwrap_err();
     assert_eq!(refusal.msg, "no address of 10.0.0.0/28 is free: its 14 blocks are held by 3 nodes");
@@ -131,7 +131,7 @@ fn overlapping_subnets_share_a_space_and_cut_it_alike() {
     for index in 0..20 {
         let (node, spec) = (&nodes[index % 2], if index % 3 == 0 { &small } else { &wide });
         let address = assign(node, spec, &format!("c{index}")).unwrap()[0];
-        assert!(given.insert(address), "{address} twice");
+        assert!(given.insert(address), "{address} is assigned twice");
     }
     // Each network is separate if the configuration says so.
     let mut alone = small.clone();

@@ -406,7 +406,7 @@ fn a_space_whose_record_somebody_removed_is_cut_as_it_was() {
     let mut others = Vec::new();
     while let Ok(addresses) = assign(&n2, &blue, &format!("b{}", others.len())) {
         others.extend(addresses);
-        assert!(!others.contains(&given), "{given} is given twice");
+        assert!(!others.contains(&given), "{given} is assigned twice");
     }
     assert!(4 < others.len(), "{others:?}");
 }
@@ -443,7 +443,7 @@ fn a_store_that_was_put_back_gives_no_address_twice() {
     let mut note = |address: Vec<std::net::IpAddr>, who: &str| {
         for address in address {
             let before = given.insert(address, who.to_owned());
-            assert_eq!(before, None, "{address} is given twice");
+            assert_eq!(before, None, "{address} is assigned twice");
         }
     };
     note(assign(&n1, &blue, "a").unwrap(), "a");

@@ -22,7 +22,7 @@ fn lone_too_new_version() {
     assert_eq!(error.to_cni().code, code::INCOMPATIBLE_VERSION);
     assert_eq!(error.to_string(), "plugin type=\"a\" failed (add): incompatible CNI versions; d");
     assert_eq!(lab.config("a", "ADD")["cniVersion"], "1.2.0");
-    assert_eq!(lab.calls(), ["ADD a", "DEL a"], "nobody can convert to what nobody released");
+    assert_eq!(lab.calls(), ["ADD a", "DEL a"], "no plugin can convert to an unreleased version");
 }
 
 #[test]

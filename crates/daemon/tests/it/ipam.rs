@@ -133,7 +133,7 @@ fn a_node_that_is_gone_is_given_up_and_an_administrator_may_say_so() {
     let words = String::from_utf8_lossy(&told.stderr).into_owned();
     assert!(told.status.success() && words.contains("forgotten"), "{words}");
     wait_for("its blocks to be free", || cluster.blocks("n1").is_empty().then_some(()));
-    wait_for("it to be told", || {
+    wait_for("the report to arrive", || {
         n2.said().contains("a node is gone: its blocks are free").then_some(())
     });
     assert!(!cluster.blocks("n2").is_empty());
@@ -380,7 +380,7 @@ fn an_etcd_that_was_put_back_from_a_copy_gives_no_address_twice() {
     let mut give = |daemon: &rig::Daemon, container: &str| {
         let answer = assign(daemon, small.clone(), container);
         if let Answer::Assigned(all) = &answer {
-            assert!(given.insert(all[0].address.addr()), "{:?} is given twice", all[0]);
+            assert!(given.insert(all[0].address.addr()), "{:?} is assigned twice", all[0]);
         }
         answer
     };

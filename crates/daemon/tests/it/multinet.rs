@@ -180,7 +180,7 @@ fn what_is_known_serves_while_the_api_is_gone() {
     assert_eq!(cluster.planned("p", &uid).networks.len(), 2);
     assert_eq!(cluster.ask(&Request::Attached(attached("p", &uid))).unwrap(), Answer::Ok);
     cluster.api.restore();
-    wait_for("the status, once there is somebody to write to", || cluster.status("p"));
+    wait_for("the status, once the server is back", || cluster.status("p"));
     let uid = cluster.pod("q", Some("a"));
     cluster.planned("q", &uid);
 }

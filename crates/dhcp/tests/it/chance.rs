@@ -30,7 +30,7 @@ impl Chance {
 }
 
 impl Drop for Chance {
-    #[expect(clippy::print_stderr, reason = "whoever repeats the test needs it")]
+    #[expect(clippy::print_stderr, reason = "a repetition of the test needs it")]
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("seed {}", self.seed);

@@ -148,7 +148,7 @@ impl Family for V4 {
             (MessageKind::Request, None, None, ciaddr) => {
                 assert_eq!(in_use, Some(ciaddr), "renewal");
                 assert_eq!(transmit.from, ciaddr);
-                assert!(self.renewals.insert(read.xid), "one transaction twice");
+                assert!(self.renewals.insert(read.xid), "a transaction identifier is used twice");
             }
             (MessageKind::Decline, Some(_), Some(_), Ipv4Addr::UNSPECIFIED) => {}
             (MessageKind::Release, None, Some(_), ciaddr) => {

@@ -198,7 +198,7 @@ fn one(seed: u64, harm: Harm, dice: &mut Dice, tally: &mut Tally) {
     unique.sort();
     unique.dedup();
     if unique.len() != given.len() {
-        found(format!("given twice: {given:?}"));
+        found(format!("assigned twice: {given:?}"));
     }
     // All are gone: after GC every address is free again.
     let locked = store.lock_or_create(TIMEOUT).unwrap();

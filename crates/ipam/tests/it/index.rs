@@ -153,7 +153,7 @@ fn one_of_another_boot_is_not_believed() {
     fs::write(place.index(), bytes).unwrap();
     let last = place.store.directory().join("last_reserved_ip.0");
     fs::write(last, "192.0.2.3").unwrap();
-    assert_eq!(allocate(&place.store, &place.sets, "c11")[0], "192.0.2.4", "nobody had it");
+    assert_eq!(allocate(&place.store, &place.sets, "c11")[0], "192.0.2.4", "no attachment had it");
 }
 
 #[test]

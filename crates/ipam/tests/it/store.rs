@@ -155,7 +155,7 @@ fn what_is_garbled_under_an_address_keeps_it_from_being_given() {
     assert_eq!(locked.release(&owner("c9")).unwrap(), [] as [IpAddr; 0]);
     let collected = locked.collect(|holder| *holder != ipam::Holder::Unknown).unwrap();
     assert_eq!(collected.removed.len(), 5);
-    assert_eq!(collected.failed.len(), 1, "a folder with something in it is told, not removed");
+    assert_eq!(collected.failed.len(), 1, "a folder that is not empty is reported, not removed");
     let mut left = store.addresses().unwrap();
     left.sort();
     assert_eq!(left, [ip("192.0.2.5"), ip("192.0.2.8")]);

@@ -37,7 +37,7 @@ fn what_goes_away_is_heard_here_and_in_containers() {
         );
         let mut listener = Listener::open().unwrap();
         assert!(listener.is_everywhere());
-        assert_eq!(listener.heard().unwrap(), [], "what was before is not told");
+        assert_eq!(listener.heard().unwrap(), [], "earlier events are not reported");
 
         inside("ip route del default");
         await_event(&mut listener, "a route", |event| *event == Event::Removed);

@@ -72,7 +72,7 @@ fn containers_reach_each_other_and_the_outside_but_not_the_host() {
     assert_pings(&c1, "fd00:1::1");
     let web = traffic::Server::tcp(&outside, "0.0.0.0:80", "web");
     let seen = traffic::assert_tcp(&c1, "198.51.100.2:80").seen.ip().to_string();
-    assert_eq!(seen, "10.1.0.2", "nobody translates addresses");
+    assert_eq!(seen, "10.1.0.2", "addresses are not translated");
     drop(web);
     assert_no_ping(&c1, "10.1.0.9");
 }

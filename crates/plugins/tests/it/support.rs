@@ -184,7 +184,7 @@ impl Run<'_> {
     pub(crate) fn on_machine(mut self) -> Self {
         assert!(
             std::env::var_os(testkit::feature::VM_VARIABLE).is_some(),
-            "this is no place to play"
+            "this is not the virtual machine"
         );
         self.on_machine = true;
         self

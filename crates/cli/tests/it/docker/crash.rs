@@ -276,7 +276,7 @@ pub(super) fn engine_killed(engine: Engine) {
             for family in ["inet", "inet6"] {
                 let address = address_of(&netns, "eth0", family).to_string();
                 assert_pings(&lab, &address);
-                assert!(addresses.insert(address), "{name}: an address twice");
+                assert!(addresses.insert(address), "{name}: two containers have the same address");
             }
             let _server = Server::tcp(&netns, "[::]:80", name);
             assert_eq!(assert_tcp(&lab, &format!("127.0.0.1:{}", 9000 + number)).server, *name);

@@ -230,7 +230,7 @@ impl Host<'_> {
         let said = said || log.contains("the record of a pool is lost");
         // A flipped bit in an unimportant part of a record changes nothing.
         if which != Which::Copy && how != Flipped && !said {
-            wrong.push(format!("nothing is told of {name}: {log}"));
+            wrong.push(format!("the log does not mention {name}: {log}"));
         }
         wrong
     }
@@ -281,7 +281,7 @@ impl Host<'_> {
         let mut given = Vec::new();
         while let Ok(address) = address(pool) {
             if taken.contains(address.as_str()) || given.contains(&address) || ROOM < given.len() {
-                wrong.push(format!("address {address} is given twice"));
+                wrong.push(format!("address {address} is assigned twice"));
                 break;
             }
             given.push(address);

@@ -145,7 +145,7 @@ impl<'lab> Driver<'lab> {
 }
 
 impl Drop for Driver<'_> {
-    #[expect(clippy::print_stderr, reason = "for whoever reads why the test failed")]
+    #[expect(clippy::print_stderr, reason = "people read it when the test fails")]
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();

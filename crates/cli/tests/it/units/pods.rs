@@ -57,7 +57,9 @@ fn pods_get_and_lose_networks_within_the_unit() {
     host.systemctl(&format!("kill --signal KILL {UNIT}"));
     cluster.succeeds("DEL", "web", "uid-web");
     assert_eq!(links(&web), Vec::<String>::new());
-    wait_until("it to be told", || lab.sh("ls /run/netwright/multinet/sandboxes").is_empty());
+    wait_until("the report to arrive", || {
+        lab.sh("ls /run/netwright/multinet/sandboxes").is_empty()
+    });
     let node = cluster.api.object("nodes", "", "n1").unwrap();
     assert_eq!(node["metadata"]["labels"]["networks.netwright/default.lan"], "true", "{node}");
     host.assert_confined(UNIT);

@@ -246,7 +246,7 @@ impl World {
                 // The node reports each address that another has by now.
                 assert!(
                     !oracle.given.contains_key(address) || lost.contains(address),
-                    "{address} is somebody else's and nobody was told"
+                    "{address} belongs to another, and no node reported it"
                 );
             }
         }

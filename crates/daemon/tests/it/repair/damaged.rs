@@ -71,7 +71,7 @@ fn a_damaged_file_that_cannot_be_written_again_is_told_of_once_and_stays() {
     fs::write(&of_before, "").unwrap();
     // It looks only after an event.
     let daemon = host.daemon("repair", &["-interval", "1h"]);
-    wait_for("the first to be told of", || told(&daemon) == 1);
+    wait_for("the log of the first", || told(&daemon) == 1);
 
     let kind = r#"{"kind":"another"}"#;
     fs::write(&of_foreign, kind).unwrap();
@@ -83,7 +83,7 @@ fn a_damaged_file_that_cannot_be_written_again_is_told_of_once_and_stays() {
     };
     assert!(Index::new(&host.node.roots).remove(&key, "tuning").unwrap());
     after_looks(sound);
-    wait_for("all to be told of", || told(&daemon) == 3);
+    wait_for("the log of all", || told(&daemon) == 3);
     fs::write(&of_deleted, "{").unwrap();
     host.del(deleted, &lists[3]);
     after_looks(sound);

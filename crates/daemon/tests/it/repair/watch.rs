@@ -110,7 +110,7 @@ fn it_does_not_quarrel() {
     host.add(&c1, &host.list(8081));
     let daemon = host.daemon("repair", &DEAF_FOR);
     ready(&daemon);
-    wait_for("it to give way", || {
+    wait_for("it to back off", || {
         c1.try_sh("ip route del default");
         daemon.log().contains("somebody keeps changing it")
     });

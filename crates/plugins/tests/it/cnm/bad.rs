@@ -205,6 +205,6 @@ fn keys_of_the_wrong_type_are_named() {
                 .call()
                 .fails(7, words);
         }
-        assert_eq!(driver.take_names(), Vec::<String>::new(), "nobody was asked");
+        assert_eq!(driver.take_names(), Vec::<String>::new(), "the driver got a request");
     });
 }

@@ -257,7 +257,10 @@ pub(crate) fn gc_alone(subject: &Subject, family: Family) {
     // Each plugin of a chain reports it.
     let is_alone = subject.plugin != "chain";
     assert!(error.msg.contains("held by") && (!is_alone || error.code == 11), "{error:?}");
-    assert!((subject.holds)(&node, &c1, family), "GC took what somebody is at");
+    assert!(
+        (subject.holds)(&node, &c1, family),
+        "GC removed an attachment that another call works on"
+    );
     drop(locks);
     before.assert_same(&look(&node));
     assert_eq!(addresses(&node), reserved);
