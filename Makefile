@@ -1,4 +1,4 @@
-# Short names for what people type. `cargo xtask` lists all commands and what they do.
+# Short names for frequent commands. `cargo xtask` lists all commands and what they do.
 .PHONY: test full only vm lint doc dist demo
 
 test:           # what every change passes

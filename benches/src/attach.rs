@@ -1,16 +1,19 @@
-//! `attach`: what ADD, CHECK and DEL cost, plugins executed one by one, ours and the reference's in turn.
+//! `attach`: the cost of ADD, CHECK and DEL, of plugins executed one by one, ours and the
+//! reference's in turn.
 //!
 //! ```text
 //! cargo run --release --package netwright-benches --bin attach -- \
 //!     [--rounds N] [--reference DIR] [--plot FILE] [--crowd] [--scale N,N…] [--netavark FILE] EXECUTABLE
 //! ```
 //!
-//! Every round attaches, checks and detaches one container with each subject and each case, in an order that changes
-//! from round to round, so that whatever else the machine does hits all of them alike. A resident
-//! attachment of each subject keeps bridges and tables in place, as on a node that is in use. Times are of whole
-//! processes, each from its start to its end, with files for standard input and output. Medians and quartiles
-//! are printed, and how many times faster ours are. So it is with netavark where it is installed or named. `--crowd` attaches 8 and 64 at once; `--scale` measures with so many
-//! attachments on the host, beside what the same costs the kernel.
+//! Every round attaches, checks and detaches one container with each subject and each case, in an
+//! order that changes from round to round, so that other load on the machine affects all of them
+//! alike. A resident attachment of each subject keeps bridges and tables in place, as on a node
+//! that is in use. Times are of whole processes, each from its start to its end, with files for
+//! standard input and output. The program prints medians and quartiles, and how many times faster
+//! ours are. It does the same with netavark if that is installed or named. `--crowd` attaches 8 and
+//! 64 at once; `--scale` measures with this many attachments on the host, beside the kernel's cost
+//! for the same.
 
 #![expect(
     clippy::print_stdout,
@@ -39,16 +42,17 @@ use spread::Spread;
 use subject::{Bench, CASES, Case, PLUGINS, Subject};
 
 const ROUNDS: usize = 40;
-/// How long the kernel is given after a call: what one subject leaves to it must not be charged to the next.
+/// How long the kernel gets after a call, so that its late work for one subject is not charged to
+/// the next.
 const SETTLE: Duration = Duration::from_millis(80);
-/// And after many namespaces have come or gone.
+/// The same after many namespaces have come or gone.
 const QUIET: Duration = Duration::from_secs(2);
 const REFERENCE: &str = "/usr/lib/cni";
-/// Where Debian has it.
+/// netavark's path in Debian.
 const NETAVARK: &str = "/usr/lib/podman/netavark";
 const VERBS: [&str; 3] = ["ADD", "CHECK", "DEL"];
 
-/// What is asked for.
+/// The command line's options.
 struct Options {
     rounds: usize,
     reference: PathBuf,
@@ -139,7 +143,8 @@ fn measure(lab: &Lab, subjects: &[Subject; 2], case: &Case, rounds: usize) -> Ve
             (bench, container, attached)
         })
         .collect();
-    // Made before and removed afterwards, all of them: the end of a namespace keeps the kernel busy, with the lock for links.
+    // All are made before and removed afterwards: the end of a namespace keeps the kernel busy,
+    // with the lock for links.
     let containers: Vec<_> = (0..rounds * 2).map(|n| lab.container(&format!("c{n}"))).collect();
     std::thread::sleep(QUIET);
     let mut times: [[Vec<Duration>; 3]; 2] = Default::default();

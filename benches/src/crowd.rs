@@ -1,4 +1,4 @@
-//! Many at once: how many attachments a second, and how many fail.
+//! Many calls at once: how many attachments a second, and how many fail.
 
 use std::sync::Barrier;
 use std::time::Instant;
@@ -34,7 +34,7 @@ struct Outcome {
     failed: usize,
 }
 
-/// ADD and DEL of as many containers at once, each with the chain that a runtime runs for it.
+/// ADD and DEL of this many containers at once, each with the chain that a runtime runs for it.
 fn crowd(lab: &Lab, subject: &Subject, size: u16) -> [Outcome; 2] {
     let bench = Bench::new(lab, subject, &CHAIN);
     let resident = lab.container("resident");

@@ -1,4 +1,5 @@
-//! Ours beside netavark, which is no CNI plugin: one process sets up a bridge network with masquerade and a port, one takes it down.
+//! Ours beside netavark, which is not a CNI plugin: one process sets up a bridge network with
+//! masquerade and a port, and one takes it down.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use testkit::{Container, Lab, Place as _};
 use crate::spread::Spread;
 use crate::subject::{Bench, Subject, TOGETHER};
 
-/// Between two calls: what one leaves to the kernel is not the next one's.
+/// The pause between two calls, so that the kernel's late work for one is not charged to the next.
 const SETTLE: Duration = Duration::from_millis(80);
 
 /// Measures both in turn.
@@ -59,7 +60,7 @@ impl<'a> Netavark<'a> {
         Netavark { lab, executable: executable.to_owned() }
     }
 
-    /// Calls it; `number` is of the container.
+    /// Calls netavark; `number` is the container's.
     #[expect(clippy::disallowed_methods, reason = "netavark is started too")]
     fn call(&self, verb: &str, container: &Container, number: usize) -> Duration {
         let address = format!("10.89.{}.{}", number / 200, 2 + number % 200);

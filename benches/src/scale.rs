@@ -1,4 +1,4 @@
-//! With many attachments on the host: what ours takes, beside what the same costs the kernel.
+//! With many attachments on the host: our plugins' time, beside the kernel's cost for the same.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,11 @@ use testkit::{Container, Lab, Place as _};
 use crate::spread::Spread;
 use crate::subject::{Bench, Subject, ports_of};
 
-/// What a bridge holds: the kernel's limit is 1,023 ports.
+/// How many ports each bridge gets: the kernel's limit is 1,023.
 const PER_BRIDGE: usize = 900;
 const ROUNDS: usize = 21;
-/// Between two measurements: what one leaves to the kernel is not the next one's.
+/// The pause between two measurements, so that the kernel's late work for one is not charged to the
+/// next.
 const SETTLE: Duration = Duration::from_millis(100);
 
 pub(crate) fn measure(lab: &Lab, ours: &Subject, sizes: &[usize]) {
@@ -55,7 +56,8 @@ pub(crate) fn measure(lab: &Lab, ours: &Subject, sizes: &[usize]) {
     }
 }
 
-/// A pair, one end a port of the bridge, the other in the container with an address: made, and out of sight.
+/// A pair, one end a port of the bridge, the other in the container with an address: the times to
+/// make it and to delete it.
 fn bare(container: &Container, bridge: &str) -> [Duration; 2] {
     let netns = Netns::open(&container.netns()).expect("the container is there");
     let mut host = RouteSocket::open().expect("netlink can be opened");

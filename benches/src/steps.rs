@@ -1,4 +1,5 @@
-//! What a program does by itself, as a number that no other load changes: its instructions, counted one by one.
+//! The work of a program itself, as a number that other load does not change: its instructions,
+//! counted one by one.
 
 use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
@@ -7,8 +8,8 @@ use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-/// Runs a program and counts its instructions in user mode, from when it waits for its standard input to its end. What it starts is not
-/// counted.
+/// Runs a program and counts its instructions in user mode, from when it waits for its standard
+/// input to its end. Processes that it starts are not counted.
 ///
 /// # Panics
 /// If it cannot be traced (`man 2 ptrace`).
@@ -38,7 +39,7 @@ pub(crate) fn instructions(command: &mut Command, input: &[u8]) -> u64 {
     }
 }
 
-/// Says whether it waits for a pipe to be filled (`man 5 proc_pid_syscall`: `read`, of the file 0).
+/// Whether it waits for a pipe to be filled (`man 5 proc_pid_syscall`: `read`, of the file 0).
 fn waits(child: &Child) -> bool {
     let said = std::fs::read_to_string(format!("/proc/{}/syscall", child.id()));
     said.is_ok_and(|said| said.starts_with("0 0x0 "))

@@ -1,4 +1,4 @@
-//! Who is measured on what, and one attachment of it.
+//! The subjects and cases of the measurements, and one attachment.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -31,14 +31,14 @@ pub(crate) struct Subject {
 /// A network to attach to.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
-    /// Also the second byte of its subnet.
+    /// The second byte of its subnet, too.
     number: u8,
     interface: &'static str,
     masquerade: bool,
     dual: bool,
-    /// With portmap, firewall and tuning behind it, and one port.
+    /// Whether portmap, firewall and tuning follow, with one port.
     chained: bool,
-    /// Ours in one process.
+    /// Whether ours run in one process.
     together: bool,
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn ports_of(bridge: usize) -> Case {
 }
 
 impl Case {
-    /// A number that no other subject has on any case.
+    /// A number that no other subject and case have.
     fn place(&self, subject: &Subject) -> u16 {
         u16::from(self.number) * 2 + u16::from(subject.is_ours)
     }
@@ -134,7 +134,7 @@ pub(crate) struct Bench<'a> {
     plugins: Vec<PluginConfig>,
 }
 
-/// An attachment that was made, and what it took.
+/// An attachment, and how long it took.
 pub(crate) struct Attached {
     pub(crate) took: Duration,
     result: Box<RawValue>,
@@ -191,8 +191,8 @@ impl<'a> Bench<'a> {
         Ok((command, files))
     }
 
-    /// Calls one plugin, with files for standard input and output: what is timed is a process from its start to its end, not
-    /// the pipes and wake-ups of whoever calls it.
+    /// Calls one plugin, with files for standard input and output: the time is that of a process
+    /// from its start to its end, without the caller's pipes and wake-ups.
     fn call(
         &self,
         verb: &str,

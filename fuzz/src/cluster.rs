@@ -1,5 +1,5 @@
-//! What the plugin `cluster-ipam` and `netwrightd ipam` say, what configurations say of ranges, what is left of files and records, and what
-//! Whereabouts keeps.
+//! The messages between the plugin `cluster-ipam` and `netwrightd ipam`, the ranges of
+//! configurations, the contents of files and records, and Whereabouts' objects.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,7 +9,8 @@ use netwright_cluster_ipam::network::{Network, NetworkSpec, RangeSpec, number};
 use netwright_cluster_ipam::record::{self, BlockRecord, NodeRecord, SpaceRecord};
 use netwright_cluster_ipam::wire::{self, Request};
 
-/// Messages: written and read again they are the same; ranges that are accepted give addresses of their subnets alone.
+/// Messages: writing and reading one gives the same message; accepted ranges give only addresses of
+/// their subnets.
 pub fn messages(data: &[u8]) {
     if let Ok(request) = wire::read_request(data) {
         let line = wire::write_request(&request).expect("it fitted before");
@@ -62,7 +63,8 @@ fn addresses(spec: NetworkSpec) {
     }
 }
 
-/// Whereabouts' objects and pods: each address that is taken over is a block of its own, once in a space, and the space is cut so.
+/// Whereabouts' objects and pods: each imported address is a separate block, once in a space, and
+/// the space has this block size.
 pub fn whereabouts(data: &[u8]) {
     let mut found = Found::default();
     if found.read(data).is_err() {

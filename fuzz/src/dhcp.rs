@@ -1,4 +1,4 @@
-//! What DHCP servers and whoever else is on the link send.
+//! Packets of DHCP servers and of any other host on the link.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use netwright_dhcp::{MacAddr, Now, Received, Timestamp, UnixTime, v4, v6};
 
 const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 
-/// The client's times in the seeds: an hour's lease is renewed by now.
+/// The client's times in the seeds: an hour's lease is due for renewal by now.
 const LATER: Duration = Duration::from_secs(3500);
 
 fn after(since: Duration) -> Now {
@@ -38,8 +38,8 @@ pub fn frame(data: &[u8]) {
     }
 }
 
-/// Replies to DISCOVER, then to REQUEST, then to a renewal: the input is all of them, its transaction identifier
-/// made to fit.
+/// Replies to DISCOVER, then to REQUEST, then to a renewal: the input is used for all of them, with
+/// the right transaction identifier.
 pub fn dhcp_v4(data: &[u8]) {
     let mut config = v4::Config::new(MAC);
     config.probe = None;
@@ -57,7 +57,7 @@ pub fn dhcp_v4(data: &[u8]) {
         {
             xid.copy_from_slice(&message[4..8]);
         }
-        // DHCPOFFER is what SELECTING waits for, DHCPACK the others.
+        // In SELECTING the client waits for a DHCPOFFER, in the other states for a DHCPACK.
         let kind = if client.state() == v4::State::Selecting { 2 } else { 5 };
         if let Some(octet) = payload.get_mut(242).filter(|_| data.get(240) == Some(&53)) {
             *octet = kind;
@@ -98,7 +98,7 @@ pub fn dhcp_v6(data: &[u8]) {
         if let (Some(xid), Some(place)) = (xid, payload.get_mut(1..4)) {
             place.copy_from_slice(&xid);
         }
-        // ADVERTISE is what SOLICIT waits for, REPLY the others.
+        // After SOLICIT the client waits for an ADVERTISE, after the others for a REPLY.
         if let Some(kind) = payload.first_mut().filter(|kind| **kind == 2) {
             *kind = if client.state() == v6::State::Soliciting { 2 } else { 7 };
         }

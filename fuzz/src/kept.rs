@@ -1,6 +1,7 @@
-//! What is read back from disk: after a power cut, or after anybody had his hands in it.
+//! Files that are read back from disk, after a power cut or after any program has changed them.
 //!
-//! Some of these need a folder. It is in memory where the machine has such a file system, and made once a process.
+//! Some of these need a folder. It is in memory if the machine has such a file system, and is made
+//! once in a process.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -18,7 +19,7 @@ thread_local! {
     static FOLDER: RefCell<Option<tempfile::TempDir>> = const { RefCell::new(None) };
 }
 
-/// Runs with an empty folder.
+/// Runs `work` with an empty folder.
 fn in_a_folder(work: impl FnOnce(&Path)) {
     FOLDER.with_borrow_mut(|folder| {
         let folder = folder.get_or_insert_with(|| {
@@ -51,8 +52,9 @@ pub fn reservation(data: &[u8]) {
     }
 }
 
-/// The folder of host-local's store and the index beside it, after somebody changed both: an address that a file reserves is
-/// never given again, and what an attachment holds is found and released.
+/// The folder of host-local's store and the index beside it, after a program changed both: an
+/// address that a file reserves is never assigned again, and an attachment's addresses are found
+/// and released.
 pub fn address_store(data: &[u8]) {
     in_a_folder(|dir| {
         let network = "net".parse().expect("a name");
@@ -62,7 +64,8 @@ pub fn address_store(data: &[u8]) {
         let sets = RangeSets::new(vec![vec![spec]]).expect("a range");
         let owner = |number: u8| Owner::new(format!("c{number}"), "eth0");
         for number in 0..3 {
-            let locked = store.lock_or_create(Duration::ZERO).expect("nobody else is here");
+            let locked =
+                store.lock_or_create(Duration::ZERO).expect("no other process uses the folder");
             locked.allocate(&sets, &[], &owner(number)).expect("there is room");
         }
         let index = files(&index_dir).into_iter().next();
@@ -98,11 +101,11 @@ pub fn address_store(data: &[u8]) {
             }
             locked.release(&newcomer).expect("it can be released");
         }
-        assert_eq!(reserved_in(&store), reserved, "nobody lost what he held");
+        assert_eq!(reserved_in(&store), reserved, "every owner keeps its addresses");
     });
 }
 
-/// What somebody holds. A file with nothing in it is nobody's: a power cut left it.
+/// The reserved addresses. An empty file reserves nothing: a power cut left it.
 fn reserved_in(store: &Store) -> BTreeSet<IpAddr> {
     let all = store.reservations().unwrap_or_default().into_iter();
     all.filter(|one| one.holder != Holder::Nobody).filter_map(|one| one.address).collect()
@@ -146,13 +149,13 @@ pub fn cache_entry(data: &[u8]) {
             }
         }
         let _ = cache.attachment(&key()).map_err(|error| error.to_cni());
-        // One that tells of another attachment is that one's, whatever its name.
+        // An entry that names another attachment belongs to that one, whatever its file's name is.
         let anothers = listing.passed_over.iter().any(|one| one.reason.starts_with("its name is"));
         assert_eq!(cache.forget(&key()).expect("it can be removed"), !anothers);
     });
 }
 
-/// A record of who owns what.
+/// A record of an owner.
 pub fn owner_record(data: &[u8]) {
     in_a_folder(|dir| {
         let index = Index::new(&Roots::new(dir, dir.join("lib")));
@@ -179,7 +182,7 @@ pub fn tuning_backup(data: &[u8]) {
     netwright_plugins::chained::tuning::reads_a_backup_as_it_writes_it(data);
 }
 
-/// Leases of DHCP, and what the plugin asks the daemon.
+/// Leases of DHCP, and the plugin's requests to the daemon.
 pub fn dhcp_lease(data: &[u8]) {
     if let Ok(saved) = json::from_slice::<v4::SavedLease>(data) {
         let written = serde_json::to_vec(&saved).expect("it can be written");

@@ -1,11 +1,11 @@
-//! What is fuzzed: every parser of what comes from outside, one plain function each.
+//! The fuzz targets: every parser of input from outside, one plain function each.
 //!
-//! A function takes any bytes and must come back. Where the bytes are accepted it also checks what then has
-//! to hold: that what was read can be written and read again, and that what was promised to pass through
-//! did. It must not print, allocate without bound or depend on anything but the bytes.
+//! A function takes any bytes and must return. If it accepts the bytes it also checks what must
+//! then hold: that what was read can be written and read again, and that what must pass through
+//! unchanged did. It must not print, allocate without bound or depend on anything but the bytes.
 //!
-//! The same functions serve libFuzzer (`libfuzzer/fuzz_targets/`) and the runner that needs nothing but a stable
-//! toolchain ([`smoke`]). [`TARGETS`] lists them.
+//! libFuzzer (`libfuzzer/fuzz_targets/`) and the runner that needs only a stable toolchain
+//! ([`smoke`]) use the same functions. [`TARGETS`] lists them.
 
 pub mod cluster;
 pub mod dhcp;
@@ -21,18 +21,19 @@ use netwright_cni::{
     PluginConfig, Version, text, version,
 };
 
-/// Something to fuzz.
+/// A fuzz target.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
     /// Its name, which is also the name of its folder in `seeds/` and of its libFuzzer target.
     pub name: &'static str,
-    /// What is run for each input.
+    /// The function that runs for each input.
     pub run: fn(&[u8]),
-    /// One input of so many is run: what needs files, or reads each input many times, is slow.
+    /// One of this many inputs is run: a target that needs files, or reads each input many times,
+    /// is slow.
     pub share: u64,
 }
 
-/// Everything there is to fuzz.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "network_list", run: network_list, share: 1 },
     Target { name: "plugin_config", run: plugin_config, share: 1 },
@@ -63,7 +64,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "plugin_keys", run: said::plugin_keys, share: 10 },
 ];
 
-/// Network lists and the single-plugin files of old.
+/// Network lists and the older single-plugin files.
 pub fn network_list(data: &[u8]) {
     if let Ok(list) = NetworkList::parse(data) {
         assert_eq!(list.source, data);
@@ -102,7 +103,7 @@ fn request(plugin: &PluginConfig, name: &str, cni_version: &str) {
     let config: CommonConfig = json::from_slice(&request).unwrap_or_default();
     let object = Object::parse(&request).expect("a request is an object");
     assert_eq!(object.get_ignore_case("capabilities").map(serde_json::value::RawValue::get), None);
-    // Whoever reads the request without regard to case sees the list's name and version.
+    // A reader that ignores case sees the list's name and version.
     if !config.name.is_empty() {
         assert_eq!((config.name.as_str(), config.cni_version.as_str()), (name, cni_version));
     }

@@ -1,4 +1,4 @@
-//! What pods, definitions and the two ends of the multi-network socket say.
+//! Annotations of pods, definitions, and the messages of the multi-network socket.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,8 @@ use netwright_npwg::annotation::{self, Asked};
 use netwright_npwg::definition::Definition;
 use netwright_npwg::{Selection, device, wire};
 
-/// Annotations in every form, definitions, and device information: what is accepted is what it says.
+/// Annotations in every form, definitions, and device information: what is accepted keeps its
+/// meaning.
 pub fn annotations(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Ok(read) = annotation::parse(text, "ns") {
@@ -46,7 +47,8 @@ pub fn annotations(data: &[u8]) {
     }
 }
 
-/// Messages between the plugin and the daemon: written and read again they are the same, on one line.
+/// Messages between the plugin and the daemon: writing and reading one gives the same message, on
+/// one line.
 pub fn messages(data: &[u8]) {
     if let Ok(request) = wire::read_request(data) {
         let line = wire::write_request(&request).expect("it fitted before");

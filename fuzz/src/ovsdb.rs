@@ -1,15 +1,15 @@
-//! What a database server says.
+//! The messages of a database server.
 
 use netwright_ovsdb::client::parse_updates;
 use netwright_ovsdb::frame::Framer;
 use netwright_ovsdb::message::{Message, parse};
 use netwright_ovsdb::{Remote, Row, Schema, Transaction};
 
-/// The most bytes of a message here.
+/// The maximal length of a message here, in bytes.
 const LIMIT: usize = 1 << 12;
 
-/// A stream of messages, read as whole and in pieces: the same objects come out, and whatever is read of them is written
-/// and read again the same.
+/// A stream of messages, read as a whole and in pieces, gives the same objects; and each of them,
+/// written and read again, stays the same.
 pub fn messages(data: &[u8]) {
     let whole = objects(data, data.len().max(1));
     assert_eq!(whole, objects(data, 7));
@@ -41,7 +41,7 @@ pub fn messages(data: &[u8]) {
     }
 }
 
-/// The objects that come of a stream, and whether it went wrong behind them.
+/// The objects in a stream, and whether an error follows them.
 fn objects(data: &[u8], size: usize) -> (Vec<Vec<u8>>, bool) {
     let mut framer = Framer::new(LIMIT);
     let mut found = Vec::new();

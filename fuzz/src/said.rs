@@ -1,4 +1,4 @@
-//! What the kernel, programs and other daemons say.
+//! The output of the kernel, of programs and of other daemons.
 
 use kernel::sysctl::Sysctl;
 use netwright_cnm::http::{HttpError, Incoming, Kind, Message};
@@ -6,14 +6,14 @@ use netwright_firewall::Shared;
 use netwright_firewall::iptables::Observed;
 use netwright_firewall::owner::Owner;
 
-/// Netlink: a datagram of messages, and every reader of links, addresses, routes, rules, neighbours, traffic control, nftables
-/// and events on each.
+/// Netlink: a datagram of messages, and every reader of links, addresses, routes, rules,
+/// neighbours, traffic control, nftables and events on each.
 pub fn netlink(data: &[u8]) {
     kernel::hostile::read_datagram(data);
     kernel::hostile::read(data);
 }
 
-/// What `iptables -S` prints.
+/// The output of `iptables -S`.
 pub fn iptables(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let observed = Observed::parse(&text);
@@ -48,7 +48,8 @@ pub fn sysctl(data: &[u8]) {
     }
 }
 
-/// HTTP, as Docker and its drivers speak it: what comes in pieces is what comes at once.
+/// HTTP, as Docker and its drivers speak it: input in pieces gives the same messages as input at
+/// once.
 pub fn http(data: &[u8]) {
     for kind in [Kind::Request, Kind::Answer] {
         let whole = fed(kind, data, data.len().max(1));
@@ -58,7 +59,8 @@ pub fn http(data: &[u8]) {
     }
 }
 
-/// The messages of a connection that brings so many bytes at a time, and what ended it.
+/// The messages of a connection that delivers this many bytes at a time, and the error that ended
+/// it.
 fn fed(kind: Kind, data: &[u8], size: usize) -> (Vec<Message>, Option<HttpError>) {
     let mut incoming = Incoming::new(kind, 4096);
     let mut messages = Vec::new();
@@ -81,7 +83,7 @@ fn fed(kind: Kind, data: &[u8], size: usize) -> (Vec<Message>, Option<HttpError>
     (messages, None)
 }
 
-/// The configurations of every plugin: what each does not know has a place in the text.
+/// The configurations of every plugin: each unknown key has a place in the text.
 pub fn plugin_keys(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let lines = text.split('\n').count();

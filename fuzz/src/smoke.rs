@@ -1,7 +1,7 @@
 //! Fuzzing without a fuzzer: random changes of the seeds, on a stable toolchain.
 //!
-//! It knows nothing of coverage, so it finds shallow bugs only; its use is that it runs anywhere, in every run of CI, for
-//! a known number of inputs. The same seed runs the same inputs again.
+//! It does not know the coverage, so it finds shallow bugs only; its use is that it runs anywhere,
+//! in every run of CI, for a known number of inputs. The same seed runs the same inputs again.
 
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, Hasher as _};
@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 
 use crate::Target;
 
-/// Inputs stay below this; what only large inputs do is tested by hand (crates/cni/tests/it/hostile.rs).
+/// Inputs stay below this; hand-written tests have what only large inputs can do
+/// (crates/cni/tests/it/hostile.rs).
 const MAX_INPUT: usize = 4096;
 
-/// Pieces that matter to the parsers and that random bytes would not hit.
+/// Pieces that matter to the parsers and that random bytes would not contain.
 const WORDS: &[&str] = &[
     "null",
     "true",
@@ -130,7 +131,8 @@ fn mutate(random: &mut Random, seeds: &[Vec<u8>]) -> Vec<u8> {
     input
 }
 
-/// Where a target's seeds are. Cargo says where the package is now; what was compiled in is where it was then.
+/// The folder of a target's seeds. Cargo gives the package's present path; the compiled-in path is
+/// that of the build.
 fn seeds_folder(target: &Target) -> PathBuf {
     let compiled = Path::new(env!("CARGO_MANIFEST_DIR"));
     let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
@@ -148,7 +150,7 @@ fn read_seeds(target: &Target) -> std::io::Result<Vec<Vec<u8>>> {
     paths.iter().map(std::fs::read).collect()
 }
 
-/// Runs one input; returns where a crash was written.
+/// Runs one input; returns the file of a crash.
 fn run(target: &Target, input: &[u8]) -> Option<PathBuf> {
     catch_unwind(|| (target.run)(input)).err()?;
     let mut name = String::from("crash-");
@@ -166,14 +168,15 @@ fn run(target: &Target, input: &[u8]) -> Option<PathBuf> {
     Some(path)
 }
 
-/// A seed that is another each time: the standard library's hasher is seeded at random for each process.
+/// A seed that differs each time: the standard library seeds its hasher at random for each process.
 #[must_use]
 pub fn random_seed() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()
 }
 
-/// Runs a target with its seeds, and with so many random changes of them, fewer where it is slow; returns how many seeds
-/// it has. An input at which it panics is written beside them as `crash-…`.
+/// Runs a target with its seeds, and with this many random changes of them, or fewer if it is slow;
+/// returns how many seeds it has. If it panics at an input, the input is written beside them as
+/// `crash-…`.
 ///
 /// # Errors
 /// With the file of the input at which it panicked, or what is wrong with its seeds.
@@ -183,7 +186,7 @@ pub fn try_target(target: &Target, seed: u64, iterations: u64) -> Result<usize, 
         return Err("no seeds".to_owned());
     }
     let mut crash = seeds.iter().find_map(|seed| run(target, seed));
-    // A generator of its own for each target: one more target changes no other's inputs.
+    // A separate generator for each target: another target does not change the inputs of the rest.
     let name = target.name.bytes().fold(seed, |seed, byte| seed.rotate_left(8) ^ u64::from(byte));
     let mut random = Random(name.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     for _ in 0..iterations.div_ceil(target.share) {

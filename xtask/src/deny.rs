@@ -16,7 +16,7 @@ const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 /// Our lock files: the workspace's, and the fuzz targets'.
 const LOCKS: [&str; 2] = ["Cargo.lock", "fuzz/libfuzzer/Cargo.lock"];
 
-/// It reads manifests and a database.
+/// How long `cargo deny` may take: it reads manifests and a database.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Checks sources and checksums, and runs `cargo-deny` if it is installed; returns what was

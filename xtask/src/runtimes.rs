@@ -66,7 +66,7 @@ pub(crate) fn check(found: &[Words], extent: Extent) -> Result<String, String> {
     if missing.is_empty() {
         return Ok(format!("{}; {}", wanted(extent).join(", "), shown(&path)));
     }
-    Err(format!("not told by any test: {}", missing.join(", ")))
+    Err(format!("no test printed: {}", missing.join(", ")))
 }
 
 fn wanted(extent: Extent) -> &'static [&'static str] {

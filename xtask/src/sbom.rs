@@ -264,7 +264,7 @@ mod tests {
                     "{one}"
                 );
             }
-            assert!(known.insert(text("bom-ref").unwrap().to_owned()), "twice: {one}");
+            assert!(known.insert(text("bom-ref").unwrap().to_owned()), "listed twice: {one}");
         }
         let edges = of(&bill["dependencies"]);
         assert_eq!(edges.len(), known.len());

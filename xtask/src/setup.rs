@@ -132,7 +132,7 @@ mod tests {
         for name in packages() {
             let valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c);
             assert!(name.chars().all(valid), "{name}");
-            assert!(seen.insert(name), "{name} twice");
+            assert!(seen.insert(name), "{name} is listed twice");
         }
         assert!(seen.contains("iproute2"));
     }

@@ -1,6 +1,7 @@
-//! A whole plugin: passes on what the plugins before it made, and says so on standard error.
+//! A whole plugin: passes on the result of the plugins before it, and prints on standard error how
+//! many addresses it has.
 //!
-//! Build it, put it into a folder of `CNI_PATH`, and list it behind another plugin:
+//! Build it, put it into a folder of `CNI_PATH`, and list it after another plugin:
 //!
 //! ```json
 //! { "cniVersion": "1.1.0", "name": "n", "plugins": [
@@ -14,7 +15,7 @@ use netwright_cni_plugin::cni::{AddResult, Error, code};
 use netwright_cni_plugin::state::Roots;
 use netwright_cni_plugin::{Call, Plugin, Serve, serve};
 
-/// The plugin. It keeps nothing, so there is nothing to remove, to verify or to collect.
+/// The plugin. It keeps nothing, so it has nothing to remove, to verify or to collect.
 #[derive(Debug)]
 pub(crate) struct Herald;
 
@@ -22,7 +23,7 @@ pub(crate) struct Herald;
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default)]
 struct Config {
-    /// Addresses that must not be given to a container.
+    /// Addresses that no container may have.
     refuse: Vec<String>,
 }
 

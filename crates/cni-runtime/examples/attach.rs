@@ -1,7 +1,7 @@
 //! Attaches a network namespace to a network, or detaches it: `attach add|del NETWORK NETNS`.
 //!
-//! Configurations come from `/etc/cni/net.d` and plugins from `/opt/cni/bin`, or from what `NETCONFPATH` and
-//! `CNI_PATH` say; attachments are recorded below `CNI_CACHE`, or `/var/lib/cni`.
+//! Configurations come from `/etc/cni/net.d` and plugins from `/opt/cni/bin`, unless `NETCONFPATH`
+//! and `CNI_PATH` name others; attachments are recorded below `CNI_CACHE`, or `/var/lib/cni`.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example prints")]
 
@@ -36,7 +36,7 @@ fn attach(verb: &str, network: &str, netns: &str) -> Result<(), Box<dyn Error>> 
     let plugins: Vec<PathBuf> =
         std::env::split_paths(&variable("CNI_PATH", "/opt/cni/bin")).collect();
     let networks = ConfigFolder::scan(variable("NETCONFPATH", "/etc/cni/net.d"))?;
-    // The details list the files that were looked at, with reasons.
+    // The details list the files that were read, with reasons.
     let list = networks.find(network).map_err(|error| error.to_cni())?;
 
     let runtime = Runtime::new(plugins, Arc::new(Exec::new(std::env::vars_os())))
@@ -61,7 +61,7 @@ fn attach(verb: &str, network: &str, netns: &str) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-/// Takes a name for the container from its namespace, always the same.
+/// Derives a name for the container from its namespace, always the same.
 fn container_id(netns: &Path) -> Result<ContainerId, cni::Error> {
     let hash = cni::owner::sha512_hex(&netns.to_string_lossy(), 20);
     ContainerId::new(&format!("attach-{hash}"))

@@ -1,16 +1,17 @@
 """A Docker network driver and IPAM driver for tests: driver.py SOCKET FOLDER
 
-It keeps its state in FOLDER/held.json, so that it can be killed and started again, and appends every
-call to FOLDER/calls.jsonl before it acts. FOLDER/rules.json says how it misbehaves: a method's name
-and one of
-  {"reply": {...}}      this answer, and nothing is done      {"raw": "text"}      these bytes in place of HTTP
-  {"body": "text"}      this body, and nothing is done        {"status": 500, "body": "text"}
+It keeps its state in FOLDER/held.json, so that a test can kill it and start it again, and appends
+every call to FOLDER/calls.jsonl before it acts. FOLDER/rules.json says how it misbehaves: a
+method's name and one of
+  {"reply": {...}}      this answer, without any action       {"raw": "text"}      these bytes in place of HTTP
+  {"body": "text"}      this body, without any action         {"status": 500, "body": "text"}
   {"silent": true}      no answer at all                      {"half": true}       half an answer
   {"flood": N}          a body of N bytes                     {"die": "before" | "after"}   killed before it acts, or after
   {"add": {...}}        keys added to the answer it would give
   {"kill": true}        the caller is killed, and it acts
   {"place": true}       Join puts the interface into the container itself, and names none
-Networks are bridges `db` and seven digits of the network's ID, endpoints pairs `dv`/`dc` and digits of theirs.
+A network is a bridge named `db` with seven digits of its ID; an endpoint is a pair named `dv`/`dc`
+with digits of its ID.
 """
 import ipaddress, json, os, signal, socket, socketserver, struct, subprocess, sys
 

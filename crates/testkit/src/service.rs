@@ -94,7 +94,7 @@ impl Service {
 }
 
 impl Drop for Service {
-    #[expect(clippy::print_stderr, reason = "for whoever reads why the test failed")]
+    #[expect(clippy::print_stderr, reason = "people read it when the test fails")]
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

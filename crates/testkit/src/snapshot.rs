@@ -110,7 +110,7 @@ impl Snapshot {
     /// Asserts that there is no difference except lines of [`Snapshot::diff`] that contain one of
     /// the texts.
     ///
-    /// A text that no line contains is an error: the exception is not needed (any more).
+    /// A text that no line contains is an error: the exception is no longer needed, or never was.
     #[track_caller]
     pub fn assert_same_but(&self, after: &Self, expected: &[&str]) {
         let lines = self.diff(after);

@@ -1,11 +1,11 @@
-//! Random changes of the seeds, for as long as asked for.
+//! Random changes of the seeds, as many as the options say.
 //!
 //! ```text
 //! smoke [--iterations N] [--seed N] [--target NAME]…
 //! ```
 //!
-//! The seed is printed first: the same seed runs the same inputs again. When a target panics, the input is written beside
-//! the seeds as `crash-…` and the exit code is 1.
+//! The program prints the seed first: the same seed runs the same inputs again. When a target
+//! panics, the program writes the input beside the seeds as `crash-…` and exits with 1.
 
 use std::io::Write as _;
 use std::process::ExitCode;

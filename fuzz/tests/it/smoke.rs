@@ -1,4 +1,4 @@
-//! Each target with its seeds and a few thousand random changes of them: what every run of CI does.
+//! Each target with its seeds and a few thousand random changes of them, as in every run of CI.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,7 +6,8 @@ use std::path::Path;
 use netwright_fuzz::TARGETS;
 use netwright_fuzz::smoke::{random_seed, try_target};
 
-/// Inputs a target, fewer where they take files. Nothing is optimised here; `--full` runs more, optimised.
+/// The number of inputs for a target, fewer if they need files. This build is not optimised;
+/// `--full` runs more, optimised.
 const INPUTS: u64 = 20_000;
 
 #[track_caller]

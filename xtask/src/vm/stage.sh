@@ -5,9 +5,9 @@ export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/t
 export NETWRIGHT_VM=1 RUST_BACKTRACE=0
 [ -n "$NETWRIGHT_FULL" ] || unset NETWRIGHT_FULL
 
-# Runs one job and prints its result in one line and, if it matters, its output, all in one piece. The
-# shell is busybox's, with most commands built in: a dynamic program takes a tenth of a second to
-# start here.
+# Runs one job and prints its result in one line and, if it matters, its output, all in one piece.
+# The shell is busybox's, with most commands built in: a dynamic program takes a tenth of a second
+# to start here.
 if [ "$1" = job ]; then
     directory=$2 program=$3 name=$4 output=/tmp/output.$$
     cd "$directory" || exit

@@ -1,4 +1,4 @@
-//! `add`, `del`, `check`, `list`, `inspect`, `status` and `gc`, on a host of their own.
+//! `add`, `del`, `check`, `list`, `inspect`, `status` and `gc`, each test on a host of its own.
 
 use expect_test::expect;
 use serde_json::Value;
@@ -38,7 +38,7 @@ fn a_container_is_attached_checked_listed_and_detached() {
     assert!(lines[1].contains("10.9.0.2/24  10.9.0.1"), "{said:#?}");
     traffic::assert_pings(&c1, "10.9.0.1");
 
-    // Every way of naming it means the same attachment.
+    // The name and the path mean the same attachment.
     for name in ["c1", "/run/netns/c1"] {
         call_in(&lab, &["check", "blue", name]).succeeded();
         let said = call_in(&lab, &["list", name, "-o", "json"]).succeeded().json();
@@ -53,7 +53,7 @@ fn a_container_is_attached_checked_listed_and_detached() {
     assert_eq!(json["attachments"][0]["config"]["name"], "blue");
     assert!(json["attachments"][0]["records"]["bridge"].is_object(), "{json}");
 
-    // A second time is refused, and nothing is broken by it.
+    // A second `add` fails, and breaks nothing.
     call_in(&lab, &["add", "blue", "c1"]).failed(1);
     traffic::assert_pings(&c1, "10.9.0.1");
 
@@ -64,7 +64,7 @@ fn a_container_is_attached_checked_listed_and_detached() {
     assert!(said.stderr.contains("is not attached to network \"blue\""), "{said:#?}");
     assert!(rows(&lab).is_empty());
     drop(c1);
-    // Locks stay until somebody looks whether they are still needed.
+    // Locks stay until GC finds that they are not needed.
     call_in(&lab, &["gc"]).succeeded();
     assert_as_before(&before, &lab);
 }
@@ -158,7 +158,7 @@ fn a_missing_container_is_explained() {
         hint: create it with `ip netns add nobody`, or name the container by the path of its namespace or a process ID
     "#]]
     .assert_eq(&said.stderr);
-    // One that is there need not be created.
+    // An existing namespace need not be created.
     lab.sh("mkdir -p /run/netns && touch /run/netns/file");
     let said = call_in(&lab, &["add", "netwright", "file"]).failed(1);
     assert!(said.stderr.contains("unknown FS magic"), "{said:#?}");
@@ -243,7 +243,7 @@ fn gc_keeps_what_is_named_valid() {
 fn the_plugins_installed_elsewhere_are_called_too() {
     testkit::require!("root");
     let lab = Lab::new("cli-foreign");
-    // Somebody else's last link of the chain: a script that passes on what came before it.
+    // A foreign plugin is the last of the chain: a script that passes on the previous result.
     let script = "#!/bin/sh\n[ \"$CNI_COMMAND\" = ADD ] || exit 0\n\
                   echo called >> $(dirname $0)/log\nsed 's/.*\"prevResult\"://; s/}$//'\n";
     let dir = lab.dir().join("bin");
@@ -273,7 +273,7 @@ fn gc_finds_attachments_that_no_cache_knows() {
     let before = Snapshot::take(&lab);
     let gone = lab.container("gone");
     call_in(&lab, &["add", "blue", "gone", "--container-id", "web"]).succeeded();
-    // As when another runtime attached it, whose cache is elsewhere.
+    // As if another runtime, whose cache is elsewhere, had attached it.
     lab.sh("rm /var/lib/cni/results/*");
     assert_eq!(rows(&lab)[0]["containerID"], "web");
     call_in(&lab, &["gc"]).succeeded();
@@ -305,7 +305,7 @@ fn garbage_in_the_state_is_told_and_stops_nothing() {
     assert_eq!(c1.sh("ip -br link | wc -l").trim(), "1");
 }
 
-/// A `/run` without room for a file: what makes room must not need any.
+/// `/run` has no room for a file: what makes room must not need any.
 #[test]
 fn what_is_attached_goes_where_run_is_full() {
     testkit::require!("root");
@@ -326,17 +326,17 @@ fn what_is_attached_goes_where_run_is_full() {
     assert_eq!(c1.sh("ip -o link | wc -l").trim(), "2");
     call_in(&lab, &["check", "blue", "c1"]).succeeded();
     call_in(&lab, &["del", "blue", "c1"]).succeeded();
-    // The ADD that failed was recorded: it could not lock what was never locked before to undo it.
+    // The failed ADD left a record: it had no lock file yet for its undo to lock.
     call_in(&lab, &["del", "blue", "c1", "--ifname", "eth1"]).succeeded();
     assert_eq!(c1.sh("ip -o link | wc -l").trim(), "1");
     drop(c2);
-    // What the first left free is full again.
+    // Fills what the first `del` made free.
     fill();
     let said = call_in(&lab, &["gc"]).succeeded();
     assert_eq!(rows(&lab), Vec::<Value>::new(), "{said:#?}");
     assert_eq!(lab.sh("ls /dev/shm"), "");
     drop(c1);
-    // The last call may have removed it; umount notes what it did in /run/mount.
+    // The last call may have removed the folder; umount writes a note into /run/mount.
     lab.sh("umount /run/netwright; rm -rf /run/mount; rmdir /run/netwright; true");
     assert_as_before(&before, &lab);
 }

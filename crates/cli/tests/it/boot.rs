@@ -1,5 +1,6 @@
-//! Containers are attached while the node's configurations still appear. Which orders and timings there are is shown without
-//! containers by `cni-runtime`'s tests of the same name; here real ones are attached meanwhile.
+//! Containers are attached while the node's configurations still appear. The `cni-runtime` tests of
+//! the same name show without containers which orders and timings there are; here real containers
+//! are attached meanwhile.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,14 +10,14 @@ use testkit::{Lab, Place, Snapshot};
 
 use crate::support::{Scratch, call_in};
 
-/// How many times the node comes up: for every change, and when everything is run.
+/// How many times the node boots: in every run, and with `--full`.
 const BOOTS: u32 = 4;
 const ALL_BOOTS: u32 = 100;
 
-/// How many looks a file that never comes would be given.
+/// The limit of reads of the folder, for a file that never comes.
 const LOOKS: u32 = 2_000;
 
-/// Three networks of which nobody could mistake one for another, each with three plugins.
+/// Three networks that cannot be mistaken for each other, each with three plugins.
 fn list(network: &str, number: u32) -> String {
     format!(
         r#"{{ "cniVersion": "1.1.0", "name": "{network}", "plugins": [
@@ -30,7 +31,7 @@ fn list(network: &str, number: u32) -> String {
 
 const NETWORKS: [&str; 3] = ["pods", "storage", "netwright"];
 
-/// Writes as a shell's `>` does, a piece at a time.
+/// Writes as a shell's `>` does, in pieces.
 fn write_slowly(path: &Path, text: &str, pieces: usize) {
     use std::io::Write;
     let mut file = fs::File::create(path).unwrap();
@@ -41,16 +42,17 @@ fn write_slowly(path: &Path, text: &str, pieces: usize) {
     }
 }
 
-/// What a container of a network must have, all of it.
+/// Whether a container has everything of a network.
 fn holds(container: &impl Place, number: u32) -> bool {
     let link = container.sh("ip -o addr show dev eth0; ip -o link show dev eth0; cat /proc/sys/net/ipv4/conf/eth0/arp_filter");
     let words = [format!(" 10.9{number}.0."), format!(" mtu 14{number}0 ")];
     words.iter().all(|word| link.contains(word)) && link.trim_end().ends_with('1')
 }
 
-/// Three files appear in another order each time, one a piece at a time, one by a rename, one twice; containers are
-/// attached to their networks as soon as that works. Until then ADD fails and leaves nothing; one that succeeds is
-/// whole, and `netwright`, which a file is coming for, is not the embedded network of that name.
+/// Three files appear in another order each time, one in pieces, one by a rename, one twice. The
+/// test attaches containers to their networks as soon as that works. Until then ADD fails and
+/// leaves nothing; a successful ADD is complete. While a file for `netwright` is about to appear,
+/// that name is not the embedded network.
 #[test]
 fn containers_get_whole_networks_while_files_appear() {
     testkit::require!("root");
@@ -63,7 +65,7 @@ fn containers_get_whole_networks_while_files_appear() {
         let scratch = Scratch::new();
         let dir = scratch.path("net.d");
         fs::create_dir_all(&dir).unwrap();
-        // The file of the network that has an embedded one of its name has begun to appear.
+        // The file that replaces the embedded network of that name has begun to appear.
         let files = NETWORKS.map(|network| dir.join(format!("10-{network}.conflist")));
         fs::write(&files[2], "").unwrap();
         let up = AtomicBool::new(false);
@@ -108,7 +110,7 @@ fn containers_get_whole_networks_while_files_appear() {
             }
         });
         call_in(&lab, &["uninstall", "--bin-dir", "/opt/cni/bin"]).succeeded();
-        // The folders of host-local and tuning, the reference's, stay.
+        // The folders of host-local and tuning stay, as with the reference.
         let left = before.diff(&Snapshot::take(&lab));
         let left: Vec<_> = left
             .iter()
@@ -121,7 +123,7 @@ fn containers_get_whole_networks_while_files_appear() {
     );
 }
 
-/// Lets a file appear in one of three ways.
+/// Makes a file appear in one of three ways.
 fn appear(path: &Path, text: &str, way: u32) {
     match way {
         0 => write_slowly(path, text, 7),

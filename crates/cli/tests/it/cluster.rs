@@ -1,6 +1,8 @@
-//! Pods of two nodes on one network: the plugin `bridge` with addresses of `netwrightd ipam`, whose records are in the Kubernetes API or in etcd.
+//! Pods of two nodes on one network: the plugin `bridge` with addresses of `netwrightd ipam`, whose
+//! records are in the Kubernetes API or in etcd.
 //!
-//! Both nodes are in one laboratory: each has its daemon, its folders for state and its bridge, and a wire leads from one bridge to the other.
+//! Both nodes are in one laboratory: each has its daemon, its folders for state and its bridge, and
+//! a wire connects the bridges.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,13 +18,13 @@ use crate::system::{NETWRIGHT, netwrightd};
 
 struct Nodes<'l> {
     lab: &'l Lab,
-    /// Where the daemons' records are.
+    /// The flags that say where the daemons' records are.
     records: Vec<String>,
 }
 
 impl<'l> Nodes<'l> {
     fn new(lab: &'l Lab, records: Vec<String>) -> Self {
-        // As its own definitions call it.
+        // The plugin's name in Whereabouts' own definitions.
         let install = format!(
             "{NETWRIGHT} install --bin-dir /opt/cni/bin --no-config --also whereabouts 2>/dev/null
              ip link add wire1 type veth peer name wire2
@@ -82,7 +84,7 @@ impl<'l> Nodes<'l> {
         child.wait_with_output().unwrap()
     }
 
-    /// Calls it, and it must succeed.
+    /// Calls the plugin, and asserts success.
     #[track_caller]
     fn succeeds(&self, verb: &str, node: &str, pod: &str, result: &str) -> String {
         let output = self.call(verb, node, pod, result);
@@ -102,7 +104,7 @@ fn addresses(result: &str) -> Vec<String> {
     ips.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned()).collect()
 }
 
-/// What is so whatever keeps the records.
+/// The checks that hold for every store of the records.
 fn pods_of_two_nodes(nodes: &Nodes<'_>) {
     let n1 = nodes.daemon("n1");
     let n2 = nodes.daemon("n2");
@@ -111,7 +113,7 @@ fn pods_of_two_nodes(nodes: &Nodes<'_>) {
             (if index % 2 == 0 { "n1" } else { "n2" }, nodes.lab.container(&format!("p{index}")))
         })
         .collect();
-    // All at once, as on nodes that start again; more than a block has.
+    // All pods at once, as on nodes that boot; they need more addresses than a block has.
     let results: Vec<String> = std::thread::scope(|scope| {
         let all: Vec<_> = pods
             .iter()
@@ -121,7 +123,7 @@ fn pods_of_two_nodes(nodes: &Nodes<'_>) {
     });
     let given: Vec<_> = results.iter().flat_map(|result| addresses(result)).collect();
     assert_eq!(given.iter().collect::<BTreeSet<_>>().len(), 20, "{given:?}");
-    // On one node, and from one to the other.
+    // Within one node, and from one to the other.
     for other in [2, 1, 9] {
         for address in addresses(&results[other]) {
             assert_pings(&pods[0].1, &address);
@@ -130,7 +132,8 @@ fn pods_of_two_nodes(nodes: &Nodes<'_>) {
     for ((node, pod), result) in pods.iter().zip(&results) {
         nodes.succeeds("CHECK", node, pod.name(), result);
     }
-    // Without its daemon a node's pods go, and their addresses are not given before it has heard of that.
+    // Without its daemon a node still detaches pods, and their addresses stay reserved until the
+    // daemon learns of that.
     drop(n2);
     nodes.succeeds("DEL", "n2", "p1", &results[1]);
     nodes.succeeds("DEL", "n2", "p1", "");

@@ -1,4 +1,4 @@
-//! Called as cnitool.
+//! The executable called as cnitool.
 
 use std::os::unix::fs::symlink;
 use std::process::Command;
@@ -47,7 +47,7 @@ fn it_attaches_and_detaches_as_the_original_does() {
     assert!(said.stdout.starts_with("{\n    \"cniVersion\": \"1.0.0\",\n"), "{said:#?}");
     assert!(said.stdout.ends_with('}'), "no newline at the end");
     assert_eq!(said.json()["ips"][0]["address"], "10.9.0.2/24");
-    // The container ID and the place of the result are the original's.
+    // The container ID and the result's path are the original's.
     let id = format!("cnitool-{}", cni::owner::sha512_hex("/run/netns/c1", 20));
     lab.sh(&format!("test -f /var/lib/cni/results/blue-{id}-eth0"));
     let said = cnitool(&lab, &["check", "blue", "/run/netns/c1"]).succeeded();
@@ -67,7 +67,7 @@ fn interface_names_come_from_flag_or_environment() {
     by_environment.env("CNI_IFNAME", "net1");
     said(by_environment).succeeded();
     c1.sh("ip link show net0 && ip link show net1");
-    // Without attachments that are valid every one goes.
+    // Without a list of valid attachments GC removes all.
     cnitool(&lab, &["gc", "blue", "/run/netns/c1"]).succeeded();
     assert_eq!(c1.sh("ip -br link | wc -l").trim(), "1");
 }
@@ -84,7 +84,7 @@ fn errors_are_one_line_and_exit_with_one() {
         said.stderr,
         format!("no net configuration with name \"green\" in {}\n", dir.display())
     );
-    // Nothing of ours stands in for what is missing.
+    // An embedded network does not stand in for a missing one.
     cnitool(&lab, &["add", "netwright", "/run/netns/c1"]).failed(1);
     let mut bad = command(&lab, &["add", "blue", "/run/netns/c1"]);
     bad.env("CNI_ARGS", "A;B");

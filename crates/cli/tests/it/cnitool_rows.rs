@@ -1,4 +1,5 @@
-//! Called as cnitool: the rows of its behaviour (`docs/spec/reference.toml`) beside those in `cnitool`.
+//! The executable called as cnitool: the rows of cnitool's behaviour (`docs/spec/reference.toml`)
+//! that `cnitool` does not have.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -44,7 +45,8 @@ fn cnitool(lab: &Lab, variables: &[(&str, &str)], args: &[&str]) -> Said {
     said(command)
 }
 
-/// Rows: cnitool | add (a relative path is taken from the current folder), container id, and NETCONFPATH's default.
+/// Rows: cnitool | add (a relative path starts at the current folder), container id, and
+/// NETCONFPATH's default.
 #[test]
 fn paths_are_taken_from_the_current_folder_and_configurations_from_etc() {
     testkit::require!("root");
@@ -59,7 +61,7 @@ fn paths_are_taken_from_the_current_folder_and_configurations_from_etc() {
     ));
     a.sh("ip link show eth0");
     lab.sh("test -f /var/lib/cni/results/blue-cnitool-a145bc1ace582bff43bd-eth0");
-    // The name alone is a path as well, and leads nowhere from here.
+    // A bare name is a path as well, and leads nowhere from this folder.
     let elsewhere = cnitool(&lab, &[], &["add", "blue", "a"]).failed(1);
     assert!(elsewhere.stderr.contains("failed to Statfs"), "{elsewhere:#?}");
     cnitool(&lab, &[], &["del", "blue", "/run/netns/a"]).succeeded();
@@ -72,7 +74,7 @@ fn status_is_silent_or_says_what_is_missing() {
     testkit::require!("root");
     let lab = lab("cli-cnitool-status");
     let dir = lab.dir().join("net.d");
-    // One address beside the gateway's.
+    // One address besides the gateway's.
     configure(&dir, "blue", &json!([bridge("10.9.0.0/30")]));
     let variables = [("NETCONFPATH", dir.to_str().unwrap())];
     let status = || cnitool(&lab, &variables, &["status", "blue", "unused"]);
@@ -103,7 +105,7 @@ fn capability_arguments_reach_the_plugin_that_has_them() {
     let bad = [variables[0], ("CAP_ARGS", "[8080]")];
     let refused = cnitool(&lab, &bad, &["add", "blue", "/run/netns/c1"]).failed(1);
     assert!(refused.stderr.contains("CAP_ARGS"), "{refused:#?}");
-    // Without the variable DEL has them from the cache.
+    // Without the variable DEL reads them from the cache.
     cnitool(&lab, &variables[..1], &["del", "blue", "/run/netns/c1"]).succeeded();
     assert!(!lab.sh("nft list map inet netwright hostports4").contains("8080"));
 }

@@ -1,4 +1,4 @@
-//! `netwright conformance` as people call it. What the suite finds is tested in its own crate.
+//! `netwright conformance` as people call it. The suite's findings are tested in its own crate.
 
 use std::os::unix::fs::symlink;
 use std::process::Stdio;
@@ -79,7 +79,8 @@ fn one_case_is_run_and_told_in_each_format() {
     assert!(text.starts_with("# Conformance of ") && !text.contains("<testsuite"), "{text}");
 }
 
-/// A report that cannot be written is said before anything is run; one that is lost, with the table.
+/// The command fails before it runs anything if it cannot write the report; a write error at the
+/// end comes with the table.
 #[test]
 fn a_report_that_cannot_be_written_is_said() {
     testkit::require!("root");
@@ -98,7 +99,7 @@ fn a_report_that_cannot_be_written_is_said() {
     assert!(said.stderr.contains("error: write to standard output\ncause: No"), "{}", said.stderr);
 }
 
-/// Whoever interrupts the suite, or kills it, is left with nothing: not even a plugin that hangs.
+/// After an interrupt, or a kill, nothing is left of the suite: not even a plugin that hangs.
 #[test]
 fn nothing_goes_on_after_an_interruption() {
     testkit::require!("root");
@@ -107,7 +108,7 @@ fn nothing_goes_on_after_an_interruption() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&plugin, mode).unwrap();
     let dir = plugin.parent().unwrap().to_str().unwrap();
-    // The mark of a call's processes: nobody else has it in his environment.
+    // The mark of a call's processes: no other process has it in its environment.
     let mark = format!("PATH={dir}");
     for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
         let call = ["conformance", "--bin-dir", dir, "--call-timeout", "600"];
@@ -121,7 +122,7 @@ fn nothing_goes_on_after_an_interruption() {
     }
 }
 
-/// How many processes, but for one, have a variable in their environment.
+/// How many processes, except one, have a variable in their environment.
 fn holders(variable: &str, but: u32) -> usize {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let others = processes.filter(|entry| entry.file_name().to_str() != Some(&but.to_string()));
@@ -162,7 +163,7 @@ fn several_folders_are_shown_beside_each_other() {
     assert!(said.stderr.contains("several folders"), "{}", said.stderr);
 }
 
-/// A broken plugin makes the exit code 1, and its failure says how to see it again.
+/// A broken plugin makes the exit code 1, and the failure names the command that repeats it.
 #[test]
 fn a_failure_says_how_to_see_it_again() {
     testkit::require!("root");
@@ -184,7 +185,8 @@ fn a_failure_says_how_to_see_it_again() {
     assert!(pasted.stderr.contains("FAIL wrong version-answers"), "{line}: {}", pasted.stderr);
 }
 
-/// A slow machine is given more time, and an impatient person less; the command to see it again says so.
+/// The time limit of a call can be raised for a slow machine, or lowered; the command that repeats
+/// a failure has it too.
 #[test]
 fn a_call_has_as_long_as_asked() {
     testkit::require!("root");

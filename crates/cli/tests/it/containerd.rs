@@ -1,4 +1,4 @@
-//! Debian's containerd, through its CRI plugin, on our plugins: what a kubelet would ask for.
+//! Debian's containerd with our plugins, through its CRI plugin: what a kubelet would call.
 
 use serde_json::{Value, json};
 use testkit::real::{Containerd, Pod, tell};
@@ -7,7 +7,7 @@ use testkit::{Lab, Place, Snapshot, require, wait_until};
 
 use crate::system::{NETWRIGHT, SERVE, assert_only_left, fetch, install};
 
-/// What a cluster's installer writes, in the newest version that this containerd reads.
+/// The list of a cluster's installer, in the newest version that this containerd reads.
 const PODS: &str = r#"{
   "cniVersion": "1.0.0", "name": "pods",
   "plugins": [
@@ -51,12 +51,13 @@ fn pods_with_hostports_and_shaping_outlive_a_restart() {
 
     let listed: Value =
         serde_json::from_str(&lab.sh(&format!("{NETWRIGHT} list -o json"))).unwrap();
-    // Beside it there is containerd's own network of `lo`.
+    // The other network is containerd's own, of `lo`.
     let pods =
         listed["attachments"].as_array().unwrap().iter().find(|one| one["network"] == "pods");
     assert_eq!(pods.unwrap()["ports"], json!(["8080:80/tcp", "5353:53/udp"]));
 
-    // The published port: from outside in both families, from the host, from another pod, from itself.
+    // The published port works from outside in both families, from the host, from another pod and
+    // from the pod itself.
     let outer = ["198.51.100.1", "[2001:db8:ffff::1]"];
     for host in outer {
         let said = fetch(&outside, &format!("http://{host}:8080/"));
@@ -80,18 +81,20 @@ fn pods_with_hostports_and_shaping_outlive_a_restart() {
         assert!(shaped.contains(rate), "{rate}: {shaped}");
     }
 
-    // The daemon is killed and started: pods and their ports go on, and what was made before is removed after.
+    // The daemon is killed and started: pods and their ports keep working, and what it made before
+    // is removed after.
     containerd.restart();
     assert_eq!(containerd.pod_state(&web), "SANDBOX_READY");
     assert_eq!(fetch(&outside, "http://198.51.100.1:8080/"), "hello from web\n");
     drop((names, inside));
-    // Kubelets stop pods again and again; the second time containerd calls DEL without namespace and previous result.
+    // Kubelets stop pods repeatedly; the second time containerd calls DEL without namespace and
+    // previous result.
     for _ in 0..2 {
         containerd.stop_pod(&web).unwrap();
     }
     assert_eq!(containerd.pod_state(&web), "SANDBOX_NOTREADY");
     assert_no_tcp(&outside, "198.51.100.1:8080");
-    // The other pod does not notice.
+    // The other pod is not affected.
     let lives = Server::tcp(&visitor, "[::]:80", "other");
     assert_eq!(
         assert_tcp(&lab, &format!("{}:80", containerd.addresses(&other)[0])).server,
@@ -99,7 +102,7 @@ fn pods_with_hostports_and_shaping_outlive_a_restart() {
     );
     drop((lives, visitor));
     containerd.remove_pod(&web).unwrap();
-    // The port is free for the next one.
+    // The port is free for the next pod.
     let again = containerd.run_pod(&pod);
     containerd.run_container(&again, &pod, SERVE);
     assert_eq!(fetch(&outside, "http://198.51.100.1:8080/"), "hello from web\n");
@@ -123,13 +126,13 @@ fn a_pod_whose_network_fails_leaves_nothing() {
     assert_only_left(&lab, &before, &Containerd::LEAVES);
 }
 
-/// How often a runtime must notice what is written while it runs.
+/// How often the test changes the configuration while a runtime runs.
 fn times() -> usize {
     if std::env::var_os(testkit::feature::FULL_VARIABLE).is_some() { 20 } else { 3 }
 }
 
-/// A node whose runtime runs already and has no network: `install` makes it ready, without a restart. `uninstall` is noticed
-/// as well.
+/// The node's runtime already runs and has no network: `install` makes it ready, without a restart.
+/// It notices `uninstall` as well.
 #[test]
 fn what_install_writes_is_noticed_while_containerd_runs() {
     require!("root", "program:containerd", "program:runc", "program:curl", "file:/usr/bin/busybox");

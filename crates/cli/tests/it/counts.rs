@@ -1,6 +1,7 @@
-//! What a call asks of the kernel, counted: a time would depend on the machine, these do not.
+//! What a call requests from the kernel, counted. Times would depend on the machine; counts do not.
 //!
-//! A limit is what there is today. Who needs more raises it and says why; who needs less lowers it.
+//! A limit is today's count. A change that needs more raises the limit and says why; one that needs
+//! less lowers it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,24 +13,24 @@ use crate::support::{call_in, said_with};
 
 const PLUGINS: &str = "/run/bin";
 
-/// What one process did.
+/// The counts of one process.
 #[derive(Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Counts {
-    /// System calls, without those for memory, which are the C library's business.
+    /// System calls, except those for memory, which belong to the C library.
     calls: usize,
     /// Datagrams to the kernel.
     netlink: usize,
     /// Files opened.
     opened: usize,
-    /// Processes and threads started, programs executed but for the first.
+    /// Processes and threads started, and programs executed except the first.
     started: usize,
-    /// KiB asked of the heap, those given back included.
+    /// KiB requested from the heap, including those freed.
     allocated: usize,
 }
 
 const MEMORY: [&str; 6] = ["brk", "mmap", "munmap", "mremap", "mprotect", "madvise"];
 
-/// Calls that the start and the end of a process consist of.
+/// The system calls that make up the start and the end of a process.
 const PROCESS: [&str; 13] = [
     "arch_prctl",
     "execve",
@@ -53,7 +54,7 @@ fn counts(trace: &Path, log: &str) -> Counts {
     for line in text.lines() {
         let call = line.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start();
         let Some((name, _)) = call.split_once('(') else { continue };
-        // The log, which is written for the sake of its last line.
+        // The log, which the test needs for its last line.
         if call.starts_with("write(2,") {
             continue;
         }
@@ -89,7 +90,7 @@ impl Host {
         Host { lab }
     }
 
-    /// Calls one plugin, and counts what it asks for.
+    /// Calls one plugin, and counts its requests.
     fn call(
         &self,
         plugin: &Value,
@@ -118,7 +119,8 @@ impl Host {
         (counts(&trace, &said.stderr), result)
     }
 
-    /// Attaches and detaches once more on a network that is in use, and returns what each verb of each plugin asked for.
+    /// Attaches and detaches once more on a network that is in use, and returns the counts of each
+    /// verb of each plugin.
     fn attach_and_detach(&self, plugins: fn(u16) -> Vec<Value>) -> Vec<(String, Counts)> {
         let mut all = Vec::new();
         let containers = ["resident", "c1"].map(|name| self.lab.container(name));
@@ -161,7 +163,8 @@ fn apart(port: u16) -> Vec<Value> {
     ]
 }
 
-/// The same in one process: the outer plugin is given what a runtime gives it, and hands it on by capability.
+/// The same in one process: the outer plugin gets what a runtime gives it, and passes it on by
+/// capability.
 fn together(port: u16) -> Vec<Value> {
     let mut plugins = apart(port);
     plugins[1] = json!({ "type": "portmap", "capabilities": { "portMappings": true } });
@@ -189,21 +192,24 @@ fn a_plugin_asks_no_more_of_the_kernel_than_it_did() {
     testkit::require!("root", "program:strace");
     let found = Host::new("counts").attach_and_detach(apart);
     let limits = [
-        // Two for the marks of two reservations; two datagrams for the link-local address, in place of a parameter.
-        // Six of them for the namespace's cookie, so that an address is not kept for ever for another of its number.
-        // Six and a datagram to learn that no other container has the address, nor the host.
-        // Three and a file for the port's `accept_ra`; seven and a datagram to learn that nobody has the gateway's address.
+        // Two for the marks of two reservations; two datagrams for the link-local address, in place
+        // of a parameter. Six of them for the namespace's cookie, so that an address is not kept
+        // for ever for another namespace of the same number. Six and a datagram to find that
+        // neither another container nor the host has the address. Three and a file for the port's
+        // `accept_ra`; seven and a datagram to find that the gateway's address is free.
         ("bridge ADD", [232, 23, 28, 0, 360]),
-        // Five to ask whether a program has the port, of them one socket, which is bound and closed.
+        // Five to find whether a program has the port, of them one socket, which is bound and
+        // closed.
         ("portmap ADD", [124, 17, 15, 0, 256]),
         ("firewall ADD", [67, 2, 11, 0, 134]),
         ("tuning ADD", [93, 2, 17, 0, 140]),
         ("tuning DEL", [88, 2, 13, 0, 132]),
         ("firewall DEL", [92, 6, 13, 0, 200]),
-        // Of each DEL four calls keep repairs off: open, flock, stat, close.
+        // In each DEL four calls lock repairs out: open, flock, stat, close.
         ("portmap DEL", [124, 14, 14, 1, 301]),
-        // Two that let go of the address on the bridge, two among those that the host routes to.
-        // host-local's index: a dozen calls however many addresses are held, and not four for each.
+        // Two that release the address on the bridge, two that release it among those that the host
+        // routes to. host-local's index: a dozen calls however many addresses are held, and not
+        // four for each.
         ("bridge DEL", [194, 10, 23, 1, 365]),
     ];
     hold(&found, &limits);
@@ -215,7 +221,7 @@ fn a_chain_asks_no_more_of_the_kernel_than_it_did() {
     let found = Host::new("counts-chain").attach_and_detach(together);
     hold(&found, &[("chain ADD", [395, 43, 50, 0, 785]), ("chain DEL", [393, 32, 44, 2, 873])]);
 }
-/// With many others on the host, a call asks for what it asks for with few.
+/// With many other attachments on the host, a call requests the same as with few.
 #[test]
 fn a_call_asks_the_same_beside_many_others() {
     testkit::require!("root", "program:strace");
@@ -234,7 +240,7 @@ fn a_call_asks_the_same_beside_many_others() {
     println!("{few:#?} {add:#?} {del:#?}");
     for (now, (verb, then)) in [(add, &few[0]), (del, &few[1])] {
         assert!(now.netlink <= then.netlink, "{verb}: {now:?}, was {then:?}");
-        // What a busy node adds is a try or two for a lock.
+        // A busy node adds only a try or two for a lock.
         assert!(now.calls * 10 <= then.calls * 11, "{verb}: {now:?}, was {then:?}");
     }
     drop(others);

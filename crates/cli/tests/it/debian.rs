@@ -1,5 +1,5 @@
-//! README's lines on Debian, with its own containerd and podman as the packages configure them; and with the containerd of
-//! Debian's unstable release.
+//! The commands of README on Debian, with its own containerd and podman as the packages configure
+//! them, and with the containerd of Debian's unstable release.
 
 use testkit::real::{Containerd, Pod, Podman, tell};
 use testkit::traffic::assert_no_tcp;
@@ -8,14 +8,15 @@ use testkit::{Lab, Place, Snapshot, require};
 use crate::support::listing;
 use crate::system::{NETWRIGHT, SERVE, assert_only_left, fetch, netwrightd};
 
-/// Where Debian's containerd is told to look for plugins, and podman finds them first.
+/// The folder in which Debian's containerd is configured to look for plugins, and podman looks
+/// first.
 const DEBIANS: &str = "/usr/lib/cni";
 
-/// containerd's file, as the package has it.
+/// containerd's file, as in the package.
 const CONTAINERDS: &str = "/etc/containerd/config.toml";
 
-/// A machine with Debian's runtimes and the plugins that they recommend. What is written to the plugins' folder stays in the
-/// lab.
+/// A machine with Debian's runtimes and the plugins that they recommend. Writes to the plugins'
+/// folder stay in the lab.
 fn debian(name: &str) -> Lab {
     let lab = Lab::with_processes(name);
     let packaged = std::fs::read_to_string(CONTAINERDS).unwrap();
@@ -28,7 +29,8 @@ fn debian(name: &str) -> Lab {
     lab
 }
 
-/// The container answers at its published port, from outside in both families; tells what was said.
+/// Asserts that the container answers at its published port, from outside in both families; prints
+/// the answers.
 fn answers(outside: &impl Place, runtime: &str, version: &str, port: u16) {
     for host in ["198.51.100.1", "[2001:db8:ffff::1]"] {
         let url = format!("http://{host}:{port}/");
@@ -57,7 +59,7 @@ fn install_has_effect_on_the_runtimes_that_are_there() {
     let before = lab.enter(|| listing(DEBIANS.as_ref()));
     let call = |arguments: &str| lab.sh(&format!("{NETWRIGHT} {arguments} 2>&1"));
 
-    // A folder that is passed over is said to be.
+    // The command names a folder that it ignores.
     let said = call("install --no-config --bin-dir /opt/cni/bin");
     assert!(said.contains("note: containerd looks for plugins elsewhere: in /usr/lib/cni (/etc/containerd/config.toml)"), "{said}");
     assert!(said.contains(" from /usr/lib/cni first (its default)"), "{said}");
@@ -81,7 +83,8 @@ fn install_has_effect_on_the_runtimes_that_are_there() {
 
     let podman = Podman::new(&lab, DEBIANS);
     podman.use_defaults();
-    // Any command makes podman read every network; it warns of those that its plugins cannot do.
+    // Any command makes podman read every network; it warns of those that its plugins do not
+    // support.
     let output = podman.try_run(&["network", "ls"]);
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     let options = ["--hostname", "web", "--network", "netwright", "--publish", "8081:80"];
@@ -90,7 +93,7 @@ fn install_has_effect_on_the_runtimes_that_are_there() {
     let listed = call("list");
     assert_eq!(listed.matches("netwright").count(), 2, "both are ours: {listed}");
 
-    // What older runtimes cannot read is told before a container fails.
+    // The command warns of what older runtimes cannot read, before a container fails.
     lab.sh("sed 's/\"name\": \"netwright\"/\"name\": \"newest\"/; s/\"cniVersion\": \"1.0.0\"/\"cniVersion\": \"1.1.0\"/' \
             /etc/cni/net.d/99-netwright.conflist >/etc/cni/net.d/99-newest.conflist");
     for command in ["lint", "status"] {
@@ -111,7 +114,7 @@ fn install_has_effect_on_the_runtimes_that_are_there() {
     assert_eq!(lab.enter(|| listing(DEBIANS.as_ref())), before);
 }
 
-/// The same lines where the runtime is Debian unstable's containerd, which reads CNI 1.1.0.
+/// The same commands with Debian unstable's containerd, which reads CNI 1.1.0.
 #[test]
 fn install_has_effect_on_the_newest_containerd() {
     require!(
@@ -126,7 +129,7 @@ fn install_has_effect_on_the_newest_containerd() {
     let lab = Lab::with_processes("debian-newest");
     let outside = lab.outside();
     let runtime = "containerd-unstable";
-    // Where both roots see it.
+    // A folder that both roots see.
     let dir = lab.dir().display().to_string();
     lab.sh(&format!("cp {NETWRIGHT} {} {dir}/", netwrightd().display()));
     let folder = |containerd: &Containerd<'_>| {

@@ -48,7 +48,7 @@ fn every_plugin_answers_under_its_name_and_as_first_argument() {
     }
 }
 
-/// Many who ask for versions write nothing, and not all of them close standard input.
+/// Many callers that ask for versions write nothing, and not all of them close standard input.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the program is what is tested")]
 fn version_does_not_wait_for_a_caller_who_writes_nothing() {
@@ -138,11 +138,12 @@ fn without_a_command_the_help_is_shown() {
 #[test]
 fn the_step_before_a_command_is_not_for_people() {
     assert_eq!(call_as(EXECUTABLE, "netwright-enter", &[], &[], b"").code, 125);
-    // Not started by `run`: the process named is not the parent.
+    // Not started by `run`: the named process is not the parent.
     assert_eq!(call_as(EXECUTABLE, "netwright-enter", &["1", "true"], &[], b"").code, 125);
 }
 
-/// Process ID and descriptors stay, so that a service manager can hand over sockets and know whom it started.
+/// The process ID and the descriptors stay, so that a service manager can pass sockets and knows
+/// which process it started.
 #[test]
 fn the_dhcp_daemon_takes_this_processs_place() {
     let dir = tempfile::tempdir_in(std::path::Path::new(EXECUTABLE).parent().unwrap()).unwrap();

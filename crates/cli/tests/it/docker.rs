@@ -1,4 +1,5 @@
-//! Debian's Docker Engine on our networks: `netwrightd docker` beside it, containers of both kinds on one network.
+//! Debian's Docker Engine on our networks: `netwrightd docker` serves it, and containers of both
+//! runtimes share one network.
 
 mod again;
 mod bad;

@@ -1,4 +1,4 @@
-//! What is made from the program's description is what the repository holds.
+//! The repository's generated files equal what the program's description gives.
 
 use std::path::{Path, PathBuf};
 

@@ -1,15 +1,15 @@
-//! Hosts whose FORWARD chain drops what nobody accepts: Docker's, ufw's.
+//! Hosts whose FORWARD chain drops what no rule accepts: Docker's, ufw's.
 //!
-//! An accept in our table cannot overrule their drop. The `firewall` plugin puts the accept where they provide for it;
-//! without that plugin ADD says that the packets will be dropped.
+//! An accept in our table cannot overrule their drop. The `firewall` plugin adds the accept where
+//! they provide for it; without that plugin ADD warns that the packets will be dropped.
 
 use testkit::traffic::{Server, assert_no_ping, assert_no_tcp, assert_pings, assert_tcp};
 use testkit::{Container, Lab, Place, Snapshot, require};
 
 use crate::system::{NETWRIGHT, address_of, assert_nothing_left};
 
-/// What dockerd 20.10 (Debian 12) has in table filter once it runs, from `iptables-save`; `docker0` may be down.
-/// Newer ones do the same for IPv6.
+/// The rules of dockerd 20.10 (Debian 12) in table filter once it runs, from `iptables-save`;
+/// `docker0` may be down. Newer ones do the same for IPv6.
 const DOCKER_FILTER: &str = "*filter
 :INPUT ACCEPT [0:0]
 :FORWARD DROP [0:0]
@@ -46,8 +46,8 @@ const DOCKER_NAT: &str = "*nat
 COMMIT
 ";
 
-/// What matters of an enabled ufw with its default policy for routed packets. The family's chains begin with `ufw` or
-/// `ufw6`.
+/// The relevant rules of an enabled ufw with its default policy for routed packets. The family's
+/// chains begin with `ufw` or `ufw6`.
 fn ufw(prefix: &str) -> String {
     let chains =
         ["before-forward", "after-forward", "reject-forward", "track-forward", "user-forward"];
@@ -78,7 +78,7 @@ fn ufw_enable(lab: &Lab) {
     restore(lab, "ip6tables-restore", &ufw("ufw6"));
 }
 
-/// A container on the embedded network gets through, both ways, and nothing of it stays.
+/// Asserts that a container on the embedded network has traffic both ways, and leaves nothing.
 fn passes(lab: &Lab) {
     let outside = lab.outside();
     let _server = Server::tcp(&outside, "[::]:7000", "outside");
@@ -143,7 +143,7 @@ fn through_ufws_policy() {
     passes(&lab);
 }
 
-/// With a bridge alone nobody opens the way; ADD says so, and so does STATUS.
+/// With a bridge alone no plugin adds an accept; ADD says so, and so does STATUS.
 #[test]
 fn without_the_firewall_plugin_it_is_said() {
     require!("root", "program:iptables-restore");

@@ -11,7 +11,7 @@ use testkit::{Lab, Place};
 
 use crate::support::{EXECUTABLE, Said, Scratch, listing, said};
 
-/// Everything in a folder, with content and mode: to see that nothing was changed.
+/// Everything in a folder, with content and mode, to show that nothing was changed.
 fn whole(dir: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(dir).into_iter().flatten().map(Result::unwrap) {
@@ -41,7 +41,8 @@ fn install(scratch: &Scratch, more: &[&str]) -> Said {
     install_from(&Alone::new(), scratch, &args)
 }
 
-/// The executable in a folder of its own: what else was built lies beside it otherwise, the daemon perhaps.
+/// The executable in a folder of its own: in the build folder other executables lie beside it,
+/// perhaps the daemon.
 struct Alone(tempfile::TempDir);
 
 impl Alone {
@@ -63,7 +64,7 @@ fn install_from(alone: &Alone, scratch: &Scratch, args: &[&str]) -> Said {
     said(command)
 }
 
-/// Uninstalls inside a laboratory, because that also cleans the packet filter.
+/// Uninstalls inside a laboratory, because `uninstall` also cleans the packet filter.
 fn uninstall(scratch: &Scratch, lab: &Lab, more: &[&str]) -> Said {
     let dir = scratch.path("opt/bin");
     let mut command = lab.command(EXECUTABLE);
@@ -74,8 +75,9 @@ fn uninstall(scratch: &Scratch, lab: &Lab, more: &[&str]) -> Said {
     said(command)
 }
 
-/// Runs a script in another process: what this one has open for writing, its children have too, for a moment.
-#[expect(clippy::disallowed_methods, reason = "the test needs a copy that nobody has open")]
+/// Runs a script in another process: a file that this process has open for writing is open in its
+/// children too, for a moment.
+#[expect(clippy::disallowed_methods, reason = "the test needs a copy that no process has open")]
 fn call_sh(script: &str) -> std::process::ExitStatus {
     Command::new("sh").args(["-c", script]).status().unwrap()
 }
@@ -106,7 +108,7 @@ fn every_plugin_is_linked_and_answers() {
     scratch.call(&["lint", "--strict"]).succeeded();
 }
 
-/// Another project's plugin keeps its place unless ours is to have it.
+/// Another project's plugin keeps its name unless the command line gives it to ours.
 #[test]
 fn names_of_other_projects_are_taken_when_asked_for() {
     let scratch = Scratch::new();
@@ -153,7 +155,7 @@ fn install_and_uninstall_leave_everything_as_it_was() {
 
     let json = install(&scratch, &["-o", "json"]).succeeded().json();
     assert_eq!(json["replaced"], serde_json::json!(["bridge", "portmap"]));
-    // Again: what is kept is theirs, not our own link.
+    // A second time: the kept file is theirs, not our own link.
     let json = install(&scratch, &["-o", "json"]).succeeded().json();
     assert_eq!(json["replaced"], serde_json::json!([]));
 
@@ -204,7 +206,7 @@ fn uninstall_removes_a_folder_that_install_made() {
     assert!(!scratch.path("run").exists());
 }
 
-/// A runtime that loses the folder it watches notices no configuration until it is started again.
+/// A runtime whose watched folder is removed notices no configuration until it is started again.
 #[test]
 fn uninstall_leaves_the_folder_of_configurations() {
     let scratch = Scratch::new();
@@ -280,7 +282,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_changed() {
     .assert_eq(&scratch.plain(&said.stderr));
     assert_eq!(whole(&scratch.path("")), before);
 
-    // A folder that cannot be made.
+    // The path of a folder that no program can make.
     let said = scratch.call(&["install", "--bin-dir", "/proc/nwt-none"]).failed(3);
     assert!(said.stderr.starts_with("error: /proc/nwt-none cannot be written: "), "{said:#?}");
     assert!(said.stderr.contains("\nhint: --bin-dir can name another folder"), "{said:#?}");
@@ -314,7 +316,8 @@ fn an_older_version_does_not_replace_a_newer() {
 fn plugins_can_be_called_at_any_moment_of_an_installation() {
     const INSTALLATIONS: usize = 10;
     let scratch = Scratch::new();
-    // Somebody else's plugin is there before. No script: its interpreter opens it a second time, by name.
+    // A foreign plugin was there before. It is not a script: the kernel opens a script's
+    // interpreter a second time, by name.
     let theirs = scratch.path("opt/bin/bridge");
     std::fs::create_dir_all(scratch.path("opt/bin")).unwrap();
     let copied = call_sh(&format!("cp {EXECUTABLE} {}", theirs.display()));
@@ -341,7 +344,8 @@ fn plugins_can_be_called_at_any_moment_of_an_installation() {
     assert!(INSTALLATIONS < calls.load(Ordering::Relaxed), "the plugin was called meanwhile");
 }
 
-/// A network that an older version wrote, and nobody has changed, is brought up to date; one that somebody changed is left.
+/// A network that an older version wrote is upgraded if unchanged; one that an administrator
+/// changed is left.
 #[test]
 fn a_network_of_an_older_version_is_brought_up_to_date() {
     let scratch = Scratch::new();
@@ -365,7 +369,7 @@ fn a_network_of_an_older_version_is_brought_up_to_date() {
     assert!(std::fs::read_to_string(&file).unwrap().ends_with(' '));
 }
 
-/// Whoever removes everything learns what is not as before, and how to have it so.
+/// `uninstall` names what is not as before, and how to restore it.
 #[test]
 fn forwarding_that_stays_on_is_told() {
     testkit::require!("root");
@@ -382,11 +386,11 @@ fn forwarding_that_stays_on_is_told() {
     let said = call(&["gc", "--all"]).succeeded();
     assert_eq!(told(&said.stderr), [true; 2], "{said:#?}");
     drop(c1);
-    // A question again is answered again; what is off by now is not spoken of.
+    // A second call gives the same answer again; it does not mention what is off by now.
     lab.sh("sysctl -qw net.ipv6.conf.all.forwarding=0");
     let said = call(&["gc", "--all"]).succeeded();
     assert_eq!(told(&said.stderr), [true, false], "{said:#?}");
-    // Who finds nothing to take away says it too: plugins run without an installation.
+    // `uninstall` says it too when it finds nothing to remove: plugins run without an installation.
     let said = call(&["uninstall", "--bin-dir", "/opt/other"]).failed(1);
     assert_eq!(told(&said.stderr), [true, false], "{said:#?}");
     let said = call(&["uninstall", "--bin-dir", "/opt/cni/bin"]).succeeded();

@@ -1,4 +1,4 @@
-//! A node changes from the reference plugins to ours and back with containers running.
+//! A node changes from the reference plugins to ours and back while containers run.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,8 @@ const GO: &str = "/usr/lib/cni";
 /// The executable under test.
 const NETWRIGHT: &str = env!("CARGO_BIN_EXE_netwright");
 
-/// What podman writes for a network, with both families. The newest version that Debian's plugins speak.
+/// The list that podman writes for a network, with both families, in the newest version that
+/// Debian's plugins speak.
 const LIST: &str = r#"{
   "cniVersion": "1.0.0", "name": "interop",
   "plugins": [
@@ -30,7 +31,8 @@ const LIST: &str = r#"{
   ]
 }"#;
 
-/// A host with our plugins installed, that routes already, so that nobody has to remember what it was.
+/// A host with our plugins installed that already routes, so that no plugin has to record the
+/// earlier setting.
 fn lab(name: &str) -> Lab {
     let lab = Lab::new(name);
     lab.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
@@ -81,9 +83,9 @@ fn detach(lab: &Lab, bin: &str, container: &Container) {
 
 /// Detaches with Go what ours attached.
 ///
-/// Debian's bridge 1.1.1 takes iptables 1.8.9's words for a chain that is not there, and never was, for a
-/// failure: after it has deleted the link and released the addresses. Every runtime repeats a DEL that failed,
-/// and the repeated one succeeds.
+/// Debian's bridge 1.1.1 mistakes iptables 1.8.9's message for a chain that does not exist, and
+/// never did, for a failure, after it has deleted the link and released the addresses. Every
+/// runtime repeats a DEL that failed, and the repeated one succeeds.
 #[track_caller]
 fn detach_with_go_what_ours_attached(lab: &Lab, container: &Container) {
     if let Err(error) = try_detach(lab, GO, container) {
@@ -92,7 +94,7 @@ fn detach_with_go_what_ours_attached(lab: &Lab, container: &Container) {
     }
 }
 
-/// Attaches and detaches once with each, so that what the reference leaves for ever is there before.
+/// Attaches and detaches once with each, so that what the reference leaves for ever exists before.
 fn warm_up(lab: &Lab) {
     for bin in [ours(), GO] {
         let container = lab.container("warm");
@@ -102,7 +104,7 @@ fn warm_up(lab: &Lab) {
     }
 }
 
-/// The next address differs, and what host-local keeps of the last one.
+/// The next address differs, and so does host-local's file of the last one.
 const ROUND_ROBIN: &str = "last_reserved_ip";
 
 fn serves(lab: &Lab, container: &Container, result: &AddResult) {
@@ -113,7 +115,7 @@ fn serves(lab: &Lab, container: &Container, result: &AddResult) {
     assert_tcp(lab, "127.0.0.1:8080");
 }
 
-/// What is different from `before`, once the kernel has noticed that a bridge has no ports any more.
+/// The differences from `before`, once the kernel has noticed that a bridge no longer has ports.
 fn differences(lab: &Lab, before: &Snapshot) -> Vec<String> {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
@@ -175,7 +177,7 @@ fn both_on_one_bridge_reach_each_other() {
             assert_pings(from, &ip.address.addr().to_string());
         }
     }
-    // Each collected by the other's DEL.
+    // The other's DEL collects each.
     detach_with_go_what_ours_attached(&lab, &c2);
     detach(&lab, ours(), &c1);
 }

@@ -1,4 +1,5 @@
-//! What the kernel does at length after a detach is waited for by somebody else, whom nobody notices.
+//! A separate process waits for the kernel's slow work after a detach; the caller does not notice
+//! it.
 
 use std::io::Read as _;
 use std::process::Stdio;

@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 
 use crate::support::Scratch;
 
-/// Examines one file; the texts have the scratch folder's name replaced.
+/// Examines one file; the output has the scratch folder's name replaced.
 #[track_caller]
 fn check(document: &str, code: i32, expected: Expect) {
     let scratch = Scratch::new();
@@ -12,7 +12,7 @@ fn check(document: &str, code: i32, expected: Expect) {
     let said = scratch.call(&["lint", path.to_str().unwrap()]).failed(code);
     assert_eq!(said.stderr, "");
     expected.assert_eq(&scratch.plain(&said.stdout));
-    // A folder that holds the file says the same.
+    // `lint` of the file's folder prints the same.
     let folder = scratch.call(&["lint"]).failed(code);
     assert_eq!(folder.stdout, said.stdout);
 }

@@ -1,4 +1,4 @@
-//! What counts as gone: a container whose path is not there may live.
+//! When a container counts as gone: one whose path does not exist may live.
 
 use std::io::Write as _;
 use std::process::Stdio;
@@ -49,7 +49,7 @@ fn a_container_that_lost_only_its_path_keeps_its_network() {
     assert_eq!(states(&lab), ["alive"]);
     let done = call_in(&lab, &["gc", "-o", "json"]).succeeded().json();
     assert_eq!((count(&done, "removed"), count(&done, "kept")), (0, 1), "{done}");
-    // Its host port is not given away either.
+    // Its host port is not assigned to another either.
     let c2 = lab.container("c2");
     let said = call_in(&lab, &["add", "blue", "c2", "-p", "8080:80"]).failed(1);
     assert!(said.stderr.contains("8080"), "{said:#?}");
@@ -66,7 +66,7 @@ fn a_container_that_lost_only_its_path_keeps_its_network() {
     assert_as_before(&before, &lab);
 }
 
-/// The command in namespaces of its own, in which nothing is mounted below `/run/netns`.
+/// Runs GC with `unshare` in namespaces of its own, in which nothing is mounted below `/run/netns`.
 fn gc_elsewhere(lab: &Lab, unshare: &str) -> Value {
     let mut command = lab.command("unshare");
     command.args(unshare.split(' ')).args(["--propagation", "private", "sh", "-c"]);
@@ -83,11 +83,11 @@ fn where_the_node_is_not_seen_nothing_is_collected() {
     network(&lab, "blue", BLUE);
     let c1 = lab.container("c1");
     call_in(&lab, &["add", "blue", "c1"]).succeeded();
-    // Other mounts: what the node's processes see counts.
+    // Other mounts: GC uses the view of the node's processes.
     let mounts = "--mount";
     let done = gc_elsewhere(&lab, mounts);
     assert_eq!((count(&done, "removed"), count(&done, "kept")), (0, 1), "{done}");
-    // Other processes too, as in a container: nobody knows.
+    // Other processes too, as in a container: GC cannot know.
     let done = gc_elsewhere(&lab, "--mount --pid --fork --mount-proc");
     assert_eq!((count(&done, "removed"), count(&done, "kept")), (0, 1), "{done}");
     assert!(c1.sh("ip -br addr show eth0").contains("10.9.0.2"));
@@ -99,7 +99,7 @@ fn del_leaves_what_its_path_leads_to_by_now_alone() {
     let lab = Lab::new("living-another");
     network(&lab, "blue", BLUE);
     let before = Snapshot::take(&lab);
-    // A link stands for `/proc/PID/ns/net`, whose number another process may get.
+    // The path is a link to `/proc/PID/ns/net`; another process may get the PID.
     let (c1, c2) = (lab.container("c1"), lab.container("c2"));
     let lead = |to: &str| lab.sh(&format!("ln -sfn {to} /run/process"));
     for by_now in ["/proc/self/ns/net", "/run/netns/c2"] {
@@ -107,7 +107,7 @@ fn del_leaves_what_its_path_leads_to_by_now_alone() {
         call_in(&lab, &["add", "blue", "/run/process"]).succeeded();
         call_in(&lab, &["add", "blue", "c2"]).succeeded();
         lead(by_now);
-        // CHECK does not take it for the container, and a repair touches nothing.
+        // CHECK does not take that process for the container, and a repair changes nothing.
         call_in(&lab, &["check", "blue", "/run/process"]).failed(1);
         for _ in 0..2 {
             call_in(&lab, &["del", "blue", "/run/process"]).succeeded();
@@ -163,7 +163,7 @@ fn an_add_that_was_refused_leaves_nothing() {
         assert_ne!(said.code, 0, "{refused}: {said:#?}");
         assert!(states(&lab).is_empty(), "{refused}: {said:#?}");
     }
-    // One of a runtime that does not undo: DEL or GC does.
+    // The runtime does not undo a failed ADD: DEL or GC does.
     network(
         &lab,
         "blue",
@@ -175,7 +175,7 @@ fn an_add_that_was_refused_leaves_nothing() {
     assert_as_before(&before, &lab);
 }
 
-/// What ended before its plugins had said anything: the cache has it, no record does.
+/// A container whose plugins ended before they answered: the cache has it, and no record does.
 #[test]
 fn gc_removes_what_only_the_cache_knows() {
     testkit::require!("root");
@@ -187,7 +187,7 @@ fn gc_removes_what_only_the_cache_knows() {
     call_in(&lab, &["del", "blue", "c1"]).succeeded();
     for all in [false, true] {
         lab.sh("cp /run/kept/* /var/lib/cni/results/");
-        // Its container lives, and has none of it.
+        // Its container lives, and has none of the attachment's links.
         assert_eq!(states(&lab), ["unknown"]);
         let args: &[&str] =
             if all { &["gc", "--all", "-o", "json"] } else { &["gc", "-o", "json"] };
@@ -221,7 +221,7 @@ fn an_add_whose_result_nobody_can_read_is_undone() {
             assert!(states(&lab).is_empty(), "{arguments:?}");
         }
     }
-    // As an OCI runtime runs a hook.
+    // Calls the hook as an OCI runtime does.
     let pid = lab.sh("ip netns exec c1 sleep 1000 >/dev/null 2>&1 & echo $!");
     let state = json!({
         "id": "web", "status": "created", "pid": pid.trim().parse::<u32>().unwrap(),
@@ -235,7 +235,7 @@ fn an_add_whose_result_nobody_can_read_is_undone() {
         assert!(states(&lab).is_empty());
     }
     lab.sh(&format!("kill {pid}"));
-    // As a runtime calls a plugin.
+    // Calls a plugin as a runtime does.
     let config = r#"{"cniVersion": "1.1.0", "name": "blue", "type": "bridge", "bridge": "br-blue", "isGateway": true,
         "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.9.0.0/24"}]]}}"#;
     let plugin = |verb, name| {
@@ -269,7 +269,7 @@ fn an_add_whose_result_nobody_can_read_is_undone() {
     assert_as_before(&before, &lab);
 }
 
-/// Forwarding stays on behind a container that lived, and not behind one that never did.
+/// Forwarding stays on after a container that lived, and not after one that never did.
 #[test]
 fn a_refused_add_leaves_forwarding_as_it_was() {
     testkit::require!("root");
@@ -307,7 +307,7 @@ fn a_refused_add_leaves_forwarding_as_it_was() {
     }
     let said = call_in(&lab, &["gc", "--all"]).succeeded();
     assert!(!said.stderr.contains("forwarding"), "{said:#?}");
-    // What a container that lives needs, or one that lived, is not switched off by another's refusal.
+    // A refused ADD does not switch off what a living container needs, or one that lived.
     let c2 = lab.container("c2");
     call_in(&lab, &["add", "blue", "c2"]).succeeded();
     call_in(&lab, &["add", "list", "c1"]).failed(3);
@@ -318,7 +318,7 @@ fn a_refused_add_leaves_forwarding_as_it_was() {
     drop((c1, c2));
 }
 
-/// The address plugin is not installed: nothing was given, so nothing stays to be given back.
+/// The address plugin is not installed: it assigned nothing, so nothing needs to be released.
 #[test]
 fn an_add_without_its_address_plugin_leaves_nothing() {
     testkit::require!("root");
@@ -343,7 +343,8 @@ fn an_add_without_its_address_plugin_leaves_nothing() {
     assert_as_before(&before, &lab);
 }
 
-/// The records are lost, and another container's namespace has the path: that it lives is not known, and its end neither.
+/// The records are lost, and the path leads to another container's namespace: neither the first
+/// one's life nor its end is known.
 #[test]
 fn a_path_that_leads_to_another_namespace_is_no_life() {
     testkit::require!("root");
@@ -361,11 +362,11 @@ fn a_path_that_leads_to_another_namespace_is_no_life() {
     assert!(said.stdout.contains(" unknown "), "{said:#?}");
     let done = call_in(&lab, &["gc", "-o", "json"]).succeeded().json();
     assert_eq!((count(&done, "removed"), count(&done, "kept")), (0, 1), "{done}");
-    // The container of now has its own interface, of the same name and with the same address.
+    // The present container has its own interface, with the same name and address.
     c1.sh("ip link add eth0 type bridge && ip addr add 10.9.0.2/24 dev eth0");
     assert_eq!(states(&lab), ["unknown"]);
     c1.sh("ip link del eth0");
-    // It is somewhere else by now.
+    // The interface has moved to another namespace.
     let c2 = lab.container("c2");
     let file = lab.path("/var/lib/cni/results/blue-web-eth0");
     let text = std::fs::read_to_string(&file).unwrap();
@@ -376,13 +377,14 @@ fn a_path_that_leads_to_another_namespace_is_no_life() {
     assert_eq!(states(&lab), ["alive"]);
     c2.sh("ip link del eth0");
     assert_eq!(states(&lab), ["unknown"]);
-    // The machine was started since: what has the path now is another's for sure.
+    // The machine has booted since: the namespace at the path certainly belongs to another
+    // container.
     let boot = entry["netwright/boot-id"].as_str().unwrap();
     std::fs::write(&file, text.replace(boot, "another-boot")).unwrap();
     assert_eq!(states(&lab), ["gone"]);
     let done = call_in(&lab, &["gc", "-o", "json"]).succeeded().json();
     assert_eq!(count(&done, "removed"), 1, "{done}");
-    // What is unknown goes with all, and by name.
+    // `gc --all` and `del` by name remove an unknown one.
     for args in [&["gc", "--all"][..], &["del", "blue", "c1", "--container-id", "web"]] {
         call_in(&lab, &["add", "blue", "c1", "--container-id", "web"]).succeeded();
         c1.sh("ip link del eth0");
@@ -393,7 +395,8 @@ fn a_path_that_leads_to_another_namespace_is_no_life() {
     }
 }
 
-/// What failed is named: the attachment, or the network where the failure is of no attachment.
+/// The output names the attachment that failed, or the network if the failure concerns no
+/// attachment.
 #[test]
 fn what_could_not_be_collected_is_named() {
     testkit::require!("root");
@@ -450,7 +453,8 @@ fn a_bridge_that_was_renamed_goes_with_the_last() {
     assert_as_before(&before, &lab);
 }
 
-/// GC looks, the container comes back under its ID, GC goes on: the plugin looks again under the attachment's lock.
+/// GC looks, the container comes back under its ID, GC goes on: the plugin looks again under the
+/// attachment's lock.
 #[test]
 fn what_came_back_since_it_was_looked_at_is_not_collected() {
     testkit::require!("root");
@@ -484,7 +488,7 @@ fn what_came_back_since_it_was_looked_at_is_not_collected() {
     assert_eq!(c1.sh("ip -br link | wc -l").trim(), "1");
 }
 
-/// A plugin that says when it is at work, and goes on when it is told.
+/// A plugin that reports when it runs, and waits for the test to let it go on.
 fn waiting_plugin(lab: &Lab) {
     lab.sh("mkdir -p /run/stub && mkfifo /run/here /run/go");
     let script = "#!/bin/sh\ncat >/dev/null\n[ $CNI_COMMAND = ADD ] || exit 0\n\
@@ -493,7 +497,7 @@ fn waiting_plugin(lab: &Lab) {
     lab.sh("chmod 755 /run/stub/wait");
 }
 
-/// Where the collector sees neither the container's path nor its runtime.
+/// GC runs where it sees neither the container's path nor its runtime.
 #[test]
 fn an_add_that_is_under_way_is_left_alone_wherever_gc_runs() {
     testkit::require!("root");
@@ -503,7 +507,7 @@ fn an_add_that_is_under_way_is_left_alone_wherever_gc_runs() {
         "type": "host-local", "ranges": [[{ "subnet": "10.9.0.0/24" }]] } });
     let wait = json!({ "type": "wait" });
     let (c1, _c2) = (lab.container("c1"), lab.container("c2"));
-    // Before anybody noted the container's namespace, and behind that.
+    // The plugin waits before the container's namespace is recorded, and after that.
     for plugins in [json!([wait, bridge]), json!([bridge, wait])] {
         let list = json!({ "cniVersion": "1.1.0", "name": "blue", "plugins": plugins });
         network(&lab, "blue", &list.to_string());
@@ -524,7 +528,7 @@ fn an_add_that_is_under_way_is_left_alone_wherever_gc_runs() {
             assert_eq!((count(&done, "removed"), count(&done, "kept")), (0, 1), "{done}");
         }
         assert_eq!(count(&all, "removed"), 0, "{all}");
-        // One of which nothing is recorded yet is not even tried.
+        // GC does not even try an attachment that has no record yet.
         let failed = all["failed"].as_array().unwrap();
         let is_recorded = plugins[0]["type"] == "bridge";
         assert_eq!(failed.len(), usize::from(is_recorded), "{all}");
@@ -536,7 +540,8 @@ fn an_add_that_is_under_way_is_left_alone_wherever_gc_runs() {
     }
 }
 
-/// One that was killed is none that is under way: it goes once its container is gone, where that can be seen.
+/// A killed ADD is not one that is running: what it left goes once its container is gone, where GC
+/// can see that.
 #[test]
 fn what_an_add_left_that_was_killed_is_collected() {
     testkit::require!("root");
@@ -559,8 +564,8 @@ fn what_an_add_left_that_was_killed_is_collected() {
     assert_eq!((count(&done, "removed"), count(&done, "kept")), (1, 0), "{done}");
 }
 
-/// A helper on a node has the node's network and PIDs of its own: what it attached itself may live on outside. A container that
-/// plays a node has its network for itself.
+/// A helper on a node has the node's network and its own PIDs: what it attached itself may live on
+/// outside. A container that plays a node has a network namespace of its own.
 #[test]
 fn a_helper_does_not_take_the_nodes_containers_for_gone() {
     testkit::require!("root");
@@ -588,7 +593,7 @@ fn a_helper_does_not_take_the_nodes_containers_for_gone() {
     assert_eq!((count(&done, "removed"), count(&done, "kept")), (1, 0), "{done}");
 }
 
-/// DEL by a path that root itself may not follow: the namespace is found by what was written down of it.
+/// DEL by a path that root itself may not follow finds the namespace by the record.
 #[test]
 fn del_by_a_path_that_may_not_be_followed_comes_to_its_end() {
     testkit::require!("root", "program:setpriv");
@@ -597,7 +602,7 @@ fn del_by_a_path_that_may_not_be_followed_comes_to_its_end() {
     lab.sh("ip link add p0 type dummy 2>/dev/null || ip link add p0 type veth peer name p1; ip link set p0 up");
     let ipam = json!({ "type": "host-local", "ranges": [[{ "subnet": "10.9.0.0/24" }]] });
     call_in(&lab, &["install", "--bin-dir", "/run/bin", "--no-config"]).succeeded();
-    // A folder of somebody else's.
+    // A folder of another user.
     lab.sh("mkdir /run/closed && ln -s /run/netns/c1 /run/closed/c1 && chown 7 /run/closed && chmod 700 /run/closed");
     let call = |plugin: &str, verb: &str, caps: &str| {
         let mut command = lab.command("setpriv");
@@ -614,7 +619,7 @@ fn del_by_a_path_that_may_not_be_followed_comes_to_its_end() {
         for gone in [false, true] {
             let c1 = lab.container("c1");
             call(plugin, "ADD", few).failed(1);
-            // What was never made.
+            // An attachment that was never made.
             call(plugin, "DEL", few).succeeded();
             call(plugin, "ADD", all).succeeded();
             let kept = gone.then(|| c1.delete()).is_none().then_some(&c1);
@@ -666,7 +671,7 @@ fn an_answer_to_a_closed_standard_output_is_not_given() {
     let said = closed(&["cnitool", "add", "blue", "/run/netns/c1"], &path, "");
     assert_ne!(said.code, 0, "{said:#?}");
     assert!(states(&lab).is_empty());
-    // As a runtime calls a plugin.
+    // Calls a plugin as a runtime does.
     let config = json!({ "cniVersion": "1.1.0", "name": "blue", "type": "bridge", "bridge": "br-blue",
         "isGateway": true, "ipam": { "type": "host-local", "ranges": [[{ "subnet": "10.9.0.0/24" }]] } });
     let plugin = |plugin: &str, verb: &str| {
@@ -684,7 +689,7 @@ fn an_answer_to_a_closed_standard_output_is_not_given() {
     for name in call_in(&lab, &["--list"]).succeeded().stdout.lines() {
         assert_ne!(plugin(name, "VERSION").code, 0, "{name}");
     }
-    // What has no answer is given.
+    // A verb without an answer succeeds.
     assert_eq!(plugin("bridge", "DEL").code, 0);
     lab.sh("rm -r /run/bin");
     drop(c1);

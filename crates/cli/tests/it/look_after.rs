@@ -1,4 +1,4 @@
-//! `netwrightd repair` and `netwrightd collect` beside runtimes that know nothing of them.
+//! `netwrightd repair` and `netwrightd collect` beside runtimes that do not know them.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const PODS: &str = r#"{
   ]
 }"#;
 
-/// Starts the repair service, which hears and need not look by itself.
+/// Starts the repair service, which hears events and does not need its periodic look.
 fn repairing(lab: &Lab) -> Running {
     lab.start(
         netwrightd().to_str().unwrap(),
@@ -37,7 +37,7 @@ fn collect(lab: &Lab, more: &[&str]) -> String {
     log
 }
 
-/// A cluster's node whose ruleset is flushed, and one that loses power.
+/// The ruleset of a cluster's node is flushed, and the node loses power.
 #[test]
 fn pods_of_containerd_are_repaired_and_collected() {
     require!("root", "program:containerd", "program:runc", "program:curl", "file:/usr/bin/busybox");
@@ -53,7 +53,7 @@ fn pods_of_containerd_are_repaired_and_collected() {
 
     let service = repairing(&lab);
     let elements = |text: &str| lab.sh("nft list ruleset").contains(text);
-    // It says nothing when it is ready; whatever is flushed before is found by its first look.
+    // The service does not say when it is ready; its first look finds what was flushed before.
     lab.sh("nft flush ruleset");
     wait_until("the packet filter", || elements("tcp . 8080") && elements("tcp . 8081"));
     containerd.netns(&web).sh("ip route del default");
@@ -62,7 +62,7 @@ fn pods_of_containerd_are_repaired_and_collected() {
     tell("containerd", "repaired", "its pods answer again after nft flush ruleset");
     drop(service);
 
-    // Nothing of pods that containerd has, whatever became of their namespaces.
+    // It removes nothing of pods that containerd has, whatever happened to their namespaces.
     assert!(!collect(&lab, &["-act"]).contains("removed;"));
     let netns = lab.sh("grep -ls 8081 /var/lib/cni/results/* | xargs grep -oh '/var/run/netns/cni-[0-9a-f-]*' | head -n 1");
     let netns = netns.trim();
@@ -73,7 +73,7 @@ fn pods_of_containerd_are_repaired_and_collected() {
     let reservations = || lab.sh("ls /var/lib/cni/networks/pods");
     let before = reservations();
     assert!(!collect(&lab, &["-act"]).contains("removed;"), "containerd has it");
-    // What is left of a runtime after the power was cut: nothing below /run.
+    // What a runtime has left after a power cut: nothing below /run.
     lab.sh(&format!(
         "rm -rf /run/containerd/io.containerd.grpc.v1.cri/sandboxes/{gone} /run/containerd/io.containerd.runtime.v2.task/k8s.io/{gone} \
          /run/containerd/runc/k8s.io/{gone}"
@@ -116,7 +116,8 @@ fn containers_of_podman_are_repaired_and_collected() {
     web.sh("ip route del default");
     wait_until("a route", || web.sh("ip route").contains("default"));
     wait_until("forwarding", || lab.sh("sysctl -n net.ipv4.ip_forward").trim() == "1");
-    // The port may still be away: who connects meanwhile reaches podman, which holds it open and never answers.
+    // The rules for the port may still be missing: a connection would then reach podman, which
+    // holds the port open and never answers.
     let port = "127.0.0.1:8080".parse().unwrap();
     wait_until("its answer", || {
         try_tcp(&lab, port, Duration::from_secs(1)).is_ok_and(|answer| answer.server == "web")
@@ -125,16 +126,16 @@ fn containers_of_podman_are_repaired_and_collected() {
     tell("podman", "repaired", "its containers answer again after nft flush ruleset");
     drop(service);
 
-    // Its namespace goes without podman's being asked, as when everything of a container is killed.
+    // Its namespace goes without a call to podman, as when everything of a container is killed.
     let netns = podman.netns("other");
     drop(other);
     let id = podman.run(&["inspect", "--format", "{{.Id}}", "other"]);
-    // Its monitor first: that would have podman clean up.
+    // The monitor must go first: it would have podman clean up.
     let state = "{{.State.ConmonPid}} {{.State.Pid}}";
     let processes = podman.run(&["inspect", "--format", state, "other"]);
     lab.sh(&format!("kill -KILL {}", processes.trim()));
     lab.try_sh(&format!("umount {netns}; rm -f {netns}; rm -rf /run/crun/{}", id.trim()));
-    // As long as its process ends, its namespace is there.
+    // The namespace exists until its process has ended.
     let mut log = String::new();
     wait_until("its end", || {
         log = collect(&lab, &["-act"]);

@@ -1,5 +1,5 @@
-//! The containers of `deploy/kubernetes`, run as the manifests confine them: an image of our two executables and nothing else,
-//! read-only root, capabilities, mounts, seccomp.
+//! The containers of `deploy/kubernetes`, run as the manifests confine them: an image of only our
+//! two executables, a read-only root, capabilities, mounts, seccomp.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::system::{NETWRIGHT, netwrightd};
 /// The node's name.
 const NODE: &str = "n1";
 
-/// Every pod's template of the manifests, with the name of what has it.
+/// The template of every pod in the manifests, with the name of its owner.
 fn templates() -> Vec<(String, Value)> {
     let all = manifests().into_iter();
     all.filter_map(|one| {
@@ -23,8 +23,9 @@ fn templates() -> Vec<(String, Value)> {
     .collect()
 }
 
-/// A node with nothing of ours on it but a runtime and the cluster's own network; `kubectl apply -f deploy/kubernetes/` is all
-/// that happens. A pod then has the networks of its annotation, and the daemon of addresses listens.
+/// A node has nothing of ours except a runtime and the cluster's own network;
+/// `kubectl apply -f deploy/kubernetes/` is all that happens. A pod then has the networks of its
+/// annotation, and the address daemon listens.
 #[test]
 fn every_container_does_its_work_as_it_is_confined() {
     require!(
@@ -71,7 +72,8 @@ fn every_container_does_its_work_as_it_is_confined() {
     for (name, spec) in &templates {
         assert_eq!(spec["hostNetwork"], true, "{name}");
         let mut spec = spec.clone();
-        // What the kubelet adds to each container of a pod with a service account.
+        // The mounts and variables that the kubelet adds to each container of a pod with a service
+        // account.
         let account =
             json!({"name": "account", "hostPath": {"path": front.account, "type": "Directory"}});
         let mount = json!({"name": "account", "readOnly": true, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"});
@@ -123,7 +125,7 @@ fn every_container_does_its_work_as_it_is_confined() {
     for ifname in ["eth0", "net1", "net2"] {
         assert!(links.contains(&format!(" {ifname}@")), "{links}");
     }
-    // While it runs one more is attached, by the daemon in its container.
+    // The daemon in its container attaches one more network while the pod runs.
     cluster.annotate("web", "lan,pair,lan@more0");
     wait_until("the fourth", || cluster.interfaces("web").len() == 4);
     containerd.remove_pod(&web).unwrap();

@@ -1,4 +1,4 @@
-//! `host-local` does the same work with few addresses held and with many.
+//! `host-local` does the same work with few reserved addresses and with many.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::support::Scratch;
 
-/// A network in whose folder addresses are held.
+/// A network in whose folder addresses are reserved.
 struct Pool {
     scratch: Scratch,
     /// The ranges of both families.
@@ -19,7 +19,8 @@ struct Pool {
 }
 
 impl Pool {
-    /// Makes a pool in which containers of others hold so many addresses, noted as the reference does.
+    /// Makes a pool in which foreign containers hold this many addresses, in the reference's file
+    /// format.
     fn holding(held: u32) -> Self {
         let scratch = Scratch::new();
         let folder = scratch.path("networks/n");
@@ -36,7 +37,7 @@ impl Pool {
         Pool { scratch, ranges }
     }
 
-    /// Calls the plugin, by a program that starts it; returns its answer.
+    /// Calls the plugin through a program that starts it; returns its answer.
     fn call(&self, mut by: Command, verb: &str, id: &str, previous: &Value) -> Value {
         let mut config = json!({
             "cniVersion": "1.0.0", "name": "n", "type": "host-local",
@@ -86,7 +87,8 @@ impl Pool {
         (calls, answer)
     }
 
-    /// Counts the calls of an attachment's life when the folder is known, and checks what came of them.
+    /// Counts the calls of an attachment's life after the folder has been indexed, and checks the
+    /// results.
     fn life(&self) -> Vec<(&'static str, BTreeMap<String, u32>)> {
         self.warm_up();
         let (add, added) = self.count("ADD", "c1", &Value::Null);
@@ -120,12 +122,12 @@ fn sixty_thousand_held_cost_as_many_system_calls_as_ten() {
     testkit::require!("program:strace");
     let (few, many) = (Pool::holding(10).life(), Pool::holding(60_000).life());
     for ((verb, few), (_, many)) in few.iter().zip(&many) {
-        // A part of the index may lie at the edge of what one read fetches.
+        // A part of the index may be split between two reads.
         assert!(total(many) <= total(few) + 2, "{verb}: {few:?} against {many:?}");
     }
 }
 
-/// The ring has come round and everything after its beginning is taken, or everything is.
+/// The ring is at its end and everything after its beginning is taken, or everything is.
 #[test]
 fn a_free_address_is_found_and_none_told_without_trying_all() {
     testkit::require!("program:strace");
@@ -139,6 +141,6 @@ fn a_free_address_is_found_and_none_told_without_trying_all() {
     let (none, refused) = pool.count("ADD", "c2", &Value::Null);
     assert!(refused["msg"].as_str().unwrap().contains("no IP addresses available"), "{refused}");
     assert!(refused["details"].as_str().unwrap().contains("3583 of 3583"), "{refused}");
-    // Before it gives up it looks once at each that is held, and whether its container is still there.
+    // Before it fails it looks once at each reservation, and whether its container still exists.
     assert!(none.values().sum::<u32>() < 10 * 4_000, "{none:?}");
 }

@@ -1,4 +1,5 @@
-//! Pods of Kubernetes with several networks: the plugin `netwright-multi`, `netwrightd multinet` and an API server, as on a node.
+//! Pods of Kubernetes with several networks: the plugin `netwright-multi`, `netwrightd multinet`
+//! and an API server, as on a node.
 
 use std::process::{Output, Stdio};
 use std::sync::Barrier;
@@ -33,7 +34,7 @@ impl Cluster {
         Cluster::bare(lab)
     }
 
-    /// Without any plugins.
+    /// Makes a node without plugins.
     pub(crate) fn bare(lab: Lab) -> Self {
         let api = lab.enter(KubeApi::start);
         lab.sh(&format!(
@@ -50,7 +51,8 @@ impl Cluster {
         }));
     }
 
-    /// Three networks: a bridge with addresses that can be asked for, a routed pair, and a macvlan.
+    /// Defines three networks: a bridge on which addresses can be requested, a routed pair, and a
+    /// macvlan.
     pub(crate) fn define_all(&self) {
         self.lab.sh(
             "ip link add up0 type veth peer name up1 && ip link set up0 up && ip link set up1 up",
@@ -89,14 +91,14 @@ impl Cluster {
         Service::start(command, &self.lab.dir().join("multinet.log"))
     }
 
-    /// The daemon, once pods can be answered.
+    /// Starts the daemon, and waits until it can serve pods.
     fn ready(&self) -> Service {
         let daemon = self.daemon();
         wait_until("pods to be answered", || self.lab.sh_status(&format!("test -e {CONFLIST}")));
         daemon
     }
 
-    /// Kills the daemon, in a lab with processes of its own too, where another one starts it.
+    /// Kills the daemon, also in a lab with its own PID namespace, where another process starts it.
     fn kill(&self, mut daemon: Service) {
         self.lab.sh("kill -KILL $(cat /run/netwrightd.pid)");
         let _ = daemon.child().wait();
@@ -175,7 +177,7 @@ impl<P: Place> Try for P {
     }
 }
 
-/// The links of a namespace but `lo`, by name.
+/// The links of a namespace except `lo`, by name.
 pub(crate) fn links(pod: &impl Place) -> Vec<String> {
     let text = pod.sh("ip -brief link");
     let names = text.lines().filter_map(|line| line.split([' ', '@']).next());
@@ -229,12 +231,12 @@ fn a_pod_with_four_networks_and_what_changes_while_it_runs() {
     assert!(network.stdout.contains("# attached: sandbox-web eth0 10.97."), "{}", network.stdout);
     cluster.succeeds("STATUS", "web", "uid-web");
 
-    // One goes, the others stay.
+    // One network goes, the others stay.
     let without = json!([{"name": "lan", "interface": "data0"}, {"name": "pair"}]);
     cluster.annotate("web", &without.to_string());
     wait_until("the status without it", || cluster.interfaces("web") == wanted(&all[..3]));
     assert_eq!(links(&web), ["data0", "eth0", "net2"]);
-    // Another comes.
+    // Another network comes.
     let with = json!([
         {"name": "lan", "interface": "data0"}, {"name": "pair"}, {"name": "lan", "interface": "data1"},
     ]);
@@ -253,19 +255,21 @@ fn a_pod_with_four_networks_and_what_changes_while_it_runs() {
     cluster.succeeds("DEL", "web", "uid-web");
     drop(web);
     let left = cluster.lab.sh("ls /run/netwright/multinet/sandboxes").lines().count();
-    assert_eq!(left, 1, "the next daemon is told");
+    assert_eq!(left, 1, "the next daemon gets the report");
     let _daemon = cluster.daemon();
-    wait_until("it to be told", || {
+    wait_until("the report to arrive", || {
         cluster.lab.sh("ls /run/netwright/multinet/sandboxes").is_empty()
     });
 }
 
-/// As on a node whose pods were attached to the cluster's network alone, before the daemon wrote its configuration.
+/// A node on which pods were attached to the cluster's network alone, before the daemon wrote its
+/// configuration.
 #[test]
 fn a_pod_from_before_the_switch_leaves_nothing() {
     require!("root");
     let cluster = Cluster::new(Lab::new("multinet-switch"));
-    // By another name, as a configuration may have had then, and on a bridge of its own.
+    // A network with another name, as an earlier configuration may have had, and with a bridge of
+    // its own.
     cluster.lab.sh("sed 's/\"cluster\"/\"old\"/; s/pods0/old0/; s/10[.]97/10.96/' /etc/cni/net.d/10-cluster.conflist >/etc/cni/net.d/20-old.conflist");
     let pods = [("web", "cluster"), ("db", "old")];
     let containers = pods.map(|(pod, network)| {
@@ -277,7 +281,7 @@ fn a_pod_from_before_the_switch_leaves_nothing() {
     });
     cluster.lab.sh("rm /etc/cni/net.d/20-old.conflist");
     let _daemon = cluster.ready();
-    // And one of this plugin's own, whose network was called otherwise.
+    // And a pod of this plugin itself, whose network had another name.
     let renamed = cluster.lab.container("renamed");
     let mut before: Value =
         serde_json::from_str(&cluster.lab.sh(&format!("cat {CONFLIST}"))).unwrap();
@@ -334,8 +338,8 @@ fn refusals_leave_no_pod_half_attached() {
     }
 }
 
-/// As on a node that starts again: all at once, the daemon in the memory that `deploy/kubernetes` gives it; then everything goes while
-/// the API server is gone.
+/// The node boots: all pods at once, with the daemon in the memory that `deploy/kubernetes` gives
+/// it; then everything goes while the API server is away.
 #[test]
 fn many_pods_at_once_and_all_gone_without_an_api_server() {
     require!("root", "file:/sys/fs/cgroup");
@@ -380,7 +384,7 @@ fn many_pods_at_once_and_all_gone_without_an_api_server() {
     drop(daemon);
 }
 
-/// The daemon is killed as each of its requests arrives, while the plugin waits for it.
+/// The daemon is killed as each of its requests arrives, while the plugin waits for the answer.
 #[test]
 fn a_daemon_killed_in_the_middle_of_an_add_loses_and_leaves_nothing() {
     require!("root");
@@ -395,7 +399,7 @@ fn a_daemon_killed_in_the_middle_of_an_add_loses_and_leaves_nothing() {
         let daemon = cluster.daemon();
         std::thread::scope(|scope| {
             let (cluster, name) = (&cluster, &name);
-            // As a kubelet: again until it is there, with DEL before.
+            // A kubelet repeats ADD until it succeeds, with DEL before.
             let add = scope.spawn(move || {
                 while !cluster.call("ADD", name, name).status.success() {
                     cluster.succeeds("DEL", name, name);
@@ -425,7 +429,8 @@ fn a_daemon_killed_in_the_middle_of_an_add_loses_and_leaves_nothing() {
     }
 }
 
-/// The same by a runtime: containerd names the pod, and finds the plugin by the file that the daemon writes.
+/// The same through a runtime: containerd names the pod, and finds the plugin by the file that the
+/// daemon writes.
 #[test]
 fn pods_of_containerd_have_their_networks() {
     require!("root", "program:containerd", "program:runc", "file:/usr/bin/busybox");
@@ -452,8 +457,9 @@ fn pods_of_containerd_have_their_networks() {
     );
 }
 
-/// containerd runs and has a network already when the daemon comes; it uses the daemon's as soon as that is written. What
-/// somebody changes or removes is put back while the daemon lives, and containerd notices each time.
+/// containerd runs and has a network already when the daemon comes; it uses the daemon's as soon as
+/// that is written. The daemon restores the file when another program changes or removes it, and
+/// containerd notices each time.
 #[test]
 fn what_the_daemon_writes_is_noticed_while_containerd_runs() {
     require!("root", "program:containerd", "program:runc", "program:curl", "file:/usr/bin/busybox");
@@ -488,7 +494,7 @@ fn what_the_daemon_writes_is_noticed_while_containerd_runs() {
         });
         uses("netwright-multi");
     }
-    // A daemon that is being replaced makes no node NotReady; one that stays away does.
+    // A daemon that is being replaced does not make a node NotReady; one that stays away does.
     wait_until("the daemon to say that it is ready", || {
         cluster.lab.sh_status("test -s /run/netwright/multinet.sock.ready")
     });

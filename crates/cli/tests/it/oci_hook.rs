@@ -1,4 +1,5 @@
-//! `oci-hook`, with the states that runc and crun were seen to send. [`crate::oci_runtimes`] has the runtimes themselves.
+//! `oci-hook`, with states that runc and crun really sent. [`crate::oci_runtimes`] has the runtimes
+//! themselves.
 
 use serde_json::json;
 use testkit::{Lab, Place, Snapshot, traffic};
@@ -11,13 +12,13 @@ fn hook(lab: &Lab, args: &[&str], state: &serde_json::Value) -> Said {
     said_with(command_in(lab, &words), state.to_string().as_bytes())
 }
 
-/// What runc 1.1.5 sends at createRuntime.
+/// The state that runc 1.1.5 sends at createRuntime.
 fn creating(pid: u32, annotations: &serde_json::Value) -> serde_json::Value {
     json!({"ociVersion": "1.0.2-dev", "id": "t-runc", "status": "creating", "pid": pid,
            "bundle": "/lab/oci/b", "annotations": annotations})
 }
 
-/// What crun 1.8.1 sends at poststop.
+/// The state that crun 1.8.1 sends at poststop.
 fn stopped() -> serde_json::Value {
     json!({"ociVersion": "1.0", "id": "t-runc", "pid": 0, "root": "rootfs", "bundle": "/b",
            "status": "stopped"})
@@ -38,7 +39,7 @@ fn a_container_is_attached_at_creation_and_detached_at_its_end() {
     drop(traffic::assert_tcp(&lab, "10.63.0.1:8080"));
     drop(server);
     drop(c1);
-    // By the status, as there is no stage; nothing but the ID is known by now.
+    // The hook goes by the status, as there is no stage; it knows only the ID.
     hook(&lab, &[], &stopped()).succeeded();
     hook(&lab, &["poststop"], &stopped()).succeeded();
     lab.sh("test -z \"$(ls /var/lib/cni/results)\"");
@@ -58,7 +59,7 @@ fn a_container_without_annotations_is_left_alone() {
     lab.sh("test ! -e /run/netwright && test ! -e /var/lib/cni");
 }
 
-/// A container without a network, silently, is what a slip in an annotation's name meant once.
+/// With a mistyped annotation, a container once silently had no network.
 #[test]
 fn a_mistyped_annotation_is_refused() {
     testkit::require!("root");
@@ -77,13 +78,13 @@ fn a_mistyped_annotation_is_refused() {
         assert!(said.stderr.contains(right), "{said:#?}");
     }
     assert_eq!(c1.sh("ip -br link | wc -l").trim(), "1");
-    // At the end nothing is judged: what is attached must go.
+    // At poststop the hook refuses nothing: every attachment must go.
     let mut stopped = stopped();
     stopped["annotations"] = json!({"dev.netwright.network": "netwright"});
     hook(&lab, &["poststop"], &stopped).succeeded();
 }
 
-/// The container does not start without the address that its annotation asks for.
+/// The container does not start without the address that its annotation requests.
 #[test]
 fn an_address_that_no_plugin_takes_is_refused() {
     testkit::require!("root");

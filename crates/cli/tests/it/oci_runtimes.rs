@@ -1,4 +1,4 @@
-//! `netwright oci-hook` called by runc and by crun.
+//! runc and crun call `netwright oci-hook`.
 
 use std::io::Read as _;
 use std::net::TcpStream;
@@ -34,7 +34,7 @@ fn said(output: &Output) -> String {
     format!("{}\n{}{}", output.status, text(&output.stdout), text(&output.stderr))
 }
 
-/// The lines of a text that have a word in them.
+/// The lines of a text that contain a word.
 fn lines(text: &str, word: &str) -> String {
     text.lines().filter(|line| line.contains(word)).map(|line| format!("{line}\n")).collect()
 }
@@ -80,7 +80,7 @@ fn a_published_port_leads_to_the_container() {
     }
 }
 
-/// What the runtime says of the container once it runs.
+/// The runtime's state of the container once it runs.
 fn until_running(bundle: &Bundle<'_>) -> String {
     let deadline = Instant::now() + ANSWER;
     loop {
@@ -92,7 +92,7 @@ fn until_running(bundle: &Bundle<'_>) -> String {
     }
 }
 
-/// Connects again and again until somebody says something.
+/// Connects repeatedly until it reads something.
 fn read_from(lab: &Lab, address: &str) -> Option<String> {
     let address = address.parse().unwrap();
     let deadline = Instant::now() + ANSWER;
@@ -113,7 +113,8 @@ fn read_from(lab: &Lab, address: &str) -> Option<String> {
 #[test]
 fn a_container_whose_hook_fails_does_not_start_and_leaves_nothing() {
     require!("root", "program:runc", "program:crun", "file:/usr/bin/busybox");
-    // The first network is attached already when the second fails: its plugin, or there is none of that name.
+    // When the second network fails, the first is attached already. The second fails by its plugin,
+    // or has no configuration.
     let blue = r#"{"cniVersion": "1.0.0", "name": "blue", "plugins": [
         {"type": "bridge", "bridge": "br-blue", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.9.0.0/24"}]]}},
         {"type": "tuning", "sysctl": {"net.ipv4.conf.IFNAME.no_such_thing": "1"}}]}"#;
@@ -126,7 +127,8 @@ fn a_container_whose_hook_fails_does_not_start_and_leaves_nothing() {
         for (networks, words) in
             [("netwright,blue", "no_such_thing"), ("netwright,nowhere", "nowhere")]
         {
-            // crun throws away what hooks say unless it is told where to write it; runc shows it.
+            // crun discards the output of hooks unless configured with a file for it; runc shows
+            // it.
             let errors = lab.dir().join("hook.errors");
             let output = bundle(&lab, runtime, networks, "echo started")
                 .annotation("run.oci.hooks.stderr", errors.to_str().unwrap())
@@ -135,7 +137,7 @@ fn a_container_whose_hook_fails_does_not_start_and_leaves_nothing() {
             assert!(!output.status.success(), "{runtime}: {said}");
             assert!(!said.contains("started"), "{runtime}: {said}");
             let told = std::fs::read_to_string(&errors).unwrap_or_default() + &said;
-            assert!(told.contains(words), "{runtime}: the reason is told: {told}");
+            assert!(told.contains(words), "{runtime}: the reason is shown: {told}");
             assert_nothing_left(&before, &lab);
         }
     }

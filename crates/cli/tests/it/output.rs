@@ -1,4 +1,4 @@
-//! Where text goes, and in which form.
+//! Where output goes, and in which form.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -51,7 +51,7 @@ fn the_default_network_is_shown() {
     let json = scratch.call(&["inspect", "--default", "-o", "json"]).succeeded().json();
     assert_eq!(json["network"], "netwright");
     assert_eq!(json["config"]["plugins"][0]["ipam"]["ranges"][0][0]["subnet"], "10.63.0.0/16");
-    // A file of the name takes its place.
+    // A file replaces the network of its name.
     scratch.write(
         "net.d/1.conflist",
         r#"{"cniVersion": "1.1.0", "name": "netwright", "plugins": [{"type": "loopback"}]}"#,
@@ -71,7 +71,7 @@ fn a_reader_that_goes_away_is_not_an_error() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The script is larger than one read, and the pipe is closed after it.
+    // The script is larger than one read, and its reader closes the pipe after it.
     let mut first = [0_u8; 1];
     child.stdout.take().unwrap().read_exact(&mut first).unwrap();
     let output = child.wait_with_output().unwrap();
@@ -95,7 +95,7 @@ fn a_missing_network_is_told_with_what_there_is() {
     .assert_eq(&scratch.plain(&said.stderr));
     let said = scratch.call(&["status", "blu"]).failed(1);
     assert!(said.stderr.contains("hint: did you mean \"blue\"?\n"), "{said:#?}");
-    // The default network is one, whether it has a file or not.
+    // The default network appears, whether it has a file or not.
     scratch.write(
         "net.d/99-netwright.conflist",
         r#"{"cniVersion": "1.1.0", "name": "netwright", "plugins": [{"type": "loopback"}]}"#,
@@ -125,8 +125,8 @@ fn a_broken_file_is_shown_with_its_place_and_stops_only_its_own_network() {
     assert!(all.stdout.contains("broken: "), "{all:#?}");
 }
 
-/// The cache has the ports as the runtime spells them, containerd in capitals; where no plugin of the list takes them nothing is
-/// published.
+/// The cache has the ports in each runtime's spelling, containerd's in capitals. If no plugin of
+/// the list has the capability, nothing is published.
 #[test]
 fn ports_are_shown_however_a_runtime_spells_them_and_if_a_plugin_takes_them() {
     let scratch = Scratch::new();
@@ -164,8 +164,8 @@ fn ports_are_shown_however_a_runtime_spells_them_and_if_a_plugin_takes_them() {
     }
 }
 
-/// As Go writes bytes into JSON (RFC 4648 §4).
-/// A record is a JSON document on the disk; a person reads a line for each value.
+/// Go writes bytes into JSON in this way (RFC 4648 §4). A record on the disk is a JSON document;
+/// the command prints a line for each value.
 #[test]
 fn a_record_is_shown_a_line_a_value() {
     testkit::require!("root");
@@ -206,8 +206,8 @@ fn obeyed(text: &str) -> bool {
     text.chars().any(|c| (c.is_control() && c != '\n') || bidi(c))
 }
 
-/// What anybody may write into a file, a name or a label reaches no terminal as it is: a title, a colour, a line that is not
-/// ours, letters in another order.
+/// Any user may write control characters into a file, a name or a label. None reaches a terminal:
+/// neither a title, a colour, a foreign line, nor letters in another order.
 #[test]
 fn no_terminal_obeys_what_others_wrote() {
     const NASTY: &str = "\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}\nerror: forged\r\u{7f}";
@@ -263,7 +263,7 @@ fn no_terminal_obeys_what_others_wrote() {
         listed.contains(r"\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}\nerror: forged\r\u{7f}"),
         "{listed}"
     );
-    // Programs are told the very name.
+    // Programs get the exact name.
     let json = scratch.call(&["list", "-o", "json"]).succeeded().json();
     assert_eq!(json["attachments"][0]["netns"], netns.as_str());
 }

@@ -1,7 +1,9 @@
-//! The plugin `cnm` and a network driver of others: OVN's, from Debian's package `ovn-docker`, on OVN's logical switches.
+//! The plugin `cnm` and a foreign network driver: OVN's, from Debian's package `ovn-docker`, on
+//! OVN's logical switches.
 //!
-//! Open vSwitch forwards in user space here, so that no kernel module is needed. The driver listens on a TCP port, which its
-//! file in `/etc/docker/plugins` says; it knows IPv4 only, and deletes the interface in `Leave`.
+//! Open vSwitch forwards in user space here, so that no kernel module is needed. The driver listens
+//! on a TCP port, which its file in `/etc/docker/plugins` names; it knows IPv4 only, and deletes
+//! the interface in `Leave`.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +13,7 @@ use testkit::{Lab, Place, Snapshot};
 use crate::support::call_in;
 use crate::system::{address_of, assert_only_left, install};
 
-/// How long OVN may take to be there.
+/// How long OVN may take to start.
 const READY: Duration = Duration::from_secs(30);
 
 const NETWORK: &str = r#"{
@@ -22,7 +24,7 @@ const NETWORK: &str = r#"{
   ]
 }"#;
 
-/// Databases, switch, and what translates between them. Everything ends with the lab.
+/// Databases, the switch, and OVN's translators between them. Everything ends with the lab.
 const START: &str = r"
 set -e
 export OVS_RUNDIR=/run/openvswitch OVS_LOGDIR=/run/openvswitch OVS_DBDIR=/run/openvswitch OVS_SYSCONFDIR=/run/openvswitch
@@ -45,8 +47,8 @@ ovn-northd --ovnnb-db=unix:/run/ovn/ovnnb_db.sock --ovnsb-db=unix:/run/ovn/ovnsb
 ovn-controller unix:/run/openvswitch/db.sock --pidfile --detach --no-chdir
 ";
 
-/// Debian's driver was not made for Python 3: it takes what programs say for text, which it is not unless that is asked for.
-/// It is run as it is, with that one difference.
+/// Debian's driver was not written for Python 3: it treats the output of programs as text, which
+/// Python 3 gives only on request. The test runs it unchanged but for that.
 const LAUNCH: &str = r#"
 import functools, runpy, subprocess, sys
 subprocess.Popen = functools.partial(subprocess.Popen, text=True)
@@ -101,7 +103,7 @@ fn containers_reach_each_other_on_a_logical_switch() {
     let (c1, c2) = (lab.container("c1"), lab.container("c2"));
     add(&lab, "c1");
     add(&lab, "c2");
-    // Until the switch forwards: northd and the controller follow what is asked for.
+    // Waits until the switch forwards: northd and the controller follow the request.
     for port in nbctl(&lab, "--bare --columns=name list logical_switch_port").split_whitespace() {
         nbctl(&lab, &format!("wait-until logical_switch_port {port} up=true"));
     }
@@ -117,10 +119,10 @@ fn containers_reach_each_other_on_a_logical_switch() {
     call_in(&lab, &["check", "logical", "c1"]).succeeded();
 
     call_in(&lab, &["del", "logical", "c1"]).succeeded();
-    // The driver refuses what it does not know any more.
+    // The driver refuses a container that it no longer knows.
     call_in(&lab, &["del", "logical", "c1"]).succeeded();
     assert_eq!(nbctl(&lab, "show").matches("port ").count(), 1);
-    // What is gone without a DEL is collected.
+    // GC collects a container that went without a DEL.
     drop(c2);
     call_in(&lab, &["gc"]).succeeded();
     assert_eq!(nbctl(&lab, "show"), "");

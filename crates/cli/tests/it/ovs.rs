@@ -1,5 +1,5 @@
-//! `ovs` by `netwright run`; and beside `bridge`, and beside the same steps made with `ovs-vsctl` and `ip`: what each costs, told and
-//! not judged.
+//! `ovs` by `netwright run`, beside `bridge`, and beside the same steps with `ovs-vsctl` and `ip`.
+//! The test prints what each costs, and does not judge it.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -10,15 +10,16 @@ use testkit::{Lab, Place, traffic};
 
 use crate::system::{NETWRIGHT, Run, install};
 
-/// How often each is done; every way in turn, so that the machine is the same for all.
+/// How often each is done; in turn, so that the machine's load is the same for all.
 const ROUNDS: usize = 25;
 
-/// What is measured: the executable under test, or another that the environment names, such as that of `cargo xtask dist`.
+/// The executable to measure: the one under test, or another that the environment names, such as
+/// that of `cargo xtask dist`.
 fn measured() -> String {
     std::env::var("NETWRIGHT_MEASURED").unwrap_or_else(|_| NETWRIGHT.to_owned())
 }
 
-/// Runs a plugin as a runtime does: a process.
+/// Runs a plugin in a process, as a runtime does.
 fn call(lab: &Lab, plugin: &Value, verb: &str) -> Duration {
     let mut config = plugin.clone();
     config["cniVersion"] = json!("1.1.0");
@@ -121,7 +122,7 @@ fn commands_run_on_vlans() {
     traffic::assert_pings(&two.netns, &one.v6.to_string());
     let web = traffic::Server::tcp(&two.netns, "0.0.0.0:80", "two");
     assert_eq!(traffic::assert_tcp(&one.netns, &format!("{}:80", two.v4)).server, "two");
-    // Not even where the other VLAN's addresses are on the link.
+    // Not even if the link has the other VLAN's addresses.
     one.netns.sh("ip route add 10.200.0.0/24 dev eth0 2>/dev/null; true");
     far.netns.sh("ip route add 10.100.0.0/24 dev eth0 2>/dev/null; true");
     traffic::assert_no_ping(&one.netns, &far.v4.to_string());

@@ -1,5 +1,6 @@
-//! Every command that the documentation shows, typed in a laboratory host in the page's order, and what it prints compared
-//! with what the page shows. [`testkit::page`] says how a page is read, and how it says what cannot be typed.
+//! Every command of the documentation is typed in a laboratory host in the page's order, and its
+//! output is compared with the page's. [`testkit::page`] says how it reads a page, and how a page
+//! marks what cannot be typed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -15,20 +16,20 @@ use testkit::{Lab, Place as _, feature, require};
 use crate::docker::life::needs_docker;
 use crate::system::{NETWRIGHT, netwrightd};
 
-/// What a page's reader has before the first line.
+/// What the page's reader has before the first line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Machine {
-    /// A checkout that was built.
+    /// A built checkout.
     Plain,
-    /// systemd as well.
+    /// The same, and systemd.
     Systemd,
-    /// And a Docker Engine.
+    /// The same, and a Docker Engine.
     Docker,
     /// podman and runc.
     Podman,
     /// podman and containerd as Debian has them.
     Runtimes,
-    /// And an Open vSwitch with a bridge.
+    /// The same, and an Open vSwitch with a bridge.
     DockerAndOvs,
 }
 
@@ -70,7 +71,7 @@ const PAGES: [Entry; 12] = [
     SECURITY,
 ];
 
-/// How long one page may take: with `--full` the conformance suite is run, twice.
+/// How long one page may take: with `--full` a page runs the conformance suite, twice.
 const DEADLINE: &str = "1800s";
 
 fn checkout() -> PathBuf {
@@ -142,7 +143,7 @@ fn every_command_of_every_page_is_typed_or_says_why_not() {
     );
 }
 
-/// One host, with a checkout that was built as the working folder.
+/// One host, with a built checkout as the working folder.
 struct Desk<'l> {
     lab: &'l Lab,
     environment: Vec<(String, String)>,
@@ -163,7 +164,7 @@ impl<'l> Desk<'l> {
         {
             symlink(built, dir.join("target/dist").join(name)).unwrap();
         }
-        // What is written to the folders that Debian's runtimes look at stays in the lab.
+        // Writes to the folders that Debian's runtimes watch stay in the lab.
         lab.sh(
             "mkdir -p /var/lib/debians && if [ -d /usr/lib/cni ]; then cp -a /usr/lib/cni/. /var/lib/debians/ && \
              mount --bind /var/lib/debians /usr/lib/cni; fi",
@@ -173,7 +174,8 @@ impl<'l> Desk<'l> {
         Desk { lab, environment: environment.into() }
     }
 
-    /// Types these steps into one shell; returns which commands do or print otherwise than the page says.
+    /// Types these steps into one shell; returns the commands whose result or output differs from
+    /// the page's.
     #[expect(clippy::print_stderr, reason = "the log shows what a person sees")]
     fn follow(&self, first: Option<&str>, steps: &[&Step]) -> Vec<String> {
         let dir = self.lab.dir().join("typed");
@@ -211,7 +213,7 @@ impl<'l> Desk<'l> {
                     "eval \"$(cat {base}.command)\" >{base}.said 2>&1; code=$?; echo $code >{base}.code"
                 )
                 .unwrap();
-                // A page's sessions that are apart tell exit codes as text.
+                // Separate sessions of a page show exit codes as text.
                 if first.is_none() {
                     let wanted = if is_refused(one) { "!=" } else { "=" };
                     writeln!(script, "[ $code {wanted} 0 ] || exit 1").unwrap();
@@ -242,7 +244,7 @@ impl<'l> Desk<'l> {
                 ));
             }
             if !done {
-                // What comes behind it was not typed.
+                // The commands after it were not typed.
                 return wrong;
             }
         }
@@ -300,9 +302,9 @@ fn follow(entry: &Entry) {
         }
     };
     let _outside = lab.outside();
-    // README says how the executable comes into PATH; who reads on has it there.
+    // README says how the executable comes into PATH; the later pages assume that it is there.
     let dist = lab.dir().join("netwright/target/dist");
-    // So is the Docker driver there, installed as its page says.
+    // The same holds for the Docker driver, installed as its page says.
     let installed =
         (entry.machine == Machine::DockerAndOvs).then(|| read(DOCKER.page).steps.remove(0));
     let steps: Vec<&Step> = installed.iter().chain(steps).collect();

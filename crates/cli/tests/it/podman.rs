@@ -12,7 +12,7 @@ use crate::system::{
 /// Where Debian puts the reference plugins.
 const GO: &str = "/usr/lib/cni";
 
-/// A list as an administrator writes it, in the newest version that podman reads.
+/// A list of an administrator, in the newest version that podman reads.
 const BY_HAND: &str = r#"{
   "cniVersion": "1.0.0", "name": "byhand",
   "plugins": [
@@ -26,18 +26,20 @@ const BY_HAND: &str = r#"{
   ]
 }"#;
 
-/// What podman writes itself: cniVersion 0.4.0, bridge, portmap, firewall and tuning.
+/// Makes the list that podman writes itself: cniVersion 0.4.0, bridge, portmap, firewall and
+/// tuning.
 fn create_network(podman: &Podman<'_>, name: &str, number: u8) {
     let (v4, v6) = (format!("10.{number}.0.0/24"), format!("fd{number}::/64"));
     podman.run(&["network", "create", "--ipv6", "--subnet", &v4, "--subnet", &v6, name]);
 }
 
-/// What is left after the last container is what podman itself leaves.
+/// Asserts that the last container leaves only what podman itself leaves.
 fn assert_only_expected(lab: &Lab, before: &Snapshot) {
     assert_only_left(lab, before, &Podman::LEAVES);
 }
 
-/// The published port leads to the container: from the host, from another container, from itself.
+/// Asserts that the published port leads to the container: from the host, from another container,
+/// from itself.
 fn published(lab: &Lab, web: &Visit, other: &Visit, port: u16) {
     let _server = Server::tcp(web, "[::]:80", "web");
     assert_eq!(assert_tcp(lab, &format!("127.0.0.1:{port}")).server, "web");
@@ -101,7 +103,7 @@ fn a_network_written_by_hand() {
     assert_eq!(address_of(&other, "eth0", "inet").to_string(), "10.92.0.77");
     assert_eq!(web.sh("cat /proc/sys/net/ipv6/conf/eth0/mtu").trim(), "1400");
     published(&lab, &web, &other, 8080);
-    // The container's own view: it runs there, and its program sees what we made.
+    // The container's own view: its program runs, and sees what we made.
     let said = podman.run(&["exec", "web", "ip", "route"]);
     assert!(said.contains("default via 10.92.0.1 dev eth0"), "{said}");
     drop((web, other));
@@ -133,13 +135,14 @@ fn a_container_on_two_networks() {
     assert_pings(&second, &address_of(&both, "eth1", "inet6").to_string());
     let server = Server::tcp(&both, "[::]:80", "both");
     assert_eq!(assert_tcp(&lab, "127.0.0.1:8080").server, "both");
-    // Taken from one network and put back: DEL and ADD of one interface while the other works.
+    // Disconnected from one network and connected again: DEL and ADD of one interface while the
+    // other works.
     podman.run(&["network", "disconnect", "n2", "both"]);
     assert!(!both.sh("ip -brief link").contains("eth1"));
     assert_eq!(assert_tcp(&lab, "127.0.0.1:8080").server, "both");
     podman.run(&["network", "connect", "n2", "both"]);
     assert_pings(&second, &address_of(&both, "eth1", "inet").to_string());
-    // DEL and ADD with the addresses there were, as after a firewall's restart.
+    // DEL and ADD with the same addresses, as after a firewall's restart.
     let address = address_of(&both, "eth0", "inet");
     podman.run(&["network", "reload", "both"]);
     assert_eq!(address_of(&both, "eth0", "inet"), address);
@@ -149,7 +152,8 @@ fn a_container_on_two_networks() {
     assert_only_expected(&lab, &before);
 }
 
-/// What people do with one container all day: run, restart, kill, start, rm; each time its port leads to it.
+/// Everyday commands on one container: run, restart, kill, start, rm; each time its port leads to
+/// it.
 #[test]
 fn a_container_is_restarted_killed_and_removed() {
     require!("root", "program:podman", "program:crun", "program:curl", "file:/usr/bin/busybox");
@@ -181,7 +185,7 @@ fn a_container_is_restarted_killed_and_removed() {
     podman.run(&["restart", "--time", "0", "web"]);
     answers("after restart");
     podman.run(&["kill", "web"]);
-    // Its network goes by a process that podman leaves to itself, when the container has ended.
+    // podman leaves a process that removes the network when the container has ended.
     podman.run(&["wait", "web"]);
     podman.run(&["container", "cleanup", "web"]);
     assert!(state().starts_with("web Exited"), "{}", state());
@@ -194,14 +198,14 @@ fn a_container_is_restarted_killed_and_removed() {
     assert_only_expected(&lab, &before);
 }
 
-/// A lab that routes already and has what the reference's plugins leave for ever.
+/// A lab that already routes and has what the reference's plugins leave for ever.
 fn lab_with_leftovers(name: &str) -> Lab {
     let lab = Lab::with_processes(name);
     lab.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
     lab
 }
 
-/// Attaches and removes a container on each set of plugins once.
+/// Attaches and removes a container once with each set of plugins.
 fn warm_up(lab: &Lab, podman: &Podman<'_>) {
     for plugins in [GO, "/opt/cni/bin"] {
         podman.use_plugins(plugins);

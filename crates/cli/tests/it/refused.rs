@@ -1,23 +1,24 @@
-//! What ADD always refuses is said by `lint` and `status` before.
+//! `lint` and `status` report what ADD always refuses, before ADD does.
 //!
-//! Docker's `network create` asks the same question; its table is beside it (`services/docker/wish.rs`).
+//! Docker's `network create` makes the same checks; its table is beside it
+//! (`services/docker/wish.rs`).
 
 use serde_json::{Value, json};
 use testkit::{Lab, Place};
 
 use crate::support::{call_in, said};
 
-/// What `lint` makes of a mistake.
+/// How `lint` rates a mistake.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Lint {
-    /// It is one on every host.
+    /// It is a mistake on every host.
     Error,
-    /// It is this host's doing, and the file may be for another.
+    /// The reason is in this host, and the file may be for another.
     Warning,
 }
 use Lint::{Error, Warning};
 
-/// Plugins of a list, what is said of them, the key that is named.
+/// The plugins of a list, the rating, words of the message, and the key that it names.
 type Row = (Value, Lint, &'static str, &'static str);
 
 fn pool() -> Value {
@@ -39,7 +40,7 @@ fn ovs(more: &Value) -> Value {
     with(json!({ "type": "ovs", "bridge": "br0", "ipam": pool() }), more)
 }
 
-/// A plugin of one link upon `eth0`, whose MTU is 1500.
+/// A plugin that makes one link on parent `eth0`, whose MTU is 1500.
 fn on(plugin: &str, more: &Value) -> Value {
     with(json!({ "type": plugin, "master": "eth0", "ipam": pool() }), more)
 }
@@ -105,7 +106,8 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// A host with a link, a folder that nobody can write to, and two plugins of others that do not serve.
+/// A host with a link, a folder that no process can write to, and two foreign plugins that do not
+/// serve.
 fn host(name: &str) -> Lab {
     let lab = Lab::new(name);
     lab.sh("mkdir -p /etc/cni/net.d /etc/sealed /opt/cni/bin && touch /etc/plain && \
@@ -202,7 +204,7 @@ fn two_lists_on_one_bridge_with_different_subnets_are_told() {
     call_in(&lab, &["add", "b", "c2"]).succeeded();
 }
 
-/// Another project's name for a plugin of ours stands where ours would.
+/// Another project's name for a plugin of ours stands in place of our name.
 #[test]
 fn an_alias_behind_an_interface_is_told_as_its_plugin_is() {
     let scratch = crate::support::Scratch::new();

@@ -89,7 +89,8 @@ fn what_cannot_be_put_back_is_told_with_an_exit_code() {
     call_in(&lab, &["repair", "--network", "nowhere"]).failed(1);
 }
 
-/// A living container is sound, put back, left, or left alone for a reason that is said.
+/// The command reports each living container as sound, restored, failed, or left alone with a
+/// reason.
 #[test]
 fn every_living_container_is_told_of() {
     testkit::require!("root");
@@ -104,7 +105,7 @@ fn every_living_container_is_told_of() {
         call_in(&lab, &["add", "netwright", &netns]).succeeded();
         (name, container)
     });
-    // What Docker has moved is not there any more.
+    // Docker has moved the interface, so it is no longer there.
     lab.sh("nsenter --net=/run/netns/docker ip link set eth0 name eth7");
     let files = lab.sh("cd /var/lib/cni/results; grep -l /run/netns/ *");
     let of = |name: &str| {

@@ -15,7 +15,7 @@ fn run(lab: &Lab, args: &[&str]) -> Said {
     call_in(lab, &words)
 }
 
-/// Starts a command that says `ready` and then waits to be ended.
+/// Starts a command that prints `ready` and then waits to be ended.
 fn start(lab: &Lab, args: &[&str], script: &str) -> Child {
     let mut words = vec!["run"];
     words.extend(args);
@@ -27,7 +27,7 @@ fn start(lab: &Lab, args: &[&str], script: &str) -> Child {
         .spawn()
         .unwrap();
     let mut line = String::new();
-    // One byte more than the line may be read: nothing else is written before the signal.
+    // May read one byte more than the line: the command writes nothing else before the signal.
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
     child
@@ -161,7 +161,7 @@ fn several_networks_give_several_interfaces() {
     assert!(said.stdout.contains("eth0"), "{said:#?}");
     let eth1 = said.stdout.lines().find(|line| line.starts_with("eth1")).unwrap().to_owned();
     assert!(eth1.contains("10.9.0.77/24"), "{said:#?}");
-    // The default route is the first network's, unless another is to have it.
+    // The default route is the first network's, unless the command line gives it to another.
     let blue = r#"{"cniVersion": "1.1.0", "name": "blue", "plugins": [
         {"type": "bridge", "bridge": "br0", "isDefaultGateway": true, "ipam": {"type": "host-local", "subnet": "10.9.0.0/24"}}]}"#;
     std::fs::write(lab.path("/etc/cni/net.d/blue.conflist"), blue).unwrap();
@@ -183,14 +183,15 @@ fn several_networks_give_several_interfaces() {
         said.stderr.contains("interfaces eth0 and eth1 are both to have the default route"),
         "{said:#?}"
     );
-    // A failure on the second takes the first along.
+    // A failure on the second network also detaches the first.
     let before = Snapshot::take(&lab);
     run(&lab, &["--net", "netwright", "--net", "blue:ip=10.8.0.1", "--", "true"]).failed(125);
     assert_as_before(&before, &lab);
     assert_eq!(attachments(&lab), 0);
 }
 
-/// A bridge, a macvlan that has the default route, a routed pair and a VLAN, each with a route of its own.
+/// A bridge, a macvlan that has the default route, a routed pair and a VLAN, each with a route of
+/// its own.
 #[test]
 fn vm_a_command_on_four_networks_a_vlan_among_them() {
     testkit::require!("root", "vlan");
@@ -216,7 +217,7 @@ fn vm_a_command_on_four_networks_a_vlan_among_them() {
     let mut args: Vec<&str> = networks.iter().flat_map(|name| ["--net", *name]).collect();
     let script = "ip -br link; ip -4 route; for a in 10.63.0.1 10.2.0.1 10.3.0.1 10.4.0.1; do ping -nc1 -W5 $a || exit 1; done";
     args.extend(["--", "sh", "-c", script]);
-    // The first leaves locks, and folders of addresses.
+    // The first run leaves locks, and folders of addresses.
     run(&lab, &["--net", "netwright", "--net", "pair", "--", "true"]).succeeded();
     let before = Snapshot::take(&lab);
     let said = run(&lab, &args).succeeded();
@@ -260,17 +261,18 @@ fn a_name_server_of_the_machine_alone_is_asked_from_there() {
     testkit::require!("root");
     let lab = Lab::new("cli-run-dns");
     let outside = lab.outside();
-    // Nobody listens there; what matters is that the verdict comes soon and says why.
+    // No server listens there; the lookup must fail soon and say why.
     std::fs::write(lab.path("/etc/resolv.conf"), "nameserver 127.0.0.1\n").unwrap();
     let said = run(&lab, &["--to", "example.com:80"]);
     assert!(said.stdout.contains("resolve example.com: name server 127.0.0.1: "), "{said:#?}");
     drop(outside);
 }
 
-/// Kills `run` after every whole number of milliseconds below this: an attachment takes about ten.
+/// The test kills `run` after every whole number of milliseconds below this: an attachment takes
+/// about ten.
 const MOMENTS_MS: u64 = 40;
 
-/// Sends a signal to one run after another, each at another moment of its life.
+/// Sends a signal to one run after another, each time at another moment.
 fn interrupt_at_every_moment(lab: &Lab, signal: Signal) {
     for moment_ms in 0..MOMENTS_MS {
         let mut child = command_in(lab, &["run", "-p", "8080:80", "--", "true"])
@@ -279,7 +281,7 @@ fn interrupt_at_every_moment(lab: &Lab, signal: Signal) {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // Not a wait for something to happen: the moment is what is varied.
+        // This does not wait for an event: the moment is what the test varies.
         std::thread::sleep(Duration::from_millis(moment_ms));
         send(&child, signal);
         child.wait().unwrap();
@@ -293,7 +295,8 @@ fn ended_at_any_moment_it_leaves_nothing() {
     let before = Snapshot::take(&lab);
     interrupt_at_every_moment(&lab, Signal::TERM);
     assert_eq!(attachments(&lab), 0);
-    // What is not an attachment's: the folders of a process that never caught the signal.
+    // GC also removes what belongs to no attachment: the folders of a process that could not catch
+    // the signal.
     call_in(&lab, &["gc"]).succeeded();
     assert_as_before(&before, &lab);
 }
@@ -309,7 +312,7 @@ fn killed_at_any_moment_it_leaves_nothing_that_gc_does_not_find() {
     assert_as_before(&before, &lab);
 }
 
-/// A plugin that writes down, for each verb, whether the namespace existed when it was called.
+/// A plugin that records, for each verb, whether the namespace existed when it was called.
 const WITNESS: &str = r#"#!/bin/sh
 if [ -n "$CNI_NETNS" ] && [ -e "$CNI_NETNS" ]; then there=yes; else there=no; fi
 echo "$CNI_COMMAND $there $CNI_NETNS" >> "$(dirname "$0")/log"
@@ -317,7 +320,8 @@ echo "$CNI_COMMAND $there $CNI_NETNS" >> "$(dirname "$0")/log"
 exit 0
 "#;
 
-/// Runs `true` on a network of one witness; returns what it wrote down, without the namespace's path, and that path.
+/// Runs `true` on a network of one witness; returns its records, without the namespace's path, and
+/// that path.
 fn witnessed(name: &str) -> (Vec<String>, String) {
     let lab = Lab::new(name);
     let dir = lab.dir().join("bin");
@@ -335,7 +339,7 @@ fn witnessed(name: &str) -> (Vec<String>, String) {
     (lines, netns)
 }
 
-/// `--publish 22:22` cut off the machine's own sshd. Ports of other containers are another matter, and another test.
+/// `--publish 22:22` cut off the machine's own sshd. Another test covers ports of other containers.
 #[test]
 fn a_port_that_a_program_of_the_host_has_is_refused_and_the_program_named() {
     testkit::require!("root");
@@ -374,7 +378,7 @@ fn a_port_that_a_program_of_the_host_has_is_refused_and_the_program_named() {
             assert!(told.contains("does not have") || said.stderr.contains(&holder), "{said:#?}");
         }
     }
-    // Ports that a network's list names itself, and those of networks within.
+    // Ports that a network's list itself names, and those of networks within.
     let own = r#""runtimeConfig": {"portMappings": [{"hostPort": 2222, "containerPort": 80, "protocol": "tcp"}]}"#;
     let bridge = r#"{"type": "bridge", "ipam": {"type": "host-local", "subnet": "10.9.0.0/24"}}"#;
     let portmap = r#""type": "portmap""#;
@@ -404,7 +408,7 @@ fn a_port_that_a_program_of_the_host_has_is_refused_and_the_program_named() {
     }
     lab.sh("rmdir /etc/cni/net.d /etc/cni");
     assert_as_before(&before, &lab);
-    // Free are the same ports of other protocols and addresses.
+    // The same ports are free with other protocols and addresses.
     for port in ["2222:80/udp", "198.51.100.1:2224:80/udp", "2224:80", "2222:80/sctp"] {
         run(&lab, &["--publish", port, "--", "true"]).succeeded();
     }

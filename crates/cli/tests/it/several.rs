@@ -1,4 +1,4 @@
-//! Real runtimes that know of one network, and containers on three: plugin `multi`.
+//! Real runtimes that know one network, and containers on three: plugin `multi`.
 
 use testkit::real::{Containerd, Pod, Podman, tell};
 use testkit::traffic::{Server, assert_pings, assert_tcp};
@@ -6,7 +6,8 @@ use testkit::{Lab, Place, Snapshot, require};
 
 use crate::system::{SERVE, address_of, assert_only_left, fetch, install};
 
-/// The first network publishes ports, the second has the default route, the third is written down in a file of its own.
+/// The first network publishes ports, the second has the default route, the third is in a file of
+/// its own.
 const PODS: &str = r#"{
   "cniVersion": "1.0.0", "name": "pods",
   "plugins": [{
@@ -59,7 +60,7 @@ fn containers_of_podman() {
     assert_eq!(assert_tcp(&lab, "127.0.0.1:8080").server, "web");
     tell("podman", "several networks", "two containers on three networks each");
     drop((served, web, other));
-    // What they are attached to counts, not what the file says by now.
+    // DEL uses the attached networks, and not the present files.
     lab.sh("rm -r /etc/netwright/net.d");
     podman.remove(&["web", "other"]);
     // The folder stays, empty.

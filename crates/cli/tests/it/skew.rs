@@ -1,5 +1,5 @@
-//! Versions that do not match: each runtime with plugins of one release at ADD and of another at DEL, as on a node that
-//! is brought up to date, or back, while containers run.
+//! Versions that do not match: each runtime with plugins of one release at ADD and of another at
+//! DEL, as on a node that is upgraded, or downgraded, while containers run.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use testkit::{Lab, Place, Snapshot, Visit, require};
 use crate::support::wait_for_addresses;
 use crate::system::{NETWRIGHT, address_of, at, gateway_of, install, left};
 
-/// What all the releases know: what podman writes for a network, with shaping.
+/// A list that all the releases know: podman's for a network, with shaping.
 const LIST: &str = r#"{
   "cniVersion": "VERSION", "name": "skew",
   "plugins": [
@@ -25,7 +25,7 @@ const LIST: &str = r#"{
   ]
 }"#;
 
-/// Whose plugins.
+/// A set of plugins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Plugins {
     Ours,
@@ -36,7 +36,7 @@ enum Plugins {
 use Plugins::{Go, Ours};
 use Release::{Installed, Unstable};
 
-/// Every pairing of plugins at ADD and at DEL that ours are in.
+/// Every pairing of plugins at ADD and at DEL that includes ours.
 const WITH_OURS: [[Plugins; 2]; 5] = [
     [Ours, Ours],
     [Go(Installed), Ours],
@@ -45,7 +45,7 @@ const WITH_OURS: [[Plugins; 2]; 5] = [
     [Ours, Go(Unstable)],
 ];
 
-/// Those that ours are not in: for our runtime.
+/// The pairings that do not include ours, for our runtime.
 const WITHOUT_OURS: [[Plugins; 2]; 4] = [
     [Go(Installed), Go(Installed)],
     [Go(Unstable), Go(Unstable)],
@@ -69,11 +69,11 @@ trait Runtime {
     fn use_plugins(&mut self, plugins: Plugins);
     /// Makes the container.
     fn attach(&mut self) -> Visit;
-    /// Removes the container, and tells what the plugins had against it.
+    /// Removes the container, and returns the plugins' error.
     fn detach(&mut self) -> Result<(), String>;
 }
 
-/// A lab that routes already, since the reference's plugins leave that on, with our plugins.
+/// A lab with our plugins that already routes, since the reference's plugins leave forwarding on.
 fn lab(name: &str) -> Lab {
     let lab = Lab::with_processes(name);
     lab.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
@@ -85,9 +85,10 @@ fn list(version: &str) -> String {
     LIST.replace("VERSION", version)
 }
 
-/// Attaches with one, detaches with the other, for each pair; nothing is left but what the runtime itself leaves.
+/// Attaches with one, detaches with the other, for each pair; only what the runtime itself leaves
+/// may remain.
 fn table(lab: &Lab, runtime: &mut dyn Runtime, pairs: &[[Plugins; 2]], leaves: &[&str]) {
-    // What the reference's plugins leave for ever, their chains, is there before.
+    // What the reference's plugins leave for ever, their chains, exists before.
     for plugins in [Go(Installed), Go(Unstable), Ours] {
         if !pairs.iter().any(|pair| pair.contains(&plugins)) {
             continue;
@@ -105,7 +106,7 @@ fn table(lab: &Lab, runtime: &mut dyn Runtime, pairs: &[[Plugins; 2]], leaves: &
         let web = runtime.attach();
         serves(lab, &web);
         runtime.use_plugins(*second);
-        // What runs goes on under the other plugins.
+        // A running container keeps working under the other plugins.
         serves(lab, &web);
         drop(web);
         let mut detached = runtime.detach();
@@ -114,13 +115,13 @@ fn table(lab: &Lab, runtime: &mut dyn Runtime, pairs: &[[Plugins; 2]], leaves: &
             && *second != Ours
             && why.contains("does not exist")
         {
-            // Both releases' bridge takes iptables 1.8.9's words for a chain that is not there, and never was, for a
-            // failure: after it has deleted the link and released the addresses. Every runtime repeats a DEL that
-            // failed, and the repeated one succeeds.
+            // Both releases' bridge mistakes iptables 1.8.9's message for a chain that does not
+            // exist, and never did, for a failure, after it has deleted the link and released the
+            // addresses. Every runtime repeats a DEL that failed, and the repeated one succeeds.
             detached = runtime.detach();
         }
         assert_eq!(detached, Ok(()), "{pair}");
-        // What the reference cannot know of, ours collects.
+        // Our GC collects what the reference cannot know of.
         if *first == Ours && *second != Ours {
             collect(lab);
         }
@@ -188,14 +189,14 @@ fn our_runtime(version: &str, pairs: &[[Plugins; 2]]) {
     table(&lab, &mut runtime, pairs, &LIBCNI);
 }
 
-/// In the newest version that every release knows.
+/// The newest version that every release knows.
 #[test]
 fn our_runtime_with_every_pairing_of_plugins() {
     require!("root", "go-plugins");
     our_runtime("1.0.0", &[&WITH_OURS[..], &WITHOUT_OURS].concat());
 }
 
-/// In the newest version, which 1.1.1 does not know.
+/// The newest version, which 1.1.1 does not know.
 #[test]
 fn our_runtime_with_plugins_of_the_newest_version() {
     require!("root", "go-plugins");
@@ -214,7 +215,7 @@ impl Runtime for OnPodman<'_> {
     }
 
     fn detach(&mut self) -> Result<(), String> {
-        // podman warns of a DEL that failed and goes on; what it does not remove would be seen.
+        // podman warns of a DEL that failed and goes on; what it does not remove would show.
         self.0.remove(&["web"]);
         Ok(())
     }
@@ -234,7 +235,7 @@ fn podman_with_every_pairing_of_ours_and_others() {
     on_podman("1.0.0", &WITH_OURS);
 }
 
-/// In the version of the lists that podman writes itself.
+/// The version of the lists that podman writes itself.
 #[test]
 fn podman_with_every_pairing_in_its_own_version() {
     require!("full");

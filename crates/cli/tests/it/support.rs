@@ -1,4 +1,4 @@
-//! Calling the executable, and looking at what it says.
+//! Calls of the executable, and checks of its output.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use testkit::{Lab, Place, Snapshot};
 /// The executable under test.
 pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_netwright");
 
-/// Folders of its own for everything the executable keeps.
+/// Separate folders for everything the executable keeps.
 pub(crate) struct Scratch {
     dir: tempfile::TempDir,
 }
 
-/// What a call left behind.
+/// The outcome of a call.
 #[derive(Debug)]
 pub(crate) struct Said {
     pub(crate) code: i32,
@@ -41,12 +41,12 @@ impl Scratch {
         path
     }
 
-    /// Replaces the scratch folder's random name, so that texts can be compared.
+    /// Replaces the scratch folder's random name, so that tests can compare texts.
     pub(crate) fn plain(&self, text: &str) -> String {
         text.replace(self.dir.path().to_str().unwrap(), "SCRATCH")
     }
 
-    /// A call with an environment of its own: nothing of the machine's is read or written.
+    /// A call with an environment of its own, which reads and writes nothing of the machine's.
     #[expect(clippy::disallowed_methods, reason = "the program is what is tested")]
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(EXECUTABLE);
@@ -67,7 +67,7 @@ impl Scratch {
         said(self.command(args))
     }
 
-    /// What a person sees who pastes a line into a shell.
+    /// A line pasted into a shell, as a person would do it.
     #[expect(clippy::disallowed_methods, reason = "the line is what is tested")]
     pub(crate) fn shell(&self, line: &str) -> Said {
         let mut command = Command::new("sh");
@@ -76,7 +76,7 @@ impl Scratch {
     }
 }
 
-/// A call inside a laboratory, with the environment a person there would have.
+/// A call inside a laboratory, with the environment of a person there.
 pub(crate) fn command_in(place: &impl Place, args: &[&str]) -> Command {
     let mut command = place.command(EXECUTABLE);
     command.args(args).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
@@ -130,13 +130,13 @@ impl Said {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:#?}"))
     }
 
-    /// Everything that was written, standard output first.
+    /// Both outputs, standard output first.
     pub(crate) fn both(&self) -> String {
         format!("{}{}", self.stdout, self.stderr)
     }
 }
 
-/// The names in a folder, sorted, each with what it is.
+/// The sorted names in a folder, each with its kind.
 pub(crate) fn listing(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).map(|entries| entries.map(Result::unwrap).collect());
     let entries: Vec<std::fs::DirEntry> = entries.unwrap_or_default();
@@ -167,8 +167,8 @@ const STAYS: [&str; 7] = [
     "files: /var/lib/cni/results is new",
 ];
 
-/// Waits until no IPv6 address of the host is under duplicate address detection, which the reference leaves on for its
-/// bridge: what is compared before and after must not depend on whether it had ended.
+/// Waits until no IPv6 address of the host is under duplicate address detection, which the
+/// reference leaves on for its bridge: a comparison must not depend on whether it has ended.
 pub(crate) fn wait_for_addresses(lab: &Lab) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !lab.sh("ip -6 -o address show tentative").is_empty() && Instant::now() < deadline {
@@ -176,7 +176,8 @@ pub(crate) fn wait_for_addresses(lab: &Lab) {
     }
 }
 
-/// Asserts that a laboratory is as it was, kernel and files, but for the empty folders of address pools.
+/// Asserts that a laboratory is as before, kernel and files, except for the empty folders of
+/// address pools.
 #[track_caller]
 pub(crate) fn assert_as_before(before: &Snapshot, lab: &Lab) {
     let lines = before.diff(&Snapshot::take(lab));

@@ -1,4 +1,5 @@
-//! What the tests on a whole host share: the executable under test, and `netwright run` as a guard.
+//! The shared parts of the tests on a whole host: the executable under test, and `netwright run` as
+//! a guard.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::IpAddr;
@@ -41,7 +42,7 @@ pub(crate) struct Run<'lab> {
 /// A running `netwright run`, seen from within.
 #[derive(Debug)]
 pub(crate) struct Running {
-    /// The namespace. Dropped before the run is to end: a namespace that is looked at stays.
+    /// The namespace. Drop it before the run must end: an open namespace stays.
     pub(crate) netns: Visit,
     /// The address of eth0.
     pub(crate) v4: IpAddr,
@@ -109,34 +110,35 @@ impl Drop for Run<'_> {
     }
 }
 
-/// Asserts that nothing is left of attachments that runtimes made and removed.
+/// Asserts that attachments which runtimes made and removed have left nothing.
 ///
-/// The packet filter's tables may stay, empty: `gc` removes tables that are, and must find nothing else to do.
+/// The packet filter's tables may stay, empty: `gc` removes empty tables, and must find nothing
+/// else to do.
 pub(crate) fn assert_nothing_left(before: &Snapshot, lab: &Lab) {
     let collected = lab.sh(&format!("{NETWRIGHT} gc"));
     assert!(collected.contains("removed 0, kept 0"), "{collected}");
     assert_as_before(before, lab);
 }
 
-/// What stays after the last container of a runtime beside what the runtime leaves: the folders of host-local, which
-/// remembers the last address, and of tuning, as the reference's plugins leave them.
+/// What stays after the last container of a runtime besides what the runtime leaves: the folders of
+/// host-local, which has the last address, and of tuning, as with the reference's plugins.
 const STAYS: [&str; 3] = [
     "files: /run/cni is new: `mode 700, owner 0:0, directory`",
     "files: /run/cni/tuning is new: `mode 700, owner 0:0, directory`",
     "files: /var/lib/cni/networks is new: `mode 755, owner 0:0, directory`",
 ];
 
-/// Asserts that a runtime's containers have left nothing but what the runtime itself leaves, parts of lines of
-/// [`Snapshot::diff`].
+/// Asserts that a runtime's containers have left only what the runtime itself leaves, given as
+/// parts of lines of [`Snapshot::diff`].
 ///
-/// The packet filter's tables stay too, empty; that they are shows `gc`, which removes them then.
+/// The packet filter's tables stay too, empty; `gc`, which then removes them, shows that they are.
 #[track_caller]
 pub(crate) fn assert_only_left(lab: &Lab, before: &Snapshot, by_runtime: &[&str]) {
     let lines = left(lab, before, by_runtime);
     assert!(lines.is_empty(), "the host is not as it was:\n  {}", lines.join("\n  "));
 }
 
-/// What runtimes' containers have left beside what the runtime itself leaves.
+/// What runtimes' containers have left besides what the runtime itself leaves.
 #[track_caller]
 pub(crate) fn left(lab: &Lab, before: &Snapshot, by_runtime: &[&str]) -> Vec<String> {
     let collected = lab.sh(&format!("{NETWRIGHT} gc"));

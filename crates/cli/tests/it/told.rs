@@ -1,4 +1,5 @@
-//! What a person is told: who lacks a right, who mistyped a word, who asks for what no plugin gives.
+//! The messages to a person who lacks a right, mistyped a word, or asks for what no plugin
+//! provides.
 
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use testkit::{Lab, Place, Snapshot};
 
 use crate::support::{EXECUTABLE, Said, Scratch, assert_as_before, call_in, command_in, said};
 
-/// A user who has no rights; `nobody` on most systems.
+/// A user without rights; `nobody` on most systems.
 const NOBODY: &str = "65534";
 
 fn network(lab: &Lab, name: &str, plugins: &str) {
@@ -63,7 +64,7 @@ fn who_is_not_root_is_told_to_be() {
 fn a_full_disk_is_told_as_one() {
     testkit::require!("root");
     let lab = Lab::new("cli-told-full");
-    // Room for the folder, and for none of the links in it.
+    // There is room for the folder, and for none of the links in it.
     lab.sh("mkdir -p /run/full && mount -t tmpfs -o nr_inodes=4 tmpfs /run/full");
     let mut command = command_in(&lab, &["run", "--", "true"]);
     command.env("NETWRIGHT_RUN_DIR", "/run/full");
@@ -157,7 +158,7 @@ fn an_address_that_no_plugin_takes_is_refused() {
     assert!(told.stderr.contains("takes the capability \"colour\""), "{told:#?}");
 }
 
-/// What bash offers behind a line.
+/// The words that bash offers after a line.
 fn offered(lab: &Lab, script: &str, line: &str) -> Vec<String> {
     let words: Vec<&str> = line.split(' ').collect();
     let last = words.len() - 1;
@@ -208,7 +209,8 @@ fn a_manual_page_shows_what_an_option_takes() {
     assert!(plain.trim_end().ends_with("NETWORK CONTAINER"), "{plain}");
 }
 
-/// A wrong word in each option of the command line, one after the other; `--` parts what stands for a command.
+/// A wrong word in each option of the command line, one after the other; `--` separates a command's
+/// own words.
 const LINES: &[&str] = &[
     "lst",
     "--colour list",
@@ -325,7 +327,7 @@ const PLUGINS: &[&str] = &[
     r#"{"type": "host-local"}"#,
 ];
 
-/// Numbers of processes and of what was made up differ from run to run.
+/// Replaces process IDs and made-up values, which differ from run to run.
 fn settled(text: &str) -> String {
     let mut settled = String::new();
     let mut rest = text;
@@ -357,7 +359,8 @@ fn settled(text: &str) -> String {
     out
 }
 
-/// What is said to a wrong word, from top to bottom. Whoever changes a message reads the list again.
+/// The messages to a wrong word, from top to bottom. Read the list again after a change of a
+/// message.
 #[test]
 fn a_wrong_word_is_told_so_that_nobody_reads_it_twice() {
     testkit::require!("root");

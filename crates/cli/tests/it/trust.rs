@@ -1,4 +1,4 @@
-//! Plugins that somebody else than root can change.
+//! Plugins that a user other than root can change.
 
 use testkit::{Lab, Place};
 
@@ -6,7 +6,7 @@ use crate::support::call_in;
 
 const LIST: &str = r#"{"cniVersion":"1.0.0","name":"theirs","plugins":[{"type":"theirs","ipam":{"type":"addresses"}}]}"#;
 
-/// Says the same to every verb.
+/// Gives every verb the same answer.
 const PLUGIN: &str = "#!/bin/sh\ncat >/dev/null\necho '{\"cniVersion\":\"1.0.0\",\"supportedVersions\":[\"1.0.0\"]}'\n";
 
 #[test]
@@ -50,7 +50,7 @@ fn who_can_change_a_plugin_is_told_and_refused_where_the_administrator_says_so()
         refused.both().contains("is not run: ") && refused.both().contains("mode 0777"),
         "{refused:#?}"
     );
-    // Ours are in this executable, which root alone can change.
+    // Ours are in this executable, which only root can change.
     call_in(&lab, &["add", "netwright", "c1"]).succeeded();
     lab.sh("chmod 755 /opt/cni/bin/theirs");
     call_in(&lab, &["add", "theirs", "c1", "--ifname", "eth1"]).succeeded();

@@ -1,4 +1,5 @@
-//! `netwright run` with the embedded network: the main job, on a host with an outside, and nothing left of it.
+//! `netwright run` with the embedded network: its main job, on a host with an outside, and nothing
+//! left afterwards.
 
 use std::fs;
 use std::thread;
@@ -10,7 +11,7 @@ use testkit::{Container, Lab, Place, Snapshot, require};
 use crate::support::assert_as_before;
 use crate::system::{NETWRIGHT, Run, Running, at, gateway_of};
 
-/// The host's addresses towards the outside, and the outside's ([`Lab::outside`]).
+/// The host's addresses on the link to the outside, and the outside's ([`Lab::outside`]).
 const HOST: [&str; 2] = ["198.51.100.1", "2001:db8:ffff::1"];
 const OUTSIDE: [&str; 2] = ["198.51.100.2", "2001:db8:ffff::2"];
 
@@ -68,14 +69,14 @@ fn two_at_once(name: &str, bridge_nf: Option<&str>) {
     assert_as_before(&before, &lab);
 }
 
-/// The other container and the gateway answer.
+/// Asserts that the other container and the gateway answer.
 fn neighbours(from: &Running, to: &Running) {
     for address in [to.v4, to.v6, gateway_of(&from.netns, "-4"), gateway_of(&from.netns, "-6")] {
         assert_pings(&from.netns, &address.to_string());
     }
 }
 
-/// The outside has no route back: it answers because it sees the host.
+/// The outside has no route back: it answers because it sees the host's address.
 fn reaches_outside(from: &Running) {
     for (host, outside) in HOST.into_iter().zip(OUTSIDE) {
         assert_pings(&from.netns, outside);
@@ -87,7 +88,7 @@ fn reaches_outside(from: &Running) {
     }
 }
 
-/// The published port leads to the container from everywhere.
+/// Asserts that the published port leads to the container from everywhere.
 fn published(lab: &Lab, web: &Running, other: &Running, outside: &Container) {
     let _server = Server::tcp(&web.netns, "[::]:80", "web");
     let gateways = [gateway_of(&web.netns, "-4"), gateway_of(&web.netns, "-6")];
@@ -119,7 +120,7 @@ fn the_second_time_everything_is_exactly_as_before() {
     lab.sh(&format!("{NETWRIGHT} run --publish 8080:80 -- true"));
     let before = Snapshot::take(&lab);
     lab.sh(&format!("{NETWRIGHT} run --publish 8080:80 -- true"));
-    // The next address is another one: a closed container's is not given out at once.
+    // The next address differs: a closed container's is not assigned again at once.
     let last = [0, 1].map(|set| format!("/var/lib/cni/networks/netwright/last_reserved_ip.{set}"));
     before.assert_same_but(&Snapshot::take(&lab), &last.each_ref().map(String::as_str));
 }
@@ -174,7 +175,7 @@ fn what_a_killed_run_left_is_collected() {
     assert_as_before(&before, &lab);
 }
 
-/// Waits until a process has ended; who reaps it is not our business.
+/// Waits until a process has ended, whichever process reaps it.
 fn wait_until_dead(pid: u32) {
     let deadline = Instant::now() + Duration::from_secs(5);
     let state = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -199,7 +200,7 @@ fn a_port_is_published_once() {
     assert_eq!(output.status.code(), Some(125), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("8080"), "{said}");
-    // The next address is another one.
+    // The next address differs.
     let changed = with_one.diff(&Snapshot::take(&lab));
     let changed: Vec<_> = changed.iter().filter(|l| !l.contains("last_reserved_ip")).collect();
     assert!(changed.is_empty(), "{changed:#?}");

@@ -1,4 +1,5 @@
-//! The units in `deploy/systemd`, started by systemd as an administrator does it, and their services at work within them.
+//! systemd starts the units in `deploy/systemd`, as an administrator does it, and their services do
+//! their work within them.
 
 mod dhcp;
 mod docker;
@@ -27,7 +28,7 @@ struct Host<'l> {
 }
 
 impl<'l> Host<'l> {
-    /// Installs plugins, and units as their first lines say, in a lab with systemd.
+    /// Installs plugins, and units as the comments at their beginning say, in a lab with systemd.
     fn new(lab: &'l Lab, units: &str) -> Self {
         install(lab);
         lab.sh(&format!(
@@ -46,13 +47,13 @@ impl<'l> Host<'l> {
         self.systemctl("daemon-reload");
     }
 
-    /// Has a service do its work with other flags, so that the test need not wait.
+    /// Gives a service other flags, so that the test need not wait.
     fn exec(&self, unit: &str, arguments: &str) {
         let settings = format!("ExecStart=\nExecStart=/opt/cni/bin/netwrightd {arguments}");
         self.edit(unit, &settings);
     }
 
-    /// Asks systemd for something; what the services said is shown if it fails.
+    /// Runs `systemctl`; the failure shows the services' logs.
     #[track_caller]
     fn systemctl(&self, words: &str) -> String {
         let output = self.lab.try_sh(&format!("systemctl --no-pager {words}"));
@@ -65,7 +66,7 @@ impl<'l> Host<'l> {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// What a service has said.
+    /// A service's log.
     fn log(&self, unit: &str) -> String {
         fs::read_to_string(self.lab.path(format!("/var/log/{unit}.log"))).unwrap_or_default()
     }
@@ -74,7 +75,7 @@ impl<'l> Host<'l> {
         self.lab.sh("systemctl --no-pager status '*.service' '*.socket' 2>&1; tail -n 40 /var/log/systemd.log /var/log/*.service.log 2>&1; true")
     }
 
-    /// Asserts that a service runs within what its unit says, and has not been denied anything.
+    /// Asserts that a service runs within its unit's settings, and was not denied anything.
     #[track_caller]
     fn assert_confined(&self, unit: &str) {
         let status = self.main_process(unit);
@@ -94,7 +95,7 @@ impl<'l> Host<'l> {
         assert!(denied.is_empty(), "{unit}: {denied:#?}");
     }
 
-    /// What the kernel says of a service's main process.
+    /// The kernel's data of a service's main process.
     fn main_process(&self, unit: &str) -> BTreeMap<String, String> {
         let pid = self.systemctl(&format!("show --property MainPID --value {unit}"));
         let status = self.lab.sh(&format!("cat /proc/{}/status", pid.trim()));
@@ -104,7 +105,7 @@ impl<'l> Host<'l> {
 }
 
 impl Drop for Host<'_> {
-    #[expect(clippy::print_stderr, reason = "for whoever reads why the test failed")]
+    #[expect(clippy::print_stderr, reason = "people read it when the test fails")]
     fn drop(&mut self) {
         if thread::panicking() {
             eprintln!("{}", self.said());
@@ -112,7 +113,8 @@ impl Drop for Host<'_> {
     }
 }
 
-/// Calls an installed plugin for container `c1` as a runtime does; `environment` adds to what it is told, or replaces it.
+/// Calls an installed plugin for container `c1` as a runtime does; `environment` adds variables, or
+/// replaces them.
 #[track_caller]
 fn call(
     lab: &Lab,

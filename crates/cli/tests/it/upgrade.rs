@@ -1,4 +1,4 @@
-//! A node's plugins are replaced while containers come and go, and given back.
+//! A node's plugins are replaced while containers come and go, and then restored.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -23,11 +23,12 @@ const BIN: &str = "/opt/cni/bin";
 /// Containers that come and go at the same time.
 const WORKERS: usize = 4;
 
-/// How often the plugins are replaced: for every change, and when everything is run.
+/// How often the plugins are replaced: in every run, and with `--full`.
 const UPGRADES: usize = 12;
 const ALL_UPGRADES: usize = 200;
 
-/// Calls a plugin as a runtime does that tries once: what the kernel refuses to execute is a failure.
+/// Calls a plugin as a runtime does that tries once: if the kernel refuses to execute it, the call
+/// fails.
 #[expect(
     clippy::disallowed_methods,
     reason = "runtimes' own retries would hide what is looked for"
@@ -68,8 +69,9 @@ fn call(plugin: &str, verb: &str, container: &Container) -> Result<(), String> {
     }
 }
 
-/// From the reference's plugins to ours, and from one version of ours to another and back, over and over, while four
-/// containers are attached and detached as fast as it goes: not one call fails. Then the node has its own plugins back.
+/// From the reference's plugins to ours, and from one version of ours to another and back,
+/// repeatedly, while four containers are attached and detached as fast as possible: not one call
+/// fails. Then the node has its own plugins back.
 #[test]
 fn no_call_fails_while_the_plugins_are_replaced() {
     testkit::require!("root", "file:/usr/lib/cni/bridge");
@@ -77,12 +79,12 @@ fn no_call_fails_while_the_plugins_are_replaced() {
     let upgrades = if full { ALL_UPGRADES } else { UPGRADES };
     let lab = Lab::new("upgrade");
     lab.sh("sysctl -qw net.ipv4.ip_forward=1");
-    // Another version: the same program, and not the same file.
+    // Another version: the same program in another file.
     lab.sh(&format!("mkdir -p {BIN} /opt/old /opt/new && cp {EXECUTABLE} /opt/old/netwright"));
     lab.sh("cp /opt/old/netwright /opt/new/netwright && echo newer >>/opt/new/netwright");
     lab.sh(&format!("cp -p {GO}/bridge {GO}/host-local {BIN}"));
     let own = lab.enter(|| whole(Path::new(BIN)));
-    // What is made once, by the reference: its bridge stays.
+    // The reference makes its bridge once, and it stays.
     let first = lab.container("first");
     for verb in ["ADD", "DEL"] {
         lab.enter(|| call("bridge", verb, &first)).unwrap();
@@ -114,7 +116,8 @@ fn no_call_fails_while_the_plugins_are_replaced() {
             })
             .collect();
         for upgrade in 0..upgrades {
-            // In the middle of calls: each version is seen at work before the next comes.
+            // The replacement comes in the middle of calls: each version works before the next
+            // comes.
             let seen = added.load(Ordering::Relaxed);
             while added.load(Ordering::Relaxed) < seen + WORKERS {
                 std::thread::yield_now();
@@ -141,7 +144,8 @@ fn no_call_fails_while_the_plugins_are_replaced() {
     );
 }
 
-/// Containers go on running beneath an upgrade: what an older version's rules let through is closed by the installation.
+/// Containers run during an upgrade: the installation closes what an older version's rules let
+/// through.
 #[test]
 fn an_installation_brings_the_rules_of_an_older_version_up_to_date() {
     testkit::require!("root");
@@ -189,7 +193,7 @@ fn whole(dir: &Path) -> BTreeMap<String, Whole> {
             inode: meta.ino(),
             mode: meta.mode(),
             owner: (meta.uid(), meta.gid()),
-            // A folder's changes with what it holds.
+            // A folder's times change with its contents.
             modified: if meta.is_dir() { (0, 0) } else { (meta.mtime(), meta.mtime_nsec()) },
             content,
             attributes: attributes(&path),
@@ -214,7 +218,8 @@ fn attributes(path: &Path) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// A folder with all kinds of things in it is the same after an installation, an upgrade and `uninstall`: the very same files.
+/// A folder with all kinds of things in it is the same after an installation, an upgrade and
+/// `uninstall`, down to the inodes.
 #[test]
 fn uninstall_gives_the_very_same_files_back() {
     testkit::require!("root");
@@ -225,7 +230,8 @@ fn uninstall_gives_the_very_same_files_back() {
     lab.sh("echo newer >>/opt/new/netwright");
     lab.enter(|| {
         let dir = Path::new(BIN);
-        // Of a plugin's name: a program, one that may not be executed, a link, one that leads nowhere.
+        // Under a plugin's name: a program, a file that may not be executed, a link, a link that
+        // leads nowhere.
         for (name, mode) in [("bridge", 0o4755), ("portmap", 0o600), ("flannel", 0o755)] {
             let path = dir.join(name);
             std::fs::write(&path, format!("somebody's {name}")).unwrap();
@@ -248,7 +254,7 @@ fn uninstall_gives_the_very_same_files_back() {
         lab.sh(&format!("{installer} install --bin-dir {BIN}"));
         let installed = lab.enter(|| whole(Path::new(BIN)));
         assert_eq!(installed["bridge"].content, b"netwright");
-        assert_eq!(installed["flannel"], own["flannel"], "what is nobody's business stays");
+        assert_eq!(installed["flannel"], own["flannel"], "foreign files stay");
     }
     lab.sh(&format!("{BIN}/netwright uninstall --bin-dir {BIN}"));
     assert_eq!(lab.enter(|| whole(Path::new(BIN))), own);

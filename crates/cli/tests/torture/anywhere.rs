@@ -1,4 +1,4 @@
-//! Struck anywhere: each verb of each plugin, at each of its system calls.
+//! Faults anywhere: each verb of each plugin, at each of its system calls.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -14,25 +14,26 @@ use crate::scenario::Scenario;
 use crate::strike::{After, Torture};
 use crate::world::World;
 
-/// What is done to a verb: at which call, what, and what comes after.
+/// One try: the call, the fault, and what comes after.
 pub(crate) type Try = (Moment, Blow, After);
 
-/// Chooses tries of all that there are.
+/// Chooses some of all tries.
 pub(crate) type Choose<'c> = &'c (dyn Fn(Vec<Try>) -> Vec<Try> + Sync);
 
 const AFTER_ADD: [After; 4] = [After::Del, After::GoneGc, After::AddAgain, After::GoneDel];
 const AFTER_DEL: [After; 3] = [After::Del, After::GoneGc, After::GoneDel];
 
-/// How often a verb is struck in every run, of all there is to try; with `--full` a share of it ([`share`]).
+/// How many faults each verb gets in every run, of all possible ones; with `--full` it gets a share
+/// of them ([`share`]).
 const SOME: usize = 12;
 
-/// How many system calls into a DEL the second blow falls.
+/// How many system calls into a DEL the second fault comes.
 const DEEP: usize = 120;
 
-/// How many findings are enough.
+/// After how many findings the run ends.
 const ENOUGH: usize = 10;
 
-/// Strikes a plugin everywhere: alone on the host, and beside another container.
+/// Injects faults everywhere in a plugin's calls: alone on the host, and beside another container.
 fn everywhere(scenarios: &[Scenario]) {
     let mut tally = Tally::new();
     for scenario in scenarios {
@@ -63,7 +64,7 @@ fn everywhere(scenarios: &[Scenario]) {
     tally.finish();
 }
 
-/// In each family of addresses, with `--full`; with both otherwise.
+/// With `--full`, one scenario for each family of addresses; otherwise one with both.
 fn families(scenario: Scenario) -> Vec<Scenario> {
     if !feature::available("full") {
         return vec![scenario];
@@ -72,7 +73,7 @@ fn families(scenario: Scenario) -> Vec<Scenario> {
     [scenario].into_iter().chain(single).collect()
 }
 
-/// Strikes one verb as often as is chosen; says how often that was.
+/// Tries the chosen faults of one verb; returns how many there were.
 pub(crate) fn strike(
     scenario: &Scenario,
     beside: bool,
@@ -84,14 +85,15 @@ pub(crate) fn strike(
     loop {
         let (next, all) = run(scenario, beside, verb, done, choose, tally);
         done = next;
-        // A host that was spoilt is left, and another takes its place.
+        // A spoilt host is abandoned, and another takes its place.
         if all <= done || ENOUGH <= tally.findings() {
             return done;
         }
     }
 }
 
-/// Strikes one verb from the `done`th try on, until the host is spoilt; returns how far it came, and how many there are.
+/// Tries one verb's faults from the `done`th on, until the host is spoilt; returns how far it came,
+/// and how many there are.
 fn run(
     scenario: &Scenario,
     beside: bool,
@@ -128,7 +130,7 @@ fn run(
     })
 }
 
-/// Lists everything there is to try.
+/// Lists all possible tries.
 fn tries(scenario: &Scenario, verb: &str, moments: &[Moment], beside: bool) -> Vec<Try> {
     let afters: &[After] = if verb == "ADD" { &AFTER_ADD } else { &AFTER_DEL };
     let may_end =
@@ -157,9 +159,10 @@ fn tries(scenario: &Scenario, verb: &str, moments: &[Moment], beside: bool) -> V
     all
 }
 
-/// Chooses what to try in a run that does not try all.
+/// Chooses what to try in a run that does not try everything.
 fn some(scenario: &Scenario, all: Vec<Try>) -> Vec<Try> {
-    // Five processes for one cost as much, and each of them is struck by itself too.
+    // One try with five processes costs as much as five, and each of the five has faults of its own
+    // too.
     let times = scenario.plugins.len().div_ceil(2);
     if feature::available("full") {
         return share::of_this_round(all, share::STRIKES / times);
@@ -169,8 +172,8 @@ fn some(scenario: &Scenario, all: Vec<Try>) -> Vec<Try> {
     if all.len() <= some {
         return all;
     }
-    // Killed between two changes is killed alike: those that change something come first, and of each kind of call and
-    // error one.
+    // A kill has the same effect anywhere between two changes: calls that change something come
+    // first, and of each kind of call and error one.
     let mut seen: BTreeMap<(i64, String), usize> = BTreeMap::new();
     let mut ranked: Vec<(usize, usize)> = Vec::new();
     for (place, (moment, blow, _)) in all.iter().enumerate() {
@@ -183,7 +186,8 @@ fn some(scenario: &Scenario, all: Vec<Try>) -> Vec<Try> {
         *times += 1;
         ranked.push((rank, place));
     }
-    // The same in every run, and spread over all that there are: a step that has no factor in common with the count.
+    // The choice is the same in every run, and spread over all tries: the step has no factor in
+    // common with the count.
     ranked.sort_by_key(|(rank, place)| (*rank, place.wrapping_mul(7919) % all.len()));
     ranked.truncate(some);
     let mut places: Vec<usize> = ranked.into_iter().map(|(_, place)| place).collect();

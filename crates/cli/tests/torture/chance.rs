@@ -4,7 +4,7 @@
 pub(crate) struct Chance(u64);
 
 impl Chance {
-    /// Begins with `NETWRIGHT_SEED`, which a failing run tells, or with the test's own number.
+    /// Begins with `NETWRIGHT_SEED`, which a failing run prints, or with the test's own number.
     pub(crate) fn new(own: u64) -> Self {
         let asked = std::env::var("NETWRIGHT_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed: u64 = asked.unwrap_or(own);

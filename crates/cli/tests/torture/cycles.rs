@@ -1,4 +1,5 @@
-//! A small pool, filled again and again, between kills and reboots, by a runtime that never detaches what died.
+//! A small pool is filled again and again, between kills and reboots, by a runtime that never
+//! detaches dead containers.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,13 +12,14 @@ use testkit::{Lab, Place as _, Tally, feature};
 use crate::chance::Chance;
 use crate::world::{Call, Pod, Said, World};
 
-/// How many addresses there are for containers: a /29 without its network, its gateway and its broadcast address.
+/// How many addresses there are for containers: a /29 without its network, its gateway and its
+/// broadcast address.
 const ROOM: usize = 5;
 
 /// How often in every run, and with `--full`.
 const CYCLES: [usize; 2] = [60, 1000];
 
-/// How many system calls into an ADD it may be killed.
+/// How many system calls into an ADD the kill comes.
 const DEEP: usize = 250;
 
 fn plugin() -> Value {
@@ -27,7 +29,7 @@ fn plugin() -> Value {
     })
 }
 
-/// What a run found.
+/// The findings of a run.
 #[derive(Debug, Default)]
 struct Outcome {
     added: usize,
@@ -35,9 +37,10 @@ struct Outcome {
     twice: usize,
 }
 
-/// Fills the pool with containers, by name, in which the `first` of this cycle is unlike every other's.
+/// Fills the pool with containers, each with a name that no other cycle has.
 fn fill(world: &World<'_>, cycle: usize, living: &mut BTreeMap<String, (Pod, String)>) -> Outcome {
-    // The kernel takes links away some time after their namespace: until then they may be a container's.
+    // The kernel deletes links some time after their namespace: until then they may be a
+    // container's.
     let links = "test $(ip -o link show type veth | wc -l) -le";
     world.sh(&format!("until {links} {}; do sleep 0.01; done", living.len()));
     let plugin = plugin();
@@ -65,7 +68,7 @@ fn fill(world: &World<'_>, cycle: usize, living: &mut BTreeMap<String, (Pod, Str
     outcome
 }
 
-/// Does it so many times.
+/// Runs this many cycles.
 fn cycles(count: usize, plugins: Option<PathBuf>, tally: &mut Tally) -> Outcome {
     let lab = Lab::new("cycles");
     lab.enter(|| {
@@ -84,21 +87,22 @@ fn cycles(count: usize, plugins: Option<PathBuf>, tally: &mut Tally) -> Outcome 
             all.twice += outcome.twice;
             if chance.once_in(2) {
                 tally.count("a /29", "reboot", "filled again");
-                // Containers, links and /run go; what is on the disk stays, and nobody detaches.
+                // A reboot: containers, links and /run go, what is on the disk stays, and the
+                // runtime detaches nothing.
                 living.values().for_each(|(pod, _): &(Pod, String)| pod.end());
                 living.clear();
                 world.sh("ip link delete br0 2>/dev/null; rm -rf /run/netwright /run/cni");
                 continue;
             }
             tally.count("a /29", "kill", "filled again");
-            // Some containers die, with a runtime that does not notice.
+            // Some containers die, and the runtime does not notice.
             for id in living.keys().cloned().collect::<Vec<_>>() {
                 if chance.once_in(2) {
                     let (pod, _) = living.remove(&id).unwrap();
                     pod.end();
                 }
             }
-            // An ADD is killed somewhere, and its container ends with it.
+            // An ADD is killed at some call, and its container ends with it.
             let pod = world.pod(&format!("c{cycle}-killed"));
             let at = chance.below(DEEP);
             let mut seen = 0;
@@ -107,7 +111,7 @@ fn cycles(count: usize, plugins: Option<PathBuf>, tally: &mut Tally) -> Outcome 
                 if seen == at { Blow::Kill } else { Blow::Spare }
             });
             pod.end();
-            // And one is detached as it should be.
+            // And the runtime detaches one properly.
             if let Some((_, (pod, _))) = living.pop_first() {
                 let call = Call { previous: None, ..pod.call("DEL", &plugin) };
                 assert!(world.call(&call).is_done());
@@ -122,7 +126,7 @@ fn count() -> usize {
     CYCLES[usize::from(feature::available("full"))]
 }
 
-/// Containers that died without a DEL hold no address for ever, and those that live keep theirs.
+/// Containers that died without a DEL do not hold addresses for ever, and living ones keep theirs.
 #[test]
 fn a_pool_that_is_full_of_the_dead_is_not_full() {
     testkit::require!("root", "ptrace");
@@ -133,7 +137,8 @@ fn a_pool_that_is_full_of_the_dead_is_not_full() {
     tally.finish();
 }
 
-/// The same with the reference's plugins, for comparison: what is theirs to mend is only told.
+/// The same with the reference's plugins, for comparison: the test only prints what goes wrong
+/// there.
 #[test]
 fn the_reference_beside_it() {
     testkit::require!("root", "ptrace", "full");
@@ -142,8 +147,5 @@ fn the_reference_beside_it() {
         .find(|release| release.plugin("bridge").is_some());
     let found = cycles(count(), Some(release.unwrap().directory()), &mut Tally::new());
     eprintln!("MEASURED the reference: {found:?}");
-    assert!(
-        0 < found.exhausted,
-        "the comparison in docs/guarantees.md is not true any more: {found:?}"
-    );
+    assert!(0 < found.exhausted, "the comparison in docs/guarantees.md no longer holds: {found:?}");
 }

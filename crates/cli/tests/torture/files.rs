@@ -1,4 +1,4 @@
-//! A file of ours is not what it was when a container is detached.
+//! A file of ours was damaged before its container is detached.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -19,10 +19,10 @@ const SOME: usize = 60;
 /// How often with `--full`.
 const ROUNDS: usize = 12;
 
-/// Where files are that are ours alone.
+/// The folders of files that are ours alone.
 const FOLDERS: [&str; 2] = ["/run/netwright", "/run/cni"];
 
-/// What a power cut, a full disk or a hand does to a file.
+/// What a power cut, a full disk or an edit does to a file.
 #[derive(Debug, Clone, Copy)]
 enum Damage {
     Cut,
@@ -93,7 +93,7 @@ fn damage(file: &Path, how: Damage, others: &[PathBuf], chance: &mut Chance) {
     }
 }
 
-/// Goes through every damage to every file, in an order that has nothing to do with theirs.
+/// Does every damage to every file, in an order that is independent of theirs.
 struct Steps {
     chance: Chance,
     full: bool,
@@ -101,7 +101,7 @@ struct Steps {
     place: usize,
 }
 
-/// What was done to one file.
+/// The damage of one file.
 struct Step {
     file: PathBuf,
     kind: String,
@@ -113,14 +113,14 @@ impl Steps {
         Steps { chance: Chance::new(seed), full, tried: 0, place: 0 }
     }
 
-    /// Damages one of these files; `None` once it was done often enough.
+    /// Damages one of these files; `None` once it has done enough.
     fn next(&mut self, all: &[PathBuf]) -> Option<Step> {
         self.tried += 1;
         let many = all.len() * DAMAGES.len();
         if (if self.full { many * ROUNDS } else { SOME.min(many) }) < self.tried {
             return None;
         }
-        // A step that has no factor in common with the count goes through all of them.
+        // The step has no factor in common with the count, so it reaches all of them.
         self.place = (self.place + if self.full { 1 } else { 7919 }) % many;
         let (file, how) = (&all[self.place / DAMAGES.len()], DAMAGES[self.place % DAMAGES.len()]);
         damage(file, how, all, &mut self.chance);
@@ -129,7 +129,7 @@ impl Steps {
 }
 
 impl Step {
-    /// Takes away what is no file any more: it is nobody's to remove.
+    /// Removes what is no longer a file: no call may remove it.
     fn clear(&self) {
         if !self.file.is_file() {
             let _ = fs::remove_file(&self.file);
@@ -138,7 +138,7 @@ impl Step {
     }
 }
 
-/// DEL and then GC take away all that was made, whatever became of what was written down; nothing panics or hangs.
+/// DEL and then GC remove everything that ADD made, whatever was damaged; nothing panics or hangs.
 #[test]
 fn a_container_goes_whatever_became_of_what_was_written_down() {
     testkit::require!("root", "ptrace");
@@ -159,8 +159,9 @@ fn a_container_goes_whatever_became_of_what_was_written_down() {
             let mut all = Vec::new();
             FOLDERS.iter().for_each(|folder| files(Path::new(folder), &mut all));
             all.sort();
-            // It says whether the bridge is ours to remove; without it the bridge stays, lest it be somebody's.
-            // A lock that is something else is refused, lest it lead elsewhere, until somebody takes it away.
+            // The file shows whether we may remove the bridge; without it the bridge stays, as it
+            // may be foreign. A lock that is not a regular file is refused, as it may lead
+            // elsewhere, until an administrator removes it.
             all.retain(|file| {
                 !file.ends_with("shared/bridge%20br0.made")
                     && !file.starts_with("/run/netwright/locks")
@@ -177,7 +178,7 @@ fn a_container_goes_whatever_became_of_what_was_written_down() {
             let mut wrong = Vec::new();
             let del = Call { previous, ..pod.call("DEL", plugin) };
             let said = world.call(&del);
-            // What was written down is known no more; the container's end and GC are to be enough for what DEL left.
+            // The record is lost; the container's end and GC must be enough for what DEL left.
             pod.end();
             let collected = world.call(&Call { valid: Some(Vec::new()), ..pod.call("GC", plugin) });
             if !collected.is_done() {
@@ -196,7 +197,7 @@ fn a_container_goes_whatever_became_of_what_was_written_down() {
     tally.finish();
 }
 
-/// The network as its file has it.
+/// The network as in its file.
 fn written(scenario: &Scenario) -> String {
     let mut plugins = scenario.plugins.clone();
     for plugin in &mut plugins {
@@ -207,7 +208,7 @@ fn written(scenario: &Scenario) -> String {
 
 const NETWORK_FILE: &str = "/etc/cni/net.d/10-n.conflist";
 
-/// Whose a file is, for people.
+/// The owner of a file, for people.
 fn kind_of(file: &Path) -> &'static str {
     match file {
         _ if file.starts_with("/etc/cni") => "configuration",
@@ -216,8 +217,8 @@ fn kind_of(file: &Path) -> &'static str {
     }
 }
 
-/// A container goes by its runtime's commands, whatever became of the result cache, the network's file, or the addresses: what one of
-/// them does not tell any more, the others do.
+/// A container goes by its runtime's commands, whatever happened to the result cache, the network's
+/// file, or the addresses: each of them replaces what another has lost.
 #[test]
 fn a_container_goes_whatever_became_of_its_runtimes_files() {
     testkit::require!("root", "ptrace");
@@ -245,7 +246,7 @@ fn a_container_goes_whatever_became_of_its_runtimes_files() {
             all.sort();
             all
         };
-        // One that lives on, and loses nothing.
+        // A container that lives on, and loses nothing.
         let (resident, first) = (world.pod("resident"), world.pod("first"));
         add(&resident);
         add(&first);

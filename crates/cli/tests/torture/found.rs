@@ -1,4 +1,4 @@
-//! What was found by striking everywhere, struck in every run: once mended, each stays so.
+//! Faults that once found a bug: every run injects them, so that each stays fixed.
 
 use testkit::Tally;
 use testkit::fault::{Blow, name};
@@ -6,7 +6,7 @@ use testkit::fault::{Blow, name};
 use crate::anywhere::{Try, strike};
 use crate::scenario::Scenario;
 
-/// Strikes one verb at all its calls of these names.
+/// Injects faults into one verb at all its calls of these names.
 #[track_caller]
 fn at(scenario: &Scenario, beside: bool, verb: &'static str, calls: &[&str]) {
     let mut tally = Tally::new();
@@ -17,7 +17,8 @@ fn at(scenario: &Scenario, beside: bool, verb: &'static str, calls: &[&str]) {
     tally.finish();
 }
 
-/// A living container's reservation that could not be read was taken for garbled, and removed.
+/// A failed read of a living container's reservation was taken for garbage, and the reservation
+/// removed.
 #[test]
 fn a_reservation_that_cannot_be_read_is_not_collected() {
     testkit::require!("root", "ptrace");
@@ -39,7 +40,7 @@ fn a_chain_of_which_the_kernel_does_not_tell_is_not_forgotten() {
     at(&Scenario::ptp(), false, "DEL", &["recvfrom"]);
 }
 
-/// A lent device came home down.
+/// A lent device was down when it returned.
 #[test]
 fn a_device_is_at_home_as_it_was_after_a_passing_failure() {
     testkit::require!("root", "ptrace");
@@ -47,21 +48,21 @@ fn a_device_is_at_home_as_it_was_after_a_passing_failure() {
     at(&Scenario::host_device(), false, "GC", &["sendto"]);
 }
 
-/// The answer was lost, and so nobody knew of the link that was made.
+/// The answer was lost, so no record had the link that was made.
 #[test]
 fn a_link_whose_making_is_not_answered_is_undone() {
     testkit::require!("root", "ptrace");
     at(&Scenario::bandwidth(), false, "ADD", &["recvfrom"]);
 }
 
-/// The process aborted at the first failure to go home.
+/// The process aborted at the first failure to return to its namespace.
 #[test]
 fn a_thread_comes_home_at_the_second_attempt() {
     testkit::require!("root", "ptrace");
     at(&Scenario::loopback(), false, "ADD", &["setns"]);
 }
 
-/// Whoever was to send a link's deletion could not, and the caller waited for an answer and failed.
+/// The helper could not send a link's deletion, and the caller waited for an answer and failed.
 #[test]
 fn a_deletion_that_the_helper_cannot_send_is_sent() {
     testkit::require!("root", "ptrace");
@@ -80,7 +81,8 @@ fn a_record_that_cannot_be_written_leaves_no_folder() {
     at(&Scenario::tap(), true, "ADD", &["write"]);
 }
 
-/// Whoever could not read which address is free counted those of a range without end that are taken.
+/// An ADD that could not read which address is free counted the taken ones of a practically endless
+/// range.
 #[test]
 fn an_index_that_cannot_be_read_once_does_not_keep_an_add_busy() {
     testkit::require!("root", "ptrace");
@@ -100,18 +102,18 @@ fn a_link_of_a_killed_add_is_known_before_it_has_a_mark() {
     tally.finish();
 }
 
-/// The bridge stayed, and nobody knew that it was ours.
+/// The bridge stayed, and no record said that it was ours.
 #[test]
 fn a_bridge_goes_with_the_add_that_failed() {
     testkit::require!("root", "ptrace");
     at(&Scenario::bridge(), false, "ADD", &["open"]);
 }
 
-/// It could not be read whose an address was, and so it stayed that container's.
+/// A claim's owner could not be read, so the address stayed that container's.
 #[test]
 fn a_claim_that_cannot_be_read_is_not_forgotten() {
     testkit::require!("root", "ptrace");
-    // GC reads thousands of links, most of them of processes: `anywhere` strikes at some.
+    // GC reads thousands of links, most of them of processes: `anywhere` has faults at some.
     for scenario in [Scenario::bridge(), Scenario::ptp(), Scenario::macvlan()] {
         at(&scenario, false, "DEL", &["readlink"]);
     }

@@ -1,11 +1,13 @@
-//! Torture: whatever happens to a call, one DEL or one GC leaves the host as it was, and the next ADD works.
+//! Fault injection: whatever happens to a call, one DEL or one GC leaves the host as it was, and
+//! the next ADD works.
 //!
-//! The executable runs as runtimes run it, a process a call, under [`testkit::fault`]: it is killed, or its system call fails,
-//! at one moment after the other. What is tried is counted and told ([`testkit::Tally`]); `cargo xtask ci` shows the table.
+//! The executable runs as runtimes run it, a process for each call, under [`testkit::fault`]: at
+//! one moment after the other it is killed, or its system call fails. The tests count their tries
+//! and print them ([`testkit::Tally`]); `cargo xtask ci` shows the table.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![expect(clippy::disallowed_methods, reason = "the program is what is tested")]
-#![expect(clippy::print_stderr, reason = "seeds and figures are told")]
+#![expect(clippy::print_stderr, reason = "tests print seeds and figures")]
 
 mod anywhere;
 mod chance;

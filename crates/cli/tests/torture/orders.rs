@@ -11,24 +11,25 @@ use crate::world::{Call, NETWORK, Said, World};
 /// How many moments in every run; with `--full` a share of all ([`share`]).
 const SOME: usize = 20;
 
-/// How long the call that begins meanwhile has for its own before the other goes on, in milliseconds: it may be waiting for
-/// what the other holds.
+/// How long the second call may run alone, in milliseconds, before the first continues: it may be
+/// waiting for what the first holds.
 const HEAD_START: [u64; 3] = [0, 2, 25];
 
-/// Which of the two is stopped while the other begins.
+/// Which of the two calls is stopped while the other begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stopped {
-    /// What removes: DEL or GC.
+    /// The removing call: DEL or GC.
     Del,
     Add,
 }
 
-/// The moments of which some are chosen in every run, and all of which a run with `--full` goes through.
+/// The moments of which every run chooses some; with `--full` it goes through all.
 fn to_stop_at(all: Vec<Moment>) -> Vec<Moment> {
     if feature::available("full") { share::of_this_round(all, share::STRIKES) } else { all }
 }
 
-/// The new container has the same host ports, and the old one's namespace is gone, as with a sandbox that died.
+/// The new container has the same host ports, and the old one's namespace is gone, as with a
+/// sandbox that died.
 fn interleaved(stopped: Stopped) {
     let scenario = Scenario::chain();
     let plugin = &scenario.plugins[0];
@@ -46,7 +47,7 @@ fn interleaved(stopped: Stopped) {
         let mut number = 0;
         loop {
             let at = match number {
-                // The first time nothing is stopped: to see what there is.
+                // The first round stops nothing, to list the moments.
                 0 => None,
                 _ if all.is_empty() => break,
                 _ if feature::available("full") => Some(all.remove(0)),
@@ -88,7 +89,7 @@ fn interleaved(stopped: Stopped) {
             }
             match added {
                 Said::Done(result) => {
-                    // Again: a DEL may come any number of times.
+                    // A second time: a DEL may come any number of times.
                     world.done(&del);
                     let again = Call { previous: result.clone(), ..new.call("CHECK", plugin) };
                     let checked = world.call(&again);
@@ -97,7 +98,8 @@ fn interleaved(stopped: Stopped) {
                     }
                     world.done(&Call { previous: result, ..new.call("DEL", plugin) });
                 }
-                // It came while the old one still had what it wants; a runtime tries again.
+                // The ADD came while the old container still had what it wants; a runtime tries
+                // again.
                 Said::Error(error) if json!(11) == error["code"] => {
                     world.done(&new.call("DEL", plugin));
                 }
@@ -135,7 +137,7 @@ fn an_add_that_is_stopped_while_the_last_container_goes() {
 /// How many moments of a command in every run; with `--full` a share of all ([`share`]).
 const SOME_OF_A_COMMAND: usize = 12;
 
-/// What runs beside the ADD of a container, all of them commands.
+/// The command that runs beside the ADD of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Beside {
     /// `gc`, after a container of that ID has gone without a DEL.
@@ -219,7 +221,7 @@ fn beside_add(beside: Beside, stopped: Stopped) {
             if at.is_none() {
                 let mut moments = one.moments.clone();
                 if stopped == Stopped::Add {
-                    // It looks at every process of the machine, in thousands of calls.
+                    // GC looks at every process of the machine, in thousands of calls.
                     moments.retain(|moment| fault::changes(moment.call));
                 }
                 all = to_stop_at(moments);
@@ -230,7 +232,8 @@ fn beside_add(beside: Beside, stopped: Stopped) {
                 Stopped::Add => (&one, &two),
                 Stopped::Del => (&two, &one),
             };
-            // ADD may be refused while the old one's address is held, and a DEL may come at any time.
+            // ADD may fail while the old container's address is held, and a DEL may come at any
+            // time.
             if added.code == Some(0) && beside == Beside::Gc {
                 let checked = run(&verb("check", new.netns()));
                 if checked.code != Some(0) {

@@ -1,25 +1,25 @@
-//! What is attached: a list of plugins, and which of them is struck.
+//! A scenario is a list of plugins to attach, and the one whose calls get faults.
 
 use serde_json::{Value, json};
 
 /// One attachment's plugins in order.
 #[derive(Debug, Clone)]
 pub(crate) struct Scenario {
-    /// Whose calls are struck, for people.
+    /// The name of the plugin that gets the faults, for people.
     pub(crate) name: &'static str,
-    /// Run once on the host.
+    /// A script to run once on the host.
     pub(crate) host: &'static str,
     /// The configurations.
     pub(crate) plugins: Vec<Value>,
-    /// The one that is struck.
+    /// The index of the plugin that gets the faults.
     pub(crate) victim: usize,
-    /// Which addresses it has, for people: nothing where it has both, or none of its own.
+    /// Its family of addresses, for people: empty if it has both, or none of its own.
     pub(crate) family: &'static str,
-    /// The container's end takes what the host had with it: a device that is lent.
+    /// The container's end also takes what belonged to the host: a device that is lent.
     pub(crate) lends: bool,
     /// A Docker driver is on the host.
     pub(crate) drives: bool,
-    /// Open vSwitch runs on the host; what its database holds is compared too.
+    /// Open vSwitch runs on the host; the comparison includes its database.
     pub(crate) switches: bool,
 }
 
@@ -124,14 +124,16 @@ impl Scenario {
         Scenario { drives: true, ..Self::of("cnm", vec![plugin]) }
     }
 
-    /// A pair whose end is a port, or a port of the switch's own; shaped, so that there are rows that no port takes along.
+    /// A pair whose end is a port, or a port of the switch's own; shaped, so that there are rows
+    /// that do not go with a port.
     pub(crate) fn ovs(name: &'static str, port: &str) -> Self {
         let plugin = json!({ "type": "ovs", "bridge": "br0", "vlan": 7, "port": port,
                              "qos": { "egressRate": 8_000_000 }, "ipam": ipam() });
         Scenario { switches: true, ..Self::of(name, vec![plugin]) }
     }
 
-    /// A port with everything that is shared: a bridge that the first makes and the last takes away, tunnels likewise, a mirror.
+    /// A port with everything that ports share: a bridge that the first makes and the last removes,
+    /// tunnels likewise, a mirror.
     pub(crate) fn ovs_shared() -> Self {
         let plugin = json!({
             "type": "ovs", "bridge": "br7", "createBridge": true, "datapathType": "netdev", "vlan": 7,
@@ -185,7 +187,7 @@ impl Scenario {
         Self::of("chain", vec![chain])
     }
 
-    /// Five plugins, a process each; one of them is struck.
+    /// Five plugins, a process each; one of them gets faults.
     pub(crate) fn five(victim: usize) -> Self {
         let plugins = vec![bridge(), portmap(), firewall(), tuning(), bandwidth()];
         Scenario { victim, ..Self::of("five plugins", plugins) }

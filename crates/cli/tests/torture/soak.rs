@@ -1,4 +1,5 @@
-//! Attached and detached in any order by several at a time, with faults, beside the daemon's services, until it is enough.
+//! Several workers attach and detach in any order, with faults, beside the daemon's services, until
+//! the count is reached.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -15,32 +16,34 @@ use crate::world::{Call, EXECUTABLE, NETWORK, Pod, Said, World};
 /// How many calls in every run, and with `--full`.
 const CALLS: [usize; 2] = [400, 20_000];
 
-/// How many call at a time, and how many containers each has at most.
+/// How many workers there are, and how many containers each has at most.
 const WORKERS: usize = 4;
 const CROWD: usize = 2;
 
-/// So many of the containers' places have ports of UDP too.
+/// This many of the containers' places have ports of UDP too.
 const UDP: usize = 2;
 
-/// After so many calls of each everything is detached, and the host must be as before.
+/// After this many calls of each worker everything is detached, and the host must be as before.
 const STRETCH: usize = 50;
 
-/// How many system calls into a call it may be struck: of a plugin's and of the command's, whose start counts.
+/// The highest system call at which a fault may come: of a plugin's call, and of the command's,
+/// whose start counts.
 const DEEP: [usize; 2] = [400, 900];
 
-/// How often memory is told in a run.
+/// How often a run prints memory.
 const TOLD: usize = 10;
 
-/// By how much the daemon's memory may differ, in KiB: what a larger crowd at the moment takes.
+/// By how much the daemon's memory may differ, in KiB: the size of a momentarily larger number of
+/// containers.
 const FLAT_KIB: u64 = 1024;
 
-/// What looks after containers meanwhile: both at their busiest.
+/// The services that run meanwhile, both at their busiest.
 const SERVICES: [&[&str]; 2] = [
     &["repair", "-interval", "200ms"],
     &["collect", "-act", "-grace", "200ms", "-interval", "200ms"],
 ];
 
-/// Who makes a place's calls.
+/// How a place's calls are made.
 enum Door {
     /// The plugin, by itself.
     Plugin(Value),
@@ -48,13 +51,13 @@ enum Door {
     Runtime(Vec<String>),
 }
 
-/// Where a container may be.
+/// A place for a container.
 struct Spot {
     door: Door,
     living: Option<(Pod, Option<Value>)>,
 }
 
-/// One of those who call.
+/// One worker.
 struct Worker {
     number: usize,
     chance: Chance,
@@ -64,11 +67,12 @@ struct Worker {
 }
 
 impl Door {
-    /// One network, one set of host ports: whoever has them is the only one, so each spot has its own.
+    /// One network and one set of host ports can have only one holder, so each spot has its own.
     fn of(number: usize, plugin: &Value) -> Self {
         let mut ports = plugin["runtimeConfig"]["portMappings"].clone();
         let ports = ports.as_array_mut().unwrap();
-        // For ports of UDP the kernel goes through the machine's whole table of flows, twice a call: some are enough.
+        // For ports of UDP the kernel goes through the machine's whole table of flows, twice a
+        // call: some are enough.
         if UDP <= number {
             ports.retain(|port| port["protocol"] != "udp");
         }
@@ -94,7 +98,7 @@ impl Door {
         }
     }
 
-    /// Makes a call; at `at`, if it is given, chance strikes.
+    /// Makes a call, with the fault `at` if there is one.
     fn call(
         &self,
         world: &World<'_>,
@@ -131,7 +135,7 @@ impl Door {
     }
 }
 
-/// What the command's end says.
+/// The outcome of a command.
 fn of_runtime(ended: &Ended) -> Said {
     let errors = String::from_utf8_lossy(&ended.stderr);
     match (ended.code, ended.signal) {
@@ -144,11 +148,11 @@ fn of_runtime(ended: &Ended) -> Said {
     }
 }
 
-/// A blow at the how manieth system call, and which.
+/// A fault: its kind, and the number of the system call.
 #[derive(Debug, Clone, Copy)]
 struct Strike {
     at: usize,
-    /// Kills; or the how manieth error of those that the call may have.
+    /// `None` kills; otherwise the index of the error among those that the call may have.
     error: Option<usize>,
 }
 
@@ -173,7 +177,7 @@ impl Worker {
         Worker { number, chance, spots, made: 0, tally: Tally::new() }
     }
 
-    /// Whether the next call is struck, and where.
+    /// Decides whether the next call gets a fault, and where.
     fn strike(&mut self, door: &Door) -> Option<Strike> {
         if !self.chance.once_in(10) {
             return None;
@@ -215,7 +219,7 @@ impl Worker {
         let (said, struck) = spot.door.call(world, "ADD", &pod, None, strike);
         match said {
             Said::Done(result) => spot.living = Some((pod, result)),
-            // Whoever was struck is detached later, like any other.
+            // A later step detaches it like any other.
             Said::Died(_) | Said::Error(_) if struck => spot.living = Some((pod, None)),
             other => self.found(&spot.door, "ADD", &format!("{} said {other:?}", pod.id)),
         }
@@ -241,7 +245,7 @@ impl Worker {
         }
     }
 
-    /// So many calls, and then whatever it takes until nothing is attached; returns how many.
+    /// Makes this many calls, and then all it takes until nothing is attached; returns how many.
     fn work(&mut self, world: &World<'_>) {
         for _ in 0..STRETCH {
             let at = self.chance.below(CROWD);
@@ -253,7 +257,7 @@ impl Worker {
     }
 }
 
-/// Memory of a service that is its own, in KiB.
+/// A service's private memory, in KiB.
 fn memory_kib(service: &mut Running) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", service.child().id()));
     let status = status.expect("the service runs");
@@ -261,7 +265,7 @@ fn memory_kib(service: &mut Running) -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// Starts the services; they are ready when they have looked.
+/// Starts the services, and waits for their first look.
 fn services(lab: &Lab) -> Vec<Running> {
     let daemon = Path::new(EXECUTABLE).with_file_name("netwrightd");
     assert!(daemon.exists(), "{} is missing: cargo build -p netwright-daemon", daemon.display());
@@ -269,7 +273,7 @@ fn services(lab: &Lab) -> Vec<Running> {
     let start = |arguments: &&[&str]| {
         let mut command = lab.command(daemon.to_str().unwrap());
         command.args(*arguments).args(["-path", bin.to_str().unwrap()]);
-        // It tells of each call, and of everything that is gone when it looks.
+        // It logs each call, and everything that is gone when it looks.
         command.stdin(Stdio::null()).stderr(Stdio::null());
         Running::from(command.spawn().unwrap())
     };

@@ -1,4 +1,4 @@
-//! One strike at one call, and what comes after it.
+//! One fault at one call, and what comes after it.
 
 use serde_json::Value;
 use testkit::fault::{self, Blow, Moment, failures};
@@ -8,24 +8,25 @@ use testkit::{Glance, Tally};
 use crate::scenario::Scenario;
 use crate::world::{Call, Pod, Said, World};
 
-/// What comes after the blow.
+/// What comes after the fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum After {
     /// The runtime detaches.
     Del,
-    /// It tries once more, and detaches then.
+    /// The runtime tries once more, and detaches then.
     AddAgain,
     /// The container's namespace is gone, and the runtime detaches.
     GoneDel,
     /// The container's namespace is gone, and the runtime collects.
     GoneGc,
-    /// Nothing: ADD said that it failed, so it has undone what it did.
+    /// Nothing: ADD failed with an error, so it has undone what it did.
     Nothing,
-    /// The runtime detaches, and that is struck too, so many calls into it; it detaches once more.
+    /// The runtime detaches, and that call gets a fault too, after this many system calls; the
+    /// runtime detaches once more.
     StruckDel(usize),
 }
 
-/// How an ADD says that what it would make is there, and whose it is.
+/// The words of an ADD's error when what it would make exists: that it does, and its owner.
 const CLEAR: [&str; 4] = ["already exists", "has been allocated to", "already has", "File exists"];
 
 pub(crate) struct Torture<'w> {
@@ -34,10 +35,10 @@ pub(crate) struct Torture<'w> {
     resident: Option<Pod>,
     pod: Option<Pod>,
     before: Glance,
-    /// Open vSwitch, and what its database holds.
+    /// Open vSwitch, and the content of its database.
     switch: Option<(&'w Ovs<'w>, String)>,
     tally: &'w mut Tally,
-    /// The host is not as it was: nothing that follows would say anything.
+    /// The host is not as it was: later tries on it would show nothing.
     pub(crate) spoilt: bool,
 }
 
@@ -62,7 +63,7 @@ impl<'w> Torture<'w> {
             tally,
             spoilt: false,
         };
-        // What a network's first container leaves for the next is there then.
+        // What a network's first container leaves for the next then exists.
         torture.fresh();
         let last = torture.add_all(torture.pod());
         torture.del_all(torture.pod(), last.as_ref());
@@ -79,7 +80,7 @@ impl<'w> Torture<'w> {
         self.pod.as_ref().unwrap()
     }
 
-    /// Has a container that is as new.
+    /// Makes a new container if there is none or the last has ended.
     fn fresh(&mut self) {
         if self.pod.as_ref().is_none_or(Pod::has_ended) {
             self.pod = Some(self.world.pod("c1"));
@@ -96,7 +97,7 @@ impl<'w> Torture<'w> {
         last
     }
 
-    /// Detaches with all plugins; tells what did not succeed.
+    /// Detaches with all plugins; returns what failed.
     fn del_all(&self, pod: &Pod, last: Option<&Value>) -> Vec<String> {
         self.del_these(pod, last, 0..self.scenario.plugins.len())
     }
@@ -134,7 +135,7 @@ impl<'w> Torture<'w> {
         failed
     }
 
-    /// The moments of a verb: what it does when nothing happens.
+    /// The moments of a verb: its system calls without a fault.
     pub(crate) fn moments(&mut self, verb: &'static str) -> Vec<Moment> {
         let (moments, failed) = self.struck(verb, &mut |_| Blow::Spare, After::Del);
         assert!(
@@ -167,8 +168,8 @@ impl<'w> Torture<'w> {
         }
     }
 
-    /// Makes one attachment with one call struck, and whatever comes after; returns the struck call's moments, and what is
-    /// not as it should be.
+    /// Makes one attachment with a fault in one call, and what comes after; returns the moments of
+    /// that call, and what is wrong.
     fn struck(
         &mut self,
         verb: &'static str,
@@ -218,7 +219,7 @@ impl<'w> Torture<'w> {
             Said::Nonsense(what) if !(stdout && ended.stdout.is_empty() && !ended.hung) => {
                 wrong.push(format!("it ended with {what}"));
             }
-            // Nobody can go on without memory.
+            // No process can go on without memory.
             Said::Died(signal) if *signal != 9 && !(memory && *signal == 6) => {
                 wrong.push(format!(
                     "it died of signal {signal}: {}",
@@ -249,7 +250,8 @@ impl<'w> Torture<'w> {
         (ended.moments, wrong)
     }
 
-    /// Detaches with a fault so many calls into it: killed, or an error where the call can have one.
+    /// Detaches with a fault after this many system calls: a kill, or an error if the call can have
+    /// one.
     fn strike_del(&self, last: Option<&Value>, at: usize) {
         let plugin = &self.scenario.plugins[self.scenario.victim];
         let call = Call { previous: last.cloned(), ..self.pod().call("DEL", plugin) };
@@ -274,7 +276,7 @@ impl<'w> Torture<'w> {
         let all = self.scenario.plugins.len();
         let victim = self.scenario.victim;
         match (verb, after, said) {
-            // What said that it is done has done it; so has an ADD that said it failed undone it.
+            // A DEL that succeeded has done its work, and an ADD that failed has undone it.
             ("DEL", After::Del, Said::Done(_)) => self.del_these(self.pod(), last, 0..victim),
             ("ADD", After::Nothing, Said::Error(_)) => self.del_these(self.pod(), last, 0..victim),
             ("GC", _, Said::Done(_)) if all == 1 => Vec::new(),

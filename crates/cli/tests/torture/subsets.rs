@@ -1,4 +1,4 @@
-//! DEL without whatever may be missing, in every combination.
+//! DEL while things are missing, in every combination.
 
 use std::fs;
 
@@ -20,8 +20,9 @@ fn is_missing(subset: usize, what: &str) -> bool {
     subset & 1 << place != 0
 }
 
-/// The configuration that a DEL is given: all of it, or no more than says who gave the addresses. (A runtime that has none gives
-/// the one that it kept: `cni-runtime::del::without_a_configuration_the_cached_one_is_used`.)
+/// The configuration for a DEL: all of it, or only what names the address plugin. (A runtime
+/// without one uses its cached copy:
+/// `cni-runtime::del::without_a_configuration_the_cached_one_is_used`.)
 fn given(plugin: &Value, subset: usize) -> Value {
     let mut given = plugin.clone();
     let keys = given.as_object_mut().unwrap();
@@ -36,7 +37,7 @@ fn given(plugin: &Value, subset: usize) -> Value {
     given
 }
 
-/// Detaches with all plugins but one; tells what did not succeed.
+/// Detaches with all plugins but one; returns what failed.
 fn detach(
     world: &World<'_>,
     pod: &Pod,
@@ -60,7 +61,8 @@ fn detach(
 
 const ARGS: &str = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0";
 
-/// Whatever is missing, DEL leaves nothing; where a plugin's executable was not there, a DEL once it is.
+/// Whatever is missing, DEL leaves nothing; if a plugin's executable was missing, a later DEL with
+/// it leaves nothing.
 #[test]
 fn del_needs_nothing_but_the_key() {
     testkit::require!("root", "ptrace");
@@ -90,11 +92,12 @@ fn del_needs_nothing_but_the_key() {
             let given = (given.as_slice(), subset, &last);
             let mut wrong = Vec::new();
             if is_missing(subset, "plugin") {
-                // A runtime goes on with the others, and comes back.
+                // A runtime goes on with the other plugins, and repeats the call later.
                 wrong.extend(detach(&world, &pod, given, Some(subset % plugins.len())));
             }
             wrong.extend(detach(&world, &pod, given, None));
-            // The first leaves what is the network's, and the locks of whatever a DEL looks for.
+            // The first round leaves what belongs to the network, and the locks of everything that
+            // a DEL looks for.
             if subset == 0 {
                 let poor: Vec<Value> = plugins.iter().map(|one| self::given(one, ALL)).collect();
                 wrong.extend(detach(&world, &pod, (&poor, ALL, &None), None));
@@ -109,7 +112,7 @@ fn del_needs_nothing_but_the_key() {
                     json!(missing),
                     wrong.join("\n  ")
                 ));
-                // For the next: a host as it was.
+                // Restores the host for the next round.
                 for plugin in &plugins {
                     let gc = Call { valid: Some(Vec::new()), ..pod.call("GC", plugin) };
                     world.call(&gc);

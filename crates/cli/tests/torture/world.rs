@@ -1,4 +1,4 @@
-//! A host on which calls are made as a runtime makes them, a process each.
+//! A host on which the test calls plugins as a runtime does, a process each.
 
 use std::cell::{Cell, RefCell};
 use std::fs;
@@ -16,12 +16,12 @@ use testkit::{Container, Eye, Glance, Lab, Place as _};
 /// The executable under test.
 pub(crate) const EXECUTABLE: &str = env!("CARGO_BIN_EXE_netwright");
 
-/// What is looked at beside the kernel.
+/// The folders that are compared besides the kernel.
 const FOLDERS: [&str; 5] =
     ["/run/netwright", "/run/cni", "/var/lib/cni", "/var/lib/netwright", "/etc/cni"];
 
-/// Differences that are none: that forwarding stays on, which address was given last, what is known without being the truth, and the file by which
-/// those exclude each other that think they see a firewalld, because a system call failed.
+/// Differences that do not count: forwarding that stays on, the last assigned address, caches, and
+/// the lock of the calls that mistakenly see a firewalld because a system call failed.
 const VOLATILE: [&str; 5] = [
     "/last_reserved_ip.",
     "/run/netwright/addresses",
@@ -33,7 +33,7 @@ const VOLATILE: [&str; 5] = [
 /// The network's name.
 pub(crate) const NETWORK: &str = "n";
 
-/// A host, seen from a thread that is in it. Everything is done by that thread.
+/// A host, seen from a thread that is in it. That thread does everything.
 pub(crate) struct World<'l> {
     lab: &'l Lab,
     bin: PathBuf,
@@ -41,7 +41,7 @@ pub(crate) struct World<'l> {
     pub(crate) calls: Cell<usize>,
 }
 
-/// A container's namespace, and what it looked like when it was new.
+/// A container's namespace, and its picture from when it was new.
 pub(crate) struct Pod {
     pub(crate) id: String,
     container: RefCell<Option<Container>>,
@@ -63,7 +63,7 @@ pub(crate) struct Call<'a> {
     pub(crate) valid: Option<Vec<String>>,
 }
 
-/// What a plugin said.
+/// The answer of a plugin.
 #[derive(Debug, Clone)]
 pub(crate) enum Said {
     /// Success, with a result after ADD.
@@ -72,7 +72,7 @@ pub(crate) enum Said {
     Error(Value),
     /// It died, of this signal.
     Died(i32),
-    /// Anything else, which must not be.
+    /// Anything else, which is an error.
     Nonsense(String),
 }
 
@@ -81,7 +81,7 @@ impl Said {
         matches!(self, Said::Done(_))
     }
 
-    /// Reads what a process left behind.
+    /// Reads the outputs of a process.
     pub(crate) fn of(ended: &Ended, verb: &str) -> Said {
         let text = String::from_utf8_lossy(&ended.stdout);
         let all = || {
@@ -137,7 +137,7 @@ impl<'l> World<'l> {
         self.eye.look()
     }
 
-    /// What is different from before and stays so.
+    /// The lasting differences from before.
     pub(crate) fn left(&self, before: &Glance) -> Vec<String> {
         self.eye.settles_but(before, |line| VOLATILE.iter().any(|text| line.contains(text)))
     }
@@ -162,7 +162,7 @@ impl<'l> World<'l> {
         follow(self.command(call), &self.document(call), hand)
     }
 
-    /// Makes a call that nothing happens to.
+    /// Makes a call without faults.
     pub(crate) fn call(&self, call: &Call<'_>) -> Said {
         Said::of(&self.ended(call), call.verb)
     }
@@ -181,7 +181,7 @@ impl<'l> World<'l> {
         run(self.command(call), &self.document(call))
     }
 
-    /// Starts a call on a thread of its own, whose end is the call's.
+    /// Starts a call on a separate thread, which ends with the call.
     pub(crate) fn start(&self, call: &Call<'_>) -> JoinHandle<Ended> {
         self.calls.set(self.calls.get() + 1);
         let (command, document) = (self.command(call), self.document(call));
@@ -193,7 +193,8 @@ impl<'l> World<'l> {
         run(self.netwright_command(arguments), b"")
     }
 
-    /// Runs a command of the executable with `hand` at every system call: a shell that reads a line becomes it.
+    /// Runs a command of the executable with `hand` at every system call: a shell that reads a line
+    /// becomes it.
     pub(crate) fn follow_netwright(&self, arguments: &[&str], hand: Hand<'_>) -> Ended {
         let mut command = self.system_command("/bin/sh");
         command.args(["-c", "read -r go; exec \"$@\" </dev/null", "sh", EXECUTABLE]);
@@ -201,7 +202,7 @@ impl<'l> World<'l> {
         follow(command, b"go\n", hand)
     }
 
-    /// Starts a command of the executable on a thread of its own, whose end is the command's.
+    /// Starts a command of the executable on a separate thread, which ends with the command.
     pub(crate) fn start_netwright(&self, arguments: &[&str]) -> JoinHandle<Ended> {
         let command = self.netwright_command(arguments);
         thread::spawn(move || run(command, b""))
@@ -252,7 +253,7 @@ impl<'l> World<'l> {
     }
 }
 
-/// A plugin's configuration for one container: the one beside which others are struck has host ports of its own.
+/// A plugin's configuration for one container: the one named "resident" has host ports of its own.
 fn of_pod(plugin: &Value, id: &str) -> Value {
     let mut config = plugin.clone();
     if id == "resident"
@@ -300,7 +301,7 @@ impl Pod {
         self.netns.to_str().unwrap()
     }
 
-    /// Lets the container's namespace go, as its end does.
+    /// Removes the container's namespace, as its end does.
     pub(crate) fn end(&self) {
         drop(self.eye.borrow_mut().take());
         drop(self.container.borrow_mut().take());
@@ -310,7 +311,7 @@ impl Pod {
         self.container.borrow().is_none()
     }
 
-    /// What is different in the container from when it was new. The loopback link may have come up.
+    /// The container's differences from when it was new. The loopback link may have come up.
     pub(crate) fn left(&self) -> Vec<String> {
         match &*self.eye.borrow() {
             Some(eye) => eye.settles_but(&self.before, |line| {

@@ -12,7 +12,7 @@ use netwright_cluster_ipam::{Node, Reclaimer};
 
 use crate::support::*;
 
-/// Counts down to the end.
+/// Counts down to the daemon's end.
 #[derive(Clone)]
 struct Fuse(Arc<AtomicU64>);
 
@@ -21,7 +21,7 @@ impl Fuse {
         Fuse(Arc::new(AtomicU64::new(steps)))
     }
 
-    /// Ends here, when it is time to.
+    /// Ends the daemon here, if the count is over.
     fn step(&self) {
         if self.0.fetch_sub(1, Ordering::SeqCst) == 1 {
             std::panic::resume_unwind(Box::new("the daemon was killed"));
@@ -42,7 +42,7 @@ fn open(dir: &Path, store: &Memory, clock: &Hands, fuse: &Fuse) -> Node {
     .unwrap()
 }
 
-/// A life of a daemon, which notes what containers were told.
+/// One life of a daemon; notes the answers to containers.
 fn live(node: &Node, clock: &Hands, told: &mut BTreeMap<String, Vec<std::net::IpAddr>>) {
     let blue = in_blocks(&["10.0.0.0/27", "2001:db8::/123"]);
     for index in 0..10 {
@@ -54,7 +54,7 @@ fn live(node: &Node, clock: &Hands, told: &mut BTreeMap<String, Vec<std::net::Ip
     let _ = node.tend();
     for index in 0..5 {
         let container = format!("c{index}");
-        // Told to be gone before the answer: from here on it may be given to somebody else.
+        // The container is detached before the answer: from here on another may get its address.
         told.remove(&container);
         let _ = node.release(&owner(&container));
     }
@@ -62,8 +62,8 @@ fn live(node: &Node, clock: &Hands, told: &mut BTreeMap<String, Vec<std::net::Ip
     let _ = node.tend();
 }
 
-/// Kills a daemon at every step of its life, before each file and each question to the store; the next one must go on, and somebody else
-/// must find every address that is free and none that is not.
+/// Kills a daemon at every step of its life, before each file and each request to the store. The
+/// next daemon must go on, and another node must find every free address and no other.
 #[test]
 fn a_daemon_that_is_killed_anywhere_loses_nothing_and_gives_nothing_twice() {
     let mut step = 1;
@@ -73,7 +73,8 @@ fn a_daemon_that_is_killed_anywhere_loses_nothing_and_gives_nothing_twice() {
         let fuse = Fuse::new(step);
         let view = store.view();
         let of_store = fuse.clone();
-        // Killed before it was asked; killed before it made use of an answer is killed at the next step.
+        // The daemon is killed before its request arrives. A kill between an answer and its use is
+        // the kill at the next step.
         view.misbehave(move |_, _| {
             of_store.step();
             Fault::None
@@ -107,14 +108,14 @@ fn check(
         let has = held(&n1, &blue, container).unwrap();
         assert_eq!(has, *addresses, "step {step}: {container}");
     }
-    // Everybody else's turn: what is told is nobody else's.
+    // The other node's turn: no address that a container has here is assigned there.
     let n2 = node(dir, store, clock, "n2");
     let taken: Vec<_> = told.values().flatten().copied().collect();
     for (name, node) in [("x", &n1), ("y", &n2)] {
         for index in 0..40 {
             let Ok(addresses) = assign(node, &blue, &format!("{name}{index}")) else { break };
             for address in addresses {
-                assert!(!taken.contains(&address), "step {step}: {address} twice");
+                assert!(!taken.contains(&address), "step {step}: {address} is assigned twice");
             }
         }
     }

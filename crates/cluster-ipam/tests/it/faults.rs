@@ -24,7 +24,7 @@ fn a_claim_whose_answer_is_lost_is_found_again() {
         view.behave();
         store.land();
         n1.sweep().unwrap();
-        // The whole range is this node's: nothing leaked.
+        // The whole range belongs to this node: nothing leaked.
         let given: BTreeSet<_> =
             (0..14).map(|index| assign(&n1, &blue, &format!("c{index}")).unwrap()).collect();
         assert_eq!(given.len(), 14);
@@ -45,7 +45,8 @@ fn a_block_that_may_be_given_back_is_not_used_whatever_the_answer() {
         clock.pass(Duration::from_secs(11));
         view.misbehave(move |verb, _| if verb == "delete" { fault } else { Fault::None });
         n1.tend().unwrap_err();
-        // Nobody knows whether it is ours: neither this daemon nor the next gives of it.
+        // It is unknown whether the block is ours: neither this daemon nor the next assigns from
+        // it.
         view.misbehave(|_, _| Fault::Lost);
         assert!(assign(&n1, &blue, "b").is_err());
         drop(n1);
@@ -93,7 +94,10 @@ fn files_that_are_garbled_give_no_address_twice() {
             clock.pass(LEASE);
             for index in 5..14 {
                 let address = assign(&n1, &blue, &format!("c{index}")).unwrap();
-                assert!(given.insert(address.clone()), "{what} {folder}: {address:?} twice");
+                assert!(
+                    given.insert(address.clone()),
+                    "{what} {folder}: {address:?} is assigned twice"
+                );
             }
             for index in 0..5 {
                 let address = held(&n1, &blue, &format!("c{index}")).unwrap();
@@ -119,7 +123,7 @@ fn a_disk_that_is_lost_is_learnt_from_the_store() {
     assert_eq!(held(&n1, &blue, "a").unwrap(), a);
     assert_ne!(assign(&n1, &blue, "b").unwrap(), a);
     drop(n1);
-    // Who is detached before the store was asked does not come back.
+    // A container that was detached before the store had the request does not come back.
     fs::remove_dir_all(dir.path().join("n1")).unwrap();
     let n1 = node(dir.path(), &store, &clock, "n1");
     n1.release(&owner("a")).unwrap();
@@ -162,7 +166,7 @@ fn records_that_are_none_are_told_of() {
     assert_eq!(refusal.msg, "the store's record spaces/default is none of a space");
 }
 
-/// Waits until it is known that no other machine is this node.
+/// Waits until the node knows that no other machine uses its name.
 fn wait_to_be(node: &netwright_cluster_ipam::Node, clock: &Hands) {
     for _ in 0..30 {
         if node.renew().is_ok() {

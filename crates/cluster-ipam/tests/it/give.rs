@@ -1,4 +1,4 @@
-//! One node, and two: who is given what.
+//! Which addresses one node assigns, and two.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn an_address_of_each_range_and_the_same_again() {
     node.release(&owner("c1")).unwrap();
     node.release(&owner("c1")).unwrap();
     assert!(held(&node, &blue, "c1").unwrap().is_empty());
-    // It rests as long as there are others.
+    // A released address rests as long as there are others.
     assert_ne!(assign(&node, &blue, "c3").unwrap(), first);
 }
 
@@ -36,13 +36,13 @@ fn a_small_range_serves_nodes_to_the_last_address_and_says_who_has_them() {
     let mut given = BTreeSet::new();
     for index in 0..14 {
         let address = assign(&nodes[index % 3], &blue, &format!("c{index}")).unwrap()[0];
-        assert!(given.insert(address), "{address} twice");
+        assert!(given.insert(address), "{address} is assigned twice");
     }
     let refusal = assign(&nodes[0], &blue, "late").unwrap_err();
     assert_eq!(refusal.msg, "no address of 10.0.0.0/28 is free: its 14 blocks are held by 3 nodes");
     assert!(refusal.details.contains("blocks by node: n1 5, n2 5, n3 4"), "{}", refusal.details);
     assert_eq!(refusal.code, 102);
-    // What is given back is there for everybody.
+    // Any node can assign a released address.
     nodes[1].release(&owner("c1")).unwrap();
     nodes[1].release(&owner("c4")).unwrap();
     clock.pass(Duration::from_secs(20));
@@ -111,7 +111,7 @@ fn an_address_that_is_wanted_is_given_or_refused() {
         refused(0, "c1", &["10.0.0.78"]),
         "10.0.0.78 is wanted by an interface that has 10.0.0.77 already"
     );
-    // Nothing is left of what was refused.
+    // A refused request leaves nothing.
     assert!(held(&nodes[0], &blue, "c2").unwrap().is_empty());
     assert_eq!(ask(&nodes[0], &blue, "c1", &["10.0.0.77"]).unwrap(), given);
     assert_eq!(
@@ -131,14 +131,14 @@ fn overlapping_subnets_share_a_space_and_cut_it_alike() {
     for index in 0..20 {
         let (node, spec) = (&nodes[index % 2], if index % 3 == 0 { &small } else { &wide });
         let address = assign(node, spec, &format!("c{index}")).unwrap()[0];
-        assert!(given.insert(address), "{address} twice");
+        assert!(given.insert(address), "{address} is assigned twice");
     }
-    // Each for itself where the configuration says so.
+    // Each network is separate if the configuration says so.
     let mut alone = small.clone();
     alone.overlapping = false;
     let address = ask(&nodes[0], &alone, "d1", &["10.0.0.2"]).unwrap()[0];
     assert_eq!(address.to_string(), "10.0.0.2");
-    // A space with a name of its own as well.
+    // The same for a space with a name of its own.
     alone.overlapping = true;
     alone.space = "other".into();
     assert_eq!(ask(&nodes[1], &alone, "d2", &["10.0.0.2"]).unwrap()[0], address);

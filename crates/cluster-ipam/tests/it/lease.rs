@@ -38,11 +38,11 @@ fn while_the_store_is_away_a_node_gives_what_it_has_and_takes_back_all() {
     for index in 0..=given {
         n1.release(&owner(&format!("c{index}"))).unwrap();
     }
-    // The daemon starts again: nothing is lost, and the lease still holds.
+    // The daemon restarts: it loses nothing, and the lease still holds.
     drop(n1);
     let n1 = node(dir.path(), &view, &clock, "n1");
     assign(&n1, &blue, "d0").unwrap();
-    // Until it runs out.
+    // Until the lease expires.
     clock.pass(LEASE);
     let refusal = assign(&n1, &blue, "d1").unwrap_err();
     assert!(refusal.retry && refusal.details.contains("lease has run out"), "{refusal:?}");
@@ -64,7 +64,7 @@ fn a_node_that_lives_is_never_given_up() {
         n1.tend().unwrap();
     }
     assert_eq!(blocks(&store, "n1"), 1);
-    // One that is silent and not known to be gone neither.
+    // The same for a silent node that is not known to be gone.
     store.set_gone("n1", false);
     for _ in 0..20 {
         assert!(reclaimer.look("n2").unwrap().is_empty());
@@ -93,7 +93,8 @@ fn a_node_that_is_gone_leaves_its_blocks_once_its_lease_is_over() {
     assert!(given.contains(&again));
     assert!(reclaimer.look("n2").unwrap().is_empty());
 
-    // It comes back with its containers: what is somebody else's now is told of, the rest is its again.
+    // The node comes back with its containers: it reports what belongs to another now, and keeps
+    // the rest.
     let n1 = node(dir.path(), &store, &clock, "n1");
     n1.renew().unwrap();
     let lost = n1.lost();
@@ -104,7 +105,7 @@ fn a_node_that_is_gone_leaves_its_blocks_once_its_lease_is_over() {
     assert!(notices.contains(&text) && notices.contains("by node n2: start it again"), "{notices}");
     let loser = lost[0].owner.container.clone();
     assert!(held(&n1, &blue, &loser).unwrap_err().msg.contains("may be given to somebody else"));
-    // Another ADD gives it another address, where there is one.
+    // Another ADD assigns another address, if there is one.
     assert_eq!(assign(&n1, &blue, &loser).unwrap_err().code, 102);
     let keeper = if loser == "a" { "b" } else { "a" };
     assert_eq!(held(&n1, &blue, keeper).unwrap().len(), 1);
@@ -147,7 +148,7 @@ fn a_renewal_and_a_fence_at_once_cannot_both_be() {
     store.set_gone("n1", true);
     let mut reclaimer = Reclaimer::new(Arc::new(store.clone()), Arc::new(clock.clone()));
     reclaimer.look("n2").unwrap();
-    // Its renewal is on its way for longer than the lease.
+    // The node's renewal takes longer than the lease.
     view.misbehave(|verb, key| {
         let writes = matches!(verb, "create" | "update") && key.kind == Kind::Node;
         if writes { Fault::Late } else { Fault::None }
@@ -161,7 +162,7 @@ fn a_renewal_and_a_fence_at_once_cannot_both_be() {
     assert!(assign(&n1, &blue, "b").is_err());
     view.behave();
     assign(&n1, &blue, "b").unwrap();
-    // What it had was nobody's meanwhile, so it is its again.
+    // No other node took what it had, so it keeps it.
     assert!(n1.lost().is_empty());
     assert_eq!(held(&n1, &blue, "a").unwrap().len(), 1);
 }
@@ -199,11 +200,11 @@ fn two_machines_of_one_name_do_not_both_give() {
     clock.pass(LEASE / 2);
     n1.tend().unwrap();
     assert!(assign(&twin, &blue, "x").is_err());
-    // The first one is gone, and what it held is taken over as it was told.
+    // The first machine is gone, and the second takes over what it held.
     clock.pass(OVER);
     assign(&twin, &blue, "x").unwrap();
     assert_eq!(held(&twin, &blue, "a").unwrap().len(), 1);
-    // And when it comes back nobody has two masters.
+    // And when it comes back, no block has two owners.
     let refusal = assign(&n1, &blue, "b").unwrap_err();
     assert!(refusal.retry, "{refusal}");
 }
@@ -216,7 +217,8 @@ fn a_boot_ends_containers_and_the_lease() {
     assign(&n1, &blue, "a").unwrap();
     n1.tend().unwrap();
     drop(n1);
-    // The clock of another boot: less than what the disk says of the lease, and nothing to compare.
+    // The clock of another boot: it shows less than the lease's time on the disk, and the two
+    // cannot be compared.
     let clock = Hands::default();
     let settings = Settings { boot: "boot-2".into(), ..settings("n1") };
     let view = store.view();
@@ -260,7 +262,7 @@ fn blocks_of_nodes_that_never_were_are_found() {
     reclaimer.look("n2").unwrap();
     clock.pass(OVER);
     assert_eq!(reclaimer.look("n2").unwrap().len(), 1);
-    // Its claim comes after it was cleared away.
+    // The node's claim arrives after it was removed.
     store.land();
     assert_eq!(blocks(&store, "n1"), 1);
     assert!(reclaimer.look("n2").unwrap().is_empty());
@@ -270,7 +272,7 @@ fn blocks_of_nodes_that_never_were_are_found() {
     // The node itself is back, and goes on.
     late.behave();
     assign(&n1, &blue, "b").unwrap();
-    // One that lives is no orphan's, whoever says that it is gone.
+    // The blocks of a living node are not orphans, whatever node reports it gone.
     reclaimer.look_for_orphans().unwrap();
     assert!(reclaimer.look("n2").unwrap().is_empty());
     assert!(0 < blocks(&store, "n1"));
@@ -320,7 +322,7 @@ fn a_copy_of_a_machine_gives_no_address_while_the_machine_lives() {
     );
     let refusal = copy.status(&Network::new(blue.clone()).unwrap()).unwrap_err();
     assert!(refusal.msg.contains("another machine is node n1 too"), "{refusal}");
-    // The machine itself goes on, for as long as it likes.
+    // The machine itself continues as long as it likes.
     for round in 0..20 {
         assign(&n1, &blue, &format!("b{round}")).unwrap();
         clock.pass(LEASE / 4);
@@ -338,7 +340,7 @@ fn a_machine_that_its_copy_overtook_stops_when_it_hears_of_it() {
     assign(&n1, &blue, "a").unwrap();
     n1.tend().unwrap();
     let copy = cloned(dir.path(), &store, &clock);
-    // The machine does not reach the store while the copy asks.
+    // The machine does not reach the store while the copy's requests do.
     view.misbehave(|_, _| Fault::Lost);
     assign(&copy, &blue, "x").unwrap();
     assert!(assign(&n1, &blue, "b").is_ok(), "its lease holds: this is the window");
@@ -352,7 +354,7 @@ fn a_machine_that_its_copy_overtook_stops_when_it_hears_of_it() {
     assign(&copy, &blue, "y").unwrap();
 }
 
-/// A machine whose memory was copied too: both go on as the same process.
+/// The machine's memory was copied too: both continue as the same process.
 #[test]
 fn a_foreign_beat_on_the_own_record_is_noticed() {
     let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
@@ -399,12 +401,12 @@ fn a_space_whose_record_somebody_removed_is_cut_as_it_was() {
         store.records().into_iter().find(|(key, _)| key.kind == Kind::Space).expect("a space");
     let found = store.get(&key).unwrap().unwrap();
     store.delete(&key, &found.revision).unwrap();
-    // With blocks of sixteen, one of which would overlap the first node's.
+    // Blocks of sixteen, one of which would overlap the first node's.
     let blue = NetworkSpec { block_v4: Some(28), ..in_blocks(&["10.0.0.0/28"]) };
     let mut others = Vec::new();
     while let Ok(addresses) = assign(&n2, &blue, &format!("b{}", others.len())) {
         others.extend(addresses);
-        assert!(!others.contains(&given), "{given} is given twice");
+        assert!(!others.contains(&given), "{given} is assigned twice");
     }
     assert!(4 < others.len(), "{others:?}");
 }
@@ -441,13 +443,13 @@ fn a_store_that_was_put_back_gives_no_address_twice() {
     let mut note = |address: Vec<std::net::IpAddr>, who: &str| {
         for address in address {
             let before = given.insert(address, who.to_owned());
-            assert_eq!(before, None, "{address} is given twice");
+            assert_eq!(before, None, "{address} is assigned twice");
         }
     };
     note(assign(&n1, &blue, "a").unwrap(), "a");
     n2.tend().unwrap();
     let copy = store.copy();
-    // What comes now is not in the copy: blocks of both.
+    // The copy does not have what follows: blocks of both.
     for index in 0..8 {
         note(assign(&n1, &blue, &format!("b{index}")).unwrap(), "b");
     }
@@ -456,7 +458,7 @@ fn a_store_that_was_put_back_gives_no_address_twice() {
         node.tend().unwrap();
     }
     store.put_back(copy);
-    // The second node needs more than it has, and is the first to ask.
+    // The second node needs more than it has, and is the first to request.
     let mut refused = 0;
     for index in 0..40 {
         match assign(&n2, &blue, &format!("d{index}")) {
@@ -488,7 +490,7 @@ fn a_store_that_was_put_back_gives_no_address_twice() {
     assert!(n2.take_notices().join("").contains("the store was put back to an earlier state"));
 }
 
-/// Blocks that were given back after the copy was made, and are another node's since.
+/// Blocks that were returned after the copy was made, and now belong to another node.
 #[test]
 fn blocks_that_a_copy_of_the_store_says_are_ours_again_stay_the_other_nodes() {
     let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());

@@ -1,4 +1,4 @@
-//! Nodes on one store, in memory: what each believes, and what is so.
+//! Nodes on one store in memory: what each assumes, and what is true.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 

@@ -1,4 +1,5 @@
-//! Many nodes at once on one store: the in-memory one with faults here, etcd and the Kubernetes API in the daemon's tests.
+//! Many nodes at once on one store: here the in-memory one with faults, in the daemon's tests etcd
+//! and the Kubernetes API.
 
 pub(crate) mod world;
 
@@ -10,7 +11,7 @@ use netwright_cluster_ipam::store::{Fault, Memory, Store};
 
 use world::{Plan, World};
 
-/// A number that looks like none, and is the same for the same seed.
+/// A number that looks random, and is the same for the same seed.
 fn mixed(mut z: u64) -> u64 {
     z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! Empty blocks: when a node gives them back, and to whom they go.
+//! Empty blocks: when a node returns them, and which node gets them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ fn blocks(store: &Memory, node: &str) -> usize {
     records.filter(|(key, value)| key.kind == Kind::Block && value["node"] == node).count()
 }
 
-/// Five pods in a /29 of six addresses: the last one is any node's, also after pods came and went.
+/// Five pods in a /29 of six addresses: any node can assign the last one, also after pods came and
+/// went.
 #[test]
 fn a_small_space_serves_every_node_to_its_last_address() {
     for last in [0, 1] {
@@ -45,7 +46,7 @@ fn a_small_space_serves_every_node_to_its_last_address() {
             given.extend(assign(&nodes[pod % 2], &blue, &format!("pod-{pod}")).unwrap());
             tend();
         }
-        // The other node had the sixth, and has nothing to do with it any more.
+        // The other node had the sixth, and no longer has it.
         let other = &nodes[1 - last];
         assign(other, &blue, "short").unwrap();
         other.release(&owner("short")).unwrap();
@@ -125,7 +126,7 @@ fn a_shorter_lease_counts_at_once() {
     let record = store.get(&netwright_cluster_ipam::record::node_key("n1")).unwrap().unwrap();
     assert_eq!(record.value["leaseMs"], 10_000);
     drop(n1);
-    // Also where the store cannot be told: nothing is given beyond the shorter time.
+    // Even if the store cannot have the change, no address is assigned beyond the shorter time.
     let n1 = node(dir.path(), &store, &clock, "n1");
     n1.renew().unwrap();
     drop(n1);
@@ -136,7 +137,7 @@ fn a_shorter_lease_counts_at_once() {
     assert!(assign(&n1, &blue, "c").unwrap_err().retry);
 }
 
-/// Two nodes that have all of a small space; the first has blocks of which nobody has an address.
+/// Two nodes that have all of a small space; the first has blocks without an assigned address.
 fn hoarded(dir: &std::path::Path, store: &Memory, clock: &Hands) -> [Arc<Node>; 2] {
     let nodes = ["n1", "n2"].map(|name| {
         let settings = Settings { idle: Duration::from_secs(600), ..settings(name) };
@@ -158,8 +159,8 @@ fn hoarded(dir: &std::path::Path, store: &Memory, clock: &Hands) -> [Arc<Node>; 
     nodes
 }
 
-/// The space has more addresses than four a node, so empty blocks rest; but not while another node
-/// has no address to give.
+/// The space has more addresses than four for each node, so empty blocks rest, but not while
+/// another node has no address to assign.
 #[test]
 fn empty_blocks_go_within_five_seconds_to_the_node_that_finds_the_space_full() {
     let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
@@ -170,7 +171,7 @@ fn empty_blocks_go_within_five_seconds_to_the_node_that_finds_the_space_full() {
     let (other, waits) = (Arc::clone(&nodes[0]), Arc::new(AtomicU64::new(0)));
     let waited = Arc::clone(&waits);
     clock.meanwhile(move || {
-        // Its daemon does this about once a second.
+        // The node's daemon does this about once a second.
         other.tend().unwrap();
         waited.fetch_add(1, Ordering::SeqCst);
     });
@@ -180,8 +181,8 @@ fn empty_blocks_go_within_five_seconds_to_the_node_that_finds_the_space_full() {
     assert_eq!(blocks(&store, "n1"), 0);
 }
 
-/// A daemon of an earlier version knows of no wants: it loses nothing, and the node that wants says
-/// after a while whose blocks are empty.
+/// A daemon of an earlier version does not know requests for blocks: it loses nothing, and after a
+/// while the requesting node's error says how many of the others' blocks look empty.
 #[test]
 fn a_node_that_does_not_know_wants_keeps_what_it_has() {
     let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
@@ -210,7 +211,7 @@ struct OldPart {
 #[test]
 fn old_and_new_daemons_read_each_others_spaces_and_cut_alike() {
     let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
-    // Cut by an old daemon: blocks of one address.
+    // An old daemon cut the space into blocks of one address.
     let key = netwright_cluster_ipam::record::space_key("default");
     let parts = vec![OldPart { subnet: "192.0.2.0/24".into(), block: 32 }];
     let old = serde_json::to_value(OldSpace { space: "default".into(), parts }).unwrap();
@@ -220,7 +221,7 @@ fn old_and_new_daemons_read_each_others_spaces_and_cut_alike() {
     let one =
         |(key, _): &(Key, serde_json::Value)| key.kind == Kind::Block && key.name.ends_with("-32");
     assert_eq!(store.records().into_iter().filter(one).count(), 1);
-    // A new daemon says what it wants; the old one reads the record, and adds a part.
+    // A new daemon writes its request; the old one reads the record, and adds a part.
     let nodes = hoarded(dir.path(), &store, &clock);
     assign(&nodes[1], &in_blocks(&["10.0.0.0/27"]), "more").unwrap_err();
     let found = store.get(&key).unwrap().unwrap();
@@ -234,7 +235,7 @@ fn old_and_new_daemons_read_each_others_spaces_and_cut_alike() {
     assign(&nodes[1], &in_blocks(&["10.0.0.0/27"]), "more").unwrap();
 }
 
-/// The cut counts the nodes that there are when a space is used for the first time.
+/// The first use of a space counts the nodes, to cut it.
 #[test]
 fn many_nodes_cut_a_space_finer() {
     let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
@@ -246,7 +247,7 @@ fn many_nodes_cut_a_space_finer() {
         })
         .collect();
     let blue = network(&["192.0.2.0/24"]);
-    // One pod on each, as a DaemonSet has them, twice.
+    // One pod on each node, as with a DaemonSet, twice.
     for round in 0..2 {
         for (index, node) in nodes.iter().enumerate() {
             assign(node, &blue, &format!("{round}-{index}")).unwrap();

@@ -40,7 +40,7 @@ fn a_pod_that_is_made_again_has_its_addresses_on_whichever_node() {
     assert_eq!(add(&nodes[0], &blue, "c1", "web-0").unwrap(), first);
     nodes[0].release(&owner("c1")).unwrap();
     assert_eq!(add(&nodes[0], &blue, "c2", "web-0").unwrap(), first);
-    // While it has them nobody else does, not even itself elsewhere.
+    // While the pod has the addresses no other gets them, not even the pod itself elsewhere.
     let refusal = add(&nodes[1], &blue, "c3", "web-0").unwrap_err();
     assert!(refusal.retry, "{refusal}");
     assert_eq!(
@@ -51,7 +51,7 @@ fn a_pod_that_is_made_again_has_its_addresses_on_whichever_node() {
     nodes[0].tend().unwrap();
     assert_eq!(add(&nodes[1], &blue, "c3", "web-0").unwrap(), first);
     assert_eq!(held(&nodes[1], &blue, "c3").unwrap(), first);
-    // All others get others, until there are no more.
+    // All others get other addresses, until there are no more.
     let plain = in_blocks(&["10.0.0.0/28"]);
     let mut others = 0;
     for node in &nodes {
@@ -85,7 +85,7 @@ fn a_detached_pods_address_waits_for_it_while_the_store_is_away() {
     assert!(add(&n2, &blue, "c2", "web-0").unwrap_err().retry);
     drop(n1);
     view.behave();
-    // The next daemon tells.
+    // The next daemon reports it.
     let n1 = node(dir.path(), &view, &clock, "n1");
     n1.sweep().unwrap();
     assert_eq!(add(&n2, &blue, "c2", "web-0").unwrap(), first);
@@ -105,13 +105,13 @@ fn the_address_of_a_pod_whose_node_is_gone_is_its_elsewhere() {
     clock.pass(LEASE * 2);
     assert!(add(&n2, &blue, "c2", "web-0").is_err());
     assert_eq!(reclaimer.look("n2").unwrap().len(), 1);
-    // Whoever has the block now gives it to nobody else.
+    // The block's present owner assigns the address to no other container.
     for index in 0..5 {
         assert_ne!(assign(&n2, &in_blocks(&["10.0.0.0/29"]), &format!("x{index}")).unwrap(), first);
     }
     assert!(assign(&n2, &in_blocks(&["10.0.0.0/29"]), "late").is_err());
     assert_eq!(add(&n2, &blue, "c2", "web-0").unwrap(), first);
-    // The node is back, and its container with it: it is told of.
+    // The node is back with its container, and reports it.
     n1.renew().unwrap();
     assert_eq!(n1.lost().len(), 1);
     assert!(n1.take_notices().join("\n").contains("that a pod keeps is somebody else's"));
@@ -151,7 +151,8 @@ fn a_pod_without_a_name_keeps_nothing_and_is_told() {
 
 #[test]
 fn answers_that_are_lost_leave_nobody_with_somebody_elses_address() {
-    // Each write of a sticky ADD, lost, done without an answer, or late; then the pod elsewhere, and others all over.
+    // Each write of a sticky ADD is lost, done without an answer, or late; then the pod elsewhere,
+    // and others all over.
     for fault in [Fault::Lost, Fault::Unanswered, Fault::Late] {
         for strike in 0..8 {
             let (dir, store, clock) =

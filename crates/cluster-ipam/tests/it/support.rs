@@ -12,7 +12,7 @@ use netwright_cluster_ipam::store::{Memory, Store};
 use netwright_cluster_ipam::wire::{Assign, Assigned, Held, Owner};
 use netwright_cluster_ipam::{Clock, Node, Settings};
 
-/// What happens while somebody waits.
+/// What happens during a wait.
 type Meanwhile = Box<dyn Fn() + Send>;
 
 /// A clock that a test moves.
@@ -31,7 +31,7 @@ impl Hands {
         self.0.fetch_add(ms, Ordering::SeqCst);
     }
 
-    /// Does this whenever somebody waits, after the time has passed.
+    /// Calls this during every wait, after the time has passed.
     pub(crate) fn meanwhile(&self, what: impl Fn() + Send + 'static) {
         *self.1.lock().unwrap() = Some(Box::new(what));
     }

@@ -8,7 +8,7 @@ use netwright_cni_invoke::{Exec, Executor, InvokeError, Output, Request, Status}
 
 use crate::script;
 
-/// Longer than anything here takes, shorter than what a hanging test may.
+/// More time than any call here takes, and less than a test may hang.
 const LONG: Duration = Duration::from_secs(20);
 
 fn call(executable: &Path, request: &Request, time: Duration) -> Result<Output, InvokeError> {
@@ -112,7 +112,7 @@ fn a_plugin_that_hangs_is_killed_with_its_children() {
     assert_eq!(error.to_cni().code, code::TRY_AGAIN_LATER);
     assert!(started.elapsed() < Duration::from_secs(5));
     let child = std::fs::read_to_string(dir.path().join("child")).unwrap();
-    // Whoever inherits it may be slow to bury it: dead is enough.
+    // The process that inherits the child may reap it late: dead is enough.
     let stat = Path::new("/proc").join(child.trim()).join("stat");
     let deadline = Instant::now() + LONG;
     let lives = || std::fs::read_to_string(&stat).is_ok_and(|text| !text.contains(") Z "));

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 /// Writes a shell script and makes it executable.
 ///
-/// Another test's child may hold the file open for a moment between its fork and its exec; `Exec` is
-/// patient with that.
+/// Another test's child may hold the file open for a moment between its fork and its exec; `Exec`
+/// waits for that.
 fn script(dir: &Path, name: &str, body: &str) -> PathBuf {
     use std::io::Write as _;
     let path = dir.join(name);

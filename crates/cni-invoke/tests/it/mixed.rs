@@ -1,4 +1,4 @@
-//! In process when it is us, exec when it is not.
+//! Calls in process for our own executable, and exec for others.
 
 use std::os::unix::fs::symlink;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Executables that others can change.
+//! Executables that other users can change.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
@@ -25,7 +25,7 @@ fn what_others_can_change_is_found() {
         assert_eq!(reasons(&link), [(plugin.clone(), Reason::Mode(mode))]);
     }
     fs::set_permissions(&plugin, Permissions::from_mode(0o755)).unwrap();
-    // A folder whose files others can replace; with the sticky bit they cannot.
+    // Other users can replace files in this folder; with the sticky bit they cannot.
     fs::set_permissions(&bin, Permissions::from_mode(0o777)).unwrap();
     assert_eq!(reasons(&plugin), [(bin.clone(), Reason::Mode(0o777))]);
     assert!(

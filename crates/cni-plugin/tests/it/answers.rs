@@ -72,7 +72,7 @@ fn a_plugins_error_is_printed_as_it_is_with_the_version_and_exit_code_1() {
     }
 }
 
-/// The object names a version only once one is known, and one that exists.
+/// The object names a version only once one is known, and only one that exists.
 #[test]
 fn an_error_names_the_version_it_was_asked_in() {
     let world = World::new();
@@ -107,7 +107,7 @@ fn warnings_go_to_standard_error() {
     );
 }
 
-/// The specification keeps 0 to 99 for itself.
+/// The specification reserves 0 to 99.
 #[test]
 fn our_codes_start_at_100() {
     let ours = [
@@ -128,7 +128,7 @@ fn our_codes_start_at_100() {
     let errors = include_str!("../../../../docs/errors.md");
     for (index, code) in ours.iter().enumerate() {
         assert!(100 <= *code && *code != code::INTERNAL);
-        assert!(!ours[..index].contains(code), "{code} is there twice");
+        assert!(!ours[..index].contains(code), "{code} is listed twice");
         assert!(errors.contains(&format!("\n| {code} | ")), "{code} is not in docs/errors.md");
     }
     let source = include_str!("../../src/codes.rs");

@@ -1,4 +1,4 @@
-//! The checks before a plugin sees a call: their words, and which of several errors is told.
+//! The checks before a plugin sees a call: their words, and which of several errors is reported.
 
 use std::io::{self, Read};
 
@@ -32,9 +32,9 @@ fn version_names_the_version_on_input() {
     for (input, version) in [
         (r#"{"cniVersion":"0.4.0"}"#, "0.4.0"),
         ("  {\"CNIVersion\": \"1.0.0\", \"name\": {}}\n\n", "1.0.0"),
-        // Nobody knows it, and it is asked in.
+        // The version does not exist, and the answer names it all the same.
         (r#"{"cniVersion":"1.2.0"}"#, "1.2.0"),
-        // Nothing to name: the newest.
+        // The input names no version: the answer has the newest.
         ("", "1.1.0"),
         ("{", "1.1.0"),
         ("{}", "1.1.0"),
@@ -55,7 +55,7 @@ fn version_names_the_version_on_input() {
     }
 }
 
-/// One that is written in pieces and not closed, by a caller who reads the answer first.
+/// The caller writes the object in pieces, does not close the pipe, and reads the answer first.
 #[test]
 fn version_reads_no_further_than_one_object() {
     struct Pieces(Vec<&'static [u8]>);
@@ -162,7 +162,8 @@ fn a_malformed_variable_is_told_before_missing_ones() {
     assert_eq!(refused(&env, "").failure(), failure(4, "interface name is . or .."));
 }
 
-/// What was not UTF-8 would be another object by now: DEL would take the namespace for gone.
+/// A value with invalid UTF-8, if replaced, would name another object: DEL would take the namespace
+/// for gone.
 #[test]
 fn a_value_that_was_not_utf8_is_refused() {
     for verb in ["ADD", "DEL", "CHECK"] {
@@ -207,7 +208,7 @@ fn standard_input_without_end_is_cut_off() {
     let world = World::new();
     let answer = world.respond_reading(&Fake::new(), &world.env("ADD"), &mut io::repeat(b' '));
     assert_eq!(answer.failure(), failure(5, "error reading from stdin: more than 16777216 bytes"));
-    // As much as is allowed is read.
+    // A document of the maximal size is read.
     let mut text = config(json!({})).into_bytes();
     text.resize(16 << 20, b' ');
     world.respond(&Fake::new(), &world.env("ADD"), &text).ok();
@@ -216,7 +217,7 @@ fn standard_input_without_end_is_cut_off() {
 #[test]
 fn errors_are_told_in_the_reference_librarys_order() {
     let world = World::new();
-    // Each row is wrong in every way the rows below it are; the first error is the one told.
+    // Each row has the mistakes of all the rows below it; the first error is reported.
     let rows = [
         ("{", 6, "error unmarshall network config: "),
         (r#"{"cniVersion":"x","ipam":5}"#, 7, "missing network name"),
@@ -246,7 +247,7 @@ fn an_unknown_verb_is_told_after_the_networks_name_and_before_the_version() {
     for text in [r#"{"name":"n","cniVersion":5}"#, r#"{"name":"n","ipam":5}"#, r#"{"name":"n"}"#] {
         assert_eq!(refused(&env, text).failure(), failure(4, "unknown CNI_COMMAND: NOPE"));
     }
-    // It needs no variables.
+    // The verb needs no variables.
     let answer = refused(&only("add"), r#"{"name":"n"}"#);
     assert_eq!(answer.failure(), failure(4, "unknown CNI_COMMAND: add"));
 }

@@ -1,4 +1,4 @@
-//! Calling another plugin with one's own configuration (CNI 1.1.0 §4).
+//! Calls of another plugin with the caller's own configuration (CNI 1.1.0 §4).
 
 use std::io::Cursor;
 use std::time::{Duration, Instant};
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 use crate::fake::{Answer, Fake, World, config};
 
-/// Leaves behind what it was given and how often, and answers ADD with an address.
+/// Writes its input and the number of its calls to files, and answers ADD with an address.
 const RECORDER: &str = r#"
 cat >"$CNI_COMMAND.stdin"; env >"$CNI_COMMAND.env"; echo "$CNI_COMMAND" >>verbs
 echo "words of $CNI_COMMAND" >&2
 [ "$CNI_COMMAND" != ADD ] || echo '{"cniVersion":"1.1.0","ips":[{"address":"192.0.2.7/24"}]}'"#;
 
-/// Does nothing but delegate, whatever the verb.
+/// Only delegates, whatever the verb.
 fn delegating() -> Fake {
     Fake {
         add: |call| call.ipam().map_or_else(|| Ok(AddResult::default()), |ipam| ipam.add()),
@@ -44,7 +44,7 @@ fn call(world: &World, verb: &str, ipam: &str) -> Answer {
 fn a_delegate_gets_the_same_bytes_and_the_same_environment() {
     let world = World::new();
     world.script("ipam", RECORDER);
-    // White space, order, unknown keys and big numbers are the administrator's.
+    // White space, order, unknown keys and big numbers must stay as the administrator wrote them.
     let text = "{ \"zzz\": 123456789012345678901,\n\t\"name\":\"n\",\"cniVersion\":\"1.1.0\",\
                 \"ipam\":{\"type\":\"ipam\",\"x\":\"<&>\"},\"cni.dev/valid-attachments\":[] }\n";
     for verb in ["ADD", "CHECK", "DEL", "GC", "STATUS"] {
@@ -64,7 +64,7 @@ fn a_delegate_gets_the_same_bytes_and_the_same_environment() {
     }
 }
 
-/// All variables, also those that nobody here knows.
+/// All variables, including unknown ones.
 #[test]
 fn a_delegate_inherits_variables_of_others() {
     let world = World::new();
@@ -146,7 +146,7 @@ fn a_delegate_without_an_error_object_is_told_with_what_it_said() {
     assert_eq!(error.msg, r#"netplugin failed: "oops\n": exit status 7"#);
 }
 
-/// CNI 1.1.0 §4: it may have reserved something before it failed.
+/// CNI 1.1.0 §4: the delegate may have reserved something before it failed.
 #[test]
 fn a_delegate_whose_add_failed_is_called_with_del() {
     for (what, failing) in [
@@ -245,7 +245,8 @@ fn a_delegate_that_cannot_be_run_has_a_code_of_its_own() {
     }
 }
 
-/// It would get the same configuration and start itself again, and so on until the node is out of processes.
+/// A plugin that delegates to itself would start itself again with the same configuration, until
+/// the node has no processes left.
 #[test]
 fn a_plugin_does_not_delegate_to_itself() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! A plugin made of functions, and the world it is called in.
+//! A plugin made of functions, and the world in which it is called.
 
 use std::io::{self, Cursor, Read};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -15,7 +15,7 @@ use state::Roots;
 pub(crate) type Add = fn(&Call<'_>) -> Result<AddResult, Error>;
 pub(crate) type Rest = fn(&Call<'_>) -> Result<(), Error>;
 
-/// Does what it is told to and remembers which of its methods ran.
+/// Calls the test's functions and records which of its methods ran.
 #[derive(Debug)]
 pub(crate) struct Fake {
     pub(crate) name: &'static str,
@@ -38,7 +38,7 @@ impl Fake {
         }
     }
 
-    /// Returns the verbs that reached the plugin since the last time.
+    /// Returns the verbs that reached the plugin since the last call of this function.
     pub(crate) fn calls(&self) -> Vec<String> {
         std::mem::take(&mut self.calls.lock().unwrap())
     }
@@ -77,7 +77,7 @@ impl Plugin for Fake {
     }
 }
 
-/// A standard input that must not be touched: reading it is a bug, which the answer then reports.
+/// A standard input that no plugin may read: reading it is a bug, which the answer then reports.
 #[derive(Debug)]
 pub(crate) struct Untouched;
 
@@ -119,12 +119,12 @@ impl World {
         writeln!(file, "#!/bin/sh\ncd {}\n{body}", self.path().display()).unwrap();
     }
 
-    /// Reads a file that a script left behind.
+    /// Reads a file that a script wrote.
     pub(crate) fn left(&self, name: &str) -> String {
         std::fs::read_to_string(self.path().join(name)).unwrap_or_default()
     }
 
-    /// An environment with everything a verb may need. The namespace leads nowhere.
+    /// An environment with everything a verb may need. The namespace's path leads nowhere.
     pub(crate) fn env(&self, verb: &str) -> CallEnv {
         CallEnv {
             command: verb.to_owned(),

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::fake::{Fake, World, config};
 
-/// What a runtime passes that has lost the container's path.
+/// The path that a runtime passes if it has lost the container's.
 const OWN: &str = "/proc/thread-self/ns/net";
 
 #[test]
@@ -25,7 +25,8 @@ fn an_add_in_the_plugins_own_namespace_never_reaches_it() {
     assert!(fake.calls().is_empty());
 }
 
-/// The container's process has ended, and one of the host has its number: DEL comes to its end, and sees no namespace.
+/// The container's process has ended, and a process of the host has its number: DEL does its work
+/// without a namespace.
 #[test]
 fn a_del_in_the_plugins_own_namespace_works_without_one() {
     let world = World::new();
@@ -71,7 +72,7 @@ fn another_namespace_passes() {
     assert_eq!(fake.calls(), ["add", "del", "check"]);
 }
 
-/// A path that cannot be opened is the verb's to judge: DEL takes it for gone.
+/// The verb itself judges a path that cannot be opened: DEL takes the namespace for gone.
 #[test]
 fn a_namespace_that_is_gone_passes_the_guard() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! The protocol's side of a plugin, shown with plugins that do nothing of their own.
+//! The protocol's side of a plugin, shown with plugins that do no work of their own.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -1,6 +1,7 @@
-//! A delegate in process and a delegate that is executed cannot be told apart.
+//! A caller cannot tell whether a delegate runs in process or is executed.
 //!
-//! The delegate is `examples/herald.rs`: once linked into this test, once as the executable it is.
+//! The delegate is `examples/herald.rs`, which is linked into this test and also runs as an
+//! executable.
 
 use std::io::Cursor;
 use std::os::unix::fs::symlink;
@@ -45,7 +46,7 @@ fn executable() -> PathBuf {
     path
 }
 
-/// Says what a delegate answered: an error as the caller's, a result as the caller's.
+/// A plugin that passes on its delegate's answer: an error as its own, a result as its own.
 fn caller() -> Fake {
     Fake {
         add: |call| call.delegate("herald").add(),
@@ -97,7 +98,7 @@ fn in_process_and_executed_answers_are_the_same() {
     }
 }
 
-/// The comparison above would hold for two empty answers as well.
+/// The comparison above would also hold for two empty answers.
 #[test]
 fn the_delegates_words_and_result_arrive() {
     let text = config(json!({ "prevResult": previous() }));
@@ -110,7 +111,7 @@ fn the_delegates_words_and_result_arrive() {
     assert_eq!(executed.failure(), (7, "address 192.0.2.2/24 is refused".to_owned()));
 }
 
-/// The executable by itself: exit codes, standard files, no reading for VERSION.
+/// The executable alone: exit codes, standard files, no input for VERSION.
 #[test]
 fn the_example_is_a_plugin() {
     let call = |verb: &str, stdin: &str| {

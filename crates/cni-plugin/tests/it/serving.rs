@@ -1,4 +1,4 @@
-//! A plugin that is the whole of a process.
+//! A plugin that is a whole process.
 
 use std::ffi::OsString;
 use std::io::{self, Cursor, Write};
@@ -11,7 +11,7 @@ use state::Roots;
 
 use crate::fake::{Fake, World, config};
 
-/// A place for text that fails in one way.
+/// An output that fails in one way.
 struct Broken(io::ErrorKind);
 
 impl Write for Broken {
@@ -48,7 +48,7 @@ fn the_answer_goes_to_the_standard_files() {
     assert_eq!(String::from_utf8(stderr).unwrap(), "fake ADD: warning: words\n");
 }
 
-/// A log on a full disk, or nobody behind it, must not swallow the result of an ADD that succeeded.
+/// A log on a full disk, or without a reader, must not suppress the result of a successful ADD.
 #[test]
 fn a_broken_standard_error_does_not_keep_the_answer_back() {
     let world = World::new();
@@ -59,7 +59,8 @@ fn a_broken_standard_error_does_not_keep_the_answer_back() {
     }
 }
 
-/// A runtime that died or gave up knows as little of what was made as one whose disk is full.
+/// A runtime that died or gave up does not learn what was made, and neither does one whose disk is
+/// full.
 #[test]
 fn a_result_that_nobody_can_read_is_a_failure() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! ADD: what plugins are given, and what comes of what they say.
+//! ADD: what plugins get, and what the runtime does with their answers.
 
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ fn lone_too_new_version() {
     assert_eq!(error.to_cni().code, code::INCOMPATIBLE_VERSION);
     assert_eq!(error.to_string(), "plugin type=\"a\" failed (add): incompatible CNI versions; d");
     assert_eq!(lab.config("a", "ADD")["cniVersion"], "1.2.0");
-    assert_eq!(lab.calls(), ["ADD a", "DEL a"], "nobody can convert to what nobody released");
+    assert_eq!(lab.calls(), ["ADD a", "DEL a"], "no plugin can convert to an unreleased version");
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn plugin_search() {
 
 #[test]
 fn input_validation() {
-    // Bad IDs and interface names cannot be said at all.
+    // The types reject bad IDs and interface names.
     assert_eq!(ContainerId::new("a b").unwrap_err().code, code::INVALID_ENVIRONMENT);
     assert_eq!(IfName::new("sixteen-bytes-xx").unwrap_err().code, code::INVALID_ENVIRONMENT);
     let lab = Lab::new(&["a"]);
@@ -169,7 +169,7 @@ fn input_validation() {
     assert!(lab.calls().is_empty() && lab.cached().is_empty());
 }
 
-/// Checks come before acts: a chain that cannot be completed is not begun.
+/// Checks come before acts: the runtime does not begin a chain that cannot be completed.
 #[test]
 fn a_missing_plugin_is_found_out_before_the_first_runs() {
     let lab = Lab::new(&["a", "b"]);
@@ -285,13 +285,13 @@ fn stderr_forwarding() {
 #[test]
 fn etxtbsy_retry() {
     let lab = Lab::new(&[]);
-    // A program, because a script may be read while it is written.
+    // A program, because a shell may read a script while it is written.
     let target = lab.bin().join("a");
     std::fs::copy("/bin/true", &target).unwrap();
     let busy = std::fs::OpenOptions::new().append(true).open(&target).unwrap();
     let (done, wait) = mpsc::channel::<()>();
     let installer = std::thread::spawn(move || {
-        // Ends with the test at the latest; the time is how long the installer writes.
+        // The thread ends with the test at the latest; the time is that of the installer's write.
         let _ = wait.recv_timeout(Duration::from_millis(300));
         drop(busy);
     });
@@ -302,7 +302,7 @@ fn etxtbsy_retry() {
     drop(done);
     installer.join().unwrap();
     assert!(Duration::from_millis(250) <= waited, "it ran after {waited:?} while it was written");
-    // It did run: true says nothing, which is no result.
+    // The plugin did run: `true` prints nothing, which is not a result.
     assert!(error.to_string().contains("failed to unmarshal raw result"), "{error}");
 }
 

@@ -1,7 +1,8 @@
-//! A node comes up: configurations appear while containers already ask for their networks.
+//! A node boots: configurations appear while containers already ask for their networks.
 //!
-//! Three files arrive in any order and by any of the ways in which programs write files, some of them twice. Between
-//! any two steps each network is looked up: it is what a whole file says, or it is refused.
+//! Three files arrive in any order and by any of the ways in which programs write files, some of
+//! them twice. Between any two steps the test looks up each network: the result is what a complete
+//! file says, or an error.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use cni::NetworkList;
 use netwright_cni_runtime::{ConfigFolder, LoadError};
 
-/// How many orders and timings are tried: for every change, and when everything is run.
+/// How many orders and timings are tried: in every run, and with `--full`.
 const TRIED: u64 = 500;
 const ALL_TRIED: u64 = 10_000;
 
@@ -33,7 +34,7 @@ impl Random {
     }
 }
 
-/// What a program does to a folder in one go.
+/// One action of a program in a folder.
 #[derive(Debug, Clone)]
 enum Step {
     /// Opens a file anew, which empties it, and writes.
@@ -59,14 +60,14 @@ impl Step {
     }
 }
 
-/// A file of the folder: its name there, its network, and what it says, the newest last.
+/// A file of the folder: its name there, its network, and its contents, the newest last.
 struct Config {
     file: &'static str,
     network: &'static str,
     documents: Vec<String>,
 }
 
-/// A list whose plugins all say which generation they are of.
+/// A list whose plugins all name their generation.
 fn list(network: &str, plugins: &[&str], generation: u32) -> String {
     let plugins: Vec<String> = plugins
         .iter()
@@ -87,7 +88,7 @@ fn configs(random: &mut Random) -> Vec<Config> {
     };
     let (file, network, documents) = match random.below(3) {
         0 => ("99-fallback.conflist", "fallback", vec![list("fallback", &["bridge"], 1)]),
-        // The same name twice: what a program left that was there before.
+        // The same network twice: an earlier program left this file.
         1 => ("99-pods.conflist", "pods", vec![list("pods", &["ptp"], 9)]),
         _ => ("05-first.json", "first", vec![single(1).replace("storage", "first")]),
     };
@@ -102,7 +103,8 @@ fn configs(random: &mut Random) -> Vec<Config> {
     ]
 }
 
-/// How one program writes a file: all of its steps, the last of which leaves the whole of `text` there.
+/// How one program writes a file: all of its steps, of which the last leaves the whole `text`
+/// there.
 fn writing(random: &mut Random, dir: &Path, file: &str, text: &str, there: bool) -> Vec<Step> {
     let path = dir.join(file);
     let pieces = |random: &mut Random, path: &Path| {
@@ -118,7 +120,7 @@ fn writing(random: &mut Random, dir: &Path, file: &str, text: &str, there: bool)
     match random.below(if there { 4 } else { 5 }) {
         // As a shell's `>` does, and `cp`.
         0 => pieces(random, &path),
-        // As careful programs do, under the names that they use until it is whole.
+        // As careful programs do, under their temporary names until the file is complete.
         1 => {
             let names = ["{}~", ".{}.swp", "{}.dpkg-new", ".{}.Xk3a9Q", "tmp-{}", "{}.tmp"];
             let temporary = dir.join(random.one(&names).replace("{}", file));
@@ -126,14 +128,14 @@ fn writing(random: &mut Random, dir: &Path, file: &str, text: &str, there: bool)
             steps.push(Step::Rename(temporary, path));
             steps
         }
-        // Something else first.
+        // Other contents first.
         2 => {
             let wrong = random.one(&["not json", "[]", "{}", "{\"name\": 5", "\0\0\0\0\0\0\0"]);
             let mut steps = vec![Step::Write(path.clone(), wrong.as_bytes().to_vec())];
             steps.extend(pieces(random, &path));
             steps
         }
-        // Gone, and there again.
+        // The file is removed, and comes again.
         3 if there => {
             let mut steps = vec![Step::Remove(path.clone())];
             steps.extend(pieces(random, &path));
@@ -150,7 +152,8 @@ fn writing(random: &mut Random, dir: &Path, file: &str, text: &str, there: bool)
     }
 }
 
-/// What the files say now, by what is in them and not by how they are read: for each network the first whole file.
+/// The expected networks by the files' contents and not by how they are read: for each network the
+/// first complete file.
 fn expected(dir: &Path, configs: &[Config]) -> BTreeMap<&'static str, NetworkList> {
     let mut files: Vec<PathBuf> = fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
     files.sort();
@@ -172,7 +175,7 @@ fn expected(dir: &Path, configs: &[Config]) -> BTreeMap<&'static str, NetworkLis
     found
 }
 
-/// Whether a file, by its name a configuration, is not whole and says that it is this network's.
+/// Whether an incomplete file with a configuration's name claims to be this network's.
 fn half_written(dir: &Path, network: &str) -> bool {
     let scan = ConfigFolder::scan(dir).unwrap();
     scan.refusals().any(|refusal| refusal.network.as_deref() == Some(network))
@@ -190,7 +193,7 @@ fn looked_up(dir: &Path, configs: &[Config], when: &str) -> u32 {
             }
             (Ok(list), None) => panic!("{when}: {network} is {list:?}, and no whole file says so"),
             (Err(error), Some(_)) => {
-                // Only because a file of that name, before the whole one, is not whole.
+                // Only because an incomplete file of that network comes before the complete one.
                 assert!(half_written(dir, network), "{when}: {network}: {error}");
                 refused += 1;
             }
@@ -200,7 +203,8 @@ fn looked_up(dir: &Path, configs: &[Config], when: &str) -> u32 {
     refused
 }
 
-/// 10,000 orders and timings of three files: every look-up gives what a whole file says, or is refused.
+/// 10,000 orders and timings of three files: every look-up gives what a complete file says, or
+/// fails.
 #[test]
 fn no_order_of_files_gives_a_wrong_or_half_a_network() {
     let seed = std::env::var("NETWRIGHT_SEED").ok().and_then(|seed| seed.parse().ok());
@@ -236,7 +240,7 @@ fn no_order_of_files_gives_a_wrong_or_half_a_network() {
                 None => drop(scripts.swap_remove(at)),
             }
         }
-        // Everything has come: every network is there, though not always the newest file says which.
+        // Everything has arrived: every network exists, though its file is not always the newest.
         let scan = ConfigFolder::scan(dir).unwrap();
         for config in &configs {
             assert_eq!(scan.find(config.network).unwrap().name, config.network, "order {round}");
@@ -247,7 +251,7 @@ fn no_order_of_files_gives_a_wrong_or_half_a_network() {
     );
 }
 
-/// A large list is rewritten in place, over and over, while it is read: it is never one half of each.
+/// A large list is rewritten in place repeatedly while it is read: no result mixes two generations.
 #[test]
 fn a_list_that_is_rewritten_while_it_is_read_is_never_mixed() {
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
@@ -256,7 +260,7 @@ fn a_list_that_is_rewritten_while_it_is_read_is_never_mixed() {
     let text = |generation: u32| {
         let plugins = ["bridge", "firewall", "tuning"];
         let text = list("pods", &plugins, generation);
-        // Before the last plugin: the generations stand far apart.
+        // Before the last plugin, so that the generations are far apart in the file.
         text.replacen(
             "{ \"type\": \"tuning\"",
             &format!("{{ \"padding\": [\"{padding}\"], \"type\": \"tuning\""),
@@ -271,7 +275,7 @@ fn a_list_that_is_rewritten_while_it_is_read_is_never_mixed() {
         scope.spawn(|| {
             let mut random = Random(1);
             for text in texts.iter().cycle() {
-                // After each whole one that was seen, at any moment of the next look.
+                // After each complete list, at any moment of the next look-up.
                 let known = found.load(Ordering::Relaxed);
                 while found.load(Ordering::Relaxed) == known && !over.load(Ordering::Relaxed) {
                     std::thread::yield_now();

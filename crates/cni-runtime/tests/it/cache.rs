@@ -1,4 +1,4 @@
-//! The cache: libcni's format, whoever wrote it.
+//! The cache: libcni's format, whatever program wrote it.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -16,7 +16,8 @@ fn key(network: &str, container: &str) -> AttachmentKey {
     }
 }
 
-/// What libcni wrote for `cnitool add mynet /run/netns/a` with `CAP_ARGS`, in its order of keys.
+/// The file that libcni wrote for `cnitool add mynet /run/netns/a` with `CAP_ARGS`, in its order of
+/// keys.
 fn libcni_sample() -> String {
     // {"cniVersion":"1.1.0","name":"mynet","plugins":[{"type":"a"}]}
     let config =
@@ -50,7 +51,7 @@ fn cache_v1_content() {
         .unwrap();
     lab.runtime().add_list(&list, &container, None).unwrap();
     let text = std::fs::read_to_string(lab.results().join("mynet-c1-eth0")).unwrap();
-    // Behind libcni's keys, which passes over others.
+    // After libcni's keys; libcni ignores others.
     let boot = state::boot_id().unwrap();
     let ours = format!(r#","netwright/boot-id":"{boot}"}}"#);
     assert_eq!(text.matches(&ours).count(), 1, "{text}");
@@ -84,7 +85,6 @@ fn a_file_of_libcni_is_used() {
     assert!(lab.cached().is_empty());
 }
 
-/// A file that podman 4.3.1 wrote: attached by libcni, detached by us.
 #[test]
 fn only_garbage_is_rewritten() {
     let lab = Lab::new(&["a"]);
@@ -112,6 +112,7 @@ fn only_garbage_is_rewritten() {
     assert!(!file.exists());
 }
 
+/// A file of podman 4.3.1: libcni attached the container, and we detach it.
 #[test]
 fn a_file_of_podman_is_used() {
     let id = "0d3ecee49aca873032a04a4a5e95ed9de5c6a37b6f1d4911aca822c71e79e538";
@@ -127,7 +128,7 @@ fn a_file_of_podman_is_used() {
     assert_eq!(lab.config("bridge", "DEL")["prevResult"]["ips"][0]["address"], "192.0.2.2/24");
     let variable = |name: &str| lab.variable("bridge", "DEL", name).unwrap();
     assert_eq!(variable("CNI_ARGS"), "IgnoreUnknown=1;K8S_POD_NAME=w");
-    // It is not recorded apart, but the result tells it.
+    // The file does not record it separately, but the result has it.
     assert_eq!(variable("CNI_NETNS"), "/run/netns/netns-6e2da26a-e2da-5d11-322a-1bdea62b59ec");
     assert!(lab.cached().is_empty());
 }
@@ -184,7 +185,7 @@ fn cached_config() {
     assert!(error.to_string().starts_with(start), "{error}");
 }
 
-/// libcni caches what a single-plugin call was given: one plugin's object.
+/// libcni caches the input of a single-plugin call: one plugin's object.
 #[test]
 fn a_cached_single_configuration_is_a_list_of_one() {
     let lab = Lab::new(&["a"]);
@@ -250,7 +251,8 @@ fn attachments_listing() {
     assert!(nowhere.cached_attachments(None).unwrap().attachments.is_empty());
 }
 
-/// `a-b` + `c` and `a` + `b-c` have the same file name in libcni: the second overwrites the first there.
+/// `a-b` + `c` and `a` + `b-c` have the same file name in libcni: there the second overwrites the
+/// first.
 #[test]
 fn attachments_of_the_same_file_name_do_not_touch_each_other() {
     let lab = Lab::new(&["a"]);
@@ -266,14 +268,14 @@ fn attachments_of_the_same_file_name_do_not_touch_each_other() {
         ["a-b/c/eth0", "a/b-c/eth0"]
     );
     assert!(listing.passed_over.is_empty());
-    // Each finds its own.
+    // Each finds its own file.
     let netns = |network: &str, id: &str| {
         let cached = runtime.cached_attachment(&key(network, id)).unwrap();
         cached.map(|cached| cached.attachment.netns)
     };
     assert_eq!(netns("a-b", "c").as_deref(), Some("/run/netns/nwt-c"));
     assert_eq!(netns("a", "b-c").as_deref(), Some("/run/netns/nwt-b-c"));
-    // And removes its own, whichever goes first.
+    // And each removes its own, in either order.
     runtime.del_list(&one, &container("c"), None).unwrap();
     assert_eq!(lab.cached(), [other]);
     assert_eq!(netns("a-b", "c"), None);
@@ -301,7 +303,7 @@ fn attachments_of_the_same_file_name_at_once() {
     assert!(listing.attachments.iter().all(|cached| cached.result.is_some()));
 }
 
-/// The record is there before the first plugin runs, so that a crash loses nothing.
+/// The record exists before the first plugin runs, so that a crash loses nothing.
 #[test]
 fn an_attachment_is_recorded_before_it_is_made() {
     let lab = Lab::new(&["a"]);
@@ -312,7 +314,7 @@ fn an_attachment_is_recorded_before_it_is_made() {
     let seen: Value = serde_json::from_slice(&seen).unwrap();
     assert_eq!(seen["containerId"], "c1");
     assert!(seen.get("result").is_none());
-    // As after a crash: GC finds it and undoes what was begun.
+    // As after a crash: GC finds it and undoes the incomplete ADD.
     std::fs::copy(lab.bin().join("seen"), lab.results().join("net-c1-eth0")).unwrap();
     let report = runtime.gc_list(&chain("1.0.0", &["a"]), Some(&[]), None).unwrap();
     assert_eq!(report.removed, [key("net", "c1")]);
@@ -332,7 +334,7 @@ fn a_cache_that_cannot_be_written_stops_add_before_it_begins() {
     assert!(lab.calls().is_empty());
 }
 
-/// The network is up and nobody could take it down properly: so it is taken down now.
+/// The network is up and could not be taken down properly later, so the runtime takes it down now.
 #[test]
 fn a_result_that_cannot_be_recorded_is_undone() {
     let lab = Lab::new(&["a", "b"]);

@@ -63,12 +63,12 @@ fn a_cached_result_that_cannot_be_read_fails_check() {
     let error = lab.runtime().check_list(&list, &container("c1"), None).unwrap_err();
     let start = "failed to get network \"net\" cached result: ";
     assert!(error.to_string().starts_with(start), "{error}");
-    // A result without an address cannot be said in 0.2.0's shape... and the other way it can.
+    // A result without an address does not fit into 0.2.0's shape... and the other way it does.
     lab.write_cached("net-c1-eth0", r#"{"cniVersion":"9.9.9"}"#);
     let error = lab.runtime().check_list(&list, &container("c1"), None).unwrap_err();
     assert!(error.to_string().starts_with(start), "{error}");
     assert!(lab.calls().is_empty());
-    // No file is no error: the plugins say what they need.
+    // A missing file is not an error: the plugins report what they need.
     std::fs::remove_file(lab.results().join("net-c1-eth0")).unwrap();
     lab.runtime().check_list(&list, &container("c1"), None).unwrap();
     assert!(lab.config("a", "CHECK").get("prevResult").is_none());

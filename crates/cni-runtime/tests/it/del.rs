@@ -1,4 +1,4 @@
-//! DEL: every plugin, whatever the others say.
+//! DEL calls every plugin, whatever the others answer.
 
 use cni::code;
 use netwright_cni_runtime::DelError;
@@ -43,7 +43,7 @@ fn del_tolerates_corrupt_cache() {
     }
 }
 
-/// libcni stops at the first error. We run every plugin, and say all that failed.
+/// libcni stops at the first error. We run every plugin, and report all failures.
 #[test]
 fn del_error_handling() {
     let lab = Lab::new(&["a", "b", "c"]);
@@ -65,13 +65,13 @@ fn del_error_handling() {
     );
     assert_eq!(error.to_cni().code, code::TRY_AGAIN_LATER);
     assert_eq!(lab.cached(), ["net-c1-eth0"]);
-    // The record is there for the next try, and goes with its success.
+    // The record stays for the next try, and goes when that succeeds.
     lab.off("c", "DEL");
     lab.plugin("b");
     runtime.del_list(&list, &container("c1"), None).unwrap();
     assert_eq!(lab.config("a", "DEL")["prevResult"]["dns"]["domain"], "c");
     assert!(lab.cached().is_empty());
-    // And again.
+    // A second time.
     lab.calls();
     let deleted = runtime.del_list(&list, &container("c1"), None).unwrap();
     assert!(!deleted.was_cached);

@@ -1,6 +1,7 @@
 #!/bin/sh
-# A plugin for tests. It is linked into a folder of plugins under the name of its type, writes down how it was
-# called, and then does what the file TYPE.VERB beside it says, or what a well-behaved plugin would do.
+# A plugin for tests. It is linked into a folder of plugins under the name of its type and records
+# its calls. Then it does what the file TYPE.VERB beside it says, or what a well-behaved plugin
+# would do.
 type=${0##*/}
 dir=${0%/*}
 cat > "$dir/$type.$CNI_COMMAND.stdin"

@@ -1,4 +1,4 @@
-//! Plugin k fails in every way there is: nothing is left undone.
+//! Plugin k fails in every possible way: nothing remains to be undone.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::lab::{Lab, chain, container, soon};
 
 const PLUGINS: &[&str] = &["p0", "p1", "p2"];
 
-/// What a plugin can do to us.
+/// What a plugin can do to the runtime.
 const FAULTS: &[(&str, &str)] = &[
     ("exits with an error", "exit 1"),
     ("hangs", "sleep 60"),
@@ -19,7 +19,7 @@ const FAULTS: &[(&str, &str)] = &[
     ("ends and leaves a child that holds its output", "sleep 5 & exit 1"),
 ];
 
-/// Faults that only matter where a result is expected.
+/// Faults that matter only if a result is expected.
 const BAD_RESULTS: &[(&str, &str)] = &[
     ("prints nothing", "exit 0"),
     ("prints half a result", "echo '{\"cniVersion\": \"1.0.0\", \"ips\": ['"),
@@ -30,7 +30,8 @@ const BAD_RESULTS: &[(&str, &str)] = &[
     ("prints bytes that are no text", r#"printf '{"\377": 1}'"#),
 ];
 
-/// When a call with this fault must be over: soon where it would hang, late where only a busy machine delays it.
+/// The deadline of a call with this fault: soon if it could hang, late if only a busy machine
+/// delays it.
 fn deadline(fault: &str) -> Option<Instant> {
     soon(Duration::from_millis(if fault.contains("hangs") { 2_000 } else { 15_000 }))
 }
@@ -58,7 +59,7 @@ fn add_undoes_every_plugin_that_ran_whatever_happens() {
             assert_eq!(lab.calls(), expected, "{fault}");
             assert!(lab.cached().is_empty(), "{fault}");
             assert!(started.elapsed() < Duration::from_secs(20), "{fault}");
-            // Plugins that go by the result get the last one there was.
+            // Plugins that use the previous result get the last one that existed.
             let previous = lab.config("p0", "DEL").get("prevResult").cloned();
             let domain = previous.map(|result| result["dns"]["domain"].clone());
             let last = k.checked_sub(1).map(|last| PLUGINS[last].into());
@@ -105,7 +106,7 @@ fn a_roll_back_that_fails_comes_second_and_leaves_a_record() {
         "undoing what had been done failed, run DEL again: plugin type=\"p1\" failed (delete): second"
     );
     assert_eq!(lab.calls(), ["ADD p0", "ADD p1", "DEL p1", "DEL p0"]);
-    // GC finishes it.
+    // GC completes the undo.
     assert_eq!(lab.cached(), ["net-c1-eth0"]);
     lab.off("p1", "DEL");
     runtime.gc_list(&list, Some(&[]), None).unwrap();
@@ -138,7 +139,7 @@ fn roll_back_can_be_left_to_the_caller() {
     assert_eq!(lab.cached(), ["net-c1-eth0"], "DEL and GC know what was begun");
 }
 
-/// The plugins refuse what is already there; undoing would take down a container's working network.
+/// The plugins refuse what exists already; an undo would take down a container's working network.
 #[test]
 fn a_second_add_does_not_destroy_the_first() {
     let lab = Lab::new(PLUGINS);

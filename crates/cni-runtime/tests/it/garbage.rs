@@ -1,11 +1,11 @@
-//! Whatever lies in the cache's folder or the configuration folder, nothing fails over it.
+//! Whatever the cache's folder or the configuration folder contains, nothing fails because of it.
 
 use netwright_cni_runtime::ConfigFolder;
 use proptest::prelude::*;
 
 use crate::lab::{Lab, chain, container};
 
-/// Bytes that are nearly a record, or nothing like one.
+/// Bytes that are almost a record, or nothing like one.
 fn content() -> impl Strategy<Value = Vec<u8>> {
     let record = concat!(
         r#"{"kind":"cniCacheV1","containerId":"c1","config":"e30=","ifName":"eth0","#,

@@ -123,7 +123,8 @@ fn disable_gc() {
     assert_eq!(lab.cached(), ["net-c1-eth0"]);
 }
 
-/// libcni uses the current configuration: what a plugin made that is no longer in it leaks for good.
+/// libcni uses the current configuration: what a plugin made that has since been removed from it
+/// leaks for good.
 #[test]
 fn gc_uses_the_configuration_of_the_attachment() {
     let lab = Lab::new(&["a", "b", "new"]);

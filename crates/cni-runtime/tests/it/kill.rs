@@ -1,4 +1,4 @@
-//! Killed at any moment: a file of the cache is the old one or the new one, never a part.
+//! A kill at any moment: a file of the cache is the old one or the new one, never a part.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -15,10 +15,10 @@ use serde_json::json;
 
 use crate::lab::container;
 
-/// Tells the child which folder is its own.
+/// The variable with the child's folder.
 const CHILD: &str = "NWT_RUNTIME_CHILD";
 
-/// How many bytes a configuration has, so that writing it takes a while.
+/// The length of a configuration in bytes, so that writing it takes a while.
 const LENGTH: usize = 10_000;
 
 /// How long the child may take to write something.
@@ -45,7 +45,7 @@ fn network() -> NetworkList {
     NetworkList::parse(document.to_string().as_bytes()).unwrap()
 }
 
-/// What the child does. Without its variable, as in an ordinary run, nothing.
+/// The child's body. Without its variable, as in an ordinary run, it does nothing.
 #[test]
 fn the_child() {
     let Ok(dir) = std::env::var(CHILD) else { return };
@@ -53,7 +53,7 @@ fn the_child() {
     println!("busy");
     for turn in 0_u64.. {
         let container = container(&format!("c{}", turn % 3));
-        // The first writes a file, the second and third replace it.
+        // The first call writes a file, the second and third replace it.
         runtime.add_list(&network, &container, None).unwrap();
         if turn % 2 == 0 {
             runtime.del_list(&network, &container, None).unwrap();
@@ -81,7 +81,8 @@ fn files_of_the_cache_are_whole_whenever_the_runtime_is_killed() {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains("busy")));
-        // What a reader sees is what would be left if the writer died now. It dies after some writes, and a little later.
+        // A reader sees what would be left if the writer died now. The writer dies after some
+        // writes, and a little later.
         let mut writes = std::collections::BTreeSet::new();
         let mut death = None;
         let deadline = Instant::now() + TIMEOUT;
@@ -112,7 +113,7 @@ fn files_of_the_cache_are_whole_whenever_the_runtime_is_killed() {
             assert!(cached.config.len() > LENGTH, "cycle {cycle}");
         }
         let files = || std::fs::read_dir(&results).unwrap().flatten();
-        // DEL is enough, whatever was going on.
+        // DEL is enough, whatever the writer was doing.
         for id in ["c0", "c1", "c2"] {
             runtime.del_list(&network, &container(id), None).unwrap();
         }

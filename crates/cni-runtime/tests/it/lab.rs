@@ -1,4 +1,4 @@
-//! A folder of fake plugins, a cache and a runtime over both.
+//! A folder of fake plugins, a cache and a runtime that uses both.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -48,13 +48,13 @@ impl Lab {
         std::fs::remove_file(self.bin().join(name)).unwrap();
     }
 
-    /// Makes a plugin do something else for a verb: a piece of shell.
+    /// Replaces what a plugin does for a verb by a piece of shell.
     pub(crate) fn on(&self, plugin: &str, verb: &str, script: &str) -> &Self {
         std::fs::write(self.bin().join(format!("{plugin}.{verb}")), script).unwrap();
         self
     }
 
-    /// Makes a plugin well-behaved again.
+    /// Restores a plugin's normal behaviour.
     pub(crate) fn off(&self, plugin: &str, verb: &str) {
         std::fs::remove_file(self.bin().join(format!("{plugin}.{verb}"))).unwrap();
     }
@@ -64,13 +64,13 @@ impl Lab {
             .with_cache(Cache::new(self.path().join("cache")).volatile())
     }
 
-    /// Returns the calls since the last time, as `VERB type`.
+    /// Returns the calls since the last call of this function, as `VERB type`.
     pub(crate) fn calls(&self) -> Vec<String> {
         let calls = self.calls_with_container();
         calls.iter().map(|line| line.split(' ').take(2).collect::<Vec<_>>().join(" ")).collect()
     }
 
-    /// Returns the calls since the last time, as `VERB type container`.
+    /// Returns the calls since the last call of this function, as `VERB type container`.
     pub(crate) fn calls_with_container(&self) -> Vec<String> {
         let log = self.bin().join("log");
         let text = std::fs::read_to_string(&log).unwrap_or_default();
@@ -78,12 +78,12 @@ impl Lab {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Returns what a plugin was given on standard input, as text.
+    /// Returns a plugin's standard input, as text.
     pub(crate) fn stdin(&self, plugin: &str, verb: &str) -> String {
         std::fs::read_to_string(self.bin().join(format!("{plugin}.{verb}.stdin"))).unwrap()
     }
 
-    /// Returns what a plugin was given on standard input.
+    /// Returns a plugin's standard input.
     pub(crate) fn config(&self, plugin: &str, verb: &str) -> Value {
         serde_json::from_str(&self.stdin(plugin, verb)).unwrap()
     }

@@ -23,7 +23,7 @@ fn types(dir: &Path, name: &str) -> Vec<String> {
     list.plugins.iter().map(|plugin| plugin.plugin_type.clone()).collect()
 }
 
-/// Tells what became of each file, with the folder's path left out.
+/// Prints the outcome for each file, with the folder's path left out.
 fn check(files: &[(&str, &str)], expected: &Expect) {
     let dir = folder(files);
     let scan = ConfigFolder::scan(dir.path()).unwrap();
@@ -62,7 +62,7 @@ fn conflist_search_order() {
     );
 }
 
-/// libcni fails here. We do not: a file that nobody asked for stops nobody.
+/// libcni fails here. We do not: a file that the call does not need must not stop it.
 #[test]
 fn malformed_earlier_file() {
     let dir = folder(&[
@@ -127,7 +127,8 @@ fn name_not_found_error() {
     );
 }
 
-/// While a file is being written nobody knows whether it defines the network: that is no reason to take another.
+/// While a file is being written it is unknown whether it defines the network: the runtime must not
+/// take another.
 #[test]
 fn a_file_that_is_unfinished_may_come_to_define_a_network() {
     let whole = r#"{"name": "a", "plugins": [{"type": "bridge"}]}"#;
@@ -141,7 +142,7 @@ fn a_file_that_is_unfinished_may_come_to_define_a_network() {
         assert!(error.to_string().starts_with(&words), "{error}");
         assert_eq!(error.to_cni().code, code::TRY_AGAIN_LATER);
     }
-    // Cut off behind its name: it is that network's file, and no other file counts.
+    // The file is cut off after the name: it belongs to that network, and no other file counts.
     let dir = folder(&[("10.conflist", &whole[..whole.len() - 3]), ("20.conflist", whole)]);
     let scan = ConfigFolder::scan(dir.path()).unwrap();
     let error = scan.find("a").unwrap_err();
@@ -162,7 +163,7 @@ fn drop_in_plugins() {
     ]);
     assert_eq!(types(dir.path(), "mynet"), ["bridge", "portmap", "tuning"]);
     assert_eq!(types(dir.path(), "bare"), ["ptp"]);
-    // What the cache keeps holds the whole chain.
+    // The cache keeps the whole chain.
     let scan = ConfigFolder::scan(dir.path()).unwrap();
     let list = scan.find("mynet").unwrap();
     let again = cni::NetworkList::parse(&list.source).unwrap();
@@ -316,8 +317,8 @@ fn what_is_not_a_file_is_named_and_not_waited_for() {
     .assert_eq(&lines.concat());
 }
 
-/// A file that names the network but is broken is the one the administrator meant: taking the next would
-/// put containers on a network with another policy.
+/// A broken file that names the network is the one that the administrator meant: taking the next
+/// file would put containers on a network with another policy.
 #[test]
 fn a_broken_file_that_names_the_network_is_not_stepped_over() {
     let dir = folder(&[

@@ -1,4 +1,5 @@
-//! Rules of the specification's ledger (`docs/spec/cni-1.1.0.toml`) that no row of the feature table shows.
+//! Rules of the specification's ledger (`docs/spec/cni-1.1.0.toml`) that no row of the feature
+//! table shows.
 
 use cni::Args;
 use serde_json::json;
@@ -49,7 +50,7 @@ fn check_has_the_parameters_of_add() {
     assert_eq!(add, check);
 }
 
-/// CNI 1.1.0 §2 "GC": it is no substitute for DEL.
+/// CNI 1.1.0 §2 "GC": GC does not replace DEL.
 #[test]
 fn a_stale_attachment_is_deleted_before_plugins_collect() {
     let lab = Lab::new(&["a"]);
@@ -64,7 +65,7 @@ fn a_stale_attachment_is_deleted_before_plugins_collect() {
     assert_eq!(lab.calls(), ["DEL a"]);
 }
 
-/// CNI 1.1.0 §3: the chain runs in order, and what is given to each plugin is what the one before it said.
+/// CNI 1.1.0 §3: the chain runs in order, and each plugin gets the result of the one before it.
 #[test]
 fn an_error_halts_the_chain() {
     let lab = Lab::new(&["a", "b", "c"]);

@@ -1,4 +1,4 @@
-//! VERSION, Validate, and talking to plugins of other versions.
+//! VERSION, Validate, and calls of plugins of other versions.
 
 use cni::code;
 use netwright_cni_runtime::RollBack;
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::lab::{Lab, chain, container, list};
 
-/// Makes a plugin refuse every version but those given, as the reference's skeleton does.
+/// Makes a plugin refuse every version except those given, as the reference's skeleton does.
 fn speaks(lab: &Lab, plugin: &str, versions: &[&str]) {
     let listed = versions.iter().map(|version| format!("\"{version}\"")).collect::<Vec<_>>();
     let listed = listed.join(",");
@@ -97,7 +97,7 @@ fn a_plugin_of_another_version_is_spoken_to_in_its_own() {
     runtime.check_list(&list, &container, None).unwrap();
     assert_eq!(lab.config("old", "CHECK")["prevResult"]["cniVersion"], "0.4.0");
     lab.calls();
-    // 0.4.0 has neither of these: the plugin is passed over.
+    // 0.4.0 has neither of these verbs: the runtime skips the plugin.
     runtime.status_list(&list, None).unwrap();
     assert_eq!(lab.calls(), ["STATUS a", "STATUS old", "VERSION old", "STATUS b"]);
     runtime.gc_list(&list, None, None).unwrap();
@@ -139,7 +139,7 @@ fn a_plugin_without_a_common_version_keeps_its_own_error() {
     assert!(matches!(error.roll_back(), RollBack::Failed(_)), "DEL is refused as well");
 }
 
-/// It would return a result of its own in the place of the chain's.
+/// The plugin would return a result of its own in place of the chain's.
 #[test]
 fn a_plugin_older_than_chaining_does_not_join_a_chain() {
     let lab = Lab::new(&["a", "ancient"]);
@@ -148,7 +148,7 @@ fn a_plugin_older_than_chaining_does_not_join_a_chain() {
     let error = lab.runtime().add_list(&list, &container("c1"), None).unwrap_err();
     assert_eq!(error.to_cni().code, code::INCOMPATIBLE_VERSION);
     lab.calls();
-    // Alone, or at the beginning, it serves.
+    // Alone, or at the beginning, it works.
     lab.on(
         "ancient",
         "ADD",

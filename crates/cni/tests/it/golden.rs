@@ -1,6 +1,7 @@
 //! Golden files, one folder per version: what we write, to the byte, and what we read.
 //!
-//! `UPDATE_EXPECT=1 cargo test -p netwright-cni` writes them anew; look at the difference before you keep it.
+//! `UPDATE_EXPECT=1 cargo test -p netwright-cni` writes them anew; check the difference before you
+//! keep it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -44,7 +45,7 @@ fn links() -> Vec<Interface> {
     ]
 }
 
-/// Two addresses a family, name servers, links on both sides.
+/// Two addresses of each family, name servers, links on both sides.
 fn dual_stack() -> AddResult {
     AddResult {
         interfaces: links(),
@@ -64,12 +65,13 @@ fn dual_stack() -> AddResult {
     }
 }
 
-/// Links alone: no address, nothing to resolve with.
+/// Links alone: neither addresses nor name servers.
 fn l2_only() -> AddResult {
     AddResult { interfaces: links(), ..AddResult::default() }
 }
 
-/// What delegated IPAM returns, with a route that has every attribute and one whose attributes are 0.
+/// The result of delegated IPAM, with a route that has every attribute and one whose attributes are
+/// 0.
 fn routes() -> AddResult {
     let full = Route {
         gw: Some(text::parse_ip("192.0.2.1").unwrap()),
@@ -109,11 +111,11 @@ fn check(file: &str, result: &AddResult) {
         assert!(!text.ends_with('\n'));
         text.push('\n');
         expect_file![golden(version, file)].assert_eq(&text);
-        // What was written reads back, and writing it again changes nothing.
+        // The parser reads what was written, and writing it again changes nothing.
         let read = AddResult::parse(text.as_bytes(), Version::V0_1_0).unwrap();
         assert_eq!(read.write_indented(version).unwrap(), written);
         assert_eq!(read, result.through(version).unwrap());
-        // Compact says the same.
+        // The compact form has the same content.
         let compact = result.write(version).unwrap();
         let value = |json: &[u8]| serde_json::from_slice::<serde_json::Value>(json).unwrap();
         assert_eq!(value(&compact), value(&written));

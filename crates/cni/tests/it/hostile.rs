@@ -1,4 +1,4 @@
-//! Input made to hurt: depth and size cost little.
+//! Input that is meant to exhaust the parser: depth and size cost little.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ fn nested(open: &str, depth: usize, close: &str) -> String {
     format!("{}1{}", open.repeat(depth), close.repeat(depth))
 }
 
-/// A type that follows the document wherever it goes.
+/// A type that is as deep as the document.
 #[derive(Debug, Deserialize)]
 struct Endless(#[expect(dead_code)] Vec<Endless>);
 
@@ -46,7 +46,7 @@ fn deep_documents_are_refused_before_they_are_followed() {
 
 #[test]
 fn kept_text_is_followed_no_deeper_than_a_document() {
-    // Kept text can come from elsewhere: serde_json keeps text of any depth.
+    // Stored text can come from elsewhere: serde_json keeps text of any depth.
     let raw: Box<RawValue> = serde_json::from_str(&nested("[", 60_000, "]")).unwrap();
     let error = json::from_raw::<Endless>(&raw).unwrap_err();
     assert_eq!(error.message, "nested deeper than 100 levels");
@@ -79,7 +79,8 @@ fn large_documents_take_linear_time() {
     for _ in 0..MAX_DEPTH - 10 {
         text = format!("[{text}]");
     }
-    // Every level of a type scans its text once: the worst there is, a megabyte followed all the way down.
+    // Every level of a type scans its text once. The worst case is a megabyte that is scanned at
+    // every level.
     assert!(json::from_str::<serde_json::Value>(&text).is_ok());
     let doubled: Vec<String> = (0..50_000).map(|_| r#""ipam":{"type":"a"}"#.to_owned()).collect();
     let keys: Vec<String> = (0..50_000).map(|n| format!(r#""k{n}":{{}}"#)).collect();

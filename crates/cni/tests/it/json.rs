@@ -53,7 +53,7 @@ fn keys_match_in_any_case() {
 
 #[test]
 fn keys_that_fold_differently_in_unicode_do_not_match() {
-    // Go folds by simple case folding: the dotless i is no i, the micro sign no m.
+    // Go uses simple case folding: the dotless i does not fold to i, nor the micro sign to m.
     assert_eq!(config("{\"\u{131}pam\":5,\"\u{b5}tu\":\"x\"}"), Config::default());
 }
 
@@ -62,7 +62,8 @@ fn the_last_of_equal_keys_counts() {
     assert_eq!(config(r#"{"name":"a","name":"b"}"#).name, "b");
     assert_eq!(config(r#"{"Name":"a","NAME":"b"}"#).name, "b");
     assert_eq!(config(r#"{"NAME":"b","name":"a","Name":null}"#).name, "a");
-    // Even if an earlier one is of the wrong type, which Go would refuse: it is never read.
+    // Even if an earlier one is of the wrong type, which Go would refuse: our parser never reads
+    // it.
     assert_eq!(config(r#"{"mtu":"x","mtu":1500}"#).mtu, 1500);
 }
 
@@ -77,7 +78,7 @@ fn a_key_that_is_spelled_exactly_goes_before_others() {
         let object = Object::parse(text.as_bytes()).unwrap();
         assert_eq!(object.get_ignore_case("name").unwrap().get(), "\"a\"", "{text}");
     }
-    // One that is null is absent.
+    // A key that is null counts as absent.
     assert_eq!(config(r#"{"name":null,"NAME":"b"}"#).name, "b");
 }
 

@@ -1,4 +1,4 @@
-//! What CNI's data looks like, against golden files and against the reference's words.
+//! The form of CNI's data, compared with golden files and with the reference's words.
 
 #![allow(clippy::unwrap_used)]
 

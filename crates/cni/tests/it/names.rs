@@ -1,4 +1,4 @@
-//! Names that are checked where they enter.
+//! Names are checked where they enter.
 
 use netwright_cni::name::check_plugin_type;
 use netwright_cni::owner::sha512_hex;
@@ -45,7 +45,7 @@ fn interface_names_fit_the_kernel() {
             "interface name is too long",
             "interface name should be less than 16 characters",
         ),
-        // Bytes count, not characters.
+        // The limit counts bytes, not characters.
         (
             "éééééééé",
             "interface name is too long",
@@ -85,8 +85,8 @@ fn key(network: &str, container: &str, ifname: &str) -> AttachmentKey {
 
 #[test]
 fn an_attachments_hash_never_changes() {
-    // On disk and in the kernel this is who owns what: a change orphans everything on upgrade.
-    // printf 'n\0c1\0eth0\0' | sha512sum | cut -c-32
+    // On disk and in the kernel this hash identifies the owner: a change orphans everything on
+    // upgrade. printf 'n\0c1\0eth0\0' | sha512sum | cut -c-32
     assert_eq!(key("n", "c1", "eth0").hash(), "675392252e72bba948fc360ca7b2df45");
     assert_eq!(key("n", "c1", "eth0").to_string(), "n/c1/eth0");
 }
@@ -108,7 +108,7 @@ fn names_of_the_reference_are_reproduced() {
 
 #[test]
 fn a_valid_attachment_without_a_name_stops_gc() {
-    // Taken as empty it would match nothing, and GC would remove what it was meant to keep.
+    // An entry read as empty would match nothing, and GC would remove what it must keep.
     for bad in [r#"[{}]"#, r#"[{"ifname": "eth0"}]"#, "[null]"] {
         assert!(netwright_cni::json::from_str::<Vec<GcAttachment>>(bad).is_err(), "{bad}");
     }

@@ -1,4 +1,4 @@
-//! Loading network lists: every message of the reference library, and what it lets pass.
+//! Loading network lists: every message of the reference library, and the mistakes that it accepts.
 
 use netwright_cni::NetworkList;
 
@@ -180,13 +180,13 @@ fn the_highest_version_we_speak_is_chosen() {
         (r#""cniVersions":["0.4.0","1.0.0"]"#, "1.0.0"),
         (r#""cniVersion":"0.3.1","cniVersions":[]"#, "0.3.1"),
         (r#""cniVersion":"1.1.0","cniVersions":["0.4.0"]"#, "1.1.0"),
-        // Nothing usable: what stands alone stays, even if too new.
+        // No version is usable: `cniVersion` stays, even if too new.
         (r#""cniVersion":"1.2.0","cniVersions":["1.3.0"]"#, "1.2.0"),
         (r#""cniVersions":["2.0.0"]"#, ""),
         (r#""cniVersion":"1.2.3""#, "1.2.3"),
         (r#""cniVersion":"abc""#, "abc"),
         (r#""cniVersion":"""#, ""),
-        // Texts for the same version: the first stays.
+        // Two texts for the same version: the first stays.
         (r#""cniVersions":["1.0","1.0.0"]"#, "1.0"),
         (r#""cniVersion":"1.0","cniVersions":["1.0.0"]"#, "1.0.0"),
         // Empty text is 0.1.0.
@@ -213,7 +213,7 @@ fn a_single_plugins_file_becomes_a_list() {
 
 #[test]
 fn a_single_plugins_file_without_a_name_is_no_obstacle() {
-    // The search for a network reads file after file; one without a name is not the one looked for.
+    // The search for a network reads file after file; a file without a name does not match.
     let list = NetworkList::from_plugin(br#"{"type":"bridge","name":null}"#).unwrap();
     assert_eq!((list.name.as_str(), list.cni_version.as_str()), ("", ""));
 }

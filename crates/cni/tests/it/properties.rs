@@ -1,4 +1,4 @@
-//! What holds for every input.
+//! Properties that hold for every input.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ fn object_text(entries: &[(String, String)]) -> String {
     format!("{{ {} }}", entries.join(" ,"))
 }
 
-/// What the documentation of `AddResult::write` says is left.
+/// What `AddResult::write` keeps, by its documentation.
 fn left(result: &AddResult, version: Version) -> Option<AddResult> {
     let mut left = result.clone();
     match version.family() {
@@ -67,11 +67,11 @@ proptest! {
                 for same in Version::ALL.iter().filter(|v| v.family() == version.family()) {
                     prop_assert_eq!(&left.through(*same).unwrap(), &left);
                 }
-                // Up loses nothing.
+                // A conversion up loses nothing.
                 for newer in Version::starting_from(version) {
                     prop_assert_eq!(&left.through(*newer).unwrap(), &left);
                 }
-                // Down through a version between is down at once.
+                // A conversion down through a version between equals a direct one.
                 for between in Version::starting_from(version) {
                     let detour = result.through(*between).and_then(|r| r.through(version));
                     prop_assert_eq!(&detour.unwrap(), &left);
@@ -194,7 +194,7 @@ proptest! {
     }
 }
 
-/// Gives bytes to every parser there is; what they say does not matter, that they come back does.
+/// Gives bytes to every parser. Their results do not matter; that they return does.
 fn parse_all(bytes: &[u8]) {
     if let Ok(list) = NetworkList::parse(bytes) {
         assert_eq!(NetworkList::parse(&list.source).unwrap(), list);

@@ -1,4 +1,4 @@
-//! Deriving what a plugin is given.
+//! Deriving a plugin's input.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Reading results, and what conversions lose.
+//! Reading results, and the losses of conversions.
 
 use netwright_cni::{AddResult, Interface, Version};
 

@@ -1,4 +1,4 @@
-//! What may be written: results and JSON texts, at random.
+//! Random results and JSON texts that a program may write.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 fn address() -> impl Strategy<Value = IpAddr> {
     let v4 = any::<u32>().prop_map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits)));
-    // An IPv4 address written as IPv6 comes back as IPv4, so it is made one here.
+    // An IPv4 address written as IPv6 is read as IPv4, so the strategy makes it one.
     let v6 = any::<u128>().prop_map(|bits| IpAddr::V6(Ipv6Addr::from_bits(bits)).to_canonical());
     let sparse = (0_u128..4, 0_u32..128)
         .prop_map(|(bits, shift)| IpAddr::V6(Ipv6Addr::from_bits(bits << shift)).to_canonical());
@@ -72,7 +72,7 @@ pub(crate) fn result() -> impl Strategy<Value = AddResult> {
         .prop_map(|(interfaces, ips, routes, dns)| AddResult { interfaces, ips, routes, dns })
 }
 
-/// A JSON value as text nobody would write: odd numbers, escapes, white space.
+/// A JSON value in unusual spelling: odd numbers, escapes, white space.
 pub(crate) fn json_value() -> impl Strategy<Value = String> {
     let number = prop_oneof![
         Just("1152921504606846977".to_owned()),
@@ -98,7 +98,7 @@ pub(crate) fn json_value() -> impl Strategy<Value = String> {
     })
 }
 
-/// The entries of an object: keys none of which a plugin's configuration knows, in any case.
+/// The entries of an object; a plugin's configuration knows none of its keys, in any case.
 pub(crate) fn entries() -> impl Strategy<Value = Vec<(String, String)>> {
     vec(("x[a-zA-Z0-9 \\\\\"]{0,5}", json_value()), 0..6)
 }

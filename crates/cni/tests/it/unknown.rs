@@ -1,4 +1,4 @@
-//! Keys that nobody reads.
+//! Keys that no plugin reads.
 
 use std::collections::BTreeMap;
 
@@ -93,7 +93,7 @@ fn the_key_that_was_meant_is_suggested() {
 
 #[test]
 fn many_unknown_keys_cost_little_and_are_cut_off() {
-    // Placing each key from the start of the document would take hours here.
+    // Searching for each key from the start of the document would take hours here.
     let keys: Vec<String> = (0..100_000).map(|n| format!("\n\"k{n}\":1")).collect();
     let found = find(&format!("{{{}}}", keys.join(",")));
     assert_eq!(found.len(), 1000);

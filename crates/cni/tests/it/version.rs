@@ -1,4 +1,4 @@
-//! Versions: literal, and as order.
+//! Versions: as text, and in order.
 
 use netwright_cni::Version;
 use netwright_cni::version::{ResultFamily, compare, triple};

@@ -12,7 +12,7 @@ use cni::CallEnv;
 use cni_invoke::{Output, Request, Status};
 use serde_json::{Value, json};
 
-/// The names of the faults, for tests: `none` is no fault.
+/// The faults' names, for tests; `none` means no fault.
 const NAMES: [(&str, Fault); 38] = [
     ("none", Fault::None),
     ("hangs", Fault::Hangs),
@@ -103,7 +103,7 @@ impl Fault {
         NAMES.iter().find(|(known, _)| *known == name).map(|(_, fault)| *fault)
     }
 
-    /// What happens in place of an answer.
+    /// Returns the exit code, if the fault replaces the answer.
     pub(crate) fn instead(self, verb: &str) -> Option<ExitCode> {
         match self {
             Fault::Hangs => sleep(),
@@ -115,7 +115,7 @@ impl Fault {
             Fault::PrintsMegabytes => {
                 let line = [b'x'; 1 << 16];
                 let mut stdout = std::io::stdout();
-                // Nobody reads to the end.
+                // The reader may stop before the end.
                 let _ = (0..1600).try_for_each(|_| stdout.write_all(&line));
             }
             Fault::KillsItself => {
@@ -132,7 +132,7 @@ impl Fault {
         Some(ExitCode::SUCCESS)
     }
 
-    /// What happens to the question.
+    /// Changes the request.
     pub(crate) fn before(self, env: &mut CallEnv, stdin: &mut Vec<u8>) {
         let mut config: Value = serde_json::from_slice(stdin).unwrap_or_default();
         let before = config.clone();
@@ -180,12 +180,12 @@ impl Fault {
             _ => false,
         };
         if refuses {
-            // An unknown verb is refused with an error object, whatever it stands for.
+            // The plugin refuses an unknown verb with an error object, whatever it stands for.
             env.command = "REFUSED".to_owned();
         }
     }
 
-    /// Whether the verb is not even tried.
+    /// Whether the fault skips the verb.
     pub(crate) fn skips(self, verb: &str) -> bool {
         matches!(
             (self, verb),
@@ -196,7 +196,7 @@ impl Fault {
         )
     }
 
-    /// What happens to the answer; returns the exit code.
+    /// Changes the answer; returns the exit code.
     pub(crate) fn after(self, verb: &str, env: &CallEnv, output: &mut Output) -> u8 {
         let failed = output.status != Status::Success;
         let mut answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
@@ -243,7 +243,7 @@ impl Fault {
         u8::from(failed)
     }
 
-    /// What happens to a result.
+    /// Changes a result.
     fn tamper(self, result: &mut Value) {
         if self == Fault::ResultAlwaysNewest {
             result["cniVersion"] = "1.1.0".into();
@@ -272,7 +272,7 @@ impl Fault {
         }
     }
 
-    /// What happens to a delegate's question; whether it is not asked at all.
+    /// Changes a delegate's request; returns whether to skip it.
     pub(crate) fn delegate(self, request: &mut Request) -> bool {
         if self == Fault::DelegateGetsPart {
             let config: Value = serde_json::from_slice(&request.stdin).unwrap_or_default();
@@ -284,7 +284,7 @@ impl Fault {
         self == Fault::DelegateNeverDeleted && request.env.command == "DEL"
     }
 
-    /// What happens to a delegate's answer.
+    /// Changes a delegate's answer.
     pub(crate) fn delegated(self, output: &mut Output) {
         if self == Fault::DelegateSilent {
             output.stderr.clear();

@@ -1,7 +1,8 @@
 //! A deliberately broken plugin: ours, with a fault that can be switched on.
 //!
-//! Linked under a plugin's name it is that plugin, with the fault that the file `fault` in the same folder names. With
-//! `serve-case` as its argument it is the process of one case, so that tests need no other program.
+//! Linked under a plugin's name it is that plugin, with the fault that the file `fault` in the same
+//! folder names. With `serve-case` as its argument it is the process of one case, so that tests
+//! need no other program.
 
 mod faults;
 
@@ -38,7 +39,7 @@ fn plugin(name: &str, fault: Fault) -> ExitCode {
             Some((key.to_str()?.to_owned(), value.to_str()?.to_owned()))
         }));
     let mut stdin = Vec::new();
-    // VERSION may leave it open and empty, and a closed one is the plugin's own matter.
+    // VERSION may leave it open and empty, and a closed one is the plugin's own concern.
     let _ = io::stdin().read_to_end(&mut stdin);
     let verb = env.command.clone();
     if let Some(code) = fault.instead(&verb) {

@@ -43,7 +43,8 @@ fn each_fault_fails_exactly_the_planned_cases() {
     compare("broken.txt", &found, &words);
 }
 
-/// What no plugin may do costs one case, which says so in a line; the run ends in time.
+/// Forbidden behaviour of a plugin costs one case, which reports it in a line; the run ends in
+/// time.
 #[test]
 fn a_plugin_that_misbehaves_costs_one_case() {
     testkit::require!("root");

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use crate::support::{compare, compare_asked, failures, run, suite, told};
 
-/// What they fail is in `go.txt`, each with the reason: a bug or a gap of theirs that was looked at.
+/// Their failures are in `go.txt`, each with the reason: a bug or a gap of theirs that was
+/// examined.
 #[test]
 fn the_references_plugins_fail_what_is_known() {
     testkit::require!("root", "file:/usr/lib/cni/bridge", "full");
-    // A minute for what takes half a second: what they fail must not depend on what else this machine does.
+    // A minute for what takes half a second: their failures must not depend on the machine's load.
     let report = run(&suite(Path::new("/usr/lib/cni")).call_timeout(Duration::from_secs(60)));
     compare("go.txt", &failures(&report), &told(&report));
     compare_asked("go", &report);

@@ -55,7 +55,8 @@ fn the_documentation_lists_every_case() {
     }
 }
 
-/// A list that a test holds a subject to: what is failed, as `plugin/case` behind an optional `fault: `, and why.
+/// A list that a test compares a subject's failures with: each as `plugin/case` after an optional
+/// `fault: `, with the reason.
 fn list(file: &str) -> Vec<(String, String)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(file);
     let text = std::fs::read_to_string(path).unwrap();
@@ -64,8 +65,8 @@ fn list(file: &str) -> Vec<(String, String)> {
     pairs.map(|(what, why)| (what.trim().to_owned(), why.trim().to_owned())).collect()
 }
 
-/// Nobody is blamed on the suite's word alone: `docs/conformance-by-hand.md` has each of the reference's failures below the
-/// reason for it, with what was typed and printed, and no others.
+/// The suite's word alone is not enough: `docs/conformance-by-hand.md` has each of the reference's
+/// failures below its reason, with the commands and their output, and no others.
 #[test]
 fn each_of_the_references_failures_was_looked_at_by_hand() {
     let path = docs().join("conformance-by-hand.md");
@@ -86,13 +87,13 @@ fn each_of_the_references_failures_was_looked_at_by_hand() {
     assert_eq!(looked_at, known, "{}", path.display());
 }
 
-/// Who of a list fails a case: plugins, or faults.
+/// The plugins, or faults, of a list that fail a case.
 fn who<'l>(list: &'l [(String, String)], case: &str) -> Vec<&'l str> {
     let failed = list.iter().filter(|(what, _)| what.ends_with(&format!("/{case}")));
     failed.filter_map(|(what, _)| what.split([':', '/']).next()).collect()
 }
 
-/// How much of each plugin was asked and kept: plugins, ours and the reference's, from `asked.txt`.
+/// How many checks each plugin got and passed: plugins, ours and the reference's, from `asked.txt`.
 fn table_of_counts() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/asked.txt");
     let text = std::fs::read_to_string(path).unwrap();
@@ -107,7 +108,8 @@ fn table_of_counts() -> String {
     format!("| plugin | ours | the reference's |\n|---|---|---|\n{}", rows.collect::<String>())
 }
 
-/// `docs/conformance-report.md` is made from the lists that the other tests hold the three subjects to.
+/// `docs/conformance-report.md` is made from the lists that the other tests compare the three
+/// subjects with.
 #[test]
 fn the_report_has_three_subjects_beside_each_other() {
     let path = docs().join("conformance-report.md");

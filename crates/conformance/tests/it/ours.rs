@@ -7,7 +7,8 @@ use conformance::{Level, Verdict};
 
 use crate::support::{compare, compare_asked, failures, folder, run, suite, told};
 
-/// Every plugin keeps every MUST; a SHOULD that is not kept has its reason in `ours.txt`.
+/// Every plugin keeps every MUST; each SHOULD that a plugin does not keep has its reason in
+/// `ours.txt`.
 #[test]
 fn our_plugins_keep_every_must() {
     testkit::require!("root");
@@ -19,13 +20,14 @@ fn our_plugins_keep_every_must() {
     compare_asked("ours", &report);
 }
 
-/// In how many parts the suite is run in the virtual machine, which is slow, and where a test's time is short.
+/// In how many parts the suite runs in the virtual machine, which is slow, while a test's time is
+/// limited.
 const PARTS: usize = 4;
 
-/// How long a call may take there: a processor is emulated, and shared with whatever else runs.
+/// How long a call may take there: the processor is emulated, and shared with whatever else runs.
 const SLOW: Duration = Duration::from_secs(60);
 
-/// Nothing is left out because a kernel lacks something, and nothing fails but what is known.
+/// Asserts that nothing is skipped for lack of a kernel feature, and that only known cases fail.
 #[track_caller]
 #[expect(clippy::print_stderr, reason = "the virtual machine's log shows what was measured")]
 fn keeps_everything(plugin: &str, part: usize, known: &[&str]) {
@@ -73,7 +75,8 @@ in_the_vm! {
     "dummy" &[] => vm_dummy_1 vm_dummy_2 vm_dummy_3 vm_dummy_4;
     "ipvlan" &[] => vm_ipvlan_1 vm_ipvlan_2 vm_ipvlan_3 vm_ipvlan_4;
     "vlan" &[] => vm_vlan_1 vm_vlan_2 vm_vlan_3 vm_vlan_4;
-    // The rule by which the kernel finds VRFs comes with a namespace's first one and never goes.
+    // The kernel adds the rule by which it finds VRFs with a namespace's first one, and never
+    // removes it.
     "vrf" &["vrf/del-restores-the-container"] => vm_vrf_1 vm_vrf_2 vm_vrf_3 vm_vrf_4;
 }
 

@@ -1,4 +1,4 @@
-//! Folders of plugins, and running the suite on them.
+//! Folders of plugins, and runs of the suite on them.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use conformance::{CaseReport, Launcher, Level, Report, Suite, Verdict};
 
-/// Where programs are that plugins may need (iptables for the reference's).
+/// The folders of programs that plugins may need (iptables for the reference's).
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The example `broken`: our plugins, with faults. Cargo builds it with the tests.
@@ -52,15 +52,15 @@ pub(crate) fn failures(report: &Report) -> Vec<String> {
     report.plugins.iter().flat_map(of).collect()
 }
 
-/// What the report says of failures, for a failed test.
+/// The report's text about failures, for a failed test.
 pub(crate) fn told(report: &Report) -> String {
     let plugins = report.plugins.iter();
     let lines = plugins.flat_map(|p| p.failures().map(|case| case.text(&p.plugin)));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Compares lines with a file of this crate's `tests` folder, in which `#` begins a remark; UPDATE_EXPECT writes it anew,
-/// keeping remarks of lines that stay.
+/// Compares lines with a file of this crate's `tests` folder, in which `#` begins a remark;
+/// UPDATE_EXPECT writes it anew, and keeps the remarks of lines that stay.
 #[track_caller]
 pub(crate) fn compare(file: &str, found: &[String], words: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(file);
@@ -95,8 +95,8 @@ pub(crate) fn compare(file: &str, found: &[String], words: &str) {
     }
 }
 
-/// Compares how much of each plugin was asked, and kept, with `asked.txt`, or writes it anew there (UPDATE_EXPECT). Plugins
-/// are left out for which this machine's kernel lacks something.
+/// Compares how many checks each plugin got and passed with `asked.txt`, or writes the file anew
+/// (UPDATE_EXPECT). Plugins are left out if this machine's kernel lacks something that they need.
 #[track_caller]
 pub(crate) fn compare_asked(subject: &str, report: &Report) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/asked.txt");

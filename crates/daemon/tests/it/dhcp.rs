@@ -1,4 +1,4 @@
-//! `dhcp`, against dnsmasq and kea.
+//! `dhcp`, with dnsmasq and kea.
 
 mod daemon;
 mod lasting;
@@ -41,7 +41,8 @@ fn add_gives_a_lease_and_del_gives_it_back() {
     assert_eq!(c1.sh("ip -o link show | grep -v ' lo:' | wc -l").trim(), "0");
 }
 
-/// The reference sends its first DISCOVER before the fresh link has a carrier, and ten seconds later the next.
+/// The reference sends its first DISCOVER before the fresh link has a carrier, and the next ten
+/// seconds later.
 #[test]
 fn the_first_discover_arrives() {
     testkit::require!("root", "program:dnsmasq");
@@ -64,10 +65,11 @@ fn a_repeated_add_returns_the_same_lease() {
     let first = rig.dhcp("ADD").to(&c1).call().ok();
     assert_eq!(rig.dhcp("ADD").to(&c1).call().ok(), first);
     assert_eq!(server.logged("DHCPREQUEST(br0)"), 1);
-    // Another namespace under the same name is another container: the old lease is given back.
+    // Another namespace under the same name is another container: the daemon releases the old
+    // lease.
     c1.delete();
     drop(c1);
-    // The kernel takes a namespace down some time after it was deleted.
+    // The kernel removes a namespace some time after it was deleted.
     rig.node.sh("timeout 30 sh -c 'while ip link show vc1; do sleep 0.01; done' >&2");
     let again = rig.plugged("c1");
     rig.dhcp("ADD").to(&again).call().ok();
@@ -130,7 +132,7 @@ fn vm_two_containers_on_one_parent() {
     traffic::assert_pings(&c2, "192.0.2.1");
     run("DEL").to(&c1).prev(&first).call().silent();
     wait_for("one lease to be given back", || server.leased() == [address(&second)]);
-    // The other container vanishes: its lease is given back through a macvlan made for an instant.
+    // The other container vanishes: the daemon releases its lease through a temporary macvlan.
     daemon.kill();
     c2.delete();
     drop(c2);
@@ -184,7 +186,8 @@ fn gc_gives_back_what_nobody_has() {
     wait_for("the lease to be given back", || server.leased() == [address(&other)]);
 }
 
-/// A daemon that is replaced is away for a moment: a node that were NotReady at each update would have its pods taken for lost.
+/// A daemon that is replaced is away for a moment: if the node were NotReady at each update, its
+/// pods would count as lost.
 #[test]
 fn status_bears_a_daemon_that_is_away_for_a_moment() {
     testkit::require!("root", "program:dnsmasq");
@@ -198,10 +201,10 @@ fn status_bears_a_daemon_that_is_away_for_a_moment() {
     assert_eq!(daemon.stop(), Some(0));
     rig.dhcp("STATUS").call().silent();
     rig.bridge("STATUS").call().silent();
-    // Killed, it leaves its socket, on which nobody listens.
+    // A killed daemon leaves its socket, on which no process listens.
     rig.daemon().kill();
     rig.dhcp("STATUS").call().silent();
-    // An ADD waits for the next one.
+    // An ADD waits for the next daemon.
     let c1 = rig.plugged("c1");
     std::thread::scope(|scope| {
         let added = scope.spawn(|| rig.dhcp("ADD").to(&c1).call());
@@ -209,7 +212,8 @@ fn status_bears_a_daemon_that_is_away_for_a_moment() {
         added.join().unwrap().ok();
         drop(daemon);
     });
-    // For a minute: this is what it said last when it is gone for longer, or before a boot.
+    // That holds for a minute. With an older time in the file, or one from before a boot, the calls
+    // fail.
     let now: u64 = std::fs::read_to_string(&ready).unwrap().parse().unwrap();
     for then in
         [now.saturating_sub(61_000).to_string(), (now + 3_600_000).to_string(), "soon".into()]

@@ -1,4 +1,4 @@
-//! Containers that send with another's hardware address while they are attached or repaired.
+//! Containers that send from another's hardware address while they are attached or repaired.
 
 use std::sync::atomic::AtomicBool;
 
@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use crate::rig::{Rig, Stopped, flood, wait_for};
 
-/// The hardware address that nobody has.
+/// A hardware address that no link has.
 const FORGED: &str = "02:66:00:00:00:66";
 
-/// A frame from there to everybody, of a type that nobody knows.
+/// A broadcast frame from that address, of an unknown type.
 fn forged() -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend([0x02, 0x66, 0, 0, 0, 0x66, 0x88, 0xb5]);
@@ -17,7 +17,7 @@ fn forged() -> Vec<u8> {
     frame
 }
 
-/// What the container's port has received.
+/// How many frames the container's port has received.
 fn received(rig: &Rig) -> u64 {
     let links: Value = serde_json::from_str(&rig.node.sh("ip -s -j link show")).unwrap();
     let ports = links.as_array().unwrap().iter();
@@ -25,12 +25,12 @@ fn received(rig: &Rig) -> u64 {
     ports.next().and_then(|port| port["stats64"]["rx"]["packets"].as_u64()).unwrap_or(0)
 }
 
-/// Where the bridge has learnt that the forged address is.
+/// The bridge's FDB entries of the forged address.
 fn learnt(rig: &Rig) -> String {
     rig.node.sh(&format!("bridge fdb show br br0 | grep {FORGED}; true"))
 }
 
-/// The port is up before there is an address, since the server is asked through it.
+/// The port is up before the container has an address, since the DHCP request goes through it.
 #[test]
 fn a_container_cannot_forge_while_its_address_is_asked_for() {
     testkit::require!("root", "program:dnsmasq");
@@ -45,7 +45,7 @@ fn a_container_cannot_forge_while_its_address_is_asked_for() {
         let added = scope.spawn(|| bridge("ADD").call());
         wait_for("a thousand forged frames", || 1000 < received(&rig));
         let during = learnt(&rig);
-        // Only now the ADD can end.
+        // Only now can the ADD end.
         let _server = rig.dnsmasq("");
         let added = added.join().unwrap();
         let after = learnt(&rig);
@@ -57,7 +57,7 @@ fn a_container_cannot_forge_while_its_address_is_asked_for() {
     assert!(!rig.node.sh("nft list table bridge netwright").contains("elements"));
 }
 
-/// Whoever took the port off the bridge may have taken the rules too.
+/// Whatever program took the port off the bridge may also have removed the rules.
 #[test]
 fn a_container_cannot_forge_while_its_port_is_put_back() {
     testkit::require!("root");

@@ -90,7 +90,7 @@ fn what_nobody_heard_is_done_by_the_next_daemon_before_anything_else() {
     assert!(n1.held("c0").unwrap().is_empty());
     assert_eq!(n1.held("c1").unwrap(), kept);
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
-    // A DEL that comes late is done before the ADD that follows it.
+    // The daemon does a late DEL before the ADD that follows it.
     let before_that = n1.assign("c0").unwrap();
     leave("c0");
     assert_ne!(n1.assign("c0").unwrap(), before_that);
@@ -104,7 +104,7 @@ fn a_slow_api_is_waited_for() {
     let cluster = Cluster::new("ipam-slow");
     let n1 = cluster.daemon("n1", &[]);
     cluster.api.slow(Duration::from_secs(2));
-    // Many at once, more than a block has: they share what is asked for.
+    // Many requests at once, more than a block has: they share the daemon's requests to the store.
     std::thread::scope(|scope| {
         let asked: Vec<_> = (0..30)
             .map(|index| {
@@ -126,21 +126,21 @@ fn a_node_that_is_gone_is_given_up_and_an_administrator_may_say_so() {
     let n2 = cluster.daemon("n2", &["-lease", "2s"]);
     n1.assign("c0").unwrap();
     n2.assign("c1").unwrap();
-    // Its object is deleted: but it lives.
+    // The node's object is deleted, but the node lives.
     cluster.api.remove("nodes", "", "n2");
     n1.kill();
     let told = cluster.run(&["-forget", "n1"]);
     let words = String::from_utf8_lossy(&told.stderr).into_owned();
     assert!(told.status.success() && words.contains("forgotten"), "{words}");
     wait_for("its blocks to be free", || cluster.blocks("n1").is_empty().then_some(()));
-    wait_for("it to be told", || {
+    wait_for("the report to arrive", || {
         n2.said().contains("a node is gone: its blocks are free").then_some(())
     });
     assert!(!cluster.blocks("n2").is_empty());
     let told = cluster.run(&["-forget", "n9"]);
     let words = String::from_utf8_lossy(&told.stderr).into_owned();
     assert!(!told.status.success() && words.contains("no node \"n9\" has blocks"), "{words}");
-    // It was not gone after all.
+    // Node n1 was not gone after all.
     let n1 = cluster.daemon("n1", &["-lease", "2s"]);
     wait_for("its blocks to be its again", || {
         n1.held("c0").ok().filter(|held| !held.is_empty() && !cluster.blocks("n1").is_empty())
@@ -172,7 +172,7 @@ fn what_is_no_message_is_answered_in_a_sentence() {
     assert!(n1.assign("c0").is_ok());
 }
 
-/// The socket of `netwrightd multinet` is served by the same code.
+/// The same code serves the socket of `netwrightd multinet`.
 #[test]
 fn clients_that_say_nothing_keep_nobody_waiting() {
     testkit::require!("root");
@@ -189,8 +189,8 @@ fn clients_that_say_nothing_keep_nobody_waiting() {
     n1.assign("c1").unwrap();
 }
 
-/// What the system trusts is not read where nobody's certificate is looked at, or a file says whom
-/// to trust.
+/// The daemon does not read the system's trusted certificates if it checks no certificate, or has a
+/// file with the authority.
 #[test]
 fn etcd_needs_no_certificates_of_the_system() {
     testkit::require!("root", "program:etcd", "program:curl", "program:openssl");
@@ -225,7 +225,7 @@ fn what_is_not_defined_and_what_is_not_allowed_is_said() {
     let n1 = cluster.daemon("n1", &[]);
     let refusal = n1.assign("c0").unwrap_err();
     assert!(refusal.retry && refusal.msg.contains("is forbidden"), "{refusal}");
-    // With what is in deploy/kubernetes it goes on by itself.
+    // With the manifests of deploy/kubernetes it continues by itself.
     cluster.api.allow_only(&[(rules(), None)]);
     wait_for("an address", || n1.assign("c0").ok());
 }
@@ -236,14 +236,14 @@ fn rules() -> Value {
     all.iter().find(|one| one["kind"] == "ClusterRole").unwrap()["rules"].clone()
 }
 
-/// Everything the daemon and its commands ever ask for is done under the manifest's role, and the role allows nothing else.
+/// The manifest's role allows every request of the daemon and its commands, and no other.
 #[test]
 fn rights_are_what_is_asked_for() {
     testkit::require!("root");
     let cluster = Cluster::new("ipam-role");
     cluster.api.allow_only(&[(rules(), None)]);
     let (n1, n2) = (cluster.daemon("n1", &["-idle", "0"]), cluster.daemon("n2", &["-lease", "1s"]));
-    // A space, blocks and leases are made, held, and empty blocks given back.
+    // The daemon makes a space, blocks and leases, holds them, and returns empty blocks.
     n2.assign("c1").unwrap();
     let many: Vec<String> = (0..10).map(|index| format!("many{index}")).collect();
     many.iter().for_each(|container| drop(n1.assign(container).unwrap()));
@@ -253,7 +253,7 @@ fn rights_are_what_is_asked_for() {
     let mut grown = rig::network();
     grown.ranges.push("10.1.0.0/20".parse().unwrap());
     assert!(matches!(assign(&n1, grown, "c2"), Answer::Assigned(_)));
-    // A pod keeps an address, has it again, and keeps it no more.
+    // A pod keeps an address, gets it again, and then no longer keeps it.
     for container in ["c3", "c4"] {
         wait_for("the pod's address", || {
             matches!(assign_sticky(&n1, container), Answer::Assigned(_)).then_some(())
@@ -263,7 +263,7 @@ fn rights_are_what_is_asked_for() {
     wait_for("it to be free", || {
         cluster.run(&["-release-sticky", "ns/web-0"]).status.success().then_some(())
     });
-    // A node is gone by its object, and one by an administrator's word.
+    // One node is gone because its object is, and one because an administrator says so.
     n2.kill();
     cluster.api.remove("nodes", "", "n2");
     n1.kill();
@@ -304,7 +304,7 @@ fn assign(
     ask(&daemon.socket, &request).unwrap()
 }
 
-/// Asks for a pod's address that it keeps.
+/// Requests the address that a pod keeps.
 fn assign_sticky(daemon: &rig::Daemon, container: &str) -> Answer {
     let pod = wire::Pod { namespace: "ns".into(), name: "web-0".into(), uid: String::new() };
     let request = Request::Assign(wire::Assign {
@@ -324,7 +324,7 @@ fn etcd_keeps_them_as_well() {
     assert_eq!(n1.assign("c0").unwrap().len(), 2);
 }
 
-/// Two nodes, two blocks: the first node has both, and nobody has an address of them any more.
+/// Two nodes, two blocks: the first node has both, and no container has an address of them by now.
 fn empty_blocks_go_to_who_needs_them(n1: &rig::Daemon, n2: &rig::Daemon) {
     let mut small = rig::network();
     small.ranges = vec!["10.2.0.0/28".parse().unwrap()];
@@ -338,7 +338,7 @@ fn empty_blocks_go_to_who_needs_them(n1: &rig::Daemon, n2: &rig::Daemon) {
     for index in 0..10 {
         n1.release(&format!("first-{index}"));
     }
-    // One question may come before the record says that nobody has an address of these blocks.
+    // A request may come before the record shows that these blocks are empty.
     wait_for("an address of the other node's blocks", || {
         matches!(assign(n2, small.clone(), "second"), Answer::Assigned(_)).then_some(())
     });
@@ -365,7 +365,8 @@ fn empty_blocks_go_to_the_node_that_needs_them_by_etcd() {
     empty_blocks_go_to_who_needs_them(&n1, &n2);
 }
 
-/// The members' folders are put back as they were. Takes half a minute, in which no blocks are taken.
+/// The test restores the folders of etcd's members from a copy. This takes half a minute, in which
+/// no blocks are assigned.
 #[test]
 fn an_etcd_that_was_put_back_from_a_copy_gives_no_address_twice() {
     testkit::require!("full", "root", "program:etcd", "program:curl");
@@ -379,7 +380,7 @@ fn an_etcd_that_was_put_back_from_a_copy_gives_no_address_twice() {
     let mut give = |daemon: &rig::Daemon, container: &str| {
         let answer = assign(daemon, small.clone(), container);
         if let Answer::Assigned(all) = &answer {
-            assert!(given.insert(all[0].address.addr()), "{:?} is given twice", all[0]);
+            assert!(given.insert(all[0].address.addr()), "{:?} is assigned twice", all[0]);
         }
         answer
     };
@@ -393,14 +394,15 @@ fn an_etcd_that_was_put_back_from_a_copy_gives_no_address_twice() {
         etcd.wait_for_leader();
     };
     swap(&mut etcd, format!("cp -a {} {}", folder.display(), copy.display()));
-    // Blocks of which the copy knows nothing.
+    // Blocks that the copy does not have.
     for index in 1..15 {
         let container = format!("c{index}");
         wait_for("an address", || {
             matches!(give(&n1, &container), Answer::Assigned(_)).then_some(())
         });
     }
-    // Others write too, and the daemons hear of the store at least every ten seconds: here it is now.
+    // In production other clients write too, and the daemons read the store at least every ten
+    // seconds: here the test writes now.
     cluster.lab.sh(&format!(
         "for i in $(seq 200); do curl -sf {}/v3/kv/put -d '{{\"key\":\"eA==\",\"value\":\"eA==\"}}' >/dev/null; done",
         etcd.endpoints()[0]
@@ -409,7 +411,7 @@ fn an_etcd_that_was_put_back_from_a_copy_gives_no_address_twice() {
         wait_for("another network's address", || daemon.assign(container).ok());
     }
     swap(&mut etcd, format!("rm -r {0} && cp -a {1} {0}", folder.display(), copy.display()));
-    // The other node needs all that is left, and asks first.
+    // The other node needs everything that is left, and requests it first.
     for index in 1..16 {
         let container = format!("d{index}");
         wait_for("an address", || match give(&n2, &container) {
@@ -466,7 +468,7 @@ fn etcd_is_asked_over_tls_and_whoever_is_not_trusted_is_told() {
             "{node}: {told}"
         );
     }
-    // They have changed nothing.
+    // These requests have changed nothing.
     assert_eq!(n1.assign("c1").unwrap().len(), 2);
 }
 

@@ -1,4 +1,4 @@
-//! The daemon against real DHCP servers, asked by the plugin as runtimes call it.
+//! The daemon with real DHCP servers; the plugin calls it as runtimes would.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(clippy::print_stderr, reason = "skips are announced on stderr")]
@@ -12,7 +12,7 @@ mod repair;
 mod rig;
 mod security;
 
-/// What tests of plugins have, from there.
+/// The support code of the plugins' tests, from their folder.
 #[allow(unused_macros, unused_imports, reason = "tests of other plugins use the rest")]
 #[path = "../../../plugins/tests/it"]
 mod plugins_tests {

@@ -116,7 +116,7 @@ fn refusals_are_told_to_the_pod() {
         assert!(!refusal.retry, "{refusal:?}");
         let event = wait_for("an event", || cluster.events(name).pop());
         assert_eq!((event.0.as_str(), event.1.as_str()), (reason, refusal.msg.as_str()));
-        // Said again and again it is one Event that counts.
+        // The same message several times is one Event with a count.
         assert!(cluster.plan(name, &uid).is_err());
         cluster.api.wait_until("a count", |api| {
             let events = api.objects("events");
@@ -140,7 +140,7 @@ fn another_pod_of_the_same_name_is_another() {
         "metadata": {"namespace": "ns", "name": "s", "annotations": {"kubernetes.io/config.mirror": "h"}},
     }));
     assert_ne!(cluster.planned("s", "the-kubelets-uid").uid, "the-kubelets-uid");
-    // The pod was made again while its status was being written: it is not written.
+    // The pod was made again while its status was being written: the daemon does not write it.
     cluster.planned("p", &uid);
     cluster.api.fail(503);
     assert_eq!(cluster.ask(&Request::Attached(attached("p", &uid))).unwrap(), Answer::Ok);
@@ -168,19 +168,19 @@ fn what_is_known_serves_while_the_api_is_gone() {
     cluster.planned("p", &uid);
     let refusal = cluster.plan("q", "8").unwrap_err();
     assert!(refusal.retry && refusal.msg.contains("does not answer"), "{refusal:?}");
-    // Nobody is asked about what is known: a server that is silent keeps nobody waiting.
+    // The daemon does not ask for what it knows: a silent server delays no answer.
     cluster.api.restore();
     cluster.api.hang();
     cluster.planned("p", &uid);
     cluster.api.refuse();
-    // So it does after a restart.
+    // The same after a restart.
     daemon.kill();
     let _daemon = cluster.daemon();
     assert_eq!(cluster.ask(&Request::Status).unwrap(), Answer::Ok);
     assert_eq!(cluster.planned("p", &uid).networks.len(), 2);
     assert_eq!(cluster.ask(&Request::Attached(attached("p", &uid))).unwrap(), Answer::Ok);
     cluster.api.restore();
-    wait_for("the status, once there is somebody to write to", || cluster.status("p"));
+    wait_for("the status, once the server is back", || cluster.status("p"));
     let uid = cluster.pod("q", Some("a"));
     cluster.planned("q", &uid);
 }
@@ -198,7 +198,8 @@ fn watches_go_on_after_all_kinds_of_trouble() {
     cluster.api.cut();
     cluster.define("ns", "second", BRIDGE);
     known("second");
-    // What happened meanwhile is forgotten: 410, and everything is listed again.
+    // The server has forgotten what happened meanwhile: it answers 410, and the daemon lists
+    // everything again.
     cluster.api.refuse();
     cluster.define("ns", "third", BRIDGE);
     cluster.api.remove("network-attachment-definitions", "ns", "first");
@@ -289,7 +290,7 @@ fn it_says_why_it_is_not_ready_and_the_configuration_comes_last() {
     assert_eq!(list["plugins"][0]["type"], "netwright-multi");
     assert_eq!(list["plugins"][0]["clusterNetwork"], "cluster");
     assert_eq!(list["plugins"][0]["capabilities"], json!({"portMappings": true}));
-    // It stays: without it the runtime would take the next network it finds.
+    // The file stays: without it the runtime would take the next network it finds.
     daemon.kill();
     std::fs::remove_file(cluster.dir.join("net.d/cluster.conflist")).unwrap();
     let _daemon = cluster.daemon_with(&flags);
@@ -308,7 +309,7 @@ fn a_slow_api_fails_nobody() {
     let uids: Vec<_> = (0..100).map(|n| cluster.pod(&format!("p{n}"), Some("a"))).collect();
     cluster.api.slow(Duration::from_secs(2));
     let _daemon = cluster.daemon();
-    // Nothing is listed yet: each is asked for.
+    // The daemon has listed nothing yet, so it asks for each.
     std::thread::scope(|scope| {
         for (number, uid) in uids.iter().enumerate() {
             let cluster = &cluster;
@@ -355,7 +356,7 @@ fn nonsense_is_refused() {
     let _daemon = cluster.daemon();
     for nonsense in [&b"tea\n"[..], b"{\"version\":2}\n", &[b' '; wire::MAX_MESSAGE + 2]] {
         let mut stream = std::os::unix::net::UnixStream::connect(cluster.socket()).unwrap();
-        // It may be refused before all of it is said.
+        // The daemon may refuse before it has read everything.
         let _ = stream.write_all(nonsense);
         let mut said = Vec::new();
         let _ = stream.read_to_end(&mut said);
@@ -363,7 +364,7 @@ fn nonsense_is_refused() {
             assert!(matches!(answer, Answer::Refused(_)), "{answer:?}");
         }
     }
-    // What the API server has may not have arrived.
+    // The daemon may not have received the API server's latest objects.
     wait_for("an answer", || (cluster.ask(&Request::Status).unwrap() == Answer::Ok).then_some(()));
 }
 
@@ -391,7 +392,7 @@ fn pods_of_the_system_cost_no_status_and_what_is_gone_is_forgotten() {
     wait_for("the other's status", || cluster.status("p"));
     let written = cluster.api.asked().into_iter().filter(|asked| asked.resource == "pods/status");
     assert_eq!(written.filter(|asked| asked.namespace == "kube-system").count(), 0);
-    // Their DEL is never heard.
+    // Their DEL never arrives.
     cluster.api.remove("pods", "ns", "p");
     cluster.api.remove("pods", "kube-system", "dns");
     wait_for("both to be forgotten", || {
@@ -400,7 +401,7 @@ fn pods_of_the_system_cost_no_status_and_what_is_gone_is_forgotten() {
     });
 }
 
-/// What a server is sent: as the clients of Kubernetes' own send it.
+/// The requests to the server, which equal those of Kubernetes' own clients.
 #[test]
 fn golden_requests() {
     let cluster = Cluster::new("mn-golden");
@@ -455,8 +456,9 @@ fn golden_requests() {
     assert_eq!(body["metadata"]["uid"], uid);
 }
 
-/// The server goes without a word: a watch that hears nothing is nothing unusual, so the connection
-/// itself must tell. What changed meanwhile is known soon after the server is back.
+/// The server disappears without closing the connection. A watch without events is usual, so the
+/// connection itself must detect it. The daemon knows what changed meanwhile soon after the server
+/// is back.
 #[test]
 fn a_server_that_is_gone_without_a_word_is_noticed_and_heard_again() {
     testkit::require!("root", "program:nft");

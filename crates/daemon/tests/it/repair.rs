@@ -1,4 +1,5 @@
-//! The services that look after attachments: what is changed comes back, what is left behind goes.
+//! The services that look after attachments: repair restores what is changed, collection removes
+//! what is left behind.
 
 mod collect;
 mod confined;
@@ -40,7 +41,7 @@ impl Host {
         Host { node, cache, runtime }
     }
 
-    /// A bridge with all that hangs on it.
+    /// A bridge with everything that depends on it.
     pub(crate) fn list(&self, port: u16) -> NetworkList {
         let ipam = json!({
             "type": "host-local", "dataDir": self.node.dir("ipam"),
@@ -85,7 +86,7 @@ impl Host {
         Daemon::start(command, &self.node.lab.dir().join(format!("{service}.log")))
     }
 
-    /// Adds a service's arguments and surroundings.
+    /// Adds a service's arguments and environment.
     pub(crate) fn flags(&self, command: &mut std::process::Command, service: &str, flags: &[&str]) {
         let own = std::env::current_exe().unwrap();
         command
@@ -103,7 +104,8 @@ fn ready(daemon: &Daemon) {
     wait_for("the service to be ready", || daemon.log().contains("ready"));
 }
 
-/// Returns once `netwrightd repair` has looked at everything since the call: twice, as one look may be under way.
+/// Returns once `netwrightd repair` has looked at everything since the call: twice, as a look may
+/// be running already.
 fn after_looks(sound: &Container) {
     for _ in 0..2 {
         sound.sh("ip route del default");

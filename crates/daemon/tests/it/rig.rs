@@ -14,10 +14,10 @@ use testkit::{Container, Place};
 
 use crate::support::{Node, Run};
 
-/// How long anything that is waited for may take: short leases are renewed after seconds.
+/// How long any wait may take: short leases are renewed after seconds.
 const TIMEOUT: Duration = Duration::from_secs(40);
 
-/// A host whose bridge `br0` has 192.0.2.1/24 on it.
+/// A host whose bridge `br0` has 192.0.2.1/24.
 #[derive(Debug)]
 pub(crate) struct Rig {
     pub(crate) node: Node,
@@ -28,7 +28,7 @@ pub(crate) struct Rig {
 impl Rig {
     pub(crate) fn new(name: &str) -> Self {
         let node = Node::new(name);
-        // With a port that is always up the bridge has a carrier: kea looks for one when it starts.
+        // A port that is always up gives the bridge a carrier: kea looks for one when it starts.
         node.sh(
             "ip link add br0 address 02:00:00:00:00:01 type bridge && ip link set br0 up && \
              ip link add k0 type veth peer name k1 && ip link set k0 master br0 up && ip link set k1 up && \
@@ -47,7 +47,7 @@ impl Rig {
     pub(crate) fn daemon_with(&self, flags: &[&str]) -> Daemon {
         let log = self.node.lab.dir().join("daemon.log");
         let out = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
-        // It listens before it has looked at what it kept, and is ready after.
+        // The daemon listens before it has read its leases, and is ready after that.
         let starts = |log: &Path| fs::read_to_string(log).unwrap().matches(" ready ").count();
         let before = starts(&log);
         let child = self
@@ -70,7 +70,7 @@ impl Rig {
         daemon
     }
 
-    /// The plugin, called for a network that is a bridge's.
+    /// A call of the plugin `bridge`, whose addresses come from `dhcp`.
     pub(crate) fn bridge(&self, verb: &str) -> Run<'_> {
         self.node.run("bridge", verb).config(json!({
             "bridge": "br0",
@@ -78,7 +78,7 @@ impl Rig {
         }))
     }
 
-    /// The address plugin itself, as an interface plugin calls it.
+    /// A direct call of the address plugin, as an interface plugin makes it.
     pub(crate) fn dhcp(&self, verb: &str) -> Run<'_> {
         self.node
             .run("dhcp", verb)
@@ -94,7 +94,8 @@ impl Rig {
         container
     }
 
-    /// Starts dnsmasq on the bridge; leases last two minutes, its shortest. `more` are further lines of its configuration.
+    /// Starts dnsmasq on the bridge; leases last two minutes, its shortest. `more` are further
+    /// lines of its configuration.
     pub(crate) fn dnsmasq(&self, more: &str) -> Dnsmasq {
         let dir = self.node.dir("dnsmasq");
         let (config, leases, log) = (dir.join("conf"), dir.join("leases"), dir.join("log"));
@@ -124,7 +125,7 @@ impl Rig {
         server.running = self.start_dnsmasq(&server.config.clone(), &server.log.clone());
     }
 
-    /// What is kept of leases.
+    /// The stored leases.
     pub(crate) fn kept(&self) -> Vec<Value> {
         let entries = fs::read_dir(self.state.join("leases")).into_iter().flatten();
         entries
@@ -155,7 +156,7 @@ pub(crate) struct Dnsmasq {
 }
 
 impl Dnsmasq {
-    /// The addresses that are leased, as its file says.
+    /// The leased addresses in its file.
     pub(crate) fn leased(&self) -> Vec<String> {
         let text = fs::read_to_string(&self.leases).unwrap_or_default();
         let mut all: Vec<String> =
@@ -168,7 +169,7 @@ impl Dnsmasq {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// How often a line with these words is in its log.
+    /// How often its log has a line with these words.
     pub(crate) fn logged(&self, words: &str) -> usize {
         self.log().lines().filter(|line| line.contains(words)).count()
     }
@@ -182,14 +183,14 @@ pub(crate) struct Kea {
     dir: PathBuf,
 }
 
-/// Which of kea's servers.
+/// One of kea's servers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KeaServer {
     program: &'static str,
-    /// The key that its configuration is below.
+    /// The top key of its configuration.
     section: &'static str,
     started: &'static str,
-    /// What is particular about its configuration; its files are in the folder.
+    /// Its particular configuration; its files are in the folder.
     terms: fn(Lasting, &Path) -> Value,
 }
 
@@ -206,13 +207,13 @@ const KEA6: KeaServer = KeaServer {
     terms: Lasting::v6,
 };
 
-/// What kea's only subnet is like.
+/// The settings of kea's only subnet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lasting {
     pub(crate) valid_s: u32,
     pub(crate) t1_s: u32,
     pub(crate) t2_s: u32,
-    /// Of IPv4.
+    /// For IPv4.
     pub(crate) router: &'static str,
 }
 
@@ -260,7 +261,7 @@ impl Rig {
         Kea { running, server, dir }
     }
 
-    /// Starts kea again, perhaps with other terms.
+    /// Starts kea again, perhaps with other settings.
     pub(crate) fn restart_kea(&self, kea: &mut Kea, lasting: Lasting) {
         kea.stop();
         kea.running = self.start_kea(kea.server, &kea.dir, lasting);
@@ -304,7 +305,7 @@ impl Kea {
         fs::read_to_string(self.dir.join("log")).unwrap_or_default()
     }
 
-    /// How often a line with these words is in its log.
+    /// How often its log has a line with these words.
     pub(crate) fn logged(&self, words: &str) -> usize {
         self.log().lines().filter(|line| line.contains(words)).count()
     }
@@ -319,7 +320,7 @@ impl Running {
         Running(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
     }
 
-    /// Starts a program that writes to a file.
+    /// Starts a program whose output goes to a file.
     pub(crate) fn telling(mut command: std::process::Command, told: &Path) -> Self {
         let file = fs::File::create(told).unwrap();
         Running(command.stdin(Stdio::null()).stdout(file).spawn().unwrap())
@@ -373,7 +374,7 @@ impl Daemon {
         self.child.wait().unwrap().code()
     }
 
-    /// Ends it without a warning.
+    /// Kills it.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -390,7 +391,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 #[track_caller]
 pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + TIMEOUT;
@@ -400,8 +401,8 @@ pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Sends a frame again and again through a container's `eth0`, which it brings up as soon as it appears, until it is told to
-/// stop.
+/// Sends a frame repeatedly through a container's `eth0`, which it brings up as soon as it appears,
+/// until `stop` is set.
 pub(crate) fn flood(container: &Container, frame: &[u8], stop: &AtomicBool) {
     container.enter(|| {
         let mut links = RouteSocket::open().unwrap();
@@ -422,7 +423,7 @@ pub(crate) fn flood(container: &Container, frame: &[u8], stop: &AtomicBool) {
     });
 }
 
-/// Says stop when it is dropped, also by a test that fails: its threads are waited for.
+/// Sets the flag when it is dropped, also by a failing test, which waits for its threads.
 #[derive(Debug)]
 pub(crate) struct Stopped<'a>(pub(crate) &'a AtomicBool);
 
@@ -439,7 +440,7 @@ pub(crate) fn address(result: &Value) -> String {
     address.split('/').next().unwrap().to_owned()
 }
 
-/// Lets this process hold as many connections as a test takes.
+/// Raises this process's limit of open connections.
 pub(crate) fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

@@ -1,4 +1,4 @@
-//! What was exploited in other daemons of this kind.
+//! Exploits of similar daemons.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -7,7 +7,7 @@ use testkit::Place as _;
 
 use crate::rig::{Rig, wait_for};
 
-/// How often the process went to sleep by itself, and whether it sleeps.
+/// How often the process went to sleep voluntarily, and whether it sleeps.
 fn sleeps(pid: u32) -> (String, bool) {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = |key: &str| {
@@ -18,7 +18,8 @@ fn sleeps(pid: u32) -> (String, bool) {
     (line("voluntary_ctxt_switches:") + &line("nonvoluntary_ctxt_switches:"), sleeping)
 }
 
-/// CVE-2026-35406: a client that said half of what it announced and went away had the daemon run in circles for ever.
+/// CVE-2026-35406: a client that sent half of the announced bytes and left made the daemon loop for
+/// ever.
 #[test]
 fn clients_that_go_away_in_the_middle_leave_it_asleep() {
     testkit::require!("root");
@@ -34,7 +35,7 @@ fn clients_that_go_away_in_the_middle_leave_it_asleep() {
         }
     }
     rig.dhcp("STATUS").call().silent();
-    // Asleep, and not woken between two looks; whoever runs in circles never is.
+    // It sleeps, and does not wake between two looks; a process in a loop never does that.
     let mut calm = 0;
     let mut before = sleeps(daemon.pid());
     wait_for("the daemon to sleep", || {
@@ -46,7 +47,7 @@ fn clients_that_go_away_in_the_middle_leave_it_asleep() {
     assert_eq!(daemon.stop(), Some(0));
 }
 
-/// Docker's driver answers while others have its socket open and say nothing.
+/// Docker's driver answers while other clients hold its socket open and send nothing.
 #[test]
 fn clients_that_say_nothing_keep_docker_from_nothing() {
     testkit::require!("root");

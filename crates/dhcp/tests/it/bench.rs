@@ -1,4 +1,4 @@
-//! A virtual clock, and a bench to put a client of either family on.
+//! A virtual clock, and a test bench for a client of either family.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -11,7 +11,7 @@ pub(crate) const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 pub(crate) const SERVER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xfe]);
 pub(crate) const OTHER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 0x66]);
 
-/// Where the clocks begin.
+/// The clocks' initial value.
 pub(crate) const BOOT: u64 = 1_000_000;
 pub(crate) const WALL: u64 = 1_700_000_000_000;
 
@@ -19,17 +19,17 @@ pub(crate) fn seconds(s: u64) -> Duration {
     Duration::from_secs(s)
 }
 
-/// Both clocks, so long after the beginning.
+/// Both clocks, this long after the beginning.
 pub(crate) fn after(since: Duration) -> Now {
     at(BOOT + u64::try_from(since.as_millis()).unwrap())
 }
 
-/// Both clocks, at a point of the one since boot.
+/// Both clocks, at a time since boot.
 pub(crate) fn at(ms: u64) -> Now {
     Now { at: Timestamp::from_millis(ms), wall: UnixTime::from_millis(WALL + ms - BOOT) }
 }
 
-/// What the clients of both families have, by the same names.
+/// The common functions of the clients of both families, under the same names.
 pub(crate) trait Machine: Sized {
     type Config: Clone + Debug;
     type Start;
@@ -45,18 +45,18 @@ pub(crate) trait Machine: Sized {
     fn on_timer(&mut self, now: Now);
     fn on_carrier(&mut self, now: Now);
     fn renew(&mut self, now: Now);
-    /// Something came in, by way of [`SERVER_MAC`] where that matters.
+    /// A packet arrives, from [`SERVER_MAC`] where that matters.
     fn on_packet(&mut self, now: Now, payload: &[u8]) -> Received;
     fn lease(&self) -> Option<&Self::Lease>;
     fn saved(&self) -> Option<Self::Saved>;
 
     fn wants(action: &Self::Action) -> Wants<'_, Self>;
     fn payload(transmit: &Self::Transmit) -> &[u8];
-    /// An action on a line.
+    /// An action in one line.
     fn short(action: &Self::Action) -> String;
 }
 
-/// What an action is, where both families have it.
+/// An action in the form that both families have.
 #[derive(Debug)]
 pub(crate) enum Wants<'a, C: Machine> {
     Send(&'a C::Transmit),
@@ -65,7 +65,7 @@ pub(crate) enum Wants<'a, C: Machine> {
     Other,
 }
 
-/// Says that a client has what a [`Machine`] has; what is to be said by hand stands in the braces.
+/// Implements [`Machine`] for a client; the braces have the parts that differ.
 macro_rules! machine {
     ($family:ident { $($own:item)* }) => {
         impl $crate::bench::Machine for netwright_dhcp::$family::Client {
@@ -130,7 +130,7 @@ pub(crate) use machine;
 pub(crate) struct Bench<C: Machine> {
     pub(crate) client: C,
     pub(crate) since: Duration,
-    /// What was done and not yet looked at.
+    /// The actions that the test has not yet looked at.
     pub(crate) actions: Vec<C::Action>,
     /// The last message sent.
     pub(crate) sent: Option<C::Transmit>,
@@ -172,7 +172,7 @@ impl<C: Machine> Bench<C> {
         received
     }
 
-    /// Lets time pass with the timer on time.
+    /// Lets time pass; the timer is punctual.
     pub(crate) fn run(&mut self, until: Duration) {
         while let Some(deadline) = self.deadline().filter(|deadline| *deadline <= until) {
             self.since = self.since.max(deadline);
@@ -183,14 +183,14 @@ impl<C: Machine> Bench<C> {
         self.since = until;
     }
 
-    /// Lets time pass until the next deadline; says when that was.
+    /// Lets time pass until the next deadline; returns that time.
     pub(crate) fn step(&mut self) -> Duration {
         let deadline = self.deadline().unwrap();
         self.run(deadline);
         deadline
     }
 
-    /// Lets time pass until the next deadline; says how long that was.
+    /// Lets time pass until the next deadline; returns how long that was.
     pub(crate) fn wait(&mut self) -> Duration {
         let before = self.since;
         self.step() - before
@@ -207,7 +207,7 @@ impl<C: Machine> Bench<C> {
         self.drain();
     }
 
-    /// The actions since last looked, in short.
+    /// The actions since the last call of this function, in short form.
     pub(crate) fn took(&mut self) -> Vec<String> {
         std::mem::take(&mut self.actions).iter().map(C::short).collect()
     }

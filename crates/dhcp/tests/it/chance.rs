@@ -1,6 +1,6 @@
-//! Chance that can be repeated.
+//! Repeatable random numbers.
 
-/// A generator of numbers (xorshift64*), which says its seed when the test fails.
+/// A generator of numbers (xorshift64*), which prints its seed when the test fails.
 #[derive(Debug)]
 pub(crate) struct Chance {
     seed: u64,
@@ -23,14 +23,14 @@ impl Chance {
         (self.next() >> 11) % bound.max(1)
     }
 
-    /// True so many times of a hundred.
+    /// True this many times of a hundred.
     pub(crate) fn percent(&mut self, chance: u64) -> bool {
         self.below(100) < chance
     }
 }
 
 impl Drop for Chance {
-    #[expect(clippy::print_stderr, reason = "whoever repeats the test needs it")]
+    #[expect(clippy::print_stderr, reason = "a repetition of the test needs it")]
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("seed {}", self.seed);

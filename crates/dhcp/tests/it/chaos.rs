@@ -1,5 +1,6 @@
-//! A network that loses, doubles, delays and reorders, servers that go away, and a client that is killed and started again:
-//! what is the same in both families. What must hold, holds at every step.
+//! A network that loses, doubles, delays and reorders packets, servers that go away, and a client
+//! that is killed and started again. This file has what both families share. The invariants hold at
+//! every step.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -9,7 +10,7 @@ use netwright_dhcp::Now;
 use crate::bench::{BOOT, Machine, Wants, at};
 use crate::chance::Chance;
 
-/// The longest a packet flies.
+/// The longest delay of a packet.
 pub(crate) const LATEST_MS: u64 = 20_000;
 
 /// What a server does.
@@ -25,17 +26,17 @@ pub(crate) trait Server: Debug {
     fn forget(&mut self);
 }
 
-/// What is a family's own: its servers, and what must hold.
+/// What differs between the families: the servers, and the invariants.
 pub(crate) trait Family: Debug + Sized {
     type Client: Machine + Debug;
     type Server: Server;
 
-    /// How long chaos reigns, and then how long the client has to be bound again.
+    /// How long the chaos lasts, and then how long the client has to be bound again.
     const CHAOS_MS: u64;
     const PEACE_MS: u64;
 
     fn begin(chance: &mut Chance) -> (Self, <Self::Client as Machine>::Config, [Self::Server; 2]);
-    /// Whether a message gets to a server.
+    /// Whether a message reaches a server.
     fn reaches(transmit: &Transmit<Self>, server: &Self::Server) -> bool;
     /// Another host has the client's address.
     fn conflict(client: &mut Self::Client, now: Now, in_use: Option<&Lease<Self>>);
@@ -43,7 +44,7 @@ pub(crate) trait Family: Debug + Sized {
     fn check_sent(&mut self, transmit: &Transmit<Self>, in_use: Option<&Lease<Self>>);
     /// Checks an action that only this family has.
     fn check_other(&self, action: &<Self::Client as Machine>::Action, in_use: Option<&Lease<Self>>);
-    /// Checks that the lease in use may be.
+    /// Checks that the lease in use is allowed.
     fn check_lease(servers: &[Self::Server; 2], lease: &Lease<Self>, now: u64);
 }
 
@@ -59,10 +60,10 @@ pub(crate) struct World<F: Family> {
     config: <F::Client as Machine>::Config,
     servers: [F::Server; 2],
     up: [bool; 2],
-    /// By time of arrival, and to whom: a server's number, or the client.
+    /// Packets by time of arrival, each with its receiver: a server's number, or the client.
     flying: BTreeMap<(u64, u64), (Option<usize>, Vec<u8>)>,
     serial: u64,
-    /// By how much the next timer is late.
+    /// How late the next timer is.
     late: u64,
     pub(crate) configured: Option<Lease<F>>,
     saved: Option<String>,
@@ -112,7 +113,7 @@ impl<F: Family> World<F> {
         }
     }
 
-    /// Does what the client wants, and checks that it may want it.
+    /// Does the client's actions, and checks that each is allowed.
     fn drain(&mut self) {
         while let Some(action) = self.client.poll_action() {
             let in_use = self.configured.as_ref();
@@ -130,7 +131,7 @@ impl<F: Family> World<F> {
                     assert_eq!(previous, in_use);
                     self.bound += 1;
                     self.configured = Some(lease.clone());
-                    // It may have given up since what it had just got.
+                    // The client may have given up the lease that it had just got.
                     let saved = self.client.saved();
                     self.saved = saved.map(|saved| serde_json::to_string(&saved).unwrap());
                 }
@@ -153,7 +154,7 @@ impl<F: Family> World<F> {
         deadline.expect("there is always something to wait for").as_millis()
     }
 
-    /// Something happens to servers, the client or an address.
+    /// Something happens to the servers, the client or an address.
     fn upset(&mut self) {
         let which = usize::try_from(self.chance.below(2)).unwrap();
         let now = at(self.now);
@@ -165,7 +166,7 @@ impl<F: Family> World<F> {
             5 => self.client.renew(now),
             6 => F::conflict(&mut self.client, now, self.configured.as_ref()),
             _ => {
-                // kill -9: what was to be done and was not, is not.
+                // kill -9: the pending actions are lost.
                 let saved = self.saved.as_ref().map(|saved| serde_json::from_str(saved).unwrap());
                 let (start, seed) = (F::Client::start(saved), self.chance.next());
                 self.client = F::Client::begin(self.config.clone(), start, now, seed);

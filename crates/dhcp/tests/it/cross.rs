@@ -1,4 +1,4 @@
-//! The formats against second implementations: `dhcproto` for messages, `smoltcp` for frames.
+//! The formats compared with second implementations: `dhcproto` for messages, `smoltcp` for frames.
 
 use std::net::Ipv4Addr;
 
@@ -180,7 +180,7 @@ fn smoltcp_reads_our_datagrams_and_we_its() {
     let packet = UdpPacket::parse_frame(&theirs, Checksums::Verify).unwrap();
     assert_eq!((packet.source, packet.target), (frame.source, frame.target));
     assert_eq!(packet.payload, frame.payload);
-    // And a partial checksum is what smoltcp takes for one.
+    // smoltcp takes a partial checksum for one.
     let pseudo: u32 = [0xc000, 0x0232, 0xc000, 0x0201, 17, 20].iter().sum();
     let folded = u16::try_from((pseudo & 0xffff) + (pseudo >> 16)).unwrap();
     theirs[40..42].copy_from_slice(&folded.to_be_bytes());

@@ -1,4 +1,5 @@
-//! The clients against model servers, on a virtual clock; the formats against second implementations.
+//! The clients with model servers, on a virtual clock; the formats compared with second
+//! implementations.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

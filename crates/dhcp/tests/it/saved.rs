@@ -1,4 +1,4 @@
-//! Leases on disk: what is written today is read tomorrow.
+//! Leases on disk: a later version must read what is written today.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::support::*;
 use crate::support6;
 
-/// Format version 1, as it is on disks. Never to be changed: a later version gets a text of its own.
+/// Format version 1, as it is on disks. Never change it: a later version gets a text of its own.
 const V1: &str = r#"{
   "version": 1,
   "mac": "02:00:00:00:00:01",
@@ -76,7 +76,7 @@ fn number() -> impl Strategy<Value = u32> {
 }
 
 proptest! {
-    /// A disk may say anything. `Bench::run` fails when a timer stays due.
+    /// The disk may contain any times. `Bench::run` fails when a timer stays due.
     #[test]
     fn no_times_on_disk_make_a_client_spin(
         times in (number(), number(), prop::option::of(number())),

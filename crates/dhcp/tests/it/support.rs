@@ -13,7 +13,7 @@ pub(crate) const OTHER_SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 50);
 pub(crate) const OTHER_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 51);
 
-/// A message as the bench reads it: by hand, independent of the code under test.
+/// A message as the bench parses it, by hand, independent of the code under test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Read {
     pub(crate) op: u8,
@@ -76,7 +76,7 @@ pub(crate) const OFFER: u8 = 2;
 pub(crate) const ACK: u8 = 5;
 pub(crate) const NAK: u8 = 6;
 
-/// A reply by hand.
+/// A reply built by hand.
 #[derive(Debug, Clone)]
 pub(crate) struct Reply {
     pub(crate) xid: [u8; 4],
@@ -109,7 +109,7 @@ impl Reply {
         }
     }
 
-    /// Sets an option; an empty value takes it away.
+    /// Sets an option; an empty value removes it.
     pub(crate) fn with(mut self, code: u8, value: impl AsRef<[u8]>) -> Self {
         self.options.retain(|(there, _)| *there != code);
         if !value.as_ref().is_empty() {
@@ -159,7 +159,7 @@ impl Reply {
     }
 }
 
-/// The RFC's timing with no jitter, and no probes: what is expected can be counted.
+/// The RFC's timing without jitter, and no probes, so that a test can compute the times.
 pub(crate) fn plain() -> Config {
     let mut config = Config::new(MAC);
     config.timing.jitter = Duration::ZERO;
@@ -171,7 +171,7 @@ pub(crate) fn plain() -> Config {
 pub(crate) type Bench = crate::bench::Bench<Client>;
 
 impl Bench {
-    /// Bound to [`ADDRESS`] for so long; nothing left to look at.
+    /// A client bound to [`ADDRESS`] for this long, without pending actions.
     pub(crate) fn bound(config: Config, lease_s: u32) -> Self {
         let mut bench = Bench::new(config, Start::Fresh);
         bench.reply(&Reply::new(OFFER, &bench.last()));
@@ -194,7 +194,7 @@ crate::bench::machine!(v4 {
     }
 });
 
-/// An action on a line.
+/// An action in one line.
 pub(crate) fn short(action: &Action) -> String {
     match action {
         Action::Send(transmit) => {

@@ -26,7 +26,7 @@ pub(crate) fn plain() -> Config {
     config
 }
 
-/// A message as the bench reads it: by hand, independent of the code under test.
+/// A message as the bench parses it, by hand, independent of the code under test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Read {
     pub(crate) kind: u8,
@@ -72,7 +72,7 @@ impl Read {
 pub(crate) const ADVERTISE: u8 = 2;
 pub(crate) const REPLY: u8 = 7;
 
-/// A reply by hand, with one association.
+/// A reply built by hand, with one association.
 #[derive(Debug, Clone)]
 pub(crate) struct Reply {
     pub(crate) kind: u8,
@@ -87,7 +87,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// From [`SERVER`], 2001:db8::50 for an hour and two.
+    /// From [`SERVER`], 2001:db8::50 with lifetimes of one hour and two.
     pub(crate) fn new(kind: u8, to: &[u8]) -> Self {
         let read = Read::new(to);
         Reply {
@@ -124,7 +124,7 @@ impl Reply {
         self
     }
 
-    /// A status within the association, which has no addresses then.
+    /// A status within the association, which then has no addresses.
     pub(crate) fn refusing(mut self, status: u16) -> Self {
         self.status = Some(status);
         self.addresses.clear();
@@ -163,7 +163,7 @@ pub(crate) fn put(to: &mut Vec<u8>, code: u16, value: &[u8]) {
 pub(crate) type Bench = crate::bench::Bench<Client>;
 
 impl Bench {
-    /// Bound with what the reply gives; nothing left to look at.
+    /// A client bound with the reply's addresses, without pending actions.
     pub(crate) fn bound(change: impl Fn(Reply) -> Reply) -> Self {
         let mut bench = Bench::new(plain(), Start::Fresh);
         bench.reply(&Reply::new(ADVERTISE, &bench.last()));
@@ -191,7 +191,7 @@ fn list(lease: &Lease) -> String {
     addresses.join(",")
 }
 
-/// An action on a line.
+/// An action in one line.
 pub(crate) fn short(action: &Action) -> String {
     match action {
         Action::Send(transmit) => {

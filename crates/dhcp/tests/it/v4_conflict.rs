@@ -1,4 +1,4 @@
-//! Addresses that are somebody else's (RFC 5227).
+//! Addresses that another host has (RFC 5227).
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ fn probing(timing: ProbeTiming) -> Config {
     Config { probe: Some(timing), ..plain() }
 }
 
-/// Granted, and being examined.
+/// A client that got an address and probes it.
 fn examined(timing: ProbeTiming) -> Bench {
     let mut bench = Bench::new(probing(timing), Start::Fresh);
     bench.reply(&Reply::new(OFFER, &bench.last()));

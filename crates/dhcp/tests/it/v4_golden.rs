@@ -4,7 +4,8 @@ use netwright_dhcp::v4::{Client, Config, RawOption, Start, key_client_id};
 
 use crate::support::*;
 
-/// The message without its transaction identifier, zeros at the end, and the parts that are always zero.
+/// The message without its transaction identifier, zeros at the end, and the parts that are always
+/// zero.
 fn dump(payload: &[u8]) -> String {
     let hex = |octets: &[u8]| octets.iter().map(|octet| format!("{octet:02x}")).collect::<String>();
     assert!(payload[34..236].iter().all(|octet| *octet == 0), "chaddr's padding, sname, file");
@@ -94,7 +95,8 @@ fn options_to_send_win_over_ours_but_not_over_the_protocol() {
     assert_eq!((read.kind(), read.option(61)), (1, Some(&b"\x01second"[..])));
     assert_eq!(read.option(57), Some(&[2, 64][..]));
     assert_eq!(read.option(77).unwrap().len(), 300);
-    // The reply's client identifier is compared with what was sent, and the others carry it too.
+    // The client compares the reply's client identifier with its own, and later messages carry it
+    // too.
     bench.reply(&Reply::new(OFFER, &bench.last()).with(61, b"\x01second"));
     bench.reply(&Reply::new(ACK, &bench.last()));
     assert_eq!(bench.saved().client_id.as_deref(), Some(&b"\x01second"[..]));

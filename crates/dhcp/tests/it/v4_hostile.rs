@@ -1,4 +1,4 @@
-//! Replies that are not to be believed.
+//! Replies that a client must not believe.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::support::*;
 
-/// Selecting.
+/// A client in state SELECTING.
 fn asking() -> Bench {
     let mut config = plain();
     config.client_id = Some(b"\0me".to_vec());
@@ -112,7 +112,7 @@ fn the_end_mark_may_be_missing() {
     assert_eq!(bench.packet(&bytes), Received::Taken);
 }
 
-/// Clients in each state that listens.
+/// A client in each state that accepts replies.
 fn listeners() -> Vec<Client> {
     let requesting = || {
         let mut bench = asking();
@@ -140,7 +140,8 @@ proptest! {
         }
     }
 
-    /// Right header, right transaction, anything in the options: whatever is made of it can be saved and read.
+    /// The header and the transaction are right, the options are random: the resulting state can be
+    /// saved and read.
     #[test]
     fn no_options_make_it_panic(
         options in prop::collection::vec((any::<u8>(), prop::collection::vec(any::<u8>(), 0..40)), 0..20),

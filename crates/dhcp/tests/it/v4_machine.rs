@@ -1,4 +1,4 @@
-//! Every way from one state to another (RFC 2131 figure 5).
+//! Every transition from one state to another (RFC 2131 figure 5).
 
 use std::time::Duration;
 
@@ -107,7 +107,8 @@ fn a_renewal_counts_from_the_message_that_was_answered() {
     bench.step();
     let first = Reply::new(ACK, &bench.last());
     let again = bench.step();
-    // Too late for the first one: whose lease it would be nobody can say.
+    // The reply to the first message comes too late: the client cannot know from which message the
+    // lease would count.
     assert_eq!(bench.reply(&first), Received::Ignored(Ignored::NotAwaited));
     bench.run(again + seconds(3));
     bench.reply(&Reply::new(ACK, &bench.last()));
@@ -236,7 +237,7 @@ fn infinite_leases_wait_for_nothing() {
     bench.reply(&Reply::new(ACK, &bench.last()));
     assert_eq!(bench.client.state(), State::Bound);
     assert_eq!(bench.lease().lease_s, Some(7200));
-    // Nobody answers: it is what it was.
+    // No server answers: the lease stays as it was.
     let mut bench = Bench::bound(plain(), u32::MAX);
     bench.with(Client::renew);
     bench.run(seconds(1000));
@@ -375,7 +376,7 @@ fn a_carrier_that_comes_late_costs_no_time() {
     bench.since = Duration::from_millis(4300);
     bench.with(Client::on_carrier);
     assert_eq!(bench.took(), ["DHCPDISCOVER"]);
-    // The waits begin anew too.
+    // The waits also start again.
     assert_eq!(bench.deadline(), Some(Duration::from_millis(8300)));
     let mut bench = Bench::bound(plain(), 7200);
     bench.with(Client::on_carrier);
@@ -450,7 +451,7 @@ fn stop_is_silent() {
     assert_eq!((bench.client.state(), bench.deadline()), (State::Ended, None));
 }
 
-/// A client with the lease of another that ran before it and was obtained at 0.
+/// A client with the lease that another, which ran before it, obtained at 0.
 fn reborn(lease_s: u32, at: Duration) -> Bench {
     let saved = Bench::bound(plain(), lease_s).saved();
     Bench::at(plain(), Start::Reboot(saved), at)
@@ -513,11 +514,11 @@ fn the_age_of_a_lease_is_by_the_wall_clock_after_another_boot_only() {
         let start = Start::Reboot(saved.clone());
         Client::new(config, start, now, 1).state()
     };
-    // Somebody set the date, an hour or ten: the same boot does not care.
+    // The date was changed by an hour or ten: within the same boot that does not matter.
     assert_eq!(start("boot-1", 100, 36_000), State::Rebooting);
     assert_eq!(start("boot-1", 100, -36_000), State::Rebooting);
     assert_eq!(start("boot-1", 7200, -36_000), State::Selecting);
-    // Another boot has nothing else. A lease from the future has an age nobody knows.
+    // Another boot has only the date. The age of a lease from the future is unknown.
     assert_eq!(start("boot-2", 100, 0), State::Rebooting);
     assert_eq!(start("boot-2", 100, 36_000), State::Selecting);
     assert_eq!(start("boot-2", 100, -36_000), State::Selecting);

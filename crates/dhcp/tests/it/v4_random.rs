@@ -13,12 +13,12 @@ use crate::chance::Chance;
 use crate::chaos::{self, Family, World};
 use crate::support::*;
 
-/// What a server remembers.
+/// A server's memory.
 #[derive(Debug)]
 struct Server {
     id: Ipv4Addr,
     next_host: u8,
-    /// Addresses and until when they are the client's.
+    /// Addresses, each with the time until which it is the client's.
     leases: BTreeMap<Ipv4Addr, u64>,
     lease_s: u32,
 }
@@ -50,7 +50,8 @@ impl chaos::Server for Server {
                 (Some(server), Some(_)) if server != self.id => None,
                 (Some(_), Some(_)) if chaos && chance.percent(10) => refuse(self),
                 (Some(_), Some(address)) => grant(self, address),
-                // INIT-REBOOT and renewals: only what is known, and chance may have another address.
+                // INIT-REBOOT and renewals: the server assigns only what it knows, and by chance
+                // another address.
                 (None, requested) => {
                     let address = requested.unwrap_or(read.ciaddr);
                     match self.leases.contains_key(&address) {
@@ -100,8 +101,8 @@ impl Family for V4 {
     type Server = Server;
 
     const CHAOS_MS: u64 = 3 * 3600 * 1000;
-    /// Until every wait that began in chaos is over: 64 s between DISCOVERs, as much after refusals, the same after ten
-    /// conflicts.
+    /// The end of every wait that began in chaos: 64 s between DISCOVERs, the same after refusals,
+    /// and the same after ten conflicts.
     const PEACE_MS: u64 = 400 * 1000;
 
     fn begin(chance: &mut Chance) -> (Self, Config, [Server; 2]) {
@@ -147,7 +148,7 @@ impl Family for V4 {
             (MessageKind::Request, None, None, ciaddr) => {
                 assert_eq!(in_use, Some(ciaddr), "renewal");
                 assert_eq!(transmit.from, ciaddr);
-                assert!(self.renewals.insert(read.xid), "one transaction twice");
+                assert!(self.renewals.insert(read.xid), "a transaction identifier is used twice");
             }
             (MessageKind::Decline, Some(_), Some(_), Ipv4Addr::UNSPECIFIED) => {}
             (MessageKind::Release, None, Some(_), ciaddr) => {
@@ -173,7 +174,7 @@ impl Family for V4 {
         let now = Timestamp::from_millis(now);
         let ends = lease.expires_at().unwrap();
         assert!(now < ends, "used at {now:?}, over at {ends:?}");
-        // Nor is it used when the server that granted it thinks it free.
+        // The client does not use it either when the server that assigned it believes it free.
         let server = servers.iter().find(|server| server.id == lease.server).unwrap();
         if let Some(known) = server.leases.get(&lease.address.addr()) {
             assert!(ends <= Timestamp::from_millis(*known), "{ends:?} after {known}");

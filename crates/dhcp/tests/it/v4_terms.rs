@@ -1,10 +1,10 @@
-//! What options mean.
+//! The meaning of options.
 
 use netwright_dhcp::v4::{Lease, RawOption, Route, Scope, Start, State};
 
 use crate::support::*;
 
-/// The lease that a grant with these options makes.
+/// The lease from a reply with these options.
 fn granted(change: impl Fn(Reply) -> Reply) -> Lease {
     let mut bench = Bench::new(plain(), Start::Fresh);
     bench.reply(&Reply::new(OFFER, &bench.last()));
@@ -78,7 +78,7 @@ fn classless_routes_count_alone() {
             "203.0.113.1/32 via 192.0.2.4"
         ]
     );
-    // The reference reports the first router as the gateway all the same.
+    // The reference reports the first router as the gateway nevertheless.
     assert_eq!(lease.gateway, Some(SERVER));
 }
 

@@ -1,4 +1,5 @@
-//! DHCPv6: the messages octet for octet, leases on disk, and replies that are not to be believed.
+//! DHCPv6: the messages octet for octet, leases on disk, and replies that a client must not
+//! believe.
 
 use netwright_dhcp::v6::{Client, Config, Ignored, RawOption, Received, SavedLease, Start, State};
 use proptest::prelude::*;
@@ -57,7 +58,7 @@ fn options_to_send_are_added_but_not_to_the_protocol() {
     assert_eq!(read.option(16), Some(&b"mine"[..]));
 }
 
-/// Format version 1, as it is on disks. Never to be changed: a later version gets a text of its own.
+/// Format version 1, as it is on disks. Never change it: a later version gets a text of its own.
 const V1: &str = r#"{
   "version": 1,
   "duid": "00030001020000000001",
@@ -145,7 +146,7 @@ fn more_addresses_than_sense_are_cut() {
     assert_eq!(Bench::bound(|reply| reply.giving(&twice)).lease().addresses.len(), 1);
 }
 
-/// Clients in each state that listens.
+/// A client in each state that accepts replies.
 fn listeners() -> Vec<Bench> {
     let requesting = || {
         let mut bench = Bench::new(plain(), Start::Fresh);
@@ -187,7 +188,8 @@ proptest! {
         }
     }
 
-    /// The right client, server and transaction, and a few octets changed or anything added.
+    /// The client, the server and the transaction are right, and a few octets are changed or random
+    /// ones added.
     #[test]
     fn no_damage_makes_it_panic(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),

@@ -1,4 +1,4 @@
-//! DHCPv6: every way from one state to another (RFC 8415 §18.2).
+//! DHCPv6: every transition from one state to another (RFC 8415 §18.2).
 
 use std::time::Duration;
 
@@ -101,7 +101,7 @@ fn the_preferred_server_is_asked_after_the_first_wait() {
     within(bench.wait(), 1.0, 1.1);
     assert_eq!(bench.took(), ["REQUEST 2001:db8::50 to the server"]);
 
-    // 255 at once, and whoever comes after the first wait.
+    // A preference of 255 counts at once; after the first wait, any server's reply does.
     let mut bench = Bench::new(patient.clone(), Start::Fresh);
     bench.reply(&Reply::new(ADVERTISE, &bench.last()).with(7, [255]));
     assert_eq!(bench.client.state(), State::Requesting);
@@ -181,7 +181,7 @@ fn addresses_come_and_go_with_renewals() {
     });
     bench.run(seconds(1800));
     bench.took();
-    // 51 is not named and keeps what it has, 52 is withdrawn, 53 is new.
+    // The reply does not name 51, which keeps its lifetimes; it withdraws 52, and 53 is new.
     bench.reply(&Reply::new(REPLY, &bench.last()).giving(&[
         ("2001:db8::50", 3600, 7200),
         ("2001:db8::52", 0, 0),
@@ -195,7 +195,7 @@ fn addresses_come_and_go_with_renewals() {
     );
     let last = bench.lease().addresses.last().unwrap();
     assert_eq!((last.preferred_s, last.valid_s), (Some(1800), Some(3200)));
-    // Which ends alone.
+    // It expires alone.
     bench.run(seconds(4999));
     bench.took();
     bench.run(seconds(5000));
@@ -449,7 +449,7 @@ fn the_other_addresses_stay() {
     assert_eq!((bench.client.state(), bench.deadline()), (State::Bound, Some(seconds(1800))));
 }
 
-/// A client with the lease of another that ran before it and was obtained at 0.
+/// A client with the lease that another, which ran before it, obtained at 0.
 fn reborn(at: u64) -> Bench {
     let saved = Bench::bound(|reply| reply).saved();
     Bench::at(plain(), Start::Reboot(saved), seconds(at))

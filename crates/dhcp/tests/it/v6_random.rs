@@ -16,9 +16,9 @@ struct Server {
     id: &'static [u8],
     number: u16,
     next_host: u16,
-    /// Addresses and until when they are the client's.
+    /// Addresses, each with the time until which it is the client's.
     leases: BTreeMap<Ipv6Addr, u64>,
-    /// The same, without ever forgetting.
+    /// The same, but never forgotten.
     granted: BTreeMap<Ipv6Addr, u64>,
     valid_s: u32,
 }
@@ -81,7 +81,7 @@ impl chaos::Server for Server {
             4 => bare.with(13, [0, 0]),
             5 | 6 if own.is_empty() => reply.refusing(3),
             5 | 6 if upset => {
-                // Withdraws the first, gives another.
+                // Withdraws the first address, and assigns another.
                 self.leases.remove(&own[0]);
                 let other = self.fresh();
                 let mut reply = self.grant(reply, &[other], now);
@@ -172,7 +172,8 @@ impl Family for V6 {
             let lasts = Duration::from_secs(u64::from(address.valid_s.unwrap()));
             let ends = (lease.obtained.at_ms + lasts).as_millis();
             assert!(now < ends, "{address:?} used at {now}, over at {ends}");
-            // Nor for longer than some server granted it, save for what a reply may have been on its way.
+            // Nor does the client use it for longer than some server granted it, except for the
+            // time that a reply may have taken.
             let granted = servers.iter().filter_map(|server| server.granted.get(&address.address));
             let granted = granted.max().unwrap();
             assert!(ends <= granted + LATEST_MS, "{ends} after {granted}");

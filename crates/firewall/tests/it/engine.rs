@@ -1,4 +1,4 @@
-//! Many at once, and tables that vanish.
+//! Many calls at once, and tables that vanish.
 
 use std::thread;
 
@@ -34,7 +34,8 @@ fn many_at_once_leave_nothing_behind() {
     assert_eq!(node.elements(), "");
 }
 
-/// netavark#1258, CVE-2025-54388: a reload of somebody's firewall takes ours along.
+/// netavark#1258, CVE-2025-54388: a reload of another program's firewall removes our tables with
+/// its own.
 #[test]
 fn tables_that_vanish_are_told_and_made_again() {
     testkit::require!("root");
@@ -56,7 +57,7 @@ fn tables_that_vanish_are_told_and_made_again() {
         node.lab.sh(damage);
         assert_ne!(node.check(&key("n", "c1"), &masqueraded(2)), Vec::<String>::new(), "{damage}");
     }
-    // Those that are there already are kept when the rest is mended.
+    // The repair keeps elements that exist already.
     node.add(&key("n", "c1"), &masqueraded(2));
     node.lab.sh("nft flush chain inet netwright postrouting");
     node.add(&key("n", "c2"), &masqueraded(3));
@@ -95,7 +96,7 @@ fn a_forged_hardware_address_goes_nowhere() {
         node.c1.sh(&format!("ip link set eth0 address {mac}"));
         traffic::assert_pings(&node.c1, "10.1.0.1");
     }
-    // Others are none of its business.
+    // The repair ignores other elements.
     node.c2.sh("ip link set eth0 address 02:00:00:00:00:98");
     traffic::assert_pings(&node.c2, "10.1.0.1");
     node.remove(&key("n", "c1"), &plan);

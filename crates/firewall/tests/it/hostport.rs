@@ -1,4 +1,4 @@
-//! Ports of the host lead to containers: from everywhere they should, and from nowhere else.
+//! Host ports lead to containers: from everywhere they should, and from nowhere else.
 
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
@@ -38,7 +38,7 @@ fn servers(place: &impl Place, name: &str) -> Vec<Server> {
     vec![Server::tcp(place, "[::]:80", name), Server::udp(place, "[::]:80", name)]
 }
 
-/// The server's view of who asks, as text.
+/// The client's address as the server sees it, as text.
 #[track_caller]
 fn seen(from: &impl Place, to: &str) -> String {
     let tcp = traffic::assert_tcp(from, to);
@@ -85,8 +85,8 @@ fn ports_lead_to_the_container_from_everywhere() {
     }
 }
 
-/// The reference cannot do this at all. With `br_netfilter`, which nodes of Kubernetes and hosts of Docker have, the answers were
-/// dropped and the one who asked waited for ever.
+/// The reference cannot do this at all. With `br_netfilter`, which nodes of Kubernetes and hosts of
+/// Docker have, the replies were dropped and the client waited for ever.
 #[test]
 fn the_ipv6_loopback_address_leads_to_the_container() {
     testkit::require!("root");
@@ -97,13 +97,14 @@ fn the_ipv6_loopback_address_leads_to_the_container() {
         node.br_netfilter(br_netfilter);
         assert_eq!(seen(&node.lab, "[::1]:8080"), "c1 sees fd00:1::1", "{br_netfilter}");
     }
-    // A link that is switched off loses the route. CHECK tells, and a repair puts it back.
+    // A link that is set down loses the route. CHECK reports that, and a repair restores it.
     node.lab.sh("ip -6 route del local fd6e:6574:7772:6967:6874::1 dev cni0 table local");
     let told = node.check(&key("n", "c1"), &web(2));
     assert_eq!(told, ["missing: the route to fd6e:6574:7772:6967:6874::1 on \"cni0\""]);
     node.add(&key("n", "c1"), &web(2));
     assert_eq!(seen(&node.lab, "[::1]:8080"), "c1 sees fd00:1::1");
-    // Nobody can send to the host's ::1 by the address that stands for it meanwhile, nor as if he were there.
+    // Meanwhile no other host can send to the host's ::1 by the address that replaces it, nor as if
+    // it were on the host.
     let _private = Server::udp(&node.lab, "[::1]:7777", "private");
     node.lab.sh("nft add table inet probe; \
                  nft 'add chain inet probe in { type filter hook input priority 300; }'; \
@@ -126,7 +127,7 @@ fn the_ipv6_loopback_address_leads_to_the_container() {
     traffic::assert_no_udp(&node.lab, "[fd6e:6574:7772:6967:6874::1]:7777");
 }
 
-/// Where nothing is masqueraded [::1] cannot lead to a container: what asks there is told so at once.
+/// Without masquerade [::1] cannot lead to a container: the connection is refused at once.
 #[test]
 fn the_ipv6_loopback_address_refuses_at_once_where_nothing_is_masqueraded() {
     testkit::require!("root");
@@ -158,7 +159,7 @@ fn everything_is_as_before_afterwards() {
     before.assert_same(&Snapshot::take(&node.lab));
 }
 
-/// GHSA-jv3w-x3r3-g6rm, CVE-2025-67499: every packet to the port that passed through the node went to the container.
+/// GHSA-jv3w-x3r3-g6rm, CVE-2025-67499: every forwarded packet to the port went to the container.
 #[test]
 fn packets_that_pass_through_are_left_alone() {
     testkit::require!("root");
@@ -184,7 +185,7 @@ fn packets_that_pass_through_are_left_alone() {
         assert_eq!(traffic::assert_udp(&node.c2, "198.51.100.2:54").server, "resolver");
         assert_eq!(traffic::assert_udp(&node.outside, "10.1.0.3:53").server, "c2");
         assert_eq!(traffic::assert_udp(&node.c1, "10.1.0.3:53").server, "c2");
-        // And what is for the host goes to the container.
+        // Packets for the host go to the container.
         assert_eq!(traffic::assert_udp(&node.outside, "198.51.100.1:53").server, "c1");
     }
 }
@@ -205,7 +206,7 @@ fn loopback_addresses_do_not_come_in() {
                     echo 1 > /proc/sys/net/ipv4/conf/eth0/route_localnet; \
                     echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet; true");
         traffic::assert_no_udp(&node.c2, "127.0.0.1:7777");
-        // The test would not see anything if packets did not get that far.
+        // The test would show nothing if packets did not get that far.
         let dropped = node.lab.sh("nft add table inet probe; nft 'add chain inet probe pre { type filter hook prerouting priority -400; }'; \
                      nft 'add rule inet probe pre iifname cni0 ip daddr 127.0.0.1 counter'; true");
         assert_eq!(dropped, "");
@@ -213,11 +214,12 @@ fn loopback_addresses_do_not_come_in() {
         let counted = node.lab.sh("nft list chain inet probe pre; nft delete table inet probe");
         assert!(!counted.contains("packets 0 "), "{counted}");
     }
-    // What the host itself sends from there still works.
+    // Packets that the host itself sends from there still arrive.
     assert_eq!(traffic::assert_tcp(&node.lab, "127.0.0.1:8080").server, "c1");
 }
 
-/// Has a place send packets for its own loopback addresses to another host, and take the answers.
+/// Makes a place send packets for its own loopback addresses to another host, and accept the
+/// replies.
 fn send_loopback_to(place: &impl Place, via4: &str, via6: &str) {
     place.sh(&format!(
         "ip addr flush dev lo && for i in all eth0; do echo 1 > /proc/sys/net/ipv4/conf/$i/route_localnet; \
@@ -226,8 +228,8 @@ fn send_loopback_to(place: &impl Place, via4: &str, via6: &str) {
     ));
 }
 
-/// A port at a loopback address is for the programs of this host. The routing would drop packets for such addresses
-/// from elsewhere, but it comes after the translation.
+/// A port at a loopback address is for the programs of this host. The routing would drop packets
+/// for such addresses from elsewhere, but it comes after the translation.
 #[test]
 fn ports_at_loopback_addresses_are_for_the_host_alone() {
     testkit::require!("root");
@@ -244,7 +246,7 @@ fn ports_at_loopback_addresses_are_for_the_host_alone() {
         forward(Protocol::Tcp, 9090, None),
         forward(Protocol::Udp, 9090, None),
     ];
-    // Also where nothing is masqueraded, and so `route_localnet` is off.
+    // Also without masquerade, where `route_localnet` is off.
     for snat in [Snat::Needed, Snat::No] {
         let plan = plan(2, &forwards, snat);
         node.add(&key("n", "c1"), &plan);
@@ -257,7 +259,7 @@ fn ports_at_loopback_addresses_are_for_the_host_alone() {
         send_loopback_to(&node.c2, "10.1.0.1", "fd00:1::1");
         for br_netfilter in [false, true] {
             node.br_netfilter(br_netfilter);
-            // Somebody else's switches: packets for 127.0.0.0/8 are received.
+            // The sysctl of another program: packets for 127.0.0.0/8 are received.
             for localnet in [0, 1] {
                 node.lab.sh(&format!(
                     "for i in up0 cni1; do echo {localnet} > /proc/sys/net/ipv4/conf/$i/route_localnet; done"
@@ -276,7 +278,7 @@ fn ports_at_loopback_addresses_are_for_the_host_alone() {
                     ] {
                         send(from, to);
                     }
-                    // Behind them on the same way.
+                    // These packets come after them on the same path.
                     traffic::assert_pings(from, host);
                 }
             }
@@ -299,7 +301,8 @@ fn ports_at_loopback_addresses_are_for_the_host_alone() {
     }
 }
 
-/// Each link has a way of its own to ::1: a container on another one takes none away, and takes its own with it.
+/// Each link has its own route to ::1: a container on another link removes none, and removes its
+/// own when it goes.
 #[test]
 fn ports_at_loopback_addresses_of_ipv6_are_on_several_links_at_once() {
     testkit::require!("root");
@@ -326,7 +329,7 @@ fn ports_at_loopback_addresses_of_ipv6_are_on_several_links_at_once() {
     assert!(!left.contains("metric 4") && !left.contains("fd6e:"), "{left}");
 }
 
-/// Sends what begins a flow by TCP and UDP, and waits for no answer.
+/// Sends the first packet of a flow by TCP and UDP, and does not wait for a reply.
 fn send(from: &impl Place, to: &str) {
     let to: SocketAddr = to.parse().unwrap();
     from.enter(|| {
@@ -336,7 +339,8 @@ fn send(from: &impl Place, to: &str) {
     });
 }
 
-/// Packets for 127.0.0.0/8 are not dropped by us where we switched nothing: others may translate *to* such an address.
+/// We do not drop packets for 127.0.0.0/8 where we did not set the sysctl: other programs may
+/// translate *to* such an address.
 #[test]
 fn a_translation_to_a_loopback_address_by_others_goes_on_working() {
     testkit::require!("root");
@@ -357,13 +361,15 @@ fn a_translation_to_a_loopback_address_by_others_goes_on_working() {
     assert_eq!(traffic::assert_udp(&node.outside, "198.51.100.1:7000").server, "private");
 }
 
-/// A VRF may have 127.0.0.1 of its own: what runs in it goes on reaching it, and its links' neighbours reach no port there.
+/// A VRF may have a 127.0.0.1 of its own: programs in it still reach it, and its links' neighbours
+/// reach no port there.
 #[test]
 fn vm_loopback_addresses_of_a_vrf_are_left_alone() {
     testkit::require!("root", "vrf", "program:socat");
     let node = Node::new("loopvrf");
-    // The table of the host's own addresses has its 127.0.0.1 before a VRF is asked, unless it comes behind the VRFs'
-    // (linux Documentation/networking/vrf.rst, "Using VRFs", 3).
+    // The kernel looks up 127.0.0.1 in the table of the host's own addresses before a VRF's, unless
+    // that table comes after the VRFs' rule (linux Documentation/networking/vrf.rst, "Using VRFs",
+    // 3).
     node.lab.sh("ip rule add pref 32765 table local && ip rule del pref 0");
     node.lab.sh("ip link add red type vrf table 10 && ip addr add 127.0.0.1/8 dev red && ip link set red up && \
                  ip link set up0 master red && ip route add table 10 10.1.0.0/24 dev cni0 && \
@@ -389,7 +395,7 @@ fn vm_loopback_addresses_of_a_vrf_are_left_alone() {
     assert!(arrived.contains("counter packets 0 "), "{arrived}");
 }
 
-/// The tables that an older executable made are brought to this layout, in one transaction.
+/// The new executable converts an older one's tables to this layout, in one transaction.
 #[test]
 fn an_older_layout_is_replaced_and_its_elements_stay() {
     testkit::require!("root");
@@ -435,7 +441,7 @@ fn one_address_of_the_host_comes_before_all() {
     assert_eq!(traffic::assert_tcp(&node.outside, "198.51.100.11:8080").server, "c1");
     traffic::assert_no_tcp(&node.outside, "198.51.100.1:8080");
     traffic::assert_no_tcp(&node.outside, "[2001:db8:ffff::1]:8080");
-    // The same port of another address, and 0.0.0.0 is IPv4 only.
+    // The same port of another address is free, and 0.0.0.0 is IPv4 only.
     node.lab.sh("ip addr add 198.51.100.12/24 dev up0");
     let other = plan(3, &[forward(Protocol::Tcp, 8080, Some("198.51.100.12"))], Snat::Needed);
     node.add(&key("n", "c2"), &other);
@@ -485,7 +491,8 @@ fn without_snat_nothing_is_translated_back_and_with_all_everything() {
     assert_eq!(seen("[2001:db8:ffff::1]:8080"), "fd00:1::1");
 }
 
-/// Podman asks each network of a container for the same ports: the reference lets the first publish them.
+/// Podman passes the same ports to each network of a container: with the reference the first
+/// network publishes them.
 #[test]
 fn a_port_held_by_the_same_containers_other_network_is_left_to_it() {
     testkit::require!("root");
@@ -499,7 +506,7 @@ fn a_port_held_by_the_same_containers_other_network_is_left_to_it() {
     assert_eq!(node.check(&key("m", "c1"), &second), [""; 0]);
     let _servers = [servers(&node.c1, "c1"), servers(&node.c2, "c2")];
     assert_eq!(traffic::assert_tcp(&node.outside, "198.51.100.1:8080").server, "c1");
-    // The second leaves without taking the first's along.
+    // The second network goes without removing the first's ports.
     node.remove(&key("m", "c1"), &second);
     assert_eq!(node.check(&key("n", "c1"), &first), [""; 0]);
     assert_eq!(traffic::assert_tcp(&node.outside, "198.51.100.1:8080").server, "c1");
@@ -510,7 +517,7 @@ fn a_port_held_by_the_same_containers_other_network_is_left_to_it() {
     node.add(&key("n", "c1"), &first);
 }
 
-/// nerdctl#4253: a second container took the port away from the first.
+/// nerdctl#4253: a second container took the port from the first.
 #[test]
 fn a_held_port_is_refused_and_its_holder_named() {
     testkit::require!("root");
@@ -550,7 +557,7 @@ fn a_port_at_one_address_keeps_all_addresses_from_being_taken() {
     let all = web(3);
     let error = node.firewall(|firewall| firewall.add(&key("n", "c2"), &all)).unwrap_err();
     assert!(error.to_string().contains("container \"c1\""), "{error}");
-    // IPv6 is nobody's.
+    // The port is free in IPv6.
     let all6 = plan(3, &[forward(Protocol::Tcp, 8080, Some("::"))], Snat::Needed);
     node.add(&key("n", "c2"), &all6);
     node.remove(&key("n", "c1"), &at);
@@ -568,7 +575,7 @@ fn the_port_of_a_container_that_is_gone_is_taken_over() {
     node.add(&key("n", "c2"), &web(3));
     let _servers = servers(&node.c2, "c2");
     assert_eq!(traffic::assert_tcp(&node.outside, "198.51.100.1:8080").server, "c2");
-    // The first one's DEL comes at last, and must not touch what is no longer its own.
+    // The first container's DEL comes at last, and must not remove what now belongs to another.
     node.remove(&key("n", "c1"), &web(2));
     assert_eq!(node.check(&key("n", "c2"), &web(3)), Vec::<String>::new());
     assert_eq!(traffic::assert_tcp(&node.outside, "198.51.100.1:8080").server, "c2");

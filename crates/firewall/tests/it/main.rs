@@ -1,4 +1,4 @@
-//! Plans in a kernel of the test's own host, with real traffic.
+//! Plans in the kernel of the test's own host, with real traffic.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(clippy::print_stderr, reason = "skips are announced on stderr")]

@@ -1,4 +1,4 @@
-//! What leaves a network takes the host's address, and nothing else does.
+//! Packets that leave a network get the host's address, and no others do.
 
 use expect_test::expect;
 use firewall::{Plan, masquerade};
@@ -35,7 +35,8 @@ fn the_outside_sees_the_host_and_neighbours_see_the_container() {
         let seen = traffic::assert_tcp(&node.c1, "10.1.0.3:80").seen;
         assert_eq!(seen.ip().to_string(), "10.1.0.2", "br_netfilter {br_netfilter}");
     }
-    // The other container asked for nothing: its packets leave as they are, and no answer comes back.
+    // The other container did not ask for masquerade: its packets leave unchanged, and no reply
+    // comes back.
     traffic::assert_no_tcp(&node.c2, "198.51.100.2:80");
 }
 
@@ -213,7 +214,7 @@ fn the_last_attachment_takes_the_chain_along() {
     assert_eq!(node.elements().matches("chain ").count(), 2, "{}", node.elements());
     node.remove(&key("n", "c2"), &both("n", 3));
     assert_eq!(node.elements(), "");
-    // Again, and with nothing there.
+    // A second time, with nothing left to remove.
     node.remove(&key("n", "c2"), &both("n", 3));
 }
 
@@ -225,7 +226,7 @@ fn adding_again_changes_nothing_and_a_leftover_is_replaced() {
     let before = Snapshot::take(&node.lab);
     node.add(&key("n", "c1"), &both("n", 2));
     before.assert_same(&Snapshot::take(&node.lab));
-    // The address went to another container and nobody ever removed the first.
+    // The address went to another container, and the first one's rules were never removed.
     node.add(&key("n", "c9"), &both("n", 2));
     node.remove(&key("n", "c1"), &both("n", 2));
     assert_eq!(node.check(&key("n", "c9"), &both("n", 2)), Vec::<String>::new());

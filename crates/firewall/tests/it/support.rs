@@ -14,7 +14,8 @@ pub(crate) struct Node {
     pub(crate) c2: Container,
 }
 
-/// What the lab's containers have: 10.1.0.2 and .3, fd00:1::2 and ::3, behind `cni0` with .1 and ::1.
+/// The addresses of the lab's containers: 10.1.0.2 and .3, fd00:1::2 and ::3, behind `cni0` with .1
+/// and ::1.
 impl Node {
     pub(crate) fn new(name: &str) -> Self {
         let lab = Lab::new(name);
@@ -31,7 +32,7 @@ impl Node {
         Node { lab, index, outside, c1, c2 }
     }
 
-    /// Shows or hides bridged frames to the hooks of `inet`.
+    /// Switches whether bridged frames pass the hooks of `inet`.
     pub(crate) fn br_netfilter(&self, on: bool) {
         let value = u8::from(on);
         self.lab.sh(&format!(
@@ -40,7 +41,7 @@ impl Node {
         ));
     }
 
-    /// Runs with the firewall of the lab's host.
+    /// Calls the function with the firewall of the lab's host.
     pub(crate) fn firewall<'n, T: Send>(
         &'n self,
         work: impl FnOnce(&mut Firewall<'n>) -> Result<T, FirewallError> + Send,
@@ -84,7 +85,7 @@ impl Node {
         lines.join("\n")
     }
 
-    /// Writes the record by which a holder of a port is known.
+    /// Writes the record that identifies the holder of a port.
     pub(crate) fn record(&self, key: &AttachmentKey, container: &Container) {
         use std::os::unix::fs::MetadataExt as _;
         let path = container.netns();
@@ -103,7 +104,7 @@ pub(crate) fn attach(lab: &Lab, name: &str, bridge: &str, last: u8) -> Container
         "ip link add v{name} type veth peer name eth0 netns {name} && echo 1 > /proc/sys/net/ipv6/conf/v{name}/disable_ipv6 && \
          ip link set v{name} master {bridge} up && bridge link set dev v{name} hairpin on"
     ));
-    // The bridge's link-local address comes with its first port.
+    // The bridge's link-local address appears with its first port.
     lab.sh(&format!("for i in $(seq 500); do ip -6 addr show dev {bridge} scope link | grep -q inet6 && break; sleep 0.01; done"));
     let net = lab.sh(&format!("ip -br -4 addr show dev {bridge}"));
     let net = net.split_whitespace().nth(2).unwrap().rsplit_once(".1/").unwrap().0.to_owned();

@@ -1,4 +1,5 @@
-//! Whatever a power cut, a full disk or a hand does to a file: no panic, no address twice, none lost for ever.
+//! Whatever a power cut, a full disk or an edit does to a file: no panic, no address is assigned
+//! twice, none is lost for ever.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,11 +9,11 @@ use testkit::Tally;
 
 use super::*;
 
-/// How many corruptions every run tries, and a full one.
+/// How many corruptions every run tries, and how many with `--full`.
 const TRIES: u64 = 1_000;
 const FULL_TRIES: u64 = 11_000;
 
-/// Those who live, and were told an address each of either family.
+/// The living containers; each has one address of either family.
 const LIVING: [&str; 3] = ["c1", "container-with-a-longer-name", "c3"];
 
 /// Numbers that look random and are the same in every run (xorshift).
@@ -27,7 +28,7 @@ impl Dice {
     }
 }
 
-/// What is done to a file.
+/// The damage of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Harm {
     Truncated,
@@ -60,7 +61,8 @@ const HARMS: [Harm; 12] = [
 ];
 
 impl Harm {
-    /// Does it; the files are all there are, one of them is meant. Returns the files that are not what they were in any way.
+    /// Does the damage to one of `files`, which are all there are. Returns the files that have
+    /// changed in any way.
     fn to(self, files: &[PathBuf], which: usize, dice: &mut Dice) -> Vec<PathBuf> {
         let file = &files[which];
         let other = &files[(which + 1 + dice.below(files.len() - 1)) % files.len()];
@@ -100,7 +102,8 @@ impl Harm {
                 fs::rename(file, &aside).unwrap();
                 fs::rename(other, file).unwrap();
                 fs::rename(&aside, other).unwrap();
-                // A name whose file is now another's reservation is still taken; one that has anything else is not.
+                // A name whose file is now another's reservation is still taken; a name with any
+                // other content is not.
                 let is_address = |file: &PathBuf| {
                     file.file_name().unwrap().to_str().unwrap().parse::<IpAddr>().is_ok()
                 };
@@ -161,15 +164,15 @@ fn one(seed: u64, harm: Harm, dice: &mut Dice, tally: &mut Tally) {
     let mut found = |text: String| {
         tally.found(format!("host-local's folder {kind} {how}: seed {seed}, {name}: {text}"));
     };
-    // Nobody can know of what has no file any more.
+    // An address whose file is gone cannot be known.
     let is_lost = |address: &String| lost.iter().any(|file| file.ends_with(address));
     told.iter_mut().for_each(|of_one| of_one.retain(|address| !is_lost(address)));
-    // One goes. What the others have stays theirs.
+    // One container goes. The others keep their addresses.
     let gone = dice.below(LIVING.len());
     match store.lock(TIMEOUT) {
         Ok(Some(locked)) => drop(locked.release(&owner(LIVING[gone]))),
         Ok(None) => found("the folder is gone".to_owned()),
-        // A lock that is a folder or leads nowhere is not to be had, and says so.
+        // A lock that is a folder or leads nowhere cannot be taken, and the error says so.
         Err(_) if name == "lock" => {
             fs::remove_dir(&files[which]).or_else(|_| fs::remove_file(&files[which])).unwrap();
             let locked = store.lock(TIMEOUT).unwrap().unwrap();
@@ -195,9 +198,9 @@ fn one(seed: u64, harm: Harm, dice: &mut Dice, tally: &mut Tally) {
     unique.sort();
     unique.dedup();
     if unique.len() != given.len() {
-        found(format!("given twice: {given:?}"));
+        found(format!("assigned twice: {given:?}"));
     }
-    // All are gone: GC, and everything is there again.
+    // All are gone: after GC every address is free again.
     let locked = store.lock_or_create(TIMEOUT).unwrap();
     let collected = locked.collect(|_| false).unwrap();
     if !collected.failed.is_empty() {

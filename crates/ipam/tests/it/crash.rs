@@ -1,4 +1,4 @@
-//! Stopped dead: by SIGKILL after each step, and at any moment.
+//! A process is stopped dead: by SIGKILL after each step, and at any moment.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::ExitStatusExt as _;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 
-/// Tells the child what to do: the folder, a newline, the task.
+/// The variable with the child's folder, a newline, and its task.
 pub(crate) const CHILD: &str = "NWT_IPAM_CHILD";
 
 /// The child's range sets.
@@ -29,11 +29,11 @@ pub(crate) fn child(dir: &Path, task: &str) -> Command {
 fn die() {
     let own = rustix::process::getpid();
     rustix::process::kill_process(own, rustix::process::Signal::KILL).unwrap();
-    // The signal is on its way.
+    // Waits for the signal, which has been sent.
     std::thread::sleep(TIMEOUT);
 }
 
-/// What a child process does. Without its variable, as in an ordinary run, nothing.
+/// The child's body. Without its variable, as in an ordinary run, it does nothing.
 #[test]
 fn the_child() {
     let Ok(told) = std::env::var(CHILD) else { return };
@@ -72,7 +72,7 @@ fn the_child() {
     }
 }
 
-/// Runs a child that dies after step `after`; `false` when it got to its end before.
+/// Runs a child that dies after step `after`; `false` if it ended before.
 fn dies(dir: &Path, verb: &str, after: usize, kind: &str) -> bool {
     let status = child(dir, &format!("die {verb} {after} {kind}")).status().unwrap();
     assert!(status.success() || status.signal() == Some(9), "{status}");
@@ -93,12 +93,12 @@ fn allocating_can_be_stopped_after_every_step() {
             locked.release(&owner("c1")).unwrap();
             assert_eq!(store.addresses().unwrap(), [] as [IpAddr; 0], "{kind}, step {after}");
             drop(locked);
-            // Or nobody does: the leftover is whole, GC finds it, and no address is lost.
+            // If no DEL comes, the leftover is complete, GC finds it, and no address is lost.
             assert!(dies(dir.path(), "allocate", after, kind));
             assert_recovers(&store, &child_sets());
             after += 1;
         }
-        // Two sets: written, linked, noted each; then indexed and sealed.
+        // Two sets: each is written, linked and noted; then both are indexed and sealed.
         assert_eq!(after - 1, 8, "{kind}");
     }
 }
@@ -120,7 +120,7 @@ fn releasing_can_be_stopped_after_every_step() {
         assert_recovers(&store, &child_sets());
         after += 1;
     }
-    // Two files, then flushed, indexed and sealed.
+    // Two files are removed, then flushed, indexed and sealed.
     assert_eq!(after - 1, 5);
 }
 
@@ -131,7 +131,7 @@ fn killed_at_any_moment_everything_is_whole() {
         let mut child = child(dir.path(), "busy").stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains("busy")));
-        // Not a wait for something: the moment of death, different in each cycle.
+        // This does not wait for an event: the moment of death differs in each cycle.
         std::thread::sleep(Duration::from_micros(cycle * 613 % 9000));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -142,7 +142,7 @@ fn killed_at_any_moment_everything_is_whole() {
         if cycle % 2 == 0 {
             locked.collect(|_| false).unwrap();
         } else {
-            // Whatever the index was told before the end came, each holder is found.
+            // Whatever was indexed before the end came, a lookup finds each holder.
             let ids = (0..20).map(|id| format!("x{id}")).chain(["c1".to_owned()]);
             for id in ids {
                 locked.release(&owner(&id)).unwrap();

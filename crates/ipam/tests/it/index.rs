@@ -1,4 +1,4 @@
-//! The index beside the folder: it spares reading, and is never believed against the folder.
+//! The index beside the folder: it saves reads, and never overrides the folder.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -43,12 +43,13 @@ impl Place {
         released
     }
 
-    /// Makes a reservation as the reference does, which knows of no index.
+    /// Makes a reservation as the reference does, which does not know the index.
     fn reserve(&self, address: &str, id: &str) {
         fs::write(self.store.directory().join(address), format!("{id}\r\neth0")).unwrap();
     }
 
-    /// Everything can be refused, found and released as if the folder had been read.
+    /// Asserts that every reservation can be refused, found and released as if the folder had been
+    /// read.
     #[track_caller]
     fn works(&self) {
         let refused = self.duplicate("c3");
@@ -65,7 +66,7 @@ impl Place {
         assert!(!self.dir.path().join("run/addresses").exists(), "nothing held, nothing known");
     }
 
-    /// The address for which a second one is refused.
+    /// The address in the error that refuses a second one.
     #[track_caller]
     fn duplicate(&self, id: &str) -> String {
         let locked = self.store.lock_or_create(TIMEOUT).unwrap();
@@ -93,7 +94,7 @@ fn it_comes_with_the_first_address_and_goes_with_the_last() {
     let locked = store.lock(TIMEOUT).unwrap().unwrap();
     locked.release(&owner("c1")).unwrap();
     assert!(!directory.exists());
-    // GC ends with the same.
+    // GC has the same result.
     locked.allocate(&sets, &[], &owner("c1")).unwrap();
     assert!(directory.exists());
     locked.collect(|_| false).unwrap();
@@ -132,7 +133,7 @@ fn an_older_one_is_not_believed() {
     assert_eq!(place.release("c1"), [] as [IpAddr; 0]);
 }
 
-/// After a power cut a folder may look as it was left and hold less.
+/// After a power cut a folder may have its old times and fewer files.
 #[test]
 fn one_of_another_boot_is_not_believed() {
     let place = Place::new();
@@ -140,7 +141,7 @@ fn one_of_another_boot_is_not_believed() {
     let mut bytes = fs::read(place.index()).unwrap();
     let at = bytes.windows(boot.len()).position(|part| part == boot.as_bytes()).unwrap();
     bytes[at] = if bytes[at] == b'0' { b'1' } else { b'0' };
-    // Files that are cut to nothing: no name changes, and so no time of the folder.
+    // Truncated files: names stay, so the folder's times do too.
     for file in ["192.0.2.4", "192.0.2.11"] {
         let path = place.store.directory().join(file);
         if path.exists() {
@@ -152,7 +153,7 @@ fn one_of_another_boot_is_not_believed() {
     fs::write(place.index(), bytes).unwrap();
     let last = place.store.directory().join("last_reserved_ip.0");
     fs::write(last, "192.0.2.3").unwrap();
-    assert_eq!(allocate(&place.store, &place.sets, "c11")[0], "192.0.2.4", "nobody had it");
+    assert_eq!(allocate(&place.store, &place.sets, "c11")[0], "192.0.2.4", "no attachment had it");
 }
 
 #[test]
@@ -163,7 +164,7 @@ fn a_folder_that_only_looks_the_same_is_read() {
     place.reserve("192.0.2.77", "foreign");
     folder.set_times(fs::FileTimes::new().set_modified(before)).unwrap();
     assert_eq!(place.duplicate("foreign"), "192.0.2.77");
-    // Another folder under the name, with all times that can be given to it.
+    // Another folder under the name, with every time that a program can set.
     let (name, aside) = (place.store.directory(), place.dir.path().join("aside"));
     fs::rename(name, &aside).unwrap();
     fs::create_dir(name).unwrap();
@@ -174,8 +175,8 @@ fn a_folder_that_only_looks_the_same_is_read() {
     assert_eq!(place.release("c1"), [ip("192.0.2.200")]);
 }
 
-/// The reference writes between two calls of ours, and within the same tick of the kernel's clock: each of its writes is
-/// noticed.
+/// The reference writes between two calls of ours, and within the same tick of the kernel's clock:
+/// each of its writes is noticed.
 #[test]
 fn what_others_write_at_once_is_noticed_every_time() {
     let place = Place::new();
@@ -186,7 +187,8 @@ fn what_others_write_at_once_is_noticed_every_time() {
         place.reserve("2001:db8::201", &theirs);
         assert_eq!(place.duplicate(&theirs), "192.0.2.201", "turn {turn}");
         assert_eq!(place.release(&theirs).len(), 2, "turn {turn}");
-        // What others release is free again, and nothing is known of it.
+        // Addresses that other programs release are free again, and the index knows nothing of
+        // them.
         for address in &got {
             fs::remove_file(place.store.directory().join(address)).unwrap();
         }
@@ -196,7 +198,7 @@ fn what_others_write_at_once_is_noticed_every_time() {
 }
 
 impl Place {
-    /// All that `new` reserved is still found, whatever else happened.
+    /// Asserts that everything that `new` reserved is still found, whatever else happened.
     #[track_caller]
     fn works_after_many(&self) {
         for number in 1..10 {
@@ -206,7 +208,7 @@ impl Place {
     }
 }
 
-/// Nobody does this but people: no time of the folder tells of it, and the file's mark says whose it is.
+/// Only a person does this: the folder's times do not show it, and the file's mark names the owner.
 #[test]
 fn a_file_that_was_written_over_stays_its_owners() {
     let place = Place::new();
@@ -222,7 +224,7 @@ fn what_it_cannot_tell_of_is_found_by_reading() {
     let place = Place::new();
     fs::create_dir(place.store.directory().join("below")).unwrap();
     allocate(&place.store, &place.sets, "c10");
-    // The folder's own times do not change with this.
+    // This does not change the folder's own times.
     fs::write(place.store.directory().join("below/192.0.2.9"), "c1\r\neth0").unwrap();
     fs::write(place.store.directory().join("below/192.0.2.10"), "c12\r\neth0").unwrap();
     assert_eq!(place.release("c12"), [] as [IpAddr; 0]);
@@ -265,7 +267,7 @@ fn a_range_that_is_full_or_nearly_is_told_at_once() {
         panic!("{error:?}");
     };
     assert_eq!((used, capacity), (61, 61));
-    // The only free one is given, wherever it lies and however far the ring has come.
+    // The only free address is assigned, wherever it lies and wherever the ring is.
     locked.release(&owner("c30")).unwrap();
     let got = locked.allocate(&sets, &[], &owner("x")).unwrap();
     assert_eq!(addresses(&got), ["192.0.2.32", "2001:db8::3f"]);
@@ -291,7 +293,7 @@ fn it_grows_and_forgets_nothing() {
     assert_eq!(store.addresses().unwrap(), [] as [IpAddr; 0]);
 }
 
-/// Without a directory for it, and where it cannot be written, every call reads the folder.
+/// Without a directory for the index, or without write access to it, every call reads the folder.
 #[test]
 fn it_is_not_needed() {
     let (dir, _) = temporary();
@@ -309,7 +311,7 @@ fn it_is_not_needed() {
     for number in 1..10 {
         allocate(&place.store, &place.sets, &format!("c{number}"));
     }
-    // One who knows of an index and one who does not, in turns.
+    // One store with the index and one without it, alternating.
     let with = Place { store, sets: place.sets.clone(), dir: place.dir };
     allocate(&with.store, &with.sets, "c20");
     allocate(&place.store, &place.sets, "c21");
@@ -318,7 +320,8 @@ fn it_is_not_needed() {
     with.works_after_many();
 }
 
-/// The reference's own program changes the folder in turns with us: `flock` and a shell stand in for it where there is none.
+/// The reference's own program changes the folder alternately with us: `flock` and a shell stand in
+/// for it if it is not installed.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "another program holds the lock")]
 fn one_who_waited_for_our_lock_writes_within_the_same_tick() {
@@ -341,7 +344,7 @@ fn one_who_waited_for_our_lock_writes_within_the_same_tick() {
     place.works_after_many();
 }
 
-/// The seal shows as a time in the past, never in the future, and close to the change.
+/// The seal is a time in the past, never in the future, and close to the change.
 #[test]
 fn the_folders_time_stays_plausible() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! The store in real directories, by many at once, and stopped dead at every step.
+//! The store in real directories, used by many at once, and stopped dead at every step.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -18,7 +18,7 @@ use cni::NetworkName;
 use ipam::{Assignment, Holder, Owner, RangeSets, RangeSpec, Store};
 use tempfile::TempDir;
 
-/// Longer than any test holds a lock, shorter than anyone waits for a test.
+/// Longer than any test holds a lock, and shorter than a test may take.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The store of one network, with its index in a directory beside all networks'.
@@ -59,7 +59,7 @@ pub(crate) fn allocate(store: &Store, sets: &RangeSets, id: &str) -> Vec<String>
     addresses(&locked.allocate(sets, &[], &owner(id)).unwrap())
 }
 
-/// Asserts that the folder holds only whole reservations, and that releasing what is there makes every
+/// Asserts that the folder holds only complete reservations, and that releasing them makes every
 /// address available again.
 #[track_caller]
 pub(crate) fn assert_recovers(store: &Store, sets: &RangeSets) {
@@ -69,7 +69,7 @@ pub(crate) fn assert_recovers(store: &Store, sets: &RangeSets) {
             "{reservation:?}"
         );
     }
-    // Nobody holds the lock any more, so no timeout is needed.
+    // The lock is free by now, so no timeout is needed.
     let locked = store.lock_or_create(Duration::ZERO).unwrap();
     let collected = locked.collect(|_| false).unwrap();
     assert!(collected.failed.is_empty(), "{collected:?}");

@@ -1,4 +1,4 @@
-//! Many at once.
+//! Many processes at once.
 
 use std::collections::BTreeSet;
 
@@ -44,7 +44,7 @@ fn sixty_four_processes_get_different_addresses() {
     let all = store.reservations().unwrap();
     let holders: BTreeSet<String> = all.iter().map(|one| one.holder.to_string()).collect();
     assert_eq!((all.len(), holders.len()), (128, 64), "two addresses each: {CHILD}");
-    // The index that they left knows all of them, also when half are released at once.
+    // The index that they left has all of them, also when half are released at once.
     std::thread::scope(|scope| {
         for index in 0..32 {
             let store = &store;

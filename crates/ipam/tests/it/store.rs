@@ -1,4 +1,4 @@
-//! The folder: what is written, what is read, what foreign hands may do to it.
+//! The folder: what is written, what is read, and what other programs may do to it.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -47,7 +47,7 @@ fn a_file_system_without_nameless_files_will_do() {
 fn an_address_taken_meanwhile_is_passed_over() {
     let (dir, store) = temporary();
     let folder = store.directory().to_owned();
-    // Somebody who does not know the lock takes the very addresses that were chosen.
+    // A program that does not know the lock takes the very addresses that were chosen.
     let times = std::sync::atomic::AtomicU8::new(2);
     let store = store.observed(move |step| {
         if step == Step::Written {
@@ -123,7 +123,7 @@ fn release_finds_every_file_of_the_owner() {
         store.reservations().unwrap().into_iter().map(|r| r.file.display().to_string()).collect();
     left.sort();
     assert_eq!(left, ["192.0.2.4", "192.0.2.5", "192.0.2.6"]);
-    // The container's old file is released only when there is no other.
+    // The container's old file is released only if there is no other.
     assert_eq!(locked.release(&owner("c1")).unwrap(), [ip("192.0.2.5")]);
     assert_eq!(locked.release(&owner("c1")).unwrap(), [] as [IpAddr; 0]);
 }
@@ -133,7 +133,8 @@ fn an_id_that_looks_like_an_address_releases_no_note() {
     let (_dir, store) = temporary();
     assert_eq!(allocate(&store, &sets(&["192.0.2.0/24"]), "c1"), ["192.0.2.2"]);
     let locked = store.lock_or_create(TIMEOUT).unwrap();
-    // The content of last_reserved_ip.0 is the ID of this container, as an old-format file's would be.
+    // The content of last_reserved_ip.0 is the ID of this container, as an old-format file's would
+    // be.
     locked.release(&owner("192.0.2.2")).unwrap();
     assert!(store.directory().join("last_reserved_ip.0").exists());
 }
@@ -154,13 +155,13 @@ fn what_is_garbled_under_an_address_keeps_it_from_being_given() {
     assert_eq!(locked.release(&owner("c9")).unwrap(), [] as [IpAddr; 0]);
     let collected = locked.collect(|holder| *holder != ipam::Holder::Unknown).unwrap();
     assert_eq!(collected.removed.len(), 5);
-    assert_eq!(collected.failed.len(), 1, "a folder with something in it is told, not removed");
+    assert_eq!(collected.failed.len(), 1, "a folder that is not empty is reported, not removed");
     let mut left = store.addresses().unwrap();
     left.sort();
     assert_eq!(left, [ip("192.0.2.5"), ip("192.0.2.8")]);
 }
 
-/// A power cut, or the reference's death in the middle, leaves a name with nothing behind it.
+/// A power cut, or the reference's death in the middle, leaves a name with an empty file.
 #[test]
 fn an_empty_file_under_an_address_does_not_keep_it_from_being_given() {
     let (_dir, store) = temporary();

@@ -20,7 +20,7 @@ fn a_bridge_and_the_settings_of_its_ports() {
         let port = route.link_by_name("veth1").unwrap().unwrap();
         assert_eq!(port.port, None);
 
-        // Attached and set in one message.
+        // Attached and configured in one message.
         let set = LinkSet {
             master: Some(Some(bridge.index)),
             hairpin: Some(true),
@@ -80,7 +80,7 @@ fn learning_from_link_local_frames_is_switched() {
     });
 }
 
-/// With STP a new port listens for twice the forward delay; switching it off does not end that.
+/// With STP a new port listens for twice the forward delay; switching STP off does not end that.
 #[test]
 fn a_port_that_listens_is_told_to_forward() {
     in_netns(|| {

@@ -7,12 +7,12 @@ use kernel::route::{AddressOptions, Change, IpFamily, LinkSet, RouteSocket};
 
 use crate::guard::{fresh_netns, in_netns, lo_up, sh, veth_to};
 
-/// How many are UDP; the kernel's own neighbour discovery is tracked as well.
+/// How many flows are UDP; the kernel's own neighbour discovery is tracked as well.
 fn udp(flows: Vec<Flow>) -> usize {
     flows.iter().filter(|flow| flow.original.protocol == Some(17)).count()
 }
 
-/// A host and a container; the host translates UDP port 5353 of itself to port 53 of the container.
+/// A host and a container; the host translates its UDP port 5353 to port 53 of the container.
 #[test]
 fn flows_of_a_hostport_are_found_and_forgotten() {
     in_netns(|| {
@@ -72,7 +72,7 @@ fn flows_of_a_hostport_are_found_and_forgotten() {
             ] {
                 assert_eq!(conntrack.delete_flows(&none).unwrap(), 0, "{none:?}");
             }
-            // Each condition by itself, and a port of any protocol.
+            // Each condition separately, and a port of any protocol.
             for (one, count) in [
                 (FlowFilter { source: Some(own.parse().unwrap()), ..FlowFilter::all(family) }, 2),
                 (

@@ -8,7 +8,7 @@ use kernel::route::RouteSocket;
 
 use crate::guard::{fresh_netns, in_netns, sh, veth_to};
 
-/// Waits until something like it is heard.
+/// Waits for an event that matches.
 #[track_caller]
 fn await_event(listener: &mut Listener, what: &str, is: impl Fn(&Event) -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -37,7 +37,7 @@ fn what_goes_away_is_heard_here_and_in_containers() {
         );
         let mut listener = Listener::open().unwrap();
         assert!(listener.is_everywhere());
-        assert_eq!(listener.heard().unwrap(), [], "what was before is not told");
+        assert_eq!(listener.heard().unwrap(), [], "earlier events are not reported");
 
         inside("ip route del default");
         await_event(&mut listener, "a route", |event| *event == Event::Removed);

@@ -7,7 +7,7 @@ use kernel::netns::{Netns, unshare_net};
 use kernel::route::{Change, LinkKind, LinkSet, NewLink, RouteSocket, VethPeer};
 use serde_json::Value;
 
-/// Runs a test on a thread of its own in a fresh namespace.
+/// Runs a test on a separate thread in a fresh namespace.
 pub(crate) fn in_netns(test: impl FnOnce() + Send + 'static) {
     let handle = thread::spawn(|| {
         unshare_net().unwrap();
@@ -18,7 +18,7 @@ pub(crate) fn in_netns(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// A further fresh namespace; it lives as long as the value.
+/// Another fresh namespace, which lives as long as the value.
 pub(crate) fn fresh_netns() -> Netns {
     let make = || {
         unshare_net().unwrap();
@@ -48,12 +48,12 @@ pub(crate) fn json(command: &str) -> Value {
     serde_json::from_str(&output).unwrap_or_else(|error| panic!("{command}: {error}: {output}"))
 }
 
-/// Says that a test cannot run here.
+/// Prints that a test cannot run here.
 pub(crate) fn skip(name: &str, reason: &str) {
     eprintln!("SKIP {name}: {reason}");
 }
 
-/// Makes a veth pair, this end up, the far one in another namespace; tells both numbers.
+/// Makes a veth pair, one end up here, the other in another namespace; returns both ifindexes.
 pub(crate) fn veth_to(route: &mut RouteSocket, name: &str, netns: &Netns) -> (u32, u32) {
     let peer = VethPeer { netns: Some(netns.clone()), ..VethPeer::new("eth0") };
     let link = NewLink { up: true, ..NewLink::new(name, LinkKind::Veth(peer)) };

@@ -94,7 +94,7 @@ fn what_cannot_be_deleted_is_told() {
     });
 }
 
-/// More happens to other links than the socket can hold.
+/// The socket's buffer cannot hold the events of all the other links.
 #[test]
 fn a_deletion_is_seen_among_any_number_of_others() {
     in_netns(|| {
@@ -217,7 +217,7 @@ fn settings_of_a_link() {
         let link = route.link_by_index(ifindex).unwrap().unwrap();
         assert!(!link.promiscuous() && !link.all_multicast());
         assert_eq!((link.promiscuity, link.alias), (0, None));
-        // What was not named stayed.
+        // Unnamed attributes stayed as they were.
         assert_eq!((link.mtu, link.group), (1300, 9));
     });
 }
@@ -324,7 +324,7 @@ fn the_first_failure_of_many_is_told() {
         assert_eq!(error.index, 1);
         assert_eq!(error.source.errno(), Some(Errno::NODEV));
         assert_eq!(error.to_string(), "change link 4711 (up): no such device (ENODEV)");
-        // The socket is in order afterwards.
+        // The socket still works afterwards.
         route.apply(&[up(1)]).unwrap();
         assert!(route.link_by_index(1).unwrap().unwrap().up());
         route.apply(&[]).unwrap();
@@ -408,7 +408,7 @@ fn dumps_while_others_change_things() {
                     Ok(links) => assert!(links.iter().any(|link| link.name == "lo")),
                     Err(error) => assert!(error.is_transient(), "{error}"),
                 }
-                // Not a dump, so it cannot be interrupted.
+                // This is not a dump, so it cannot be interrupted.
                 let names = Sysctl::links_in("net/ipv4/conf").unwrap();
                 assert!(["all", "default", "lo"].iter().all(|one| names.iter().any(|n| n == one)));
             }
@@ -417,7 +417,8 @@ fn dumps_while_others_change_things() {
     });
 }
 
-/// The socket that is asked stays as it was, and a name is never cut off to one that a link has.
+/// The socket keeps its state between requests, and a long name is never cut off to one that a link
+/// has.
 #[test]
 fn a_name_is_looked_up_again_and_again_on_one_socket() {
     in_netns(|| {

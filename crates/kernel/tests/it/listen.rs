@@ -35,12 +35,12 @@ fn a_port_is_taken_when_bind_says_so() {
         assert_eq!((tcp("192.0.2.1:81"), tcp("0.0.0.0:81")), (Answer::Taken, Answer::Taken));
         assert_eq!((tcp("127.0.0.1:81"), tcp("[::]:81")), (Answer::Free, Answer::Free));
         assert_eq!(udp("192.0.2.1:81"), Answer::Free);
-        // At `::`, which is IPv4 too.
+        // At `::`, which includes IPv4.
         let _dual = TcpListener::bind("[::]:82").unwrap();
         for taken in ["0.0.0.0:82", "192.0.2.1:82", "[::]:82", "[2001:db8::1]:82"] {
             assert_eq!(tcp(taken), Answer::Taken, "{taken}");
         }
-        // A link-local address is one of a link, which nobody names here.
+        // A link-local address belongs to a link, which the question does not name.
         sh(
             "ip link add v0 type veth peer name v1 && ip link set v1 up && ip link set v0 up && ip addr add fe80::7/64 dev v0 nodad",
         );
@@ -51,7 +51,8 @@ fn a_port_is_taken_when_bind_says_so() {
     });
 }
 
-/// Connections that a program has accepted, and those that are over, do not keep another from listening.
+/// Connections that a program has accepted, and closed ones, do not prevent another program from
+/// listening.
 #[test]
 fn connections_are_not_in_the_way() {
     in_netns(|| {
@@ -67,7 +68,7 @@ fn connections_are_not_in_the_way() {
     });
 }
 
-/// A program that has bound a port, as those do that share it with others, and is about to listen.
+/// A program has bound a port, as programs do that share it with others, and is about to listen.
 #[test]
 fn a_port_that_is_bound_and_not_listened_on_is_taken() {
     in_netns(|| {
@@ -114,7 +115,8 @@ fn the_process_that_has_a_port_is_found() {
     });
 }
 
-/// Nobody can listen by a protocol that the kernel does not have; asking for a socket would load it.
+/// No program can listen by a protocol that the kernel does not have; opening a socket would load
+/// it.
 #[test]
 fn nobody_has_a_port_of_sctp_where_the_kernel_has_none() {
     in_netns(|| {

@@ -1,6 +1,6 @@
-//! The kernel crate against the real kernel, seen with iproute2's and nft's eyes.
+//! The kernel crate on the real kernel, checked with iproute2 and nft.
 //!
-//! Every test runs in a network namespace of its own, on a thread of its own; nothing leaves it.
+//! Every test runs in a separate network namespace, on a separate thread; nothing leaves it.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "these are tests")]
 

@@ -12,7 +12,8 @@ use crate::guard::{fresh_netns, in_netns, sh};
 /// Runs a test on a thread with mounts of its own, an empty folder at `/run` and another at `/mnt`.
 fn with_own_mounts(test: impl FnOnce() + Send + 'static) {
     in_netns(|| {
-        // SAFETY: no descriptor table is unshared (UnshareFlags::FILES), only mounts, for this thread.
+        // SAFETY: no descriptor table is unshared (UnshareFlags::FILES), only mounts, for this
+        // thread.
         unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }.unwrap();
         mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
         for folder in ["/run", "/mnt"] {
@@ -61,7 +62,7 @@ fn identity() {
     });
 }
 
-/// Linux 5.14 and later know one.
+/// Linux 5.14 and later have cookies.
 #[test]
 fn a_cookie_is_of_one_namespace_only() {
     in_netns(|| {

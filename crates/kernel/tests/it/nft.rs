@@ -1,4 +1,4 @@
-//! Transactions, and how nft itself lists what they made.
+//! Transactions, and how nft itself lists their results.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -20,7 +20,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Commits, and compares nft's listing with `expected` but for white space at the ends of lines.
+/// Commits, and compares nft's listing with `expected` except for white space at the ends of lines.
 #[track_caller]
 fn check(batch: &Batch, listed: &str, expected: &str) {
     NftSocket::open().unwrap().commit(batch).unwrap();
@@ -311,7 +311,7 @@ fn rules_read_well() {
             }
             }"#,
         );
-        // What was written is read back, expression for expression.
+        // The kernel returns every expression as it was written.
         let mut nft = NftSocket::open().unwrap();
         for chain in ["pre", "post", "fwd"] {
             let mut written: Vec<_> = batch
@@ -415,7 +415,7 @@ fn a_transaction_is_all_or_nothing_and_names_the_culprit() {
         );
         assert_eq!(sh("nft list ruleset"), "");
         assert_eq!(nft.get_table(&table).unwrap(), None);
-        // The socket is in order afterwards.
+        // The socket still works afterwards.
         let mut good = Batch::new();
         good.add_table(&table, None);
         nft.commit(&good).unwrap();
@@ -461,7 +461,7 @@ fn thousands_of_elements_in_one_transaction() {
         let found = nft.elements(&table, "s").unwrap();
         assert_eq!(found.len(), 20_000);
         assert!(found.contains(&element(19_999)));
-        // And one operation each, which means one acknowledgement each.
+        // And one operation each, with one acknowledgement each.
         let mut batch = Batch::new();
         for number in 0..5_000 {
             batch.delete_elements(&table, "s", [element(number)]);
@@ -491,7 +491,7 @@ fn too_long_a_comment_is_refused_before_anything_happens() {
 #[test]
 fn without_privilege() {
     in_netns(|| {
-        // Of a user namespace that does not own this network namespace.
+        // The user namespace does not own this network namespace.
         // SAFETY: no descriptor table is unshared (UnshareFlags::FILES).
         let unshared =
             unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWUSER) };

@@ -1,4 +1,4 @@
-//! Questions, removals, and what others have made.
+//! Queries, removals, and foreign objects.
 
 use std::net::Ipv4Addr;
 
@@ -18,7 +18,8 @@ fn address(last: u8) -> Value {
     Value::Ipv4(Ipv4Addr::new(192, 0, 2, last))
 }
 
-/// A table with a map `m` from address to verdict, a set `s` of addresses and chains `c` and `base`.
+/// A table with a map `m` from address to verdict, a set `s` of addresses and chains `c` and
+/// `base`.
 fn prepared() -> NftSocket {
     let table = table();
     let mut batch = Batch::new();

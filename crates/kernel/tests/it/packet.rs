@@ -1,4 +1,4 @@
-//! Packet sockets: what they are given, and what they send.
+//! Packet sockets: what they receive, and what they send.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::guard::{fresh_netns, in_netns, sh, veth_to};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A pair with 192.0.2.1 here and 192.0.2.2 there; returns the far namespace and both numbers.
+/// A pair with 192.0.2.1 here and 192.0.2.2 there; returns the far namespace and both ifindexes.
 fn pair() -> (Netns, u32, u32) {
     let far = fresh_netns();
     let mut route = RouteSocket::open().unwrap();
@@ -20,7 +20,7 @@ fn pair() -> (Netns, u32, u32) {
         sh("ip addr add 192.0.2.2/24 dev eth0; ip addr add 2001:db8::2/64 dev eth0 nodad; ip link set eth0 up");
     })
     .unwrap();
-    // Until then frames are dropped without a word, although the carrier is there.
+    // Until then the kernel silently drops frames, although the carrier is there.
     wait_until_up(&mut route, here);
     wait_until_up(&mut RouteSocket::open_in(&far).unwrap(), there);
     (far, here, there)
@@ -85,7 +85,7 @@ fn what_is_sent_arrives_as_it_is() {
         frame.extend([2, 0, 0, 0, 0, 1, 0x08, 0x06]);
         frame.extend(0..46_u8);
         sender.send(&frame).unwrap();
-        // The neighbour's own questions may come before.
+        // The neighbour's own requests may come before.
         let received = loop {
             let (received, _) = next(&listener);
             if received[6..12] == [2, 0, 0, 0, 0, 1] {

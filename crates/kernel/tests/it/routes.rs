@@ -57,7 +57,7 @@ fn a_route_with_everything() {
             let changed = Route { mtu: Some(1350), ..route.clone() };
             socket.apply_one(&Change::ReplaceRoute(changed.clone())).unwrap();
             assert_eq!(socket.routes(filter).unwrap(), [changed]);
-            // Deleted by what one knows of it.
+            // Deleted by what a caller knows of it.
             socket.apply_one(&Change::DelRoute(Route { table: 1000, ..to(destination) })).unwrap();
             let gone = socket.apply_one(&Change::DelRoute(route)).unwrap_err();
             assert_eq!(gone.errno(), Some(Errno::SRCH));
@@ -140,7 +140,7 @@ fn several_ways_to_one_destination() {
         let seen = json("ip -j route show 198.51.100.0/24");
         assert_eq!(seen[0]["nexthops"][1]["weight"], 5);
 
-        // IPv6 gathers what is appended.
+        // IPv6 merges appended routes.
         for gateway in ["2001:db8::2", "2001:db8::3"] {
             let route = Route {
                 gateway: Some(gateway.parse().unwrap()),

@@ -1,4 +1,4 @@
-//! Traffic control, seen with `tc`'s eyes.
+//! Traffic control, checked with `tc`.
 
 use kernel::Errno;
 use kernel::route::{
@@ -38,7 +38,7 @@ fn a_token_bucket_is_as_tc_sees_it() {
         assert_eq!((&seen[0]["kind"], &seen[0]["handle"]), (&"tbf".into(), &"1:".into()));
         assert_eq!(seen[0]["options"]["rate"], 2_500_000);
         assert_eq!(seen[0]["options"]["burst"], 25_000);
-        // What waits longest waits for (limit - burst) / rate.
+        // The longest wait is (limit - burst) / rate.
         assert_eq!(seen[0]["options"]["lat"], 14_000);
 
         let peak = Some(Peak { rate: 40 * MBIT, burst: 3_100 });
@@ -134,7 +134,7 @@ fn everything_that_comes_in_goes_to_another_link() {
             assert_eq!(actions.len(), 1, "{actions:?}");
             assert_eq!(actions[0]["mirred_action"], "redirect");
             assert_eq!(actions[0]["to_dev"], "ifb7");
-            // By another's hand too.
+            // Also if another program made it.
             assert_eq!(try_sh("tc filter add dev veth1 ingress pref 9 protocol all u32 match u32 0 0 action mirred egress mirror dev ifb7").0, Some(0));
             let found = socket.filters(link, redirect.parent).unwrap();
             let found: Vec<_> = found
@@ -171,7 +171,7 @@ fn what_went_through_is_counted() {
         );
         let small = Tbf { rate: MBIT, burst: 2_000, limit: 10_000, peak: None };
         socket.apply_one(&Change::AddQdisc(tbf(link, small))).unwrap();
-        // A hundred packets at once: some pass, some wait, some are too many.
+        // A hundred packets at once: some pass, some wait, and the rest are dropped.
         let sender = std::net::UdpSocket::bind("192.0.2.1:0").unwrap();
         for _ in 0..100 {
             let _ = sender.send_to(&[0; 1_000], "192.0.2.2:9");
@@ -234,7 +234,7 @@ fn vm_fair_queueing_inside_a_bucket() {
         // Times are kept in units of 1024 ns.
         let near = |a: Option<u32>, b: u32| a.is_some_and(|a| a.abs_diff(b) <= 2);
         assert!(near(read.target_us, 6_000) && near(read.interval_us, 110_000), "{read:?}");
-        // New settings of the bucket leave what is inside alone.
+        // New settings of the bucket leave its inner discipline alone.
         socket.apply_one(&Change::ReplaceQdisc(tbf(link, bucket(2 * MBIT)))).unwrap();
         assert!(socket.qdisc(link, TcHandle::new(1, 1)).unwrap().is_some());
     });

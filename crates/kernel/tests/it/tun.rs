@@ -10,7 +10,7 @@ fn tap(name: &str) -> NewTap {
     NewTap { name: name.to_owned(), multi_queue: false, vnet_hdr: true, owner: None, group: None }
 }
 
-/// Made in another namespace, with everything that can be asked for, and it stays.
+/// The tap is made in another namespace, with every attribute, and it persists.
 #[test]
 fn a_tap_is_made_where_it_shall_be_and_stays() {
     in_netns(|| {
@@ -32,7 +32,7 @@ fn a_tap_is_made_where_it_shall_be_and_stays() {
     });
 }
 
-/// A name that is taken, by a tap or another link, is an error: nothing is joined.
+/// A name that a tap or another link has is an error: the call does not open an existing tap.
 #[test]
 fn a_tap_is_new() {
     in_netns(|| {

@@ -1,4 +1,4 @@
-//! What annotations mean.
+//! The meaning of annotations.
 
 use std::collections::BTreeMap;
 
@@ -153,7 +153,7 @@ fn interfaces_without_a_name_are_numbered_by_their_place() {
         given.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     assert_eq!(named(&[None, Some(name("data0")), None], ""), ["net1", "data0", "net3"]);
-    // Not what another asks for, nor what is there.
+    // Neither a name that another element requests, nor an existing one.
     assert_eq!(named(&[None, Some(name("net1")), None], ""), ["net2", "net1", "net3"]);
     assert_eq!(named(&[None, None], "net1"), ["net2", "net3"]);
 }
@@ -161,7 +161,7 @@ fn interfaces_without_a_name_are_numbered_by_their_place() {
 #[test]
 fn the_default_network_of_a_pod() {
     let asked = pod(&[(annotation::DEFAULT_NETWORK, "flat"), (annotation::NETWORKS, "net-a")]);
-    // Without a namespace it is not of the pod's.
+    // A name without a namespace is not in the pod's.
     assert_eq!(asked.default.unwrap().full_name(), "kube-system/flat");
     assert_eq!(asked.networks[0].full_name(), "pod-ns/net-a");
     let asked = pod(&[(
@@ -181,10 +181,10 @@ fn annotations_from_before_the_standard() {
         let names: Vec<_> = asked.networks.iter().map(Selection::full_name).collect();
         assert_eq!(names, ["pod-ns/flannel-conf", "pod-ns/sriov-conf"], "{key}");
     }
-    // The standard's own counts where there are both.
+    // The standard's key wins if there are both.
     let asked = pod(&[("networks", legacy), (annotation::NETWORKS, "net-a")]);
     assert_eq!(asked.networks.len(), 1);
-    // That key is not only ours.
+    // Other programs use that key too.
     assert_eq!(pod(&[("networks", "blue,green")]), Asked::default());
     assert_eq!(pod(&[("networks", r#"{"colour": "blue"}"#)]), Asked::default());
 }

@@ -1,4 +1,4 @@
-//! What definitions come to.
+//! The networks that definitions give.
 
 use expect_test::{Expect, expect};
 use netwright_npwg::definition::Definition;

@@ -1,4 +1,5 @@
-//! The multi-network standard as data: what is read, what is refused and in which words, what is written.
+//! The multi-network standard as data: what is read, what is refused with which words, what is
+//! written.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -1,4 +1,4 @@
-//! Annotations and definitions that make no sense, and the sentence each is refused with.
+//! Invalid annotations and definitions, and the sentence that refuses each.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use expect_test::expect;
 use netwright_npwg::annotation::{Asked, DEFAULT_NETWORK, NETWORKS};
 use netwright_npwg::definition::Definition;
 
-/// What a pod says, and what its author reads.
+/// A pod's annotation, and the error that its author reads.
 fn refused(key: &str, annotations: &[&str]) -> String {
     let mut text = String::new();
     for annotation in annotations {

@@ -1,4 +1,4 @@
-//! Who may use and ask for what.
+//! Which pods may use which networks, and what they may request.
 
 use netwright_npwg::Selection;
 use netwright_npwg::policy::Policy;
@@ -86,7 +86,7 @@ fn a_beginning_of_a_hardware_address_is_of_whole_bytes() {
     }
 }
 
-/// All that a pod can ask for on a network, one at a time, and the rule that grants it.
+/// Everything that a pod can request on a network, one at a time, and the rule that permits it.
 const ASKED: [(&str, &str); 16] = [
     (r#""ips": ["192.0.2.7"]"#, r#""addresses": ["192.0.2.0/28"]"#),
     (r#""ips": ["192.0.2.7/28"]"#, r#""addresses": ["192.0.2.0/28"]"#),
@@ -128,13 +128,13 @@ fn whatever_a_pod_asks_for_needs_a_rule_that_grants_it() {
         assert!(rule("").allow("red", &asked).is_err(), "{asked:?}");
         assert_eq!(rule(grants).allow("red", &asked), Ok(()), "{asked:?}");
         assert!(rule(grants).allow("blue", &asked).is_err(), "{asked:?}");
-        // Another grant is none for it.
+        // Another permission does not permit it.
         for (_, other) in ASKED.iter().filter(|(_, other)| !grants.contains(&other[..8])) {
             assert!(rule(other).allow("red", &asked).is_err(), "{other}: {asked:?}");
         }
         assert_eq!(Policy::default().allow("red", &asked), Ok(()), "{asked:?}");
     }
-    // Names, and nothing asked for.
+    // Network names only, without requests.
     assert_eq!(rule("").allow("red", &element(r#""interface": "data0""#)), Ok(()));
 }
 
@@ -148,7 +148,7 @@ fn arguments_cannot_be_written_so_that_the_rules_miss_them() {
         r#"{"ips": "203.0.113.1"}"#,
         r#"{"ips": [["203.0.113.1"]]}"#,
         r#"{"ips": ["192.0.2.7", "nothing"]}"#,
-        // Go takes these letters for an s and a K.
+        // Go folds these letters to an s and a K.
         r#"{"ipſ": ["203.0.113.1"]}"#,
         r#"{"mac": ""}"#,
         r#"{"mac": ["02:00:5e:00:00:01"]}"#,

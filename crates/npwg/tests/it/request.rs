@@ -1,4 +1,4 @@
-//! What plugins are given, and whether they gave it.
+//! The input of plugins, and whether they fulfilled it.
 
 use cni::json::Object;
 use cni::{AddResult, NetworkList, Version};
@@ -28,7 +28,7 @@ fn arguments_reach_every_plugin_and_win() {
         args.collect::<Vec<_>>(),
         [r#"{"cni":{"vrf":"red","mtu":9000,"n":1},"other":1}"#, r#"{"cni":{"vrf":"red","n":1}}"#]
     );
-    // The cache keeps what was called.
+    // The cache keeps the configuration of the call.
     assert_eq!(NetworkList::parse(&applied.source).unwrap().plugins, applied.plugins);
     assert_eq!(applied.plugins[0].capabilities, ["ips"]);
 }

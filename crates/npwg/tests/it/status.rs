@@ -1,4 +1,4 @@
-//! What is told of a pod's networks.
+//! The status of a pod's networks.
 
 use cni::json::Object;
 use cni::{AddResult, Version};
@@ -17,7 +17,7 @@ fn check(name: &str, default: bool, result: &str, expected: Expect) {
     expected.assert_eq(&status::write(&statuses, Form::Library));
 }
 
-/// NPWG standard §5.4: what the three networks gave, and what the standard makes of it.
+/// NPWG standard §5.4: the results of the three networks, and the standard's status of them.
 #[test]
 fn the_standards_example() {
     let mut all = statuses(
@@ -72,7 +72,7 @@ fn the_standards_example() {
     .unwrap();
     let written: Value = serde_json::from_str(&status::write(&all, Form::Text)).unwrap();
     assert_eq!(written, example);
-    // The library has the same, but addresses without their prefix length.
+    // The library's status is the same, but addresses have no prefix length.
     expect![[r#"
         [{
             "name": "cluster-wide-default",
@@ -241,7 +241,7 @@ fn several_interfaces_in_the_pod_are_told_one_by_one() {
 
 #[test]
 fn results_without_interfaces() {
-    // Of a version that has none.
+    // A result of a version that has none.
     check(
         "n",
         false,
@@ -257,7 +257,7 @@ fn results_without_interfaces() {
                 "dns": {}
             }]"#]],
     );
-    // A device that is no link.
+    // A device that is not a link.
     check(
         "n",
         false,

@@ -1,4 +1,4 @@
-//! Against servers that answer nonsense, half of it, too much, or nothing.
+//! Servers that answer nonsense, half of it, too much, or nothing.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -15,7 +15,8 @@ fn in_a_moment() -> Instant {
     Instant::now() + Duration::from_millis(100)
 }
 
-/// A server that answers its first request with these bytes, then waits for the client to go.
+/// A server that answers its first request with these bytes, then waits for the client to close the
+/// connection.
 fn server(answer: Vec<u8>) -> (Remote, JoinHandle<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let remote = Remote::Tcp(listener.local_addr().unwrap());
@@ -126,7 +127,7 @@ fn a_server_that_hangs_up_is_told() {
     thread.join().unwrap();
 }
 
-/// Without the feature: there is no TLS. With it: there are no keys.
+/// Without the feature the client has no TLS; with it, the client has no keys here.
 #[test]
 fn tls_without_what_it_takes_is_refused() {
     let remote: Remote = "ssl:127.0.0.1:1".parse().unwrap();

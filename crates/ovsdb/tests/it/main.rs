@@ -1,4 +1,4 @@
-//! The client against the real server, and against servers that lie.
+//! The client with the real server, and with servers that lie.
 
 #![allow(clippy::unwrap_used)]
 

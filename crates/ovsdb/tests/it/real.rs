@@ -1,4 +1,4 @@
-//! Against a private `ovsdb-server` with Open vSwitch's schema.
+//! A private `ovsdb-server` with Open vSwitch's schema.
 
 use std::time::{Duration, Instant};
 
@@ -75,11 +75,12 @@ fn a_transaction_is_done_whole_or_not_at_all() {
     assert_eq!(bridge.external_ids["made-by"], "test");
     let uuid = bridge.uuid.unwrap();
 
-    // A name that is taken, found when the whole is committed.
+    // A name that is taken, which the server finds when it commits the whole transaction.
     let error = client.transact(&add_bridge("br0"), soon()).unwrap_err();
     assert!(error.is_duplicate(), "{error:?}");
 
-    // A column that is not there, an assumption that does not hold, an abort: what came before is undone.
+    // A missing column, an assertion that does not hold, an abort: the server undoes the earlier
+    // operations.
     let change = || {
         let mut change = Transaction::new(DATABASE);
         let row = Row::new().with("external_ids", Value::map([("made-by", "nobody")]));
@@ -148,7 +149,7 @@ fn changes_are_told_while_they_are_waited_for() {
     let row = changed(&mut client);
     assert_eq!(row.new.unwrap().map("external_ids")["a"], "b");
     assert!(!row.old.unwrap().map("external_ids").contains_key("a"));
-    // Of our own changes we hear as well, before they are answered.
+    // The client gets its own changes as well, before their answer.
     client.transact(&add_bridge("br1"), soon()).unwrap();
     assert!(changed(&mut client).old.is_none());
     ovs.vsctl(&["--no-wait", "del-br", "br0"]);
@@ -186,7 +187,7 @@ fn a_server_that_is_gone_or_stopped_is_told_in_time() {
     ovs.freeze_server(true);
     let error = client.echo(Instant::now() + Duration::from_millis(50)).unwrap_err();
     assert!(matches!(error, OvsdbError::Deadline { doing: "echo", .. }), "{error:?}");
-    // The queue of who wants to connect fills up; then connecting itself has to be given up.
+    // The queue of waiting connections fills up; then connecting itself must reach its deadline.
     let remote: Remote = ovs.remote().parse().unwrap();
     let mut waiting = Vec::new();
     let error = loop {

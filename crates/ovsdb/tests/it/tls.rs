@@ -1,4 +1,4 @@
-//! TLS with the real server, with keys of Open vSwitch's own tool, and with servers that are not what they should be.
+//! TLS with the real server, with keys of Open vSwitch's own tool, and with servers that misbehave.
 
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
@@ -36,7 +36,7 @@ fn told(error: &OvsdbError) -> String {
     text
 }
 
-/// Connects and asks something: a server may say only then that it does not believe us.
+/// Connects and sends a request: a server may reject our certificate only then.
 fn ask(lab: &Lab, remote: &Remote) -> Result<Vec<String>, String> {
     lab.enter(|| {
         let client = Client::connect(remote, Limits::default(), soon());
@@ -54,7 +54,7 @@ fn a_server_of_the_authority_is_spoken_to_and_no_other() {
     let remote: Remote = ovs.speak_tls(&ours, "sc").parse().unwrap();
     let with = |keys: Keys| ask(&lab, &remote.clone().with_keys(keys));
 
-    // Everything that the protocol has goes over it, in pieces larger than a record too.
+    // The whole protocol works over it, also with messages larger than a TLS record.
     let whole = remote.clone().with_keys(keys(&ours, "cl"));
     assert_eq!(whole.to_string(), "ssl:127.0.0.1:6640");
     lab.enter(|| {
@@ -72,7 +72,7 @@ fn a_server_of_the_authority_is_spoken_to_and_no_other() {
     let log = ovs.log();
     assert!(!log.contains("unexpected SSL connection close"), "{log}");
 
-    // The authority of somebody else: we do not believe the server, the server does not believe us.
+    // Another authority: we reject the server's certificate, and the server rejects ours.
     let wrong = Keys { ca_cert: keys(&theirs, "cl").ca_cert, ..keys(&ours, "cl") };
     let error = with(wrong).unwrap_err();
     assert!(error.contains("TLS with ssl:127.0.0.1:6640: invalid peer certificate"), "{error}");
@@ -80,7 +80,7 @@ fn a_server_of_the_authority_is_spoken_to_and_no_other() {
     let error = with(foreign).unwrap_err();
     assert!(error.contains("TLS with") && error.contains("alert"), "{error}");
 
-    // Files that are not there, or something else.
+    // Files that are missing or have other contents.
     let none = ask(&lab, &remote).unwrap_err();
     assert!(none.starts_with("no keys for ssl:127.0.0.1:6640: give a private key"), "{none}");
     let missing = Keys { private_key: "/nonexistent".into(), ..keys(&ours, "cl") };
@@ -111,7 +111,7 @@ fn a_certificate_whose_time_is_over_is_told() {
     assert!(error.contains("certificate expired"), "{error}");
 }
 
-/// Who accepts and says this, and then nothing.
+/// A server that accepts, sends these bytes, and then nothing.
 fn server(says: &'static [u8]) -> (Remote, thread::JoinHandle<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let remote = Remote::Tls(listener.local_addr().unwrap(), None);
@@ -136,7 +136,8 @@ fn silence_half_a_handshake_and_nonsense_end_in_time() {
         drop(thread.join().unwrap());
         error
     };
-    // Nothing; a record that is announced and does not come; the beginning of a server's first message.
+    // Nothing; a record that is announced and does not come; the beginning of a server's first
+    // message.
     for half in [&b""[..], b"\x16\x03\x03\x00\x7a", b"\x16\x03\x03\x00\x7a\x02\x00\x00\x76\x03\x03"]
     {
         let error = connect(half);
@@ -145,14 +146,14 @@ fn silence_half_a_handshake_and_nonsense_end_in_time() {
             "{half:x?}: {error:?}"
         );
     }
-    // A server that speaks the protocol itself, or another, or nothing that is any.
+    // A server that speaks plain OVSDB, another protocol, or none at all.
     for nonsense in
         [&b"{\"id\":\"echo\",\"method\":\"echo\",\"params\":[]}"[..], b"HTTP/1.1 400\r\n\r\n"]
     {
         let error = connect(nonsense);
         assert!(matches!(error, OvsdbError::Tls { .. }), "{error:?}");
     }
-    // One that goes.
+    // A server that closes the connection.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let remote = Remote::Tls(listener.local_addr().unwrap(), Some(keys(&pki, "cl")));
     let thread = thread::spawn(move || drop(listener.accept()));

@@ -1,4 +1,4 @@
-//! DEL by paths that lead nowhere, while the container lives by another path.
+//! DEL by paths that lead nowhere, while the container lives on under another path.
 
 use serde_json::{Value, json};
 use testkit::{Place, Snapshot};
@@ -6,7 +6,7 @@ use testkit::{Place, Snapshot};
 use crate::support::matrix::{Family, addresses, attached, ipam};
 use crate::support::{Node, Run};
 
-/// What there is of each kind of path that leads nowhere, and how it is made.
+/// Makes one path of each kind that leads nowhere, and names the kind.
 fn nowhere(node: &Node) -> Vec<(&'static str, String)> {
     let dir = node.dir("astray");
     let at = |name: &str| dir.join(name).display().to_string();
@@ -37,7 +37,8 @@ fn configs(node: &Node) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// The container's interface goes with its addresses: nobody is given an address that still answers.
+/// DEL deletes the container's interface before it releases the addresses: no other container is
+/// given an address that still answers.
 #[test]
 fn del_by_a_path_that_leads_nowhere_takes_everything() {
     testkit::require!("root");
@@ -58,7 +59,7 @@ fn del_by_a_path_that_leads_nowhere_takes_everything() {
     }
 }
 
-/// What is chained comes to its end too, and forgets the attachment.
+/// Chained plugins, too, undo what they did, and forget the attachment.
 #[test]
 fn chained_plugins_end_by_a_path_that_leads_nowhere() {
     testkit::require!("root");
@@ -91,7 +92,7 @@ fn chained_plugins_end_by_a_path_that_leads_nowhere() {
     }
 }
 
-/// A path was given to another container, and nothing is written down of the one that is removed.
+/// The path now belongs to another container, and the one that is removed has no record.
 #[test]
 fn del_of_what_nothing_was_written_down_of_leaves_another_container_alone() {
     testkit::require!("root");
@@ -116,7 +117,7 @@ fn del_of_what_nothing_was_written_down_of_leaves_another_container_alone() {
             prev.iter().fold(run, Run::prev)
         };
         call("ADD").call().ok();
-        // It writes nothing down, and is never a container's only network.
+        // `loopback` keeps no record, and is never a container's only network.
         let other = (plugin == "loopback").then(|| json!({ "bridge": "br0" }));
         if let Some(config) = &other {
             node.run("bridge", "ADD").to(&c2).config(config.clone()).call().ok();

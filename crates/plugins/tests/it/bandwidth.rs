@@ -34,7 +34,7 @@ const SUBJECT: Subject = Subject {
 };
 matrix::tests!(SUBJECT, modules: full);
 
-/// A rate each way.
+/// The same rate and burst in both directions.
 fn both(rate: u64, burst: u64) -> Value {
     json!({ "ingressRate": rate, "ingressBurst": burst, "egressRate": rate, "egressBurst": burst })
 }
@@ -69,7 +69,7 @@ fn ifbs(node: &Node) -> Vec<Value> {
     serde_json::from_str(if text.trim().is_empty() { "[]" } else { &text }).unwrap()
 }
 
-/// Calls the reference's plugin as installed.
+/// Calls the installed reference plugin.
 #[track_caller]
 fn reference(node: &Node, run: Run<'_>) -> Value {
     let config = node.dir("go").join("config");
@@ -96,7 +96,7 @@ fn a_bucket_on_the_hosts_end_for_what_goes_to_the_container() {
     let bucket = bucket(&node, "vc1");
     assert_eq!(bucket["handle"], "1:");
     assert_eq!(bucket["options"]["rate"], 1_000_000);
-    // The megabyte that was asked for: somebody chose it.
+    // The configuration asks for a megabyte, so the burst is kept.
     assert_eq!(bucket["options"]["burst"], 1_000_000);
     assert!(ifbs(&node).is_empty());
     let kinds: Vec<_> = qdiscs(&node, "vc1").iter().map(|qdisc| qdisc["kind"].clone()).collect();
@@ -142,7 +142,7 @@ fn rates_come_from_the_configuration_or_else_from_the_runtime() {
     let keys = json!({ "capabilities": { "bandwidth": true }, "runtimeConfig": runtime });
     run(&node, "ADD", &c1, &prev, keys.clone()).call().ok();
     assert_eq!(bucket(&node, "vc1")["options"]["rate"], 1_250_000);
-    // A twentieth of a second, not the 536 MB that were written.
+    // The burst is a twentieth of a second's bytes, not the 536 MB of the configuration.
     assert_eq!(bucket(&node, "vc1")["options"]["burst"], 62_500);
     assert_eq!(bucket(&node, "bwp9b00b9b7c279")["options"]["rate"], 2_500_000);
     run(&node, "CHECK", &c1, &prev, keys.clone()).call().silent();
@@ -152,7 +152,8 @@ fn rates_come_from_the_configuration_or_else_from_the_runtime() {
     assert!(ifbs(&node).is_empty(), "the configuration asks for nothing in that direction");
 }
 
-/// 42 minutes at this rate: the kernel tells sizes as times, in 32 bits that hold 274 seconds.
+/// The burst lasts 42 minutes at this rate. The kernel reports sizes as times, in 32 bits that hold
+/// 274 seconds.
 #[test]
 fn a_burst_of_many_seconds_is_given_and_named() {
     testkit::require!("root");
@@ -166,7 +167,7 @@ fn a_burst_of_many_seconds_is_given_and_named() {
     let check = || run(&node, "CHECK", &c1, &prev, keys.clone());
     let answer = check().call();
     assert!(answer.succeeded() && answer.stderr().contains("ingressBurst"), "{answer:?}");
-    // A repair knows it as its own.
+    // Repair takes the discipline for its own.
     let once = Snapshot::take(&node.lab);
     let repair = || check().config(json!({ "netwright/repair": true })).call();
     assert!(repair().succeeded());
@@ -175,7 +176,7 @@ fn a_burst_of_many_seconds_is_given_and_named() {
     check().call().fails(104, "does not match");
     assert!(repair().succeeded() && check().call().succeeded());
     once.assert_same(&Snapshot::take(&node.lab));
-    // No word of what fits into a second.
+    // ADD does not warn of a burst that fits into a second.
     let answer = run(&node, "ADD", &c1, &prev, both(8_000_000, 8_000_000)).call();
     assert!(!answer.stderr().contains("Burst"), "{answer:?}");
     answer.ok();
@@ -190,7 +191,7 @@ fn nothing_asked_for_is_nothing_done() {
     for keys in [json!({}), both(0, 0), json!({ "runtimeConfig": { "bandwidth": null } })] {
         let result = run(&node, "ADD", &c1, &prev, keys.clone()).call().ok();
         assert_eq!(result, prev);
-        // The reference crashes.
+        // The reference crashes without a prevResult.
         let bare = run(&node, "ADD", &c1, &prev, keys.clone()).without("prevResult").call().ok();
         assert_eq!(bare, json!({ "cniVersion": "1.1.0" }));
         run(&node, "CHECK", &c1, &prev, keys.clone()).without("prevResult").call().silent();
@@ -210,7 +211,7 @@ fn add_twice_replaces() {
     let again = run(&node, "ADD", &c1, &prev, both(8_000_000, 8_000_000)).call().ok();
     assert_eq!(first, again);
     once.assert_same(&Snapshot::take(&node.lab));
-    // With its own result as prevResult too: not two links of one name.
+    // With its own result as prevResult, too, ADD does not list two links of one name.
     let again = run(&node, "ADD", &c1, &first, both(16_000_000, 800_000)).call().ok();
     assert_eq!(first, again);
     for link in ["vc1", "bwp9b00b9b7c279"] {
@@ -223,7 +224,7 @@ fn add_twice_replaces() {
     before.assert_same(&Snapshot::take(&node.lab));
 }
 
-/// Row: bandwidth | DEL. Neither record nor result, configuration or namespace is needed.
+/// Row: bandwidth | DEL. DEL needs neither record nor result, configuration or namespace.
 #[test]
 fn del_by_what_is_left() {
     testkit::require!("root");
@@ -292,7 +293,7 @@ fn either_removes_what_the_other_made() {
     assert!(ifbs(&node).is_empty());
     run("DEL").call().silent();
     before.assert_same(&Snapshot::take(&node.lab));
-    // ADD over what the reference made takes it over.
+    // ADD takes over what the reference made.
     reference(&node, run("ADD"));
     run("ADD").config(both(4_000_000, 4_000_000)).call().ok();
     assert_eq!(ifbs(&node)[0]["ifalias"], "netwright:n/c1/eth0");
@@ -328,7 +329,8 @@ fn two_interfaces_of_one_container_in_one_network() {
     before.assert_same(&Snapshot::take(&node.lab));
 }
 
-/// Row: bandwidth | CHECK. The reference does not look at filters, and takes a foreign discipline for its own.
+/// Row: bandwidth | CHECK. The reference does not look at filters, and takes a foreign discipline
+/// for its own.
 #[test]
 fn check_notices_what_is_different() {
     testkit::require!("root");
@@ -368,7 +370,7 @@ fn what_others_put_on_the_link_stays() {
     add(keys()).fails(108, "create qdisc: link \"vc1\" has qdisc bfifo 5: at root");
     before.assert_same(&Snapshot::take(&node.lab));
     node.sh("tc qdisc del dev vc1 root");
-    // Hooks are shared; others' filters are theirs.
+    // A clsact hook is shared; other programs' filters on it are theirs.
     node.sh("tc qdisc add dev vc1 clsact && tc filter add dev vc1 ingress pref 1 protocol ip u32 match ip dst 203.0.113.9 action mirred egress mirror dev cni0");
     let before = Snapshot::take(&node.lab);
     add(keys()).ok();
@@ -378,7 +380,7 @@ fn what_others_put_on_the_link_stays() {
     assert!(node.sh("tc filter show dev vc1 ingress").contains("mirred"));
 }
 
-/// Two links of others have the two names that the container's could have.
+/// Two foreign links have the two names that the container's link could have.
 #[test]
 fn a_failed_add_leaves_nothing() {
     testkit::require!("root");
@@ -400,7 +402,7 @@ fn a_failed_add_leaves_nothing() {
     before.assert_same(&Snapshot::take(&node.lab));
     run(&node, "DEL", &c1, &prev, json!({})).call().silent();
     before.assert_same(&Snapshot::take(&node.lab));
-    // With one of them free there is a way.
+    // Once one of them is free, ADD succeeds.
     node.sh(&format!("ip link del {second}"));
     let result = add().ok();
     assert_eq!(result["interfaces"][3]["name"], second);
@@ -446,7 +448,7 @@ fn what_cannot_be_shaped_is_told_in_the_references_words() {
     ] {
         run(&node, "ADD", &c1, &prev, keys).call().fails(code, words);
     }
-    // The other end is in another namespace than the host's.
+    // The other end is not in the host's namespace.
     let c2 = node.container("c2");
     c1.sh("ip link del eth0");
     node.sh("ip link add vtmp type veth peer name eth0 netns c1 && ip link set vtmp netns c2");
@@ -495,7 +497,7 @@ fn gc_takes_what_has_no_record_but_our_mark() {
     gc();
 }
 
-/// Somebody deletes the link: its filter stays and drops what the container sends.
+/// A program deletes the link: its filter stays and drops what the container sends.
 #[test]
 fn a_filter_that_leads_nowhere_is_replaced() {
     testkit::require!("root");
@@ -510,7 +512,8 @@ fn a_filter_that_leads_nowhere_is_replaced() {
     run(&node, "CHECK", &c1, &prev, both(8_000_000, 8_000_000)).call().silent();
 }
 
-/// What an ADD that was killed has made, or somebody has left of it.
+/// The parts are what a killed ADD has made, or what remains after another program deleted some of
+/// it.
 #[test]
 fn del_of_any_part() {
     testkit::require!("root");
@@ -534,7 +537,8 @@ fn del_of_any_part() {
     }
 }
 
-/// Behind the plugin that makes the pair: CHECK of both is content, and DEL of both, in reverse, leaves nothing.
+/// Behind the plugin that makes the pair: CHECK of both succeeds, and DEL of both, in reverse
+/// order, leaves nothing.
 #[test]
 fn in_a_chain_with_bridge() {
     testkit::require!("root");

@@ -13,12 +13,13 @@ use testkit::{Container, Place, Snapshot};
 
 use crate::support::{Node, Run};
 
-/// Addresses for a container without any address plugin's state.
+/// Addresses for a container, which need no address plugin's state.
 const ONE_V4: &str =
     r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"}]}"#;
 const DUAL: &str = r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"},{"address":"fd00:1::2/64","gateway":"fd00:1::1"}]}"#;
 
-/// A node whose address plugin `fixed` answers ADD with `result` and logs its verbs to `<dir>/verbs`.
+/// A node whose address plugin `fixed` answers ADD with `result` and logs its verbs to
+/// `<dir>/verbs`.
 fn node_with(name: &str, result: &str) -> Node {
     let node = Node::new(name);
     answer_with(&node, result);
@@ -210,7 +211,7 @@ fn v6_gateway_of_another_subnet_is_added() {
 #[test]
 fn address_conflict_and_force_address() {
     let node = node_with("bridge-conflict", ONE_V4);
-    // With a port that works: the bridge's carrier and limits do not depend on ours.
+    // Another port works: the bridge's carrier and limits do not depend on ours.
     node.sh(
         "ip link add cni0 type bridge; ip address add 10.9.0.1/24 dev cni0; ip link set cni0 up
         ip link add port type veth peer name far
@@ -252,7 +253,8 @@ fn mac_pinned() {
 #[test]
 fn gateway_after_port_loss() {
     let node = node_with("bridge-ports", ONE_V4);
-    // A bridge that had a port and lost it, never pinned: the kernel leaves it an all-zero address.
+    // A bridge whose address was never pinned, and which had a port and lost it: the kernel leaves
+    // it an all-zero address.
     node.sh("ip link add cni0 type bridge; ip link add p type veth peer name q; ip link set p master cni0; ip link del p");
     add(&node, &node.container("c1"))
         .config(fixed())
@@ -402,8 +404,8 @@ fn macspoofchk() {
     assert!(!node.sh("nft list table bridge netwright").contains("elements"));
 }
 
-/// Has a container send frames with another's source address to each group that bridges treat by themselves, untagged and
-/// in a VLAN; returns where the bridge thinks that address is then.
+/// Has a container send frames with another's source address to each group that bridges treat
+/// specially, untagged and in a VLAN; returns the bridge's FDB entries of that address.
 fn forge_to_link_local_groups(node: &Node, forger: &Container, mac: &str) -> Vec<String> {
     let source: Vec<u8> =
         mac.split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
@@ -419,7 +421,7 @@ fn forge_to_link_local_groups(node: &Node, forger: &Container, mac: &str) -> Vec
             }
         }
     });
-    // Answered behind the forged frames.
+    // The host answers only after it has processed the forged frames.
     assert_pings(forger, "10.1.0.1");
     let learnt = node.sh("bridge fdb show");
     let of_it = |line: &&str| line.starts_with(&format!("{mac} ")) && !line.contains(" self");
@@ -441,14 +443,15 @@ fn forge_link_local_frames(name: &str, keys: &Value, options: &str) {
     if options.contains("stp_state 1") {
         node.sh("timeout 20 sh -c 'until [ $(bridge link show | grep -c forwarding) = 2 ]; do sleep 0.05; done'");
     }
-    // What it says of its own accord would put right where its frames go.
+    // Without IPv6 the container sends nothing unasked, which would correct where its frames go.
     c2.sh("sysctl -qw net.ipv6.conf.all.disable_ipv6=1");
     assert_pings(&c2, "10.1.0.1");
     let mac = r2["interfaces"][2]["mac"].as_str().unwrap();
     let elsewhere = |line: &&String| !line.contains(&format!("dev {} ", host_ifname(&r2)));
     let learnt = forge_to_link_local_groups(&node, &c1, mac);
     assert_eq!(learnt.iter().find(elsewhere), None);
-    // Somebody undoes it: the other's frames go to the forger, CHECK says so, and a repair puts it back.
+    // A program undoes the setting: the other's frames go to the forger, CHECK reports it, and a
+    // repair restores it.
     let check = |keys: Value| run("CHECK", &c1).prev(&r1).config(keys).call();
     check(json!({})).silent();
     node.sh("ip link set cni0 type bridge no_linklocal_learn 0");
@@ -462,7 +465,7 @@ fn forge_link_local_frames(name: &str, keys: &Value, options: &str) {
         "{said:?}"
     );
     check(json!({})).silent();
-    // As it was with the last.
+    // The last DEL leaves the host as it was.
     for (container, result) in [(&c1, &r1), (&c2, &r2)] {
         assert_eq!(option(), 1);
         run("DEL", container).prev(result).call().silent();
@@ -470,15 +473,16 @@ fn forge_link_local_frames(name: &str, keys: &Value, options: &str) {
     assert_eq!(option(), 0);
 }
 
-/// Bridges learn from frames to 01:80:c2:00:00:00 to :0f past the packet filter, unless they are told not to: a forged source
-/// address had another container's frames sent to the forger.
+/// Bridges learn from frames to 01:80:c2:00:00:00 to :0f, which bypass the packet filter, unless
+/// learning is restricted: a forged source address had another container's frames sent to the
+/// forger.
 #[test]
 fn macspoofchk_is_not_passed_by_link_local_frames() {
     testkit::require!("root");
     forge_link_local_frames("bridge-ll", &json!({}), "stp_state 0");
 }
 
-/// With STP, frames to :00 are taken aside too.
+/// With STP, the bridge intercepts frames to :00 too.
 #[test]
 fn macspoofchk_is_not_passed_by_link_local_frames_with_stp() {
     testkit::require!("root");
@@ -552,7 +556,7 @@ fn a_container_without_ipv6_addresses_has_its_link_local_one_at_once() {
     let shown = || c1.sh("ip -6 -oneline address show dev eth0");
     let inet6 = format!("inet6 {}/64 scope link nodad", mac.link_local());
     assert!(shown().contains(&inet6) && shown().lines().count() == 1, "{}", shown());
-    // The kernel makes the same when it comes up again.
+    // The kernel makes the same address when the link comes up again.
     c1.sh("ip link set eth0 down && ip link set eth0 up");
     let inet6 = format!("inet6 {}/64 scope link", mac.link_local());
     assert!(shown().contains(&inet6) && shown().lines().count() == 1, "{}", shown());
@@ -663,7 +667,8 @@ fn del_leaves_an_interface_of_another_attachment_alone() {
     let node = Node::new("bridge-other");
     let c1 = node.container("c1");
     add(&node, &c1).call().ok();
-    // The same namespace under another container ID: an old sandbox whose namespace was reused.
+    // The same namespace under another container ID: an old sandbox whose namespace is in use
+    // again.
     let answer = node.run("bridge", "DEL").netns(c1.netns()).id("old").call();
     assert!(answer.stderr().contains("belongs to n/c1/eth0"), "{answer:?}");
     answer.silent();
@@ -679,7 +684,7 @@ fn failed_add_leaves_nothing() {
     assert_eq!(verbs(&node), "ADD DEL ");
     before.assert_same(&Snapshot::take(&node.lab));
 
-    // The kernel refuses the route after everything else was made.
+    // The kernel refuses the route, which is the last step.
     answer_with(
         &node,
         r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24"}],"routes":[{"dst":"10.7.0.0/16","gw":"10.1.0.2","scope":254}]}"#,
@@ -690,8 +695,8 @@ fn failed_add_leaves_nothing() {
     assert_eq!(verbs(&node), "ADD DEL ADD DEL ");
 }
 
-/// What is left by an ADD that was killed right after it had created the bridge: the note with its hardware address,
-/// and a bridge that nobody holds and that does not carry our mark yet.
+/// An ADD was killed right after it had created the bridge. It left the note with the bridge's
+/// hardware address, and a bridge that has no holder and does not carry our mark yet.
 #[test]
 fn del_removes_a_bridge_whose_add_was_killed_while_creating_it() {
     let node = node_with("bridge-killed", ONE_V4);
@@ -707,7 +712,7 @@ fn del_removes_a_bridge_whose_add_was_killed_while_creating_it() {
     del(&node, &c1).config(fixed()).call().silent();
     before.assert_same(&Snapshot::take(&node.lab));
 
-    // Somebody else's bridge that has the name by now stays.
+    // A foreign bridge that now has the name stays.
     leave_behind("02:00:00:00:00:0a");
     del(&node, &c1).config(fixed()).call().silent();
     node.sh("ip link show cni0");
@@ -778,7 +783,7 @@ fn check_names_what_is_missing() {
     check().fails(104, "interface \"eth0\" is gone");
 }
 
-/// Places of both kinds in one table.
+/// Damages of both kinds of place, in one table.
 trait Drift {
     fn run(&self, script: &str);
 }
@@ -802,7 +807,7 @@ fn routes_with_attributes() {
     );
     let c1 = node.container("c1");
     let result = add(&node, &c1).config(fixed()).call().ok();
-    // A link that has just come up is without carrier until the kernel looks at it.
+    // A link that has just come up has no carrier until the kernel looks at it.
     let main = c1.sh("ip route").replace(" linkdown", "");
     for line in [
         "10.7.0.0/16 via 10.1.0.1",
@@ -840,7 +845,7 @@ fn gc_collects_exactly_the_orphans() {
         .iter()
         .map(|container| host_ifname(&add(&node, container).config(config.clone()).call().ok()))
         .collect();
-    // One orphan whose record is lost too: only the mark on its link tells whose it is.
+    // One orphan's record is lost, too: only the mark on its link names its owner.
     node.sh(&format!("rm -r {}/owners", node.roots.run.display()));
     node.run("bridge", "GC")
         .config(config)
@@ -894,8 +899,8 @@ fn has_bridge(node: &Node) -> bool {
     succeeds(&node.lab, "ip link show cni0")
 }
 
-/// A container comes back under its ID while the host's end of its old pair is still there, and its
-/// ADD fails. What is written down is of the old one.
+/// A container comes back under its ID while the host's end of its old pair still exists, and its
+/// ADD fails. The record is that of the old container.
 #[test]
 fn an_add_that_fails_beside_an_earlier_one_leaves_no_bridge() {
     let node = node_with("bridge-add-again", ONE_V4);
@@ -916,8 +921,8 @@ fn an_add_that_fails_beside_an_earlier_one_leaves_no_bridge() {
     assert!(!has_bridge(&node));
 }
 
-/// What remains of an attachment whose hold on the bridge is gone: a DEL had no time to wait for its
-/// ADD, or somebody removed the file.
+/// What remains of an attachment whose hold on the bridge is gone: a DEL ran out of time while it
+/// waited for the attachment's ADD, or an administrator removed the file.
 #[test]
 fn a_bridge_on_which_an_attachment_is_stays_for_its_own_del() {
     let node = node_with("bridge-unheld", ONE_V4);
@@ -932,8 +937,8 @@ fn a_bridge_on_which_an_attachment_is_stays_for_its_own_del() {
     assert!(!has_bridge(&node));
 }
 
-/// The address is released after all else. An ADD that began before that would lose its address, and
-/// one that met a DEL without a record lost its hold on the bridge.
+/// DEL releases the address last. An ADD that began before that would lose its address, and one
+/// that met a DEL without a record lost its hold on the bridge.
 #[test]
 fn a_del_keeps_adds_off_until_its_end() {
     let node = node_with("bridge-del-alone", ONE_V4);
@@ -976,7 +981,7 @@ fn gc_leaves_an_attachment_alone_that_somebody_is_at() {
     assert!(!has_bridge(&node));
 }
 
-/// Somebody flushed the bridge, and the next ADD gave it the gateway again.
+/// An administrator flushed the bridge's addresses, and the next ADD added the gateway again.
 #[test]
 fn a_gateway_that_was_given_twice_goes_once() {
     let node = node_with("bridge-flushed", DUAL);
@@ -1018,7 +1023,8 @@ fn rename(node: &Node, from: &str, to: &str) {
     ));
 }
 
-/// A bridge of ours that was renamed stays while an attachment is on it, whose hold was lost, and then goes.
+/// A bridge of ours was renamed, and an attachment on it lost its hold: the bridge stays until that
+/// attachment's DEL, and then goes.
 #[test]
 fn a_renamed_bridge_on_which_an_attachment_is_stays_for_its_own_del() {
     let node = node_with("bridge-renamed-unheld", ONE_V4);
@@ -1034,13 +1040,13 @@ fn a_renamed_bridge_on_which_an_attachment_is_stays_for_its_own_del() {
     assert!(!succeeds(&node.lab, "ip link show other"));
 }
 
-/// What we changed of a bridge that stays is put back, whatever it is called by then.
+/// DEL restores what we changed of a bridge that stays, whatever its name is by then.
 #[test]
 fn a_renamed_bridge_that_stays_is_as_it_was() {
     let node = node_with("bridge-renamed-stays", ONE_V4);
     let c1 = node.container("c1");
     let config = json!({ "isGateway": true, "macspoofchk": true, "ipam": { "type": "fixed" } });
-    // Somebody else's.
+    // A foreign bridge.
     node.sh("ip link add cni0 address 02:00:00:00:01:01 type bridge && ip link set cni0 up");
     let learning = |name: &str| link(&node.lab, name)["linkinfo"]["info_data"].clone();
     let before = learning("cni0");
@@ -1051,14 +1057,14 @@ fn a_renamed_bridge_that_stays_is_as_it_was() {
     let kept = |data: &Value| (data["no_linklocal_learn"].clone(), data["vlan_filtering"].clone());
     assert_eq!(kept(&learning("other")), kept(&before));
     assert_eq!(node.sh("cat /proc/sys/net/ipv6/conf/other/accept_ra").trim(), "1");
-    // Another that we made in its place meanwhile does not hide it.
+    // A second bridge, which we made under the old name meanwhile, does not hide it.
     rename(&node, "other", "cni0");
     add(&node, &c1).config(config.clone()).call().ok();
     rename(&node, "cni0", "other");
     let c2 = node.container("c2");
     answer_with(&node, &ONE_V4.replace(".2/24", ".3/24"));
     let mut beside = config.clone();
-    // The first has the gateway's subnet still.
+    // The first bridge still has the gateway's subnet.
     add(&node, &c2).config(beside.clone()).call().fails(108, "on the host's link \"other\"");
     beside["allowAddressConflict"] = json!(true);
     add(&node, &c2).config(beside).call().ok();
@@ -1066,7 +1072,7 @@ fn a_renamed_bridge_that_stays_is_as_it_was() {
     del(&node, &c2).config(config.clone()).call().silent();
     assert!(!has_bridge(&node));
     assert_eq!(node.sh("ip -o -4 addr show dev other").trim(), "");
-    // One of ours that has somebody's port.
+    // A bridge of ours that has a foreign port.
     add(&node, &c1).config(config.clone()).call().ok();
     node.sh("ip link add his type veth peer name his1 && ip link set his master cni0");
     rename(&node, "cni0", "ours");

@@ -1,4 +1,4 @@
-//! `chain`: the same as its plugins one by one.
+//! `chain` does the same as its plugins one by one.
 
 mod matrix;
 
@@ -8,7 +8,8 @@ use testkit::{Container, Place};
 use crate::support::matrix::Family;
 use crate::support::{Node, Run, matrix as families, versions};
 
-/// A plugin that writes down how it was called, and answers: `$DIR/log` gets a line, `$DIR/TYPE.VERB` what it read.
+/// A plugin that records its calls, and answers: `$DIR/log` gets a line, `$DIR/TYPE.VERB` gets its
+/// standard input.
 const WITNESS: &str = r#"
     type=$(basename "$0"); read_from=$(cat)
     echo "$type $CNI_COMMAND" >> DIR/log
@@ -52,7 +53,7 @@ fn three() -> Value {
     json!([{ "type": "one" }, { "type": "two" }, { "type": "three" }])
 }
 
-/// Without what is random.
+/// The result without its random values.
 fn plain(mut result: Value) -> Value {
     for interface in result["interfaces"].as_array_mut().unwrap() {
         interface.as_object_mut().unwrap().remove("mac");

@@ -1,4 +1,4 @@
-//! Two containers do not get one address where both are met, nor the host's own.
+//! Two containers that share a segment do not get the same address, nor the host's own.
 
 mod segments;
 mod told;
@@ -49,7 +49,8 @@ fn cable(node: &Node, name: &str, address: &str) {
     ));
 }
 
-/// The second is refused by the first one's name and changes nothing, until the first has left.
+/// ADD of the second container fails, names the first and changes nothing, until the first has
+/// left.
 fn the_second_is_refused(node: &Node, keys: &Value, other: &Value) {
     let (c1, c2) = (node.container("c1"), node.container("c2"));
     let result = add(node, &c1, keys).ok();
@@ -59,7 +60,7 @@ fn the_second_is_refused(node: &Node, keys: &Value, other: &Value) {
     run(node, "ADD", &c2, other).network("other").call().fails(108, "n/c1/eth0 has it");
     run(node, "DEL", &c2, other).network("other").call().silent();
     before.assert_same(&Snapshot::take(&node.lab));
-    // It keeps it through whatever the other one's ADD and DEL did.
+    // The first keeps the address through the other's ADD and DEL.
     run(node, "CHECK", &c1, keys).prev(&result).call().silent();
     run(node, "ADD", &c2, other).network("other").call().fails(108, "n/c1/eth0 has it");
     run(node, "DEL", &c1, keys).call().silent();
@@ -111,7 +112,8 @@ fn networks_that_never_meet_have_equal_addresses() {
     }
 }
 
-/// Its process may have ended, or its name may have been removed, while others live in it.
+/// The container's process may have ended, or its namespace's name may have been removed, while
+/// other processes live in the namespace.
 #[test]
 fn a_container_that_lost_only_its_path_keeps_its_address() {
     testkit::require!("root");
@@ -133,15 +135,16 @@ fn a_dead_container_and_a_lost_del_are_in_nobodys_way() {
     add(&node, &c1, &bridge("br0")).ok();
     drop(c1);
     add(&node, &c2, &bridge("br0")).ok();
-    // The dead one's DEL comes late, and takes nothing of the living one's.
+    // The dead container's DEL comes late, and takes nothing from the living one.
     node.run("bridge", "DEL").id("c1").config(bridge("br0")).call().silent();
     add(&node, &c3, &bridge("br0")).fails(108, "n/c2/eth0 has it");
-    // All that is known of the holder is lost: nothing can say that it lives.
+    // Everything that is known of the holder is lost: nothing can show that it lives.
     node.sh(&format!("rm -r {}/owners", node.roots.run.display()));
     add(&node, &c3, &bridge("br0")).ok();
 }
 
-/// What cannot be read may be of somebody who lives; of a folder that is lost altogether the kernel's routes are left.
+/// An unreadable record may belong to a living container. If a whole folder is lost, the kernel's
+/// routes still show the address.
 #[test]
 fn a_garbled_record_keeps_its_address_and_a_route_its_own() {
     testkit::require!("root");
@@ -171,7 +174,7 @@ fn an_address_is_shared_where_the_network_says_so() {
     add(&node, &c3, &bridge("br0")).fails(108, "n/c1/eth0 has it");
 }
 
-/// Whoever shares an address has it: until the last of them has left nobody else gets it.
+/// All attachments that share an address hold it: no other gets it until the last of them has left.
 #[test]
 fn those_who_share_an_address_all_hold_it() {
     testkit::require!("root");
@@ -182,12 +185,12 @@ fn those_who_share_an_address_all_hold_it() {
     add(&node, &c1, &bridge("br0")).ok();
     add(&node, &c2, &shared).ok();
     add(&node, &c3, &shared).ok();
-    // The first leaves, in order; another dies.
+    // The first leaves by DEL; another dies.
     run(&node, "DEL", &c1, &bridge("br0")).call().silent();
     add(&node, &c4, &bridge("br0")).fails(108, "n/c2/eth0 has it");
     drop(c2);
     add(&node, &c4, &bridge("br0")).fails(108, "n/c3/eth0 has it");
-    // Without its record too an attachment lets go of its own share alone.
+    // Even without its record, an attachment releases only its own share.
     node.run("bridge", "DEL").id("c2").config(shared.clone()).call().silent();
     add(&node, &c1, &shared).ok();
     node.sh(&format!("rm -r {}/owners/*/bridge*", node.roots.run.display()));
@@ -199,7 +202,7 @@ fn those_who_share_an_address_all_hold_it() {
     add(&node, &c4, &bridge("br0")).ok();
 }
 
-/// Many come and go at once, and each finds the address held by those who are there.
+/// Many attachments come and go at once, and each finds that the current ones hold the address.
 #[test]
 fn sharers_that_come_and_go_at_once_lose_no_claim() {
     testkit::require!("root");
@@ -226,7 +229,7 @@ fn sharers_that_come_and_go_at_once_lose_no_claim() {
     assert_eq!(node.sh(&format!("ls {}/claims", node.roots.run.display())), "");
 }
 
-/// Equal addresses are equal however they are written, and whatever their subnet is.
+/// An address equals another whatever its spelling and its subnet are.
 #[test]
 fn an_address_is_the_same_with_another_prefix_or_writing() {
     testkit::require!("root");
@@ -257,11 +260,11 @@ fn the_hosts_own_address_is_refused_where_the_container_reaches_it() {
         add(&node, &c1, keys).fails(108, "address 192.0.2.1 is the host's own, on link \"p0\"");
     }
     before.assert_same(&Snapshot::take(&node.lab));
-    // By a bridge to which the host does not route nobody gets there.
+    // The host does not route to this bridge, so nothing reaches the address there.
     add(&node, &c1, &bridge("br0")).ok();
 }
 
-/// The bridge would take the router's address, and the host would lose its way to it.
+/// The bridge would take the router's address, and the host would lose its route to the router.
 #[test]
 fn a_pool_that_is_the_uplinks_own_subnet_is_refused() {
     testkit::require!("root");
@@ -284,7 +287,7 @@ fn a_pool_that_is_the_uplinks_own_subnet_is_refused() {
     assert_pings(&node.lab, "192.0.2.1");
 }
 
-/// A VPN's network, say: the host would no longer reach what is there.
+/// For example a VPN's network: the host could no longer reach it.
 #[test]
 fn a_network_that_the_host_has_a_route_to_is_refused() {
     testkit::require!("root");
@@ -312,14 +315,14 @@ fn a_network_that_the_host_has_a_route_to_is_refused() {
             add(&node, &c1, keys).fails(108, words);
             before.assert_same(&Snapshot::take(&node.lab));
         }
-        // A bridge that nobody routes to has no part in it.
+        // A bridge to which the host does not route is not affected.
         add(&node, &c1, &bridge("br1")).ok();
         run(&node, "DEL", &c1, &bridge("br1")).call().silent();
         routed["allowAddressConflict"] = json!(true);
         add(&node, &c1, &routed).ok();
         routed.as_object_mut().unwrap().remove("allowAddressConflict");
     }
-    // A route to more than the network, and one by which nothing passes.
+    // One route leads to more than the network, and one carries no traffic.
     let routes = "ip route add default via 192.0.2.1; ip route add 10.0.0.0/8 dev tun0; \
                   ip route add blackhole 10.1.0.0/24 metric 9";
     let node = host("claims-wider", routes);
@@ -330,8 +333,8 @@ fn a_network_that_the_host_has_a_route_to_is_refused() {
     }
 }
 
-/// The subnet would be on two links: when the uplink's route is made anew, the bridge takes its place. `ptp` routes to each
-/// container and has the address alone.
+/// The subnet would be on two links: when the uplink's route is made anew, the bridge's replaces
+/// it. `ptp` routes to each container and has only the address.
 #[test]
 fn a_bridge_does_not_take_the_uplinks_own_address_for_a_gateway() {
     testkit::require!("root");
@@ -400,7 +403,8 @@ fn repair_holds_again_what_was_lost() {
         c1.delete();
         c2.delete();
     }
-    // Another got it meanwhile: that is told, and nothing is taken from it.
+    // Another container got the address meanwhile: the repair reports that, and takes nothing from
+    // it.
     let (c1, c2) = (node.container("c1"), node.container("c2"));
     let result = add(&node, &c1, &bridge("br0")).ok();
     lose();
@@ -424,7 +428,7 @@ fn a_gateway_takes_no_address_that_a_container_has() {
         add(&node, &c1, keys).fails(108, words);
     }
     before.assert_same(&Snapshot::take(&node.lab));
-    // Another's, on a bridge that had no gateway.
+    // The address of another container, on a bridge that had no gateway.
     fixed::answers(&node, &one("10.1.0.5/24", None));
     add(&node, &c1, &bridge("br0")).ok();
     fixed::answers(&node, &one("10.1.0.6/24", Some("10.1.0.5")));
@@ -435,7 +439,8 @@ fn a_gateway_takes_no_address_that_a_container_has() {
     add(&node, &c2, &routed).ok();
 }
 
-/// A pool that is larger or smaller than the uplink's subnet, or the uplink has an address alone, as clouds give it.
+/// The pool is larger or smaller than the uplink's subnet, or the uplink has only an address
+/// without a subnet, as clouds give it.
 #[test]
 fn a_gateway_that_is_the_hosts_router_is_refused() {
     testkit::require!("root");

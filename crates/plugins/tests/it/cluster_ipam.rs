@@ -1,4 +1,5 @@
-//! `cluster-ipam`: addresses of networks that span nodes, with a stand-in for the daemon that has them.
+//! `cluster-ipam`: addresses of networks that span nodes, with a stand-in for the daemon that
+//! manages them.
 
 mod bad;
 mod keys;
@@ -13,7 +14,7 @@ use testkit::traffic::assert_pings;
 use crate::support::cluster::{Daemon, left};
 use crate::support::{Node, Run};
 
-/// What kubelet gives.
+/// The `CNI_ARGS` of kubelet.
 const POD: &str = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web-0;K8S_POD_INFRA_CONTAINER_ID=c1;K8S_POD_UID=uid-1";
 
 /// The network that most tests use.
@@ -24,17 +25,17 @@ fn both() -> Value {
     })
 }
 
-/// A call of the plugin itself.
+/// A direct call of the plugin.
 fn call<'n>(node: &'n Node, verb: &str, to: &Container, ipam: &Value) -> Run<'n> {
     node.run("cluster-ipam", verb).to(to).config(json!({ "ipam": ipam }))
 }
 
-/// A call of a bridge whose addresses are the cluster's.
+/// A call of a bridge whose addresses come from `cluster-ipam`.
 fn bridge<'n>(node: &'n Node, verb: &str, to: &Container, ipam: &Value) -> Run<'n> {
     node.run("bridge", verb).to(to).config(json!({ "isGateway": true, "ipam": ipam }))
 }
 
-/// The addresses that are given, with whose they are.
+/// The assigned addresses, with their owners.
 fn given(node: &Node) -> Vec<String> {
     let entries = std::fs::read_dir(node.dir("ipam").join("n")).into_iter().flatten();
     let one = |entry: std::io::Result<std::fs::DirEntry>| {
@@ -52,7 +53,7 @@ fn addresses(result: &Value) -> Vec<&str> {
     ips.iter().map(|ip| ip["address"].as_str().unwrap()).collect()
 }
 
-/// What was asked for by the one ADD that was heard.
+/// What the only ADD that the daemon received asked for.
 #[track_caller]
 fn asked(daemon: &Daemon) -> Assign {
     let heard = daemon.heard();
@@ -91,7 +92,7 @@ fn containers_on_a_bridge_reach_each_other() {
         (pod.namespace.as_str(), pod.name.as_str(), pod.uid.as_str()),
         ("ns", "web-0", "uid-1")
     );
-    // Without Kubernetes there is the container.
+    // Without Kubernetes the container is named in place of the pod.
     assert_eq!(
         (owners[1].container.as_str(), owners[1].ifname.as_str(), &owners[1].pod),
         ("c2", "eth0", &None)
@@ -101,7 +102,7 @@ fn containers_on_a_bridge_reach_each_other() {
     bridge(&node, "CHECK", &c1, &both()).prev(&first).call().silent();
     bridge(&node, "DEL", &c1, &both()).prev(&first).call().silent();
     assert_eq!(given(&node), ["10.1.0.3 c2 eth0", "fd00:1::3 c2 eth0"]);
-    // A configuration that makes no sense any more keeps no container, and neither does none of it.
+    // A configuration that is no longer valid keeps no container, and neither does an empty one.
     let sick = json!({ "type": "cluster-ipam", "range": "tea" });
     bridge(&node, "DEL", &c2, &sick).netns("").args("junk").call().silent();
     assert_eq!(given(&node), [""; 0]);
@@ -185,12 +186,12 @@ fn repair_has_assigned_again_what_nobody_holds() {
     assert!(lines.iter().any(|line| line.contains("assignment of address 10.1.0.2")), "{said:?}");
     assert_eq!(given(&node), ["10.1.0.2 c1 eth0", "fd00:1::2 c1 eth0"]);
     repair(json!({})).silent();
-    // What another has by now is his.
+    // An address that another container now has belongs to that container.
     std::fs::write(&file, "c9\neth0").unwrap();
     let said = repair(json!({ cni::REPAIR: true })).error();
     assert!(said.to_string().contains("address 10.1.0.2 is taken"), "{said:?}");
     assert_eq!(given(&node), ["10.1.0.2 c9 eth0", "fd00:1::2 c1 eth0"]);
-    // Nothing is assigned behind a DEL.
+    // The daemon assigns nothing after a DEL.
     std::fs::remove_file(&file).unwrap();
     bridge(&node, "DEL", &c1, &both()).call().silent();
     let behind =

@@ -1,4 +1,4 @@
-//! `cnm` against a driver that is not ours.
+//! `cnm` with a driver that is not ours.
 
 mod bad;
 mod driven;
@@ -26,7 +26,7 @@ fn of_network<'n>(node: &'n Node, verb: &str) -> Run<'n> {
     node.run("cnm", verb).config(json!({ "driver": "weft", "ipamDriver": "weft" })).of_network()
 }
 
-/// The question of the only call of this name.
+/// The request of the only call of this name.
 #[track_caller]
 fn asked(calls: &[(String, Value)], method: &str) -> Value {
     let mut found = calls.iter().filter(|(name, _)| name.ends_with(method));
@@ -36,7 +36,8 @@ fn asked(calls: &[(String, Value)], method: &str) -> Value {
     }
 }
 
-/// A node as it is before `work` and must be after it, as the driver must hold nothing. One container comes and goes first.
+/// Asserts that `work` leaves the node as it was, and that the driver holds nothing. One container
+/// comes and goes first.
 #[track_caller]
 fn leaves_nothing(node: &Node, driver: &Driver<'_>, work: impl FnOnce()) {
     let before = look(node);
@@ -45,7 +46,7 @@ fn leaves_nothing(node: &Node, driver: &Driver<'_>, work: impl FnOnce()) {
     assert_settles(&before, node);
 }
 
-/// A node and, once, what a first attachment leaves behind for good: locks.
+/// A node on which a first attachment has left what stays for good: locks.
 fn warm(name: &str) -> Node {
     let node = Node::new(name);
     let driver = Driver::start(&node.lab, "weft");

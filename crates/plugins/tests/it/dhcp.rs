@@ -19,7 +19,7 @@ fn a_configuration_without_ipam_is_refused() {
         node.run("dhcp", verb).to(&c1).call().fails(7, "IPAM config missing 'ipam' key");
     }
     Run::bare("dhcp", "STATUS").call().fails(7, "IPAM config missing 'ipam' key");
-    // Nothing is needed to release.
+    // Releasing needs no daemon.
     assert!(node.run("dhcp", "DEL").to(&c1).call().succeeded());
 }
 
@@ -60,7 +60,7 @@ fn without_the_daemon() {
     }
     let notes = node.lab.dir().join("no.sock.todo");
     assert!(!notes.exists());
-    // One did: its leases are where they are until it is back.
+    // A daemon did run: its leases stay as they are until it is back.
     std::fs::create_dir(&notes).unwrap();
     call("GC").valid(&[]).call().fails(110, "error dialing DHCP daemon");
     assert!(call("DEL").call().succeeded());
@@ -76,8 +76,8 @@ fn keys_that_nobody_reads_are_found() {
     assert_eq!(keys, ["deamonSocketPath", "form"]);
 }
 
-/// The container has renamed its interface and made one of its own under the name: the leased address goes before the lease does,
-/// and the other one's stays.
+/// The container has renamed its interface and made another under the old name: the leased address
+/// is removed before the lease is released, and the other interface's address stays.
 #[test]
 fn addresses_are_taken_from_the_attachments_interface_alone() {
     testkit::require!("root");

@@ -1,12 +1,15 @@
-//! The same configuration to our plugins and to the Go ones, on two equal hosts: what is different must be listed.
+//! Runs the same configuration with our plugins and with the Go ones, on two equal hosts: every
+//! difference must be listed.
 //!
-//! Each [`Case`] is run against both releases of [`testkit::reference`]: ADD of every plugin of the chain, for every
-//! container, CHECK, DEL twice. After ADD and after DEL everything on the host and in the containers is compared, and so
-//! are the results: links, addresses, routes, rules, sysctls, firewall rules, queueing disciplines, files. What is random
-//! (names and MAC addresses that nobody chose) is named after what it belongs to first.
+//! Each [`Case`] is run against both releases of [`testkit::reference`]: ADD of every plugin of the
+//! chain, for every container, CHECK, DEL twice. After ADD and after DEL everything on the host and
+//! in the containers is compared, and so are the results: links, addresses, routes, rules, sysctls,
+//! firewall rules, queueing disciplines, files. Random values (names and MAC addresses that the
+//! configuration does not set) are named after the first object that has them.
 //!
-//! Each intended difference is in `docs/differences.toml` with its reason. One that is not listed fails the test,
-//! and so does one that is listed and was not seen. `docs/differences.md` is made from that file.
+//! Each intended difference is in `docs/differences.toml` with its reason. An unlisted difference
+//! fails the test, and so does a listed one that was not seen. `docs/differences.md` is made from
+//! that file.
 
 mod bandwidth;
 mod bridge;
@@ -39,24 +42,24 @@ use ledger::Ledger;
 use observe::Observation;
 use world::World;
 
-/// What the kernel does in its own time may come this much later on one of the two hosts.
+/// How much later a change that the kernel makes in its own time may come on one of the two hosts.
 const SETTLE: Duration = Duration::from_secs(3);
 
 /// One configuration and the host it is used on.
 pub(crate) struct Case {
     /// `plugin/what`, as in the list of differences.
     name: &'static str,
-    /// A script that is run on the host before.
+    /// A script to run on the host before ADD.
     host: &'static str,
-    /// A script that is run in each container before.
+    /// A script to run in each container before ADD.
     container: &'static str,
-    /// A script that is run on the host when all are attached and checked.
+    /// A script to run on the host when all containers are attached and checked.
     later: &'static str,
     /// How many containers are attached.
     containers: usize,
-    /// `cniVersion`. The installed release knows nothing after 1.0.0 and is left out then.
+    /// `cniVersion`. The installed release knows no version after 1.0.0, and is left out then.
     version: &'static str,
-    /// Whether ADD is to succeed, of the last container, with our plugins: two that fail are equal too.
+    /// Whether ADD of the last container must succeed with our plugins: two failures are equal too.
     succeeds: bool,
     /// `CNI_ARGS`.
     args: &'static str,
@@ -77,7 +80,7 @@ const PLAIN: Case = Case {
     chain: |_| Vec::new(),
 };
 
-/// A host's link for others to stand on, `p0`, with its other end `p1`.
+/// A link of the host, `p0`, as a parent, with its other end `p1`.
 const PARENT: &str = "ip link add p0 address 02:00:00:00:01:01 type veth peer name p1 address 02:00:00:00:01:02 && \
     ip link set p0 up && ip link set p1 up";
 
@@ -86,7 +89,7 @@ fn dual_stack() -> Value {
     json!({ "type": "host-local", "ranges": [[{ "subnet": "10.1.0.0/24" }], [{ "subnet": "fd00:1::/64" }]] })
 }
 
-/// Runs the cases against one release, and fails with all that is different and not listed.
+/// Runs the cases against one release, and fails with every unlisted difference.
 fn compare(cases: &[Case], release: Release) {
     let ledger = Ledger::read();
     let known = |case: &&Case| release == Release::Unstable || case.version != "1.1.0";
@@ -99,7 +102,7 @@ fn compare(cases: &[Case], release: Release) {
     assert!(wrong.is_empty(), "against {release:?}:\n{}", wrong.join("\n"));
 }
 
-/// Returns everything that is different in one case.
+/// Returns every difference of one case.
 fn compare_one(case: &Case, release: Release, ledger: &Ledger) -> Vec<String> {
     let mut ours = World::new(case, None);
     let mut theirs = World::new(case, Some(release));
@@ -117,7 +120,8 @@ fn compare_one(case: &Case, release: Release, ledger: &Ledger) -> Vec<String> {
             "ADD" | "DEL" => Observation::of(world),
             _ => Observation::of_answers(world),
         };
-        // Once more with timeout if something is not listed: it may only be late.
+        // Compares again, until a deadline, if a difference is not listed: the change may only be
+        // late.
         let deadline = Instant::now() + SETTLE;
         let lines = loop {
             let lines = differences(step, &look(&theirs), &look(&ours));
@@ -134,7 +138,7 @@ fn compare_one(case: &Case, release: Release, ledger: &Ledger) -> Vec<String> {
 
 /// `STEP FACT: THEIRS -> OURS` for each fact that is different.
 ///
-/// What only one side has is said once, not again for each of its properties.
+/// An object that only one side has is reported once, and not again for each of its properties.
 fn differences(step: &str, theirs: &Observation, ours: &Observation) -> Vec<String> {
     let lone: Vec<&str> = theirs.lone_links(ours).chain(ours.lone_links(theirs)).collect();
     let of_lone = |key: &str| {
@@ -162,7 +166,8 @@ fn differences(step: &str, theirs: &Observation, ours: &Observation) -> Vec<Stri
         .collect()
 }
 
-/// Makes a plugin's two tests from its cases. The installed release is older, and for full runs.
+/// Makes a plugin's two tests from its cases. The test of the older, installed release runs only
+/// with `--full`.
 macro_rules! tests {
     ($cases:expr) => {
         super::one_test!(as_the_installed_release, $cases, Installed, "full");
@@ -177,7 +182,8 @@ macro_rules! unstable_tests {
     };
 }
 
-/// Makes the two tests of a plugin that needs kernel features. In the slow machine they are for full runs.
+/// Makes the two tests of a plugin that needs kernel features. Both run only with `--full`, as the
+/// virtual machine is slow.
 macro_rules! vm_tests {
     ($cases:expr, $($feature:expr),+) => {
         $crate::differential::one_test!(vm_as_the_installed_release, $cases, Installed, "full", $($feature),+);
@@ -185,7 +191,8 @@ macro_rules! vm_tests {
     };
 }
 
-/// Makes the test of a plugin that needs kernel features and that the installed release does not have.
+/// Makes the test of a plugin that needs kernel features and that the installed release does not
+/// have.
 macro_rules! vm_unstable_tests {
     ($cases:expr, $($feature:expr),+) => {
         super::one_test!(vm_as_the_unstable_release, $cases, Unstable, "full", $($feature),+);

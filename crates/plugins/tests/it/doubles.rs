@@ -1,4 +1,5 @@
-//! A container may rename its link, and give its name and its mark to another: DEL takes the one that ADD made.
+//! A container may rename its link, and give the link's name and mark to another: DEL deletes the
+//! link that ADD made.
 
 use serde_json::{Value, json};
 use testkit::{Container, Place};
@@ -6,7 +7,8 @@ use testkit::{Container, Place};
 use crate::support::fixed::{self, succeeds};
 use crate::support::{Node, Run};
 
-/// What a container does so that a DEL by name or mark misses its link, which it has as `hidden` or `eth0` then.
+/// What a container does so that a DEL by name or mark misses its link, which is then called
+/// `hidden` or `eth0`.
 const TRICKS: [(&str, &str); 4] = [
     ("a double with the mark", "ip link set eth0 alias netwright:n/c1/eth0"),
     ("a double without a mark", "true"),
@@ -38,26 +40,26 @@ fn nothing_keeps_its_link(name: &str, keys: &Value) {
         assert!(!succeeds(&c1, "ip link show hidden"), "{what}: the container kept its link");
         c1.delete();
     }
-    // Under its name, with another's mark.
+    // A link with the attachment's name and another's mark.
     let c1 = node.container("c1");
     run(&node, "ADD", &c1, keys).call().ok();
     c1.sh("ip link set eth0 alias netwright:other/c1/eth0");
     run(&node, "DEL", &c1, keys).call().silent();
     assert!(!succeeds(&c1, "ip link show eth0"), "another's mark: the container kept its link");
-    // GC finds it in the namespace that was written down.
+    // GC finds the link in the recorded namespace.
     run(&node, "ADD", &c1, keys).call().ok();
     hide(&c1, "true");
     let gc = node.run(keys["type"].as_str().unwrap(), "GC").config(keys.clone());
     gc.config(fixed::ipam()).valid(&[]).call().silent();
     assert!(!succeeds(&c1, "ip link show hidden"), "GC: the container kept its link");
-    // The container's own link stays, and is told of.
+    // The container's own link stays, and DEL reports it.
     c1.sh("ip link del eth0");
     run(&node, "ADD", &c1, keys).call().ok();
     hide(&c1, "true");
     let answer = run(&node, "DEL", &c1, keys).call();
     assert!(answer.stderr().contains("is another link than ADD made"), "{answer:?}");
     assert!(succeeds(&c1, "ip link show eth0"));
-    // Without the record the mark is all there is, under whatever name.
+    // Without the record only the mark remains, under any name.
     c1.sh("ip link del eth0");
     run(&node, "ADD", &c1, keys).call().ok();
     c1.sh("ip link set eth0 down && ip link set eth0 name hidden");

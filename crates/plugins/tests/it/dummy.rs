@@ -26,7 +26,7 @@ fn link(place: &impl Place, name: &str) -> Value {
 fn vm_the_link_is_made_in_the_container_and_reported() {
     testkit::require!("root", "dummy");
     let node = Node::new("dummy-add");
-    // One of the same name on the host is not in the way.
+    // A link of the same name on the host does not conflict.
     node.sh("ip link add eth0 type dummy");
     let c1 = node.container("c1");
     let keys = json!({ "mtu": 9000, "mac": "02:00:00:00:00:07" });
@@ -55,7 +55,7 @@ fn vm_the_link_is_made_in_the_container_and_reported() {
     assert_eq!(result["interfaces"][0]["mac"], "02:00:00:00:00:08");
 }
 
-/// The address on the dummy answers whoever reaches the container by another link, the outside included.
+/// The container answers for the dummy's address on every other link, also to the outside.
 #[test]
 fn vm_the_address_answers_from_everywhere() {
     testkit::require!("root", "dummy");
@@ -77,7 +77,7 @@ fn vm_the_address_answers_from_everywhere() {
         ));
         let mut plain = ipam(&node, Family::Dual);
         plain["routes"] = json!([]);
-        // As a virtual address: nothing else is on that subnet.
+        // A virtual address: its subnet has no other addresses.
         plain["ranges"] = json!([[{ "subnet": format!("10.3.{number}.0/30") }], [{ "subnet": format!("fd00:3:{number}::/126") }]]);
         let result = node
             .run("dummy", "ADD")
@@ -231,11 +231,11 @@ fn bad_configurations_name_the_key_and_change_nothing() {
     before.assert_same(&Snapshot::take(&node.lab));
 }
 
-/// A kernel without the driver says so: STATUS before, ADD with nothing left.
+/// On a kernel without the driver STATUS reports that before ADD does, and ADD leaves nothing.
 #[test]
 fn a_kernel_without_dummy_links_is_told() {
     if testkit::feature::available("dummy") {
-        // Shown by the matrix there: STATUS succeeds.
+        // The matrix shows that STATUS succeeds with the driver.
         return;
     }
     let node = Node::new("dummy-none");

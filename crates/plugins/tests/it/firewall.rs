@@ -10,7 +10,8 @@ use testkit::{Container, Place, Snapshot};
 
 use crate::support::{Node, Run};
 
-/// A host with the outside, and containers behind bridges `br1` (10.1.0.0/24, fd00:1::/64), `br2`, …
+/// A host with the outside, and containers behind bridges `br1` (10.1.0.0/24, fd00:1::/64), `br2`,
+/// …
 struct Host {
     node: Node,
     outside: Container,
@@ -23,7 +24,7 @@ impl Host {
 
     fn on(node: Node) -> Host {
         let outside = node.lab.outside();
-        // So that containers are reached without masquerade.
+        // The outside can reach containers without masquerade.
         outside.sh(
             "ip route add 10.0.0.0/8 via 198.51.100.1 && ip -6 route add fd00::/16 via 2001:db8:ffff::1",
         );
@@ -34,7 +35,7 @@ impl Host {
         Host { node, outside }
     }
 
-    /// A container behind bridge `br<net>`, and what a bridge plugin would have returned.
+    /// A container behind bridge `br<net>`, and the result of a bridge plugin for it.
     fn container(&self, name: &str, net: u8, last: u8) -> (Container, Value) {
         let container = self.node.container(name);
         self.node.sh(&format!(
@@ -49,7 +50,7 @@ impl Host {
              ip link set eth0 up && ip route add default via 10.{net}.0.1 && \
              ip -6 route add default via fd00:{net}::1"
         ));
-        // The bridge's link-local address comes with its first port, some time after that is up.
+        // The bridge's link-local address appears some time after its first port is up.
         self.node.sh(&format!(
             "timeout 30 sh -c 'until ip -6 addr show dev br{net} scope link | grep -q inet6; do sleep 0.01; done'"
         ));
@@ -79,7 +80,7 @@ impl Host {
         self.node.run("firewall", verb).to(to).prev(prev).version("1.0.0").config(keys)
     }
 
-    /// Calls the reference's plugin as installed.
+    /// Calls the installed reference plugin.
     fn go(&self, plugin: &str, run: Run<'_>) -> std::process::Output {
         let config = self.node.dir("go").join("config");
         std::fs::write(&config, run.document()).unwrap();
@@ -106,7 +107,8 @@ fn iptables() -> Value {
     json!({ "backend": "iptables" })
 }
 
-/// Row: firewall | iptables rules. The same as the reference's, and either removes and checks the other's.
+/// Row: firewall | iptables rules. Our rules equal the reference's, and each plugin removes and
+/// checks the other's.
 #[test]
 fn iptables_rules() {
     testkit::require!("root", "file:/usr/lib/cni/firewall");
@@ -127,7 +129,8 @@ fn iptables_rules() {
     assert_eq!(bare, save(&host));
 }
 
-/// A node that comes from the reference's plugins: the default configuration, legacy iptables, a lost result.
+/// A node that used the reference's plugins before: the default configuration, legacy iptables, a
+/// lost result.
 #[test]
 fn what_the_reference_left_goes() {
     testkit::require!("root", "file:/usr/lib/cni/firewall", "program:iptables-legacy");
@@ -176,7 +179,7 @@ fn idempotent() {
     }
 }
 
-/// Row: firewall | DEL: whatever is missing, nothing of the attachment stays.
+/// Row: firewall | DEL. Whatever is missing, DEL leaves nothing of the attachment.
 #[test]
 fn del() {
     testkit::require!("root");
@@ -200,7 +203,7 @@ fn del() {
                 "result" => bare().to(&c1).call().silent(),
                 _ => {
                     std::fs::remove_dir_all(host.node.roots.run.join("owners")).unwrap();
-                    // The reference's rules carry no mark but the address.
+                    // The reference's rules carry no mark except the address.
                     let del = if by_address_only { bare().prev(&prev) } else { bare() };
                     del.call().silent();
                     break;
@@ -216,7 +219,7 @@ fn del() {
     }
 }
 
-/// k8s#39823, moby#39439: somebody sets FORWARD to DROP and containers lose the world.
+/// k8s#39823, moby#39439: another program sets FORWARD to DROP, and containers lose the outside.
 #[test]
 fn a_host_that_drops_is_opened_for_the_container() {
     testkit::require!("root");
@@ -229,7 +232,7 @@ fn a_host_that_drops_is_opened_for_the_container() {
         assert_eq!(traffic::assert_tcp(from, "[2001:db8:ffff::2]:80").server, "outside");
     };
     let run = |verb| host.run(verb, &c1, &prev, json!({}));
-    // Nobody drops: nothing is added.
+    // No rule drops, so ADD adds nothing.
     let before = Snapshot::take(&host.node.lab);
     run("ADD").call().ok();
     works(&c1);
@@ -248,7 +251,8 @@ fn a_host_that_drops_is_opened_for_the_container() {
         traffic::assert_no_tcp(&c1, "198.51.100.2:80");
         run("ADD").call().ok();
         works(&c1);
-        // Answers come in, and what the host itself translates; strangers do not.
+        // The host accepts replies, and connections that it translates itself; it accepts no new
+        // connections from outside.
         traffic::assert_no_tcp(&host.outside, "10.1.0.2:80");
         traffic::assert_no_tcp(&c2, "198.51.100.2:80");
         let chain = if docker { "DOCKER-USER" } else { "FORWARD" };
@@ -286,7 +290,7 @@ fn a_host_that_drops_by_legacy_iptables_is_opened() {
     assert_eq!(host.node.sh("iptables-legacy-save | grep -v '^[#:]'"), before);
 }
 
-/// What an administrator wrote cannot be overruled: it is told.
+/// ADD cannot overrule an administrator's rules: it warns of them.
 #[test]
 fn a_foreign_table_that_drops_is_told() {
     testkit::require!("root");
@@ -304,7 +308,7 @@ fn a_foreign_table_that_drops_is_told() {
     host.node.run("firewall", "STATUS").call().silent();
 }
 
-/// Whatever is wrong is named with its key, and nothing is changed.
+/// Each error names the wrong key, and ADD changes nothing.
 #[test]
 fn bad_input_changes_nothing() {
     testkit::require!("root");
@@ -419,7 +423,7 @@ mod ip_masq {
     fn new(name: &str) -> (Host, Container) {
         let host = Host::new(name);
         let container = host.node.container("c1");
-        // Without masquerade the outside would not know the way back.
+        // Without masquerade the outside must not have a route back.
         host.outside.sh("ip route del 10.0.0.0/8; ip -6 route del fd00::/16");
         (host, container)
     }
@@ -465,8 +469,8 @@ mod ip_masq {
         }
     }
 
-    /// Rows: ipMasq | DEL cleans, both cleaned on DEL. Either removes what the other made, with the namespace
-    /// gone as well, where the reference leaves its rules.
+    /// Rows: ipMasq | DEL cleans, both cleaned on DEL. Each plugin removes what the other made,
+    /// even if the namespace is gone, where the reference leaves its rules.
     #[test]
     fn del_cleans_both() {
         testkit::require!("root", "file:/usr/lib/cni/bridge");
@@ -488,7 +492,7 @@ mod ip_masq {
             }
             assert!(chains());
             if removed_by_us {
-                // The configuration meanwhile says something else, and the path leads nowhere.
+                // The configuration has changed meanwhile, and the path leads nowhere.
                 bridge(&host, "DEL", &c1, json!({ "ipMasq": false }))
                     .netns("/run/netns/gone")
                     .call()
@@ -502,12 +506,13 @@ mod ip_masq {
         }
     }
 
-    /// Row: ipMasq | nftables backend: ours has its own tables; what the reference's left goes.
+    /// Row: ipMasq | nftables backend. Ours has its own tables; DEL removes what the reference
+    /// left.
     #[test]
     fn nftables_backend() {
         testkit::require!("root");
         let (host, c1) = new("masqnft");
-        // As the reference 1.5 and later writes it, with the comments of the table's test vectors.
+        // The reference 1.5 and later writes this, with the comments of the table's test vectors.
         host.node.sh("nft -f - <<'E'\ntable inet cni_plugins_masquerade {\n chain masq_checks {\n\
              ip saddr 10.9.0.2 ip daddr != 10.9.0.0/24 masquerade comment \
              \"917148ec47923f2e-f4d01f2ef4b92245, net: n, if: eth0, id: c1\"\n\
@@ -529,8 +534,8 @@ mod ip_masq {
         assert_eq!(seen(&host, &c1), ["198.51.100.1", "2001:db8:ffff::1"]);
     }
 
-    /// Row: ipMasq | nft idempotent is `adding_again_changes_nothing_and_a_leftover_is_replaced` in crate firewall: the
-    /// bridge plugin itself refuses a second ADD, as the reference's does.
+    /// Row: ipMasq | nft idempotent is `adding_again_changes_nothing_and_a_leftover_is_replaced` in
+    /// crate firewall: the bridge plugin refuses a second ADD, as the reference's does.
     ///
     /// Row: ipMasq | auto backend.
     #[test]

@@ -12,8 +12,8 @@ use testkit::{Container, Place, Snapshot};
 
 use crate::support::{Node, Run};
 
-/// Makes a device for a container on the host: one end of a pair, `p` and its name the other. Both are down, and
-/// make no IPv6 addresses of their own: the kernel gives a link that moves the namespace's defaults.
+/// Makes a device for a container on the host: a pair of links, `p` and `name`. Both are down, and
+/// make no IPv6 addresses themselves: the kernel gives a link that moves the namespace's defaults.
 fn device(node: &Node, name: &str) {
     node.sh(&format!(
         "sysctl -qw net.ipv6.conf.default.addr_gen_mode=1 && ip link add {name} type veth peer name p{name}"
@@ -99,7 +99,7 @@ fn without_ipam_the_device_comes_up_bare() {
     check(&node, &c1, &result).call().silent();
 }
 
-/// The reference replaces them by the configuration's, even by none.
+/// The reference replaces them by the configuration's, even by an empty list.
 #[test]
 fn dns_of_ipam_is_passed_on() {
     let node = Node::new("hd-dns");
@@ -146,7 +146,7 @@ fn a_failed_add_brings_the_device_home() {
     let before = Snapshot::take(&node.lab);
     node.stub("fixed", r#"cat >/dev/null; [ $CNI_COMMAND = ADD ] || exit 0; echo '{"cniVersion":"1.1.0","code":11,"msg":"no address"}'; exit 1"#);
     add(&node, &c1).config(json!({ "ipam": { "type": "fixed" } })).call().fails(11, "no address");
-    // Addresses that cannot be configured: the same one twice.
+    // Addresses that the kernel refuses: the same one twice.
     node.stub("fixed", r#"cat >/dev/null; [ $CNI_COMMAND = ADD ] || exit 0; echo '{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24"},{"address":"10.1.0.2/24"}]}'"#);
     add(&node, &c1).config(json!({ "ipam": { "type": "fixed" } })).call().error();
     before.assert_same(&Snapshot::take(&node.lab));
@@ -218,14 +218,15 @@ fn a_device_in_use_is_refused_with_its_holder() {
     by_mac.network("other").call().fails(108, "in use by n/c1/eth0");
     before.assert_same(&Snapshot::take(&node.lab));
     assert_eq!(verbs(&node), "", "the address plugin must not even be asked");
-    // The loser's DEL takes nothing from the holder.
+    // DEL of the second container takes nothing from the holder.
     del(&node, &c2).call().silent();
     check(&node, &c1, &result).call().silent();
     del(&node, &c1).call().silent();
     add(&node, &c2).call().ok();
 }
 
-/// Whoever is second is refused, whenever it learns that, and takes nothing from the first.
+/// The second attachment is refused, however late it learns of the first, and takes nothing from
+/// it.
 #[test]
 fn two_at_once_for_one_device() {
     let node = Node::new("hd-race");
@@ -298,7 +299,7 @@ fn bad_configurations_name_the_key_and_change_nothing() {
     assert_eq!(c1.sh("ip -o link | wc -l").trim(), "1");
 }
 
-/// Two containers on a switch of the host's, and the way out through it.
+/// Two containers on a switch of the host, and the uplink through it.
 #[test]
 fn traffic_between_containers_and_to_the_outside() {
     let node = Node::new("hd-traffic");

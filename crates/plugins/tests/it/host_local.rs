@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::support::{Answer, Run};
 
-/// A folder of networks for one test, and folders for state. The plugin touches nothing else.
+/// A folder of networks for one test, and folders for state. The plugin touches no others.
 struct Place {
     dir: TempDir,
     roots: state::Roots,
@@ -30,7 +30,7 @@ impl Place {
         Place { dir, roots }
     }
 
-    /// As a place where nothing can be known without reading it.
+    /// Makes a place without an index, where every lookup reads the files.
     fn without_index() -> Self {
         let roots = state::Roots::new("/dev/null/run", "/dev/null/lib");
         Place { roots, ..Place::new() }
@@ -69,7 +69,7 @@ impl Place {
         files
     }
 
-    /// Prepares a call whose `ipam` has these keys beside type and folder.
+    /// Prepares a call whose `ipam` has these keys, the type and the folder.
     fn run(&self, verb: &str, ipam: Value) -> Run<'static> {
         let mut whole = json!({ "type": "host-local", "dataDir": self.dir.path() });
         whole.as_object_mut().unwrap().extend(ipam.as_object().unwrap().clone());
@@ -97,7 +97,7 @@ fn addresses_of(result: &Value) -> Vec<&str> {
     result["ips"].as_array().unwrap().iter().map(|ip| ip["address"].as_str().unwrap()).collect()
 }
 
-/// The error of a call that must be over soon.
+/// The error of a call that must end soon.
 #[track_caller]
 fn call_within(run: Run<'_>, timeout: Duration) -> cni::Error {
     let mut env = cni::CallEnv::default();
@@ -115,7 +115,7 @@ fn call_within(run: Run<'_>, timeout: Duration) -> cni::Error {
     cni::Error::parse(&output.stdout).unwrap()
 }
 
-/// ADD succeeds with these addresses.
+/// Asserts that ADD succeeds with these addresses.
 #[track_caller]
 fn gives(answer: Answer, addresses: &[&str]) {
     assert_eq!(addresses_of(&answer.ok()), addresses);
@@ -167,7 +167,8 @@ fn the_last_address_is_noted_by_set() {
     gives(place.add("c1", both.clone()), &["192.0.2.200/24", "2001:db8::2/64"]);
     assert_eq!(place.read("last_reserved_ip.0"), "192.0.2.200");
     assert_eq!(place.read("last_reserved_ip.1"), "2001:db8::2");
-    // A shorter text leaves no end of the longer one; a garbled one begins anew; one beyond the set too.
+    // A shorter text leaves no end of the longer one. A garbled file starts the ring anew, and so
+    // does an address outside the set.
     place.write("last_reserved_ip.0", "192.0.2.254");
     gives(place.add("c2", both.clone()), &["192.0.2.2/24", "2001:db8::3/64"]);
     assert_eq!(place.read("last_reserved_ip.0"), "192.0.2.2");
@@ -196,7 +197,7 @@ fn parallel_adds_get_different_addresses() {
     assert_eq!(place.addresses().len(), 50);
 }
 
-/// `host-local | lock`: a holder that does not let go is named, and nothing changes.
+/// `host-local | lock`: the error names a holder that keeps the lock, and nothing changes.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "another process holds the lock")]
 fn a_stuck_lock_is_reported_with_its_holder() {
@@ -259,7 +260,8 @@ fn the_same_attachment_gets_no_second_address() {
         codes::ADDRESS,
         "192.0.2.2 has been allocated to c1, duplicate allocation is not allowed",
     );
-    // An address asked for is told as taken, as the reference has it, and we say by whom.
+    // The error for a requested address says that it is taken, as the reference's does, and names
+    // the holder.
     let error = place.run("ADD", one("192.0.2.0/29")).args("IP=192.0.2.2").call().error();
     assert!(error.msg.contains("requested IP address 192.0.2.2 is not available"), "{error}");
     assert!(error.details.contains("container c1 interface eth0"), "{error}");
@@ -354,7 +356,8 @@ fn dual_stack_in_every_version() {
     }
 }
 
-/// `host-local | overlap/validation errors`; the rest of the list is in the unit tests of `ipam::range`.
+/// `host-local | overlap/validation errors`; the rest of the list is in the unit tests of
+/// `ipam::range`.
 #[test]
 fn a_configuration_that_makes_no_sense_is_refused() {
     let place = Place::new();
@@ -460,7 +463,7 @@ fn a_request_that_cannot_be_met_leaves_nothing() {
     let place = Place::new();
     let ipam =
         json!({ "ranges": [[{ "subnet": "192.0.2.0/24" }], [{ "subnet": "198.51.100.0/30" }]] });
-    // What the attachment has already is not this call's to release; the reference releases it.
+    // This call does not release what the attachment already has; the reference releases it.
     gives(place.run("ADD", one("203.0.113.0/24")).id("c2").call(), &["203.0.113.2/24"]);
     place
         .run("ADD", ipam.clone())
@@ -536,7 +539,7 @@ fn files_with_the_id_alone_are_honoured() {
     place.add("c1", range.clone()).fails(codes::ADDRESS, "192.0.2.2 has been allocated to c1");
     place.del("c1", range.clone()).silent();
     assert_eq!(place.addresses(), ["192.0.2.3"]);
-    // When the attachment itself is found, the container's old file stays.
+    // If the attachment has a file of its own, DEL leaves the container's old file.
     place.write("192.0.2.9", "c2\r\neth0");
     place.del("c2", range.clone()).silent();
     assert_eq!(place.addresses(), ["192.0.2.3"]);
@@ -557,8 +560,8 @@ fn releasing_what_is_not_held_is_success() {
     assert_eq!(place.addresses(), [""; 0]);
 }
 
-/// DEL needs the network's name and the folder, whatever became of the rest (facts: "a now-invalid config
-/// blocks release").
+/// DEL needs the network's name and the folder, whatever happened to the rest (facts: "a
+/// now-invalid config blocks release").
 #[test]
 fn del_works_with_a_configuration_that_makes_no_sense_any_more() {
     let place = Place::new();
@@ -588,7 +591,7 @@ fn check_fails_when_there_is_no_file_for_the_attachment() {
     check().call().silent();
     check().prev(&result).call().silent();
     check().ifname("eth1").call().fails(codes::DRIFT, missing);
-    // Somebody else was given the address that the container uses.
+    // Another attachment was given the address that the container uses.
     fs::remove_file(place.network().join("192.0.2.2")).unwrap();
     place.write("192.0.2.2", "c2\r\neth0");
     place.write("192.0.2.3", "c1\r\neth0");
@@ -616,12 +619,12 @@ fn gc_releases_what_no_valid_attachment_owns() {
     place.run("GC", range.clone()).valid(&[("c1", "eth0"), ("c9", "eth0")]).call().silent();
     let kept = ["192.0.2.10", "192.0.2.2", "last_reserved_ip.0", "lock", "note"];
     assert_eq!(place.files(), kept);
-    // Without a list, nothing can be told from what is stale.
+    // Without a list GC cannot know what is stale.
     place.run("GC", range.clone()).call().silent();
     assert_eq!(place.files(), kept);
     place.run("GC", range.clone()).valid(&[]).call().silent();
     assert_eq!(place.addresses(), [""; 0]);
-    // A network without a folder, and one whose ranges make no sense any more.
+    // A network without a folder, and one whose ranges are no longer valid.
     place.run("GC", range).network("other").valid(&[]).call().silent();
     place.run("GC", json!({})).valid(&[]).call().silent();
     assert!(!place.dir.path().join("other").exists());
@@ -651,7 +654,7 @@ fn status_tells_an_exhausted_set_with_its_numbers() {
     place.run("STATUS", json!({})).call().fails(code::INVALID_CONFIG, "no IP ranges specified");
 }
 
-/// The empty file that a crashed reference, or a power cut, leaves does not block its address.
+/// A crashed reference, or a power cut, leaves an empty file, which does not block its address.
 #[test]
 fn an_empty_file_is_nobodys() {
     let place = Place::new();
@@ -663,7 +666,7 @@ fn an_empty_file_is_nobodys() {
     gives(place.add("c2", range.clone()), &["192.0.2.3/29"]);
 }
 
-/// Nobody knows whose a garbled file is: its address is left alone until the next GC.
+/// A garbled file names no owner: its address is not assigned until the next GC.
 #[test]
 fn a_garbled_file_is_passed_over_and_collected() {
     let place = Place::new();
@@ -691,7 +694,7 @@ fn keys_are_read_without_regard_to_case_and_unknown_ones_ignored() {
     gives(answer, &["192.0.2.9/24"]);
 }
 
-/// `lint` hears of keys within `ipam` only: the rest belongs to the plugin that delegates.
+/// `lint` gets unknown keys within `ipam` only: the delegating plugin reports the rest.
 #[test]
 fn unknown_keys_within_ipam_are_found() {
     let config = r#"{"bridge": "br0", "ipam": {"type": "host-local", "subnets": "x",

@@ -55,7 +55,8 @@ fn what_cannot_be_is_refused_and_nothing_is_changed() {
     assert_eq!(fixed::verbs(&node), "", "the address plugin must not even be asked");
 }
 
-/// Row: without `master` and default route DEL fails with the reference, before the address is released.
+/// Row: without `master` and default route the reference's DEL fails before it releases the
+/// address.
 #[test]
 fn del_never_needs_the_master() {
     let node = host("ipvlan-del");
@@ -79,7 +80,7 @@ fn status_tells_whether_the_parent_is_there() {
     status(json!({ "master": "p9" })).fails(50, "failed to lookup master \"p9\": Link not found");
     status(json!({ "master": "p0", "mtu": 9000 })).fails(50, "invalid MTU 9000");
     status(json!({ "mode": "x" })).fails(7, "unknown ipvlan mode");
-    // The chain, or the container, will tell.
+    // STATUS cannot know the parent: the chain, or the container, determines it.
     status(json!({})).silent();
     status(json!({ "master": "p9", "linkInContainer": true })).silent();
 }
@@ -112,7 +113,7 @@ fn vm_containers_reach_each_other_and_the_outside_in_mode_l2() {
     assert_eq!(seen, "10.1.0.2");
 }
 
-/// Without ARP: it is the host's routing that sends what leaves, so the host needs the ways.
+/// Without ARP the host's routing sends what leaves, so the host needs the routes.
 #[test]
 fn vm_containers_reach_each_other_and_the_outside_in_modes_l3_and_l3s() {
     testkit::require!("root", "ipvlan");
@@ -164,7 +165,7 @@ fn vm_flags_decide_who_is_reached() {
     }
 }
 
-/// The kernel has one mode per parent, and the newest link decides for all.
+/// The kernel has one mode per parent, and the newest link sets it for all.
 #[test]
 fn vm_a_container_cannot_change_the_mode_of_anothers_link() {
     testkit::require!("root", "ipvlan");
@@ -184,7 +185,7 @@ fn vm_a_container_cannot_change_the_mode_of_anothers_link() {
         assert!(!succeeds(&c2, "ip link show eth0"));
     }
     assert_eq!(fixed::verbs(&node), "");
-    // One that is gone, or has left, has no say.
+    // A container that is gone, or has left, does not fix the mode.
     c1.delete();
     attach(&node, &c2, 3, json!({ "mode": "l3" }));
     ipvlan(&node, "DEL", &c2).call().silent();
@@ -205,7 +206,7 @@ fn vm_a_parent_that_serves_a_macvlan_is_refused() {
     ipvlan(&node, "ADD", &c1).call().fails(100, "parent \"p0\" serves a macvlan already");
     node.sh("ip link del m0 && ip link add br0 type bridge && ip link set p0 master br0");
     ipvlan(&node, "ADD", &c1).call().fails(100, "\"p0\" is a port of bridge \"br0\"");
-    // And the other way round.
+    // The other way round, too.
     node.sh("ip link set p0 nomaster");
     ipvlan(&node, "ADD", &c1).call().ok();
     let c2 = node.container("c2");

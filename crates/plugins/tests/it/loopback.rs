@@ -32,7 +32,7 @@ fn add_brings_lo_up_and_returns_its_addresses() {
             ],
         })
     );
-    // Again, as after a restart of the runtime.
+    // A second ADD, as after a restart of the runtime.
     assert_eq!(node.run("loopback", "ADD").to(&c1).call().ok(), result);
 }
 
@@ -108,7 +108,7 @@ fn prev_result_is_passed_through() {
     let result = node.run("loopback", "ADD").to(&c1).prev(&prev).call().ok();
     assert_eq!(result, prev);
     assert!(is_up(&c1));
-    // What ADD returned in the end is of no interest to the others.
+    // CHECK and DEL ignore the chain's final result.
     node.run("loopback", "CHECK").to(&c1).prev(&prev).call().silent();
     node.run("loopback", "DEL").to(&c1).prev(&prev).call().silent();
 }

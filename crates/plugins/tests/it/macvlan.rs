@@ -16,7 +16,7 @@ fn macvlan<'n>(node: &'n Node, verb: &str, container: &Container) -> Run<'n> {
     node.run("macvlan", verb).to(container).config(json!({ "master": "p0" }))
 }
 
-/// Attaches a container with this last number in its addresses.
+/// Attaches a container whose addresses end in `last`.
 fn attach(node: &Node, container: &Container, last: u8, config: Value) -> Value {
     fixed::gives(node, &on_parent::addresses(last));
     macvlan(node, "ADD", container).config(fixed::ipam()).config(config).call().ok()
@@ -43,7 +43,7 @@ fn the_result_has_one_interface_that_is_as_reported() {
     assert_eq!(shown["linkinfo"]["info_data"]["mode"], "bridge");
     assert_eq!(read(&c1, "ipv4/conf/eth0/arp_notify"), "1");
     assert_eq!(read(&c1, "ipv6/conf/eth0/ndisc_notify"), "1");
-    // As the reference leaves the host: nothing of it is seen there.
+    // As with the reference, the host sees nothing of the link.
     assert!(!succeeds(&node.lab, "ip link show type macvlan | grep ."));
 }
 
@@ -72,7 +72,7 @@ fn containers_reach_each_other_and_the_outside_but_not_the_host() {
     assert_pings(&c1, "fd00:1::1");
     let web = traffic::Server::tcp(&outside, "0.0.0.0:80", "web");
     let seen = traffic::assert_tcp(&c1, "198.51.100.2:80").seen.ip().to_string();
-    assert_eq!(seen, "10.1.0.2", "nobody translates addresses");
+    assert_eq!(seen, "10.1.0.2", "addresses are not translated");
     drop(web);
     assert_no_ping(&c1, "10.1.0.9");
 }
@@ -123,7 +123,7 @@ fn passthru_takes_the_parent_whole_and_gives_it_back() {
     refused.fails(100, "mode passthru takes parent \"p0\" whole, and it serves a macvlan already");
     macvlan(&node, "DEL", &c2).call().silent();
 
-    // With an address of its own the parent takes that one, and gets its own back.
+    // The parent takes the container's hardware address, and gets its own back.
     let mac = json!({ "mode": "passthru", "mac": "02:00:5e:00:53:09" });
     macvlan(&node, "ADD", &c3).config(mac).call().ok();
     assert_eq!(link(&node.lab, "p0")["address"], "02:00:5e:00:53:09");
@@ -259,7 +259,7 @@ fn duplicate_addresses_are_looked_for_when_asked_to() {
     assert!(!succeeds(&c2, "ip link show eth0"));
     assert_eq!(fixed::verbs(&node), "ADD DEL");
 
-    // On a cable that leads nowhere nobody can answer, and nobody waits.
+    // No host can answer on a cable that leads nowhere, and ADD does not wait.
     node.sh("ip link set p1 down");
     let c4 = node.container("c4");
     attach(&node, &c4, 4, json!({ "enabledad": true }));
@@ -364,7 +364,7 @@ fn status_tells_whether_the_parent_is_there() {
     status(json!({})).fails(50, "no default route interface found");
     status(json!({ "master": "p0", "mtu": 9000 })).fails(50, "invalid MTU 9000");
     status(json!({ "master": "p0", "mode": "x" })).fails(7, "unknown macvlan mode");
-    // What is in containers cannot be asked about.
+    // STATUS cannot ask about links in containers.
     status(json!({ "master": "p9", "linkInContainer": true })).silent();
     fixed::fails(&node, "STATUS", &json!({ "code": 51, "msg": "pool is nearly empty" }));
     status(json!({ "master": "p0", "ipam": { "type": "fixed" } })).fails(51, "nearly empty");

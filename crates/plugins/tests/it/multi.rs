@@ -25,7 +25,7 @@ fn ptp() -> Value {
     })
 }
 
-/// Calls it with these networks, whose addresses are held within the node's folder.
+/// Calls `multi` with these networks; the reservations of their addresses are in the node's folder.
 fn of<'n>(node: &'n Node, verb: &str, to: &Container, mut networks: Value) -> Run<'n> {
     for network in networks.as_array_mut().unwrap() {
         if network["config"]["ipam"].is_object() {
@@ -51,7 +51,7 @@ fn each_network_has_its_interface_and_its_routes() {
     ]);
     let call = |verb: &str, container: &Container| of(&node, verb, container, networks.clone());
     let (first, second) = (call("ADD", &c1).call().ok(), call("ADD", &c2).call().ok());
-    // The result is the first network's.
+    // The result is that of the first network.
     assert_eq!(first["ips"].as_array().unwrap().len(), 1);
     assert_eq!(first["ips"][0]["address"], "10.1.0.2/24");
     let links = first["interfaces"].as_array().unwrap();
@@ -119,7 +119,7 @@ fn networks_of_files_are_left_as_they_were_made() {
     };
     call("ADD").call().ok();
     assert!(held.join("n2/10.2.0.2").exists());
-    // What they are now does not count any more.
+    // DEL ignores the present configurations of the networks.
     std::fs::remove_dir_all(&folder).unwrap();
     call("DEL").call().silent();
     assert!(!held.join("n1/10.1.0.2").exists() && !held.join("n2/10.2.0.2").exists());
@@ -138,7 +138,7 @@ fn all_or_none() {
     ]);
     of(&node, "ADD", &c1, networks.clone()).call().fails(50, "not today");
     assert_eq!(c1.sh("ip -o link show | grep -v ' lo:' | wc -l").trim(), "0");
-    // Nor when nobody can say where the default route leads.
+    // ADD also fails if it cannot know where the default route leads.
     let networks = json!([
         { "config": bridge(1) },
         { "config": { "type": "bridge", "bridge": "plain" }, "defaultRoute": true },
@@ -187,7 +187,7 @@ fn what_is_asked_for_needs_a_plugin_that_gives_it() {
     }
 }
 
-/// A plugin that says it can be asked, and gives what it gives.
+/// The plugin declares the capability for addresses, and assigns another address.
 #[test]
 fn an_address_that_was_asked_for_and_not_given_is_an_error() {
     testkit::require!("root");

@@ -15,7 +15,7 @@ use testkit::Container;
 
 use crate::support::{Node, Run};
 
-/// What kubelet gives.
+/// The `CNI_ARGS` of kubelet.
 const POD: &str = "IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web-0;K8S_POD_INFRA_CONTAINER_ID=c1;K8S_POD_UID=uid-1";
 
 /// A folder of configurations with the default network `cluster`, which does not sort first.
@@ -72,7 +72,7 @@ fn pod<'n>(node: &'n Node, verb: &str, to: &Container) -> Run<'n> {
     bare(node, verb, to).args(POD)
 }
 
-/// A call for who is no pod.
+/// A call for a container that is not a pod.
 fn bare<'n>(node: &'n Node, verb: &str, to: &Container) -> Run<'n> {
     node.run("netwright-multi", verb).to(to).network("multi").config(json!({
         "confDir": node.dir("net.d"), "clusterNetwork": "cluster", "deviceInfoDir": node.dir("devinfo"),
@@ -87,7 +87,7 @@ fn links(container: &Container) -> Vec<String> {
     shown.split_whitespace().filter(|name| *name != "lo").map(str::to_owned).collect()
 }
 
-/// Makes a plugin that notes how it is called and what with, and gives what `result` says.
+/// Makes a plugin that records its calls with their input, and returns `result`.
 fn stub(node: &Node, name: &str, result: &Value) {
     let log = node.dir("log");
     let mut result = result.clone();
@@ -108,7 +108,7 @@ fn calls(node: &Node) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// What such a plugin was given on standard input.
+/// The standard input of a call of such a plugin.
 fn given(node: &Node, name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(node.dir("log").join(name)).unwrap()).unwrap()
 }

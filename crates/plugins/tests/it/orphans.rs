@@ -1,4 +1,4 @@
-//! GC among the living: what dead attachments left of each kind goes, and nothing else.
+//! GC among living attachments removes each kind of thing that dead ones left, and nothing else.
 
 use serde_json::json;
 use testkit::{Container, Place, Snapshot};
@@ -6,8 +6,8 @@ use testkit::{Container, Place, Snapshot};
 use crate::repair::Chain;
 use crate::support::Node;
 
-/// The attachment whose records are lost. A backup of the reference's kind tells no network, so that none could be collected
-/// without a record; this one has none.
+/// The attachment whose records are lost. It has no backup of the reference's kind: such a backup
+/// names no network, so GC could not collect it without a record.
 const UNKNOWN: u16 = 6;
 
 /// A long chain; `number` tells attachments apart.
@@ -37,7 +37,7 @@ fn plugins(node: &Node, number: u16, policy: &str) -> Vec<(&'static str, serde_j
     ]
 }
 
-/// How often each kind of thing is there.
+/// How many things of each kind exist.
 fn kinds(node: &Node, containers: &[&Container]) -> Vec<(&'static str, usize)> {
     let count = |script: &str| node.sh(script).trim().parse::<usize>().unwrap();
     let rules = node.sh("nft list ruleset");
@@ -81,7 +81,7 @@ fn gc_among_the_living_collects_each_kind_of_orphan() {
             Chain::add(&node, container, plugins(&node, number, "same-bridge")).plugins
         })
         .collect();
-    // What is in a namespace that nobody knows any more goes with it.
+    // What is in a namespace without a path goes with the namespace.
     let known: Vec<Container> = containers.drain(..4).collect();
     let known_of = || known.iter().collect::<Vec<&Container>>();
     let (before, picture) = (kinds(&node, &known_of()), Snapshot::take(&node.lab));
@@ -90,7 +90,7 @@ fn gc_among_the_living_collects_each_kind_of_orphan() {
     }
     let planted = kinds(&node, &known_of());
     drop(containers.remove(0));
-    // Everything that was written down of the third.
+    // Removes all records of the third.
     let owners = node.roots.run.join("owners");
     for entry in std::fs::read_dir(&owners).unwrap() {
         let path = entry.unwrap().path();

@@ -1,4 +1,4 @@
-//! `ovs`: ports of a real Open vSwitch, whose datapath is the one in user space.
+//! `ovs`: ports of a real Open vSwitch with the user-space datapath.
 
 mod away;
 mod bad;
@@ -17,7 +17,7 @@ use testkit::{Container, traffic};
 
 use crate::support::{Node, Run};
 
-/// What a test needs that wants a switch, and more that it names.
+/// What every test with a switch requires, and the further features that it names.
 macro_rules! require_switch {
     ($($feature:expr),*) => {
         testkit::require!("root", "program:ovs-vswitchd", "program:ovsdb-server" $(, $feature)*)
@@ -25,11 +25,11 @@ macro_rules! require_switch {
 }
 pub(crate) use require_switch;
 
-/// Who moves a switch's frames.
+/// The datapath that moves a switch's frames.
 #[derive(Clone, Copy)]
 enum Datapath {
     UserSpace,
-    /// In the virtual machine.
+    /// Used in the virtual machine.
     Kernel,
 }
 
@@ -66,13 +66,13 @@ fn add<'n>(node: &'n Node, to: &Container, keys: &Value) -> Run<'n> {
     node.run("ovs", "ADD").to(to).config(keys.clone())
 }
 
-/// The container's first address in a result, without its length.
+/// The container's first address in a result, without its prefix length.
 fn address(result: &Value) -> String {
     let address = result["ips"][0]["address"].as_str().unwrap();
     address.split('/').next().unwrap().to_owned()
 }
 
-/// Ping and TCP from one container to another.
+/// Asserts ping and TCP from one container to another.
 fn assert_reaches(from: &Container, to: &Container, address: &str) {
     traffic::assert_pings(from, address);
     let server = traffic::Server::tcp(to, &format!("{address}:7000"), "here");

@@ -1,3 +1,3 @@
-//! `ovs-mirror-consumer`; how it works with a producer is in `ovs_mirror_producer`.
+//! `ovs-mirror-consumer`; its tests with a producer are in `ovs_mirror_producer`.
 
 mod matrix;

@@ -49,7 +49,8 @@ fn mirror(ovs: &Ovs<'_>, column: &str) -> String {
     ovs.vsctl(&["get", "mirror", "m1", column])
 }
 
-/// What one container sends to a second, a third gets a copy of; the result passes through as it was.
+/// A third container gets a copy of what the first sends to the second; the result passes through
+/// unchanged.
 #[test]
 fn a_third_container_sees_what_the_first_sends() {
     testkit::require!("root", "program:ovs-vswitchd", "program:ovsdb-server");
@@ -70,7 +71,7 @@ fn a_third_container_sees_what_the_first_sends() {
         assert_eq!(result["ips"], results[number]["ips"]);
         assert_eq!(result["routes"], results[number]["routes"]);
         run(plugin, "CHECK", number).call().silent();
-        // A second time it is the same.
+        // A second ADD does the same.
         run(plugin, "ADD", number).call().ok();
     }
     assert_eq!(ovs.vsctl(&["--columns=name", "list", "mirror"]).lines().count(), 1);
@@ -84,10 +85,10 @@ fn a_third_container_sees_what_the_first_sends() {
     traffic::assert_pings(&c1, &to);
     c1.sh(&format!("ping -q -c 20 -i 0.01 {to}"));
     let copied = counted() - first;
-    // Twenty questions and twenty answers.
+    // Twenty echo requests and twenty replies.
     assert!(40 <= copied, "{copied} frames\n{}", ovs.log());
 
-    // Another output, and a port that would hear itself.
+    // ADD refuses a second output, and a port that would mirror itself.
     run(CONSUMER, "ADD", 1).call().fails(108, "mirror \"m1\" has an output port already");
     run(CONSUMER, "DEL", 1).call().silent();
     run(CONSUMER, "DEL", 2).call().silent();
@@ -96,10 +97,10 @@ fn a_third_container_sees_what_the_first_sends() {
     run(CONSUMER, "DEL", 0).call().silent();
     assert_ne!(mirror(&ovs, "select_src_port"), "[]");
 
-    // The database is wiped: `ovs` puts the port back, and this what it is in.
+    // The database is wiped: `ovs` restores the port, and this plugin its mirror.
     run(PRODUCER, "DEL", 0).call().silent();
     assert_eq!(ovs.vsctl(&["--columns=name", "list", "mirror"]), "");
-    // The port may be gone before; so may everything.
+    // The port may be gone before, and everything else too.
     run(PRODUCER, "ADD", 0).call().ok();
     detach(&node, &ovs, &c1);
     for _ in 0..2 {
@@ -128,7 +129,7 @@ fn membership_that_was_lost_is_named_and_put_back() {
     check(&ovs).call().silent();
     assert_eq!(mirror(&ovs, "select_dst_port"), "[]");
 
-    // The database is away: DEL says so, and is done by the next GC.
+    // The database is away: DEL fails, and the next GC does its work.
     ovs.kill_server();
     let del = || chained(&node, &ovs, PRODUCER, "DEL", &c1, source.clone(), &result);
     assert_eq!(del().call().error().code, 112);

@@ -1,4 +1,4 @@
-//! `portmap`, row by row of the feature table, and what users of such plugins suffered from.
+//! `portmap`, row by row of the feature table, and known problems of other such plugins.
 
 mod matrix;
 
@@ -30,7 +30,7 @@ impl Host {
         Host { node, outside }
     }
 
-    /// A container with the addresses that end in `last`, and what a bridge plugin would have returned.
+    /// A container whose addresses end in `last`, and the result of a bridge plugin for it.
     fn container(&self, name: &str, last: u8) -> (Container, Value) {
         let container = self.node.container(name);
         self.node.sh(&format!(
@@ -42,7 +42,7 @@ impl Host {
              ip addr add 10.1.0.{last}/24 dev eth0 && ip addr add fd00:1::{last}/64 dev eth0 nodad && \
              ip link set eth0 up && ip route add default via 10.1.0.1 && ip -6 route add default via fd00:1::1"
         ));
-        // The bridge's link-local address comes with its first port.
+        // The bridge's link-local address appears with its first port.
         self.node.sh("for i in $(seq 500); do ip -6 addr show dev cni0 scope link | grep -q inet6 && break; sleep 0.01; done");
         let prev = json!({
             "cniVersion": "1.0.0",
@@ -64,7 +64,7 @@ impl Host {
         run.version("1.0.0").config(json!({ "runtimeConfig": { "portMappings": mappings } }))
     }
 
-    /// Calls the reference's plugin as installed.
+    /// Calls the installed reference plugin.
     fn go(&self, run: Run<'_>) -> String {
         let dir = self.node.dir("go");
         let config = dir.join("config");
@@ -104,13 +104,13 @@ fn dnat_v4_v6() {
     host.run("DEL", &c1, &prev, &mappings).call().silent();
     traffic::assert_no_tcp(&host.outside, "198.51.100.1:8080");
     traffic::assert_no_udp(&host.outside, "198.51.100.1:8080");
-    // The empty tables stay, as the chains of the reference do.
+    // The empty tables stay, as the reference's chains do.
     host.node.sh("nft delete table inet netwright; rmdir -p /run/netwright 2>/dev/null; true");
     before.assert_same(&Snapshot::take(&host.node.lab));
 }
 
-/// Row: portmap | a port of a program: the runtime's to refuse. The plugin says whose traffic it takes, but not of those who
-/// hold ports for containers.
+/// Row: portmap | a port of a program. The runtime must refuse it; the plugin warns whose traffic
+/// it takes. It does not warn of programs that hold ports for containers.
 #[test]
 fn a_port_that_a_program_listens_on_is_published_with_a_warning() {
     testkit::require!("root", "program:socat");
@@ -145,7 +145,7 @@ fn a_port_that_a_program_listens_on_is_published_with_a_warning() {
         warning.contains("192.0.2.9:8081/udp: the host does not have address 192.0.2.9"),
         "{warning}"
     );
-    // Taken from the container by somebody: what the program has by now is left to it.
+    // Another program removed the rule: the port's program keeps what it has by now.
     let check = |keys: Value| host.run("CHECK", &c1, &prev, &mappings).config(keys).call();
     let repair = || check(json!({ cni::REPAIR: true }));
     assert!(repair().succeeded());
@@ -178,7 +178,8 @@ fn chains() {
     run("DEL").call().silent();
     host.node.sh("nft flush ruleset");
     host.go(run("ADD"));
-    // Ours have one rule more, which keeps loopback addresses to the host, and one for what ::1 sends.
+    // Our chains have one more rule, which restricts loopback addresses to the host, and another
+    // for packets from ::1.
     let is_guard = |line: &&str| line.ends_with("-j RETURN");
     assert_eq!(ours.lines().filter(is_guard).count(), 3, "{ours}");
     let rest: String =
@@ -186,7 +187,8 @@ fn chains() {
     assert_eq!(rest, saved());
 }
 
-/// Row: portmap | a port at a loopback address is for the host alone, with the reference's chains too.
+/// Row: portmap | a port at a loopback address is for the host alone, with the reference's chains
+/// too.
 #[test]
 fn ports_at_loopback_addresses_are_for_the_host_alone_by_iptables() {
     testkit::require!("root");
@@ -205,7 +207,7 @@ fn ports_at_loopback_addresses_are_for_the_host_alone_by_iptables() {
     assert_eq!(traffic::assert_tcp(&host.node.lab, "127.0.0.1:8080").server, "c1");
     assert_eq!(traffic::assert_udp(&host.node.lab, "127.0.0.1:9090").server, "c1");
     assert_eq!(traffic::assert_udp(&host.outside, "198.51.100.1:9090").server, "c1");
-    // The reference's chains serve no ::1: what asks there is refused, and does not wait.
+    // The reference's chains do not serve ::1: a connection to it is refused at once.
     for value in [0, 1] {
         host.node.sh(&format!("echo {value} > /proc/sys/net/bridge/bridge-nf-call-ip6tables"));
         let asked = host.node.lab.enter(|| {
@@ -225,7 +227,7 @@ fn ports_at_loopback_addresses_are_for_the_host_alone_by_iptables() {
         traffic::assert_no_udp(&host.outside, "127.0.0.1:8080");
         traffic::assert_no_udp(&host.outside, "127.0.0.1:9090");
     }
-    // A chain that an older release made is found out, and completed.
+    // CHECK detects a chain of an older release, and ADD completes it.
     let guard = "-d 127.0.0.0/8 ! -i lo ! -o lo -j RETURN";
     host.node.sh(&format!("iptables -t nat -D {DN} {guard}"));
     let error = run("CHECK").call().error();
@@ -234,7 +236,7 @@ fn ports_at_loopback_addresses_are_for_the_host_alone_by_iptables() {
     traffic::assert_no_udp(&host.outside, "127.0.0.1:8080");
 }
 
-/// Either removes and checks what the other made.
+/// Each plugin removes and checks what the other made.
 #[test]
 fn chains_are_interchangeable_with_the_reference() {
     testkit::require!("root", "file:/usr/lib/cni/portmap");
@@ -247,11 +249,12 @@ fn chains_are_interchangeable_with_the_reference() {
     run("ADD").call().ok();
     host.go(run("DEL"));
     assert_eq!(dn_chains(), "0\n");
-    // Of ours nothing but the record was left.
+    // Only the record of ours was left.
     run("DEL").call().silent();
-    // No CHECK by the reference: its 1.1.1 fails on its own rules where both families' iptables are installed
-    // ("could not check ipv6 dnat"). That the rules are the same is what `chains` shows.
-    // The reference's, removed by ours: with its backend, with ours, and with no configuration to speak of.
+    // No CHECK by the reference: its 1.1.1 fails on its own rules where both families' iptables are
+    // installed ("could not check ipv6 dnat"). `chains` shows that the rules are the same. Ours
+    // removes the reference's: with its back end, with our back end, and with an almost empty
+    // configuration.
     for keys in [
         json!({ "backend": "iptables" }),
         json!({}),
@@ -268,7 +271,7 @@ fn chains_are_interchangeable_with_the_reference() {
     }
 }
 
-/// The same for nodes whose iptables is the legacy one.
+/// The same for nodes with legacy iptables.
 #[test]
 fn what_the_reference_left_in_legacy_iptables_goes() {
     testkit::require!("root", "program:iptables-legacy");
@@ -421,7 +424,7 @@ fn host_ip() {
     }
 }
 
-/// Row: portmap | bad hostIP (the reference ignores it), with the other mistakes of a mapping.
+/// Row: portmap | bad hostIP (the reference ignores it), and the other mistakes in a mapping.
 #[test]
 fn bad_host_ip() {
     testkit::require!("root");
@@ -439,7 +442,7 @@ fn bad_host_ip() {
         wrong.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
         let mappings = json!([mapping(9090, "tcp"), wrong]);
         host.run("ADD", &c1, &prev, &mappings).call().fails(7, words);
-        // The reference's DEL trips over them as well.
+        // The reference's DEL fails on them as well.
         host.run("DEL", &c1, &prev, &mappings).call().silent();
     }
     let twice =
@@ -504,7 +507,7 @@ fn udp_conntrack() {
     let mappings = json!([mapping(5300, "udp")]);
     let _servers = (servers(&c1, "c1"), servers(&c2, "c2"));
     let to = "198.51.100.1:5300";
-    // One socket throughout: one flow.
+    // One socket for all packets makes one flow.
     let socket = host.outside.enter(|| std::net::UdpSocket::bind("198.51.100.2:0").unwrap());
     socket.set_read_timeout(Some(std::time::Duration::from_secs(2))).unwrap();
     let ask = || -> Option<String> {
@@ -513,12 +516,13 @@ fn udp_conntrack() {
         let (length, _) = socket.recv_from(&mut answer).ok()?;
         String::from_utf8_lossy(&answer[..length]).split(' ').next().map(str::to_owned)
     };
-    // Nobody is there yet, and the flow begins untranslated. The host's refusal is an error on the socket.
+    // No server listens yet, and the flow begins untranslated. The host's refusal is an error on
+    // the socket.
     let _ = ask();
     host.run("ADD", &c1, &prev1, &mappings).call().ok();
     let first = ask().or_else(ask);
     assert_eq!(first.as_deref(), Some("c1"));
-    // A flow of somebody else's on the same port passes through the host and is not forgotten.
+    // A foreign flow on the same port passes through the host and is not forgotten.
     let _resolver = Server::udp(&host.outside, "198.51.100.2:5300", "resolver");
     host.outside.sh("ip route add 10.1.0.0/24 via 198.51.100.1");
     assert_eq!(traffic::assert_udp(&c2, "198.51.100.2:5300").server, "resolver");
@@ -533,7 +537,7 @@ fn udp_conntrack() {
     assert_eq!(transit(), "1\n");
 }
 
-/// Row: portmap | nft backend: the layout of the reference's is removed, ours is in our own tables.
+/// Row: portmap | nft backend. DEL removes the reference's layout; our rules are in our own tables.
 #[test]
 fn nft_backend() {
     testkit::require!("root");
@@ -558,7 +562,7 @@ fn nft_backend() {
     assert!(host.node.sh("nft list map inet netwright hostports4").contains("tcp . 8080"));
 }
 
-/// Row: portmap | nft isolation per network: the reference tags its rules with the container only.
+/// Row: portmap | nft isolation per network. The reference tags its rules with the container only.
 #[test]
 fn nft_isolation_per_network() {
     testkit::require!("root");
@@ -586,7 +590,7 @@ fn del() {
     host.run("ADD", &c2, &prev2, &b).call().ok();
     let before = Snapshot::take(&host.node.lab);
     let bare = || host.node.run("portmap", "DEL").id("c1").version("1.0.0");
-    // Whatever is missing: configuration and result, namespace, our record.
+    // DEL works without configuration and result, namespace, or our record.
     for missing in ["nothing", "result", "namespace", "record"] {
         host.run("ADD", &c1, &prev1, &a).call().ok();
         match missing {
@@ -646,7 +650,7 @@ fn check() {
     }
 }
 
-/// nerdctl#4253: the holder of a port is named, and keeps it.
+/// nerdctl#4253: the error names the holder of a port, which keeps it.
 #[test]
 fn a_held_port_is_refused() {
     testkit::require!("root");
@@ -661,7 +665,7 @@ fn a_held_port_is_refused() {
     assert_eq!(error.code, 103, "{error}");
     assert!(error.msg.contains("8080/tcp") && error.msg.contains("\"c1\""), "{error}");
     before.assert_same(&Snapshot::take(&host.node.lab));
-    // Its namespace goes, its DEL never comes.
+    // The holder's namespace goes, and its DEL never comes.
     c1.delete();
     host.run("ADD", &c2, &prev2, &mappings).call().ok();
     let _servers = servers(&c2, "c2");
@@ -670,7 +674,8 @@ fn a_held_port_is_refused() {
     assert_eq!(traffic::assert_tcp(&host.outside, "198.51.100.1:8080").server, "c2");
 }
 
-/// Podman passes the same ports to each network of a container: the first publishes them, the next takes over.
+/// Podman passes the same ports to each network of a container: the first network publishes them,
+/// and the next takes over.
 #[test]
 fn another_network_of_the_container_takes_over() {
     testkit::require!("root");
@@ -765,7 +770,7 @@ fn gc() {
     assert!(!host.node.sh("iptables-save -t nat").contains("CNI-DN-"));
 }
 
-/// STATUS tells whether nftables, or iptables where it is asked for, can be used.
+/// STATUS tests whether nftables, or iptables if configured, can be used.
 #[test]
 fn status() {
     testkit::require!("root");
@@ -778,7 +783,7 @@ fn status() {
     iptables.call().fails(50, "iptables");
 }
 
-/// What is decided before anything is touched.
+/// What the plugin decides before it changes anything.
 #[test]
 fn without_what_it_needs() {
     Run::bare("portmap", "ADD")
@@ -803,8 +808,8 @@ fn nothing_asked_for_passes_the_result_on() {
     before.assert_same(&Snapshot::take(&host.node.lab));
 }
 
-/// A port at all addresses or at one, asked for of each backend: whoever comes second is refused, until the first has left or
-/// is gone.
+/// A port at all addresses or at one, with each back end: ADD of a second container fails, until
+/// the first has left or is gone.
 #[test]
 fn a_port_is_one_containers_whichever_backend_forwards_it() {
     testkit::require!("root", "program:iptables");
@@ -842,13 +847,13 @@ fn a_port_is_one_containers_whichever_backend_forwards_it() {
         said.fails(103, "8080/tcp is held by container \"c1\"");
         before.assert_same(&Snapshot::take(&host.node.lab));
         run("CHECK", &c1, &first, &holder).call().silent();
-        // Again it is its own.
+        // The first container may have its port again.
         run("ADD", &c1, &first, &holder).call().ok();
         run("DEL", &c1, &first, &holder).call().silent();
         run("ADD", &c2, &second, &other).call().ok();
         run("DEL", &c2, &second, &other).call().silent();
     }
-    // At two addresses, or where a condition tells them apart, nobody is in the other's way.
+    // Two mappings at two addresses, or told apart by a condition, do not conflict.
     for (holder, other) in [
         ((ipt, at("198.51.100.1")), (nft, at("192.0.2.7"))),
         ((nft, at("198.51.100.1")), (ipt, at("192.0.2.7"))),
@@ -869,13 +874,15 @@ fn a_port_is_one_containers_whichever_backend_forwards_it() {
     assert!(!shared.exists() || host.node.sh(&format!("ls {}", shared.display())).is_empty());
 }
 
-/// What iptables forwards comes before elements of ours: a dead container's would take the port from the living one's.
+/// Rules of iptables come before our elements: a dead container's would take the port from the
+/// living one's.
 #[test]
 fn the_port_of_a_container_that_is_gone_is_taken_over_from_iptables() {
     testkit::require!("root", "program:iptables");
     let host = Host::new("pmtakeover");
     let mappings = json!([mapping(8080, "tcp")]);
-    // Each with addresses of its own: a neighbour that has just been another is not asked for again at once.
+    // Each container has addresses of its own: the kernel does not ask again at once for a
+    // neighbour that has just changed.
     for (backend, last) in [("nftables", 2), ("iptables", 4)] {
         let (c1, first) = host.container("c1", last);
         let (c2, second) = host.container("c2", last + 1);
@@ -889,7 +896,7 @@ fn the_port_of_a_container_that_is_gone_is_taken_over_from_iptables() {
         for to in ["198.51.100.1:8080", "[2001:db8:ffff::1]:8080"] {
             assert_eq!(traffic::assert_tcp(&host.outside, to).server, "c2", "{backend}");
         }
-        // The first one's DEL comes late.
+        // The first container's DEL comes late.
         host.node
             .run("portmap", "DEL")
             .id("c1")

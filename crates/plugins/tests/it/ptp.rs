@@ -15,7 +15,7 @@ fn ptp<'n>(node: &'n Node, verb: &str, container: &Container) -> Run<'n> {
     node.run("ptp", verb).to(container).config(fixed::ipam())
 }
 
-/// Both families, with the last number of the addresses, and default routes.
+/// Both families, with `last` as the addresses' last number, and default routes.
 fn dual(last: u8) -> Value {
     json!({
         "ips": [
@@ -60,7 +60,7 @@ fn the_result_has_the_hosts_end_and_then_the_containers() {
     assert_eq!(node.sh(&format!("cat /proc/sys/net/ipv6/conf/{name}/accept_ra")), "0\n");
 }
 
-/// What the reference leaves on the wire, but for its second of duplicate address detection.
+/// ADD configures what the reference configures, without its second of duplicate address detection.
 #[test]
 fn everything_goes_through_the_host() {
     let node = Node::new("ptp-wire");
@@ -149,7 +149,7 @@ fn without_masquerade_addresses_stay_as_they_are() {
     assert!(!node.sh("nft list ruleset").contains("10.1.0.2"));
 }
 
-/// Rows: a gateway is mandatory and a /32 fails with the reference.
+/// Rows: the reference requires a gateway and fails with a /32.
 #[test]
 fn addresses_without_gateway_or_subnet_work() {
     for (name, ips) in [
@@ -202,8 +202,8 @@ fn one_family_alone_leaves_the_other_alone() {
     }
 }
 
-/// Two containers come and go, the second of a network with these keys; returns the switches after each
-/// DEL, and what is said of those that stay on.
+/// Two containers come and go, the second of a network with these keys; returns the sysctls after
+/// each DEL, and the messages about those that stay on.
 fn forwarding_behind(name: &str, first: Value, second: Value) -> ([String; 2], Vec<String>) {
     let node = Node::new(name);
     node.sh("sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0");
@@ -212,7 +212,7 @@ fn forwarding_behind(name: &str, first: Value, second: Value) -> ([String; 2], V
     let (c1, c2) = (node.container("c1"), node.container("c2"));
     attach(&node, &c1, &dual(2), first);
     attach(&node, &c2, &dual(3), second);
-    // DEL needs no configuration to know.
+    // DEL knows without a configuration.
     ptp(&node, "DEL", &c1).call().silent();
     let with_one = forwarding();
     ptp(&node, "DEL", &c2).call().silent();
@@ -249,7 +249,7 @@ fn forwarding_is_switched_off_behind_the_last_where_all_ask_for_it() {
     }
 }
 
-/// Who writes the switch of all writes every interface's own.
+/// A write of the global sysctl sets that of every interface.
 #[test]
 fn interfaces_that_forwarded_by_themselves_do_so_again() {
     let node = Node::new("ptp-alone");
@@ -326,7 +326,7 @@ fn bad_configurations_are_refused_and_nothing_is_changed() {
     }
     before.assert_same(&Snapshot::take(&node.lab));
     assert_eq!(fixed::verbs(&node), "", "the address plugin must not even be asked");
-    // DEL removes what it can without it.
+    // DEL without `ipam` removes what it can.
     ptp(&node, "DEL", &c1).without("ipam").call().silent();
 }
 

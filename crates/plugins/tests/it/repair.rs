@@ -1,7 +1,8 @@
-//! What somebody changes under a running container: CHECK names it, and the CHECK that repairs puts it back.
+//! Changes under a running container: CHECK names each, and a repairing CHECK restores it.
 //!
-//! One attachment of a long chain, damaged in one way after another. Each time CHECK must fail with words that name what was
-//! damaged; after the repair every plugin's CHECK passes, and the host and the container look as they did before.
+//! One attachment of a long chain is damaged in one way after another. Each time CHECK must fail
+//! with words that name what was damaged; after the repair every plugin's CHECK passes, and the
+//! host and the container look as they did before.
 
 mod drifts;
 mod owners;
@@ -47,16 +48,16 @@ impl<'n> Chain<'n> {
         plugins.map(call).collect()
     }
 
-    /// Returns what CHECK of all plugins finds wrong.
+    /// Returns the drifts that CHECK of all plugins finds.
     pub(super) fn drift(&self) -> Vec<String> {
         let failed = self.each("CHECK", &json!({})).into_iter().filter(|said| !said.succeeded());
         failed.map(|said| said.error().to_string()).collect()
     }
 
-    /// Repairs; returns what was put back, and what could not be.
+    /// Repairs; returns what was restored, and what could not be.
     pub(super) fn repair(&self) -> (Vec<String>, Vec<String>) {
         let (mut put_back, mut left) = (Vec::new(), Vec::new());
-        // A later plugin may put back what an earlier one misses, as a runtime knows.
+        // A later plugin may restore what an earlier one misses; runtimes repeat the repair, too.
         for _ in 0..2 {
             left.clear();
             for said in self.each("CHECK", &json!({ "netwright/repair": true })) {
@@ -90,7 +91,7 @@ impl<'n> Chain<'n> {
     }
 }
 
-/// Everything a repair may touch, as text: what is not a matter of numbers given by the kernel.
+/// Everything a repair may touch, as text, without the numbers that the kernel assigns.
 pub(super) fn picture(lab: &Lab, container: &Container) -> Vec<String> {
     let state = "ip -o addr show scope global | sed -E 's/(valid|preferred)_lft [^ ]+//g'; \
                  ip -j -d link | jq -c '.[] | [.ifname, (if .linkinfo.info_kind == \"ifb\" then 0 else .address end), .mtu, .master, .ifalias, .flags, .txqlen]'; \
@@ -107,15 +108,15 @@ pub(super) fn picture(lab: &Lab, container: &Container) -> Vec<String> {
     lines
 }
 
-/// Leaves out the numbers of links, which the kernel gives.
+/// Removes the numbers of links, which the kernel assigns.
 fn without_numbers(line: &str) -> String {
     let line = line.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start_matches(':');
-    // `veth0@if2` is `veth0@cni0` where the peer's number happens to be a link's here.
+    // `veth0@if2` is `veth0@cni0` if the peer's number happens to be that of a link here.
     let name = |word: &str| word.split('@').next().unwrap_or_default().to_owned();
     line.split_whitespace().map(name).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns what is in one picture and not in the other.
+/// Returns what only one of the pictures has.
 pub(super) fn differences(before: &[String], after: &[String]) -> Vec<String> {
     let gone = before.iter().filter(|line| !after.contains(line)).map(|line| format!("- {line}"));
     let new = after.iter().filter(|line| !before.contains(line)).map(|line| format!("+ {line}"));

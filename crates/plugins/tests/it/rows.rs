@@ -1,4 +1,5 @@
-//! Rows of the reference's behaviour (`docs/spec/reference.toml`) that no other test of `bridge` shows.
+//! Rows of the reference's behaviour (`docs/spec/reference.toml`) that no other test of `bridge`
+//! shows.
 
 use std::fs;
 
@@ -7,7 +8,7 @@ use testkit::{Container, Place, Snapshot};
 
 use crate::support::{Node, Run};
 
-/// A node whose address plugin `fixed` gives one dual-stack address and these routes.
+/// A node whose address plugin `fixed` assigns one dual-stack address and these routes.
 fn node_with(name: &str, routes: &Value) -> Node {
     let node = Node::new(name);
     let result = json!({
@@ -36,8 +37,9 @@ fn routes_to(container: &Container, destination: &str, more: &str) -> Vec<String
     text.lines().map(|line| line.trim().to_owned()).collect()
 }
 
-/// Row: bridge | port state wait. The kernel brings a port up some time after both ends are, at most once a second for
-/// several of them, so that a plugin that does not wait is seen to be too early within a few turns.
+/// Row: bridge | port state wait. The kernel brings a port up some time after both ends are, at
+/// most once a second for several ports. So a plugin that does not wait fails this test within a
+/// few turns.
 #[test]
 fn the_port_is_up_when_add_returns() {
     let node = Node::new("row-port");
@@ -87,7 +89,7 @@ fn routes_stand_in_their_table_and_scope() {
     assert_eq!(routes_to(&c1, "10.7.0.0/16", "table 123"), ["10.7.0.0/16 via 10.1.0.1 dev eth0"]);
     let six = routes_to(&c1, "fd00:7::/48", "table 123");
     assert!(six.len() == 1 && six[0].contains("via fd00:1::1 dev eth0"), "{six:?}");
-    // What is on the link has no next hop.
+    // An on-link route has no next hop.
     assert_eq!(routes_to(&c1, "10.8.0.0/16", ""), ["10.8.0.0/16 dev eth0 scope link"]);
     let both = routes_to(&c1, "10.9.0.0/16", "table 300");
     assert_eq!(both, ["10.9.0.0/16 dev eth0 scope link metric 7"]);
@@ -165,13 +167,13 @@ fn check_finds_routes_in_other_tables_and_misses_them() {
     }
 }
 
-/// Row: ipMasq | auto backend: with neither `nft` nor `iptables` to run there is masquerade all the same.
+/// Row: ipMasq | auto backend. Masquerade works with neither `nft` nor `iptables` installed.
 #[test]
 fn masquerade_needs_no_program() {
     let node = node_with("row-programs", &json!([]));
     let c1 = node.container("c1");
     let config = json!({ "isGateway": true, "ipMasq": true });
-    // The first time makes the tables, which stay.
+    // The first ADD makes the tables, which stay.
     bridge(&node, "ADD", &c1).config(config.clone()).call().ok();
     bridge(&node, "DEL", &c1).config(config.clone()).call().silent();
     let before = Snapshot::take(&node.lab);
@@ -191,11 +193,12 @@ fn masquerade_needs_no_program() {
     hide();
     bridge(&node, "DEL", &c1).config(config).call().silent();
     show();
-    // The last is mount's own folder.
+    // The program mount makes this folder.
     before.assert_same_but(&Snapshot::take(&node.lab), &["/run/mount"]);
 }
 
-/// Row: bridge | macspoofchk: what the reference made for an attachment goes with our DEL, another's stays.
+/// Row: bridge | macspoofchk. Our DEL removes what the reference made for the attachment, and
+/// leaves another's.
 #[test]
 fn the_references_spoof_check_goes_with_del() {
     let node = node_with("row-spoof", &json!([]));
@@ -224,7 +227,7 @@ fn the_references_spoof_check_goes_with_del() {
     assert_eq!(kept, 4, "two chains and two jumps: {left}");
 }
 
-/// Row: robustness | no crash on nulls: what needs `ipam` and has none says so.
+/// Row: robustness | no crash on nulls. A plugin that needs `ipam` says so if it is missing.
 #[test]
 fn an_address_plugin_without_ipam_is_an_error_of_the_configuration() {
     for verb in ["ADD", "CHECK", "STATUS"] {

@@ -24,7 +24,7 @@ const SUBJECT: Subject = Subject {
 };
 matrix::tests!(SUBJECT, modules: full);
 
-/// Rules that are not the kernel's own.
+/// The rules that the kernel did not make.
 fn rules(c1: &Container, family: &str) -> Vec<String> {
     let text = c1.sh(&format!("ip {family} rule show"));
     let own = |line: &&str| {
@@ -83,7 +83,8 @@ fn every_address_has_a_rule_and_a_table_and_main_has_nothing() {
             "default via fd00:1::1 dev eth0 metric 1024 pref medium",
         ]
     );
-    // The reference puts routes of each family into the other's table, and takes the link-local prefix from main.
+    // The reference puts routes of each family into the other's table, and takes the link-local
+    // prefix from main.
     assert_eq!(routes(&c1, "-4", "101"), [] as [String; 0]);
     assert_eq!(routes(&c1, "-6", "100"), [] as [String; 0]);
     assert_eq!(routes(&c1, "-4", "main"), ["203.0.113.0/24 dev lo scope link"]);
@@ -106,7 +107,8 @@ fn every_address_has_a_rule_and_a_table_and_main_has_nothing() {
 fn packets_leave_by_the_interface_whose_address_they_carry() {
     testkit::require!("root");
     let (node, c1, prev) = host("sbr-real", Family::Dual);
-    // A second network with the same far address behind it: who answers tells which way was taken.
+    // A second network has the same far address behind it: the answering server shows which link
+    // the packet took.
     node.sh(
         "ip link add vb type veth peer name net1 netns c1 && ip addr add 10.2.0.1/24 dev vb && \
          ip addr add fd00:2::1/64 dev vb nodad && ip link set vb up && \
@@ -161,7 +163,7 @@ fn a_table_that_is_given_gets_rules_only() {
     run(&node, "CHECK", &c1, &prev, keys()).call().silent();
     c1.sh("ip rule add from 10.1.0.3 lookup 8; ip rule add from 10.9.9.9 lookup 7");
     run(&node, "DEL", &c1, &prev, keys()).call().silent();
-    // Others' rules stay, and the table is theirs.
+    // Foreign rules stay, and the table belongs to them.
     let mut left = rules(&c1, "-4");
     left.sort();
     assert_eq!(left, ["from 10.1.0.3 lookup 8", "from 10.9.9.9 lookup 7"]);
@@ -238,7 +240,7 @@ fn add_twice_is_as_once() {
     run(&node, "ADD", &c1, &prev, json!({})).call().ok();
     let once = (Picture::of(&c1), rules(&c1, "-4"), rules(&c1, "-6"));
     run(&node, "ADD", &c1, &prev, json!({})).call().ok();
-    // Without a record too: the rule says which table is ours.
+    // Without a record too, the rule shows which table is ours.
     fs::remove_dir_all(node.roots.run.join("owners")).unwrap();
     run(&node, "ADD", &c1, &prev, json!({})).call().ok();
     once.0.assert_same(&Picture::of(&c1));
@@ -256,10 +258,10 @@ fn several_addresses_have_a_table_each() {
         { "interface": 2, "address": "10.1.0.3/24", "gateway": "10.1.0.1" },
         { "interface": 2, "address": "10.1.0.77/24" },
         { "address": "10.3.0.5/24", "gateway": "10.3.0.1" },
-        // Another interface's, and the host's of the same name.
+        // An address of another interface, and one of the host's interface with the same name.
         { "interface": 0, "address": "10.4.0.5/24", "gateway": "10.4.0.1" },
     ]);
-    // Somebody else's tables are passed over.
+    // The plugin does not choose tables that foreign rules or routes use.
     c1.sh("ip rule add from 10.99.0.0/16 lookup 100 && ip route add 10.98.0.0/16 dev lo table 101");
     run(&node, "ADD", &c1, &prev, json!({})).call().ok();
     let mut made = rules(&c1, "-4");
@@ -298,7 +300,7 @@ fn del_without_a_namespace_succeeds_and_makes_no_file() {
     let del = || run(&node, "DEL", &c1, &prev, json!({}));
     del().netns(&path).call().silent();
     assert!(!path.exists());
-    // That path was never the container's, yet the record knew the way.
+    // That path never led to the container, but the record has the right one.
     assert_eq!(rules(&c1, "-4"), [] as [String; 0]);
     del().netns("").call().silent();
     del().netns("").without("prevResult").call().silent();
@@ -310,7 +312,7 @@ fn del_without_a_namespace_succeeds_and_makes_no_file() {
 #[test]
 fn del_by_what_is_left() {
     testkit::require!("root");
-    // The interface is gone, rules stay: the reference leaves them.
+    // The interface is gone and its rules stay: the reference leaves them.
     let (node, c1, prev) = host("sbr-left1", Family::Dual);
     run(&node, "ADD", &c1, &prev, json!({})).call().ok();
     c1.sh("ip link del eth0");
@@ -338,7 +340,7 @@ fn a_failed_add_leaves_everything_as_it_was() {
     testkit::require!("root");
     let (node, c1, prev) = host("sbr-fail", Family::Dual);
     let before = Picture::of(&c1);
-    // The last change that is planned cannot be made: such a source is not the container's.
+    // The kernel refuses the last planned change: such a source does not belong to the container.
     let mut bad = prev.clone();
     bad["ips"].as_array_mut().unwrap().push(json!({ "interface": 2, "address": "10.66.0.5/24" }));
     let keys = json!({ "addSourceHints": true });
@@ -383,7 +385,7 @@ fn what_cannot_be_done_is_told_in_the_references_words() {
     assert_eq!(unknown.len(), 1, "{unknown:?}");
 }
 
-/// Two attachments of one container at the same moment do not get the same table.
+/// Two simultaneous attachments of one container do not get the same table.
 #[test]
 fn tables_are_chosen_one_call_after_the_other() {
     testkit::require!("root");
@@ -413,7 +415,7 @@ fn tables_are_chosen_one_call_after_the_other() {
     assert_eq!(tables, wanted);
 }
 
-/// A node that comes from the reference's plugin.
+/// A node that used the reference's plugin before.
 #[test]
 fn what_the_reference_made_is_removed() {
     testkit::require!("root", "file:/usr/lib/cni/sbr");
@@ -434,7 +436,7 @@ fn what_the_reference_made_is_removed() {
     assert_eq!((rules(&c1, "-4"), rules(&c1, "-6")), (Vec::new(), Vec::new()));
 }
 
-/// What an ADD that was killed has made: DEL removes it, and another ADD completes it.
+/// DEL removes what a killed ADD has made, and another ADD completes it.
 #[test]
 fn any_part_is_removed_or_completed() {
     testkit::require!("root");
@@ -462,7 +464,8 @@ fn any_part_is_removed_or_completed() {
     assert_eq!((routes(&c1, "-4", "100"), routes(&c1, "-6", "101")), (Vec::new(), Vec::new()));
 }
 
-/// Behind the plugin that made the interface, whose CHECK finds its routes where they are now. The reference's does not.
+/// Behind the plugin that made the interface: its CHECK finds its routes where they are now. The
+/// reference's does not.
 #[test]
 fn in_a_chain_with_bridge() {
     testkit::require!("root");

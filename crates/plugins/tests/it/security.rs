@@ -1,4 +1,4 @@
-//! What was exploited in others of this kind, where no other test has it. docs/guarantees.md lists all of them.
+//! Exploits of other plugins that no other test covers. docs/guarantees.md lists all of them.
 
 use serde_json::json;
 use testkit::traffic::{self, Server, assert_pings};
@@ -14,8 +14,8 @@ fn publish(node: &Node, container: &Container, port: u16) {
     node.run("portmap", "ADD").to(container).prev(&prev).config(keys).call().ok();
 }
 
-/// CVE-2019-9946: rules for host ports stood before those of services and took their traffic, also where the service's address
-/// is the host's own (plugins#222).
+/// CVE-2019-9946: rules for host ports stood before those of services and took their traffic, also
+/// if the service's address is the host's own (plugins#222).
 #[test]
 fn host_ports_come_after_services() {
     testkit::require!("root");
@@ -28,7 +28,7 @@ fn host_ports_come_after_services() {
     let (c1, c2) = (node.container("c1"), node.container("c2"));
     publish(&node, &c1, 8080);
     attached(&node, &c2, Family::Dual);
-    // What kube-proxy does for a service, at the place where it does it.
+    // The rule that kube-proxy makes for a service, in the same hook.
     node.sh("nft add table ip services; \
          nft 'add chain ip services pre { type nat hook prerouting priority dstnat; }'; \
          nft 'add chain ip services out { type nat hook output priority -100; }'; \
@@ -41,13 +41,14 @@ fn host_ports_come_after_services() {
     assert_eq!(traffic::assert_tcp(&node.lab, "10.96.0.1:8080").server, "service");
 }
 
-/// CVE-2020-10749: a container that sends router advertisements became the host's router. (`ptp`: its own tests.)
+/// CVE-2020-10749: a container that sends router advertisements became the host's router. (`ptp`
+/// has its own tests.)
 #[test]
 fn no_link_of_the_host_takes_router_advertisements() {
     testkit::require!("root");
     let node = Node::new("advertise");
     let c1 = node.container("c1");
-    // A host that takes them even though it forwards.
+    // A host that accepts advertisements even though it forwards.
     node.sh("for f in all default; do echo 2 > /proc/sys/net/ipv6/conf/$f/accept_ra; done");
     let ipam = matrix::ipam(&node, Family::Dual);
     let run =
@@ -61,8 +62,8 @@ fn no_link_of_the_host_takes_router_advertisements() {
     run("DEL").prev(&result).call().silent();
 }
 
-/// The same, by a real advertisement, on a bridge that was there before, of a host that does not forward IPv6; and by a link of
-/// `ptp`. What the bridge's switch was comes back with the last.
+/// The same by a real advertisement, on an existing bridge of a host that does not forward IPv6,
+/// and by a link of `ptp`. The last DEL restores the bridge's sysctl.
 #[test]
 fn a_bridge_that_was_there_before_takes_no_router_advertisements() {
     testkit::require!("root", "program:socat");
@@ -89,8 +90,8 @@ fn a_bridge_that_was_there_before_takes_no_router_advertisements() {
     assert_eq!(node.sh(&format!("cat {switch}")), "1\n");
 }
 
-/// A bridge's port hears what a container sends to the bridge's own group addresses: an advertisement in such a frame
-/// made the container the host's router, past the bridge's switch.
+/// A bridge's port accepts what a container sends to the bridge's own group addresses: an
+/// advertisement in such a frame made the container the host's router, past the bridge's sysctl.
 #[test]
 fn a_bridges_port_takes_no_router_advertisements() {
     testkit::require!("root", "program:socat");
@@ -103,7 +104,7 @@ fn a_bridges_port_takes_no_router_advertisements() {
     let result = bridge("ADD").call().ok();
     let port = result["interfaces"][1]["name"].as_str().unwrap();
     advertise_in_frames(&c1, result["interfaces"][2]["mac"].as_str().unwrap());
-    // Frames are heard in their order, and behind these the host answers.
+    // The host processes frames in order, and answers after these.
     assert_pings(&c1, "10.1.0.1");
     assert_eq!(node.sh("ip -6 route show default; ip -6 addr show | grep 2001:db8:bad; true"), "");
     let check = |keys| bridge("CHECK").prev(&result).config(keys).call();
@@ -115,7 +116,8 @@ fn a_bridges_port_takes_no_router_advertisements() {
     bridge("DEL").prev(&result).call().silent();
 }
 
-/// By another name its switches are not found: the container's advertisements were taken.
+/// An alternative name does not lead to a bridge's sysctls: the host accepted the container's
+/// advertisements.
 #[test]
 fn a_bridge_is_named_by_its_own_name() {
     testkit::require!("root");
@@ -130,11 +132,13 @@ fn a_bridge_is_named_by_its_own_name() {
     add("br0").ok();
 }
 
-/// Sends router advertisements from fe80::bad in frames to 01:80:c2:00:00:00 and the 15 groups after it.
+/// Sends router advertisements from fe80::bad in frames to 01:80:c2:00:00:00 and the 15 groups
+/// after it.
 fn advertise_in_frames(from: &Container, mac: &str) {
     let mac: String = mac.split(':').map(|byte| format!("\\x{byte}")).collect();
     for last in 0..16 {
-        // RFC 8200 §3 and RFC 4861 §4.2: from fe80::bad to ff02::1, lifetime 1800 s, and a prefix for addresses.
+        // RFC 8200 §3 and RFC 4861 §4.2: from fe80::bad to ff02::1, lifetime 1800 s, and a prefix
+        // for addresses.
         let frame = format!("\\x01\\x80\\xc2\\x00\\x00\\x{last:02x}{mac}\\x86\\xdd{ADVERTISEMENT}");
         from.sh(&format!("/usr/bin/printf '{frame}' | socat -u STDIN INTERFACE:eth0"));
     }
@@ -150,7 +154,8 @@ const ADVERTISEMENT: &str = concat!(
     r"\x20\x01\x0d\xb8\x0b\xad\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
 );
 
-/// Has a container make itself the host's router, and waits until the host has heard it.
+/// Has a container advertise itself as the host's router, and waits until the host has processed
+/// it.
 fn advertise(node: &Node, from: &Container, link: &str) {
     node.sh(&format!("timeout 60 sh -c 'until ip -6 addr show dev {link} scope link | grep -q inet6; do sleep 0.01; done'"));
     from.sh("timeout 60 sh -c 'until ip -6 addr show dev eth0 scope link -tentative | grep -q inet6; do sleep 0.01; done'");
@@ -165,7 +170,7 @@ fn advertise(node: &Node, from: &Container, link: &str) {
     node.sh("timeout 60 sh -c 'until grep -q \"Icmp6InRouterAdvertisements[[:space:]]*[1-9]\" /proc/net/snmp6; do sleep 0.01; done'");
 }
 
-/// CVE-2021-20206 and its like: no name from outside leads out of its folder.
+/// CVE-2021-20206 and similar: no name from outside leads out of its folder.
 #[test]
 fn no_name_from_outside_leads_out_of_its_folder() {
     testkit::require!("root");

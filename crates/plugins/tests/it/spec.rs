@@ -1,4 +1,5 @@
-//! Rules of the specification's ledger (`docs/spec/cni-1.1.0.toml`) that no other test of a plugin shows.
+//! Rules of the specification's ledger (`docs/spec/cni-1.1.0.toml`) that no other test of a plugin
+//! shows.
 
 use serde_json::{Value, json};
 use testkit::{Container, Place};
@@ -7,7 +8,8 @@ use crate::support::{Node, Run};
 
 const RESULT: &str = r#"{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"}],"routes":[{"dst":"0.0.0.0/0"},{"dst":"10.9.0.0/16","gw":"10.1.0.1"}]}"#;
 
-/// A node with an address plugin that answers ADD, logs its verbs, and fails for those in `failing`.
+/// A node with an address plugin that answers ADD, logs its verbs, and fails for those in
+/// `failing`.
 fn node_with(name: &str, failing: &str) -> Node {
     let node = Node::new(name);
     let log = node.dir("log").join("verbs");
@@ -41,7 +43,7 @@ fn check_asks_the_delegate_and_returns_its_error() {
     assert_eq!(verbs(&node), ["ADD", "CHECK"]);
 }
 
-/// CNI 1.1.0 §2 "CHECK": a plugin that runs later may change what this one made.
+/// CNI 1.1.0 §2 "CHECK": a later plugin may change what this one made.
 #[test]
 fn check_allows_what_a_later_plugin_changed() {
     let node = node_with("spec-later", "none");
@@ -50,7 +52,7 @@ fn check_allows_what_a_later_plugin_changed() {
     let tuning = json!({ "mac": "02:00:00:00:00:77", "mtu": 1400, "dataDir": node.dir("tuning") });
     let mut result =
         node.run("tuning", "ADD").to(&c1).config(tuning.clone()).prev(&made).call().ok();
-    // And one that takes a route away, moves another and adds a third.
+    // And a plugin that removes a route, moves another and adds a third.
     c1.sh("ip route del 10.9.0.0/16; ip route replace default via 10.1.0.254; \
            ip route add 10.8.0.0/16 via 10.1.0.1");
     result["routes"] = json!([
@@ -61,7 +63,7 @@ fn check_allows_what_a_later_plugin_changed() {
     node.run("tuning", "CHECK").to(&c1).config(tuning).prev(&result).call().silent();
 }
 
-/// CNI 1.1.0 §2 "GC": a plugin goes on after an error, removes what it can, and tells.
+/// CNI 1.1.0 §2 "GC": a plugin goes on after an error, removes what it can, and reports the error.
 #[test]
 fn gc_goes_on_after_an_error_and_tells_it() {
     let node = node_with("spec-gc", "GC");

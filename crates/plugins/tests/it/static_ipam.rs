@@ -65,7 +65,8 @@ fn result_keys() -> [&'static str; 4] {
     ["cniVersion", "ips", "routes", "dns"]
 }
 
-/// `static | addresses`: nothing asked for is nothing given; whether that will do is the interface plugin's to say.
+/// `static | addresses`: without requested addresses the result has none; the interface plugin
+/// decides whether that is enough.
 #[test]
 fn without_addresses_the_result_is_empty() {
     assert_eq!(run("ADD", json!({})).call().ok(), json!({ "cniVersion": "1.1.0" }));
@@ -88,11 +89,13 @@ fn cni_args_add_addresses_and_gateways_by_network() {
             "fd00:2::7/64 via fd00:2::1",
         ]
     );
-    // Order does not matter, empty values are none, other keys are passed over when that is asked for.
+    // Order does not matter, empty values count as absent, and other keys are ignored if the caller
+    // asks for that.
     let args = "IgnoreUnknown=1;K8S_POD_NAME=web;GATEWAY=10.2.0.5;IP=10.2.0.7/24";
     assert_eq!(given(run("ADD", json!({})).args(args).call()), ["10.2.0.7/24 via 10.2.0.5"]);
     assert_eq!(given(run("ADD", json!({})).args("IP=;GATEWAY=").call()), [""; 0]);
-    // The configured gateway wins; a configured address without one takes it, which the reference forgets.
+    // The configured gateway wins; a configured address without one takes it, which the reference
+    // forgets.
     let args = "GATEWAY=10.1.0.9,10.3.0.1";
     let keys = json!({ "addresses": [
         { "address": "10.1.0.2/24", "gateway": "10.1.0.1" }, { "address": "10.3.0.2/24" },
@@ -101,7 +104,7 @@ fn cni_args_add_addresses_and_gateways_by_network() {
         given(run("ADD", keys).args(args).call()),
         ["10.1.0.2/24 via 10.1.0.1", "10.3.0.2/24 via 10.3.0.1"]
     );
-    // Named twice, given once.
+    // An address named twice is assigned once.
     assert_eq!(
         given(run("ADD", both()).args("IP=10.1.0.2/24").call()),
         ["10.1.0.2/24 via 10.1.0.1", "fd00:1::2/64 via fd00:1::1"]
@@ -120,7 +123,8 @@ fn the_runtimes_addresses_replace_those_of_args_and_configuration() {
         ["10.1.0.7/24", "fd00:1::7/64"]
     );
     assert_eq!(given(add().config(args.clone()).call()), ["10.1.0.8/24"]);
-    // The address of CNI_ARGS is replaced as well, its gateway is not: the reference loses it.
+    // The addresses of CNI_ARGS are replaced as well, and their gateway stays: the reference loses
+    // it.
     assert_eq!(given(add().config(args.clone()).args(env).call()), ["10.1.0.8/24 via 10.1.0.254"]);
     assert_eq!(given(add().config(runtime).args("IP=10.9.0.9/24").call()).len(), 2);
     // Empty lists replace nothing.
@@ -142,7 +146,7 @@ fn a_picked_address_keeps_its_configured_gateway() {
     }
 }
 
-/// `static | CIDR errors`, and every other input that is wrong: the object and the key are named.
+/// `static | CIDR errors`, and every other wrong input: the error names the object and the key.
 #[test]
 fn bad_input_is_refused() {
     let one = |address: Value| json!({ "addresses": [{ "address": address }] });
@@ -220,7 +224,7 @@ fn bad_input_is_refused() {
     }
 }
 
-/// `host-local | version rule`, which is `static`'s too.
+/// `host-local | version rule`, which applies to `static` too.
 #[test]
 fn old_versions_take_one_address_of_each_family() {
     let two = json!({ "addresses": [{ "address": "10.1.0.2/24" }, { "address": "10.1.0.3/24" }] });
@@ -245,7 +249,7 @@ fn old_versions_take_one_address_of_each_family() {
     }
 }
 
-/// cni.md §5.4: the reference cannot see an address that is missing altogether.
+/// cni.md §5.4: the reference does not notice an address that is missing altogether.
 #[test]
 fn check_compares_every_address_with_the_result() {
     let result = run("ADD", both()).call().ok();
@@ -273,19 +277,19 @@ fn check_compares_every_address_with_the_result() {
             check().prev(&other).call().fails(codes::DRIFT, &words);
         }
     }
-    // An address of another interface is not this one's.
+    // An address of another interface does not count.
     let mut elsewhere = result.clone();
     elsewhere["interfaces"] = json!([{ "name": "eth1", "sandbox": "/run/netns/x" }]);
     elsewhere["ips"][0]["interface"] = json!(0);
     check().prev(&elsewhere).call().fails(codes::DRIFT, "10.1.0.2/24");
-    // What the runtime asked for is what counts.
+    // The runtime's request counts.
     let picked = json!({ "runtimeConfig": { "ips": ["10.1.0.7/24"] } });
     let result = run("ADD", both()).config(picked.clone()).call().ok();
     check().config(picked).prev(&result).call().silent();
     check().prev(&result).call().fails(codes::DRIFT, "10.1.0.2/24");
 }
 
-/// DEL and GC do nothing, whatever the configuration has become.
+/// DEL and GC do nothing, whatever the configuration now is.
 #[test]
 fn del_and_gc_read_nothing() {
     for keys in [both(), json!({ "addresses": 7 })] {
@@ -307,8 +311,8 @@ fn lint_knows_the_keys() {
     assert_eq!(names, ["ipam.addresses[0].gatway", "ipam.rutes"]);
 }
 
-/// The reference's executable on the same input gives the same answer, but for the differences that the plugin's
-/// documentation lists.
+/// The reference's executable gives the same answer to the same input, except for the differences
+/// that the plugin's documentation lists.
 #[test]
 fn answers_are_the_references() {
     testkit::require!("root", "file:/usr/lib/cni/static");

@@ -35,13 +35,14 @@ use serde_json::{Value, json};
 use state::Roots;
 use testkit::{Container, Lab, Place};
 
-/// The version plugins say they have.
+/// The version that plugins report.
 pub(crate) const BUILD: &str = "v0.0.0-test";
 
 /// A host of the test's own with a folder of plugins and folders for state.
 ///
-/// `CNI_PATH` is [`Node::bin`]. Every plugin of ours is there as a link to the running test executable, so that
-/// delegation finds "this very executable" and stays in process; [`Node::stub`] puts scripts beside them.
+/// `CNI_PATH` is [`Node::bin`]. Every plugin of ours is there as a link to the running test
+/// executable, so that delegation finds "this very executable" and stays in process; [`Node::stub`]
+/// puts scripts beside them.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) lab: Lab,
@@ -73,7 +74,7 @@ impl Node {
         &self.bin
     }
 
-    /// A folder of the test's own: the same path inside the lab and outside.
+    /// A folder of the test's own, with the same path inside the lab and outside.
     pub(crate) fn dir(&self, name: &str) -> PathBuf {
         let dir = self.lab.dir().join(name);
         fs::create_dir_all(&dir).unwrap();
@@ -90,11 +91,12 @@ impl Node {
         self.lab.sh(script)
     }
 
-    /// Puts a shell script into the folder of plugins, in place of ours if there is one of that name.
+    /// Puts a shell script into the folder of plugins, in place of ours if there is one of that
+    /// name.
     pub(crate) fn stub(&self, name: &str, script: &str) {
         let path = self.bin.join(name);
         let _ = fs::remove_file(&path);
-        // Written elsewhere and moved: a file that is still open for writing cannot be executed.
+        // Written elsewhere and moved: the kernel executes no file that is still open for writing.
         let scratch = self.bin.join(format!(".{name}"));
         fs::write(&scratch, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&scratch, fs::Permissions::from_mode(0o755)).unwrap();
@@ -110,7 +112,8 @@ impl Node {
     }
 }
 
-/// One call of a plugin in the making. Container ID `c1`, interface `eth0`, network `n`, version 1.1.0.
+/// One call of a plugin, before it is made. The defaults are container ID `c1`, interface `eth0`,
+/// network `n`, version 1.1.0.
 #[derive(Debug)]
 pub(crate) struct Run<'n> {
     node: Option<&'n Node>,
@@ -124,8 +127,8 @@ pub(crate) struct Run<'n> {
 }
 
 impl Run<'_> {
-    /// Prepares a call on no host at all: for what is decided before anything is touched. Its folders for
-    /// state cannot even be made and `CNI_PATH` leads nowhere.
+    /// Prepares a call on no host at all, for what a plugin decides before it changes anything. Its
+    /// folders for state cannot even be made and `CNI_PATH` leads nowhere.
     pub(crate) fn bare(plugin: &str, verb: &str) -> Run<'static> {
         let env = CallEnv {
             command: verb.to_owned(),
@@ -176,17 +179,18 @@ impl Run<'_> {
         self
     }
 
-    /// Calls the plugin on the machine itself, with the node's folders: for hardware, in the virtual machine only.
+    /// Calls the plugin on the machine itself, with the node's folders: for hardware, in the
+    /// virtual machine only.
     pub(crate) fn on_machine(mut self) -> Self {
         assert!(
             std::env::var_os(testkit::feature::VM_VARIABLE).is_some(),
-            "this is no place to play"
+            "this is not the virtual machine"
         );
         self.on_machine = true;
         self
     }
 
-    /// Gives the call this long.
+    /// Sets the call's deadline.
     pub(crate) fn deadline(mut self, time: Duration) -> Self {
         self.time = Some(time);
         self
@@ -210,7 +214,7 @@ impl Run<'_> {
         self
     }
 
-    /// Says nothing of a container: what a runtime gives to GC and STATUS.
+    /// Removes everything about a container, as a runtime calls GC and STATUS.
     pub(crate) fn of_network(self) -> Self {
         self.env(|env| {
             env.container_id.clear();
@@ -228,7 +232,7 @@ impl Run<'_> {
         self.config(json!({ "name": name }))
     }
 
-    /// Adds keys to the configuration; those that are there are replaced.
+    /// Adds keys to the configuration, and replaces existing ones.
     #[track_caller]
     pub(crate) fn config(mut self, keys: Value) -> Self {
         let Value::Object(keys) = keys else { panic!("a configuration is an object: {keys}") };
@@ -308,14 +312,14 @@ impl Run<'_> {
     }
 }
 
-/// Calls within the process where a plugin is the running executable, starts all others.
+/// Calls a plugin within the process if it is the running executable, and starts all others.
 fn executor(roots: &Roots) -> impl Executor + use<> {
     let environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let builtins = Builtins { roots: roots.clone(), build: BUILD };
     Mixed::new(builtins, Exec::new(environment)).unwrap()
 }
 
-/// What a call gave.
+/// The outcome of a call.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     called: String,
@@ -350,14 +354,15 @@ impl Answer {
             .unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// Asserts success with nothing on standard output, as DEL, CHECK, GC and STATUS have it.
+    /// Asserts success with nothing on standard output, as of DEL, CHECK, GC and STATUS.
     #[track_caller]
     pub(crate) fn silent(self) {
         assert!(self.succeeded(), "{self:?}");
         assert_eq!(self.stdout(), "", "{self:?}");
     }
 
-    /// Returns the error of a call that must fail: exit code 1 and one JSON object on standard output.
+    /// Returns the error of a call that must fail: exit code 1 and one JSON object on standard
+    /// output.
     #[track_caller]
     pub(crate) fn error(self) -> cni::Error {
         assert_eq!(self.output.status, Status::Exit(1), "{self:?}");
@@ -379,10 +384,11 @@ impl Answer {
     }
 }
 
-/// What can be seen of a container's network: links, addresses, routes and every sysctl.
+/// Everything that shows of a container's network: links, addresses, routes and every sysctl.
 ///
-/// Addresses under duplicate address detection are waited for, since their routes come later; the routes for all
-/// multicast are left out, which the kernel adds when it gets to notice that a link has a carrier.
+/// The constructor waits for addresses under duplicate address detection, since their routes come
+/// later. It leaves out the routes for all multicast, which the kernel adds when it notices that a
+/// link has a carrier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Picture(Vec<String>);
 
@@ -398,7 +404,7 @@ impl Picture {
         Picture(text.lines().map(str::to_owned).collect())
     }
 
-    /// What is there afterwards and was not, or not so.
+    /// What exists only afterwards, or has changed.
     pub(crate) fn new_in<'p>(&self, after: &'p Picture) -> Vec<&'p str> {
         after.0.iter().filter(|line| !self.0.contains(line)).map(String::as_str).collect()
     }

@@ -26,7 +26,7 @@ fn link(place: &impl Place, name: &str) -> Value {
     serde_json::from_str::<Value>(&text).unwrap()[0].clone()
 }
 
-/// What the kernel says of a tap.
+/// A tap as the kernel shows it.
 fn tap(container: &Container) -> Value {
     let link = link(container, "eth0");
     assert_eq!(link["linkinfo"]["info_kind"], "tun");
@@ -57,7 +57,8 @@ fn a_tap_without_addresses() {
     assert!(!succeeds(&c1, "ip link show eth0"));
 }
 
-/// The reference drops `mac` and `mtu` when both `owner` and `group` are given, and has `vnet_hdr` only then.
+/// The reference drops `mac` and `mtu` when both `owner` and `group` are given, and has `vnet_hdr`
+/// only then.
 #[test]
 fn every_key_counts_in_every_combination() {
     let node = Node::new("tap-keys");
@@ -102,7 +103,7 @@ fn mac_precedence() {
     }
 }
 
-/// The reference succeeds, tells of the old device and leaves a stray tap.
+/// The reference succeeds, reports the old device and leaves a stray tap.
 #[test]
 fn existing_ifname_is_refused_with_nothing_changed() {
     let node = Node::new("tap-exists");
@@ -122,7 +123,7 @@ fn existing_ifname_is_refused_with_nothing_changed() {
     node.run("tap", "CHECK").to(&c1).prev(&first).call().silent();
 }
 
-/// A link of the same name on the host is not in the way.
+/// A link of the same name on the host does not conflict.
 #[test]
 fn names_on_the_host_do_not_matter() {
     let node = Node::new("tap-name");
@@ -203,7 +204,7 @@ fn check_sees_what_became_of_the_tap() {
     check(json!({ "owner": 1001 })).fails(104, "owner 1000, the configuration asks for 1001");
     check(json!({ "group": 108 })).fails(104, "group 107, the configuration asks for 108");
     check(json!({ "multiQueue": true })).fails(104, "multiQueue false");
-    // What the configuration leaves open is not compared.
+    // CHECK does not compare what the configuration leaves open.
     check(json!({ "owner": null, "group": null, "mtu": null })).silent();
     for other in ["ip link add eth0 type veth peer name x", "ip tuntap add eth0 mode tun"] {
         c1.sh(&format!("ip link del eth0; {other} && ip link set eth0 up"));
@@ -227,7 +228,7 @@ fn del_bears_whatever_is_missing() {
     run().call().silent();
     run().call().silent();
     add(&node, &c1).config(config.clone()).call().ok();
-    // Nobody says where the namespace is: it was written down.
+    // The call does not name the namespace: the record does.
     run().netns("").call().silent();
     assert!(!succeeds(&c1, "ip link show eth0"));
     add(&node, &c1).config(config.clone()).call().ok();
@@ -242,7 +243,7 @@ fn del_bears_whatever_is_missing() {
     assert!(!left.contains("10.1.0") && !left.contains("fd00"), "{left}");
 }
 
-/// What the Go plugin made has no mark; a tap of somebody else's plugin has another.
+/// A tap of the Go plugin has no mark; a tap of a foreign plugin has another.
 #[test]
 fn del_takes_the_references_tap_and_leaves_a_foreign_link() {
     let node = Node::new("tap-theirs");
@@ -279,7 +280,7 @@ fn a_failed_add_leaves_no_tap() {
     assert_eq!(node.sh(&format!("find {} -type f", node.dir("run").display())), "");
 }
 
-/// While a program has it open a tap goes all the same, and the program reads an error.
+/// DEL deletes a tap even while a program has it open, and the program reads an error.
 #[test]
 fn del_takes_a_tap_that_is_in_use() {
     let node = Node::new("tap-open");
@@ -334,7 +335,8 @@ fn bad_configurations_name_the_key_and_change_nothing() {
     before.assert_same(&Snapshot::take(&node.lab));
 }
 
-/// A host that says it has SELinux and whose kernel has not: the label is refused, and nothing is left.
+/// The host claims to have SELinux and its kernel does not: the kernel refuses the label, and ADD
+/// leaves nothing.
 #[test]
 fn a_label_that_the_kernel_refuses_leaves_nothing() {
     let node = Node::new("tap-label");

@@ -10,7 +10,7 @@ use testkit::{Container, Place};
 
 use crate::support::{Node, Run};
 
-/// A container with a fresh `eth0`, without the addresses that come by themselves and later.
+/// A container with a fresh `eth0`, without the addresses that the kernel adds later by itself.
 fn container(node: &Node, name: &str) -> Container {
     let container = node.container(name);
     container.sh("ip link add eth0 mtu 1500 address 02:00:00:00:00:aa type veth peer name far && \
@@ -19,7 +19,7 @@ fn container(node: &Node, name: &str) -> Container {
     container
 }
 
-/// What a plugin before this one returned.
+/// The result of an earlier plugin.
 fn prev() -> Value {
     json!({
         "cniVersion": "1.1.0",
@@ -30,7 +30,7 @@ fn prev() -> Value {
     })
 }
 
-/// Every value of a link, none as a veth has it.
+/// Every key of a link, each with a value other than a veth's default.
 fn everything() -> Value {
     json!({ "mac": "02:00:5E:00:53:01", "mtu": 1400, "promisc": true, "allmulti": true, "txQLen": 5 })
 }
@@ -48,7 +48,7 @@ fn backup(node: &Node, container: &str) -> Option<String> {
     std::fs::read_to_string(node.lab.path(format!("/run/cni/tuning/{container}_eth0.json"))).ok()
 }
 
-/// The files of ours, below the folders for state.
+/// Our files below the folders for state.
 fn files(node: &Node) -> String {
     let found =
         node.sh(&format!("cd {} && find run -type f 2>/dev/null | sort", node.lab.dir().display()));

@@ -69,7 +69,7 @@ fn status_tells_whether_the_parent_serves() {
     status(json!({ "master": "p0" })).fails(50, "parent \"p0\" is down");
 }
 
-/// Row: DEL fails with the reference when the parent is gone, before the address is released.
+/// Row: the reference's DEL fails when the parent is gone, before it releases the address.
 #[test]
 fn del_needs_no_parent_and_no_configuration() {
     let node = host("vlan-del");
@@ -103,7 +103,7 @@ fn vm_the_link_is_as_reported() {
 #[test]
 fn vm_containers_talk_in_their_vlans() {
     testkit::require!("root", "vlan");
-    // Two hosts' worth: a second parent on the same cable, and the outside in VLAN 5.
+    // The cable connects what stands for two hosts: a second parent, and the outside in VLAN 5.
     let node = Node::new("vlan-traffic");
     node.sh(
         "ip link add name br0 type bridge && ip link set br0 up; for n in 0 1 2; do \
@@ -150,13 +150,13 @@ fn vm_a_vlan_that_is_taken_is_refused_by_its_holders_name() {
     refused("attachment n/c1/eth0 has it");
     assert_eq!(fixed::verbs(&node), "");
     before.assert_same(&Snapshot::take(&node.lab));
-    // Somebody's on the host, and one of ours moved there.
+    // A foreign link on the host, and one of ours that was moved there.
     vlan(&node, "DEL", &c1).call().silent();
     node.sh("ip link add link p0 name p0.5 type vlan id 5");
     refused("it is link \"p0.5\"; a parent");
     node.sh("ip link set p0.5 alias netwright:n/c7/eth0");
     refused("it is link \"p0.5\" of n/c7/eth0");
-    // Where nobody can look.
+    // In a namespace that the plugin cannot see.
     let c3 = node.container("c3");
     node.sh("ip link set p0.5 netns c3");
     c3.sh("ip link show p0.5");
@@ -202,7 +202,7 @@ fn vm_del_and_gc_with_the_parent_gone_or_there() {
     let gc = node.run("vlan", "GC").config(fixed::ipam()).config(json!({ "master": "p9" }));
     gc.valid(&[("c1", "eth0"), ("c2", "eth0")]).call().silent();
     assert!(!succeeds(&c3, "ip link show eth0") && succeeds(&c1, "ip link show eth0"));
-    // Without the namespace, which is there: the record leads to the link.
+    // The call does not name the namespace, which exists: the record leads to the link.
     vlan(&node, "DEL", &c2).netns("").call().silent();
     assert!(!succeeds(&c2, "ip link show eth0"));
     node.sh("ip link del p0");

@@ -1,4 +1,4 @@
-//! `vrf`, row by row of the feature table. What needs a VRF runs in the virtual machine.
+//! `vrf`, row by row of the feature table. The tests that need a VRF run in the virtual machine.
 
 use std::fs;
 
@@ -86,13 +86,14 @@ fn vm_an_interface_moves_with_all_it_has() {
         ));
         traffic::assert_pings(&node.lab, if to.contains(':') { "fd00:1::3" } else { "10.1.0.3" });
     }
-    // Once more changes nothing.
+    // A second ADD changes nothing.
     let picture = Picture::of(&c1);
     run(&node, "ADD", &c1, &prev, json!({})).call().ok();
     picture.assert_same(&Picture::of(&c1));
 }
 
-/// What the kernel has taken is given back by the next ADD; DEL at least tells the kernel what it was told before.
+/// The next ADD restores what the kernel removed; DEL at least restores the sysctl that ADD had
+/// set.
 #[test]
 fn vm_an_add_that_was_killed_while_it_moved_is_completed() {
     testkit::require!("root", "vrf");
@@ -139,7 +140,7 @@ fn vm_an_add_that_was_killed_while_it_moved_is_completed() {
     run(&node, "ADD", &c1, &prev, json!({})).call().ok();
     whole.assert_same(&Picture::of(&c1));
     run(&node, "CHECK", &c1, &prev, json!({})).call().silent();
-    // Nothing of the move is left in it.
+    // The record has nothing left of the move.
     let data = index.get(&key, "vrf").found.unwrap().data;
     assert_eq!(data["vrf"], "blue");
     assert!(data.as_object().unwrap().keys().eq(["ifindex", "mac", "table", "vrf"]), "{data}");
@@ -149,7 +150,7 @@ fn vm_an_add_that_was_killed_while_it_moved_is_completed() {
     assert_eq!(c1.sh("cat /proc/sys/net/ipv6/conf/eth0/keep_addr_on_down").trim(), "0");
 }
 
-/// A point-to-point plugin takes the route to the subnet away: it does not come back.
+/// A point-to-point plugin removes the route to the subnet: it does not come back.
 #[test]
 fn vm_routes_that_were_taken_away_stay_away() {
     testkit::require!("root", "vrf");
@@ -221,12 +222,13 @@ fn vm_the_last_one_removes_a_vrf_of_ours() {
     del(&prev, "eth0");
     assert_eq!(vrfs(&c1).len(), 1);
     run(&node, "CHECK", &c1, &second, json!({})).ifname("net1").call().silent();
-    // The interface is gone: the reference's DEL fails and keeps those before it in the chain from running.
+    // The interface is gone: the reference's DEL fails and keeps the chain's earlier plugins from
+    // running.
     c1.sh("ip link del net1");
     del(&second, "net1");
     assert_eq!(vrfs(&c1), []);
     del(&second, "net1");
-    // Somebody else's stays.
+    // A foreign VRF stays.
     c1.sh("ip link add blue type vrf table 9");
     run(&node, "ADD", &c1, &prev, json!({})).call().ok();
     del(&prev, "eth0");
@@ -234,7 +236,8 @@ fn vm_the_last_one_removes_a_vrf_of_ours() {
     assert!(!c1.sh("ip link show eth0").contains("master"));
 }
 
-/// Neither configuration nor result, record or path is needed, as long as something leads there.
+/// DEL needs neither configuration nor result, record or path, as long as one of them leads to the
+/// interface.
 #[test]
 fn vm_del_by_what_is_left() {
     testkit::require!("root", "vrf");
@@ -282,13 +285,13 @@ fn vm_check_notices_what_is_different() {
         );
     }
     run(&node, "ADD", &c1, &prev, keys()).call().ok();
-    // What a later plugin adds is its own matter.
+    // What a later plugin adds does not concern CHECK.
     c1.sh("ip route add 192.0.2.0/24 dev eth0; ip addr add 10.7.0.1/24 dev eth0");
     check(keys()).silent();
     check(json!({ "table": 43 })).fails(104, "the configuration asks for 43");
 }
 
-/// A node that comes from the reference's plugin.
+/// A node that used the reference's plugin before.
 #[test]
 fn vm_what_the_reference_made_is_removed() {
     testkit::require!("root", "vrf", "file:/usr/lib/cni/vrf");
@@ -303,7 +306,7 @@ fn vm_what_the_reference_made_is_removed() {
         config.display()
     ));
     assert_eq!(vrfs(&c1), [("blue".to_owned(), 1)]);
-    // Release 1.1.1 loses routes on the way, so that CHECK would not be content.
+    // Release 1.1.1 loses routes on the way, so that CHECK would fail.
     run("DEL").call().silent();
     assert_eq!(vrfs(&c1), []);
 }
@@ -329,7 +332,8 @@ fn vm_in_a_chain_with_bridge() {
     bridge("DEL").prev(&result).call().silent();
 }
 
-/// What the kernel refuses is undone: here it has no VRF, or there is one too many of its table.
+/// ADD undoes everything when the kernel refuses a step: here it has no VRF, or there is one too
+/// many of its table.
 #[test]
 fn a_failed_add_leaves_everything_as_it_was() {
     testkit::require!("root");
@@ -340,7 +344,7 @@ fn a_failed_add_leaves_everything_as_it_was() {
     let before = Picture::of(&c1);
     let answer = run(&node, "ADD", &c1, &prev, json!({ "table": 42 })).call();
     if answer.succeeded() {
-        // Kernels that allow it (those without strict mode) do.
+        // Kernels without strict mode allow it.
         return;
     }
     let error = answer.error();
@@ -376,7 +380,7 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(plugin.unknown_keys(r#"{"vrfname":"a","tabel":1}"#).unwrap().len(), 1);
 }
 
-/// Row: vrf | DEL. Where the kernel has no VRF there can be none.
+/// Row: vrf | DEL. A kernel without VRFs cannot have any.
 #[test]
 fn del_bears_that_everything_is_gone() {
     testkit::require!("root");

@@ -1,4 +1,4 @@
-//! Whole files or none.
+//! A file is complete or absent.
 
 use std::fs;
 
@@ -98,7 +98,8 @@ fn files_of_procfs_are_read_though_they_tell_no_size() {
     assert_eq!(boot.len(), 36, "{boot}");
 }
 
-/// Whoever watches a folder as a container runtime does sees a published file come, change and go, and never a part of it.
+/// A container runtime that watches a folder sees a published file come, change and go, and never a
+/// part of it.
 #[test]
 fn what_is_published_is_noticed_by_every_runtime() {
     let dir = tempfile::tempdir().unwrap();
@@ -127,7 +128,7 @@ fn what_is_published_is_noticed_by_every_runtime() {
     assert_eq!(names_in(dir.path()), [""; 0]);
 }
 
-/// The next writer takes over what a killed one left, and so does who removes the file.
+/// The next writer takes over what a killed one left, and so does the call that removes the file.
 #[test]
 fn what_a_killed_writer_left_is_taken_over() {
     let dir = tempfile::tempdir().unwrap();
@@ -140,7 +141,7 @@ fn what_a_killed_writer_left_is_taken_over() {
     fs::write(&left, "a part").unwrap();
     assert!(withdraw(&path).unwrap());
     assert_eq!(names_in(dir.path()), [""; 0]);
-    // A link that somebody planted there is not followed.
+    // A link that another user planted there is not followed.
     std::os::unix::fs::symlink(dir.path().join("elsewhere"), &left).unwrap();
     publish(&path, b"whole", 0o600, Durability::Synced).unwrap_err();
     assert!(!dir.path().join("elsewhere").exists());

@@ -1,4 +1,4 @@
-//! Who owns what, through crashes and garbage.
+//! Records of owners, through crashes and garbage.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -76,7 +76,7 @@ fn the_format_on_disk_stays() {
     for directory in [path.parent().unwrap(), &place.path("owners"), &place.path("")] {
         assert_eq!(mode_of(directory), 0o700, "{directory:?}");
     }
-    // Keys that a later version may add are passed over.
+    // The parser ignores keys that a later version may add.
     fs::write(&path, text.replace("{\"format\"", "{\"later\":true,\"format\"")).unwrap();
     assert_eq!(place.index.get(&key("blue", "c1"), "bridge").found, Some(whole));
 }
@@ -127,7 +127,7 @@ fn damaged_records_are_told_and_passed_over() {
             assert_eq!((list.found.len(), list.damaged.len()), (1, 1), "{shown}");
         }
     }
-    // What cannot be read can be removed and replaced.
+    // An unreadable file can be removed and replaced.
     assert!(place.index.remove(&c1, "bridge").unwrap());
     place.index.put(&record("c1", "bridge", json!(null))).unwrap();
     assert!(place.index.get(&c1, "bridge").found.is_some());
@@ -209,7 +209,7 @@ fn a_crash_between_release_and_undo_leaves_the_note_for_the_next() {
     index.hold("sysctl:x", &key("blue", "c1")).unwrap();
     index.note("sysctl:x", &json!("0")).unwrap();
     assert_eq!(index.release("sysctl:x", &key("blue", "c1")).unwrap(), Release::Last);
-    // Stopped dead here. The next one comes and goes.
+    // The process is stopped dead here. The next one comes and goes.
     assert!(index.hold("sysctl:x", &key("blue", "c2")).unwrap());
     assert!(!index.is_held_by_others("sysctl:x", &key("blue", "c2")).unwrap());
     assert_eq!(index.release("sysctl:x", &key("blue", "c2")).unwrap(), Release::Last);
@@ -232,7 +232,7 @@ fn damaged_references_still_count_until_their_owner_goes() {
     assert_eq!((note.found, note.damaged.len()), (None, 1));
     assert_eq!(index.release("o", &c2).unwrap(), Release::Held);
     assert_eq!(index.release("o", &c1).unwrap(), Release::Last);
-    // The foreign file is nobody of ours.
+    // The foreign file is not a holder of ours.
     assert!(index.hold("o", &c1).unwrap());
     assert!(!index.is_held_by_others("o", &c1).unwrap());
 }
@@ -244,7 +244,8 @@ fn attachments_come_and_go_at_once() {
         for thread in 0..8 {
             let index = &place.index;
             scope.spawn(move || {
-                // All of one attachment, so that the folder is made and removed under each other's hands.
+                // All of one attachment, so that the threads make and remove the same folder at the
+                // same time.
                 let plugin = format!("plugin{thread}");
                 let mine = record("c1", &plugin, json!(thread));
                 for _ in 0..100 {
@@ -318,7 +319,7 @@ fn a_lock_excludes_while_others_tidy_up() {
     assert_eq!(std::fs::read_to_string(&counter).unwrap(), (threads * rounds).to_string());
 }
 
-/// A note that is replaced is renamed into its place; a process may be killed just before.
+/// A note is replaced by a rename; the process may be killed just before it.
 #[test]
 fn with_a_note_goes_what_a_killed_writer_left_of_it() {
     let place = Place::new();
@@ -332,7 +333,8 @@ fn with_a_note_goes_what_a_killed_writer_left_of_it() {
     assert_eq!(names_in(&place.path("shared")), left);
 }
 
-/// A second write would be renamed into its place, and leave a file if it was killed just before.
+/// A second write would be renamed into place, and leave a file if the process was killed just
+/// before.
 #[test]
 fn holding_again_writes_nothing() {
     let place = Place::new();
@@ -342,7 +344,7 @@ fn holding_again_writes_nothing() {
     let written = fs::metadata(&held).unwrap().ino();
     place.index.hold("bridge br0", &key).unwrap();
     assert_eq!(fs::metadata(&held).unwrap().ino(), written, "holding again changes nothing");
-    // Content that makes no sense is mended, and is the same holder's.
+    // Invalid content is repaired, and belongs to the same holder.
     fs::write(&held, "{").unwrap();
     assert!(!place.index.hold("bridge br0", &key).unwrap());
     assert_eq!(place.index.holders("bridge br0").found, [key]);
@@ -353,7 +355,7 @@ fn what_a_killed_writer_left_is_removed_and_a_live_ones_is_not() {
     let place = Place::new();
     place.index.put(&record("c1", "bridge", json!({}))).unwrap();
     place.index.hold("bridge br0", &key("blue", "c1")).unwrap();
-    // Above the kernel's largest process ID (2^22): nobody's.
+    // Above the kernel's largest process ID (2^22): no process has it.
     let dead = u32::MAX;
     let owner = format!("owners/{}", key("blue", "c1").hash());
     let mine = format!(".made.{}.0.tmp", std::process::id());
@@ -367,7 +369,8 @@ fn what_a_killed_writer_left_is_removed_and_a_live_ones_is_not() {
     assert!(!names_in(&place.path("shared")).iter().any(|name| name.contains(&dead.to_string())));
 }
 
-/// A hint for one boot: neither a look nor an earlier boot's file counts.
+/// The note is a hint for one boot. It is written only into an existing folder, and an earlier
+/// boot's file does not count.
 #[test]
 fn what_the_kernel_lacks_is_remembered_for_this_boot() {
     let place = Place::new();

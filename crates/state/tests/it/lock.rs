@@ -1,4 +1,4 @@
-//! One at a time, an end to waiting, and a name for whoever holds it.
+//! One holder at a time, an end to waiting, and an error that names the holder.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::MetadataExt as _;
@@ -144,7 +144,7 @@ fn an_attachment_is_locked_by_what_is_recorded_of_it() {
     let lock = index.lock_attachment(&key, Duration::ZERO).unwrap();
     assert!(lock.is_some());
     assert!(index.lock_attachment(&key, Duration::ZERO).unwrap_err().is_busy());
-    // Whoever waited for a DEL finds nothing to repair.
+    // A repair that waited for a DEL finds nothing to repair.
     let waiting = std::thread::scope(|scope| {
         let waiting = scope.spawn(|| index.lock_attachment(&key, Duration::from_secs(20)));
         assert!(index.remove(&key, "bridge").unwrap());
@@ -154,7 +154,7 @@ fn an_attachment_is_locked_by_what_is_recorded_of_it() {
     assert!(waiting.unwrap().is_none());
 }
 
-/// Who makes the folder of an attachment anew has a lock of its own.
+/// A call that makes an attachment's folder anew takes a separate lock.
 #[test]
 fn the_folder_of_an_attachment_stays_while_it_is_locked() {
     let directory = tempfile::tempdir().unwrap();
@@ -176,7 +176,7 @@ fn the_folder_of_an_attachment_stays_while_it_is_locked() {
     assert!(index.get(&key, "bridge").found.is_some());
 }
 
-/// A link that somebody planted where a lock or a record belongs leads nowhere.
+/// A link that another user planted in place of a lock or a record leads nowhere.
 #[test]
 fn a_planted_link_is_not_followed() {
     use std::os::unix::fs::symlink;
@@ -201,7 +201,7 @@ fn a_planted_link_is_not_followed() {
     symlink(&elsewhere, &file).unwrap();
     let read = index.get(&key, "bridge");
     assert!(read.found.is_none() && read.damaged.len() == 1, "{read:?}");
-    // What is written takes the link's place, and leaves alone what it led to.
+    // The new file takes the link's place, and leaves the link's target alone.
     index.put(&record).unwrap();
     assert!(index.get(&key, "bridge").found.is_some());
     assert!(!file.symlink_metadata().unwrap().is_symlink() && elsewhere.exists());

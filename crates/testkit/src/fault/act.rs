@@ -11,7 +11,7 @@ pub enum Blow {
     Kill,
     /// Every process of the program is killed.
     KillAll,
-    /// The call fails with this error number and is not made, except `close`.
+    /// The call fails with this error number. The kernel does not execute it, except `close`.
     Fail(i32),
 }
 
@@ -27,7 +27,7 @@ impl std::fmt::Display for Blow {
 }
 
 /// The errors with which a system call may be made to fail: those that its manual page names and
-/// that a machine in trouble returns. None for calls that a program may assume to succeed.
+/// that a machine in trouble returns. Calls that a program may assume to succeed have none.
 #[must_use]
 pub fn failures(call: i64) -> &'static [i32] {
     match call {

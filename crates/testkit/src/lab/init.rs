@@ -76,8 +76,8 @@ impl Init {
         let group = cgroup.unified();
         let script = format!("exec 2>&3 3>&-\n{PROC}\n{SYSTEMD}");
         // After ending it, we wait for it: its end is that of everything in the namespace. It also
-        // ends with this shell, which a signal may end. What `unshare` reports about its child's
-        // end is of no use.
+        // ends with this shell, which a signal may end. We ignore what `unshare` reports about its
+        // child's end.
         let around = "read go; setpriv --pdeathsig KILL -- \"$@\" 3>&2 2>/dev/null & unshare=$!; cat >/dev/null; \
                       kill -KILL $(cat /proc/$unshare/task/$unshare/children); wait";
         let words = [&["sh", "-c", around, "sh"], &UNSHARE[..], &["sh", "-c", &script]].concat();

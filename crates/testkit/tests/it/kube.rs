@@ -1,4 +1,4 @@
-//! The API server: what is sent, and what comes back.
+//! The API server: requests and answers.
 #![expect(clippy::unwrap_used, reason = "a client of a test: what fails ends it")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -10,7 +10,7 @@ use testkit::kube::KubeApi;
 
 const MERGE: &str = "Content-Type: application/merge-patch+json\r\n";
 
-/// A connection, spoken to as plainly as possible.
+/// A connection with the simplest possible client.
 struct Client(BufReader<TcpStream>);
 
 impl Client {
@@ -20,7 +20,7 @@ impl Client {
         Client(BufReader::new(stream))
     }
 
-    /// Sends a request; returns the code, and the body's length where it has one.
+    /// Sends a request; returns the code, and the body's length if it has one.
     fn send(&mut self, line: &str, headers: &str, body: &str) -> (u16, Option<usize>) {
         let length = body.len();
         let text = format!(
@@ -48,7 +48,7 @@ impl Client {
         (code, serde_json::from_slice(&text).unwrap())
     }
 
-    /// The next event of a watch; nothing when it has ended.
+    /// The next event of a watch; `None` when it has ended.
     fn event(&mut self) -> Option<Value> {
         let mut size = String::new();
         self.0.read_line(&mut size).unwrap();
@@ -104,10 +104,10 @@ fn golden_exchanges() {
     let (code, patched) = client.ask("PATCH /api/v1/namespaces/ns/pods/p/status", MERGE, &same);
     assert_eq!((code, &patched["metadata"]["annotations"]["a"]), (200, &json!("1")));
     assert_eq!(patched["spec"]["nodeName"], "n", "a status has no spec");
-    // What changes nothing has no version of its own.
+    // A change without an effect does not get a version of its own.
     let (_, unchanged) = client.ask("PATCH /api/v1/namespaces/ns/pods/p/status", MERGE, &same);
     assert_eq!(unchanged["metadata"]["resourceVersion"], patched["metadata"]["resourceVersion"]);
-    // Who has seen an older one is told.
+    // A client that has an older version gets an error.
     let put = |version: &Value| {
         let mut object = patched.clone();
         object["metadata"]["resourceVersion"] = version.clone();
@@ -211,7 +211,7 @@ fn watches_tell_what_happens_from_a_version_on() {
     assert_eq!(next(), is("ADDED", "c"));
     api.change("pods", "ns", "c", &json!({"metadata": {"labels": {"l": "1"}}}));
     assert_eq!(next(), is("MODIFIED", "c"));
-    // What leaves the selection is deleted, what enters it is added.
+    // An object that leaves the selection is deleted, and one that enters it is added.
     api.change("pods", "ns", "c", &json!({"spec": {"nodeName": "n2"}}));
     assert_eq!(next(), is("DELETED", "c"));
     api.change("pods", "ns", "b", &json!({"spec": {"nodeName": "n1"}}));
@@ -220,7 +220,7 @@ fn watches_tell_what_happens_from_a_version_on() {
     assert_eq!(next(), is("BOOKMARK", ""));
     api.remove("pods", "ns", "a");
     assert_eq!(next(), is("DELETED", "a"));
-    // What is too old is told in the stream.
+    // The stream reports a version that is too old.
     api.compact();
     let mut late = Client::new(&api);
     assert_eq!(late.send(&watch, "", "").0, 200);
@@ -230,7 +230,7 @@ fn watches_tell_what_happens_from_a_version_on() {
         (Some("ERROR"), Some(410))
     );
     assert_eq!(late.event(), None);
-    // Nobody is told anything after the time he asked for.
+    // A watch ends at the time that the client asked for.
     assert_eq!(late.send("GET /api/v1/pods?watch=1&timeoutSeconds=0", "", "").0, 200);
     while late.event().is_some() {}
 }
@@ -264,7 +264,7 @@ fn it_is_gone_on_demand() {
     api.restore();
     api.fail(503);
     let mut client = loop {
-        // It listens again in a moment.
+        // The server listens again in a moment.
         if TcpStream::connect(&address).is_ok() {
             break Client::new(&api);
         }

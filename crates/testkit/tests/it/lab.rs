@@ -19,7 +19,7 @@ fn a_lab_is_a_fresh_host() {
     assert!(lab.sh("ls /sys/fs/cgroup").len() > 1, "cgroups are where programs look for them");
 }
 
-/// Of each device that a new namespace has, where there is a file for it.
+/// The settings of each device that a new namespace has, if there is a file for it.
 const SHOWN: &str = "cd /proc/sys/net && grep -H . \
     ipv4/conf/*/forwarding ipv4/conf/*/rp_filter ipv4/conf/*/promote_secondaries ipv4/conf/*/route_localnet \
     ipv4/conf/*/send_redirects ipv6/conf/*/forwarding ipv6/conf/*/accept_ra ipv6/conf/*/autoconf \
@@ -142,7 +142,7 @@ fn programs_start_in_the_current_directory() {
 fn a_dropped_lab_leaves_no_process() {
     require!("root");
     for lab in [Lab::new("plain"), Lab::with_processes("pids")] {
-        // A daemon: its parent is gone before we look.
+        // A daemon: its parent is gone before the test looks.
         lab.sh("setsid sleep 1000 >/dev/null 2>&1 & echo started");
         let pids = lab.processes();
         assert!(!pids.is_empty());
@@ -160,13 +160,13 @@ fn a_lab_with_processes_numbers_them_from_one() {
     let lab = Lab::with_processes("pids");
     assert_eq!(lab.sh("cat /proc/1/comm").trim(), "cat");
     assert_eq!(lab.sh("echo $$ && readlink /proc/self/ns/pid").lines().count(), 2);
-    // A namespace made by a program is seen by code, and the reverse.
+    // Code sees a namespace that a program made, and the reverse.
     lab.sh("ip netns add made-inside");
     assert!(lab.enter(|| fs::read_dir("/run/netns").unwrap().count()) == 1);
     let c1 = lab.container("c1");
     assert!(lab.sh("ip netns exec c1 ip -br link").starts_with("lo"));
     assert!(c1.sh("ip -br link").starts_with("lo"));
-    // Orphans are reaped: a runtime that waits for a pid to disappear does not wait for ever.
+    // Orphans are reaped: a runtime that waits for a PID to disappear does not wait for ever.
     lab.sh("setsid sh -c 'sleep 0.01 & exit' & wait");
     let deadline = Instant::now() + Duration::from_secs(5);
     while !lab.sh("grep -l '^State:.Z' /proc/[0-9]*/status || true").is_empty() {
@@ -177,7 +177,8 @@ fn a_lab_with_processes_numbers_them_from_one() {
 #[test]
 fn a_lab_dies_with_its_test() {
     require!("root");
-    // The test binary runs itself as a victim that makes a lab, says so and waits to be killed.
+    // The test binary runs itself as a victim that makes a lab, prints a line and waits to be
+    // killed.
     let mut victim = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "lab::victim", "--nocapture"])
         .env("NWT_VICTIM", "1")
@@ -219,7 +220,7 @@ fn victim() {
     let own = std::process::id().to_string();
     let pids: Vec<_> = pids.into_iter().filter(|pid| *pid != own).collect();
     use std::io::Write as _;
-    // Not through the captured print macros: the parent reads the pipe.
+    // The print macros would be captured: the parent reads the pipe.
     writeln!(std::io::stdout(), "pids {}", pids.join(" ")).unwrap();
     std::thread::sleep(Duration::from_secs(60));
 }

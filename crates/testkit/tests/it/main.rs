@@ -1,4 +1,5 @@
-//! The test kit does what it says: what it makes is private, what it sees is everything, and it leaves nothing.
+//! The test kit does what it promises: what it makes is private, what it sees is complete, and it
+//! leaves nothing.
 
 #![expect(clippy::disallowed_methods, reason = "a test runs itself as a process that is killed")]
 

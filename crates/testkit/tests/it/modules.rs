@@ -1,4 +1,4 @@
-//! The record of modules that the kernel was asked for sees its own thread's, and nobody else's.
+//! The record of the kernel's module requests has those of its own thread, and no others.
 
 use testkit::{Lab, ModuleRequests, Place as _};
 
@@ -7,7 +7,7 @@ fn vm_requests_for_modules_are_recorded_for_the_thread_that_causes_them() {
     testkit::require!("root", "module-requests", "program:busybox");
     let lab = Lab::new("modules");
     let requests = ModuleRequests::new();
-    // Every ioctl that names a link that is not there has the kernel look for its module.
+    // Every ioctl that names a missing link makes the kernel look for its module.
     lab.sh("busybox ifconfig nwt-before || true");
     let (_, asked) = requests.during(|| lab.sh("busybox ifconfig nwt-during || true"));
     assert!(asked.contains(&"netdev-nwt-during".to_owned()), "{asked:?}");

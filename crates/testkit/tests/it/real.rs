@@ -1,4 +1,4 @@
-//! The runtimes work in a lab, with the reference's plugins, so that a failure with ours is ours.
+//! The runtimes work in a lab with the reference's plugins, so a failure with ours comes from ours.
 
 use std::path::Path;
 

@@ -77,7 +77,7 @@ fn every_kind_of_change_is_seen_and_its_undoing_too() {
     }
 }
 
-/// What shows rules is started only where there are some.
+/// The snapshot starts the programs that show rules only if there are rules.
 #[test]
 fn the_first_rule_of_either_iptables_is_seen() {
     require!("root", "program:nft", "program:iptables", "program:iptables-legacy");
@@ -149,12 +149,13 @@ fn forwarding_may_be_on_afterwards_and_not_off() {
     for name in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
         assert!(lines.iter().any(|line| line.contains(name)), "{lines:#?}");
     }
-    // By itself it is a setting of one link.
+    // Set directly, it is a setting of one link.
     lab.sh("sysctl -qw net.ipv4.ip_forward=0 net.ipv4.conf.v0.forwarding=1");
     assert_ne!(off.diff(&Snapshot::take(&lab)), Vec::<String>::new());
 }
 
-/// The kernel notices a carrier some time after it is there, so that it says nothing about what somebody did.
+/// The kernel notices a carrier some time after it is there, so the flag does not show what a
+/// program did.
 #[test]
 fn a_carrier_is_no_change_of_routes() {
     require!("root");
@@ -184,7 +185,7 @@ fn what_a_bridge_gets_by_itself_is_waited_for() {
          ip link set q0 addrgenmode none up && ip link set p0 addrgenmode none master b0 up",
     );
     let before = Snapshot::take(&lab);
-    // The kernel takes its time.
+    // The kernel does this some time later.
     lab.sh("ip -6 addr flush dev b0");
     let late = std::thread::scope(|scope| {
         scope.spawn(|| lab.sh("sleep 0.5; ip addr add fe80::7/64 dev b0 nodad"));
@@ -192,7 +193,7 @@ fn what_a_bridge_gets_by_itself_is_waited_for() {
     });
     let changed = before.diff(&late);
     assert!(changed.iter().any(|line| line.contains("b0 fe80::7/64 is new")), "{changed:?}");
-    // Where somebody took it, a snapshot is made all the same.
+    // If a program removed it, a snapshot is made all the same.
     lab.sh("ip -6 addr flush dev b0");
     let changed = before.diff(&Snapshot::take(&lab));
     assert!(!changed.iter().any(|line| line.contains("fe80::7")), "{changed:?}");

@@ -1,4 +1,4 @@
-//! A container that leaves its network and comes back has its static address again.
+//! A container that leaves its network and comes back gets its static address again.
 
 use testkit::real::{Docker, Engine};
 use testkit::traffic::assert_pings;
@@ -8,7 +8,8 @@ use super::life::needs_docker;
 use super::support::{Driver, LAN, assert_nothing_left, write_network};
 use crate::system::{address_of, install};
 
-/// A network of each kind: with Docker's addresses and with ours, without a way out, on a parent, of a list.
+/// A network of each kind: with Docker's addresses and with ours, without a way out, on a parent,
+/// from a list.
 const NETWORKS: [(&str, &str, &str); 5] = [
     ("made", "10.84.0.9", "--opt bridge=made0 --subnet 10.84.0.0/24"),
     ("own", "10.85.0.9", "--opt bridge=own0 --ipam-driver netwright --subnet 10.85.0.0/24"),
@@ -51,7 +52,7 @@ pub(super) fn comes_back(engine: Engine) {
         let all = web.sh("ip -o -4 address show scope global");
         for (name, address, _) in NETWORKS {
             assert!(all.contains(&format!(" {address}/")), "{what}: {name}: {all}");
-            // From the host, by those that it is on.
+            // The host reaches the container by the networks that the host is on.
             if !["flat", "inner"].contains(&name) {
                 assert_pings(&lab, address);
             }
@@ -74,7 +75,7 @@ pub(super) fn comes_back(engine: Engine) {
     }
     docker.run(&["start", "web"]);
     has(&docker, "connected while it was stopped");
-    // Nobody says that the endpoints are gone: they are the container's own.
+    // The engine does not release the endpoints: they are the container's own.
     docker.kill();
     docker.start();
     docker.run(&["start", "web"]);
@@ -84,7 +85,7 @@ pub(super) fn comes_back(engine: Engine) {
         docker.run(&["network", "connect", "--ip", address, name, "web"]);
     }
     has(&docker, "connected behind that");
-    // It goes to another, once it is let go of.
+    // Another container gets the address, once it is released.
     let other = docker.start_container("other", &["--network", "none"]);
     docker.run(&["network", "disconnect", "none", "other"]);
     for (name, address, _) in NETWORKS {

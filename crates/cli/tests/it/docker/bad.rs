@@ -1,4 +1,4 @@
-//! What is wrong is said to Docker's user, and nothing is left of it.
+//! Each error reaches Docker's user, and leaves nothing.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -20,7 +20,7 @@ const OWN_PORT: &str = r#"{"cniVersion": "1.0.0", "name": "own", "plugins": [
     {"type": "bridge", "bridge": "own0", "ipam": {"type": "host-local", "subnet": "10.76.0.0/24"}},
     {"type": "portmap", "runtimeConfig": {"portMappings": [{"hostPort": 2222, "containerPort": 80, "protocol": "tcp"}]}}]}"#;
 
-/// Nothing of ours is recorded, and no namespace held.
+/// Asserts that there are neither records nor namespaces of ours.
 #[track_caller]
 fn assert_no_state(lab: &Lab) {
     let left = lab.sh(
@@ -131,7 +131,7 @@ fn a_plugin_that_hangs() {
     drop(driver);
 }
 
-/// What no engine sends.
+/// Requests that no engine sends.
 #[test]
 fn requests_that_are_none() {
     require!("root");
@@ -140,7 +140,7 @@ fn requests_that_are_none() {
     let driver = Driver::start(&lab);
     let ask = |bytes: &[u8]| {
         let mut stream = UnixStream::connect(driver.socket()).unwrap();
-        // It may stop reading what is too long.
+        // The driver may stop reading a request that is too long.
         let _ = stream.write_all(bytes);
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();

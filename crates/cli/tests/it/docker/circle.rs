@@ -1,4 +1,5 @@
-//! CNI → CNM → CNI: the plugin `cnm` drives our own driver, whose networks are made by CNI plugins again. No engine is needed.
+//! CNI → CNM → CNI: the plugin `cnm` drives our own driver, whose networks CNI plugins make again.
+//! The test needs no engine.
 
 use serde_json::Value;
 use testkit::traffic::{Server, assert_pings, assert_tcp};
@@ -8,7 +9,7 @@ use super::support::{Driver, LAN, assert_nothing_left, write_network};
 use crate::support::call_in;
 use crate::system::{address_of, install};
 
-/// A network that the driver makes of options, with pools of its own.
+/// A network that the driver makes from options, with pools of its own.
 const ROUND: &str = r#"{
   "cniVersion": "1.1.0", "name": "round",
   "plugins": [
@@ -18,7 +19,7 @@ const ROUND: &str = r#"{
   ]
 }"#;
 
-/// The administrator's network, by way of the driver.
+/// The administrator's network, through the driver.
 const LAN_TOO: &str = r#"{
   "cniVersion": "1.1.0", "name": "lan-too",
   "plugins": [
@@ -50,13 +51,13 @@ fn containers_reach_each_other_through_our_own_driver() {
     assert_eq!(assert_tcp(&outside, "198.51.100.1:8080").server, "c1");
     drop(outside);
 
-    // The driver's end and a new one change nothing.
+    // A restart of the driver changes nothing.
     driver.kill();
     driver.again();
     assert_pings(&c1, "10.72.0.77");
     call_in(&lab, &["check", "round", "c1"]).succeeded();
     let list: Value = call_in(&lab, &["list", "-o", "json"]).succeeded().json();
-    // Those of the driver's own networks are listed as well: it is the same node.
+    // The list shows those of the driver's own networks as well, since the node is the same.
     let all = list["attachments"].as_array().unwrap();
     assert_eq!(all.iter().filter(|one| one["network"] == "round").count(), 2, "{list:#}");
 
@@ -67,7 +68,8 @@ fn containers_reach_each_other_through_our_own_driver() {
     assert_nothing_left(&lab, &before);
 }
 
-/// Containers of `netwright add` on the list itself, and on it by way of driver and plugin, are on one network.
+/// Containers of `netwright add` on the list itself, and on it through driver and plugin, are on
+/// one network.
 #[test]
 fn a_list_and_its_image_in_dockers_model_are_one_network() {
     testkit::require!("root");

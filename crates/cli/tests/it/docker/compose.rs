@@ -8,7 +8,7 @@ use super::life::needs_newest;
 use super::support::{CniContainer, Driver, LAN, assert_nothing_left, write_network};
 use crate::system::{address_of, fetch, install};
 
-/// A network that is made of options, and one that is a network list of the node.
+/// A network made from options, and one that is a network list of the node.
 const FILE: &str = r#"
 name: shop
 services:
@@ -61,7 +61,7 @@ pub(super) fn services(engine: Engine) {
     let driver = Driver::start(&lab);
     let docker = Docker::of(&lab, engine, &[]);
     let file = lab.dir().join("compose.yaml");
-    // The older engine takes no hardware address a network.
+    // The older engine does not accept a hardware address for each network.
     let text = if engine == Engine::Installed { FILE.replace(MAC, "") } else { FILE.to_owned() };
     std::fs::write(&file, text).unwrap();
     let before = Snapshot::take(&lab);

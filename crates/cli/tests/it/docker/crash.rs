@@ -1,4 +1,4 @@
-//! Either side is killed at any moment.
+//! The engine or the driver is killed at any moment.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -41,10 +41,10 @@ const REMOVALS: [&str; 6] = [
     "NetworkDriver.DeleteNetwork",
 ];
 
-/// How long after it got a call the driver is killed. Plugins take some of them.
+/// How long after it got a call the driver is killed. Some calls run plugins for that long.
 const MOMENTS_MS: [u64; 3] = [0, 4, 15];
 
-/// A network and a container on it, from the beginning to the end; returns what had to be tried twice.
+/// Makes and removes a network and a container on it; returns what needed a second try.
 fn life(lab: &Lab, docker: &Docker<'_>) -> Vec<String> {
     let mut twice = Vec::new();
     let create = [
@@ -76,8 +76,8 @@ fn life(lab: &Lab, docker: &Docker<'_>) -> Vec<String> {
     for command in [&create[..], &run] {
         let output = docker.try_run(command);
         if !output.status.success() {
-            // The driver had not noted the call when it was killed: the engine says so, and nothing is in the way of
-            // another try.
+            // The driver was killed before it noted the call: the engine reports that, and a second
+            // try succeeds.
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(
                 said.contains("Docker repeats calls so when a driver was restarted: try again"),
@@ -115,7 +115,7 @@ pub(super) fn driver_killed(engine: Engine) {
         let docker = Docker::of(&lab, engine, &[]);
         let before = Snapshot::take(&lab);
         let (mut struck, mut answered, mut twice) = (0, 0, Vec::new());
-        // In every run each call at one of the moments, with `--full` at all of them.
+        // Every run tests each call at one of the moments, with `--full` at all of them.
         let full = feature::available("full");
         for (number, call) in CALLS.into_iter().enumerate() {
             let some = MOMENTS_MS.into_iter().enumerate();
@@ -129,22 +129,22 @@ pub(super) fn driver_killed(engine: Engine) {
                 );
                 struck += usize::from(control.has_struck());
                 assert!(control.has_struck(), "{call} was not called");
-                // Its answer to the call before may have left and the note of it not be forgotten yet: that goes with the
-                // first call after a minute (`intent.rs`).
+                // The driver may have sent its answer to the previous call and not yet deleted the
+                // call's note: the first call after a minute deletes it (`intent.rs`).
                 let late = lab.sh("ls /run/netwright/docker/calls");
                 for note in late.lines().filter(|note| !note.starts_with(call)) {
                     lab.sh(&format!("rm /run/netwright/docker/calls/{note}"));
                     answered += 1;
                 }
                 let left = lab.sh("ls /var/lib/netwright/docker/*/ /run/netwright/docker/netns /run/netwright/docker/calls | grep -v : || true");
-                // A removal that the driver was killed before noting is lost: it must not be in the way, and is gone with the
-                // next network.
+                // A removal is lost if the driver was killed before it noted the call. It must not
+                // prevent anything, and the next network's creation completes it.
                 if !(after.is_zero() && REMOVALS.contains(&call)) {
                     assert_eq!(left.trim(), "", "{call} after {after:?}");
                 }
             }
         }
-        // What the last blow may have kept from being removed goes with the next network.
+        // What the last kill may have left goes with the next network.
         let undisturbed = life(&lab, &docker);
         assert!(undisturbed.is_empty(), "{undisturbed:?}");
         figure!(
@@ -157,7 +157,8 @@ pub(super) fn driver_killed(engine: Engine) {
     });
 }
 
-/// The driver was killed before it noted that a network is to go: it is not in the way of the next of its name and subnet.
+/// The driver was killed before it noted that a network must go: the network does not prevent the
+/// next of its name and subnet.
 #[test]
 fn a_network_whose_removal_was_lost() {
     testkit::require!("root");
@@ -196,14 +197,14 @@ fn a_network_whose_removal_was_lost() {
     assert_eq!(given["Address"], "10.73.0.1/24", "{given}");
     let left = lab.sh("cd /var/lib/netwright/docker && ls networks pools | grep json");
     assert_eq!(left.lines().count(), 2, "{left}");
-    // One that is there keeps its pool.
+    // An existing network keeps its pool.
     let said = call("IpamDriver.RequestPool", &wanted).to_string();
     assert!(said.contains("which is in use"), "{said}");
     drop(driver);
 }
 
-/// With Docker's own IPAM the engine does not speak to the driver before it starts containers: nobody says that those it had
-/// are gone.
+/// With Docker's own IPAM the engine does not call the driver before it starts containers: it does
+/// not report that those it had are gone.
 #[test]
 fn the_engine_killed_that_forgets_its_endpoints() {
     needs_docker!();
@@ -217,7 +218,7 @@ pub(super) fn forgotten(engine: Engine) {
     let mut docker = Docker::of(&lab, engine, &[]);
     let before = Snapshot::take(&lab);
     docker.create_network("--opt bridge=forgot0 --subnet 10.82.0.0/24 forgot");
-    // Containers do not get the addresses again that they had, but want their ports.
+    // Containers do not get their earlier addresses, but want their ports.
     drop(docker.start_container("spare", &["--network", "forgot"]));
     for (name, port) in [("one", "8080:80"), ("two", "8081-8082:80"), ("three", "8081-8082:80")] {
         let options = ["--restart", "always", "--network", "forgot", "--publish", port];
@@ -275,7 +276,7 @@ pub(super) fn engine_killed(engine: Engine) {
             for family in ["inet", "inet6"] {
                 let address = address_of(&netns, "eth0", family).to_string();
                 assert_pings(&lab, &address);
-                assert!(addresses.insert(address), "{name}: an address twice");
+                assert!(addresses.insert(address), "{name}: two containers have the same address");
             }
             let _server = Server::tcp(&netns, "[::]:80", name);
             assert_eq!(assert_tcp(&lab, &format!("127.0.0.1:{}", 9000 + number)).server, *name);
@@ -296,7 +297,7 @@ pub(super) fn engine_killed(engine: Engine) {
     figure!(engine, "engine and driver killed, up again with 20 containers after {took:?}");
     all_networked(&docker);
 
-    // And in order.
+    // And both in order.
     docker.stop();
     let took = docker.start();
     figure!(engine, "engine stopped and up again with 20 containers after {took:?}");
@@ -310,8 +311,8 @@ pub(super) fn engine_killed(engine: Engine) {
     drop(driver);
 }
 
-/// The engine and the driver are killed, and the engine comes back before the driver does: what it had is forgotten, and nobody
-/// says so. A container has its address again all the same.
+/// The engine and the driver are killed, and the engine returns before the driver: the engine
+/// forgets its endpoints without a report. A container gets its address again nevertheless.
 #[test]
 fn a_static_address_behind_an_engine_and_a_driver_that_were_killed() {
     testkit::require!("full");
@@ -331,7 +332,7 @@ pub(super) fn static_address(engine: Engine) {
     drop(docker.start_container("web", &options));
     docker.kill();
     driver.kill();
-    // The engine would wait for whoever may listen there.
+    // Without the socket the engine does not wait for a listener.
     lab.sh(&format!("rm {}", super::support::SOCKET));
     docker.start();
     driver.again();
@@ -339,7 +340,7 @@ pub(super) fn static_address(engine: Engine) {
     let web = docker.netns("web");
     assert_eq!(address_of(&web, "eth0", "inet").to_string(), "10.83.0.9");
     assert_pings(&lab, "10.83.0.9");
-    // It is taken as ever.
+    // The address counts as taken, as it always does.
     let said = docker.refused(&[
         "run",
         "--rm",

@@ -1,4 +1,5 @@
-//! Who has a pool: the calls of engines that create networks beside others, in the order in which libnetwork sends them.
+//! Which network holds a pool: the calls of engines that create several networks at once, in the
+//! order in which libnetwork sends them.
 
 use std::sync::Barrier;
 use std::thread;
@@ -16,7 +17,7 @@ use testkit::traffic::assert_pings;
 const SUBNET: &str = "10.71.0.0/24";
 const GATEWAY: &str = "10.71.0.1/24";
 
-/// Asks for the pool of the list `lan`.
+/// Requests the pool of the list `lan`.
 fn list_pool(pool: &str, part: &str) -> Result<String, String> {
     let asked = json!({
         "AddressSpace": "netwright", "Pool": pool, "SubPool": part, "Options": {"conflist": "lan"},
@@ -37,7 +38,7 @@ fn create(id: &str, generic: &Value, pool: &str, gateway: &str) -> Result<Value,
     call("NetworkDriver.CreateNetwork", &asked)
 }
 
-/// What libnetwork sends when it removes a network, or when its creation failed.
+/// The call that libnetwork sends when it removes a network, or when its creation failed.
 fn give_back(pool: &str) {
     release(pool, GATEWAY).unwrap();
     done("IpamDriver.ReleasePool", &json!({ "PoolID": pool }));
@@ -72,7 +73,7 @@ fn a_create_that_is_refused_takes_nothing_from_the_networks_of_its_list() {
         assert!(said.unwrap_err().contains("unknown option \"mtuu\""));
         give_back(&second);
 
-        // The first network goes on as it was, for a driver that starts anew too.
+        // The first network keeps working, also after a restart of the driver.
         for again in [false, true] {
             if again {
                 driver.kill();
@@ -86,7 +87,7 @@ fn a_create_that_is_refused_takes_nothing_from_the_networks_of_its_list() {
             assert!(said.contains("a container has it"), "{said}");
             release(&first, &next).unwrap();
         }
-        // What is given back twice, or was never given, is no error.
+        // Releasing a pool twice, or one that was never assigned, is not an error.
         give_back(&second);
         for unknown in ["lan.10.99.0.0-24", "nothing at all", "", "../../x"] {
             give_back(unknown);
@@ -129,7 +130,7 @@ fn networks_on_one_list_give_back_their_own() {
     });
 }
 
-/// A pool of the driver's own that meets a list's is no sign that the list's network is gone.
+/// A pool of the driver's own that overlaps a list's does not mean that the list's network is gone.
 #[test]
 fn a_network_of_options_does_not_remove_one_of_a_list() {
     require!("root");
@@ -148,7 +149,7 @@ fn a_network_of_options_does_not_remove_one_of_a_list() {
     });
 }
 
-/// The creation of two networks with one subnet overlaps: one of them is made, and stays.
+/// Two networks with one subnet are created at overlapping times: one of them is made, and stays.
 #[test]
 fn of_two_that_ask_for_one_subnet_one_gets_it() {
     require!("root");
@@ -171,7 +172,8 @@ fn of_two_that_ask_for_one_subnet_one_gets_it() {
         done("NetworkDriver.DeleteEndpoint", &of_endpoint("two", "e2"));
         assert!(own_pool(subnet).unwrap_err().contains("which is in use"));
 
-        // Two of one name at once: the removal of one would remove everything of the other.
+        // Two networks of one name at once: the removal of one would remove everything of the
+        // other.
         for round in 0..10 {
             let ids = [format!("a{round}"), format!("b{round}")];
             let pools =
@@ -201,13 +203,14 @@ fn of_two_that_ask_for_one_subnet_one_gets_it() {
     });
 }
 
-/// An engine that is given a subnet which the host has asks again, for ever, and holds all it was given.
+/// If the driver assigns a subnet that the host has, the engine requests another, for ever, and
+/// keeps all of them.
 #[test]
 fn a_lists_subnet_that_docker_would_not_take_is_refused_unless_it_is_asked_for() {
     require!("root");
     with_driver("docker-again", |lab, _| {
         let give = "create the network with --subnet 10.71.0.0/24";
-        // Nothing of the host meets it.
+        // No subnet of the host overlaps it.
         let free = list_pool("", "").unwrap();
         give_back(&free);
         for (meets, parts) in [
@@ -226,7 +229,7 @@ fn a_lists_subnet_that_docker_would_not_take_is_refused_unless_it_is_asked_for()
             give_back(&asked_for);
             lab.sh(parts);
         }
-        // Whatever else an engine has against it: it ends.
+        // Whatever reason an engine has to refuse, the requests end.
         let mut given = Vec::new();
         let said = loop {
             match list_pool("", "") {
@@ -243,13 +246,13 @@ fn a_lists_subnet_that_docker_would_not_take_is_refused_unless_it_is_asked_for()
     });
 }
 
-/// An engine that was killed says nothing of the containers it has lost. The next one has their addresses all the same, where it
-/// is seen that their namespaces are gone.
+/// A killed engine reports nothing of the containers it has lost. The next engine gets their
+/// addresses nevertheless, if the driver sees that their namespaces are gone.
 #[test]
 fn an_address_of_a_container_that_an_engine_lost_is_free_for_the_next() {
     require!("root", "program:python3");
     with_driver("docker-lost-address", |lab, _| {
-        // Each is a process of its own, as engines are.
+        // Each is a separate process, as engines are.
         let engine = |name: &str, body: &Value| {
             let script = "import http.client, socket, sys\n\
                 c = http.client.HTTPConnection('driver')\n\
@@ -273,10 +276,10 @@ fn an_address_of_a_container_that_an_engine_lost_is_free_for_the_next() {
         join["SandboxKey"] = json!("/run/sandboxes/s1");
         let said = engine("NetworkDriver.Join", &join);
         assert!(said.contains("InterfaceName"), "{said}");
-        // Who cannot be seen is not believed.
+        // The driver does not believe a caller whose process it cannot see.
         let said = asks_for(&pool, "10.72.0.9").unwrap_err();
         assert!(said.contains("a container has it"), "{said}");
-        // Nor one whose container lives.
+        // Nor does it release an address whose container lives.
         let c1 = lab.container("c1");
         lab.sh("mount --bind /run/netns/c1 /run/sandboxes/s1");
         let wanted = json!({"PoolID": pool, "Address": "10.72.0.9"});
@@ -293,7 +296,8 @@ fn an_address_of_a_container_that_an_engine_lost_is_free_for_the_next() {
     });
 }
 
-/// The same with an engine: the second network is refused, in words that tell what to do, and the first goes on.
+/// The same with an engine: the second network is refused, the error says what to do, and the first
+/// keeps working.
 #[test]
 fn a_refused_network_is_the_only_one_that_is_not_there() {
     needs_docker!();
@@ -315,7 +319,8 @@ pub(super) fn refused(engine: Engine) {
     };
     let said = create(&["--subnet", SUBNET, "--opt", "mtuu=1400"]);
     assert!(said.contains("unknown option \"mtuu\""), "{said}");
-    // The bridge is up: the engine would take no subnet of its own accord that the host has, and ask for another for ever.
+    // The bridge is up: the engine would not choose a subnet that the host has, and would request
+    // another for ever.
     let said = create(&[]);
     assert!(said.contains("create the network with --subnet 10.71.0.0/24"), "{said}");
     let asked = driver.log().matches("call=IpamDriver.RequestPool").count();

@@ -1,4 +1,4 @@
-//! A file of the driver's journal is not what it was: a power cut, a full disk, a hand.
+//! A file of the driver's journal has changed: by a power cut, a full disk, or an edit.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,8 @@ use testkit::{Container, Eye, Glance, Lab, Place, Tally, feature, require};
 use super::support::{Driver, SOCKET};
 use crate::system::install;
 
-/// How often all of it in a full run; in every other run each damage once, of one kind of record after the other.
+/// How often a full run does all of it; every other run does each damage once, on one kind of
+/// record after the other.
 const ROUNDS: usize = 8;
 
 const STATE: &str = "/var/lib/netwright/docker";
@@ -33,24 +34,24 @@ use Damage::{Anothers, Emptied, Flipped, Folder, Garbled, Swapped, Truncated};
 
 const DAMAGES: [Damage; 7] = [Truncated, Emptied, Garbled, Flipped, Swapped, Anothers, Folder];
 
-/// Which of a record's two files.
+/// Which of a record's two files is damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Which {
     Record,
     Copy,
-    /// The record; and the machine is started again, which takes the copy, and all containers.
+    /// The record; and the machine boots again, which loses the copy and all containers.
     Rebooted,
 }
 
 const WHICH: [Which; 3] = [Which::Record, Which::Copy, Which::Rebooted];
 
-/// The network that is tortured: its pool has room for five containers, three of which are there. A fourth's address is given,
-/// and its endpoint on its way.
+/// The network under test: its pool has room for five containers, of which three exist. A fourth
+/// has its address, and its endpoint is being made.
 const POOL: &str = "10.73.0.0/29";
 const GATEWAY: &str = "10.73.0.1/29";
 const ROOM: usize = 5;
 
-/// Another one, whose records stay as they are.
+/// Another network, whose records stay intact.
 const OTHER_POOL: &str = "10.74.0.0/29";
 
 pub(super) fn call(name: &str, body: &Value) -> Result<Value, String> {
@@ -77,7 +78,7 @@ fn wanted(pool: &str) -> Value {
     json!({ "AddressSpace": "netwright", "Pool": pool })
 }
 
-/// Asks for an address, any one.
+/// Requests any address.
 pub(super) fn address(pool: &str) -> Result<String, String> {
     let given = call("IpamDriver.RequestAddress", &json!({ "PoolID": pool }))?;
     Ok(given["Address"].as_str().unwrap().to_owned())
@@ -88,7 +89,7 @@ pub(super) fn release(pool: &str, address: &str) -> Result<Value, String> {
     call("IpamDriver.ReleaseAddress", &json!({ "PoolID": pool, "Address": address }))
 }
 
-/// As the engine makes a network; returns its pool's ID.
+/// Makes a network as the engine does; returns its pool's ID.
 fn make_network(id: &str, name: &str, pool: &str, gateway: &str) -> String {
     let asked = done("IpamDriver.RequestPool", &wanted(pool))["PoolID"].clone();
     let asked = asked.as_str().unwrap().to_owned();
@@ -153,11 +154,11 @@ struct Host<'l> {
     tries: usize,
 }
 
-/// What a try must not do, in words.
+/// What a try did and must not do, in words.
 type Wrong = Vec<String>;
 
 impl Host<'_> {
-    /// One try, with a network of its own from its beginning to its end.
+    /// One try, which makes and removes a network of its own.
     fn try_one(&mut self, kind: &str, how: Damage, which: Which) -> Wrong {
         self.tries += 1;
         let (at, network) = (self.tries * 37, format!("{:064x}", 0xabc0_0000 + self.tries));
@@ -196,7 +197,7 @@ impl Host<'_> {
         if which != Which::Rebooted {
             self.all_is_known(&network, &pool, &endpoints, &held, &mut wrong);
         }
-        // The engine removes everything, whatever it is told.
+        // The engine removes everything, whatever the driver answers.
         let mut must = |what: &str, answer: Result<Value, String>| {
             wrong.extend(answer.err().map(|error| format!("{what}: {error}")));
         };
@@ -227,14 +228,14 @@ impl Host<'_> {
         let name = path.file_stem().unwrap().to_str().unwrap();
         let said = log.lines().any(|line| line.contains("damaged") && line.contains(name));
         let said = said || log.contains("the record of a pool is lost");
-        // A bit of what a record says by the way changes nothing.
+        // A flipped bit in an unimportant part of a record changes nothing.
         if which != Which::Copy && how != Flipped && !said {
-            wrong.push(format!("nothing is told of {name}: {log}"));
+            wrong.push(format!("the log does not mention {name}: {log}"));
         }
         wrong
     }
 
-    /// What an engine does behind Join: it moves the link, and gives it its address.
+    /// What an engine does after Join: it moves the link, and assigns its address.
     fn start(&self, network: &str, endpoint: &str, address: &str) -> Container {
         let name = format!("c{}", self.tries);
         let container = self.lab.container(&name);
@@ -248,7 +249,8 @@ impl Host<'_> {
         container
     }
 
-    /// What a reboot takes: links, namespaces, rules, switches, and what is below `/run`, but for the other network.
+    /// Deletes what a reboot does: links, namespaces, rules, sysctls and what is below `/run`,
+    /// except for the other network.
     fn reboot(&self) {
         self.lab.sh(
             "cd /run/netwright; umount docker/netns/* 2>/dev/null; \
@@ -260,7 +262,7 @@ impl Host<'_> {
         );
     }
 
-    /// No address that somebody has is given to another.
+    /// Finds addresses that two containers have.
     fn none_twice(
         &self,
         pool: &str,
@@ -271,7 +273,7 @@ impl Host<'_> {
     ) {
         let mut taken: BTreeSet<&str> = held.iter().map(String::as_str).collect();
         taken.insert(GATEWAY);
-        // Nothing but the pool knew of it, and its container went with the boot.
+        // Only the pool had it, and its container went with the reboot.
         let forgotten = kind == "pools" && which == Which::Rebooted;
         if !forgotten {
             taken.insert(on_its_way);
@@ -279,7 +281,7 @@ impl Host<'_> {
         let mut given = Vec::new();
         while let Ok(address) = address(pool) {
             if taken.contains(address.as_str()) || given.contains(&address) || ROOM < given.len() {
-                wrong.push(format!("address {address} is given twice"));
+                wrong.push(format!("address {address} is assigned twice"));
                 break;
             }
             given.push(address);
@@ -296,7 +298,7 @@ impl Host<'_> {
         }
     }
 
-    /// The driver goes on as if nothing had happened.
+    /// Asserts that the driver continues as if nothing had happened.
     fn all_is_known(
         &self,
         network: &str,
@@ -322,13 +324,14 @@ impl Host<'_> {
         wrong.extend(made.err().map(|error| format!("another endpoint: {error}")));
     }
 
-    /// Neither on the host nor in the journal is anything of it, and the other network is as it was.
+    /// Asserts that neither the host nor the journal has anything of it, and that the other network
+    /// is unchanged.
     fn all_is_gone(&self, wrong: &mut Wrong) {
         let is_expected = |line: &str| line.contains("/run/netwright/addresses");
         wrong.extend(self.eye.settles_but(&self.before, is_expected));
     }
 
-    /// Everything can be had again.
+    /// Asserts that every address can be assigned again.
     fn none_is_lost(&self, wrong: &mut Wrong) {
         let network = format!("{:064x}", 0xabcd_0000 + self.tries);
         let pool = make_network(&network, "kept", POOL, GATEWAY);

@@ -1,4 +1,4 @@
-//! Containers' lives, with real traffic.
+//! Whole lives of containers, with real traffic.
 
 use serde_json::{Value, json};
 use testkit::real::{Docker, Engine, tell};
@@ -30,7 +30,7 @@ macro_rules! needs_newest {
 
 pub(crate) use {needs_docker, needs_newest};
 
-/// Both reach each other in both families.
+/// Asserts that both reach each other in both families.
 pub(crate) fn assert_neighbours(one: &impl Place, two: &impl Place) {
     for family in ["inet", "inet6"] {
         assert_pings(one, &address_of(two, "eth0", family).to_string());
@@ -38,7 +38,8 @@ pub(crate) fn assert_neighbours(one: &impl Place, two: &impl Place) {
     }
 }
 
-/// The published port leads to the container: from the host, from another container, from itself.
+/// Asserts that the published port leads to the container: from the host, from another container,
+/// from itself.
 pub(crate) fn published(lab: &Lab, web: &Visit, other: &Visit, port: u16) {
     let _server = Server::tcp(web, "[::]:80", "web");
     assert_eq!(assert_tcp(lab, &format!("127.0.0.1:{port}")).server, "web");
@@ -110,8 +111,8 @@ pub(super) fn network_list(engine: Engine) {
     drop(driver);
 }
 
-/// README's lines for this runtime: the network that `install` writes, a container on it reached by its published port, and
-/// everything away again.
+/// The commands of README for this runtime: the network that `install` writes, a container on it
+/// that is reached by its published port, and the removal of everything.
 #[test]
 fn the_lines_of_the_readme() {
     testkit::require!("full", "program:curl");
@@ -181,7 +182,7 @@ pub(super) fn made_of_options(engine: Engine) {
     let driver = Driver::start(&lab);
     let docker = Docker::of(&lab, engine, &[]);
     let before = Snapshot::take(&lab);
-    // Docker's own IPAM.
+    // With Docker's own IPAM.
     docker.create_network("--opt bridge=made0 --opt mtu=1400 --ipv6 --subnet 10.72.0.0/24 --gateway 10.72.0.254 --subnet fd72::/64 made");
     let web = docker.start_container("web", &["--network", "made", "--publish", "8080:80"]);
     let other = docker.start_container("other", &["--network", "made"]);
@@ -195,11 +196,11 @@ pub(super) fn made_of_options(engine: Engine) {
     assert_eq!(gateway_of(&web, "-4").to_string(), "10.72.0.254");
     assert_neighbours(&web, &other);
     published(&lab, &web, &other, 8080);
-    // Names, by Docker's own resolver.
+    // Docker's own resolver resolves names.
     let said = docker.run(&["exec", "web", "nslookup", "other", "127.0.0.11"]);
     assert!(said.contains(&address_of(&other, "eth0", "inet").to_string()), "{said}");
 
-    // A second network while it runs, without a way out; then away from it again.
+    // A second network while the container runs, without a way out; then disconnected again.
     docker.create_network("--internal --ipam-driver netwright inner");
     docker.run(&["network", "connect", "inner", "web"]);
     docker.run(&["network", "connect", "inner", "other"]);
@@ -210,7 +211,7 @@ pub(super) fn made_of_options(engine: Engine) {
     assert!(!web.sh("ip -brief link").contains("eth1"));
     assert_neighbours(&web, &other);
 
-    // What is stopped is gone, and back when it starts.
+    // A container that is stopped is gone, and comes back when it starts.
     drop((web, other));
     docker.run(&["restart", "--time", "0", "web"]);
     let (web, other) = (docker.netns("web"), docker.netns("other"));
@@ -229,7 +230,8 @@ fn a_network_list_that_gives_the_addresses_itself() {
     own_addresses(Engine::Installed);
 }
 
-/// The container "one" is shown with its port and by what Docker says of it, and so it is in the driver's log.
+/// Asserts that `list` shows the container "one" with its port and Docker's data, and that the
+/// driver's log does too.
 fn shown(lab: &Lab, docker: &Docker<'_>, driver: &Driver<'_>, port: u64) {
     let said = docker.inspect("one");
     let sandbox = said["NetworkSettings"]["SandboxKey"].as_str().unwrap();
@@ -281,7 +283,7 @@ pub(super) fn own_addresses(engine: Engine) {
     let said = &docker.inspect("one")["NetworkSettings"]["Networks"]["lan"];
     assert_eq!(said["IPAddress"], address_of(&one, "eth0", "inet").to_string());
     assert_eq!(said["GlobalIPv6Address"], address_of(&one, "eth0", "inet6").to_string());
-    // The port was ours to choose.
+    // Our driver chose the port.
     let collected = driver.ports();
     let port = collected.first().copied().unwrap();
     let _server = Server::tcp(&one, "[::]:80", "one");

@@ -1,4 +1,4 @@
-//! `netwrightd repair` beneath Docker: what somebody changes about a container comes back where Docker has put it.
+//! `netwrightd repair` with Docker: it restores a container's network as Docker had set it.
 
 use std::cell::Cell;
 use std::fs;
@@ -56,8 +56,9 @@ impl<'lab> Repairs<'lab> {
         }
     }
 
-    /// Waits until everything was looked at once more: a lie about the gateway goes in a look, and another one in a look that
-    /// began later. Each is another, as the service gives way to who repeats himself.
+    /// Waits until the service has looked at everything once more: a look removes a false neighbour
+    /// entry for the gateway, and a look that began later removes a second one. The two entries
+    /// differ, as the service backs off when a change repeats.
     #[track_caller]
     fn looks(&self, container: &Visit, gateway: &str) {
         for _ in 0..2 {
@@ -78,14 +79,15 @@ impl Drop for Repairs<'_> {
     }
 }
 
-/// Makes the driver's record of a container's endpoint as old as one of a container that was started long ago.
+/// Sets the age of the driver's record of a container's endpoint to that of a container that was
+/// started long ago.
 fn age(lab: &Lab, docker: &Docker<'_>, container: &str, network: &str) {
     let said = docker.inspect(container);
     let id =
         said["NetworkSettings"]["Networks"][network]["EndpointID"].as_str().unwrap().to_owned();
     let file = lab.path(format!("/var/lib/netwright/docker/endpoints/{id}.json"));
     let mut record: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
-    // As drivers wrote it that made no sums: the copy does not count then.
+    // Earlier drivers wrote no checksums: without one the copy does not count.
     record.as_object_mut().unwrap().remove("sum");
     record["sinceS"] = 0.into();
     fs::write(&file, serde_json::to_vec(&record).unwrap()).unwrap();
@@ -113,7 +115,8 @@ pub(super) fn flushed(engine: Engine) {
     for (container, network) in [("web", "lan"), ("web", "zone"), ("other", "lan")] {
         age(&lab, &docker, container, network);
     }
-    // Which source a route of a routed pair names, and who made it, is one for Docker and another for the plugin.
+    // Docker and the plugin differ in the source address and the protocol of a routed pair's
+    // routes.
     let shown = || {
         web.sh(
             "{ ip -o addr show scope global | grep -o 'eth.*' | sort; ip route; ip -6 route show dev eth0; } | \
@@ -126,7 +129,8 @@ pub(super) fn flushed(engine: Engine) {
     let repairs = Repairs::start(&lab, &[]);
     repairs.looks(&other, "10.71.0.1");
 
-    // What the container makes is not taken for the interface: not even with its hardware address, and before it in every list.
+    // The repair does not take a link that the container made for the interface, even if it has its
+    // hardware address and comes first in every list.
     web.sh("ip link add fake0 address $(ip -br link show eth0 | awk '{print $3}') type veth peer name fake1");
 
     // In the container: its addresses, and with them every route.
@@ -152,7 +156,7 @@ pub(super) fn flushed(engine: Engine) {
     published(&lab, &web, &other, 8080);
     assert_neighbours(&web, &other);
 
-    // What is on its way is left to those who bring it: its port and its address.
+    // The repair leaves a starting container alone, with its port and its address.
     let young = docker.start_container("young", &["--network", "lan"]);
     young.sh("ip addr flush dev eth0 scope global");
     lab.sh("for port in $(ls /sys/class/net/lan0/brif); do ip link set $port nomaster; done");
@@ -163,7 +167,7 @@ pub(super) fn flushed(engine: Engine) {
     repairs.wait(&young, "ip -4 addr show dev eth0 | grep -q inet");
     assert_neighbours(&web, &young);
 
-    // What Docker has taken away is not put back.
+    // The repair does not restore what Docker has removed.
     docker.run(&["network", "disconnect", "zone", "web"]);
     repairs.looks(&other, "10.71.0.1");
     assert!(!lab.sh("ip route").contains(&zone), "{}", repairs.log());
@@ -177,7 +181,7 @@ pub(super) fn flushed(engine: Engine) {
     drop(driver);
 }
 
-/// Ports that somebody takes from the switch.
+/// Another program removes ports from the switch.
 #[test]
 fn ports_of_open_vswitch_come_back() {
     needs_docker!();

@@ -1,4 +1,5 @@
-//! The same with Debian unstable's engine, which makes a container's namespace before it asks for interfaces.
+//! The same with Debian unstable's engine, which makes a container's namespace before it requests
+//! interfaces.
 
 use testkit::real::Engine;
 

@@ -1,4 +1,5 @@
-//! Docker's containers on bridges of Open vSwitch, in one step, and beside containers of `netwright add`.
+//! Docker's containers on bridges of Open vSwitch, made in one step, together with containers of
+//! `netwright add`.
 
 use testkit::real::{Docker, Engine, Ovs, tell};
 use testkit::traffic::{Server, assert_no_ping, assert_pings, assert_tcp};
@@ -9,7 +10,7 @@ use super::support::{Driver, assert_nothing_left_but, write_network};
 use crate::support::call_in;
 use crate::system::{address_of, install};
 
-/// The same VLAN for runtimes of CNI.
+/// The same VLAN for CNI runtimes.
 const VLAN_100: &str = r#"{
   "cniVersion": "1.1.0", "name": "vlan100",
   "plugins": [{ "type": "ovs", "bridge": "br0", "vlan": 100,
@@ -54,7 +55,7 @@ fn vlans(engine: Engine, name: &str, port: &str) {
     docker.remove(&["one", "two", "far"]);
     docker.run(&["network", "rm", "vlan100", "vlan200"]);
     assert_eq!(database, ovs.content());
-    // Nothing of ours is in the packet filter, so nothing asks whether the folder is in use.
+    // The packet filter has nothing of ours, so no check finds whether the folder is in use.
     let folders = ["claims", "owners"].map(|one| format!("files: /run/netwright/{one} is new"));
     assert_nothing_left_but(&lab, &before, &folders.each_ref().map(String::as_str));
 }
@@ -74,14 +75,14 @@ fn vlans_of_open_vswitch_with_the_newest_engine() {
     vlans(Engine::Newest, "docker-ovs-new", "veth");
 }
 
-/// The same network on the other host, for a runtime of CNI.
+/// The same network on the other host, for a CNI runtime.
 const FAR: &str = r#"{
   "cniVersion": "1.1.0", "name": "far",
   "plugins": [{ "type": "ovs", "bridge": "br0", "vlan": 100, "mtu": 1400, "vni": 5000, "remotes": ["192.0.2.1"],
     "ipam": { "type": "host-local", "subnet": "10.73.0.0/24", "rangeStart": "10.73.0.100" } }]
 }"#;
 
-/// Docker on one host, a runtime of CNI on another, one network with a VNI: made in one step on each.
+/// Docker on one host, a CNI runtime on another, one network with a VNI, made in one step on each.
 fn tunnel(engine: Engine, name: &str) {
     let (near, far) = (Lab::with_processes(name), Lab::new(&format!("{name}-far")));
     let path = near.netns_path();
@@ -91,7 +92,8 @@ fn tunnel(engine: Engine, name: &str) {
         install(lab);
         let ovs = Ovs::start(lab);
         ovs.add_bridge("br0");
-        // The switch in user space sends what it has wrapped by a bridge of its own, which has the host's address.
+        // The user-space switch sends its encapsulated packets by a separate bridge, which has the
+        // host's address.
         ovs.add_bridge("br-up");
         ovs.vsctl(&["add-port", "br-up", "up0"]);
         lab.sh(&format!(

@@ -1,4 +1,4 @@
-//! Between the engine and the driver: the driver is killed at a chosen call.
+//! A proxy between the engine and the driver kills the driver at a chosen call.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,15 +15,15 @@ use super::support::{Driver, SOCKET};
 /// Where the driver listens behind the proxy.
 pub(crate) const BEHIND: &str = "/run/behind.sock";
 
-/// Which call is the driver's last.
+/// The call that is the driver's last.
 #[derive(Debug, Clone)]
 pub(crate) struct Blow {
     pub(crate) call: String,
-    /// How long after the driver got the call.
+    /// The delay after the driver got the call.
     pub(crate) after: Duration,
 }
 
-/// Forwards every call to the driver, which it kills when told, and starts again.
+/// Forwards every call to the driver; kills and restarts the driver on request.
 pub(crate) fn serve<'lab, T>(
     lab: &'lab Lab,
     driver: Driver<'lab>,
@@ -43,7 +43,7 @@ pub(crate) fn serve<'lab, T>(
     };
     let end = AtomicBool::new(false);
     thread::scope(|scope| {
-        // A program that a lab runs ends with the thread that started it: one that stays.
+        // A program that a lab runs ends with the thread that started it, so this thread stays.
         let keeper = &driver;
         scope.spawn(move || {
             while let Ok(Some(done)) = restarts.recv() {
@@ -70,7 +70,7 @@ pub(crate) fn serve<'lab, T>(
     })
 }
 
-/// Ends the thread that takes connections, also when the test fails.
+/// Ends the thread that accepts connections, also when the test fails.
 struct EndOnDrop<'a> {
     end: &'a AtomicBool,
     path: &'a std::path::Path,
@@ -85,7 +85,7 @@ impl Drop for EndOnDrop<'_> {
     }
 }
 
-/// What a test tells the proxy.
+/// How a test controls the proxy.
 #[derive(Debug)]
 pub(crate) struct Control<'a, 'lab> {
     driver: &'a Mutex<Driver<'lab>>,
@@ -95,13 +95,13 @@ pub(crate) struct Control<'a, 'lab> {
 }
 
 impl Control<'_, '_> {
-    /// The next call of that name is the driver's last, before it is started again.
+    /// Makes the next call of that name the driver's last, before it is started again.
     pub(crate) fn strike(&self, blow: Blow) {
         self.struck.store(false, Ordering::SeqCst);
         *self.blow.lock().unwrap() = Some(blow);
     }
 
-    /// Whether the blow fell.
+    /// Whether the driver was killed.
     pub(crate) fn has_struck(&self) -> bool {
         self.struck.load(Ordering::SeqCst)
     }
@@ -126,7 +126,7 @@ impl Control<'_, '_> {
             }
             return;
         };
-        // The moment itself is what is tried.
+        // The moment itself is what the test varies.
         thread::sleep(blow.after);
         let (done, wait) = mpsc::channel();
         self.restart.send(Some(done)).unwrap();

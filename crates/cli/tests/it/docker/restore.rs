@@ -1,4 +1,5 @@
-//! `live-restore`: the engine goes and comes back while its containers go on. It asks the driver nothing when it is back.
+//! `live-restore`: the engine stops and returns while its containers run. It sends the driver no
+//! requests when it returns.
 
 use testkit::real::{Docker, Engine};
 use testkit::traffic::assert_pings;
@@ -27,7 +28,7 @@ pub(super) fn live_restore(engine: Engine) {
     docker.create_network("--opt bridge=kept0 --ipam-driver netwright --ipv6 --subnet 10.80.0.0/24 --subnet fd80::/64 kept");
     let web = docker.start_container("web", &["--network", "kept", "--publish", "8080:80"]);
     let other = docker.start_container("other", &["--network", "kept"]);
-    // fd80:: is every router's (RFC 4291 §2.6.1).
+    // fd80:: is the anycast address of all routers (RFC 4291 §2.6.1).
     assert_eq!(gateway_of(&web, "-6").to_string(), "fd80::1");
     let both = || {
         assert_neighbours(&web, &other);
@@ -49,7 +50,7 @@ pub(super) fn live_restore(engine: Engine) {
     docker.start();
     restored(&docker);
 
-    // The driver too, as when both are brought up to date.
+    // The driver stops too, as when both are upgraded.
     docker.stop();
     driver.kill();
     both();
@@ -57,20 +58,20 @@ pub(super) fn live_restore(engine: Engine) {
     docker.start();
     restored(&docker);
 
-    // What comes now gets an address that nobody has.
+    // A new container gets an address that no other has.
     let third = docker.start_container("third", &["--network", "kept"]);
     for one in [&web, &other] {
         assert_neighbours(one, &third);
     }
     drop(third);
-    // And what stops is gone, and back.
+    // And a stopped container is gone, and comes back.
     let address = address_of(&web, "eth0", "inet");
     docker.run(&["restart", "--time", "0", "other"]);
     let again = docker.netns("other");
     assert_pings(&again, &address.to_string());
     assert!(!again.sh("ip -brief link").contains("eth1"));
 
-    // One ends while the engine is away.
+    // A container ends while the engine is away.
     let pid = docker.inspect("web")["State"]["Pid"].clone();
     docker.kill();
     lab.sh(&format!("kill -KILL {pid}"));

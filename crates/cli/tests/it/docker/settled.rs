@@ -1,4 +1,4 @@
-//! What Docker does not set is there all the same.
+//! The settings that Docker does not know are applied all the same.
 
 use testkit::real::{Docker, Engine};
 use testkit::traffic::assert_pings;
@@ -8,7 +8,7 @@ use super::life::needs_docker;
 use super::support::{Driver, assert_nothing_left, write_network};
 use crate::system::{address_of, install};
 
-/// A routed pair with two more addresses than Docker can say, a route, switches and an MTU.
+/// A routed pair with two more addresses than Docker can express, a route, sysctls and an MTU.
 const RICH: &str = r#"{
   "cniVersion": "1.0.0", "name": "rich",
   "plugins": [
@@ -36,7 +36,7 @@ pub(super) fn rich_network(engine: Engine) {
     docker.create_network("--opt conflist=rich --ipam-driver null rich");
     let one = docker.start_container("one", &["--network", "rich"]);
     let two = docker.start_container("two", &["--network", "rich"]);
-    // It is put there behind the start.
+    // The driver adds it after the start.
     one.sh("timeout 10 sh -c 'until ip addr show eth0 | grep -q 10.79.0; do sleep 0.02; done'");
     two.sh("timeout 10 sh -c 'until ip addr show eth0 | grep -q 10.79.0; do sleep 0.02; done'");
     let link = one.sh("ip link show eth0; cat /proc/sys/net/ipv4/conf/eth0/rp_filter");
@@ -44,7 +44,7 @@ pub(super) fn rich_network(engine: Engine) {
     let routes = one.sh("ip route show");
     assert!(routes.contains("default via 10.78.0.1 dev eth0"), "{routes}");
     assert!(routes.contains("198.51.100.0/24 via 10.78.0.1 dev eth0"), "{routes}");
-    // Everything is behind the gateway of a routed pair, its own subnet too.
+    // Every destination is behind the gateway of a routed pair, its own subnet too.
     assert!(routes.contains("10.78.0.0/24 via 10.78.0.1 dev eth0"), "{routes}");
     for family in ["inet", "inet6"] {
         assert_pings(&one, &address_of(&two, "eth0", family).to_string());
@@ -91,7 +91,7 @@ pub(super) fn two_ways(engine: Engine) {
     }
     let one = docker.start_container("one", &["--network", "east"]);
     docker.run(&["network", "connect", "west", "one"]);
-    // It is put there behind the start; both plugins chose the same tables.
+    // The driver adds it after the start; both plugins chose the same tables.
     one.sh("timeout 10 sh -c 'until test $(ip -6 rule | grep -c fd8) = 2; do sleep 0.02; done'");
     for (ifname, subnet) in [("eth0", "83"), ("eth1", "84")] {
         for (family, gateway) in
@@ -99,7 +99,7 @@ pub(super) fn two_ways(engine: Engine) {
         {
             let kind = if family == "-4" { "inet" } else { "inet6" };
             let address = address_of(&one, ifname, kind).to_string();
-            // What is nowhere on a link, from this address.
+            // An address that is on no link, as the destination from this address.
             let far = if family == "-4" { "192.0.2.9" } else { "2001:db8::9" };
             let route = one.sh(&format!("ip {family} route get {far} from {address}"));
             assert!(route.contains(&format!("via {gateway} dev {ifname}")), "{route}");

@@ -1,4 +1,5 @@
-//! How long things take beside Docker's own bridge driver. Told, not judged: machines differ.
+//! How long our driver takes beside Docker's own bridge driver. The test prints this and does not
+//! judge it: machines differ.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,10 +12,10 @@ use super::life::needs_docker;
 use super::support::{Driver, figure};
 use crate::system::install;
 
-/// How often each is done, one of each in turn.
+/// How often each is done, in turn.
 const ROUNDS: usize = 7;
 
-/// How often the engine is killed and ended.
+/// How often the engine is killed and stopped.
 const STARTS: usize = 3;
 
 /// How many containers an engine starts with.
@@ -94,7 +95,7 @@ pub(super) fn beside_bridge(engine: Engine) {
     drop(driver);
 }
 
-/// What each call of the driver took, of its log: how many there were, all together and the longest.
+/// The time of each of the driver's calls, from its log: the count, the total and the longest.
 fn shares(log: &str) -> String {
     let mut calls: BTreeMap<&str, (u64, u64, u64)> = BTreeMap::new();
     for line in log.lines() {

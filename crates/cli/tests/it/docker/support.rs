@@ -1,4 +1,4 @@
-//! The driver as a guard, and the networks of these tests.
+//! A guard that runs the driver, and the networks of these tests.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -16,7 +16,7 @@ use crate::system::{NETWRIGHT, assert_only_left, netwrightd};
 /// How long the driver may take to listen.
 const READY: Duration = Duration::from_secs(20);
 
-/// Where it listens.
+/// The driver's socket.
 pub(crate) const SOCKET: &str = "/run/docker/plugins/netwright.sock";
 
 /// A list as an administrator writes it.
@@ -88,7 +88,7 @@ impl<'lab> Driver<'lab> {
             kill_process(pid, Signal::KILL).unwrap();
         }
         let mut child = self.child.take().unwrap();
-        // What started it in the lab ends with it.
+        // The process that started it in the lab ends with it.
         child.wait().unwrap();
     }
 
@@ -101,13 +101,14 @@ impl<'lab> Driver<'lab> {
         pids
     }
 
-    /// How long processors have worked for it: for itself, and for the plugins it has run.
+    /// The processor time of the driver itself, and of the plugins it has run.
     pub(crate) fn worked(&self) -> [Duration; 2] {
         let stats =
             self.pids().into_iter().map(|pid| fs::read_to_string(format!("/proc/{pid}/stat")));
         let mut worked = [Duration::ZERO; 2];
         for stat in stats.flatten() {
-            // `man 5 proc_pid_stat`: fields 14 to 17, in ticks of 10 ms; the second is a name in parentheses.
+            // `man 5 proc_pid_stat`: fields 14 to 17, in ticks of 10 ms; the second field is a name
+            // in parentheses.
             let (_, rest) = stat.rsplit_once(") ").unwrap();
             let ticks: Vec<u64> =
                 rest.split(' ').skip(14 - 3).take(4).map(|field| field.parse().unwrap()).collect();
@@ -117,7 +118,7 @@ impl<'lab> Driver<'lab> {
         worked
     }
 
-    /// Where the socket is seen from the test.
+    /// The socket's path outside the lab.
     pub(crate) fn socket(&self) -> PathBuf {
         self.lab.path(&self.socket)
     }
@@ -126,12 +127,12 @@ impl<'lab> Driver<'lab> {
         self.lab.dir().join("driver.log")
     }
 
-    /// What it wrote to its log.
+    /// The driver's log.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 
-    /// The host's ports it has published, as its journal has them.
+    /// The host ports that it has published, as its journal has them.
     pub(crate) fn ports(&self) -> Vec<u64> {
         let endpoints = self.lab.path("/var/lib/netwright/docker/endpoints");
         let files =
@@ -144,7 +145,7 @@ impl<'lab> Driver<'lab> {
 }
 
 impl Drop for Driver<'_> {
-    #[expect(clippy::print_stderr, reason = "for whoever reads why the test failed")]
+    #[expect(clippy::print_stderr, reason = "people read it when the test fails")]
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -167,7 +168,7 @@ pub(crate) fn write_network(lab: &Lab, name: &str, conflist: &str) {
     fs::write(lab.path(format!("/etc/cni/net.d/{name}.conflist")), conflist).unwrap();
 }
 
-/// A `netwright run` in a lab with processes of its own, whose command waits.
+/// A `netwright run` in a lab with its own PID namespace, whose command waits.
 #[derive(Debug)]
 pub(crate) struct CniContainer {
     child: Child,
@@ -187,7 +188,8 @@ impl CniContainer {
             .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        // The number it has for itself is one of its own PID namespace: it is found by what it is in.
+        // Its process ID is one of its own PID namespace, so the test finds it by its network
+        // namespace.
         let netns = |pid: &u32| fs::read_link(format!("/proc/{pid}/ns/net")).unwrap_or_default();
         let found = lab.processes().into_iter().find(|pid| netns(pid) == Path::new(line.trim()));
         let pid = found.unwrap_or_else(|| panic!("the command did not start: {line:?}"));
@@ -201,20 +203,21 @@ impl CniContainer {
     }
 }
 
-/// Asserts that nothing is left of containers and networks but what the engine itself leaves, and the driver's folders.
+/// Asserts that containers and networks left only what the engine itself leaves, and the driver's
+/// folders.
 #[track_caller]
 pub(crate) fn assert_nothing_left(lab: &Lab, before: &Snapshot) {
     assert_nothing_left_but(lab, before, &[]);
 }
 
-/// The same, and something else that the engine does: parts of lines.
+/// The same, with more that the engine leaves: parts of lines.
 #[track_caller]
 pub(crate) fn assert_nothing_left_but(lab: &Lab, before: &Snapshot, more: &[&str]) {
     let folder = "files: /run/netwright/docker/ports/results is new";
     assert_only_left(lab, before, &[&Docker::LEAVES[..], &[folder], more].concat());
 }
 
-/// Tells what was counted or measured with an engine, for people who read a run's log.
+/// Prints a count or a measurement with an engine, for people who read a run's log.
 macro_rules! figure {
     ($engine:expr, $($text:tt)+) => {
         $crate::docker::support::write_figure($engine, &format!($($text)+))

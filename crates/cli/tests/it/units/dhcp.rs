@@ -48,7 +48,7 @@ fn leases_are_kept_within_the_unit() {
     let _server = lab.start("dnsmasq", &["-k", "-C", config.to_str().unwrap()]);
     wait_until("dnsmasq to start", || 1 <= logged("DHCPv6, IP range"));
 
-    // The first who asks starts it.
+    // The first request starts it.
     host.systemctl("enable --now cni-dhcp.socket");
     let c1 = lab.container("c1");
     let added = bridge(lab, "ADD", &Value::Null);
@@ -59,7 +59,7 @@ fn leases_are_kept_within_the_unit() {
         wait_until("a renewal", || before + times <= logged("DHCPACK(br0)"));
     };
     renewed(2);
-    // What it has written down is found again.
+    // It reads its record again.
     host.systemctl(&format!("restart {UNIT}"));
     renewed(1);
     host.systemctl(&format!("kill --signal KILL {UNIT}"));

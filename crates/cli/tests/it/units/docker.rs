@@ -44,7 +44,7 @@ fn life(engine: Engine) {
     assert_neighbours(&web, &other);
     published(lab, &web, &other, 8080);
     published(lab, &other, &web, 81);
-    // The namespaces that it has mounted are the host's, and outlive it.
+    // The namespaces that it has mounted belong to the host, and outlive it.
     let held = || lab.sh("grep -c /run/netwright/docker/netns/ /proc/self/mountinfo || true");
     host.systemctl(&format!("restart {UNIT}"));
     assert_eq!(held().trim(), "2");
@@ -56,7 +56,7 @@ fn life(engine: Engine) {
     assert_neighbours(&web, &other);
     published(lab, &web, &other, 8080);
     host.assert_confined(UNIT);
-    // Killed, it is started again for the next that asks.
+    // After a kill, the next request starts it again.
     host.systemctl(&format!("kill --signal KILL {UNIT}"));
     drop((web, other));
     docker.remove(&["web", "other"]);

@@ -1,4 +1,5 @@
-//! `netwright-repair.service` and `netwright-collect.service`, started before anything is attached, as at a boot.
+//! `netwright-repair.service` and `netwright-collect.service` start before any attachment, as at a
+//! boot.
 
 use testkit::{Lab, Place as _, wait_until};
 

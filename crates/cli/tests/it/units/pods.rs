@@ -1,4 +1,5 @@
-//! `netwright-multinet.service` beside an API server, and `netwright-ipam.service` with one and with etcd.
+//! `netwright-multinet.service` beside an API server, and `netwright-ipam.service` with an API
+//! server and with etcd.
 
 use std::fs;
 
@@ -25,7 +26,7 @@ fn pods_get_and_lose_networks_within_the_unit() {
          >/etc/default/netwright-multinet",
         kubeconfig.display()
     ));
-    // As the unit says of -conflist.
+    // As the unit's comment on -conflist says.
     host.edit(UNIT, "ReadWritePaths=/etc/cni/net.d");
     host.systemctl(&format!("enable --now {UNIT}"));
     wait_until("pods to be answered", || lab.path(CONFLIST).exists());
@@ -38,7 +39,7 @@ fn pods_get_and_lose_networks_within_the_unit() {
     assert_eq!(links(&web), ["data0", "eth0", "net2"]);
     wait_until("the status", || cluster.interfaces("web").len() == 3);
 
-    // What changes while it runs, the service's own children do.
+    // The service's own children make the changes while it runs.
     if feature::available("tun") {
         cluster.define("taps", &json!({"cniVersion": "1.0.0", "type": "tap"}));
         cluster.annotate("web", "lan@data0,pair@pair0,taps@tap0");
@@ -56,13 +57,15 @@ fn pods_get_and_lose_networks_within_the_unit() {
     host.systemctl(&format!("kill --signal KILL {UNIT}"));
     cluster.succeeds("DEL", "web", "uid-web");
     assert_eq!(links(&web), Vec::<String>::new());
-    wait_until("it to be told", || lab.sh("ls /run/netwright/multinet/sandboxes").is_empty());
+    wait_until("the report to arrive", || {
+        lab.sh("ls /run/netwright/multinet/sandboxes").is_empty()
+    });
     let node = cluster.api.object("nodes", "", "n1").unwrap();
     assert_eq!(node["metadata"]["labels"]["networks.netwright/default.lan"], "true", "{node}");
     host.assert_confined(UNIT);
 }
 
-/// Asks the address plugin as an interface plugin does.
+/// Calls the address plugin as an interface plugin does.
 #[track_caller]
 fn addresses(lab: &Lab, verb: &str, pod: &str) -> Value {
     let config = json!({
@@ -74,7 +77,7 @@ fn addresses(lab: &Lab, verb: &str, pod: &str) -> Value {
     call(lab, "cluster-ipam", verb, &[("CNI_CONTAINERID", &sandbox), ("CNI_ARGS", &pod)], &config)
 }
 
-/// What is so whatever keeps the records.
+/// The checks that hold for every store of the records.
 fn addresses_within_the_unit(lab: &Lab, records: &str) {
     const UNIT: &str = "netwright-ipam.service";
     let host = Host::new(lab, UNIT);

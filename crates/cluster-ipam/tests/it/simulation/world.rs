@@ -1,6 +1,7 @@
-//! Nodes, containers that come and go on them, and one who knows every address that is given.
+//! Nodes, containers that come and go on them, and an oracle that knows every assigned address.
 //!
-//! It is written against the crate's public interface only: the daemon's tests use this file too, with real stores.
+//! The file uses only the crate's public interface: the daemon's tests use it too, with real
+//! stores.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,12 +14,12 @@ use netwright_cluster_ipam::store::{Filter, Kind, Store};
 use netwright_cluster_ipam::wire::{Assign, Owner};
 use netwright_cluster_ipam::{Clock, Node, Reclaimer, Settings};
 
-/// In how many turns each node does what it does.
+/// In how many rounds each node does its work.
 const ROUNDS: usize = 5;
-/// How long leases hold here, by the world's clock.
+/// How long leases hold, by the world's clock.
 const LEASE: Duration = Duration::from_secs(3600);
 
-/// Time that passes by itself, and faster when a test says so.
+/// A clock that runs by itself, and faster on a test's request.
 #[derive(Debug)]
 struct WorldClock {
     began: Instant,
@@ -35,16 +36,16 @@ impl Clock for WorldClock {
     }
 }
 
-/// How much happens.
+/// The size of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) nodes: usize,
-    /// ADDs of each node, each with its DEL.
+    /// The ADDs of each node, each with its DEL.
     pub(crate) each: usize,
     pub(crate) threads: usize,
 }
 
-/// Who has which address: the truth.
+/// Which container has which address: the truth.
 #[derive(Debug, Default)]
 struct Oracle {
     given: BTreeMap<IpAddr, String>,
@@ -97,7 +98,7 @@ impl World {
         });
         let nodes = nodes.collect();
         let mut network = NetworkSpec::new("blue");
-        // Just enough for all at once, in blocks of four: nodes are in each other's way.
+        // Just enough for all at once, in blocks of four, so that nodes compete.
         for text in ["10.0.0.0/20", "10.1.0.0-10.1.15.200/20", "2001:db8::/64"] {
             network.ranges.push(text.parse::<RangeSpec>().unwrap());
         }
@@ -116,7 +117,7 @@ impl World {
         }
     }
 
-    /// Lets every node's containers come and go; `meanwhile` hears how many ADDs there were.
+    /// Runs every node's containers; `meanwhile` gets the number of ADDs so far.
     pub(crate) fn run(&self, meanwhile: &(dyn Fn(usize) + Sync)) {
         let next = AtomicUsize::new(0);
         std::thread::scope(|scope| {
@@ -124,7 +125,7 @@ impl World {
                 scope.spawn(|| {
                     loop {
                         let index = next.fetch_add(1, Ordering::SeqCst);
-                        // Round after round, so that all nodes are about at once.
+                        // Round after round, so that all nodes run at once.
                         let (round, place) = (index / self.nodes.len(), index % self.nodes.len());
                         if ROUNDS <= round {
                             return;
@@ -146,7 +147,7 @@ impl World {
             if let Some(addresses) = self.add(node, &container) {
                 here.push((container, addresses));
             }
-            // Three live at once.
+            // Three containers live at once.
             if 3 < here.len() {
                 let (container, addresses) = here.remove(0);
                 self.del(node, &container, &addresses);
@@ -161,7 +162,8 @@ impl World {
 
     fn add(&self, node: &Node, container: &str) -> Option<Vec<IpAddr>> {
         let ask = Assign { network: self.network.clone(), owner: owner(container), wanted: vec![] };
-        // As a runtime does it: an ADD that fails for now is tried again, and one that fails for good is undone by DEL.
+        // As with a runtime: an ADD that fails temporarily is repeated, and one that fails
+        // permanently is undone by DEL.
         for _ in 0..200 {
             let began = Instant::now();
             match node.assign(&ask) {
@@ -186,7 +188,7 @@ impl World {
     }
 
     fn del(&self, node: &Node, container: &str, addresses: &[IpAddr]) {
-        // Free for others from here on.
+        // From here on others may get it.
         let mut oracle = self.oracle.lock().unwrap();
         for address in addresses {
             oracle.takes(*address);
@@ -195,7 +197,8 @@ impl World {
         node.release(&owner(container)).unwrap();
     }
 
-    /// One node dies with its containers and is known to be gone; another one is given up while it lives, and comes back late.
+    /// One node dies with its containers and is known to be gone; another one is given up while it
+    /// lives, and comes back late.
     pub(crate) fn give_up_the_dead(&self, store: Arc<dyn Store>, gone: impl Fn(&str)) {
         let [dead, late] = [&self.nodes[0], &self.nodes[1]];
         let mut living = Vec::new();
@@ -217,7 +220,8 @@ impl World {
         }
         let done = reclaimer.look("looker").unwrap();
         assert_eq!(done.len(), 2, "{done:?}");
-        // The dead one's are free; the other one's containers live on, and what is theirs may be given to others from now on.
+        // The dead node's addresses are free. The other node's containers live on, and from now on
+        // others may get their addresses.
         let mut oracle = self.oracle.lock().unwrap();
         for (_, _, addresses) in &living {
             for address in addresses {
@@ -239,10 +243,10 @@ impl World {
         let oracle = self.oracle.lock().unwrap();
         for (_, _, addresses) in living.iter().filter(|(of, _, _)| of == name) {
             for address in addresses {
-                // Each that somebody else has by now is told of.
+                // The node reports each address that another has by now.
                 assert!(
                     !oracle.given.contains_key(address) || lost.contains(address),
-                    "{address} is somebody else's and nobody was told"
+                    "{address} belongs to another, and no node reported it"
                 );
             }
         }
@@ -250,7 +254,7 @@ impl World {
         for (_, container, _) in living.iter().filter(|(of, _, _)| of == name) {
             node.release(&owner(container)).unwrap();
         }
-        // It gives on, and nothing that others have.
+        // It continues to assign, and nothing that others have.
         for index in 0..10 {
             let container = format!("{name}-back-{index}");
             let addresses = self.add(node, &container).expect("it is back");
@@ -261,7 +265,7 @@ impl World {
         }
     }
 
-    /// Nothing is left, and tells how long ADDs took.
+    /// Asserts that nothing is left, and prints how long ADDs took.
     pub(crate) fn end(&self, store: &dyn Store) {
         self.pass(Duration::from_secs(1));
         for (place, (name, node)) in self.nodes.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The daemon as a program: its socket, its files, its callers.
+//! The daemon as a program: its socket, its files, its clients.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -38,7 +38,7 @@ fn a_stale_socket_is_replaced_and_a_living_one_is_not() {
     assert!(text.contains("a daemon answers there"), "{text}");
     rig.dhcp("STATUS").call().silent();
     daemon.stop();
-    // Something that is no socket is somebody else's.
+    // A file that is not a socket is foreign.
     fs::write(&rig.socket, "mine").unwrap();
     let output = rig
         .node
@@ -51,7 +51,7 @@ fn a_stale_socket_is_replaced_and_a_living_one_is_not() {
     assert_eq!(fs::read_to_string(&rig.socket).unwrap(), "mine");
 }
 
-/// It listens last: what a plugin would connect to answers.
+/// The daemon listens last: a socket that exists is served.
 #[test]
 fn a_daemon_that_cannot_start_leaves_no_socket() {
     testkit::require!("root");
@@ -144,7 +144,7 @@ fn nonsense_is_answered_or_hung_up_on() {
     let say = |text: &[u8]| -> String {
         let mut stream = rig.node.lab.enter(|| UnixStream::connect(&rig.socket)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        // It may be hung up on before everything is said.
+        // The daemon may close the connection before it has read everything.
         let _ = stream.write_all(text);
         let mut answer = String::new();
         let _ = stream.read_to_string(&mut answer);
@@ -161,8 +161,8 @@ fn nonsense_is_answered_or_hung_up_on() {
     assert_eq!(daemon.stop(), Some(0));
 }
 
-/// 3,000 clients that say nothing keep nobody from being answered: nobody waits until they have run
-/// out of time.
+/// With 3,000 clients that send nothing the daemon still answers others at once, before those
+/// clients reach their timeout.
 #[test]
 fn clients_that_say_nothing_keep_nobody_waiting() {
     testkit::require!("root");
@@ -196,7 +196,7 @@ fn other_users_are_refused() {
     assert!(daemon.log().contains("refused a connection"));
 }
 
-/// The plugin, too, talks to nobody else than root and its own user.
+/// The plugin, too, talks only to root and its own user.
 #[test]
 fn a_stranger_behind_the_socket_is_not_asked() {
     testkit::require!("root", "program:setpriv", "program:socat");
@@ -221,10 +221,10 @@ fn a_daemon_that_says_nothing_is_waited_for_only_so_long() {
     let rig = Rig::new("dhcp-silent");
     let listener = UnixListener::bind(&rig.socket).unwrap();
     let ends = std::thread::spawn(move || {
-        // One is hung up on, the other is answered with nonsense.
+        // The first connection is closed, the second gets nonsense as its answer.
         drop(listener.accept().unwrap());
         let (mut stream, _) = listener.accept().unwrap();
-        // Heard first: to hang up on a question that was not read takes the answer along.
+        // Reads the request first: closing a connection with an unread request discards the answer.
         let mut question = String::new();
         BufReader::new(&stream).read_line(&mut question).unwrap();
         stream.write_all(b"{\"version\":7,\"answer\":\"done\"}\n").unwrap();
@@ -250,7 +250,7 @@ fn a_plugin_that_is_gone_waits_for_no_lease() {
     wait_for("the first DISCOVER", || daemon.log().contains("kind=DHCPDISCOVER"));
     drop(stream);
     wait_for("the first to be given up", || daemon.log().contains("no longer sought"));
-    // The next asks anew, with nothing left of the first.
+    // The daemon begins anew for the next, with nothing left of the first.
     let second = rig.node.lab.enter(|| UnixStream::connect(&rig.socket)).unwrap();
     (&second).write_all(ask.as_bytes()).unwrap();
     (&second).write_all(b"\n").unwrap();
@@ -275,7 +275,7 @@ fn the_host_may_be_below_a_prefix() {
     assert!(!rig.socket.exists());
 }
 
-/// `netwright uninstall` and people remove folders while the daemon runs.
+/// `netwright uninstall`, or an administrator, may remove folders while the daemon runs.
 #[test]
 fn a_folder_of_leases_that_was_removed_is_made_again() {
     testkit::require!("root", "program:dnsmasq");
@@ -291,7 +291,7 @@ fn a_folder_of_leases_that_was_removed_is_made_again() {
     wait_for("the lease to be given back", || server.leased().is_empty());
 }
 
-/// Where a lease cannot be written down it is not given: it would be lost with the daemon.
+/// A lease that cannot be recorded is released: it would be lost with the daemon.
 #[test]
 fn a_lease_that_cannot_be_written_down_is_given_back() {
     testkit::require!("root", "program:dnsmasq");

@@ -8,7 +8,7 @@ use testkit::{Place, traffic};
 
 use crate::rig::{Lasting, Rig, address, wait_for};
 
-/// Whose lease is damaged, and how.
+/// Which lease is damaged, and how.
 type Damage = (&'static str, fn(&Path, &[u8]));
 
 const SHORT: Lasting = Lasting { valid_s: 60, t1_s: 2, t2_s: 50, router: "192.0.2.1" };
@@ -23,7 +23,8 @@ fn a_short_lease_is_renewed_at_t1() {
     let added = rig.bridge("ADD").to(&c1).call().ok();
     assert_eq!(kea.logged("DHCP4_LEASE_ALLOC"), 1);
     wait_for("two renewals", || 3 <= kea.logged("DHCP4_LEASE_ALLOC"));
-    // Nothing is open while nothing is awaited, and nothing was asked of everybody.
+    // The daemon holds no socket open while it awaits no answer, and it renewed without a
+    // broadcast.
     assert_eq!(daemon.log().matches("kind=DHCPDISCOVER").count(), 1);
     rig.bridge("CHECK").to(&c1).prev(&added).call().silent();
     traffic::assert_pings(&c1, "192.0.2.1");
@@ -43,7 +44,7 @@ fn a_restarted_server_goes_on_with_the_lease() {
     rig.restart(&mut server);
     let renewed = server.logged("DHCPACK(br0)");
     wait_for("a renewal", || renewed < server.logged("DHCPACK(br0)"));
-    // Logged first, written then.
+    // dnsmasq logs a lease first, and writes its file later.
     wait_for("it to be written down", || server.leased() == [address(&added)]);
     rig.bridge("CHECK").to(&c1).prev(&added).call().silent();
 }
@@ -57,7 +58,7 @@ fn a_lease_survives_the_daemon() {
     let c1 = rig.node.container("c1");
     let added = rig.bridge("ADD").to(&c1).call().ok();
     daemon.kill();
-    // The container does not notice.
+    // The container keeps working.
     traffic::assert_pings(&c1, "192.0.2.1");
     let renewals = kea.logged("DHCP4_LEASE_ALLOC");
     let daemon = rig.daemon();
@@ -126,7 +127,7 @@ fn whatever_became_of_a_lease_on_the_disk_the_others_last_and_its_container_goes
     wait_for("the one that is whole to be renewed", || renewals < kea.logged("DHCP4_LEASE_ALLOC"));
     rig.bridge("CHECK").to(&whole).prev(&kept).call().silent();
     for ((container, result), (how, _)) in attached.iter().zip(&damages) {
-        // Nobody renews what nobody remembers: who asks hears of it.
+        // No daemon renews a lease without a record: CHECK reports that.
         rig.bridge("CHECK").to(container).prev(result).call().error();
         rig.bridge("DEL").to(container).prev(result).call().silent();
         assert!(container.sh("ip -o link").lines().count() == 1, "{how}");
@@ -138,7 +139,7 @@ fn whatever_became_of_a_lease_on_the_disk_the_others_last_and_its_container_goes
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// The reference sets the link down; ours takes the address away, and asks on.
+/// The reference sets the link down; ours removes the address, and keeps asking for one.
 #[test]
 fn a_lease_that_ends_takes_its_address_along_and_is_asked_for_again() {
     testkit::require!("root", "program:kea-dhcp4");

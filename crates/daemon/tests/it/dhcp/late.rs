@@ -1,4 +1,4 @@
-//! Leases given back late: the daemon was down, the interface or the namespace is gone.
+//! Leases released late: the daemon was down, or the interface or the namespace is gone.
 
 use std::fs;
 use std::sync::atomic::AtomicBool;
@@ -24,7 +24,8 @@ fn del_with_the_daemon_down_is_done_when_it_starts() {
     assert!(answer.stderr().contains("the lease is released when the daemon starts"), "{answer:?}");
     assert!(rig.bridge("DEL").to(&c1).call().succeeded(), "and again");
     assert_eq!(server.leased(), [address(&added)]);
-    // By now the interface is gone: a link made for an instant on the bridge gives the lease back.
+    // The interface is now gone: the daemon releases the lease through a temporary link on the
+    // bridge.
     let _daemon = rig.daemon();
     wait_for("the lease to be given back", || server.leased().is_empty());
     wait_for("the link to be gone", || !rig.node.sh("ip -o link").contains("nwdhcp"));
@@ -42,7 +43,7 @@ fn a_container_that_vanished_gives_its_lease_back() {
     let (c1, c2) = (rig.plugged("c1"), rig.plugged("c2"));
     rig.dhcp("ADD").to(&c1).call().ok();
     let second = rig.dhcp("ADD").to(&c2).call().ok();
-    // Nothing of the daemon's keeps the namespace alive.
+    // The daemon does not keep the namespace alive.
     drop(c1);
     wait_for("the link to go with its namespace", || !rig.node.sh("ip -o link").contains("vc1"));
     daemon.kill();
@@ -77,7 +78,8 @@ fn leases_of_another_boot_are_given_back() {
     let mut lease = rig.kept().remove(0);
     lease["bootId"] = "another".into();
     fs::write(&file, lease.to_string()).unwrap();
-    // Beside it lies what is no lease: it is passed over, and kept for whoever wants to know.
+    // The folder also has a file that is not a lease: the daemon ignores it, and keeps it for the
+    // administrator.
     fs::write(rig.state.join("leases/0123.json"), "{").unwrap();
     let _daemon = rig.daemon();
     wait_for("the lease to be given back", || server.leased().is_empty());
@@ -89,7 +91,7 @@ fn leases_of_another_boot_are_given_back() {
 fn del_of_what_is_unknown_succeeds() {
     testkit::require!("root");
     let rig = Rig::new("dhcp-unknown");
-    // No daemon ever ran here: there is nothing to leave a note for.
+    // No daemon ever ran here, so DEL leaves no note.
     assert!(rig.dhcp("DEL").call().succeeded());
     assert!(!rig.node.lab.dir().join("d.sock.todo").exists());
     let _daemon = rig.daemon();
@@ -97,7 +99,8 @@ fn del_of_what_is_unknown_succeeds() {
     rig.dhcp("DEL").netns("/run/netns/gone").call().silent();
 }
 
-/// A router advertisement to everybody (RFC 4861 §4.2), from fe80::bad: lifetime 1800 s, and a prefix for addresses.
+/// A router advertisement to all nodes (RFC 4861 §4.2), from fe80::bad: lifetime 1800 s, and a
+/// prefix for addresses.
 const ADVERTISEMENT: &[u8] = b"\
     \x33\x33\x00\x00\x00\x01\x02\x00\x00\x00\x0b\xad\x86\xdd\
     \x60\x00\x00\x00\x00\x30\x3a\xff\
@@ -107,7 +110,7 @@ const ADVERTISEMENT: &[u8] = b"\
     \x03\x04\x40\xc0\x00\x00\x0e\x10\x00\x00\x0e\x10\x00\x00\x00\x00\
     \x20\x01\x0d\xb8\x0b\xad\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00";
 
-/// CVE-2020-10749, in the instant in which the host has an interface of its own on the bridge.
+/// CVE-2020-10749, in the moment in which the host has an interface of its own on the bridge.
 #[test]
 fn a_link_made_for_an_instant_takes_no_router_advertisements() {
     testkit::require!("root", "program:dnsmasq");
@@ -139,7 +142,7 @@ fn a_link_made_for_an_instant_takes_no_router_advertisements() {
         wait_for("the link to be gone", || !rig.node.sh("ip -o link").contains("nwdhcp"));
         drop(stopped);
     });
-    // Behind all that came before.
+    // The monitor reports this change after all earlier ones.
     rig.node.sh("ip addr add 2001:db8:2::2/64 dev lo");
     wait_for("the monitor to tell", || told().contains("2001:db8:2::2"));
     let told = told();

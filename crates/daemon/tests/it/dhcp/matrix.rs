@@ -14,7 +14,7 @@ const SUBJECT: Subject = Subject {
     host,
     config,
     holds: |node, c1, family| leased(node, c1) == if family == Family::Dual { 2 } else { 1 },
-    // The daemon forgets it, as if somebody else had given it back.
+    // The daemon forgets the lease, as if another client had released it.
     damage: |node, c1, _| {
         let del = node.run("dhcp", "DEL").to(c1).config(json!({ "ipam": ipam(node, Family::V4) }));
         del.call().silent();
@@ -69,7 +69,8 @@ fn ipam(node: &Node, family: Family) -> Value {
     json!({ "type": "dhcp", "daemonSocketPath": socket(node), "families": family.pick("v4", "v6") })
 }
 
-/// Plugs the container into the bridge, if it is not, as an interface plugin does before it calls IPAM.
+/// Makes the container a port of the bridge, if it is not, as an interface plugin does before it
+/// calls IPAM.
 fn config(node: &Node, container: &Container, family: Family) -> Value {
     let name = container.name();
     let number = name.trim_start_matches('c');
@@ -78,7 +79,8 @@ fn config(node: &Node, container: &Container, family: Family) -> Value {
          peer name eth0 address 02:00:00:00:03:0{number} netns {name} && \
          sysctl -q -w net.ipv6.conf.v{name}.disable_ipv6=1 && ip link set v{name} master br0 up; }}"
     ));
-    // Nobody else has the link-local address: it need not be looked for, which takes a second.
+    // The link-local address is unique here: duplicate address detection, which takes a second, is
+    // not needed.
     container.sh("sysctl -qw net.ipv6.conf.eth0.accept_dad=0");
     json!({ "ipam": ipam(node, family) })
 }

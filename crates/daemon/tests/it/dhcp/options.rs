@@ -1,4 +1,4 @@
-//! What is asked for, what is sent, and what comes of the answer.
+//! The options that the client requests and sends, and the results of the answer.
 
 use serde_json::json;
 
@@ -34,7 +34,7 @@ fn options_go_both_ways() {
     assert!(log.contains("vendor class: netwright-test"), "{log}");
     assert!(log.contains("user class: web"), "{log}");
     assert!(log.contains("client provides name: pod-7"), "{log}");
-    // As the reference has it: a zero, then <container>/<network>/<interface>.
+    // The reference's form: a zero, then <container>/<network>/<interface>.
     let id: String = b"c1/n/eth0".iter().map(|octet| format!(":{octet:02x}")).collect();
     let leases = std::fs::read_to_string(rig.node.lab.dir().join("dnsmasq/leases")).unwrap();
     assert!(leases.trim().ends_with(&format!("00{id}")), "{leases}");

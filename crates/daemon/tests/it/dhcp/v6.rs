@@ -1,4 +1,4 @@
-//! DHCPv6, where it is asked for.
+//! DHCPv6, if the configuration asks for it.
 
 use serde_json::json;
 use testkit::Place;

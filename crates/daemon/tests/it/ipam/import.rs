@@ -1,4 +1,4 @@
-//! Taking over what Whereabouts has given, from the API server and from files.
+//! The import of Whereabouts' reservations, from the API server and from files.
 
 use std::fs;
 use std::net::IpAddr;
@@ -11,7 +11,8 @@ use super::rig::Cluster;
 
 const POOLS: &str = "whereabouts.cni.cncf.io/v1alpha1";
 
-/// A pool of the network's first range, of which three pods have addresses, one of them gone; and their pods.
+/// Makes a pool of the network's first range, of which three pods have addresses, one of them gone;
+/// and their pods.
 fn whereabouts(api: &KubeApi) {
     let held = |name: &str| json!({"id": name, "podref": format!("ns/{name}"), "ifname": "net1"});
     api.create(&json!({
@@ -45,7 +46,7 @@ fn what_whereabouts_gave_is_nobody_elses_until_its_pod_goes() {
     testkit::require!("root");
     let cluster = Cluster::new("ipam-import");
     whereabouts(&cluster.api);
-    // Nothing is written before it is asked for.
+    // The command writes nothing before the administrator asks for it.
     let shown = cluster.run(&["-import", "api"]);
     assert!(shown.status.success(), "{}", text(&shown.stderr));
     assert_eq!(
@@ -65,7 +66,7 @@ fn what_whereabouts_gave_is_nobody_elses_until_its_pod_goes() {
     assert!(again.ends_with("0 addresses taken over, 2 were before\n"), "{again}");
 
     let (n1, n2) = (cluster.daemon("n1", &[]), cluster.daemon("n2", &[]));
-    // The containers that were there have what they had, each on its node.
+    // The containers keep their addresses, each on its node.
     wait_for("what is taken over to be known", || {
         (n1.assign("old-1").is_ok_and(|all| v4(&all) == "10.0.0.1")).then_some(())
     });
@@ -81,7 +82,7 @@ fn what_whereabouts_gave_is_nobody_elses_until_its_pod_goes() {
     given.sort();
     given.dedup();
     assert_eq!(given.len(), 20);
-    // DEL as the runtime says it, of a container that our plugin never saw.
+    // DEL, as the runtime calls it, of a container that our plugin never saw.
     n2.release("old-2");
     let shows = |container: &str| {
         let blocks = cluster.api.objects("addressblocks");
@@ -113,7 +114,7 @@ fn files_need_no_server_and_mistakes_are_said() {
         text(&shown.stdout).ends_with("2 addresses would be taken over; -apply writes them down\n"),
         "{shown:?}"
     );
-    // Too late: a node has given one of them.
+    // Too late: a node has assigned one of them.
     let n1 = cluster.daemon("n1", &[]);
     n1.assign("new").unwrap();
     let late = cluster.run(&["-import", path, "-apply"]);

@@ -1,4 +1,4 @@
-//! A node, an API server and the daemon between them, asked as the plugin asks.
+//! A node, an API server and the daemon between them; the test sends the plugin's requests.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::IpAddr;
@@ -39,7 +39,7 @@ impl Cluster {
         self.dir.join(format!("{node}.sock"))
     }
 
-    /// What a daemon is started with.
+    /// The command that starts a daemon.
     fn command(&self, flags: &[&str]) -> Command {
         let mut command = self.lab.command(env!("CARGO_BIN_EXE_netwrightd"));
         command.arg("ipam").args(flags).env("NETWRIGHT_LOG", "debug").stdin(Stdio::null());
@@ -88,7 +88,7 @@ impl Cluster {
         Daemon { service, socket }
     }
 
-    /// Runs the daemon for something that ends.
+    /// Runs the daemon with flags that make it end.
     pub(crate) fn run(&self, flags: &[&str]) -> Output {
         let kubeconfig = self.api.kubeconfig(&self.dir);
         self.command(flags).arg("-kubeconfig").arg(kubeconfig).output().unwrap()

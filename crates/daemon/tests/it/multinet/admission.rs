@@ -1,4 +1,4 @@
-//! What the policies of `4-policy.yaml` let the daemon write, judged by a server that evaluates them.
+//! What the policies of `4-policy.yaml` let the daemon write; a server evaluates them.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use super::deploy::of_kind;
 use super::rig::Cluster;
 use super::{BRIDGE, attached};
 
-/// Who the daemon of node n1 is, as its token says.
+/// The user of the daemon on node n1, as in its token.
 fn user() -> Value {
     json!({
         "username": "system:serviceaccount:kube-system:netwright",
@@ -28,7 +28,7 @@ fn admit(cluster: &Cluster, user: &Value) {
     cluster.api.admit(&policies, user);
 }
 
-/// Asks as whoever has the daemon's token; returns the code and what is said.
+/// Sends a request with the daemon's token; returns the code and the body of the answer.
 fn send(cluster: &Cluster, method: &str, path: &str, body: &Value) -> (u16, String) {
     let address = cluster.api.url().replace("http://", "");
     let (body, address) = (body.to_string(), address.as_str());
@@ -78,7 +78,7 @@ fn a_daemon_writes_what_its_policies_allow_and_nothing_else() {
     cluster.api.change("pods", "ns", "p", &json!({"metadata": {"finalizers": ["they/hold"]}}));
     admit(&cluster, &user());
 
-    // All that the daemon does.
+    // Everything the daemon does.
     let daemon = cluster.daemon_with(&["-cluster-network", "cluster", "-label-node"]);
     cluster.planned("p", &uid);
     assert_eq!(cluster.ask(&Request::Attached(attached("p", &uid))).unwrap(), Answer::Ok);
@@ -93,7 +93,7 @@ fn a_daemon_writes_what_its_policies_allow_and_nothing_else() {
     let refused = cluster.api.asked().into_iter().find(|asked| asked.code == 422);
     assert_eq!(refused, None);
 
-    // All that somebody does who has its token.
+    // Everything a thief of its token could try.
     let status = metadata(&json!({"annotations": {"k8s.v1.cni.cncf.io/network-status": "[]"}}));
     let owner =
         json!([{"apiVersion": "v1", "kind": "Pod", "name": "q", "uid": "8", "controller": true}]);
@@ -144,7 +144,7 @@ fn a_daemon_writes_what_its_policies_allow_and_nothing_else() {
         assert!(expected.contains(&code) && said.contains(words), "{method} {path} {body}: {said}");
     }
 
-    // A token that names no node, and somebody else.
+    // A token that names no node, and another user.
     admit(&cluster, &json!({"username": user()["username"]}));
     for pod in ["p", "nowhere"] {
         let path = format!("/api/v1/namespaces/ns/pods/{pod}/status");

@@ -1,4 +1,4 @@
-//! What is installed in a cluster says what the code says.
+//! What a cluster installs agrees with the code.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ fn names_are_the_codes() {
     let schema = &kind["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
     assert_eq!(schema["properties"]["spec"]["properties"]["config"]["type"], "string");
 
-    // Roles, bindings and the daemon mean one account; policies are bound.
+    // Roles, bindings and the daemon name one account; policies are bound.
     let account = &of_kind(&all, "ServiceAccount")[0]["metadata"];
     let binding = of_kind(&all, "ClusterRoleBinding")[0];
     assert_eq!(binding["subjects"][0]["name"], account["name"]);
@@ -81,7 +81,7 @@ fn the_daemon_cannot_write_to_the_plugins_and_its_flags_exist() {
     }
     let information = std::path::Path::new(npwg::device::FOLDER).parent().unwrap().to_str();
     assert!(mounts.iter().any(|mount| mount["mountPath"].as_str() == information));
-    // 64 MiB is what it is tested in.
+    // The tests of memory use 64 MiB.
     assert_eq!(daemon["resources"]["limits"]["memory"], "64Mi");
     let command = texts(&daemon["command"]);
     assert!(command[0].ends_with("/netwrightd") && command[1] == "multinet");
@@ -97,7 +97,7 @@ fn the_daemon_cannot_write_to_the_plugins_and_its_flags_exist() {
     assert_eq!(daemon["env"][0]["name"], "NODE_NAME");
 }
 
-/// Everything the daemon ever asks for is done under the manifest's role, and the role allows nothing else.
+/// The manifest's role allows every request of the daemon, and no other.
 #[test]
 fn rights_are_what_is_asked_for() {
     let all = manifests();
@@ -111,7 +111,8 @@ fn rights_are_what_is_asked_for() {
     cluster.planned("p", &uid);
     assert_eq!(cluster.ask(&Request::Attached(attached("p", &uid))).unwrap(), Answer::Ok);
     wait_for("the status", || cluster.status("p"));
-    // A pod that is not known is asked for, so is a definition; the same Event again is changed.
+    // The daemon asks for an unknown pod and an unknown definition; it changes an Event that
+    // repeats.
     assert!(cluster.plan("nobody", "7").is_err());
     let missing = cluster.pod("q", Some("nothing"));
     for _ in 0..2 {
@@ -134,7 +135,7 @@ fn rights_are_what_is_asked_for() {
             }
         }
     }
-    // The node is labelled when there is a network that it can serve.
+    // The daemon labels the node when it has a network that it can serve.
     cluster.define("ns", "cluster", "");
     wait_for("everything to have been asked for", || (allowed.is_subset(&asked())).then_some(()));
     assert_eq!(asked(), allowed);

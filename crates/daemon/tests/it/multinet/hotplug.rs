@@ -1,4 +1,4 @@
-//! What changes while a pod runs, with a plugin that writes down how it was called.
+//! Changes while a pod runs, with a plugin that records its calls.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -32,7 +32,7 @@ impl<'c> Calls<'c> {
         Calls(cluster)
     }
 
-    /// Each call: the verb, the container, and what was asked for.
+    /// Each call: the verb, the container, and the request.
     fn all(&self) -> Vec<(String, String, Value)> {
         let text = std::fs::read_to_string(self.0.dir.join("bin/calls")).unwrap_or_default();
         let call = |line: &str| {
@@ -89,12 +89,12 @@ fn an_annotation_that_changes_attaches_and_detaches() {
     wait_for("one less", || (interfaces(&cluster) == ["cluster", "ns/b"]).then_some(()));
     assert_eq!(calls.all().last().unwrap().2["netwright/detach"], "net1");
 
-    // A malformed one changes nothing, and is told.
+    // A malformed annotation changes nothing, and the daemon reports it.
     annotate(&cluster, "b@data0,,");
     wait_for("the event", || {
         cluster.events("p").iter().any(|event| event.0 == "NetworkRefused").then_some(())
     });
-    // What fails is told, and keeps the others as they are.
+    // The daemon reports a failure, and leaves the other networks as they are.
     annotate(&cluster, "b@data0,c@bad0");
     wait_for("the failure", || {
         let failed = "attach bad0 to \"ns/c\": no such parent";
@@ -102,14 +102,14 @@ fn an_annotation_that_changes_attaches_and_detaches() {
     });
     assert_eq!(interfaces(&cluster), ["cluster", "ns/b"]);
 
-    // What changed while there was no daemon is done by the next.
+    // The next daemon does what changed while there was none.
     daemon.kill();
     annotate(&cluster, "b@data0,c");
     let _daemon = cluster.daemon_with(&flags);
     wait_for("one more", || (interfaces(&cluster) == ["cluster", "ns/b", "ns/c"]).then_some(()));
     assert_eq!(calls.all().last().unwrap().2["netwright/attach"]["ifname"], "net1");
 
-    // A sandbox that is gone has nothing attached any more.
+    // A sandbox that is gone no longer has anything attached.
     let detached = Detached { sandbox: sandbox("p"), pod: None };
     assert_eq!(cluster.ask(&Request::Detached(detached)).unwrap(), Answer::Ok);
     let before = calls.all().len();
@@ -121,7 +121,8 @@ fn an_annotation_that_changes_attaches_and_detaches() {
     assert_eq!(calls.all().len(), before);
 }
 
-/// As in an image without `/var/run`, of which the pods' namespaces are mounted below one path, or below none.
+/// An image without `/var/run`, in which the pods' namespaces are mounted below one path, or below
+/// none.
 #[test]
 fn a_namespace_that_is_not_seen_is_not_gone() {
     let cluster = Cluster::new("mn-unseen");

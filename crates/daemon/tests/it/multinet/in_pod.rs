@@ -1,4 +1,4 @@
-//! The daemon as a pod has it: the API server by TLS, an account's token that is renewed.
+//! The daemon in a pod: it reaches the API server by TLS, and its account's token is renewed.
 
 use std::fs;
 use std::process::{Child, Stdio};
@@ -7,7 +7,7 @@ use testkit::{Place as _, wait_for};
 
 use super::rig::Cluster;
 
-/// What ends TLS before the API server.
+/// The proxy that ends TLS before the API server.
 struct Front(Child);
 
 impl Drop for Front {
@@ -46,7 +46,7 @@ fn it_finds_the_api_server_as_pods_do() {
     assert_eq!(cluster.planned("p", &uid).uid, uid);
     let lines: Vec<_> = cluster.api.asked().into_iter().map(|asked| asked.code).collect();
     assert!(lines.iter().all(|code| *code == 200), "{lines:?}");
-    // Another server's certificate is not trusted.
+    // The daemon does not trust another server's certificate.
     drop(daemon);
     fs::remove_dir_all(cluster.dir.join("lib")).unwrap();
     cluster.lab.sh(&format!(

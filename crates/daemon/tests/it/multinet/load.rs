@@ -10,9 +10,9 @@ use testkit::{MemoryLimit, wait_for};
 use super::rig::{Cluster, ask, pod, sandbox};
 use super::{BRIDGE, attached};
 
-/// What the daemon has in deploy/kubernetes.
+/// The daemon's memory limit in deploy/kubernetes.
 const MEMORY: u64 = 64 << 20;
-/// As many as a node may have at most, when it starts again.
+/// As many pods as a node may have at most, when it boots.
 const PODS: usize = 500;
 
 #[test]
@@ -39,7 +39,8 @@ fn five_hundred_at_once_in_64_mebibytes() {
             scope.spawn(move || {
                 let name = format!("p{number}");
                 start.wait();
-                // A runtime asks again when it is told that this helps, as on a machine that has no time.
+                // A runtime repeats a request when the error says that this helps, as on an
+                // overloaded machine.
                 let plan = wait_for("a plan", || match cluster.plan(&name, uid) {
                     Ok(plan) => Some(plan),
                     Err(refusal) if refusal.retry => None,
@@ -63,7 +64,7 @@ fn five_hundred_at_once_in_64_mebibytes() {
         resident >> 20
     );
 
-    // The API server is gone: every DEL is heard.
+    // The API server is away: the daemon accepts every DEL.
     cluster.api.refuse();
     for number in 0..200 {
         let detached = Detached { sandbox: sandbox(&format!("p{number}")), pod: None };
@@ -73,7 +74,7 @@ fn five_hundred_at_once_in_64_mebibytes() {
     assert_eq!(left, PODS - 200);
 }
 
-/// As the plugin tells: what nobody hears is left.
+/// Sends a report as the plugin does: into the inbox if no daemon accepts it.
 fn tell(cluster: &Cluster, told: &Request) {
     if matches!(ask(&cluster.socket(), told), Ok(Answer::Ok)) {
         return;
@@ -101,14 +102,14 @@ fn a_daemon_killed_at_any_moment_loses_nothing() {
             let (cluster, name) = (&cluster, &name);
             let told = scope.spawn(move || {
                 tell(cluster, &Request::Attached(attached(name, uid)));
-                // Every other one is gone at once.
+                // Every other pod is gone at once.
                 if life % 2 == 0 {
                     let detached = Detached { sandbox: sandbox(name), pod: Some(pod(name, uid)) };
                     tell(cluster, &Request::Detached(detached));
                 }
             });
-            // Each life ends a bit later than the one before: while a message arrives, is written down, is written to the API
-            // server, or after that.
+            // Each life is a bit longer than the one before: it ends while a message arrives, is
+            // recorded, is written to the API server, or after that.
             std::thread::sleep(Duration::from_micros(life * 300));
             daemon.service.child().kill().unwrap();
             let end = daemon.service.child().wait();
@@ -133,8 +134,8 @@ fn a_daemon_killed_at_any_moment_loses_nothing() {
     assert_eq!(count(cluster.dir.join("run/multinet/sandboxes")), stay.len());
 }
 
-/// Once for each request that a daemon makes between its start and the end of a pod's ADD: it is killed as soon as that one has
-/// arrived, and the runtime goes on asking the next daemon.
+/// One daemon for each request that it makes between its start and the end of a pod's ADD: it is
+/// killed as soon as that request has arrived, and the runtime continues with the next daemon.
 #[test]
 fn a_daemon_killed_at_each_request_loses_nothing() {
     const REQUESTS: usize = 9;

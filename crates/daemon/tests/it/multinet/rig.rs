@@ -1,4 +1,4 @@
-//! A node, an API server and the daemon between them, asked as the plugin asks.
+//! A node, an API server and the daemon between them; the test sends the plugin's requests.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -23,7 +23,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Has the default network `cluster` on the node, and nothing else.
+    /// Makes a node with the default network `cluster`, and no other.
     pub(crate) fn new(name: &str) -> Self {
         let lab = Lab::new(name);
         let api = lab.enter(KubeApi::start);
@@ -42,7 +42,7 @@ impl Cluster {
         self.dir.join("multinet.sock")
     }
 
-    /// A definition with a configuration as text.
+    /// Makes a definition with a configuration as text.
     pub(crate) fn define(&self, namespace: &str, name: &str, config: &str) {
         self.api.create(&json!({
             "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
@@ -50,7 +50,7 @@ impl Cluster {
         }));
     }
 
-    /// A pod of the node, with an annotation, if there is one; returns its UID.
+    /// Makes a pod of the node, perhaps with an annotation; returns its UID.
     pub(crate) fn pod(&self, name: &str, networks: Option<&str>) -> String {
         let annotations = match networks {
             Some(networks) => json!({"k8s.v1.cni.cncf.io/networks": networks}),
@@ -75,7 +75,7 @@ impl Cluster {
         daemon
     }
 
-    /// Starts the daemon, perhaps behind other words of a shell.
+    /// Starts the daemon, perhaps with shell words before it.
     pub(crate) fn spawn(&self, flags: &[&str], before: &[&str]) -> Daemon<'_> {
         let kubeconfig = self.api.kubeconfig(&self.dir);
         self.start(before, |command| {
@@ -83,7 +83,7 @@ impl Cluster {
         })
     }
 
-    /// Starts the daemon as a pod finds the API server.
+    /// Starts the daemon with a pod's way of finding the API server.
     pub(crate) fn spawn_in_pod(&self, flags: &[&str], host: &str, port: &str) -> Daemon<'_> {
         self.start(&[], |command| {
             command.env("KUBERNETES_SERVICE_HOST", host).env("KUBERNETES_SERVICE_PORT", port);
@@ -111,7 +111,7 @@ impl Cluster {
         Daemon { cluster: self, service }
     }
 
-    /// Starts the daemon within a bound of memory from its first moment.
+    /// Starts the daemon with a limit on memory from its first moment.
     pub(crate) fn spawn_within(&self, limit: &testkit::MemoryLimit, flags: &[&str]) -> Daemon<'_> {
         let go = self.dir.join("go");
         let script = format!("while ! [ -e {} ]; do :; done; exec \"$@\"", go.display());
@@ -121,7 +121,7 @@ impl Cluster {
         daemon
     }
 
-    /// Asks the daemon.
+    /// Sends the daemon a request.
     pub(crate) fn ask(&self, request: &Request) -> std::io::Result<Answer> {
         ask(&self.socket(), request)
     }
@@ -139,7 +139,7 @@ impl Cluster {
         }
     }
 
-    /// Asks until there is a plan: what was just made known may not have arrived.
+    /// Asks until there is a plan: the daemon may not have received the latest objects.
     pub(crate) fn planned(&self, name: &str, uid: &str) -> Plan {
         wait_for("a plan", || self.plan(name, uid).ok())
     }

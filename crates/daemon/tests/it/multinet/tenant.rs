@@ -1,4 +1,4 @@
-//! What a tenant, who writes annotations, gets.
+//! What a tenant, who writes annotations, can get.
 
 use serde_json::{Value, json};
 use testkit::wait_for;
@@ -83,7 +83,7 @@ fn rules_hold_for_every_selection() {
     assert_eq!(cluster.planned("chosen", &uid).networks[0].name, "kube-system/other");
 }
 
-/// The kubelet's checkpoint: container and devices of `v/nic`, for one pod.
+/// Writes the kubelet's checkpoint: container and devices of `v/nic`, for one pod.
 fn allocate(cluster: &Cluster, uid: &str, devices: &[(&str, &[&str])]) {
     let entry = |(container, ids): &(&str, &[&str])| json!({"PodUID": uid, "ContainerName": container, "ResourceName": "v/nic", "DeviceIDs": {"-1": ids}});
     let entries: Vec<Value> = devices.iter().map(entry).collect();
@@ -91,7 +91,7 @@ fn allocate(cluster: &Cluster, uid: &str, devices: &[(&str, &[&str])]) {
     std::fs::write(cluster.dir.join("checkpoint"), checkpoint.to_string()).unwrap();
 }
 
-/// Two networks whose devices the kubelet allocates, and one whose definition has none.
+/// Makes two networks whose devices the kubelet allocates, and one whose definition has none.
 fn networks_with_devices(cluster: &Cluster) {
     for name in ["sriov", "more", "plain"] {
         let annotations = match name {
@@ -107,7 +107,7 @@ fn networks_with_devices(cluster: &Cluster) {
     }
 }
 
-/// The devices of a pod's networks beside the default one.
+/// The devices of a pod's networks, without the default one's.
 fn devices(cluster: &Cluster, name: &str, uid: &str) -> Vec<(String, String)> {
     let networks = cluster.planned(name, uid).networks;
     let device = |network: &npwg::wire::PlannedNetwork| {
@@ -135,13 +135,13 @@ fn a_device_is_one_that_the_pod_was_allocated_or_a_rule_grants() {
         assert!(refusal.msg.contains("which the kubelet has not given it"), "{refusal:?}");
         assert!(!refusal.retry, "{refusal:?}");
     }
-    // One of its own, which no other network is given.
+    // A device of its own, which no other network gets.
     let asked = json!([{"name": "sriov"}, {"name": "more", "deviceID": "a"}]);
     let uid = pod(&cluster, "own", NETWORKS, &asked, json!({}));
     allocate(&cluster, &uid, &[("c", &["a", "b"])]);
     let own = |id: &str| (id.to_owned(), "v/nic".to_owned());
     assert_eq!(devices(&cluster, "own", &uid), [own("b"), own("a")]);
-    // It is not known which devices it has.
+    // The daemon cannot know which devices the pod has.
     std::fs::remove_file(cluster.dir.join("checkpoint")).unwrap();
     assert!(cluster.plan("own", &uid).unwrap_err().retry);
     daemon.kill();
@@ -175,14 +175,14 @@ fn devices_of_several_containers_are_in_the_order_of_the_containers() {
     let ids =
         || -> Vec<String> { devices(&cluster, "p", &uid).into_iter().map(|(id, _)| id).collect() };
     assert_eq!(ids(), ["c", "b", "a", "d"]);
-    // Of the definitions it has heard by now, not only asked for one.
+    // By now the daemon watches the definitions, and has not only asked for one.
     cluster.api.wait_until("the definitions to be watched", |api| {
         let watched = |verb: &str, resource: &str| {
             verb == "watch" && resource == "network-attachment-definitions"
         };
         api.asked().iter().any(|asked| watched(&asked.verb, &asked.resource))
     });
-    // The order of a pod's containers is asked for once.
+    // The daemon asks for the order of a pod's containers only once.
     cluster.api.refuse();
     assert_eq!(ids(), ["c", "b", "a", "d"]);
     cluster.api.restore();

@@ -12,7 +12,7 @@ fn what_dead_containers_left_goes_and_the_living_stay() {
     let lab = &host.node.lab;
     let live = lab.container("live");
     host.add(&live, &host.list(8081));
-    // One whose path is gone while a process of it lives.
+    // A container whose path is gone while one of its processes lives.
     let mut pathless = lab.container("pathless");
     pathless.pid();
     host.add(&pathless, &host.list(8083));
@@ -22,7 +22,7 @@ fn what_dead_containers_left_goes_and_the_living_stay() {
     host.add(&gone, &host.list(8082));
     drop(gone);
 
-    // It says what it would do, and does nothing.
+    // It prints what it would do, and does nothing.
     let daemon = host.daemon("collect", &["-grace", "0", "-once"]);
     wait_for("it to tell", || daemon.log().contains("would remove"));
     let log = daemon.log();
@@ -31,7 +31,7 @@ fn what_dead_containers_left_goes_and_the_living_stay() {
     daemon.ended();
     assert!(lab.sh("nft list ruleset").contains("8082"));
 
-    // A runtime that has the container below /run is believed.
+    // A container that its runtime has below /run counts as alive.
     lab.sh("mkdir -p /run/containers/storage/overlay-containers/gone");
     host.daemon("collect", &["-grace", "0", "-once", "-act"]).ended();
     assert!(lab.sh("nft list ruleset").contains("8082"));
@@ -40,7 +40,7 @@ fn what_dead_containers_left_goes_and_the_living_stay() {
     let daemon = host.daemon("collect", &["-grace", "0", "-once", "-act"]);
     daemon.ended();
     before.assert_same(&Snapshot::take(lab));
-    // Nothing of the living was touched.
+    // It changed nothing of the living ones.
     let (_, list) = (&live, host.list(8081));
     host.del(&live, &list);
 }

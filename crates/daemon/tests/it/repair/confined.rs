@@ -9,11 +9,11 @@ use testkit::Place;
 use super::Host;
 use crate::rig::{Daemon, wait_for};
 
-/// The service whose work is followed here.
+/// The service whose work this test follows.
 const REPAIR: &str = "netwright-repair.service";
 
-/// Every unit of a service, and how much `systemd-analyze` says at most that it is exposed, in tenths: 100 is a service that is not
-/// confined at all.
+/// The unit of every service, with the highest exposure that `systemd-analyze` may report, in
+/// tenths: 100 is a service without any confinement.
 const UNITS: [(&str, u32); 6] = [
     ("cni-dhcp.service", 45),
     ("netwright-collect.service", 45),
@@ -23,7 +23,7 @@ const UNITS: [(&str, u32); 6] = [
     (REPAIR, 45),
 ];
 
-/// It mounts namespaces for everybody, and can have no mounts of its own.
+/// It mounts namespaces for other processes, so it cannot have a private mount namespace.
 const DOCKER: &str = "netwright-docker.service";
 /// It runs no plugins and enters no namespaces.
 const IPAM: &str = "netwright-ipam.service";
@@ -44,7 +44,7 @@ fn setting(name: &str, key: &str) -> Vec<String> {
     optional(name, key).unwrap_or_else(|| panic!("{name} has no {key}"))
 }
 
-/// The system calls that a unit allows, groups taken apart as systemd does it.
+/// The system calls that a unit allows, with groups resolved as systemd does.
 fn allowed_calls(place: &impl Place, name: &str) -> BTreeSet<String> {
     let mut calls = BTreeSet::new();
     let mut open = setting(name, "SystemCallFilter");
@@ -74,7 +74,7 @@ fn the_units_are_whole_and_confine() {
         .collect();
     found.sort();
     assert_eq!(found, UNITS.map(|(name, _)| name));
-    // The executables are looked for, and nothing else may be found fault with.
+    // `systemd-analyze` looks for the executables, and must find no other fault.
     lab.sh("mkdir -p /opt/cni/bin && ln -s /bin/true /opt/cni/bin/netwrightd && ln -s /bin/true /opt/cni/bin/dhcp");
     let said = lab.sh(&format!(
         "cd {} && systemd-analyze verify --man=no --recursive-errors=no *.service *.socket 2>&1",
@@ -95,12 +95,12 @@ fn the_units_are_whole_and_confine() {
         assert_eq!(setting(name, "RestrictNamespaces"), [namespaces], "{name}");
         let strict = (name != DOCKER).then(|| vec!["strict".to_owned()]);
         assert_eq!(optional(name, "ProtectSystem"), strict, "{name}");
-        // A namespace that is not seen would be taken for gone.
+        // A namespace that the service does not see would count as gone.
         let hides = ["PrivateTmp", "ProtectHome", "ProtectProc", "InaccessiblePaths"];
         for hides in hides.into_iter().filter(|_| name != IPAM) {
             assert_eq!(optional(name, hides), None, "{name}: {hides}");
         }
-        // CVE-2023-27593: whoever took the daemon could replace the plugins, which run as root.
+        // CVE-2023-27593: an intruder in the daemon could replace the plugins, which run as root.
         for path in optional(name, "ReadWritePaths").unwrap_or_default() {
             let path = path.trim_start_matches('-');
             assert!(
@@ -126,7 +126,8 @@ fn the_units_are_whole_and_confine() {
     }
 }
 
-/// With the unit's capabilities and no others it does its work, and makes no system call that the unit forbids.
+/// With only the unit's capabilities the service does its work, and it makes no system call that
+/// the unit forbids.
 #[test]
 fn the_service_works_with_what_its_unit_allows() {
     testkit::require!("root", "program:systemd-analyze", "program:setpriv", "program:strace");

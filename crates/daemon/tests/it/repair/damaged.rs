@@ -51,7 +51,8 @@ fn a_damaged_cache_file_is_written_again_and_its_container_repaired() {
     assert!(!file.exists());
 }
 
-/// The service has not seen what was in it, a record has changed since, or the file is another program's.
+/// The service has not seen its content, a record has changed since, or the file belongs to another
+/// program.
 #[test]
 fn a_damaged_file_that_cannot_be_written_again_is_told_of_once_and_stays() {
     testkit::require!("root");
@@ -68,9 +69,9 @@ fn a_damaged_file_that_cannot_be_written_again_is_told_of_once_and_stays() {
     let [of_before, of_foreign, of_changed, of_deleted] =
         [before, foreign, changed, deleted].map(|container| file_of(&host, container));
     fs::write(&of_before, "").unwrap();
-    // It looks only when it hears something.
+    // It looks only after an event.
     let daemon = host.daemon("repair", &["-interval", "1h"]);
-    wait_for("the first to be told of", || told(&daemon) == 1);
+    wait_for("the log of the first", || told(&daemon) == 1);
 
     let kind = r#"{"kind":"another"}"#;
     fs::write(&of_foreign, kind).unwrap();
@@ -82,7 +83,7 @@ fn a_damaged_file_that_cannot_be_written_again_is_told_of_once_and_stays() {
     };
     assert!(Index::new(&host.node.roots).remove(&key, "tuning").unwrap());
     after_looks(sound);
-    wait_for("all to be told of", || told(&daemon) == 3);
+    wait_for("the log of all", || told(&daemon) == 3);
     fs::write(&of_deleted, "{").unwrap();
     host.del(deleted, &lists[3]);
     after_looks(sound);

@@ -5,8 +5,9 @@ use testkit::Place;
 
 use super::{Host, after_looks, ready};
 
-/// The plugins worked in a namespace of the Docker driver's. Docker moves the interface out of it and gives it another name; no record
-/// says where it is. With records, and with Docker: `crates/cli/tests/it/docker/mended.rs`.
+/// The plugins worked in a namespace of the Docker driver. Docker moves the interface out of it and
+/// renames it; no record says where it is. `crates/cli/tests/it/docker/mended.rs` has the tests
+/// with records, and with Docker.
 #[test]
 fn dockers_containers_are_left_alone() {
     testkit::require!("root");
@@ -23,7 +24,7 @@ fn dockers_containers_are_left_alone() {
     added.unwrap_or_else(|error| panic!("{error}"));
     host.add(&sound, &host.list(8082));
 
-    // On its way: whoever makes it is not done.
+    // The container is being made: its maker is not done.
     docker.sh("ip route del default");
     let daemon = host.daemon("repair", &["-interval", "1h"]);
     ready(&daemon);

@@ -1,4 +1,4 @@
-//! Traffic that goes on and on between containers, and how long it was silent.
+//! Continuous traffic between containers, and how long it was interrupted.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 
 use testkit::{Container, Place as _, Running};
 
-/// The time between two questions, and how long an answer is waited for.
+/// The time between two requests, and how long each waits for its answer.
 const BEAT: Duration = Duration::from_millis(20);
 
-/// How long a connection may take, and how long a server waits before it looks whether it shall end.
+/// How long connecting may take, and how often a server checks whether it must end.
 const TURN: Duration = Duration::from_millis(200);
 
-/// When answers came.
+/// The times of the answers.
 type Answers = Arc<Mutex<Vec<Instant>>>;
 
-/// Questions and answers, until it is dropped.
+/// Requests and answers, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Flow {
     pub(super) name: &'static str,
@@ -67,7 +67,7 @@ impl Flow {
         flow.spawn(move |answers| {
             number += 1;
             let _ = client.send_to(&number.to_be_bytes(), target);
-            // An answer that comes late is not this one's.
+            // A late answer belongs to an earlier request.
             let mut buffer = [0; 8];
             while client.recv_from(&mut buffer).is_ok() {
                 if buffer == number.to_be_bytes() {
@@ -80,7 +80,7 @@ impl Flow {
         flow
     }
 
-    /// One connection that is used over and over; it is never opened again.
+    /// One connection that stays in use; it is never opened again.
     pub(super) fn tcp(from: &Container, to: &Container, address: &str) -> Self {
         let mut flow = Flow::new("TCP");
         let listener = to.enter(|| TcpListener::bind((address, 7002))).unwrap();
@@ -125,7 +125,7 @@ impl Flow {
         }));
     }
 
-    /// Waits for an answer after `since`, and says how long after that was.
+    /// Waits for an answer after `since`, and returns how long after that it came.
     pub(super) fn answered_after(&self, since: Instant, timeout: Duration) -> Option<Duration> {
         let end = Instant::now() + timeout;
         loop {

@@ -1,4 +1,5 @@
-//! `netwrightd repair` beside Debian's NetworkManager, which is told to take links of containers.
+//! `netwrightd repair` beside Debian's NetworkManager, which is configured to manage links of
+//! containers.
 
 use std::path::Path;
 
@@ -8,19 +9,19 @@ use testkit::{Container, Lab, Place, Running, reference};
 use super::Host;
 use crate::rig::wait_for;
 
-/// A bus that lets everybody do everything and starts nobody.
+/// A bus that permits every client everything and starts no services.
 const BUS: &str = r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig><type>system</type><listen>unix:path=/run/dbus/system_bus_socket</listen><auth>EXTERNAL</auth>
 <policy context="default"><allow send_destination="*"/><allow receive_sender="*"/><allow own="*"/></policy>
 </busconfig>"#;
 
-/// It changes nothing that is not of its namespace, and nothing unasked.
+/// NetworkManager changes only its own namespace, and nothing by default.
 const CONFIG: &str = "[main]\nplugins=keyfile\nauth-polkit=false\nno-auto-default=*\ndhcp=internal\ndns=none\n\
                       rc-manager=unmanaged\nhostname-mode=none\n[logging]\nlevel=WARN\n[connectivity]\nenabled=false\n\
                       [keyfile]\nunmanaged-devices=interface-name:up0\n";
 
-/// What is to be in its folder of configurations, for [`NetworkManager::start`].
+/// The content of its configuration folder, for [`NetworkManager::start`].
 const NOTHING_MORE: &[&str] = &[];
 
 /// NetworkManager on a bus of its own, in a lab.
@@ -38,7 +39,7 @@ impl<'l> NetworkManager<'l> {
             .iter()
             .map(|folder| folder.canonicalize().unwrap().display().to_string())
             .collect();
-        // It waits for nobody to tell it of links where it may not write to /sys.
+        // Without write access to /sys it does not wait for udev to announce links.
         lab.sh(&format!(
             "mount -t overlay overlay -o lowerdir={}:/usr /usr && mount -o remount,bind,ro /sys && \
              mkdir -p /run/dbus /run/NetworkManager /var/lib/NetworkManager /etc/NetworkManager/system-connections \
@@ -65,13 +66,13 @@ impl<'l> NetworkManager<'l> {
         NetworkManager { lab, _bus: bus, _daemon: daemon }
     }
 
-    /// Has it do something.
+    /// Runs `nmcli`, which must succeed.
     #[track_caller]
     fn does(&self, what: &str) {
         self.lab.sh(&format!("nmcli --wait 30 {what}"));
     }
 
-    /// Has it try something that it refuses, and returns what it says.
+    /// Runs `nmcli`, which must fail, and returns its output.
     #[track_caller]
     fn refuses(&self, what: &str) -> String {
         let output = self.lab.try_sh(&format!("nmcli --wait 30 {what} 2>&1"));
@@ -79,7 +80,7 @@ impl<'l> NetworkManager<'l> {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Says whether a device is in a state, such as `cni0:connected`.
+    /// Whether a device is in a state, such as `cni0:connected`.
     fn has(&self, what: &str) -> bool {
         let shown = self.lab.sh("nmcli -t -f DEVICE,STATE,CONNECTION device");
         shown.lines().any(|line| line.starts_with(what))
@@ -90,7 +91,7 @@ impl<'l> NetworkManager<'l> {
 struct Scene<'h> {
     host: &'h Host,
     containers: [(Container, NetworkList); 2],
-    /// The first container's.
+    /// The first container's port.
     port: String,
     _outside: Container,
 }
@@ -106,7 +107,7 @@ impl<'h> Scene<'h> {
         Scene { host, containers, port, _outside: outside }
     }
 
-    /// What CHECK says.
+    /// The drifts that CHECK reports.
     fn drifts(&self) -> Vec<String> {
         let check = |(container, list): &(Container, NetworkList)| {
             let attachment = Host::attachment(container);
@@ -117,7 +118,7 @@ impl<'h> Scene<'h> {
         self.containers.iter().filter_map(check).collect()
     }
 
-    /// Repairs; returns what was put back.
+    /// Repairs; returns what was restored.
     fn repair(&self) -> Vec<String> {
         let repair = |(container, list): &(Container, NetworkList)| {
             let attachment = Host::attachment(container);
@@ -146,7 +147,7 @@ impl<'h> Scene<'h> {
         });
     }
 
-    /// Detaches everything, and looks that nothing stays.
+    /// Detaches everything, and asserts that nothing stays.
     #[track_caller]
     fn end(self) {
         for (container, list) in &self.containers {
@@ -171,13 +172,14 @@ fn what_networkmanager_takes_comes_back() {
     wait_for("NetworkManager to see the bridge", || manager.has("cni0:connected (externally)"));
     scene.is_back("at first");
 
-    // It takes the bridge down, and all addresses and ports from it, and tells it to make no link-local address.
+    // It sets the bridge down, removes all its addresses and ports, and turns its link-local
+    // address off.
     manager.does("device set cni0 managed yes");
     manager.does("device disconnect cni0");
     scene.is_back("behind a bridge that was disconnected");
     assert!(daemon.log().contains("put back network=n"), "{}", daemon.log());
 
-    // It takes a container's cable for a network card.
+    // It takes a container's end of a pair for a network card.
     let port = &scene.port;
     manager.does(&format!(
         "connection add type ethernet ifname {port} con-name taken ipv4.method manual ipv4.addresses 192.0.2.9/24 \
@@ -192,7 +194,7 @@ fn what_networkmanager_takes_comes_back() {
     manager.does("device delete cni0");
     scene.is_back("behind a bridge that was deleted");
 
-    // It lets go of everything.
+    // It releases everything.
     wait_for("NetworkManager to see the bridge", || manager.has("cni0:connected (externally)"));
     manager.does("networking off");
     scene.is_back("behind networking that was switched off");
@@ -201,9 +203,9 @@ fn what_networkmanager_takes_comes_back() {
     scene.end();
 }
 
-/// Connections of NetworkManager's for a bridge of ours, and what is put back behind each.
+/// NetworkManager's connections for a bridge of ours, and what repair restores after each.
 const CONNECTIONS: &[(&str, &[&str])] = &[
-    // As `nmcli` makes it when nothing is said.
+    // The connection that `nmcli` makes by default.
     ("", &["STP off", "port of bridge", "10.1.0.1", "fd00:1::1"]),
     (
         "ipv4.method disabled ipv6.method disabled",
@@ -231,7 +233,7 @@ fn what_a_connection_changes_is_named_and_put_back() {
         manager.does(&format!("connection add type bridge ifname cni0 con-name own {settings}"));
         manager.does("connection up own");
         wait_for("CHECK to name something", || !scene.drifts().is_empty());
-        // It goes on for a moment once the bridge has its ports again.
+        // Repairs continue for a moment after the bridge has its ports again.
         let mut put_back = Vec::new();
         wait_for(&format!("everything behind {settings:?}"), || {
             put_back.extend(scene.repair());
@@ -250,7 +252,7 @@ fn what_a_connection_changes_is_named_and_put_back() {
     scene.end();
 }
 
-/// A connection that is made again and again takes everything each time.
+/// A connection that is activated repeatedly removes everything each time.
 #[test]
 fn what_a_connection_changes_again_and_again_comes_back() {
     testkit::require!("root", "network-manager", "program:dbus-daemon");
@@ -260,7 +262,7 @@ fn what_a_connection_changes_again_and_again_comes_back() {
     wait_for("NetworkManager to see the bridge", || manager.has("cni0:connected (externally)"));
     let daemon = host.daemon("repair", &["-interval", "1h"]);
     wait_for("the service to be ready", || daemon.log().contains("ready"));
-    // It asks for an address by DHCP, once there is somebody on the bridge to ask, and fails when nobody answers.
+    // It asks for an address by DHCP, once the bridge has a port, and fails when no server answers.
     manager.does(
         "connection add type bridge ifname cni0 con-name own ipv4.may-fail no ipv4.dhcp-timeout 1 ipv6.method disabled",
     );
@@ -294,7 +296,7 @@ fn with_our_file_networkmanager_leaves_links_alone() {
     let daemon = host.daemon("repair", &["-interval", "1h"]);
     wait_for("the service to be ready", || daemon.log().contains("ready"));
     scene.is_back("at first");
-    // It does what it likes with the loopback link.
+    // It changes the loopback link as it likes.
     let picture = || {
         let link = |ifname| format!("ip -d -o link show {ifname}; ip -o addr show {ifname}");
         let links = ["cni0", "up0", port].map(link).join("; ");
@@ -320,7 +322,7 @@ fn with_our_file_networkmanager_leaves_links_alone() {
     scene.end();
 }
 
-/// Without the timers that `ip` shows of bridges, and that a new address is looked for elsewhere.
+/// Removes the timers that `ip` shows of bridges, and the flag of duplicate address detection.
 fn timeless(shown: &str) -> Vec<String> {
     let lasting = |word: &&str| {
         let timer = word.contains('.') && !word.contains('/') && !word.contains(':');

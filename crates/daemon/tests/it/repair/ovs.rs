@@ -1,4 +1,5 @@
-//! Open vSwitch under `netwrightd repair`: server and switch killed, database wiped, containers gone.
+//! Open vSwitch under `netwrightd repair`: server and switch killed, database wiped, containers
+//! gone.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use testkit::{Container, traffic};
 use super::Host;
 use super::flows::Flow;
 
-/// Within this time live ports are back.
+/// Live ports must be back within this time.
 const BACK: Duration = Duration::from_secs(5);
 
 /// How long anything may take on a busy machine.
@@ -30,7 +31,8 @@ fn address(result: &Value) -> String {
     result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap().to_owned()
 }
 
-/// Ping from one container to the other works within the time; tells how long it took.
+/// Asserts that ping from one container to the other works within the time; prints how long it
+/// took.
 fn back(what: &str, from: &Container, to: &str, ovs: &Ovs<'_>) {
     let start = Instant::now();
     let answered = traffic::pings_within(from, to, TIMEOUT);
@@ -69,12 +71,12 @@ fn scenes(name: &str, more: &Value) {
     let ports = ovs.vsctl(&["list-ports", "br0"]);
     assert_eq!(ports.lines().count(), 2, "{ports}");
 
-    // What somebody takes away comes back.
+    // A removed port comes back.
     let port = ports.lines().next().unwrap();
     ovs.vsctl(&["del-port", "br0", port]);
     back("after a port was deleted", &c1, &to, &ovs);
 
-    // A container that is gone, without a word from the runtime.
+    // A container is gone, and the runtime does not report it.
     drop(c1);
     let deadline = Instant::now() + TIMEOUT;
     while ovs.vsctl(&["list-ports", "br0"]).lines().count() != 1 {
@@ -96,7 +98,7 @@ fn ports_of_the_switchs_own_come_back_and_dead_ones_go() {
     scenes("repair-ovs-internal", &json!({ "port": "internal" }));
 }
 
-/// Every flow goes on; tells how long after `since` each did.
+/// Asserts that every flow continues; prints how long after `since` each did.
 fn flows_go_on(what: &str, flows: &[Flow], since: Instant, ovs: &Ovs<'_>) {
     for flow in flows {
         let after = flow.answered_after(since, TIMEOUT);
@@ -110,14 +112,15 @@ fn flows_go_on(what: &str, flows: &[Flow], since: Instant, ovs: &Ovs<'_>) {
     }
 }
 
-/// Six containers talk all the time by ICMP, UDP and one TCP connection, while server and switch are killed and the database is wiped;
-/// in each outage a container dies. Somebody else's port is as its owner left it.
+/// Six containers exchange ICMP, UDP and one TCP connection all the time, while server and switch
+/// are killed and the database is wiped; in each outage a container dies. A foreign port stays as
+/// its owner left it.
 #[test]
 fn live_ports_come_back_under_traffic_and_no_stale_ones_stay() {
     testkit::require!("root", "program:ovs-vswitchd", "program:ovsdb-server");
     let host = Host::new("repair-ovs-traffic");
     let mut ovs = Ovs::start(&host.node.lab);
-    // Whoever makes the bridge has a port on it, which is none of our business.
+    // The bridge's maker has a port on it, which is not ours.
     let set_up = |ovs: &Ovs<'_>| {
         ovs.add_bridge("br0");
         ovs.vsctl(&[

@@ -5,7 +5,7 @@ use testkit::{Place, Snapshot, traffic};
 use super::{Host, ready};
 use crate::rig::wait_for;
 
-/// It hears, and need not look by itself: an hour is longer than any test.
+/// It reacts to events, without its periodic look: an hour is longer than any test.
 const DEAF_FOR: [&str; 2] = ["-interval", "1h"];
 
 #[test]
@@ -56,7 +56,7 @@ fn what_is_changed_comes_back_unasked() {
     assert_eq!(daemon.stop(), Some(0));
 }
 
-/// The kernel tells of no sysctl of a container's, and of nothing that happened before.
+/// The kernel reports neither the sysctls of a container, nor what happened before.
 #[test]
 fn what_nobody_tells_of_is_found_by_looking() {
     testkit::require!("root");
@@ -71,7 +71,7 @@ fn what_nobody_tells_of_is_found_by_looking() {
     assert_eq!(daemon.stop(), Some(0));
 }
 
-/// Attachments come and go under it, some while everything is flushed: nothing of them is left.
+/// Attachments come and go meanwhile, some while everything is flushed: nothing of them is left.
 #[test]
 fn nothing_is_left_of_attachments_that_went_meanwhile() {
     testkit::require!("root");
@@ -101,7 +101,7 @@ fn nothing_is_left_of_attachments_that_went_meanwhile() {
     before.assert_same(&Snapshot::take(lab));
 }
 
-/// Somebody who changes it back each time is given way, and named in the log.
+/// Repair backs off from a program that undoes it each time, and names it in the log.
 #[test]
 fn it_does_not_quarrel() {
     testkit::require!("root");
@@ -110,7 +110,7 @@ fn it_does_not_quarrel() {
     host.add(&c1, &host.list(8081));
     let daemon = host.daemon("repair", &DEAF_FOR);
     ready(&daemon);
-    wait_for("it to give way", || {
+    wait_for("it to back off", || {
         c1.try_sh("ip route del default");
         daemon.log().contains("somebody keeps changing it")
     });
@@ -118,7 +118,7 @@ fn it_does_not_quarrel() {
     assert!(looks < 40, "{}", daemon.log());
 }
 
-/// A container that ends is not kept by being watched.
+/// A container that ends is not kept alive by the watch.
 #[test]
 fn no_container_is_kept_alive() {
     testkit::require!("root");
@@ -140,7 +140,7 @@ fn resident_kib(pid: u32) -> u64 {
     line.trim().trim_end_matches(" kB").trim().parse().unwrap()
 }
 
-/// Thousands of events and repairs leave its memory where it was.
+/// Thousands of events and repairs do not increase its memory.
 #[test]
 fn its_memory_stays_flat() {
     testkit::require!("root", "full");
@@ -155,7 +155,7 @@ fn its_memory_stays_flat() {
             for (container, port) in containers.iter().zip(8081..) {
                 host.add(container, &host.list(port));
             }
-            // Not so often that it is a quarrel.
+            // Rarely enough that repair does not back off.
             for _ in 0..3 {
                 let before = repairs();
                 lab.sh("nft flush ruleset");

@@ -1,4 +1,5 @@
-//! What a limit does to real traffic: bytes counted by the kernel, second by second, while `iperf3` pushes.
+//! What a limit does to real traffic: the kernel counts bytes, second by second, while `iperf3`
+//! sends.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,30 +13,30 @@ use super::{both, host, qdiscs, reference, run};
 use crate::support::Node;
 
 const MBIT: f64 = 1_000_000.0;
-/// How many seconds are looked at where the limit is judged, and where latency is.
+/// How many seconds are measured to judge the limit, and to judge latency.
 const SECONDS: usize = 5;
 const SECONDS_OF_PING: usize = 3;
 
-/// Which way traffic goes, seen from the container.
+/// The direction of traffic, seen from the container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     In,
     Out,
 }
 
-/// Reads how many bytes have come in by a link of the calling thread's namespace.
+/// Reads how many bytes a link of the calling thread's namespace has received.
 fn received(link: &str) -> u64 {
     let text = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     let line = text.lines().find_map(|line| line.trim().strip_prefix(&format!("{link}:"))).unwrap();
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// The rates, in Mbit/s, of consecutive seconds from the first byte on.
+/// The rates, in Mbit/s, of consecutive seconds, counted from the first byte.
 fn rates(place: &impl Place, link: &str, seconds: usize) -> Vec<f64> {
     place.enter(|| {
         let start = received(link);
         let deadline = Instant::now() + Duration::from_secs(20);
-        // Thirty kilobytes: past the handshakes.
+        // Thirty kilobytes: the handshakes are over.
         while received(link) < start + 30_000 {
             assert!(Instant::now() < deadline, "no traffic");
             std::thread::sleep(Duration::from_millis(1));
@@ -54,7 +55,8 @@ fn rates(place: &impl Place, link: &str, seconds: usize) -> Vec<f64> {
     })
 }
 
-/// Pushes through a container's link for some seconds; returns their rates and what `ping` says beside it.
+/// Sends through a container's link for some seconds; returns the rates, and what `ping` reports
+/// meanwhile.
 fn push(
     node: &Node,
     c1: &Container,
@@ -108,8 +110,9 @@ fn show(rates: &[f64]) -> String {
     })
 }
 
-/// No second may have more than a tenth too much. That there is not less than a tenth too little needs a machine
-/// that can push: it is asserted of all seconds with `--full`, and of the whole otherwise.
+/// No second may have more than a tenth too much. The lower bound, a tenth too little, needs a
+/// machine that can send fast enough: `--full` asserts it for every second, other runs for the
+/// total.
 #[track_caller]
 fn assert_held(what: &str, rates: &[f64], limit: f64) {
     eprintln!("MEASURED bandwidth: {what}, Mbit/s by the second: {}", show(rates));
@@ -138,14 +141,15 @@ fn held_each_way(name: &str, keys: &Value, limit: f64) {
     }
 }
 
-/// Issue: 20 Mbit/s asked, every second within 10 %.
+/// Issue: with a limit of 20 Mbit/s, every second is within 10 %.
 #[test]
 fn twenty_megabits_are_twenty_megabits_in_every_second() {
     testkit::require!("root", "program:iperf3", "program:ping");
     held_each_way("bw-20", &both(20_000_000, 4_294_967_295), 20.0);
 }
 
-/// Four seconds' worth were chosen: they pass as quickly as the link carries them, then the rate holds.
+/// The configured burst is four seconds' worth: it passes as quickly as the link carries it, then
+/// the rate holds.
 #[test]
 fn a_burst_that_somebody_chose_is_let_through() {
     testkit::require!("root", "program:iperf3", "program:ping");
@@ -188,7 +192,8 @@ fn who_does_not_care_is_held_too() {
     }
 }
 
-/// What a full pipe does to others, beside what it does with the reference's plugin. Printed, not judged.
+/// What a full link does to other traffic, beside the reference's plugin. The test prints this and
+/// does not judge it.
 #[test]
 fn vm_loaded_latency_beside_the_references() {
     testkit::require!(
@@ -222,7 +227,7 @@ fn vm_loaded_latency_beside_the_references() {
     }
 }
 
-/// CHECK asks for the queue where ADD could make it.
+/// CHECK asks for the queue only where ADD could make it.
 #[test]
 fn vm_packets_queue_fairly() {
     testkit::require!("root", "fq_codel", "ifb", "tbf");

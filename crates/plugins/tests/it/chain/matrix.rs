@@ -18,7 +18,7 @@ const SUBJECT: Subject = Subject {
         node.lab.try_sh("ip link show master cni0 | grep -q netwright:").status.success()
             && c1.try_sh("ip link show dev eth0 up | grep -q 'mtu 1400'").status.success()
     },
-    // What the last of the plugins made.
+    // Deletes what the last plugin made.
     damage: |_, c1, _| {
         c1.sh("ip link set eth0 mtu 1300");
     },

@@ -1,4 +1,5 @@
-//! Which containers meet: each kind of link leads to a segment, and only there addresses must differ.
+//! Which containers meet: each kind of link leads to a segment, and addresses must differ only
+//! within one.
 
 use serde_json::{Value, json};
 use testkit::real::Ovs;
@@ -11,7 +12,7 @@ fn host_device(name: &str) -> Value {
     json!({ "type": "host-device", "device": name })
 }
 
-/// A container each of these networks gets the address, and lives.
+/// One container in each of these networks gets the address, and stays attached.
 #[must_use]
 fn all_get_it(node: &Node, networks: &[Value]) -> Vec<Container> {
     let mut containers: Vec<Container> = Vec::new();
@@ -30,12 +31,12 @@ fn a_lent_device_is_where_it_leads() {
     cable(&node, "p0", "192.0.2.1/24");
     let c1 = node.container("c1");
     add(&node, &c1, &bridge("br0")).ok();
-    // A port of a bridge, by the other end of its pair; a link that stands on a parent.
+    // A link can be a port of a bridge by the other end of its pair, or can be stacked on a parent.
     node.sh("ip link add nic0 type veth peer name nic0x && ip link set nic0x master br0 up && \
          ip link add mv0 link p0 type macvlan mode bridge");
     let c2 = node.container("c2");
     add(&node, &c2, &host_device("nic0")).fails(108, "taken on \"br0\": n/c1/eth0 has it");
-    // It came home as it was.
+    // It was returned as it was.
     node.sh("ip link show nic0 && ip link set nic0 up");
     add(&node, &c2, &host_device("mv0")).ok();
     let c3 = node.container("c3");
@@ -47,7 +48,8 @@ fn a_lent_device_is_where_it_leads() {
     add(&node, &c2, &host_device("mv0")).fails(108, words);
 }
 
-/// A name is whose it is by now: a bridge, or a parent, that somebody renamed is what it was, and another that has its name is not.
+/// A segment is the link itself and not its name: a bridge or a parent that an administrator
+/// renamed stays the same segment, and another link that takes its name is a different one.
 #[test]
 fn a_link_that_was_renamed_is_the_segment_that_it_was() {
     testkit::require!("root");
@@ -84,7 +86,7 @@ fn a_link_that_was_renamed_is_the_segment_that_it_was() {
     }
 }
 
-/// A bridge that is made again is another link: what its containers hold they hold there.
+/// A bridge that is made again is another link: its containers now hold their addresses there.
 #[test]
 fn addresses_are_held_on_a_bridge_that_a_repair_made_again() {
     testkit::require!("root");
@@ -100,7 +102,7 @@ fn addresses_are_held_on_a_bridge_that_a_repair_made_again() {
     assert_eq!(held().trim(), "1");
     let said = repair(&node, &c1, &bridge("br0"), &result);
     assert_eq!(cni::Repaired::parse(&said.output.stdout).lines, Vec::<String>::new());
-    // Where another container has the address by now nobody is put beside it.
+    // The repair adds no second container to an address that another container now has.
     node.sh("ip link set br0 down && ip link set br0 name br1 && ip link set br1 up");
     add(&node, &c2, &bridge("br0")).ok();
     repair(&node, &c1, &bridge("br0"), &result).fails(104, "n/c2/eth0 has it");
@@ -112,7 +114,7 @@ fn addresses_are_held_on_a_bridge_that_a_repair_made_again() {
     assert_eq!(held().trim(), "0");
 }
 
-/// A container may get the very address that the host had on a device.
+/// A container may get the address that the host had on a device.
 #[test]
 fn a_device_is_lent_with_the_address_that_the_host_had_on_it() {
     testkit::require!("root");
@@ -138,7 +140,7 @@ fn a_parent_in_a_container_is_where_that_one_is_met() {
     second(&c2, "net1").fails(108, "taken on \"br0\": n/c1/eth0 has it");
     fixed::answers(&node, &one("10.1.0.4/24", None));
     second(&c2, "net1").ok();
-    // A parent that nobody outside knows of: there the container's own links alone meet.
+    // The outside does not know this parent: only the container's own links meet there.
     c2.sh("ip link add eth9 type veth peer name eth9x && ip link set eth9 up");
     c3.sh("ip link add eth9 type veth peer name eth9x && ip link set eth9 up");
     let keys = json!({ "type": "macvlan", "master": "eth9", "linkInContainer": true });
@@ -148,7 +150,7 @@ fn a_parent_in_a_container_is_where_that_one_is_met() {
     again.fails(108, "taken on \"eth9\" in container c3: n/c3/net2 has it");
 }
 
-/// What leads nowhere, or to a program, meets nobody.
+/// A link that leads nowhere, or to a program, shares a segment with no other.
 #[test]
 fn vm_links_that_lead_nowhere_have_equal_addresses() {
     testkit::require!("root", "tun");
@@ -186,7 +188,7 @@ fn a_switch_has_an_address_once_in_a_vlan() {
     run(&node, "DEL", &c1, &port(json!({ "vlan": 100 }))).call().silent();
     add(&node, &c1, &shared).ok();
     run(&node, "DEL", &c1, &shared).call().silent();
-    // The host's own link of the bridge is in no VLAN.
+    // The bridge's own link is in no VLAN.
     fixed::answers(&node, &one("10.1.0.9/24", None));
     node.sh("ip addr add 10.1.0.9/24 dev br0");
     add(&node, &c1, &port(json!({}))).fails(108, "is the host's own, on link \"br0\"");
@@ -199,7 +201,7 @@ fn a_switch_has_an_address_once_in_a_vlan() {
     assert_eq!(node.sh(&format!("ls {}/claims", node.roots.run.display())), "");
 }
 
-/// The members of `multi` are attachments of their own.
+/// The members of `multi` are separate attachments.
 #[test]
 fn networks_of_one_container_claim_their_addresses() {
     testkit::require!("root");
@@ -234,7 +236,7 @@ fn vm_vlans_of_a_bridge_never_meet() {
     let _all = all_get_it(&node, &[bridge("br0"), in_vlan(5), in_vlan(6)]);
     let c1 = node.container("c1");
     add(&node, &c1, &in_vlan(5)).fails(108, "taken on VLAN 5 of \"br0\": n/apart2/eth0 has it");
-    // What the host has on the bridge it has in no VLAN, and the other way round.
+    // The host's addresses on the bridge are in no VLAN, and the other way round.
     node.sh("ip addr add 10.1.0.7/24 dev br0");
     fixed::answers(&node, &one("10.1.0.7/24", None));
     add(&node, &c1, &bridge("br0")).fails(108, "is the host's own, on link \"br0\"");
@@ -257,7 +259,7 @@ fn vm_a_vlans_gateway_is_no_containers_address() {
         let words = "address 10.1.0.1 is the host's own, on link \"br0.5\"";
         add(&node, &c2, &keys).fails(108, words);
     }
-    // Gateways make two VLANs meet.
+    // Gateways connect two VLANs.
     fixed::answers(&node, &one("10.1.0.2/24", Some("10.1.0.3")));
     add(&node, &c2, &routed(6)).fails(108, "among those that the host routes to: n/c1/eth0 has it");
     add(&node, &c2, &in_vlan(6)).ok();
@@ -273,7 +275,7 @@ fn vm_a_vlan_on_a_bridge_is_that_vlan_of_the_bridge() {
     add(&node, &c1, &in_vlan(5)).ok();
     add(&node, &c2, &vlan("br0")).fails(108, "taken on VLAN 5 of \"br0\": n/c1/eth0 has it");
     add(&node, &c2, &vlan("p0")).ok();
-    // A parent of macvlans that is a VLAN of the host's, whatever it is called.
+    // The macvlans' parent is one of the host's VLANs, whatever its name is.
     run(&node, "DEL", &c2, &vlan("p0")).call().silent();
     node.sh("ip link add link br0 name blue type vlan id 5 && ip link set blue up");
     add(&node, &c2, &macvlan("blue")).fails(108, "taken on VLAN 5 of \"br0\"");
@@ -301,7 +303,7 @@ fn vm_a_vrf_has_a_table_of_its_own() {
              ip link add ${pair%:*} type bridge && ip link set ${pair%:*} master ${pair#*:} up; \
          done");
     let _all = the_second_is_refused_in_one_table(&node, &routed);
-    // The host's own address counts in its VRF alone.
+    // The host's own address counts only in its VRF.
     cable(&node, "p0", "10.1.0.7/32");
     node.sh("ip link set p0 master red");
     fixed::answers(&node, &one("10.1.0.7/24", Some("10.1.0.1")));
@@ -311,14 +313,14 @@ fn vm_a_vrf_has_a_table_of_its_own() {
     add(&node, &c9, &routed("br2")).ok();
 }
 
-/// Three tables have the address, and each of them once.
+/// Three tables have the address, each of them once.
 fn the_second_is_refused_in_one_table(
     node: &Node,
     routed: &dyn Fn(&str) -> Value,
 ) -> Vec<Container> {
     let all = all_get_it(node, &[routed("br0"), routed("br1"), routed("br2")]);
     let c1 = node.container("c1");
-    // Of the whole subnet br1 is told, which nothing says to be a network of ours.
+    // ADD names br1 because of the whole subnet: nothing shows that br1 is a network of ours.
     let words = "is of subnet 10.1.0.0/24, which is on the host's link \"br1\"";
     add(node, &c1, &routed("br3")).fails(108, words);
     fixed::answers(node, &one("10.1.0.2/25", Some("10.1.0.126")));
@@ -330,7 +332,7 @@ fn the_second_is_refused_in_one_table(
     all
 }
 
-/// A VLAN of a bridge, by each of the two plugins that can lead there.
+/// An address is unique in a VLAN of a bridge, whichever of the two plugins leads there.
 #[test]
 fn vm_one_vlan_has_an_address_once() {
     testkit::require!("root", "bridge-vlan-filtering");
@@ -338,7 +340,7 @@ fn vm_one_vlan_has_an_address_once() {
     the_second_is_refused(&node, &in_vlan(5), &in_vlan(5));
 }
 
-/// The link of a VLAN that carries the gateway would have the uplink's subnet too.
+/// The link that carries a VLAN's gateway would have the uplink's subnet too.
 #[test]
 fn vm_a_vlans_gateway_is_not_the_uplinks_own_address() {
     testkit::require!("root", "bridge-vlan-filtering");

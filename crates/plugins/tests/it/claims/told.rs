@@ -1,4 +1,4 @@
-//! What CHECK and a repair say of an address that a second one has by now.
+//! What CHECK and a repair report when a second container has the same address.
 
 use serde_json::{Value, json};
 use testkit::Container;
@@ -16,7 +16,7 @@ fn routed() -> Value {
     keys
 }
 
-/// Claims may be lost, and what another release made has none.
+/// Claims may be lost, and an attachment of another release has none.
 #[test]
 fn check_tells_of_a_second_container() {
     testkit::require!("root");
@@ -32,13 +32,13 @@ fn check_tells_of_a_second_container() {
         let result = add(&node, &c1, &keys).ok();
         check(&node, &c1, &keys, &result).silent();
         node.sh(&format!("rm -r {}/claims", node.roots.run.display()));
-        // A claim that is lost is no drift by itself.
+        // A lost claim alone is not a drift.
         check(&node, &c1, &keys, &result).silent();
         let second = add(&node, &c2, &keys).ok();
         check(&node, &c2, &keys, &second).silent();
         check(&node, &c1, &keys, &result).fails(104, "is another's too: n/c2/eth0 has it");
         check(&node, &c1, &shared(&keys), &result).silent();
-        // It is dead, and no longer in the way.
+        // The second container is dead, and no longer a conflict.
         drop(c2);
         check(&node, &c1, &keys, &result).silent();
         run(&node, "DEL", &c1, &keys).call().silent();

@@ -1,4 +1,5 @@
-//! Configurations that make no sense: named with object and key, and nobody is asked.
+//! Invalid configurations: the error names the object and the key, and the daemon receives no
+//! request.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Each key, as the daemon gets to hear of it.
+//! Each key, as the daemon receives it.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,7 +10,7 @@ use super::{addresses, asked, call};
 use crate::support::Node;
 use crate::support::cluster::Daemon;
 
-/// What the daemon is told of the network of this configuration, and the result.
+/// What the daemon receives of this configuration's network, and the result.
 fn told(node: &Node, ipam: &Value, args: &str) -> (Value, Value) {
     let daemon = Daemon::start(node);
     let c1 = node.container("c1");
@@ -23,7 +23,8 @@ fn told(node: &Node, ipam: &Value, args: &str) -> (Value, Value) {
     (serde_json::to_value(assign).unwrap(), result)
 }
 
-/// Facts of Whereabouts' keys, one after the other: what is written, what the daemon hears, which addresses come of it.
+/// Cases of Whereabouts' keys, one after the other: the configuration, the daemon's request, and
+/// the addresses that result.
 #[test]
 fn whereabouts_keys_mean_what_they_meant() {
     testkit::require!("root");
@@ -82,7 +83,7 @@ fn whereabouts_keys_mean_what_they_meant() {
             json!({ "ranges": [{ "subnet": "10.0.0.0/8" }], "blockV4": 26, "blockV6": 122 }),
             vec!["10.0.0.1/8"],
         ),
-        // A node's blocks need not be as large as its slice was: it takes another.
+        // A node's blocks need not be as large as its slice was: it takes another when one is full.
         (
             json!({ "range": "10.0.0.0/8", "node_slice_size": "22" }),
             json!({ "ranges": [{ "subnet": "10.0.0.0/8" }], "blockV4": 22, "blockV6": 118 }),
@@ -133,7 +134,7 @@ fn routes_names_gateways_and_fixed_addresses_are_in_the_result() {
     assert_eq!(
         result["ips"],
         json!([
-            // The second address is another's for good: of no container's of the network.
+            // 10.1.0.2 is the second of the fixed addresses: no container gets it from the range.
             { "address": "10.1.0.3/24", "gateway": "10.1.0.1" },
             { "address": "fd00:1::1/64" },
             { "address": "192.0.2.9/24", "gateway": "192.0.2.1" },
@@ -163,7 +164,7 @@ fn addresses_that_are_asked_for() {
         "IP=10.1.0.77/24,192.0.2.9/24;GATEWAY=10.1.0.1,192.0.2.1;IgnoreUnknown=1;X=1",
     );
     assert_eq!(assign["wanted"], json!(["10.1.0.77"]));
-    // One that is of no range is given beside them, as with Whereabouts.
+    // An address of no range is assigned beside the others, as with Whereabouts.
     assert_eq!(
         result["ips"],
         json!([
@@ -179,7 +180,7 @@ fn addresses_that_are_asked_for() {
     let ask = |keys: Value| call(&node, "ADD", &c1, &ours).config(keys).call();
     let result = ask(json!({ "runtimeConfig": { "ips": ["fd00:1::9/64", "10.1.0.9"] } })).ok();
     assert_eq!(addresses(&result), ["10.1.0.9/24", "fd00:1::9/64"]);
-    // As our own daemon says it twice: by capability and, for plugins of old, by CNI_ARGS.
+    // Our daemon passes the addresses twice: by capability and, for older plugins, by CNI_ARGS.
     let both = json!({ "runtimeConfig": { "ips": ["10.1.0.9/24"] }, "args": { "cni": { "ips": ["10.1.0.9"] } } });
     call(&node, "ADD", &c1, &ours).config(both).args("IP=10.1.0.9/24").call().ok();
     daemon.heard();
@@ -214,7 +215,7 @@ fn addresses_that_are_asked_for() {
     args("GATEWAY=tea").fails(4, "GATEWAY of CNI_ARGS: tea is no address");
     args("X=1").fails(4, "X");
     assert_eq!(daemon.words(), [""; 0], "nobody is asked");
-    // What another has is refused in the daemon's words.
+    // An address that another container has is refused in the daemon's words.
     let c2 = node.container("c2");
     let taken = call(&node, "ADD", &c2, &ours).args("IP=10.1.0.9/24").call();
     taken.fails(102, "address 10.1.0.9 is taken");
@@ -240,7 +241,8 @@ fn a_file_has_what_the_definition_does_not_say() {
         assign["network"],
         json!({ "network": "n", "space": "blue", "overlapping": true, "ranges": [{ "subnet": "192.0.2.128/25", "gateway": "192.0.2.200" }] })
     );
-    // The other place comes first, and one that is named before both.
+    // The second place has precedence over the first, and a file that the configuration names has
+    // precedence over both.
     write(
         "/etc/kubernetes/cni/net.d/whereabouts.d/whereabouts.conf",
         json!({ "range": "198.51.100.0/24" }),
@@ -279,7 +281,7 @@ fn a_file_that_is_none_is_not_read() {
     fs::remove_file(&path).unwrap();
     fs::write(&path, format!("{good}{}", " ".repeat(64 * 1024))).unwrap();
     add("/etc/own.conf").fails(7, "is longer than 65536 bytes");
-    // Nothing of what is there is told.
+    // The error shows nothing of the file's contents.
     fs::write(&path, "{\"range\": {\"secret\": \"hunter2\"}}").unwrap();
     let error = add("/etc/own.conf").error();
     assert!(error.msg.contains("line 1, column 11, range: is not as it should be"), "{error:?}");
@@ -291,7 +293,7 @@ fn a_file_that_is_none_is_not_read() {
         node.sh(&format!("{back} /etc/own.conf"));
     }
     assert_eq!(daemon.words(), [""; 0]);
-    // It says where the daemon listens, too; DEL does not mind when it is gone.
+    // The file names the daemon's socket, too; DEL succeeds when the file is gone.
     fs::write(&path, json!({ "range": "192.0.2.0/24", "socket": "/nowhere.sock" }).to_string())
         .unwrap();
     let gone = call(&node, "ADD", &c1, &json!({ "configuration_path": "/etc/own.conf" }));
@@ -332,7 +334,7 @@ fn lint_is_told_what_is_not_read() {
     assert_eq!(names, [("ipam", "rnge"), ("ipam.ipRanges[0]", "subnet")]);
     let ignored: Vec<_> = plugin.ignored_keys().iter().map(|(key, _)| *key).collect();
     assert!(ignored.contains(&"kubernetes") && ignored.contains(&"sleep_for_race"), "{ignored:?}");
-    // Each is one that the plugin takes.
+    // The plugin accepts each of these keys.
     let all: Vec<_> = ignored.iter().map(|key| format!("\"{key}\":1")).collect();
     let config = format!("{{\"ipam\":{{{}}}}}", all.join(","));
     assert_eq!(plugin.unknown_keys(&config).unwrap().len(), 0);

@@ -1,4 +1,4 @@
-//! A daemon that is away, silent, or says what makes no sense.
+//! A daemon that is away, silent, or gives an invalid answer.
 
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
@@ -13,7 +13,8 @@ use crate::support::cluster::{Daemon, left, says, socket};
 use crate::support::listener::Reply;
 use crate::support::ready::Ready;
 
-/// What a call may take that is not to wait: much more than it does, much less than timeout.
+/// The limit for a call that must not wait: much more than the call takes, much less than the
+/// timeout.
 const AT_ONCE: Duration = Duration::from_secs(8);
 
 #[test]
@@ -23,17 +24,18 @@ fn without_a_daemon_add_fails_and_del_and_gc_do_not() {
     let c1 = node.container("c1");
     let words = "netwrightd does not say which addresses are free: connect to";
     bridge(&node, "ADD", &c1, &both()).deadline(Duration::from_secs(5)).call().fails(11, words);
-    // Nor when its socket has stayed behind.
+    // The same with a socket that stayed behind.
     std::fs::create_dir_all(&node.roots.run).unwrap();
     drop(UnixListener::bind(socket(&node)).unwrap());
     bridge(&node, "ADD", &c1, &both()).deadline(Duration::from_secs(5)).call().fails(11, words);
     assert_eq!(c1.sh("ip -o link show | grep -v ' lo:' | wc -l").trim(), "0");
-    // The bridge takes back what it may have been given; where nobody was asked, nothing is to be given back.
+    // The bridge gives back what it may have been assigned. If no daemon was asked, there is
+    // nothing to give back.
     std::fs::remove_dir_all(cluster_ipam::wire::todo_dir(&socket(&node))).unwrap();
     call(&node, "ADD", &c1, &both()).deadline(Duration::from_secs(5)).call().fails(11, words);
     assert_eq!(left(&node), []);
     call(&node, "STATUS", &c1, &both()).call().fails(50, words);
-    // One that is being replaced is no reason to call the node not ready; one that stays away is.
+    // A daemon that is being replaced does not make the node "not ready"; one that stays away does.
     let ready = Ready::of(&socket(&node));
     ready.said_before(Duration::from_secs(5));
     call(&node, "STATUS", &c1, &both()).call().silent();
@@ -49,12 +51,14 @@ fn without_a_daemon_add_fails_and_del_and_gc_do_not() {
     call(&node, "GC", &c1, &both()).valid(&[("c9", "eth0")]).call().silent();
     assert!(started.elapsed() < AT_ONCE);
     let found = left(&node);
-    // GC is not left: what is valid now may not be all that is then.
+    // The inbox does not get GC: the list of valid attachments may have changed by the time the
+    // daemon reads it.
     let [Request::Release(owner)] = found.as_slice() else { panic!("{found:?}") };
     assert_eq!((owner.container.as_str(), owner.ifname.as_str()), ("c1", "eth0"));
 }
 
-/// An address stays until the daemon hears that it is free: it is in use no more, but nobody can have it before.
+/// An address stays reserved until the daemon learns that it is free: the container no longer uses
+/// it, but no other can have it before.
 #[test]
 fn what_nobody_heard_is_done_later() {
     testkit::require!("root");
@@ -84,7 +88,8 @@ fn a_daemon_that_comes_is_waited_for() {
     });
 }
 
-/// Silent, dead, or with an answer that cannot be one: ADD fails, what may have been given is given back, and the container has nothing.
+/// If the daemon is silent, dies or gives an impossible answer, ADD fails, gives back what the
+/// daemon may have assigned, and leaves nothing in the container.
 #[test]
 fn an_answer_that_is_no_use_changes_nothing() {
     testkit::require!("root");
@@ -150,7 +155,7 @@ fn an_answer_that_is_no_use_changes_nothing() {
         assert!(matches!(found.as_slice(), [Request::Release(_)]), "{what}: {found:?}");
         drop(daemon);
     }
-    // What is asked for must be given, and nothing twice.
+    // The daemon must assign what was requested, and each address only once.
     let daemon = Daemon::but(&node, move |request| match request {
         Request::Assign(_) => Some(assigned(&[("10.1.0.2/24", None), v6])),
         _ => None,
@@ -227,7 +232,7 @@ fn del_and_gc_do_not_wait_for_a_daemon_that_does_not_answer() {
         drop(Daemon::start(&node));
         assert_eq!(left(&node), []);
     }
-    // Where nothing can be left either, DEL says so: the address would be lost.
+    // If DEL cannot write to the inbox either, it fails: the address would be lost.
     std::fs::write(cluster_ipam::wire::todo_dir(&socket(&node)), "").unwrap();
     let error = call(&node, "DEL", &c1, &both()).call().error();
     assert_eq!(error.code, 105, "{error:?}");

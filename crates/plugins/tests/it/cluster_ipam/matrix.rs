@@ -23,7 +23,7 @@ const SUBJECT: Subject = Subject {
         node.sh(&format!("rm {}/n/*[.:]*[0-9]", node.dir("ipam").display()));
     },
     unready: Some(|node, family| {
-        // Ranges of one address, which somebody has.
+        // Ranges of one address, which another container has.
         for only in ["10.2.0.5", "fd00:2::5"] {
             node.sh(&format!("printf 'c9\\neth0' > {}/n/{only}", node.dir("ipam").display()));
         }

@@ -1,4 +1,5 @@
-//! Configurations, drivers and answers that are no use: each with words that say so, and nothing left.
+//! Invalid configurations, drivers and answers: each gives an error that says so, and leaves
+//! nothing.
 
 use serde_json::{Value, json};
 use testkit::Place;
@@ -7,7 +8,7 @@ use testkit::driver::Driver;
 use super::{cnm, leaves_nothing, warm};
 use crate::support::Node;
 
-/// ADD fails with a code and words, and leaves nothing.
+/// Asserts that ADD fails with a code and words, and leaves nothing.
 #[track_caller]
 fn refused(node: &Node, driver: &Driver<'_>, rules: Value, code: u32, words: &str) {
     eprintln!("{rules}");
@@ -204,6 +205,6 @@ fn keys_of_the_wrong_type_are_named() {
                 .call()
                 .fails(7, words);
         }
-        assert_eq!(driver.take_names(), Vec::<String>::new(), "nobody was asked");
+        assert_eq!(driver.take_names(), Vec::<String>::new(), "the driver got a request");
     });
 }

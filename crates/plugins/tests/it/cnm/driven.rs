@@ -1,4 +1,4 @@
-//! What a driver is asked, and what becomes of its answers.
+//! The requests that a driver receives, and what the plugin does with its answers.
 
 use std::fs;
 

@@ -1,4 +1,5 @@
-//! In every call of an attachment's life the driver dies, or the plugin; the matrix has the plugin die at every step.
+//! The driver, or the plugin, dies in every call of an attachment's life; in the matrix the plugin
+//! dies at every step.
 
 use serde_json::json;
 use testkit::Place;
@@ -35,7 +36,6 @@ fn a_driver_that_dies_in_an_add_is_asked_to_undo_it() {
     let mut driver = Driver::start(&node.lab, "weft");
     for method in OF_ADD {
         for when in ["before", "after"] {
-            // A driver that was only asked what it is has nothing to die after.
             let what = format!("died {when} {method}");
             leaves_nothing_but(&node, &mut driver, &what, |node, driver| {
                 let c1 = node.container("c1");
@@ -79,7 +79,7 @@ fn leaves_nothing_but(
     what: &str,
     work: impl FnOnce(&super::Node, &mut Driver<'_>),
 ) {
-    // Shown when something fails.
+    // The harness prints this when something fails.
     eprintln!("{what}");
     let before = super::look(node);
     work(node, driver);
@@ -87,7 +87,8 @@ fn leaves_nothing_but(
     super::assert_settles(&before, node);
 }
 
-/// With the process of a driver that is stopped and started between the calls of one attachment nothing changes.
+/// Nothing changes if the driver's process is stopped and started between the calls of one
+/// attachment.
 #[test]
 fn a_driver_may_be_started_again_at_any_time() {
     testkit::require!("root", "program:python3");
@@ -102,8 +103,8 @@ fn a_driver_may_be_started_again_at_any_time() {
     driver.assert_empty();
 }
 
-/// The driver does what it is asked and nobody hears of it. The address that an IPAM driver chose in that moment goes with
-/// its pool.
+/// The driver does its work, and the plugin dies before it has the answer. An address that an IPAM
+/// driver chose in that moment goes with its pool.
 #[test]
 fn a_plugin_that_dies_in_a_call_is_undone_by_one_del() {
     testkit::require!("root", "program:python3", "program:strace");

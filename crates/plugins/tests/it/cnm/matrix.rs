@@ -1,4 +1,4 @@
-//! The table's fifteen tests of `cnm`, with a driver that gives the addresses too.
+//! The fifteen matrix tests of `cnm`, with a driver that assigns the addresses too.
 
 use serde_json::json;
 use testkit::Place;
@@ -8,7 +8,7 @@ use crate::support::matrix::{self, Subject};
 
 const SUBJECT: Subject = Subject {
     plugin: "cnm",
-    // It ends with the test's thread.
+    // The driver ends with the test's thread.
     host: |node, _| std::mem::forget(Driver::start(&node.lab, "weft")),
     config: |_, _, family| {
         let subnets =

@@ -56,7 +56,7 @@ fn a_journal_that_is_lost_or_garbled_is_done_without() {
             cnm(&node, "DEL", &c1).call().silent();
         });
     }
-    // All of it: the pools are lost then, and the rest goes.
+    // All records are lost: the pools are lost with them, and everything else goes.
     let c1 = node.container("c1");
     cnm(&node, "ADD", &c1).call().ok();
     fs::write(node.roots.lib.join("cnm/n/network.json"), "").unwrap();
@@ -67,7 +67,7 @@ fn a_journal_that_is_lost_or_garbled_is_done_without() {
     assert!(!node.roots.lib.join("cnm").exists());
 }
 
-/// An attachment keeps its network whatever became of what is written down, of itself or of the network.
+/// An attachment keeps its network even if its own record, or the network's, is lost.
 #[test]
 fn an_add_removes_no_network_that_another_is_on() {
     testkit::require!("root", "program:python3");
@@ -140,7 +140,8 @@ fn a_refusal_counts_only_while_the_endpoint_is_known() {
         driver.misbehave(json!({}));
         cnm(&node, "DEL", &c1).call().silent();
     });
-    // One that does not want to give its network up keeps it, and is asked the next time.
+    // A driver that refuses to delete its network keeps it, and gets the request again the next
+    // time.
     leaves_nothing(&node, &driver, || {
         let c1 = node.container("c1");
         cnm(&node, "ADD", &c1).call().ok();
@@ -173,7 +174,7 @@ fn gc_gives_back_after_a_reboot() {
     });
 }
 
-/// After a reboot the network is told again to a driver that may have forgotten it.
+/// After a reboot the plugin creates the network again, since the driver may have forgotten it.
 #[test]
 fn a_network_is_told_again_after_a_reboot() {
     testkit::require!("root", "program:python3");
@@ -213,7 +214,7 @@ fn an_ipam_driver_that_forgets_is_asked_again_after_a_reboot() {
     let c2 = node.container("c2");
     node.sh("for link in $(ls /sys/class/net | grep '^d[bv]'); do ip link del $link || true; done");
     let result = cnm(&node, "ADD", &c2).call().ok();
-    // The first is c1's until somebody says that it is gone.
+    // The first address belongs to c1 until a DEL or GC releases it.
     assert_eq!(result["ips"][0]["address"], "10.1.0.3/24");
     assert_eq!(result["ips"][0]["gateway"], "10.1.0.1");
     of_network(&node, "GC").valid(&[("c2", "eth0")]).call().silent();

@@ -14,7 +14,7 @@ fn chain(bandwidth: Value) -> Vec<Value> {
     vec![json!({ "type": "bridge", "isGateway": true, "ipam": ipam }), last]
 }
 
-/// What this machine's kernel can do.
+/// The cases that this machine's kernel can run.
 const CASES: &[Case] = &[
     Case {
         name: "bandwidth/ingress",

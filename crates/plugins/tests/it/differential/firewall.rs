@@ -33,7 +33,7 @@ const CASES: &[Case] = &[
         ..PLAIN
     },
     Case {
-        // The installed release does not know it.
+        // The installed release does not know this.
         name: "firewall/iptables-isolated",
         version: "1.1.0",
         containers: 2,

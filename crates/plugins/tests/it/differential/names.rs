@@ -1,4 +1,4 @@
-//! Names for what is random: links and MAC addresses that nobody chose.
+//! Names for random values: links and MAC addresses that the configuration does not set.
 
 use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
@@ -8,20 +8,21 @@ use testkit::Snapshot;
 
 use super::world::World;
 
-/// MAC addresses that a case gives begin so, and stay.
+/// MAC addresses that a case sets begin with this, and keep their value.
 const CHOSEN: &str = "02:00:00:";
 
-/// Texts that are random, and what to call them, longest first.
+/// Random texts with their names, longest first.
 #[derive(Debug, Default)]
 pub(super) struct Names(Vec<(String, String)>);
 
 impl Names {
-    /// Looks at every link of a host and its containers, in snapshots of them.
+    /// Looks at every link of a host and its containers, in their snapshots.
     pub(super) fn of(world: &World<'_>, host: &Snapshot, containers: &[Snapshot]) -> Self {
         let mut names = Self::default();
         names.add(world.node.lab.dir().to_str().unwrap(), "<lab>");
         let links = objects(host, "links");
-        // What the results name comes first, since it belongs to a container; then the rest.
+        // The links that the results name come first, since each belongs to a container; then the
+        // rest.
         let mut order: Vec<String> = Vec::new();
         for result in world.added.iter().flatten() {
             let interfaces = result["interfaces"].as_array().into_iter().flatten();
@@ -92,7 +93,7 @@ impl Names {
         self.add(&format!("33:33:ff:{d:02x}:{e:02x}:{f:02x}"), &format!("<33:33:ff of {owner}>"));
     }
 
-    /// A link-local address made from a MAC address that the link has no more.
+    /// A link-local address made from a MAC address that the link no longer has.
     fn left_over(&mut self, address: &str, owner: &str) {
         let Ok(parsed) = address.parse::<Ipv6Addr>() else { return };
         let [.., b, c, d, e, f] = parsed.octets();
@@ -105,7 +106,7 @@ impl Names {
         }
     }
 
-    /// The text with names for all that is random.
+    /// Replaces every random value in the text by its name.
     pub(super) fn replace(&self, text: &str) -> String {
         self.0.iter().fold(text.to_owned(), |text, (random, name)| {
             if text.contains(random.as_str()) { text.replace(random, name) } else { text }
@@ -119,7 +120,7 @@ fn is_random(name: &str, prefix: &str, digits: usize) -> bool {
     })
 }
 
-/// What a snapshot has of one section, by name.
+/// The objects of one section of a snapshot, by name.
 fn objects<'s>(snapshot: &'s Snapshot, section: &str) -> Vec<(&'s str, Value)> {
     let facts = snapshot.facts().filter(|(of, _, _)| *of == section);
     facts.map(|(_, name, value)| (name, serde_json::from_str(value).unwrap())).collect()

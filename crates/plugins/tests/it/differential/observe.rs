@@ -8,26 +8,26 @@ use testkit::Snapshot;
 use super::names::Names;
 use super::world::{Ended, World};
 
-/// What a snapshot has of a container that is the host's.
+/// The sections of a container's snapshot that belong to the host.
 const HOSTS: [&str; 2] = ["mounts", "files"];
 
 /// Files of the harness.
 const OWN_FILES: &str = "/run/netns";
 
-/// Where `tuning` keeps what was before it.
+/// Where `tuning` keeps the values from before it.
 const BACKUPS: &str = "/run/cni/tuning/";
 
-/// The value of what has properties.
+/// The value of an object that has properties.
 const THERE: &str = "there";
 
-/// One look at a host, its containers and what was answered.
+/// An observation of a host, its containers and the plugins' answers.
 #[derive(Debug)]
 pub(super) struct Observation {
     pub(super) facts: BTreeMap<String, String>,
 }
 
 impl Observation {
-    /// Looks at everything.
+    /// Observes everything.
     pub(super) fn of(world: &World<'_>) -> Self {
         let host = Snapshot::take(&world.node.lab);
         let containers: Vec<_> = world.containers.iter().map(Snapshot::of).collect();
@@ -37,7 +37,7 @@ impl Observation {
             answer(&mut facts, &names, &format!("result {}", container.name()), added);
         }
         if world.said.iter().any(|(call, _)| call.starts_with("DEL")) {
-            // It was compared after ADD.
+            // These facts were compared after ADD.
             facts.clear();
         }
         for (call, ended) in &world.said {
@@ -50,7 +50,7 @@ impl Observation {
         Self { facts }
     }
 
-    /// Looks only at how the last calls ended, of which none answers with names.
+    /// Observes only how the last calls ended; their answers contain no names.
     pub(super) fn of_answers(world: &World<'_>) -> Self {
         let mut facts = BTreeMap::new();
         for (call, ended) in &world.said {
@@ -59,20 +59,20 @@ impl Observation {
         Self { facts }
     }
 
-    /// The links that are here and not there.
+    /// The links that only this observation has.
     pub(super) fn lone_links<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a str> {
         let here = self.facts.iter().filter(|(_, value)| *value == THERE).map(|(key, _)| key);
         let lone = here.filter(|key| !other.facts.contains_key(*key));
         lone.filter_map(|key| key.split_once(" links ").map(|(_, link)| link))
     }
 
-    /// The nftables tables that are here and not there, as ` FAMILY NAME `.
+    /// The nftables tables that only this observation has, as ` FAMILY NAME `.
     pub(super) fn lone_tables<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = String> + 'a {
         let lone = self.facts.keys().filter(|key| !other.facts.contains_key(*key));
         lone.filter_map(|key| Some(format!(" {} ", key.split_once(" nftables table ")?.1)))
     }
 
-    /// Whether a fact is a property of something that only one of two has.
+    /// Whether a fact is a property of an object that only one of the two has.
     pub(super) fn is_part(&self, other: &Self, key: &str) -> bool {
         let whole = key.match_indices('.').map(|(at, _)| &key[..at]);
         whole.into_iter().any(|whole| {
@@ -83,7 +83,7 @@ impl Observation {
     }
 }
 
-/// How a call ended; of errors only that, their texts have tests of their own.
+/// How a call ended. Of errors only that they happened: their texts have other tests.
 fn answer(facts: &mut BTreeMap<String, String>, names: &Names, name: &str, ended: &Ended) {
     match ended {
         Ok(value) => {
@@ -115,7 +115,7 @@ fn snapshot(
                 facts.insert(key, THERE.to_owned());
             }
             _ => {
-                // Backups of addresses that nobody chose: only their size is comparable.
+                // Backups of random addresses: only their size is comparable.
                 let random = section == "files" && name.starts_with(BACKUPS);
                 let value = if random { before(value, ", hash") } else { value };
                 facts.insert(key, names.replace(value));
@@ -135,7 +135,7 @@ fn of_iptables(name: &str) -> bool {
     ["filter", "nat", "mangle", "raw", "security"].contains(&table)
 }
 
-/// One fact a value: `NAME a.b[0]`.
+/// One fact for each value: `NAME a.b[0]`.
 fn flatten(
     facts: &mut BTreeMap<String, String>,
     replace: &dyn Fn(&str) -> String,

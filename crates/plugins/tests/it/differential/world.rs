@@ -1,4 +1,4 @@
-//! A host on which one set of plugins does its work.
+//! A host on which one set of plugins runs.
 
 use std::io::Write as _;
 use std::process::Stdio;
@@ -16,20 +16,21 @@ pub(super) type Ended = Result<Value, String>;
 /// A host, its containers, and what the plugins said.
 pub(super) struct World<'c> {
     case: &'c Case,
-    /// None: our plugins.
+    /// `None` stands for our plugins.
     release: Option<Release>,
     pub(super) node: Node,
     pub(super) containers: Vec<Container>,
-    /// What each container's ADD gave, of the last plugin that was called.
+    /// The answer of each container's ADD, from the last plugin that was called.
     pub(super) added: Vec<Ended>,
-    /// What the last step's calls gave besides: "CHECK c1 bridge" and so on.
+    /// The answers of the last step's other calls: "CHECK c1 bridge" and so on.
     pub(super) said: Vec<(String, Ended)>,
 }
 
 impl<'c> World<'c> {
     pub(super) fn new(case: &'c Case, release: Option<Release>) -> Self {
         let node = Node::new(&case.name.replace('/', "-"));
-        // As on a machine with IPv6; duplicate address detection is not what is compared.
+        // IPv6 is on, as on most machines; duplicate address detection is off, as it is not
+        // compared.
         let switch = "/proc/sys/net/ipv6/conf/all/disable_ipv6";
         node.lab.enter(|| std::fs::write(switch, "0")).unwrap();
         if !case.host.is_empty() {
@@ -83,7 +84,8 @@ impl<'c> World<'c> {
             }
             let previous = self.added[at].as_ref().ok();
             for plugin in chain {
-                // The reference cannot CHECK what was never added, and neither do runtimes ask.
+                // The reference cannot CHECK what was never added, and runtimes do not ask for it
+                // either.
                 if verb == "CHECK" && previous.is_none() {
                     continue;
                 }

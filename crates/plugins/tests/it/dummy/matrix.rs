@@ -13,7 +13,7 @@ const SUBJECT: Subject = Subject {
     damage: |_, c1, _| {
         c1.sh("ip link set eth0 down");
     },
-    // The kernel has the driver, or the test is not run; another test shows STATUS where it has not.
+    // The kernel has the driver, or the test does not run; another test shows STATUS without it.
     unready: None,
 };
 matrix::vm_tests!(SUBJECT, "dummy");

@@ -1,4 +1,4 @@
-//! `firewall` with firewalld: Debian's, on a message bus of the test's own.
+//! `firewall` with Debian's firewalld, on a message bus of the test's own.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,12 @@ use testkit::{Container, Lab, Place, Running, Snapshot};
 use super::{Host, server};
 use crate::support::Node;
 
-/// Where the bus is unless told otherwise.
+/// The bus's address if the configuration has no other.
 const USUAL: &str = "/run/dbus/system_bus_socket";
-/// How long the daemons may take to be there.
+/// How long the daemons may take to start.
 const STARTED: Duration = Duration::from_secs(60);
 
-/// A bus that lets everybody do everything and starts nobody.
+/// A bus that permits every client everything and starts no services.
 const BUS: &str = r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig><type>system</type><listen>unix:path=SOCKET</listen><auth>EXTERNAL</auth>
@@ -30,7 +30,7 @@ struct Guarded {
 }
 
 impl Guarded {
-    /// With the bus where it always is.
+    /// Puts the bus at its usual address.
     fn new(name: &str) -> Self {
         Self::with(name, USUAL, "nftables")
     }
@@ -86,7 +86,7 @@ impl Guarded {
         self.host.node.sh(&self.cmd_text(args)).trim().to_owned()
     }
 
-    /// Has a zone used once: firewalld makes its chains then, and keeps them.
+    /// Uses a zone once: firewalld then makes its chains, and keeps them.
     fn warm(&self, zone: &str) {
         for of in ["192.0.2.1/32", "2001:db8::1/128"] {
             self.cmd(&format!("--zone={zone} --add-source={of}"));
@@ -118,7 +118,8 @@ fn only(prev: &Value, family: &str) -> Value {
     prev
 }
 
-/// Row: firewall | firewalld: an address is a source of the zone, asked for or found to be needed.
+/// Row: firewall | firewalld. An address becomes a source of the zone, by configuration or because
+/// the plugin finds that it must.
 #[test]
 fn addresses_are_sources_of_the_zone() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");
@@ -163,8 +164,8 @@ fn addresses_are_sources_of_the_zone() {
     before.assert_same(&Snapshot::take(&host.node.lab));
 }
 
-/// The reference asks and does not look at the answer (cni.md §5.4); and a reload forgets what was put in at run time,
-/// while what is in our own tables stays.
+/// The reference sends its query and ignores the answer (cni.md §5.4). A reload forgets runtime
+/// changes, and our own tables keep theirs.
 #[test]
 fn check_finds_what_firewalld_has_lost() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");
@@ -189,7 +190,7 @@ fn check_finds_what_firewalld_has_lost() {
         run("CHECK").call().fails(104, lost);
         traffic::assert_no_tcp(&c2, "10.1.0.2:80");
         if damage.contains("drop") {
-            // Somebody wants it there.
+            // Another program wants the address in its zone.
             run("ADD").call().fails(108, "ZONE_CONFLICT");
             assert_eq!(on.sources("drop"), ["10.1.0.2/32"]);
             on.cmd("--zone=drop --remove-source=10.1.0.2/32");
@@ -199,7 +200,8 @@ fn check_finds_what_firewalld_has_lost() {
     assert_eq!(traffic::assert_tcp(&c1, "198.51.100.2:80").server, "outside");
 }
 
-/// firewalld was killed, and its rules stay: they drop what no zone forwards, and no daemon tells what the zones forward.
+/// firewalld was killed, and its rules stay: they drop what no zone forwards, and no daemon can
+/// report what the zones forward.
 #[test]
 fn check_tells_of_a_firewalld_that_left_its_rules_behind() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");
@@ -213,15 +215,16 @@ fn check_tells_of_a_firewalld_that_left_its_rules_behind() {
     let host = &on.host;
     let check = || host.run("CHECK", &c1, &prev, json!({}));
     check().call().fails(104, "firewalld rejects what no zone forwards, and it is not running");
-    // A repair does not put up with it either.
+    // A repair does not accept that either.
     let repair = || check().config(json!({ "netwright/repair": true })).call();
     repair().fails(104, "it is not running");
     check().call().fails(104, "it is not running");
     host.run("DEL", &c1, &prev, json!({})).call().silent();
 }
 
-/// CVE-2025-54388, CVE-2025-54410: a reload took isolation away and nobody put it back. Ours stays; what firewalld forgets, the
-/// container's way out, a repair puts back. Where somebody else has the address by now it stays with him.
+/// CVE-2025-54388, CVE-2025-54410: a reload removed isolation and no program restored it. Our
+/// isolation stays; a repair restores the container's zone source, which firewalld forgets. If
+/// another container now has the address, it keeps it.
 #[test]
 fn a_reload_keeps_isolation_and_is_repaired() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");
@@ -254,7 +257,7 @@ fn a_reload_keeps_isolation_and_is_repaired() {
     assert_eq!(on.sources("drop"), ["10.1.0.2/32"]);
 }
 
-/// firewalld's own words for a zone that is none; nothing is left of the attempt.
+/// For an unknown zone the error has firewalld's own words, and ADD leaves nothing.
 #[test]
 fn the_zone_is_the_configured_one() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");
@@ -278,7 +281,8 @@ fn the_zone_is_the_configured_one() {
     status(json!({ "backend": "firewalld", "firewalldZone": 7 })).fails(6, "firewalldZone");
     host.run("ADD", &c1, &prev, zone("work")).call().ok();
     assert_eq!(on.sources("work"), OF_C1);
-    // Another zone by now: the address moves, and DEL knows where it is whatever the configuration says.
+    // The configuration now has another zone: ADD moves the address, and DEL finds it whatever the
+    // configuration is.
     host.run("ADD", &c1, &prev, zone("home")).call().ok();
     assert_eq!(
         (on.sources("work").len(), on.sources("home")),
@@ -288,7 +292,8 @@ fn the_zone_is_the_configured_one() {
     before.assert_same(&Snapshot::take(&host.node.lab));
 }
 
-/// Whatever is missing when DEL and GC come, nothing of the attachment stays, and what another one uses does.
+/// Whatever is missing when DEL and GC come, they leave nothing of the attachment, and keep what
+/// another one uses.
 #[test]
 fn del_and_gc_take_the_sources_of_the_attachment() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");
@@ -323,7 +328,7 @@ fn del_and_gc_take_the_sources_of_the_attachment() {
         assert_eq!(on.sources("trusted"), of_c2, "{missing}");
         bare().call().silent();
     }
-    // Two networks with the same addresses: the last one out takes the source.
+    // Two networks with the same addresses: DEL of the last one removes the source.
     let other = |verb| host.run(verb, &c1, &prev, firewalld()).network("m");
     host.run("ADD", &c1, &prev, firewalld()).call().ok();
     other("ADD").call().ok();
@@ -350,7 +355,7 @@ fn del_and_gc_take_the_sources_of_the_attachment() {
     assert_eq!(held, "");
 }
 
-/// Asked for and not there.
+/// The configuration asks for firewalld, which does not run.
 #[test]
 fn without_firewalld_the_back_end_says_so() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");
@@ -368,13 +373,13 @@ fn without_firewalld_the_back_end_says_so() {
         let status = node.run("firewall", "STATUS").config(firewalld());
         status.call().fails(50, "firewalld is not running");
         run("DEL").config(firewalld()).call().silent();
-        // By itself it is not needed.
+        // The default back end does not need it.
         run("ADD").call().ok();
         run("DEL").call().silent();
         node.run("firewall", "STATUS").call().silent();
     }
     let host = &on.host;
-    // Its rules without it: a bus that is not ours to reach. The administrator is told.
+    // firewalld's rules exist, but its bus does not belong to us: ADD warns the administrator.
     host.node.sh("nft -f - <<'E'\ntable inet firewalld {\n chain filter_FORWARD {\n\
          type filter hook forward priority 10;\n ct state established,related accept\n\
          reject with icmpx admin-prohibited\n }\n}\nE");
@@ -384,7 +389,7 @@ fn without_firewalld_the_back_end_says_so() {
     host.run("DEL", &c1, &prev, json!({})).call().silent();
 }
 
-/// Either removes what the other made, and the reference's CHECK is content with ours.
+/// Each plugin removes what the other made, and the reference's CHECK accepts ours.
 #[test]
 fn either_removes_what_the_other_made() {
     testkit::require!(
@@ -411,8 +416,8 @@ fn either_removes_what_the_other_made() {
     }
 }
 
-/// firewalld that keeps its rules in iptables: they look like an administrator's, and a reload takes ours along. The
-/// zone is where they last until then.
+/// With its iptables back end firewalld's rules look like an administrator's, and a reload removes
+/// ours with them. ADD makes the address a source of the zone as well, which lasts until then.
 #[test]
 fn firewalld_with_iptables_gets_the_source_too() {
     testkit::require!("root", "program:firewalld", "program:dbus-daemon");

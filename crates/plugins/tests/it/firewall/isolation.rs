@@ -5,17 +5,17 @@ use testkit::{Container, Place, Snapshot, traffic};
 
 use super::{Host, save, server};
 
-/// Ours, and the reference's.
+/// Our back end, and the reference's.
 const BACKENDS: [&str; 2] = ["", "iptables"];
 
-/// Has the reference's chains made, which stay.
+/// Makes the reference's chains, which stay.
 fn warm(host: &Host, container: &Container, prev: &Value, backend: &str) {
     let keys = json!({ "backend": backend });
     host.run("ADD", container, prev, keys.clone()).call().ok();
     host.run("DEL", container, prev, keys).call().silent();
 }
 
-/// What somebody may break of `same-bridge` for br1, and a word of what CHECK says then.
+/// Ways to damage `same-bridge` for br1, each with a word of the error that CHECK then returns.
 fn damages(backend: &str) -> Vec<(&'static str, &'static str)> {
     if backend.is_empty() {
         return vec![(
@@ -114,10 +114,10 @@ fn isolated_of(backend: &str) {
         assert_eq!(traffic::assert_tcp(&a1, "198.51.100.2:80").server, "outside");
         assert_eq!(traffic::assert_tcp(&host.outside, "10.1.0.2:80").server, "a1");
     }
-    // A port that nobody isolated is reached as long as frames are only bridged.
+    // A port without isolation can be reached as long as frames are only bridged.
     host.br_netfilter(false);
     assert_eq!(traffic::assert_tcp(&a1, "10.1.0.4:80").server, "a3");
-    // The last one that asked takes it along; a1 stays.
+    // DEL of the last attachment that asked for it removes the isolation; a1 stays.
     host.run("DEL", &a2, &prev_a2, keys()).call().silent();
     assert_eq!(traffic::assert_tcp(&a2, "10.1.0.2:80").server, "a1");
     traffic::assert_no_tcp(&b1, "10.1.0.2:80");
@@ -132,7 +132,7 @@ fn isolated_of(backend: &str) {
     host.run("ADD", &a2, &bare, keys())
         .call()
         .fails(7, "interface needs to be set for ingress policy \"isolated\"");
-    // The last of all leaves nothing.
+    // The last DEL leaves nothing.
     host.run("DEL", &a1, &prev_a1, keys()).call().silent();
     host.run("DEL", &b1, &prev_b1, keys()).call().silent();
     let left = format!("{}{}", save(&host), host.node.sh("nft list ruleset"));
@@ -142,7 +142,8 @@ fn isolated_of(backend: &str) {
     );
 }
 
-/// cni.md §5.3: the reference's rules stay for ever, and a bridge that was isolated drops after it is not any more.
+/// cni.md §5.3: the reference's rules stay for ever, and a bridge that is no longer isolated still
+/// drops.
 #[test]
 fn a_policy_that_changed_leaves_nothing() {
     testkit::require!("root");
@@ -159,17 +160,18 @@ fn a_policy_that_changed_leaves_nothing() {
     assert!(save(&host).contains("-i br1 -o br1"), "{}", save(&host));
     add("same-bridge");
     assert_eq!(save(&host), same);
-    // Another one of the bridge still wants it.
+    // Another attachment of the bridge still wants it.
     host.run("ADD", &c2, &prev2, keys("isolated")).call().ok();
     host.run("DEL", &c1, &prev1, keys("same-bridge")).call().silent();
     assert!(save(&host).contains("-i br1 -o br1"), "{}", save(&host));
     host.run("CHECK", &c2, &prev2, keys("isolated")).call().silent();
-    // GC of one that went without DEL, whatever the configuration says by now.
+    // GC of a container that went without DEL, whatever the configuration now is.
     host.node.run("firewall", "GC").valid(&[]).call().silent();
     assert_eq!(save(&host), before);
 }
 
-/// One family's addresses take one family's chains: a host without ip6tables serves IPv4, where the reference fails.
+/// Addresses of one family use only that family's chains: a host without ip6tables serves IPv4,
+/// where the reference fails.
 #[test]
 fn one_family_needs_one_program() {
     testkit::require!("root", "program:iptables-nft", "program:ip6tables-nft");
@@ -179,7 +181,8 @@ fn one_family_needs_one_program() {
         let (c1, mut prev) = host.container("c1", 1, 2);
         let ips = prev["ips"].as_array_mut().unwrap();
         ips.retain(|ip| ip["address"].as_str().unwrap().starts_with(keep));
-        // The program is a chain of links by way of /etc/alternatives, which is the lab's own; /usr is the machine's.
+        // The program is a chain of symbolic links by way of /etc/alternatives, which is the lab's
+        // own; /usr is the machine's.
         host.node.sh(&format!(
             "for p in {other} {other}-restore; do \
                test $(readlink /usr/sbin/$p) = /etc/alternatives/$p && rm /etc/alternatives/$p; \
@@ -191,7 +194,7 @@ fn one_family_needs_one_program() {
         let left = host.node.sh("nft list ruleset");
         assert!(!left.contains("ISOLATION") && !left.contains("vc1"), "{left}");
     }
-    // An address of each family takes both programs: one that is missing is told, and nothing is left of the attempt.
+    // Addresses of both families need both programs: ADD names the missing one, and leaves nothing.
     let host = Host::new("fwisoboth");
     let (c1, prev) = host.container("c1", 1, 2);
     host.node.sh("rm /etc/alternatives/ip6tables /etc/alternatives/ip6tables-restore");

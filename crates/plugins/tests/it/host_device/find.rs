@@ -1,11 +1,12 @@
-//! Which device: by name, hardware address, kernel path, PCI address, device ID.
+//! How the device is chosen: by name, hardware address, kernel path, PCI address, device ID.
 
 use serde_json::{Value, json};
 
 use super::{device, link};
 use crate::support::Node;
 
-/// A host whose `/sys/bus` and `/sys/devices/platform` are the test's, with devices `nic0` to `nic5`.
+/// A host whose `/sys/bus` and `/sys/devices/platform` are the test's, with devices `nic0` to
+/// `nic5`.
 fn node(name: &str) -> Node {
     let node = Node::new(name);
     node.sh(
@@ -25,12 +26,12 @@ fn pci(node: &Node, address: &str, folder: &str, nic: &str) {
     node.sh(&format!("ln -s ../../drivers/ixgbe {device}/driver"));
 }
 
-/// Has a device's folder `net` show a link of the host's, as sysfs does.
+/// Makes a device's folder `net` show a link of the host, as sysfs does.
 fn shown(node: &Node, net: &str, nic: &str) {
     node.sh(&format!("mkdir -p {net}/{nic} && cp /sys/class/net/{nic}/ifindex /sys/class/net/{nic}/address {net}/{nic}"));
 }
 
-/// Attaches a container of its own; returns the device's name and the result's interface.
+/// Attaches a new container; returns the device's name and the result's interface.
 #[track_caller]
 fn chosen(node: &Node, keys: Value) -> (String, Value) {
     let c1 = node.container("c1");
@@ -44,7 +45,7 @@ fn chosen(node: &Node, keys: Value) -> (String, Value) {
 fn by_name() {
     let node = node("hd-name");
     assert_eq!(chosen(&node, json!({ "device": "nic3" })).0, "nic3");
-    // As the reference, an alternative name will do.
+    // An alternative name works, as with the reference.
     node.sh("ip link property add dev nic4 altname enp7s0f0np0s1d2");
     assert_eq!(chosen(&node, json!({ "device": "enp7s0f0np0s1d2" })).0, "nic4");
 }
@@ -112,7 +113,7 @@ fn by_device_id() {
     run.call().fails(7, "runtime config DeviceID mlx5_core.sf.5 not found or unsupported");
 }
 
-/// What a device's folder names is another namespace's, with a link here of that name.
+/// The link in a device's folder belongs to another namespace, and a link here has the same name.
 #[test]
 fn a_link_of_another_devices_name_is_not_taken() {
     let node = node("hd-foreign-names");
@@ -140,7 +141,8 @@ fn a_link_of_another_devices_name_is_not_taken() {
     run.call().fails(7, "no link has PCI address 0000:3b:00.1");
 }
 
-/// The links of `/sys` are those of the namespace that it was mounted from, which may be another one's of the same names.
+/// The links of `/sys` are those of the namespace that mounted it, which may be another one with
+/// the same names.
 #[test]
 fn another_links_device_is_not_taken_for_its_own() {
     let node = node("hd-foreign-sys");
@@ -152,19 +154,19 @@ fn another_links_device_is_not_taken_for_its_own() {
     ));
     let (name, interface) = chosen(&node, json!({ "device": "nic1" }));
     assert_eq!((name.as_str(), interface.get("pciID")), ("nic1", None));
-    // Nor its driver.
+    // The driver in `/sys` belongs to another link, too.
     node.sh("ln -s /somewhere/drivers/ixgbe /sys/devices/platform/0000:3b:00.1/driver");
     let c2 = node.container("c2");
     let run = node.run("macvlan", "ADD").to(&c2).config(json!({ "parent": { "driver": "ixgbe" } }));
     run.call().fails(7, "driver \"ixgbe\"");
-    // A kernel that does not tell the device is helped by a folder that is the link's own.
+    // On a kernel that does not report a link's device, a folder that is the link's own does.
     let index = link(&node.lab, "nic1")["ifindex"].to_string();
     node.sh(&format!("echo {index} > /sys/class/net/nic1/ifindex"));
     let (_, interface) = chosen(&node, json!({ "device": "nic1" }));
     assert_eq!(interface["pciID"], "0000:3b:00.1");
 }
 
-/// DEL and GC come without the runtime's words.
+/// DEL and GC come without `runtimeConfig`.
 #[test]
 fn a_device_by_its_id_comes_home_without_runtime_config() {
     let node = node("hd-idless");

@@ -1,4 +1,4 @@
-//! A real network card, which survives its container: the kernel gives it back to the initial namespace.
+//! A real network card survives its container: the kernel gives it back to the initial namespace.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -19,7 +19,7 @@ fn machine(script: &str) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-/// The card as the machine shows it, addresses and all.
+/// The card as the machine shows it, with its addresses.
 fn card(name: &str) -> Value {
     let text = machine(&format!("ip -d -j link show {name}"));
     let link = serde_json::from_str::<Value>(&text).unwrap()[0].clone();
@@ -50,13 +50,13 @@ impl Rig {
     }
 }
 
-/// Everything about the one card in one test: tests run beside each other.
+/// One test does everything with the one card, since tests run at the same time.
 #[test]
 fn vm_a_card_comes_home_from_living_and_dead_containers() {
     testkit::require!("root", "spare-nic");
     let virtio = machine("ls -d /sys/bus/virtio/drivers/virtio_net/virtio* | head -n 1");
     let called = machine(&format!("ls {virtio}/net"));
-    // Another name than containers' interfaces have.
+    // A name that no container's interface has.
     let name = "spare0";
     machine(&format!("ip link set {called} down && ip link set {called} name {name}"));
     let pci = machine(&format!("basename $(dirname $(readlink -f {virtio}))"));
@@ -70,7 +70,7 @@ fn vm_a_card_comes_home_from_living_and_dead_containers() {
     machine(&format!("ip link set {name} mtu 1400 alias 'to the world' && ip link set {name} up"));
     let found = card(name);
 
-    // A container that lives: traffic, CHECK, and home again.
+    // A container that lives: traffic, CHECK, and the card's return.
     let c1 = rig.node.container("c1");
     let result = rig.add(&c1);
     assert_eq!(link(&c1, "eth0")["ifalias"], name);
@@ -79,13 +79,13 @@ fn vm_a_card_comes_home_from_living_and_dead_containers() {
     rig.del("c1", c1.netns_path());
     assert_eq!(card(name), found);
 
-    // One that dies first, having changed what it could.
+    // A container that changes what it can and dies first.
     for (number, taken) in [false, true].into_iter().enumerate() {
         let id = format!("d{number}");
         let dying = rig.node.container(&id);
         let path = dying.netns_path();
         if taken {
-            // The kernel calls it devN then.
+            // The name is taken, so the kernel calls the card devN.
             machine("ip link add eth0 type dummy");
         }
         rig.add(&dying);
@@ -96,7 +96,8 @@ fn vm_a_card_comes_home_from_living_and_dead_containers() {
         rig.del(&id, path);
     }
 
-    // One that dies, and nobody calls DEL: GC, or the next container that asks.
+    // A container that dies and gets no DEL: GC returns the card, or the ADD of the next container
+    // that asks for it.
     let dying = rig.node.container("e1");
     rig.add(&dying);
     drop(dying);
@@ -112,7 +113,7 @@ fn vm_a_card_comes_home_from_living_and_dead_containers() {
     rig.del("e2", path);
     assert_pings(&c1, "10.0.2.2");
 
-    // And without a record, as the reference leaves it: the name is the configuration's.
+    // The same without a record, as the reference leaves it: the name comes from the configuration.
     machine(&format!("find {} -type f -delete", rig.node.dir("run").display()));
     let path = c1.netns_path();
     drop(c1);

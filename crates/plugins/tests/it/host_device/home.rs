@@ -1,4 +1,4 @@
-//! The way home: whatever became of the device and its container.
+//! The device's return, whatever happened to it and to its container.
 
 use serde_json::{Value, json};
 use testkit::{Place, Snapshot};
@@ -31,7 +31,7 @@ fn del_without_a_namespace_brings_it_home_and_releases_the_addresses() {
     let before = Snapshot::take(&node.lab);
     let c1 = node.container("c1");
     add(&node, &c1).config(fixed(&node)).call().ok();
-    // The namespace is still there, but nobody says where: it was written down.
+    // The namespace still exists and the call does not name it: DEL finds it in the record.
     del(&node, &c1).config(fixed(&node)).netns("").call().silent();
     drop(c1);
     before.assert_same(&Snapshot::take(&node.lab));
@@ -54,8 +54,9 @@ fn del_with_the_namespace_gone_succeeds_and_releases_the_addresses() {
     assert_eq!(verbs(&node), "ADD DEL DEL ");
 }
 
-/// A device comes home with the further names that it had, and with none that the container gave it: one that is the host's kept
-/// it from coming home, any other would be the host's from then on.
+/// A device returns with the alternative names that it had, and without those that the container
+/// gave it. A container's name that the host also uses prevented the return, and any other would
+/// have stayed on the host.
 #[test]
 fn names_that_the_container_gave_it_stay_behind() {
     let node = Node::new("hd-altnames");
@@ -68,7 +69,7 @@ fn names_that_the_container_gave_it_stay_behind() {
     del(&node, &c1).call().silent();
     before.assert_same(&Snapshot::take(&node.lab));
     assert_eq!(link(&node.lab, "nic0")["altnames"], json!(["enp3s0"]));
-    // One that the host has given to another link meanwhile.
+    // A name that the host has given to another link meanwhile.
     add(&node, &c1).call().ok();
     node.sh("ip link property add dev mgmt0 altname enp3s0");
     del(&node, &c1).call().silent();
@@ -122,8 +123,9 @@ fn a_device_renamed_in_the_container_is_found() {
     before.assert_same(&Snapshot::take(&node.lab));
 }
 
-/// The kernel gives hardware back to the initial namespace under the container's name, or as `devN` if that is taken,
-/// down, with the alias. Here it is moved by hand: a virtual device would go with the namespace.
+/// The kernel gives hardware back to the initial namespace under the container's name, or as `devN`
+/// if that is taken, down, with the alias. The test moves the device by hand, since a virtual
+/// device would go with the namespace.
 #[test]
 fn a_device_that_the_kernel_brought_back_gets_its_name() {
     for name in ["eth0", "dev9"] {
@@ -149,7 +151,8 @@ fn a_device_that_the_kernel_brought_back_gets_its_name() {
     }
 }
 
-/// The container's name may be the device's own: it is home, but not as it was.
+/// The container's name for the device may be the device's own: it has returned, but not in its
+/// former state.
 #[test]
 fn a_device_that_kept_its_name_gets_its_state() {
     let node = Node::new("hd-same");
@@ -184,15 +187,15 @@ fn a_name_taken_meanwhile_is_told_and_the_device_still_comes_home() {
     let links = node.sh("ip -o link");
     let home = links.lines().find(|line| line.contains(&mac)).unwrap();
     assert!(home.contains(" dev") && home.contains("alias nic0"), "{home}");
-    // It keeps that name when its own is free again: nobody calls DEL for it any more.
+    // The device keeps that name even when its own is free again: no further DEL comes for it.
     node.sh("ip link del nic0");
     del(&node, &c1).call().silent();
     assert_eq!(node.sh("ip -o link | grep -c ' nic0[@:]' || true").trim(), "0");
     assert!(node.sh("ip -o link").lines().any(|line| line.contains(" dev") && line.contains(&mac)));
 }
 
-/// A dead container's device is taken over: nobody called DEL, and the next one asks for it, by its name, which it has
-/// not, or by something it has kept.
+/// A dead container's device is taken over: it got no DEL, and the next container asks for it by
+/// its original name, which it no longer has, or by something it has kept.
 #[test]
 fn a_dead_holders_device_is_taken_over() {
     for key in ["device", "hwaddr"] {
@@ -211,7 +214,7 @@ fn a_dead_holders_device_is_taken_over() {
         drop(c1);
         let result = add(&node, &c2).config(keys.clone()).call().ok();
         assert_eq!(link(&c2, "eth0")["ifalias"], "nic0", "{key}");
-        // The dead one's DEL comes late and takes nothing.
+        // The dead container's DEL comes late and takes nothing.
         let late = node.run("host-device", "DEL").id("c1").netns(&path).config(keys.clone());
         late.call().silent();
         check(&node, &c2, &result).config(keys.clone()).call().silent();
@@ -221,7 +224,7 @@ fn a_dead_holders_device_is_taken_over() {
     }
 }
 
-/// It came back after DEL had given up: the mark alone tells its name.
+/// The device returned after DEL had given up: only the mark has its name.
 #[test]
 fn a_device_that_came_back_late_is_found_by_its_mark() {
     let node = Node::new("hd-late");
@@ -244,7 +247,7 @@ fn gc_brings_home_the_devices_of_stale_attachments_only() {
     let (c1, c2) = (node.container("c1"), node.container("c2"));
     let result = add(&node, &c1).call().ok();
     let before = Snapshot::take(&node.lab);
-    // One whose namespace is there: only the list says that it is stale.
+    // A container whose namespace exists: only GC's list shows that it is stale.
     node.sh("ip link show nic1");
     add(&node, &c2).config(json!({ "device": "nic1" })).call().ok();
     network(&node, "GC").valid(&[("c1", "eth0")]).call().silent();
@@ -254,7 +257,7 @@ fn gc_brings_home_the_devices_of_stale_attachments_only() {
     node.sh("ip link show nic0");
 }
 
-/// What the Go plugin moved has its mark and no record of ours.
+/// A device that the Go plugin moved has its mark and no record of ours.
 #[test]
 fn what_the_reference_moved_comes_home() {
     let node = Node::new("hd-theirs");
@@ -273,11 +276,11 @@ fn what_the_reference_moved_comes_home() {
         .call()
         .silent();
     node.sh("ip link show nic0 | grep -qv alias");
-    // Renamed inside: the configuration says what it was called.
+    // The device was renamed inside: its name is in the configuration.
     theirs(&c1);
     c1.sh("ip link set eth0 down; ip link set eth0 name wan");
     del(&node, &c1).call().silent();
-    // Its namespace gone.
+    // The device's namespace is gone.
     theirs(&c1);
     c1.sh(&format!("ip link set eth0 netns {}", node.lab.netns_path().display()));
     drop(c1);
@@ -290,7 +293,8 @@ fn what_the_reference_moved_comes_home() {
     before.assert_same(&Snapshot::take(&node.lab));
 }
 
-/// Ours is what the Go plugin's DEL expects: the interface by its name, its alias the name it had.
+/// Our device meets what the Go plugin's DEL expects: the interface's name, and the device's former
+/// name as its alias.
 #[test]
 fn the_reference_can_bring_ours_home() {
     let node = Node::new("hd-ours");
@@ -300,13 +304,13 @@ fn the_reference_can_bring_ours_home() {
     add(&node, &c1).call().ok();
     let alias = link(&c1, "eth0")["ifalias"].as_str().unwrap().to_owned();
     c1.sh(&format!("ip link set eth0 down && ip link set eth0 name {alias} && ip link set {alias} alias '' && ip link set {alias} netns {}", node.lab.netns_path().display()));
-    // The record is still there; our DEL and GC must bear that.
+    // The record still exists; our DEL and GC must not fail on it.
     del(&node, &c1).call().silent();
     c1.delete();
     before.assert_same(&Snapshot::take(&node.lab));
 }
 
-/// An interface of that name without mark and without record is somebody else's.
+/// An interface of that name without a mark and without a record is foreign.
 #[test]
 fn a_foreign_interface_is_left_alone() {
     let node = Node::new("hd-foreign");
@@ -322,7 +326,7 @@ fn a_foreign_interface_is_left_alone() {
     }
 }
 
-/// The peer on the host says which end comes home.
+/// The peer on the host shows which end of the pair has returned.
 fn end_of(node: &Node, peer: &str) -> Value {
     link(&node.lab, peer)["link"].clone()
 }
@@ -347,7 +351,7 @@ fn a_link_that_the_container_made_does_not_come_home_in_the_devices_place() {
     assert!(succeeds(&c1, "ip link show eth0"), "the container's own link was taken");
 }
 
-/// Not even under the number that the device had.
+/// The link is left even if it has the ifindex that the device had.
 #[test]
 fn a_link_in_a_deleted_devices_place_stays_in_the_container() {
     let node = Node::new("hd-forged-index");

@@ -1,4 +1,4 @@
-//! Devices that a program drives (DPDK): no link is moved, addresses are reserved.
+//! Devices that a program drives (DPDK): the plugin moves no link, and reserves addresses.
 
 use std::fs;
 
@@ -95,7 +95,7 @@ fn a_second_container_is_refused_while_the_first_lives() {
     run(&node, "ADD", &c2).call().ok();
 }
 
-/// However many attachments the node has, an ADD reads none of their records.
+/// An ADD reads no attachment's record, however many the node has.
 #[test]
 fn who_has_a_device_is_known_without_a_look_at_every_record() {
     testkit::require!("root", "program:strace");
@@ -123,14 +123,14 @@ fn who_has_a_device_is_known_without_a_look_at_every_record() {
     let lines = read(&containers[2]);
     assert!(!lines.is_empty());
     assert!(lines.iter().all(|line| line.contains(&own.hash())), "{lines:#?}");
-    // Its record lost, DEL gives the device back by the configuration.
+    // The record is lost: DEL finds the device by the configuration.
     fs::remove_dir_all(&owners).unwrap();
     run(&node, "DEL", &containers[2]).without("ipam").call().silent();
     let held = node.sh(&format!("ls {}/shared", node.roots.run.display()));
     assert_eq!(held.lines().count(), 2, "{held}");
 }
 
-/// The device may be unbound or gone by then: DEL still gives the addresses back.
+/// The device may be unbound or gone by then: DEL still releases the addresses.
 #[test]
 fn del_needs_no_driver() {
     let node = node("hd-unbound", "vfio-pci");

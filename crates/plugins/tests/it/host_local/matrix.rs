@@ -17,7 +17,7 @@ const SUBJECT: Subject = Subject {
         node.sh(&format!("rm {}/n/*[.:]*[0-9]", node.dir("ipam").display()));
     },
     unready: Some(|node, family| {
-        // A pool of one address, which somebody has.
+        // A pool of one address, which another container has.
         let mut ipam = matrix::ipam(node, family);
         let ranges = family.pick(("10.2.0.0/24", "10.2.0.5"), ("fd00:2::/64", "fd00:2::5"));
         ipam["ranges"] = ranges

@@ -1,4 +1,4 @@
-//! Ours and the reference's executable in one folder, in turns and at once.
+//! Our plugin and the reference's executable in one folder, alternating and at once.
 
 use std::io::Write;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn is_here(test: &str) -> bool {
     here
 }
 
-/// Calls the reference's executable; its result, or its error's message.
+/// Calls the reference's executable; returns its result, or its error's message.
 #[expect(clippy::disallowed_methods, reason = "the reference is a program")]
 fn reference(run: Run<'_>) -> Result<Value, String> {
     let mut env = cni::CallEnv::default();
@@ -67,7 +67,7 @@ fn in_turns(place: &Place) {
     let ipam =
         json!({ "ranges": [[{ "subnet": "192.0.2.0/29" }], [{ "subnet": "2001:db8::/64" }]] });
     let run = |verb: &str, id: &str| place.run(verb, ipam.clone()).id(id);
-    // The same folder, the next address: each goes on where the other stopped.
+    // The same folder, the next address: each continues where the other stopped.
     let first = reference(run("ADD", "go1")).unwrap();
     let second = ours(run("ADD", "us1")).unwrap();
     let third = reference(run("ADD", "go2")).unwrap();
@@ -80,14 +80,14 @@ fn in_turns(place: &Place) {
     );
     reference(run("CHECK", "us1")).unwrap();
     ours(run("CHECK", "go1")).unwrap();
-    // Each refuses the other's duplicate in the same words.
+    // Each refuses a duplicate of the other's in the same words.
     assert_eq!(reference(run("ADD", "us1")), ours(run("ADD", "us1")));
     assert_eq!(reference(run("ADD", "go1")), ours(run("ADD", "go1")));
-    // Each releases the other's.
+    // Each releases the other's address.
     reference(run("DEL", "us1")).unwrap();
     ours(run("DEL", "go1")).unwrap();
     assert_eq!(place.addresses(), ["192.0.2.4", "2001:db8::4"]);
-    // The ring is one.
+    // Both continue the same ring.
     assert_eq!(addresses_of(&ours(run("ADD", "us2")).unwrap())[0], "192.0.2.5/29");
     assert_eq!(addresses_of(&reference(run("ADD", "go3")).unwrap())[0], "192.0.2.6/29");
     assert_eq!(addresses_of(&reference(run("ADD", "go4")).unwrap())[0], "192.0.2.2/29");
@@ -114,7 +114,8 @@ fn both_at_once_never_give_the_same_address() {
     assert_eq!(got.len(), 40);
 }
 
-/// Whatever the reference does between two calls of ours, or while one waits for its lock: each finds what is there.
+/// The reference changes the folder between two calls of ours, or while one waits for its lock:
+/// each call sees the change.
 #[test]
 fn what_the_reference_did_is_noticed_however_soon() {
     if !is_here("what_the_reference_did_is_noticed_however_soon") {
@@ -133,7 +134,7 @@ fn what_the_reference_did_is_noticed_however_soon() {
             let calls: Vec<_> = (0..12).map(calls).collect();
             std::thread::spawn(move || {
                 for (turn, [first, again, del]) in calls.into_iter().enumerate() {
-                    // Made by one, refused and released by the other, and the other way round.
+                    // One makes it, the other refuses and releases it, and the other way round.
                     if (turn + thread) % 2 == 0 {
                         reference(first).unwrap();
                         let refused = ours(again).unwrap_err();
@@ -195,7 +196,8 @@ fn refusals_have_the_references_words() {
     ask("IP=192.0.2.4;IP=192.0.2.1");
     ask("OTHER=1");
     ask("IP");
-    // An empty value is none. (.3 was in a request of the reference that it could not meet in the end.)
+    // An empty value requests nothing. (.3 was in a request of the reference that it could not meet
+    // in the end.)
     let empty = |id: &str| place.run("ADD", one("192.0.2.0/29")).id(id).args("IP=");
     assert_eq!(addresses_of(&reference(empty("c3")).unwrap()), ["192.0.2.4/29"]);
     assert_eq!(addresses_of(&ours(empty("c4")).unwrap()), ["192.0.2.5/29"]);

@@ -1,4 +1,4 @@
-//! Reservations of containers that are gone, where there is no other address left.
+//! Reservations of containers that are gone, when no other address is left.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,8 @@ use crate::support::Node;
 
 const NAMES: [&str; 2] = ["user.netwright.reserved", "trusted.netwright.reserved"];
 
-/// Changes the line of a reservation's mark that says which namespace it is for: device, inode, boot, cookie, and the path.
+/// Changes the line in a reservation's mark that identifies its namespace: device, inode, boot,
+/// cookie, and the path.
 fn note(file: &Path, change: impl Fn(&mut Vec<String>, &mut String)) {
     let mut bytes = [0; 1024];
     for name in NAMES {
@@ -28,8 +29,8 @@ fn note(file: &Path, change: impl Fn(&mut Vec<String>, &mut String)) {
     panic!("{} has no mark", file.display());
 }
 
-/// Once a container is gone, another namespace may have the number of its namespace, which is no reason to keep its address for ever. Nobody
-/// but one that may be its own is.
+/// Once a container is gone, another namespace may have the inode number of its namespace, which
+/// does not keep its address for ever. Only a namespace that may be the container's own keeps it.
 #[test]
 fn another_namespace_with_the_number_of_one_that_is_gone_keeps_no_address() {
     testkit::require!("root");
@@ -47,7 +48,7 @@ fn another_namespace_with_the_number_of_one_that_is_gone_keeps_no_address() {
         assert_eq!(words.len(), 4, "{words:?}");
         *path = "/run/netns/gone".to_owned();
     });
-    // It may still be the one that was there: nobody knows.
+    // The namespace may still be the container's: the mark cannot decide it.
     run("ADD", &c2).call().error();
     note(&reserved, |words, _| {
         let cookie: u64 = words[3].parse().unwrap();

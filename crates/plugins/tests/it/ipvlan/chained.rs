@@ -1,4 +1,4 @@
-//! Behind another plugin: the parent, and perhaps the addresses, are the chain's.
+//! Behind another plugin: the parent, and perhaps the addresses, come from the chain.
 
 use serde_json::json;
 use testkit::Place;
@@ -54,7 +54,7 @@ fn vm_the_chains_addresses_move_to_the_new_link() {
     let parent = link(&node.lab, "p0")["ifindex"].clone();
     assert_eq!(link(&c1, "eth0")["link_index"], parent);
 
-    // Row: with the reference CHECK looks for a parent named "" then.
+    // Row: the reference's CHECK then looks for a parent named "".
     let check = || node.run("ipvlan", "CHECK").to(&c1).prev(&result).call();
     check().silent();
     node.sh(&format!("rm -r {}/owners", node.roots.run.display()));
@@ -78,7 +78,7 @@ fn vm_with_ipam_the_chain_gives_the_parent_alone() {
     assert_eq!(result["ips"][0]["address"], "10.1.0.5/24");
     let check = node.run("ipvlan", "CHECK").to(&c1).config(fixed::ipam()).prev(&result);
     check.call().silent();
-    // `master` is stronger than the chain.
+    // `master` overrides the chain.
     let c2 = node.container("c2");
     let named = node.run("ipvlan", "ADD").to(&c2).config(fixed::ipam()).prev(&prev);
     named.config(json!({ "master": "p9" })).call().fails(7, "failed to lookup master \"p9\"");

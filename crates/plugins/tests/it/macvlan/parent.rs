@@ -7,7 +7,7 @@ use super::host;
 use crate::support::Node;
 use crate::support::fixed::link;
 
-/// The number of the parent that a container's link stands on.
+/// The ifindex of the parent of a container's link.
 fn parent_of(container: &Container) -> Value {
     link(container, "eth0")["link_index"].clone()
 }
@@ -38,7 +38,7 @@ fn without_a_master_it_is_the_default_routes_link() {
     without.fails(7, "no default route interface found");
     node.sh("ip addr add fd00:9::1/64 dev q0 nodad && ip -6 route add default via fd00:9::2");
     assert_eq!(parent_of(&add(&node, "c2", json!({}))), index(&node, "q0"), "IPv6 alone");
-    // IPv4 comes first, and of several the one with the lowest metric.
+    // IPv4's default route comes first, and among several the one with the lowest metric.
     node.sh("ip addr add 10.9.0.1/24 dev q0 && ip route add default via 10.9.0.2 metric 20 && \
          ip addr add 10.8.0.1/24 dev p0 && ip route add default via 10.8.0.2 metric 10");
     let c3 = add(&node, "c3", json!({}));
@@ -56,7 +56,7 @@ fn check_compares_with_the_parent_that_add_found() {
     let result = node.run("macvlan", "ADD").to(&c1).call().ok();
     node.sh("ip route replace default via 10.9.0.2");
     node.run("macvlan", "CHECK").to(&c1).prev(&result).call().silent();
-    // Nothing written down: the configuration is all there is.
+    // The record is lost: the configuration is all there is.
     node.sh(&format!("rm -r {}/owners", node.roots.run.display()));
     let check = node.run("macvlan", "CHECK").to(&c1).prev(&result).call();
     check.fails(104, "is not on \"q0\"");
@@ -69,7 +69,7 @@ fn by_hardware_address() {
     let by = |mac: &str| json!({ "parent": { "mac": mac } });
     let c1 = add(&node, "c1", by("02-00-5E-00-53-10"));
     assert_eq!(parent_of(&c1), index(&node, "p0"));
-    // A link on it that has the same address is not meant.
+    // A link on the parent that has the same address is not chosen.
     node.sh("ip link add link p0 name m0 type macvlan mode passthru 2>/dev/null || \
              ip link add link p0 name m0 address 02:00:5e:00:53:10 type macvlan mode bridge || true");
     assert_eq!(parent_of(&add(&node, "c2", by("02:00:5e:00:53:10"))), index(&node, "p0"));
@@ -93,10 +93,10 @@ fn by_driver() {
     refused(by("veth")).fails(7, "several links have driver \"veth\": p");
     refused(by("ixgbe")).fails(7, "no link has driver \"ixgbe\"");
     refused(by("../x")).fails(7, "invalid parent.driver");
-    // As the kernel shows hardware.
+    // Shows the links as sysfs shows hardware.
     node.sh("mount -t tmpfs none /sys && mkdir -p /sys/class/net/p1/device /sys/drivers/ixgbe && \
          ln -s ../../../../drivers/ixgbe /sys/class/net/p1/device/driver");
-    // A folder of that name may be of a link in another namespace.
+    // A folder of that name may belong to a link in another namespace.
     refused(by("ixgbe")).fails(7, "no link has driver \"ixgbe\"");
     let p1 = link(&node.lab, "p1");
     let (ifindex, mac) = (&p1["ifindex"], p1["address"].as_str().unwrap());
@@ -155,7 +155,7 @@ fn in_the_container() {
     let c1 = node.container("c1");
     node.sh("ip link set p0 netns c1 name net1");
     c1.sh("ip link set net1 up && ip addr add 10.8.0.1/24 dev net1 && ip route add default via 10.8.0.2");
-    // On the host there is one of that name too, which is not meant.
+    // The host has a link of that name too, which is not chosen.
     node.sh("ip link add net1 type veth peer name q1");
     for config in
         [json!({ "master": "net1" }), json!({}), json!({ "parent": { "routeTo": "10.8.0.9" } })]
@@ -167,7 +167,7 @@ fn in_the_container() {
         let result = call("ADD").call().ok();
         assert_eq!(parent_of(&c1), Value::Null, "{config}: it is in the same namespace");
         assert_eq!(link(&c1, "eth0")["link"], "net1", "{config}");
-        // The container's own default route may lead over the new link by now.
+        // The container's own default route may now lead over the new link.
         c1.sh(
             "ip addr add 10.7.0.1/24 dev eth0 && ip route add default via 10.7.0.2 metric 1; true",
         );

@@ -17,7 +17,7 @@ fn a_failed_add_leaves_nothing() {
     let node = host("macvlan-undo");
     let c1 = node.container("c1");
     let before = Snapshot::take(&node.lab);
-    // The address plugin fails, gives nothing, or gives what the kernel refuses.
+    // The address plugin fails, returns no address, or returns one that the kernel refuses.
     fixed::fails(&node, "ADD", &json!({ "code": 11, "msg": "pool is empty" }));
     let add = || macvlan(&node, "ADD", &c1).config(fixed::ipam()).call();
     add().fails(11, "pool is empty");
@@ -73,7 +73,7 @@ fn del_removes_what_the_references_plugin_made() {
     assert!(!succeeds(&c1, "ip link show eth0"));
 }
 
-/// Row: the reference's DEL of `macvlan` gives the address back while the link still answers for it.
+/// Row: the reference's DEL of `macvlan` releases the address while the link still answers for it.
 #[test]
 fn del_takes_the_link_before_the_address() {
     let node = host("macvlan-order");
@@ -103,7 +103,7 @@ fn del_needs_nothing_but_the_key() {
             node.sh(&format!("rm -r {run}/owners"));
         }
         let del = || {
-            // Without the parent's name, and twice.
+            // DEL without the parent's name, and DEL a second time.
             let del = node.run("macvlan", "DEL").to(&c1).config(fixed::ipam());
             if netns { del } else { del.netns("") }
         };
@@ -134,14 +134,14 @@ fn del_with_the_namespace_or_the_parent_gone() {
         del.config(json!({ "master": "p0" })).call().silent();
         assert_eq!(fixed::verbs(&node), "DEL", "{netns}");
     }
-    // A file where the namespace was.
+    // A regular file is in the namespace's place.
     let c1 = node.container("c1");
     attach(&node, &c1, 2, json!({}));
     c1.delete();
     let file = node.dir("x").join("netns");
     std::fs::write(&file, "").unwrap();
     node.run("macvlan", "DEL").netns(&file).config(fixed::ipam()).call().silent();
-    // The parent takes its children with it.
+    // The kernel deletes the children with the parent.
     let c2 = node.container("c2");
     attach(&node, &c2, 3, json!({}));
     node.sh("ip link del p0");
@@ -165,7 +165,7 @@ fn gc_collects_links_whose_containers_are_still_there() {
     assert_eq!(fixed::verbs(&node), "GC");
 }
 
-/// The link of one may still be there and answer for its address; those of the others are free.
+/// One container's link may still exist and answer for its address; the others' addresses are free.
 #[test]
 fn gc_releases_all_addresses_but_those_that_a_link_may_still_carry() {
     let node = host("macvlan-gc-left");
@@ -177,7 +177,7 @@ fn gc_releases_all_addresses_but_those_that_a_link_may_still_carry() {
     let reserved =
         || matrix::addresses(&node).split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(reserved(), ["10.1.0.2", "10.1.0.3", "10.1.0.4"]);
-    // Somebody is at it: whether the link will be gone cannot be known.
+    // Another call works on this attachment: GC cannot know whether the link will be gone.
     containers[1].delete();
     let key = AttachmentKey {
         network: "n".parse().unwrap(),

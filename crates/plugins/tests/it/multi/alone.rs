@@ -1,4 +1,4 @@
-//! Several networks are attached by one at a time: `multi` and `netwright-multi`.
+//! `multi` and `netwright-multi` attach a container's networks in one call at a time.
 
 use npwg::wire::Answer;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::support::Node;
 use crate::support::matrix::{Family, addresses, ipam};
 use crate::support::multinet::Daemon;
 
-/// A GC and a DEL come while an ADD is at its second plugin.
+/// A GC and a DEL come while an ADD runs its second plugin.
 fn beside_an_add(plugin: &str, keys: impl Fn(&Node) -> Value) {
     let node = Node::new(&format!("{plugin}-alone"));
     let daemon = Daemon::start(&node, |_| Answer::Ok.into());

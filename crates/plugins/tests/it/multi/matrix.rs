@@ -21,7 +21,7 @@ const SUBJECT: Subject = Subject {
         };
         port("first") && port("second") && c1.try_sh("ip link show dev net1 up").status.success()
     },
-    // Of the last network.
+    // Deletes the last network's link.
     damage: |_, c1, _| {
         c1.sh("ip link set net1 down");
     },

@@ -1,4 +1,4 @@
-//! What plugins are given of what a pod asks for.
+//! How a pod's requests reach plugins.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use crate::support::multinet::Daemon;
 
 const CAPABLE: &str = r#"{"ips": true, "mac": true, "portMappings": true, "bandwidth": true, "infinibandGUID": true, "deviceID": true, "CNIDeviceInfoFile": true}"#;
 
-/// A node whose default network and network `x` are plugins that note what they are given.
+/// A node whose default network and network `x` are plugins that record their input.
 fn noting(name: &str) -> (Node, Value) {
     let node = node(name);
     stub(&node, "first", &json!({}));
@@ -50,7 +50,7 @@ fn every_field_reaches_its_network_and_no_other() {
     assert_eq!(second["args"]["cni"], json!({ "vrf": "red", "mtu": 1, "n": 1 }));
     let args = fs::read_to_string(node.dir("log").join("noter.args")).unwrap();
     assert!(args.contains("K8S_POD_NAME=web-0") && args.trim().ends_with("IP=192.0.2.7"), "{args}");
-    // What the runtime asks for is the default network's.
+    // The runtime's request goes to the default network.
     let first = given(&node, "first.ADD.eth0");
     assert_eq!(first["runtimeConfig"], json!({ "portMappings": kubelets["portMappings"] }));
     assert_eq!(first["args"], Value::Null);
@@ -64,7 +64,7 @@ fn every_field_reaches_its_network_and_no_other() {
     );
     assert_eq!(request.settings.cluster_network.as_deref(), Some("cluster"));
     assert_eq!(request.runtime_config, Some(object(&kubelets)));
-    // DEL is given the same.
+    // DEL gets the same.
     pod(&node, "DEL", &c1).call().silent();
     assert_eq!(given(&node, "noter.DEL.net1")["runtimeConfig"], asked);
 }
@@ -81,7 +81,8 @@ fn settings_are_the_daemons_to_follow() {
         "clusterNetwork": "x", "defaultNetworks": ["y"], "systemNamespaces": ["sys"], "multusNamespace": "mns",
         "namespaceIsolation": true, "globalNamespaces": "a, b",
     });
-    // Who is no pod asks too, where the node has no such network.
+    // For a container that is not a pod, the plugin asks the daemon too, if the node has no such
+    // network.
     bare(&node, "ADD", &c1).config(keys).call().ok();
     assert_eq!(calls(&node), ["noter ADD eth0"]);
     let heard = daemon.heard();
@@ -131,7 +132,7 @@ fn a_device_is_told_and_its_file_handed_over() {
     assert!(!file.exists());
 }
 
-/// The annotation named it and a rule granted it: it is no device of the definition's.
+/// The annotation named the device and a rule permitted it: it is not a device of the definition.
 #[test]
 fn a_device_that_was_not_allocated_reaches_a_plugin_by_its_capability_alone() {
     testkit::require!("root");

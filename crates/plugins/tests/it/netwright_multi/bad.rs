@@ -1,4 +1,4 @@
-//! Configurations and plans that make no sense.
+//! Invalid configurations and plans.
 
 use npwg::wire::{Answer, MAX_MESSAGE, Plan, PlannedNetwork};
 use serde_json::json;
@@ -138,7 +138,7 @@ fn an_interface_that_is_there_already_is_refused() {
     let named = PlannedNetwork { ifname: Some("data0".to_owned()), ..blue.clone() };
     let _daemon = Daemon::planning(&node, vec![default(), named]);
     pod(&node, "ADD", &c1).call().fails(106, "interface \"data0\" already exists");
-    // Who asks for no name gets one that is free.
+    // A network that requests no interface name gets a free one.
     let _daemon = Daemon::planning(&node, vec![default(), blue]);
     pod(&node, "ADD", &c1).call().ok();
     assert!(links(&c1).contains(&"net2".to_owned()));

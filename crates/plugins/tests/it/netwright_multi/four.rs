@@ -1,4 +1,5 @@
-//! Four networks of four kinds, a VLAN among them, and what is put back when somebody meddles with them.
+//! Four networks of four kinds, a VLAN among them, and how a repair restores what another program
+//! changes.
 
 use npwg::status::{self, Form};
 use npwg::wire::{DETACH, PlannedNetwork, Request};
@@ -11,7 +12,8 @@ use crate::support::Node;
 use crate::support::matrix::{addresses, assert_settles, look};
 use crate::support::multinet::Daemon;
 
-/// What answers on the networks: the bridge, the neighbour on the wire, the host's end of the pair, the neighbour in the VLAN.
+/// What answers on the networks: the bridge, the neighbour on the wire, the host's end of the pair,
+/// the neighbour in the VLAN.
 const NEIGHBOURS: [&str; 4] = ["10.1.0.1", "10.2.0.1", "10.3.0.1", "10.4.0.1"];
 
 /// A bridge, a macvlan that has the default route, a routed pair, and VLAN 7.
@@ -129,7 +131,7 @@ fn vm_a_vlan_among_four_networks() {
     assert_eq!(annotation(&daemon.heard()), wanted);
     pod(&node, "CHECK", &c1).prev(&result).call().silent();
 
-    // The VLAN goes while the others stay, and its number is free.
+    // The VLAN's network goes while the others stay, and its VLAN ID is free.
     pod(&node, "DEL", &c1).config(json!({ DETACH: "tagged0" })).call().silent();
     assert_eq!(links(&c1), ["eth0", "data0", "net2"]);
     assert_eq!(c1.sh("ip route show default").trim(), "default via 10.2.0.1 dev data0");
@@ -147,7 +149,7 @@ fn vm_a_vlan_among_four_networks() {
     assert_eq!(addresses(&node), "");
 }
 
-/// Repair goes to every network, and says what each put back.
+/// Repair goes to every network, and reports what each restored.
 #[test]
 fn what_somebody_changed_on_any_network_is_put_back() {
     testkit::require!("root");
@@ -179,7 +181,8 @@ fn what_somebody_changed_on_any_network_is_put_back() {
     assert_eq!((address("eth0"), address("net1")), (first, second));
     pod(&node, "CHECK", &c1).prev(&result).call().silent();
     assert_pings(&c1, "10.2.0.1");
-    // One that is gone altogether is not made again under a running process, and the others are repaired nevertheless.
+    // An interface that is gone altogether is not made again under a running process; the others
+    // are repaired nevertheless.
     c1.sh("ip link del net1; ip link set eth0 down");
     let said = pod(&node, "CHECK", &c1).prev(&result).config(json!({ cni::REPAIR: true })).call();
     let error = said.error();

@@ -20,7 +20,7 @@ fn without_a_daemon_a_pod_is_told_to_try_again() {
     let words =
         "pod ns/web-0: netwrightd does not say which networks the pod is to have: connect to";
     pod(&node, "ADD", &c1).deadline(Duration::from_secs(5)).call().fails(11, words);
-    // Nor when its socket has stayed behind.
+    // The same with a socket that stayed behind.
     fs::create_dir_all(&node.roots.run).unwrap();
     drop(UnixListener::bind(multinet::socket(&node)).unwrap());
     pod(&node, "ADD", &c1).deadline(Duration::from_secs(5)).call().fails(11, words);
@@ -28,7 +28,7 @@ fn without_a_daemon_a_pod_is_told_to_try_again() {
     bare(&node, "STATUS", &c1).call().fails(50, "netwrightd does not answer");
 }
 
-/// A daemon that is being replaced is no reason to call the node not ready; one that stays away is.
+/// A daemon that is being replaced does not make the node "not ready"; one that stays away does.
 #[test]
 fn status_bears_a_daemon_that_is_away_for_a_moment() {
     testkit::require!("root");
@@ -38,7 +38,7 @@ fn status_bears_a_daemon_that_is_away_for_a_moment() {
     let ready = Ready::of(&multinet::socket(&node));
     ready.said_before(Duration::from_secs(5));
     status().silent();
-    // Nor when its socket has stayed behind, or somebody hangs up.
+    // The same with a socket that stayed behind, or a daemon that closes the connection.
     drop(UnixListener::bind(multinet::socket(&node)).unwrap());
     status().silent();
     for age in [61, 3600] {
@@ -49,7 +49,7 @@ fn status_bears_a_daemon_that_is_away_for_a_moment() {
         ready.says(nonsense);
         status().fails(50, "netwrightd does not answer");
     }
-    // What a daemon says counts, whatever was before.
+    // The daemon's present answer counts, whatever it said before.
     ready.said_before(Duration::ZERO);
     fs::remove_file(multinet::socket(&node)).unwrap();
     let refuse = |_: &Request| Answer::Refused(Refusal::for_now("nothing is known")).into();
@@ -108,19 +108,21 @@ fn a_daemon_killed_at_any_message_loses_nothing() {
             _ => Answer::Ok.into(),
         })
     };
-    // Asked: nothing is made, and kubelet tries again.
+    // The daemon dies when asked for the plan: ADD makes nothing, and kubelet tries again.
     let daemon = dies_at(|request| matches!(request, Request::Plan(_)));
     pod(&node, "ADD", &c1).call().fails(11, "no answer on");
     assert_eq!((links(&c1), addresses(&node).as_str(), left(&node)), (vec![], "", vec![]));
     drop(daemon);
-    // Told what there is: it is there, and the daemon will find that out.
+    // It dies at the report of the attachments: the networks exist, and the daemon will find that
+    // out.
     let daemon = dies_at(|request| matches!(request, Request::Attached(_)));
     pod(&node, "ADD", &c1).call().ok();
     drop(daemon);
     let found = left(&node);
     let [Request::Attached(attached)] = found.as_slice() else { panic!("{found:?}") };
     assert_eq!((attached.pod.uid.as_str(), attached.results.len()), ("uid-1", 1));
-    // Told that it is gone: the same, in place of what it has not heard before.
+    // It dies at the report that the pod is gone: the inbox has this report, in place of those that
+    // it did not get before.
     let daemon = dies_at(|request| matches!(request, Request::Detached(_)));
     pod(&node, "DEL", &c1).call().silent();
     drop(daemon);
@@ -128,7 +130,7 @@ fn a_daemon_killed_at_any_message_loses_nothing() {
     let [Request::Detached(detached)] = found.as_slice() else { panic!("{found:?}") };
     assert_eq!(detached.pod.as_ref().unwrap().name, "web-0");
     assert_eq!((links(&c1), addresses(&node).as_str()), (vec![], ""));
-    // Told that it failed.
+    // It dies at the report that ADD failed.
     node.stub("broken", r#"echo '{"cniVersion":"1.1.0","code":50,"msg":"not today"}'; exit 1"#);
     let sick = planned("ns/sick", &list("sick", json!([{ "type": "broken" }])));
     let daemon = Daemon::start(&node, move |request| match request {
@@ -155,10 +157,10 @@ fn what_the_daemon_refuses_is_refused_in_its_words() {
     let error = pod(&node, "ADD", &c1).call().error();
     assert_eq!((error.code, error.details.as_str()), (7, "say it so"));
     assert_eq!(error.msg, "pod ns/web-0: annotation k8s.v1.cni.cncf.io/networks: no");
-    // It knows that itself.
+    // The daemon that refused gets no report of the failure.
     assert_eq!(daemon.words(), ["plan"]);
     drop(daemon);
-    // What it does not want any more is undone.
+    // ADD undoes what the daemon refuses after it was attached.
     let daemon = Daemon::start(&node, move |request| match request {
         Request::Plan(_) => plan(),
         Request::Attached(_) => Answer::Refused(refusal.clone()).into(),
@@ -186,14 +188,14 @@ fn del_needs_nothing_but_the_key() {
         let ports = node.sh("ip -o link show | grep -c veth || true");
         assert_eq!(ports.trim(), "0");
     };
-    // No daemon, no arguments, no networks on the node.
+    // There are no daemon, no arguments, and no networks on the node.
     add();
     fs::rename(node.dir("net.d"), node.lab.dir().join("elsewhere")).unwrap();
     bare(&node, "DEL", &c1).call().silent();
     gone();
     fs::remove_dir(node.dir("net.d")).unwrap();
     fs::rename(node.lab.dir().join("elsewhere"), node.dir("net.d")).unwrap();
-    // A configuration that makes no sense any more.
+    // The configuration is no longer valid.
     add();
     bare(&node, "DEL", &c1)
         .without("clusterNetwork")
@@ -201,18 +203,18 @@ fn del_needs_nothing_but_the_key() {
         .call()
         .silent();
     gone();
-    // The record is lost, and the folder tells.
+    // The record is lost: the folder has the networks.
     add();
     fs::remove_dir_all(node.roots.run.join("owners")).unwrap();
     bare(&node, "DEL", &c1).call().silent();
     gone();
-    // The folder is lost, and the record tells: of the default network, which the node has.
+    // The folder is lost, and the record has the default network, which the node has.
     add();
     fs::remove_dir_all(node.roots.lib.join("netwright-multi")).unwrap();
     bare(&node, "DEL", &c1).call().silent();
     bare(&node, "DEL", &c1).call().silent();
     bare(&node, "DEL", &c1).netns("").call().silent();
-    // Nothing was ever there.
+    // Nothing ever existed.
     bare(&node, "DEL", &c1)
         .id("never")
         .netns("")

@@ -1,4 +1,4 @@
-//! What a pod has in the end.
+//! The networks that a pod has after ADD.
 
 use cni::AddResult;
 use npwg::status::{self, Form};
@@ -70,7 +70,7 @@ fn four_networks_each_with_its_own_route() {
 
     let result = pod(&node, "ADD", &c1).call().ok();
     assert_eq!(links(&c1), ["eth0", "data0", "net2", "net3"]);
-    // The runtime hears of the default network only.
+    // The runtime's result has only the default network.
     let inside = result["interfaces"].as_array().unwrap();
     let inside: Vec<_> = inside.iter().filter(|link| link["sandbox"].is_string()).collect();
     assert_eq!((inside.len(), &inside[0]["name"]), (1, &json!("eth0")), "{result}");
@@ -214,7 +214,7 @@ fn one_that_fails_undoes_those_before_it() {
     };
     assert_eq!((failed.network.as_str(), failed.code), ("ns/sick", 50));
     assert!(failed.msg.contains("not today"), "{failed:?}");
-    // It is as if nothing had been: another ADD is not refused for this one.
+    // The failed ADD leaves nothing: it does not prevent another ADD.
     pod(&node, "ADD", &c1).call().fails(50, words);
 }
 
@@ -261,7 +261,7 @@ fn no_default_route_by_a_network_is_about_that_network_alone() {
     let words = "interface net1 has a default route";
     pod(&node, "CHECK", &c1).prev(&result).call().fails(104, words);
     pod(&node, "DEL", &c1).call().silent();
-    // The same of the default network leaves the pod without one.
+    // The same failure of the default network leaves the pod without one.
     let mut first = default();
     first.default_route = Some(Vec::new());
     let _daemon = Daemon::planning(&node, vec![first]);
@@ -290,7 +290,7 @@ fn who_is_no_pod_has_the_default_network_chosen_by_name() {
     testkit::require!("root");
     let node = node("pod-none");
     let c1 = node.container("c1");
-    // There is no daemon, and the first file is another network's.
+    // There is no daemon, and the first file belongs to another network.
     let result = bare(&node, "ADD", &c1).call().ok();
     assert_eq!(links(&c1), ["eth0"]);
     bare(&node, "CHECK", &c1).prev(&result).call().silent();

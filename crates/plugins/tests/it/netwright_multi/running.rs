@@ -20,7 +20,7 @@ fn a_network_comes_and_goes_while_the_others_stay() {
     daemon.heard();
     let attach = |network: &PlannedNetwork| {
         let keys = json!({ ATTACH: serde_json::to_value(network).unwrap() });
-        // The daemon need not know what the runtime calls the network.
+        // The daemon need not know the runtime's name for the network.
         pod(&node, "ADD", &c1).network("whatever").config(keys)
     };
     let detach =
@@ -45,7 +45,7 @@ fn a_network_comes_and_goes_while_the_others_stay() {
         assert_pings(&c1, address);
     }
     pod(&node, "CHECK", &c1).prev(&result).call().silent();
-    // The daemon asked for it and need not be told.
+    // The daemon asked for it and needs no report.
     assert_eq!(daemon.words(), [""; 0]);
 
     for (network, code, words) in [
@@ -92,7 +92,7 @@ fn a_network_stays_while_the_pods_namespace_cannot_be_seen() {
     for (netns, code, words) in [
         ("".into(), 4, "CNI_NETNS is empty"),
         ("/run/netns/not-mounted-here".into(), 8, "not-mounted-here"),
-        // The mount point of a mount that did not come here.
+        // The mount point of a mount that did not propagate here.
         (file, 8, "unknown FS magic"),
         (c2.netns(), 8, "another namespace"),
     ] {
@@ -109,8 +109,9 @@ fn a_network_stays_while_the_pods_namespace_cannot_be_seen() {
     pod(&node, "DEL", &c1).call().silent();
 }
 
-/// The kernel gives the inode of a namespace that is gone to a new one: a path that leads to a stranger with the pod's number is not
-/// followed, neither to attach nor to detach.
+/// The kernel gives the inode of a namespace that is gone to a new one. If a path leads to a
+/// stranger with the pod's inode number, the plugin does not follow it, neither to attach nor to
+/// detach.
 #[test]
 fn a_stranger_with_the_number_of_the_pods_namespace_is_left_alone() {
     testkit::require!("root");
@@ -119,7 +120,7 @@ fn a_stranger_with_the_number_of_the_pods_namespace_is_left_alone() {
     let _daemon = Daemon::planning(&node, vec![default(), blue]);
     let c1 = node.container("c1");
     pod(&node, "ADD", &c1).call().ok();
-    // As if what was noted were a namespace before this one, of the same number.
+    // As if the record were of an earlier namespace with the same number.
     let index = state::Index::new(&node.roots);
     let shift = |by: i64| {
         let found = index.list().found;

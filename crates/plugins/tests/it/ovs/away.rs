@@ -1,4 +1,5 @@
-//! The database or the switch is away while a container comes, is looked at, or goes: what is said, what is left, and who clears it up.
+//! The database or the switch is away during ADD, CHECK or DEL: what the plugin reports, what it
+//! leaves, and which later call clears it up.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +10,10 @@ use testkit::{Container, Place, Snapshot};
 use super::{add, keys, require_switch, switch};
 use crate::support::{Node, Run};
 
-/// How long a call may take that meets silence.
+/// How long a call may take that gets no answer.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// A call that is about no container.
+/// A call that concerns no container.
 fn of_network<'n>(node: &'n Node, verb: &str, keys: &Value) -> Run<'n> {
     node.run("ovs", verb).config(keys.clone()).env(|env| {
         env.container_id.clear();
@@ -24,7 +25,7 @@ fn del<'n>(node: &'n Node, container: &Container, keys: &Value) -> Run<'n> {
     node.run("ovs", "DEL").to(container).config(keys.clone())
 }
 
-/// The addresses that are reserved.
+/// The number of reserved addresses.
 fn reserved(node: &Node) -> usize {
     let folder = std::fs::read_dir(node.dir("ipam").join("n")).unwrap();
     folder
@@ -38,7 +39,7 @@ fn sweep(node: &Node, ovs: &Ovs<'_>) -> Vec<String> {
     node.lab.enter(|| plugins::interface::ovs::sweep(&remote, &node.roots, until)).unwrap()
 }
 
-/// Gone: nobody listens. Silent: somebody does, and never answers.
+/// "Gone": no server listens. "Silent": a server listens and never answers.
 #[test]
 fn add_check_and_status_say_so_and_change_nothing() {
     require_switch!();
@@ -74,12 +75,13 @@ fn add_check_and_status_say_so_and_change_nothing() {
     before.assert_same(&Snapshot::take(&node.lab));
     assert_eq!(content, ovs.content());
     assert_eq!(reserved(&node), 1);
-    // The switch is connected again when it takes a port.
+    // The switch takes a port, so it is connected again.
     add(&node, &c2, &keys).call().ok();
     node.run("ovs", "CHECK").to(&c1).config(keys.clone()).prev(&result).call().silent();
 }
 
-/// DEL cuts the container off, says that the port's row is still there, and keeps the address; the next DEL does the rest.
+/// DEL cuts the container off, reports that the port's row remains, and keeps the address; the next
+/// DEL does the rest.
 #[test]
 fn del_cuts_off_and_is_to_be_asked_again() {
     require_switch!();
@@ -115,7 +117,7 @@ fn del_cuts_off_and_is_to_be_asked_again() {
     }
 }
 
-/// Nobody asks for the DEL again: the service's sweep or the next GC takes the row away.
+/// No second DEL comes: the service's sweep or the next GC deletes the row.
 #[test]
 fn what_such_a_del_left_is_cleared_up_by_whoever_comes_next() {
     require_switch!();
@@ -145,19 +147,19 @@ fn what_such_a_del_left_is_cleared_up_by_whoever_comes_next() {
     assert!(swept[0].ends_with("of n/c1/eth0 (its link is gone)"), "{swept:?}");
     assert_eq!(before, ovs.content());
     assert_eq!(sweep(&node, &ovs), Vec::<String>::new());
-    // The address is the runtime's to release.
+    // The runtime releases the address by DEL.
     del(&node, &c1, &keys).call().silent();
     assert_eq!(reserved(&node), 0);
 
     leave(&mut ovs);
-    // The same container again: DEL comes first, as with every plugin that asks host-local.
+    // The same container again: DEL must come first, as with every plugin that uses host-local.
     let error = add(&node, &c1, &keys).call().error();
     assert!(error.details.contains("DEL of the attachment releases its address"), "{error:?}");
     del(&node, &c1, &keys).call().silent();
     assert_eq!((reserved(&node), &before), (0, &ovs.content()));
 }
 
-/// A database whose switch is dead is written to: what it says is done when one is started.
+/// DEL writes to a database whose switch is dead; a new switch carries it out when it starts.
 #[test]
 fn del_needs_no_switch() {
     require_switch!();
@@ -184,7 +186,8 @@ fn del_needs_no_switch() {
     assert_eq!(before, ovs.content());
 }
 
-/// Whether the switch runs is asked by a lock that it holds: calls that ask at the same time must not take each other for it.
+/// A call asks for a lock that the switch holds, to learn whether it runs: simultaneous calls must
+/// not take each other for the switch.
 #[test]
 fn calls_do_not_take_each_other_for_the_switch() {
     testkit::require!("root", "program:ovsdb-server");

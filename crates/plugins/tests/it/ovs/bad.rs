@@ -1,4 +1,4 @@
-//! Bad input, and a database that is bad: a clear error, nothing changed, no hang.
+//! Bad input and a bad database: a clear error, no change, no hang.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixListener;
@@ -12,7 +12,7 @@ use testkit::Snapshot;
 use super::{keys, require_switch, switch};
 use crate::support::Node;
 
-/// What is refused before anything is asked of anybody: the key is named.
+/// The plugin refuses these before it sends any request, and names the key.
 #[test]
 fn mistakes_in_the_configuration_are_named() {
     let cases = [
@@ -74,7 +74,8 @@ fn mistakes_in_the_configuration_are_named() {
     before.assert_same(&Snapshot::take(&node.lab));
 }
 
-/// ADD fails so, STATUS says 50, a DEL afterwards succeeds, and nothing is left.
+/// Asserts that ADD fails with this error, STATUS with 50, that a DEL afterwards succeeds, and that
+/// nothing remains.
 fn fails(node: &Node, keys: &Value, code: u32, said: &str) {
     let c1 = node.container("c1");
     let before = Snapshot::take(&node.lab);
@@ -106,7 +107,7 @@ fn a_port_name_that_is_taken() {
     let node = Node::new("ovs-taken");
     let ovs = switch(&node);
     let keys = keys(&node, &ovs, json!({}));
-    // Its name follows from the attachment.
+    // The port's name follows from the attachment.
     let c1 = node.container("c1");
     let result = node.run("ovs", "ADD").to(&c1).config(keys.clone()).call().ok();
     node.run("ovs", "DEL").to(&c1).config(keys.clone()).call().silent();
@@ -145,7 +146,8 @@ fn a_database_that_is_not_there() {
     fails(&node, &keys, 112, "connect to tcp:127.0.0.1:1");
 }
 
-/// The switch has tried to make the bridge and knows no such datapath: nobody waits, and nobody is blamed who is at work.
+/// The switch could not make the bridge, as it knows no such datapath: ADD does not wait, and does
+/// not report a switch that is down.
 #[test]
 fn a_bridge_that_the_switch_cannot_make() {
     require_switch!();
@@ -154,7 +156,7 @@ fn a_bridge_that_the_switch_cannot_make() {
     let _ = ovs.try_vsctl(&["add-br", "br7", "--", "set", "bridge", "br7", "datapath_type=none"]);
     let c1 = node.container("c1");
     let mut cases = vec![json!({ "bridge": "br7" })];
-    // Where the kernel has the module the switch can make it.
+    // If the kernel has the module, the switch can make the bridge.
     if !Path::new("/sys/module/openvswitch").exists() {
         cases.push(json!({ "bridge": "br8", "createBridge": true, "datapathType": "system" }));
     }
@@ -173,7 +175,8 @@ fn a_bridge_that_the_switch_cannot_make() {
     assert!(error.msg.contains("could not make bridge \"br7\""), "{error:?}");
 }
 
-/// A server that answers every connection's first words with these bytes. It ends with its socket's folder.
+/// A server that answers the first request of every connection with these bytes. It ends with its
+/// socket's folder.
 fn liar(path: &Path, answer: &'static str, connections: usize) -> JoinHandle<()> {
     let listener = UnixListener::bind(path).unwrap();
     thread::spawn(move || {
@@ -190,7 +193,7 @@ fn lies(name: &str, answer: &'static str, said: &str) {
     testkit::require!("root");
     let node = Node::new(name);
     let socket = node.dir("liar").join("db.sock");
-    // ADD, STATUS, DEL.
+    // The connections of ADD, STATUS and DEL.
     let liar = liar(&socket, answer, 3);
     fails(&node, &json!({ "bridge": "br0", "socket_file": socket }), 112, said);
     liar.join().unwrap();

@@ -1,4 +1,4 @@
-//! The database's server and the switch come and go.
+//! The database server and the switch stop and start.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Ports that the switch makes itself.
+//! Internal ports, which the switch makes.
 
 use serde_json::json;
 use testkit::{Place, Snapshot};

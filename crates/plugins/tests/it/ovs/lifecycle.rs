@@ -1,4 +1,4 @@
-//! DEL, GC, CHECK, and what others do meanwhile.
+//! DEL, GC, CHECK, and what other programs do meanwhile.
 
 use serde_json::json;
 use testkit::{Place, Snapshot};
@@ -16,7 +16,7 @@ fn del_needs_nothing_but_the_key_and_leaves_nothing() {
     let keys = keys(&node, &ovs, json!({ "vlan": 3 }));
     let forms: [fn(&Node); 3] = [
         |_| {},
-        // Our records.
+        // Loses our records.
         |node| {
             let _ = std::fs::remove_dir_all(node.lab.dir().join("run/owners"));
         },
@@ -27,7 +27,7 @@ fn del_needs_nothing_but_the_key_and_leaves_nothing() {
         form(&node);
         let mut run = node.run("ovs", "DEL").to(&c1).config(keys.clone());
         if number == 2 {
-            // Neither namespace nor address of the database: the record has it.
+            // Without the namespace and the database's address: the record has them.
             run = run.netns("").without("socket_file").without("bridge");
         }
         run.call().silent();
@@ -116,7 +116,7 @@ fn ports_of_an_earlier_boot_go_with_the_first_add_and_gc() {
     let result = add(&node, &c1, &keys).call().ok();
     let port = result["interfaces"][0]["name"].as_str().unwrap();
     ovs.vsctl(&["set", "port", port, "external_ids:netwright-boot=another"]);
-    // As a reboot has it: link and records are gone, the database is not.
+    // As after a reboot: link and records are gone, the database is not.
     node.sh(&format!("ip link del {port}"));
     let _ = std::fs::remove_dir_all(node.lab.dir().join("run/owners"));
     let c2 = node.container("c2");
@@ -155,7 +155,7 @@ fn check_names_what_has_drifted() {
     }
     let error = check().error();
     assert!(error.msg.contains("is gone from bridge"), "{error:?}");
-    // Repair puts the port back, and CHECK is content.
+    // Repair restores the port, and CHECK succeeds.
     let repaired = node
         .run("ovs", "CHECK")
         .to(&c1)

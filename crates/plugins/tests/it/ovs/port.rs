@@ -1,4 +1,4 @@
-//! What a port is: rows, VLANs, numbers, names, and that frames go where they should.
+//! A port's rows, VLANs, numbers and names, and that frames reach their destination.
 
 use std::time::{Duration, Instant};
 
@@ -103,7 +103,8 @@ fn a_trunk_goes_into_the_container() {
     assert_eq!(ovs.vsctl(&["get", "port", port, "vlan_mode"]), "trunk");
     assert_eq!(ovs.vsctl(&["get", "port", port, "tag"]), "[]");
     assert!(result.get("ips").is_none_or(|ips| ips.as_array().unwrap().is_empty()), "{result}");
-    // Of tagged frames that the container sends, an access port of VLAN 42 gets its own, without the tag.
+    // The container sends tagged frames: an access port of VLAN 42 gets those of its VLAN, without
+    // the tag.
     add(&node, &c2, &keys(&node, &ovs, json!({ "vlan": 42 }))).call().ok();
     let socket = |place: &Container, filter: Filter| {
         let shown = place.sh("ip -o link show eth0");
@@ -129,10 +130,10 @@ fn a_trunk_goes_into_the_container() {
     assert_eq!((heard[11], &heard[12..14]), (42, &[0x08, 0x06][..]), "{heard:x?}");
 }
 
-/// The first octets of who sends tagged frames; the last is the VLAN.
+/// The first octets of the sender of tagged frames; the last octet is the VLAN ID.
 const SENDER: [u8; 5] = [2, 0, 0, 0, 0];
 
-/// An ARP question, broadcast, with a VLAN tag.
+/// A broadcast ARP request with a VLAN tag.
 fn tagged_arp(vlan: u16) -> Vec<u8> {
     let [high, low] = vlan.to_be_bytes();
     let mut frame = vec![0xff; 6];
@@ -154,7 +155,7 @@ fn without_a_vlan_a_port_carries_all() {
     let port = result["interfaces"][0]["name"].as_str().unwrap();
     assert_eq!(ovs.vsctl(&["get", "port", port, "vlan_mode"]), "trunk");
     assert_eq!(ovs.vsctl(&["get", "port", port, "trunks"]), "[]");
-    // As the reference has it, where no hardware address is asked for.
+    // The address is the reference's if the configuration has none.
     assert_eq!(result["interfaces"][1]["mac"], "0a:58:0a:01:00:02");
 }
 

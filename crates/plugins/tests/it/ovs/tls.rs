@@ -1,4 +1,4 @@
-//! A database that is spoken to over TLS.
+//! A database that is reached over TLS.
 
 use serde_json::{Value, json};
 use testkit::real::Pki;
@@ -10,7 +10,7 @@ fn pki(node: &Node, dir: &str, names: &[&str]) -> Pki {
     Pki::new(node.dir(dir), names)
 }
 
-/// The configuration's keys for it, with the files of `name`.
+/// The configuration's keys for the database, with the files of `name`.
 fn place(remote: &str, pki: &Pki, name: &str) -> Value {
     let [key, certificate, authority] = pki.files(name);
     json!({ "socket_file": remote, "private_key": key, "certificate": certificate, "ca_cert": authority })
@@ -36,7 +36,7 @@ fn a_port_is_made_over_tls() {
         env.ifname.clear();
     });
     status.call().silent();
-    // DEL knows address and keys by what ADD wrote down, too.
+    // DEL also knows address and keys from ADD's record.
     let mut del = node.run("ovs", "DEL").to(&c1).config(keys.clone());
     for key in ["socket_file", "private_key", "certificate", "ca_cert"] {
         del = del.without(key);

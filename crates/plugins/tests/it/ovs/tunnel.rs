@@ -1,4 +1,4 @@
-//! Networks that reach over two hosts.
+//! Networks that extend over two hosts.
 
 use serde_json::json;
 
@@ -7,13 +7,14 @@ use crate::support::Node;
 
 pub(super) fn over(datapath: Datapath, kind: &str, vlan: u16) {
     let (one, two) = (Node::new("ovs-tunnel1"), Node::new("ovs-tunnel2"));
-    // The cable between both hosts: its ends' namespaces are named by what the labs keep open.
+    // The cable between both hosts. The thread of each lab names the namespace of one end.
     one.sh(&format!("ip link add up0 type veth peer name up0 netns {}", namespace_of(&two)));
     let (ovs1, ovs2) = (datapath.switch(&one), datapath.switch(&two));
     for (node, ovs, end) in [(&one, &ovs1, 1), (&two, &ovs2, 2)] {
         node.sh("ip link set up0 addrgenmode none && ip link set up0 up");
         let uplink = match datapath {
-            // The switch in user space sends what it has wrapped by a bridge of its own, which has the host's address.
+            // The user-space switch sends its encapsulated packets by a separate bridge, which has
+            // the host's address.
             Datapath::UserSpace => {
                 ovs.add_bridge("br-up");
                 ovs.vsctl(&["add-port", "br-up", "up0"]);
@@ -57,7 +58,7 @@ pub(super) fn over(datapath: Datapath, kind: &str, vlan: u16) {
     assert_eq!(before, ovs1.content());
 }
 
-/// The lab's thread: whoever has its number can name its namespace.
+/// The namespace of the lab's thread, by the thread's ID.
 fn namespace_of(node: &Node) -> String {
     let path = node.lab.netns_path();
     let tid = path.components().nth(2).unwrap().as_os_str().to_str().unwrap();

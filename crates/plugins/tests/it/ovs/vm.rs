@@ -12,7 +12,7 @@ fn switch(node: &Node) -> Ovs<'_> {
     Datapath::Kernel.switch(node)
 }
 
-/// Pairs, ports that the switch makes, and VLANs, without any help for checksums.
+/// Pairs, internal ports and VLANs, without checksum offload.
 #[test]
 fn vm_the_kernels_datapath() {
     require_switch!("openvswitch");
@@ -40,7 +40,8 @@ fn vm_the_kernels_datapath() {
     assert_eq!(before, ovs.content());
 }
 
-/// A container that takes a trunk apart by itself reaches those who have one of its VLANs each, and nobody else.
+/// A container that separates a trunk's VLANs itself reaches the containers that have one of the
+/// VLANs each, and no other.
 #[test]
 fn vm_a_trunk_of_the_kernels_datapath() {
     require_switch!("openvswitch", "vlan", "full");
@@ -51,7 +52,7 @@ fn vm_a_trunk_of_the_kernels_datapath() {
     let router = node.container("router");
     let trunk = keys(&node, &ovs, trunk);
     add(&node, &router, &trunk).call().ok();
-    // 43 is none of the trunk's.
+    // The trunk does not have 43.
     let vlans = [42, 1005, 43];
     let containers = vlans.map(|vlan| node.container(&format!("c{vlan}")));
     let keys = vlans.map(|vlan| keys(&node, &ovs, json!({ "vlan": vlan })));
@@ -90,8 +91,9 @@ fn vm_geneve_of_the_kernels_datapath() {
     tunnel::over(Datapath::Kernel, "geneve", 200);
 }
 
-/// A port that the switch makes keeps its name in the container, and the interface is over it: so it outlives changes of the bridge and
-/// the switch itself, and comes back when the database is wiped.
+/// A port that the switch makes keeps its name in the container, and the interface is stacked on
+/// it. So the interface outlives changes of the bridge and the switch itself, and comes back when
+/// the database is wiped.
 #[test]
 fn vm_a_port_of_the_kernels_datapath_outlives_its_switch() {
     require_switch!("openvswitch");
@@ -106,7 +108,7 @@ fn vm_a_port_of_the_kernels_datapath_outlives_its_switch() {
     assert!(c1.sh("ip -d link show eth0").contains("macvlan mode passthru"));
     assert!(c1.sh("ip link show eth0").contains("mtu 1400 "));
     assert_reaches(&c1, &c2, &address(&second));
-    // Something else of the bridge changes: the switch looks at all ports again.
+    // A change elsewhere on the bridge: the switch looks at all ports again.
     ovs.vsctl(&["add-port", "br0", "x1", "--", "set", "interface", "x1", "type=internal"]);
     assert_reaches(&c1, &c2, &address(&second));
     ovs.kill_switch();
@@ -130,7 +132,8 @@ fn vm_a_port_of_the_kernels_datapath_outlives_its_switch() {
     check(json!({}));
     assert_reaches(&c1, &c2, &address(&second));
 
-    // A dead switch leaves its links to be removed when it is started; the container is cut off at once.
+    // A dead switch removes its links only when it is started again; DEL cuts the container off at
+    // once.
     ovs.kill_switch();
     node.run("ovs", "DEL").to(&c1).config(keys.clone()).call().silent();
     assert!(!c1.try_sh("ip link show eth0").status.success());
@@ -142,7 +145,7 @@ fn vm_a_port_of_the_kernels_datapath_outlives_its_switch() {
     assert_eq!(ovs.vsctl(&["list-ports", "br0"]), "");
 }
 
-/// What the database says of rates is what the kernel does.
+/// The kernel applies the rates in the database.
 #[test]
 fn vm_rates_are_the_kernels() {
     require_switch!("openvswitch");

@@ -7,7 +7,8 @@ use testkit::real::Ovs;
 use crate::support::Node;
 use crate::support::matrix::{self, Family, Subject};
 
-/// A database with bridge `br0`, which stays. Mirrors need no more: a switch would change the links while they are compared.
+/// A database with bridge `br0`, which stays. Mirrors need no more: a switch would change the links
+/// during the comparison.
 pub(crate) fn host(node: &Node) {
     let ovs = Ovs::database_only(&node.lab);
     ovs.vsctl(&["--no-wait", "add-br", "br0"]);

@@ -1,4 +1,4 @@
-//! What is decided before a plugin does anything.
+//! The checks before a plugin does anything.
 
 use std::io::{self, Read};
 
@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{lacks, supporting};
 use crate::support::{BUILD, Node, Run};
 
-/// A standard input that must not be touched.
+/// A standard input that no plugin may read.
 #[derive(Debug)]
 struct Untouched;
 
@@ -129,7 +129,7 @@ fn ifname_rules() {
             assert_eq!((error.code, error.msg.as_str()), (code::INVALID_ENVIRONMENT, words));
         }
     }
-    // A malformed value is told before what is missing.
+    // A malformed value is reported before a missing one.
     let run = Run::bare("loopback", "ADD").ifname("a/b").path("");
     run.call_reading(&mut Untouched).fails(code::INVALID_ENVIRONMENT, separators);
 }
@@ -142,7 +142,7 @@ fn unknown_verb() {
             assert_eq!(error.code, code::INVALID_ENVIRONMENT);
             assert_eq!(error.msg, format!("unknown CNI_COMMAND: {verb}"));
         }
-        // A bad configuration is told first.
+        // A bad configuration is reported first.
         Run::bare(plugin, "NOPE")
             .stdin("{}")
             .call()
@@ -291,7 +291,7 @@ fn netns_guard() {
         let error = run("ADD").config(json!({ "mtu": 1400 })).call().error();
         assert_eq!(error.code, code::INVALID_NETNS, "{}", plugin.name());
         assert_eq!(error.msg, "plugin's netns and netns from CNI_NETNS should not be the same");
-        // DEL does its work without a namespace, as far as its configuration lets it.
+        // DEL works without a namespace, as far as its configuration allows.
         let stdout = run("DEL").config(json!({ "mtu": 1400 })).call().stdout();
         assert!(!stdout.contains("should not be the same"), "{}: {stdout}", plugin.name());
     }
@@ -341,7 +341,8 @@ fn error_object_shape() {
     .assert_eq(&answer.stdout());
 }
 
-/// `error object shape`: 999 is for our own bugs, and they do not take the caller down.
+/// `error object shape`: code 999 means a bug of ours, and such a bug does not end the calling
+/// process.
 #[test]
 fn a_plugin_that_panics_reports_a_bug() {
     #[derive(Debug)]

@@ -30,7 +30,7 @@ fn null_keeps_default() {
         json!({ "dataDir": null, "mac": null, "args": null, "runtimeConfig": null, "mtu": 1400 });
     node.run("tuning", "ADD").to(&c1).config(nulls).prev(&prev).call().ok();
     assert!(node.lab.path("/run/cni/tuning/c1_eth0.json").exists());
-    // A prevResult of null is none.
+    // A prevResult of null counts as absent.
     let answer = node.run("tuning", "ADD").to(&c1).config(json!({ "prevResult": null })).call();
     answer.fails(code::INVALID_CONFIG, "Required prevResult missing");
 }
@@ -89,6 +89,6 @@ fn cni_args() {
         assert!(c1.sh("ip link show eth0").contains("02:00:00:00:00:01"));
         node.run("tuning", "DEL").to(&c1).args(&args).call().silent();
     }
-    // Plugins without arguments of their own do not look.
+    // Plugins without arguments of their own do not read `CNI_ARGS`.
     node.run("loopback", "ADD").to(&c1).args("FOO=1;=;").call().ok();
 }

@@ -1,4 +1,4 @@
-//! Delegation, shown by `bridge` and its address plugin.
+//! Delegation, with `bridge` and its address plugin as the example.
 
 use std::fs;
 use std::path::PathBuf;
@@ -72,7 +72,7 @@ fn delegate_sees_whole_config() {
     let node = Node::new("recorder");
     let c1 = node.container("c1");
     let dir = recorder(&node);
-    // Spaces, order, numbers beyond 2^53 and keys that nobody knows must arrive as they are.
+    // Spaces, order, numbers beyond 2^53 and unknown keys must arrive unchanged.
     let text = r#"{ "name":"n","unknown": {"big":1152921504606846976, "é<>&": 1e400},
         "cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}],
         "ipam":{"type":"recorder","x":[1.50]} , "cniVersion":"1.1.0","type":"bridge","bridge":"br0"}"#;
@@ -100,7 +100,7 @@ fn delegate_sees_whole_config() {
             "CNI_NETNS=/run/netns/c1",
             "CNI_ARGS=IgnoreUnknown=1;X=Y",
             &path,
-            // trace env: what the runtime gave is handed on.
+            // trace env: the plugin passes on the runtime's trace variables.
             "TRACEPARENT=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
         ] {
             assert_eq!(env.lines().filter(|have| *have == line).count(), 1, "{verb} {line}: {env}");
@@ -117,7 +117,7 @@ fn delegate_cleanup() {
     let c1 = node.container("c1");
     let before = Picture::of(&c1);
     let data_dir = node.dir("ipam");
-    // The gateway's address is found to be impossible after the address was given.
+    // The plugin finds the gateway's address impossible after it has the container's.
     node.sh("ip link add br0 type bridge && ip addr add 192.0.2.200/24 dev br0");
     let ipam = json!({ "type": "host-local", "dataDir": data_dir, "subnet": "192.0.2.0/24" });
     let keys = json!({ "bridge": "br0", "isGateway": true, "ipam": ipam });

@@ -1,4 +1,4 @@
-//! The shapes of results, shown by an address plugin, and `prevResult`.
+//! The shapes of results, with an address plugin as the example, and `prevResult`.
 
 use cni::{Version, code};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::lacks;
 use crate::support::{Node, Picture};
 
-/// One dual-stack address with a route that carries everything a route can.
+/// One dual-stack address with a route that has every attribute.
 fn host_local(node: &Node, version: Version) -> Value {
     let ipam = json!({
         "type": "host-local",
@@ -101,7 +101,7 @@ fn down_conversion_without_ip() {
     let before = Picture::of(&c1);
     let answer = node.run("bridge", "ADD").to(&c1).version("0.2.0").call();
     answer.fails(code::DECODE_FAILURE, "cannot convert: no valid IP addresses");
-    // Better than the reference: what was made for nothing is gone.
+    // Better than the reference: the failed ADD leaves nothing.
     before.assert_same(&Picture::of(&c1));
 }
 
@@ -126,7 +126,7 @@ fn prev_result_family_check() {
     assert_eq!(add("1.0.0", "1.1.0").ok()["cniVersion"], "1.0.0");
     assert_eq!(add("1.1.0", "1.0.0").ok()["cniVersion"], "1.1.0");
     assert_eq!(add("0.3.1", "0.4.0").ok()["ips"][0]["version"], "4");
-    // Without a version it is of the configuration's.
+    // A result without a version has the configuration's.
     let prev = json!({ "ips": [{ "version": "4", "address": "192.0.2.2/24" }] });
     let run = node.run("tuning", "ADD").to(&c1).version("0.4.0").prev(&prev);
     assert_eq!(run.call().ok()["ips"][0]["address"], "192.0.2.2/24");

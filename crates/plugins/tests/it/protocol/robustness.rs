@@ -1,4 +1,4 @@
-//! The robustness rows: what goes wrong on a real node.
+//! The robustness rows: failures of real nodes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -182,7 +182,8 @@ fn gc_all_plugins() {
         }
         container
     };
-    // The first attachment makes what is shared, so that only what is the second's differs.
+    // The first attachment makes what is shared, so that the second changes only what belongs to
+    // it.
     let stays = attach("stays");
     let before = Snapshot::take(&node.lab);
     let files = |node: &Node| {

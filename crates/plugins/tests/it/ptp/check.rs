@@ -1,4 +1,4 @@
-//! CHECK sees every drift, the host's side included.
+//! CHECK detects every drift, also on the host's side.
 
 use serde_json::json;
 use testkit::{Container, Place};

@@ -20,7 +20,7 @@ fn settled(node: &Node, backend: &str) -> Snapshot {
     Snapshot::take(&node.lab)
 }
 
-/// Row: with the reference masquerade rules stay when the namespace is gone before DEL.
+/// Row: with the reference, masquerade rules stay when the namespace is gone before DEL.
 #[test]
 fn del_removes_masquerade_when_the_namespace_is_gone() {
     for backend in ["nftables", "iptables"] {
@@ -64,7 +64,7 @@ fn del_needs_neither_records_nor_configuration() {
         if !records {
             node.sh(&format!("rm -r {}/owners", node.roots.run.display()));
         }
-        // Neither masquerade nor addresses are spoken of.
+        // The configuration mentions neither masquerade nor addresses.
         let del = node.run("ptp", "DEL").to(&c1);
         let del = if netns { del } else { del.netns("") };
         del.call().silent();
@@ -74,7 +74,7 @@ fn del_needs_neither_records_nor_configuration() {
     }
 }
 
-/// Row: the reference's DEL of `ptp` gives the address back while the link still answers for it.
+/// Row: the reference's DEL of `ptp` releases the address while the link still answers for it.
 #[test]
 fn del_takes_the_link_before_the_address() {
     let node = Node::new("ptp-order");
@@ -141,7 +141,7 @@ fn gc_collects_exactly_the_orphans() {
         .zip(&containers)
         .map(|(last, at)| host_ifname(&attach(&node, at, &dual(last), json!({ "ipMasq": true }))))
         .collect();
-    // Their records are lost too: only the marks on their links and elements tell whose they are.
+    // Their records are lost too: only the marks on their links and elements name the owner.
     node.sh(&format!("rm -r {}/owners", node.roots.run.display()));
     fixed::forget(&node);
     let gc = || {
@@ -164,7 +164,7 @@ fn gc_collects_exactly_the_orphans() {
     assert_eq!(fixed::verbs(&node), "GC GC");
 }
 
-/// The links are gone: nothing carries the addresses any more, whatever else could not be undone.
+/// The links are gone, so nothing carries the addresses, whatever else GC could not undo.
 #[test]
 fn gc_releases_addresses_though_something_else_could_not_be_undone() {
     let node = Node::new("ptp-gc-rest");
@@ -173,7 +173,7 @@ fn gc_releases_addresses_though_something_else_could_not_be_undone() {
     let c1 = node.container("c1");
     ptp(&node, "ADD", &c1).config(config.clone()).call().ok();
     assert_eq!(matrix::addresses(&node), "10.1.0.2\n");
-    // The lock of the switch for forwarding cannot be taken.
+    // GC cannot take the lock of the forwarding sysctl.
     let lock = node.sh(&format!("ls {}/locks/*ip_forward*", node.roots.run.display()));
     let lock = lock.trim();
     node.sh(&format!("rm {lock} && mkdir {lock}"));

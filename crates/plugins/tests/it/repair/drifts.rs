@@ -6,7 +6,7 @@ use testkit::{Container, Place};
 use super::{Chain, differences, picture};
 use crate::support::Node;
 
-/// Where something is damaged.
+/// The place of a damage.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum At {
     Host,
@@ -14,11 +14,11 @@ enum At {
 }
 use At::{Container as Inside, Host};
 
-/// One way of damage: a name, where, how (`$port`, `$ifb` and `$table` stand for what the attachment has), and words that
-/// CHECK must say.
+/// One kind of damage: a name, the place, the script (`$port`, `$ifb` and `$table` stand for the
+/// attachment's), and words that CHECK must say.
 struct Drift(&'static str, At, &'static str, &'static str);
 
-/// A container on a bridge, with all that hangs on it.
+/// A container on a bridge, with everything that depends on it.
 const BRIDGE: &[Drift] = &[
     Drift("IPv4 address gone", Inside, "ip addr del 10.1.0.2/24 dev eth0", "10.1.0.2/24"),
     Drift("IPv6 address gone", Inside, "ip addr del fd00:1::2/64 dev eth0", "fd00:1::2/64"),
@@ -255,7 +255,7 @@ fn sbr(node: &Node) -> Vec<(&'static str, serde_json::Value)> {
     vec![("bridge", json!({ "isGateway": true, "ipam": keys["ipam"] })), ("sbr", json!({}))]
 }
 
-/// A container on a link of the host's.
+/// A container on a parent link of the host.
 const MACVLAN: &[Drift] = &[
     Drift("address gone", Inside, "ip addr del 10.1.0.2/24 dev eth0", "10.1.0.2/24"),
     Drift("IPv6 address gone", Inside, "ip addr del fd00:1::2/64 dev eth0", "fd00:1::2/64"),
@@ -343,7 +343,7 @@ fn bridge(node: &Node) -> Vec<(&'static str, serde_json::Value)> {
     ]
 }
 
-/// Damages in each way, and repairs; returns how many ways.
+/// Does and repairs each damage; returns how many there were.
 fn run(node: &Node, chain: &Chain<'_>, words: &[(&str, String)], drifts: &[Drift]) -> usize {
     let container: &Container = chain.container;
     let fill = |text: &str| {
@@ -466,7 +466,7 @@ fn vm_the_gateway_of_a_vlan_is_put_back() {
     let mut ports = ports.split_whitespace().filter_map(|word| word.split('@').next());
     let gateway = ports.find(|name| name.starts_with("veth") && *name != port).unwrap().to_owned();
     let named = run(&node, &chain, &[("$gateway", gateway)], VLAN_GATEWAY);
-    // Its other end may have another hardware address then.
+    // The new link has the old hardware address; its other end may have another.
     let mac = || node.sh("cat /sys/class/net/cni0.100/address");
     let before = mac();
     node.sh("ip link del cni0.100");

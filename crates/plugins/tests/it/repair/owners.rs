@@ -1,4 +1,4 @@
-//! Whose things a repair leaves alone, and what it cannot put back.
+//! What a repair leaves alone because it belongs to others, and what it cannot restore.
 
 use serde_json::json;
 use testkit::Place;
@@ -18,7 +18,7 @@ fn chain<'n>(node: &'n Node, container: &'n testkit::Container) -> Chain<'n> {
     Chain::add(node, container, plugins)
 }
 
-/// An address that another container has by now is not given to the first again.
+/// Repair does not give the container an address that another one has by now.
 #[test]
 fn an_address_that_is_reserved_for_another_is_not_put_back() {
     testkit::require!("root");
@@ -27,7 +27,7 @@ fn an_address_that_is_reserved_for_another_is_not_put_back() {
     let chain = chain(&node, &c1);
     c1.sh("ip addr del 10.1.0.2/24 dev eth0");
     let reservation = node.dir("ipam").join("n/10.1.0.2");
-    // As whoever reserves it makes it: the file of before would keep the mark of whose it is.
+    // A reservation is always a new file: the old one would keep its owner's mark.
     std::fs::remove_file(&reservation).unwrap();
     std::fs::write(&reservation, "other\r\neth0").unwrap();
     let (_, left) = chain.repair();
@@ -36,7 +36,7 @@ fn an_address_that_is_reserved_for_another_is_not_put_back() {
     assert_eq!(std::fs::read_to_string(reservation).unwrap(), "other\r\neth0");
 }
 
-/// A host port that another living container has by now stays with it.
+/// A host port stays with the living container that has it by now.
 #[test]
 fn a_host_port_that_another_has_is_not_taken_back() {
     testkit::require!("root");
@@ -51,7 +51,8 @@ fn a_host_port_that_another_has_is_not_taken_back() {
     assert_eq!(node.sh("nft list map inet netwright hostports4"), before);
 }
 
-/// A route of another interface covers a container's address: that is said, and nothing of the container's follows it.
+/// A route of another interface covers a container's address: repair reports it, and none of the
+/// container's routes follows it.
 #[test]
 fn a_route_that_covers_an_address_is_named_and_never_followed() {
     testkit::require!("root");
@@ -88,10 +89,10 @@ fn a_route_that_covers_an_address_is_named_and_never_followed() {
             let is_told = |line: &String| line.contains(told) && line.contains(by);
             let drift = chain.drift();
             assert!(drift.iter().any(is_told), "{plugin}: {add}: {drift:?}");
-            // Repair would not help: what does is said.
+            // The error says what helps, since repair would not.
             let helps = |line: &String| line.contains("remove or narrow that route");
             assert!(drift.iter().all(helps), "{plugin}: {add}: {drift:?}");
-            // Another thing that differs comes back, and the ways stay.
+            // Repair restores another drift, and the routes stay.
             node.sh("nft flush map inet netwright hostports4");
             let (put_back, left) = chain.repair();
             assert!(!put_back.iter().any(|line| line.contains("tun0")), "{put_back:?}");
@@ -101,7 +102,7 @@ fn a_route_that_covers_an_address_is_named_and_never_followed() {
             node.sh(&delete);
             assert!(chain.drift().is_empty(), "{:?}", chain.drift());
         }
-        // What a rule of the host's leads elsewhere is its own affair.
+        // A host's policy rule may lead elsewhere: repair ignores it.
         node.sh("ip route add default dev tun1 table 77; ip rule add to 10.1.0.2 lookup 77 priority 100");
         assert!(chain.drift().is_empty(), "{:?}", chain.drift());
         node.sh("nft flush map inet netwright hostports4");
@@ -113,8 +114,8 @@ fn a_route_that_covers_an_address_is_named_and_never_followed() {
     }
 }
 
-/// A route of another interface covered a container's address before ADD: what is made for host ports is the container's way's all
-/// the same, and works once the route is gone.
+/// A route of another interface covered a container's address before ADD: the rules for host ports
+/// use the container's route all the same, and work once the other route is gone.
 #[test]
 fn a_route_that_covered_an_address_before_is_named_and_never_followed() {
     testkit::require!("root");
@@ -130,7 +131,7 @@ fn a_route_that_covered_an_address_before_is_named_and_never_followed() {
             "ranges": [[{ "subnet": "10.1.0.0/24" }], [{ "subnet": "fd01::/64" }]],
         });
         let ports = json!([{ "hostPort": 8080, "containerPort": 80, "protocol": "tcp" }]);
-        // An ADD refuses a subnet to which the host has a route.
+        // ADD would refuse a subnet to which the host has a route.
         let mut first = json!({ "ipMasq": true, "ipam": ipam, "allowAddressConflict": true });
         if plugin == "bridge" {
             first["isDefaultGateway"] = true.into();
@@ -148,7 +149,8 @@ fn a_route_that_covered_an_address_before_is_named_and_never_followed() {
     }
 }
 
-/// A route of the host's that leads elsewhere by now, an address that is in the way, a bridge that is not ours.
+/// A route of the host that now leads elsewhere, an address that conflicts, a bridge that is not
+/// ours.
 #[test]
 fn what_others_put_in_the_way_stays() {
     testkit::require!("root");
@@ -157,13 +159,13 @@ fn what_others_put_in_the_way_stays() {
     let c1 = node.container("c1");
     let chain = chain(&node, &c1);
     let link = || node.sh("ip -br link show cni0");
-    // Its address is the administrator's to change.
+    // The administrator may change the bridge's address.
     node.sh("ip link set cni0 address 02:00:00:00:00:99; ip link set cni0 promisc on");
     let before = link();
     let (_, left) = chain.repair();
     assert!(left.iter().any(|line| line.contains("02:00:00:00:00:99")), "{left:?}");
     assert_eq!(link(), before);
-    // Another address of its own.
+    // The bridge has another address by now.
     node.sh("ip addr flush dev cni0; ip addr add 10.9.0.1/24 dev cni0");
     let (_, left) = chain.repair();
     assert!(left[0].contains("10.1.0.1") || left[0].contains("02:00:00:00:00:99"), "{left:?}");
@@ -175,7 +177,7 @@ fn what_others_put_in_the_way_stays() {
     assert!(left[0].contains("bridge \"cni0\" is gone"), "{left:?}");
 }
 
-/// An interface that is gone, or another's link under its name, needs another ADD.
+/// An interface that is gone, or whose name another link has, needs another ADD.
 #[test]
 fn an_interface_that_is_gone_is_reported() {
     testkit::require!("root");
@@ -194,8 +196,8 @@ fn an_interface_that_is_gone_is_reported() {
     assert!(left.iter().any(|line| line.contains("\"eth0\" is gone")), "{left:?}");
 }
 
-/// A container may rename its interface and give the name to a link of its own: what was done to the first is not done to that
-/// one, and what is known of the first is not lost.
+/// A container may rename its interface and give the name to a link of its own: repair does not
+/// configure that link, and keeps the record of the first.
 #[test]
 fn an_interface_that_is_another_link_by_now_is_left_alone() {
     testkit::require!("root");
@@ -224,7 +226,7 @@ fn an_interface_that_is_another_link_by_now_is_left_alone() {
         let mac = mac.trim();
         match plugin {
             "bandwidth" => {
-                // The other end of a pair of the host's that has the name of what was shaped.
+                // The other end of a pair of the host, under the name of the shaped link.
                 let host =
                     node.sh("ip -br link show master cni0").split('@').next().unwrap().to_owned();
                 c1.sh("ip link set eth0 down && ip link set eth0 name hidden");
@@ -242,7 +244,7 @@ fn an_interface_that_is_another_link_by_now_is_left_alone() {
             "ip link set hidden address 02:00:00:00:00:09 && ip link set eth0 address {mac} up && \
              ip addr flush dev hidden && ip addr add 10.1.0.2/24 dev eth0"
         ));
-        // Without what the kernel comes to notice of carriers.
+        // Without carrier states, which the kernel notices later.
         let links = r"ip -o link | sed -E 's/<[^>]*>|(qdisc|state) \w+//g'";
         let look = || {
             let more =
@@ -283,7 +285,7 @@ fn vm_an_interface_of_a_vrf_that_is_another_link_by_now_is_left_alone() {
     chain.del();
 }
 
-/// What another's plugin made is checked, and his to repair.
+/// CHECK compares what another plugin made, and leaves the repair to that plugin.
 #[test]
 fn what_we_have_no_record_of_is_only_checked() {
     testkit::require!("root");
@@ -297,7 +299,7 @@ fn what_we_have_no_record_of_is_only_checked() {
     assert_eq!(node.sh("nft list ruleset"), "");
 }
 
-/// Repairs and removals of many attachments at once: nothing is put back behind a DEL.
+/// Repairs and removals of many attachments at once: no repair restores anything after a DEL.
 #[test]
 fn a_repair_never_puts_back_behind_a_del() {
     testkit::require!("root");

@@ -1,7 +1,8 @@
-//! A stand-in for `netwrightd ipam`: gives addresses, and misbehaves as the test says.
+//! A stand-in for `netwrightd ipam`: assigns addresses, and misbehaves as the test says.
 //!
-//! What it has given is a file for each address below [`Node::dir`]`("ipam")/<network>`, with the container and the interface, so that a test sees it
-//! from outside and a second stand-in goes on where the first ended.
+//! It makes a file for each assigned address below [`Node::dir`]`("ipam")/<network>`, with the
+//! container and the interface. So a test sees the file from outside, and a second stand-in
+//! continues where the first ended.
 
 use std::fs;
 use std::net::IpAddr;
@@ -15,7 +16,7 @@ use ipnet::IpNet;
 use super::Node;
 use super::listener::{self, Listener, Reply};
 
-/// The stand-in, until it is dropped.
+/// The stand-in, which ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Daemon(Listener<Request>);
 
@@ -24,7 +25,7 @@ pub(crate) fn socket(node: &Node) -> PathBuf {
     node.roots.run.join("ipam.sock")
 }
 
-/// What the daemon finds when it starts.
+/// The requests that the daemon finds in its inbox when it starts.
 pub(crate) fn left(node: &Node) -> Vec<Request> {
     let read = |(name, line): (String, Vec<u8>)| {
         let request = wire::read_request(&line).unwrap();
@@ -40,12 +41,12 @@ pub(crate) fn says(answer: &Answer) -> Reply {
 }
 
 impl Daemon {
-    /// Starts one that does what it is asked for, what was left for it first.
+    /// Starts a stand-in that serves requests, those in its inbox first.
     pub(crate) fn start(node: &Node) -> Self {
         Daemon::but(node, |_| None)
     }
 
-    /// Starts one that does what it is asked for unless `but` has another reply.
+    /// Starts a stand-in that serves requests unless `but` has another reply.
     pub(crate) fn but(
         node: &Node,
         mut but: impl FnMut(&Request) -> Option<Reply> + Send + 'static,
@@ -61,12 +62,12 @@ impl Daemon {
         }))
     }
 
-    /// Takes what it was asked since it was asked last.
+    /// Returns the requests since the last call of this function.
     pub(crate) fn heard(&self) -> Vec<Request> {
         self.0.heard()
     }
 
-    /// The same, by the first word of each.
+    /// The same, as the first word of each request.
     pub(crate) fn words(&self) -> Vec<&'static str> {
         let word = |request: &Request| match request {
             Request::Assign(_) => "assign",
@@ -78,13 +79,13 @@ impl Daemon {
         self.heard().iter().map(word).collect()
     }
 
-    /// Leaves it running as long as the test does.
+    /// Keeps it running as long as the test.
     pub(crate) fn forget(self) {
         self.0.forget();
     }
 }
 
-/// What was given.
+/// The assigned addresses.
 pub(crate) struct Given(pub(crate) PathBuf);
 
 impl Given {
@@ -145,7 +146,7 @@ impl Given {
         Answer::Assigned(all)
     }
 
-    /// What one has of each range.
+    /// What an owner has of each range.
     fn held(&self, network: &Network, owner: &Owner) -> Vec<Option<Assigned>> {
         let mut own: Vec<IpAddr> = self
             .all(network.name())

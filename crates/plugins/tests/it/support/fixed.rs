@@ -1,4 +1,4 @@
-//! An address plugin `fixed` that gives what the test says, and remembers how it was called.
+//! An address plugin `fixed` that assigns what the test says, and records its calls.
 
 use std::fs;
 
@@ -38,7 +38,7 @@ pub(crate) fn fails(node: &Node, verb: &str, error: &Value) {
     );
 }
 
-/// The verbs it was called with.
+/// The verbs of all calls.
 pub(crate) fn verbs(node: &Node) -> String {
     let text = fs::read_to_string(node.dir("log").join("verbs")).unwrap_or_default();
     text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -54,7 +54,7 @@ pub(crate) fn ipam() -> Value {
     json!({ "ipam": { "type": "fixed" } })
 }
 
-/// What `ip -d -j link show` says of a link.
+/// A link as `ip -d -j link show` shows it.
 pub(crate) fn link(place: &impl Place, name: &str) -> Value {
     let text = place.sh(&format!("ip -d -j link show {name}"));
     serde_json::from_str::<Value>(&text).unwrap()[0].clone()

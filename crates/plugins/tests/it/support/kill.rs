@@ -1,7 +1,8 @@
-//! An ADD that is killed: DEL leaves nothing of it, and another ADD copes with it.
+//! An ADD that is killed: DEL leaves nothing of it, and another ADD copes with what is there.
 //!
-//! The plugin runs in a process of its own, this very test executable, under `strace`, which kills it as it enters the n-th
-//! system call that changes anything. The moments are the same in every run, however busy the machine is.
+//! The plugin runs in a separate process, this very test executable, under `strace`, which kills it
+//! as it enters the n-th system call that changes anything. The moments are the same in every run,
+//! however busy the machine is.
 
 use std::fs;
 use std::io::{Cursor, Write as _};
@@ -18,26 +19,27 @@ use testkit::{Container, Place, Snapshot, feature, share};
 use super::matrix::{Family, Subject, addresses, assert_settles, look, run, warm};
 use super::{BUILD, Node, Picture, Run, executor};
 
-/// Tells the child the plugin and the folders for state, a line each.
+/// This variable has the plugin and the folders for state, a line each, for the child.
 const CHILD: &str = "NWT_KILL_CHILD";
 
-/// The system calls that change something, or ask the kernel to.
+/// The system calls that change something, or request a change from the kernel.
 const CHANGES: &str = "sendto,sendmsg,write,pwrite64,ioctl,rename,renameat,renameat2,link,linkat,symlink,symlinkat,\
                        unlink,unlinkat,mkdir,mkdirat,rmdir,ftruncate,clone3";
 
-/// How many moments are tried in every run, of those there are.
+/// How many of the moments every run tries.
 const MOMENTS: usize = 6;
-/// The same with `--full`, others in each round ([`share`]): each is tried twice, under `strace`.
+/// The same with `--full`, with other moments in each round ([`share`]): the test tries each twice,
+/// under `strace`.
 const MOMENTS_OF_A_SHARE: usize = share::STRIKES / 3;
-/// The same in the virtual machine, which takes ten times as long for each. There one of the two tries is made at each
-/// moment, and the host is looked at once, at the end.
+/// The same in the virtual machine, which takes ten times as long for each. There each moment gets
+/// one of the two tries, and the test looks at the host once, at the end.
 const MOMENTS_IN_VM: usize = 2;
 
-/// How an ADD says that what it would make is there, and whose it is.
+/// The words of an ADD's error when what it would make exists: that it does, and its owner.
 const CLEAR: [&str; 2] = ["already exists", "has been allocated to c1"];
 
-/// Kills ADD at moments spread over all it does. After each DEL leaves nothing; and in a second try another ADD comes
-/// before DEL, which completes what is there or says what is in its way.
+/// Kills ADD at moments spread over all it does. After each, DEL leaves nothing; and in a second
+/// try another ADD comes before DEL, and completes what exists or reports the conflict.
 pub(crate) fn killed(subject: &Subject, family: Family) {
     let node = warm(subject, "killed", family);
     let mut scene = Scene { subject, node: &node, family, before: None };
@@ -52,7 +54,7 @@ pub(crate) fn killed(subject: &Subject, family: Family) {
             scene.del_is_enough(moment, all);
         }
     }
-    // With one more container as it was looked at.
+    // The snapshot was taken with one container more.
     let target = scene.prepare();
     assert_settles(&scene.before.as_ref().unwrap().1, &node);
     drop(target);
@@ -62,7 +64,8 @@ fn in_vm() -> bool {
     std::env::var_os(feature::VM_VARIABLE).is_some()
 }
 
-/// The moments to try of `1..=all`. The last one is always among them: all is made then, and nobody was told.
+/// The moments to try of `1..=all`. The last one is always among them: everything exists by then,
+/// and the runtime has no answer yet.
 fn chosen(all: usize) -> Vec<usize> {
     if feature::available("full") && !in_vm() {
         let mut chosen = share::of_this_round((1..all).collect(), MOMENTS_OF_A_SHARE);
@@ -89,7 +92,7 @@ struct Target {
 }
 
 impl Scene<'_> {
-    /// A container in which nothing has happened yet; each is like the first.
+    /// Makes a fresh container; each is like the first.
     fn prepare(&self) -> Target {
         let container = self.node.container("c1");
         let keys = (self.subject.config)(self.node, &container, self.family);
@@ -100,7 +103,7 @@ impl Scene<'_> {
         run(self.subject, self.node, verb, &target.container, &target.keys)
     }
 
-    /// How many moments there are: an ADD that nobody kills goes through them.
+    /// Counts the moments of an ADD that is not killed.
     fn count(&mut self) -> usize {
         let target = self.prepare();
         self.before = Some((Picture::of(&target.container), look(self.node)));
@@ -136,9 +139,10 @@ impl Scene<'_> {
         self.finish(target, &what);
     }
 
-    /// Calls DEL with what a runtime has whose ADD did not answer, and looks for what is left.
+    /// Calls DEL with what a runtime has after an ADD without an answer, and looks for what
+    /// remains.
     fn finish(&self, target: Target, what: &str) {
-        // Shown when something fails.
+        // The harness prints this when something fails.
         eprintln!("{}: DEL after {what}", self.subject.plugin);
         self.run("DEL", &target).call().silent();
         assert!(
@@ -149,24 +153,25 @@ impl Scene<'_> {
             let now = Picture::of(&target.container);
             let (inside, host) = self.before.as_ref().unwrap();
             let mut left = inside.new_in(&now);
-            // The kernel gives lo its address when it comes up, and leaves it there; and every other link a link-local one.
+            // The kernel gives lo its address when it comes up, and leaves it there; it gives every
+            // other link a link-local one.
             left.retain(|line| !line.contains(" lo ") && !line.contains("fe80::"));
             assert!(left.is_empty(), "in the container is left: {left:#?}");
             assert_settles(host, self.node);
         }
         assert_eq!(addresses(self.node), "", "addresses are still reserved");
-        // The namespace's end would take the host end of `attached` too, but later.
+        // The kernel would delete the host end of `attached` with the namespace too, but later.
         self.node.sh("ip link del vc1 2>/dev/null || true");
     }
 
     fn kill(&self, target: &Target, moment: usize) {
         let (status, trace) = self.trace(target, Some(moment));
         let killed = status.signal() == Some(9) || status.code() == Some(128 + 9);
-        // How much it does varies a little: the kernel answers in more parts or less.
+        // The number of steps varies a little: the kernel answers in more or fewer parts.
         assert!(killed || status.success(), "{status}:\n{trace}");
     }
 
-    /// Runs ADD, killed at a moment or not at all; returns how it ended and what it did.
+    /// Runs ADD, killed at a moment or not at all; returns its exit status and its trace.
     fn trace(&self, target: &Target, moment: Option<usize>) -> (ExitStatus, String) {
         let mut options = vec!["-e".to_owned(), format!("trace={CHANGES}")];
         if let Some(moment) = moment {
@@ -177,7 +182,8 @@ impl Scene<'_> {
     }
 }
 
-/// Makes a call in a process of its own under `strace` with these options; returns how it ended and what it did.
+/// Makes a call in a separate process under `strace` with these options; returns its exit status
+/// and its trace.
 pub(crate) fn traced(node: &Node, call: Run<'_>, options: &[String]) -> (ExitStatus, String) {
     let log = node.lab.dir().join("trace");
     let path = module_path!().split_once("::").unwrap().1;
@@ -192,13 +198,13 @@ pub(crate) fn traced(node: &Node, call: Run<'_>, options: &[String]) -> (ExitSta
     command.envs(call.env.to_vars()).env(CHILD, told);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
-    // It may be dead before it has read everything.
+    // The child may be dead before it has read everything.
     let _ = child.stdin.take().unwrap().write_all(&call.document());
     let status = child.wait().unwrap();
     (status, fs::read_to_string(&log).unwrap_or_default())
 }
 
-/// The most that one thread did: `strace` counts for each of them.
+/// The highest count of one thread: `strace` counts for each thread.
 fn steps(trace: &str) -> usize {
     let begun = trace.lines().filter(|line| line.contains('(') && !line.contains(" resumed>"));
     let mut threads = std::collections::BTreeMap::new();
@@ -208,7 +214,8 @@ fn steps(trace: &str) -> usize {
     threads.into_values().max().unwrap_or(0)
 }
 
-/// What the process that is killed does. Without its variable, as in an ordinary run, nothing.
+/// The body of the process that is killed. Without its variable, as in an ordinary run, it does
+/// nothing.
 #[test]
 fn the_child() {
     let Ok(told) = std::env::var(CHILD) else { return };

@@ -1,4 +1,5 @@
-//! A stand-in for a daemon of ours that is asked by lines: answers as the test says, and remembers what it was told.
+//! A stand-in for a daemon of ours with a line protocol: answers as the test says, and records its
+//! requests.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -9,10 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// What the stand-in does about a request.
+/// The reaction of the stand-in to a request.
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
-    /// Writes this.
+    /// Writes these bytes.
     Writes(Vec<u8>),
     /// Dies before it answers.
     Dies,
@@ -20,7 +21,7 @@ pub(crate) enum Reply {
     KeepsSilent,
 }
 
-/// The stand-in, until it is dropped.
+/// The stand-in, which ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Listener<Q> {
     socket: PathBuf,
@@ -31,7 +32,7 @@ pub(crate) struct Listener<Q> {
 }
 
 impl<Q: Send + 'static> Listener<Q> {
-    /// Starts one that reads requests so, and passes over what is none.
+    /// Starts a stand-in that parses requests with this function, and ignores what does not parse.
     pub(crate) fn start(
         socket: PathBuf,
         read: impl Fn(&[u8]) -> Option<Q> + Send + 'static,
@@ -68,12 +69,12 @@ impl<Q: Send + 'static> Listener<Q> {
         Listener { socket, inode, heard, is_over, thread: Some(thread) }
     }
 
-    /// Takes what it was told since it was asked last.
+    /// Returns the requests since the last call of this function.
     pub(crate) fn heard(&self) -> Vec<Q> {
         std::mem::take(&mut *self.heard.lock().unwrap())
     }
 
-    /// Leaves it running as long as the test does.
+    /// Keeps it running as long as the test.
     pub(crate) fn forget(self) {
         std::mem::forget(self);
     }
@@ -82,7 +83,8 @@ impl<Q: Send + 'static> Listener<Q> {
 impl<Q> Drop for Listener<Q> {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::SeqCst);
-        // It ends when it is called; another one may have taken its place by now, and then it stays where nobody calls it.
+        // The thread ends at the next connection. If another stand-in has taken the socket's place
+        // by now, the thread stays where no connection comes.
         let called = UnixStream::connect(&self.socket);
         if let (Ok(_), Some(thread)) = (called, self.thread.take())
             && fs::metadata(&self.socket).is_ok_and(|found| found.ino() == self.inode)
@@ -94,7 +96,7 @@ impl<Q> Drop for Listener<Q> {
     }
 }
 
-/// What is left in a folder for a daemon that did not hear it, as bytes by the files' names.
+/// The requests in a folder that a daemon did not receive, as bytes by the files' names.
 pub(crate) fn left_in(folder: &std::path::Path) -> Vec<(String, Vec<u8>)> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let paths = entries.map(|entry| entry.unwrap().path());

@@ -1,8 +1,10 @@
-//! The table plugin × verb × address family: tests that every plugin has, with names the table is made from.
+//! The table plugin × verb × address family: tests that every plugin has, with names the table is
+//! made from.
 //!
-//! `cargo xtask ci` looks in its own run's results for `<plugin>::…matrix_<verb>_<family>` (`vm_matrix_…` in the virtual
-//! machine; `-` in a plugin's name is `_`) and fails when one of plugins × verbs × families is not there. A plugin says
-//! in a [`Subject`] what is particular about it, [`tests!`](crate::support::matrix::tests) makes the fifteen tests:
+//! `cargo xtask ci` searches the results of its run for `<plugin>::…matrix_<verb>_<family>`
+//! (`vm_matrix_…` in the virtual machine; `-` in a plugin's name is `_`) and fails if a combination
+//! of plugin, verb and family is missing. A [`Subject`] has what is particular to a plugin, and
+//! [`tests!`](crate::support::matrix::tests) makes the fifteen tests from it:
 //!
 //! ```ignore
 //! use crate::support::matrix::{self, Family, Subject};
@@ -27,7 +29,7 @@ use testkit::{Container, ModuleRequests, Place, Snapshot};
 
 use super::{Node, Run};
 
-/// How long a deleted namespace may take to be gone.
+/// How long the kernel may take to remove a deleted namespace.
 const GONE: Duration = Duration::from_secs(20);
 
 /// Which addresses a container gets.
@@ -47,7 +49,7 @@ impl Family {
         self != Family::V4
     }
 
-    /// Those of two values that are of this family: `pick(for IPv4, for IPv6)`.
+    /// Picks the values of this family: `pick(for IPv4, for IPv6)`.
     pub(crate) fn pick<T>(self, v4: T, v6: T) -> Vec<T> {
         let v4 = self.has_v4().then_some(v4);
         let v6 = self.has_v6().then_some(v6);
@@ -55,19 +57,20 @@ impl Family {
     }
 }
 
-/// What is particular about one plugin.
+/// What is particular to one plugin.
 pub(crate) struct Subject {
     pub(crate) plugin: &'static str,
-    /// Makes on the host, once, what the plugin expects to find there.
+    /// Makes on the host, once, what the plugin expects there.
     pub(crate) host: fn(&Node, Family),
-    /// Prepares a container and returns the configuration's keys for it: [`ipam`], or `prevResult` ([`attached`]), …
+    /// Prepares a container and returns the configuration's keys for it: [`ipam`], or `prevResult`
+    /// ([`attached`]), …
     pub(crate) config: fn(&Node, &Container, Family) -> Value,
-    /// Whether what ADD makes is there: true after it, false before it and after DEL.
+    /// Whether what ADD makes exists: true after ADD, false before it and after DEL.
     pub(crate) holds: fn(&Node, &Container, Family) -> bool,
     /// Damages what ADD made, so that CHECK must fail.
     pub(crate) damage: fn(&Node, &Container, Family),
-    /// Makes the plugin unable to serve, and returns keys for the configuration; STATUS must say 50 or 51 then.
-    /// None where nothing can be missing.
+    /// Makes the plugin unable to serve, and returns keys for the configuration; STATUS must then
+    /// fail with 50 or 51. `None` if nothing can be missing.
     pub(crate) unready: Option<fn(&Node, Family) -> Value>,
 }
 
@@ -79,7 +82,8 @@ pub(crate) fn ipam(node: &Node, family: Family) -> Value {
     json!({ "type": "host-local", "dataDir": node.dir("ipam"), "ranges": ranges, "routes": routes })
 }
 
-/// Attaches a container to bridge `cni0` by hand, and returns what a bridge plugin would have: a `prevResult`.
+/// Attaches a container to bridge `cni0` by hand, and returns the result of a bridge plugin: a
+/// `prevResult`.
 ///
 /// Container `cN` has 10.1.0.(N+2) and fd00:1::(N+2); its host end is `vcN`.
 pub(crate) fn attached(node: &Node, container: &Container, family: Family) -> Value {
@@ -121,7 +125,8 @@ pub(crate) fn attached(node: &Node, container: &Container, family: Family) -> Va
     })
 }
 
-/// A host on which one container has come and gone: what a network's first container leaves for the next is there.
+/// A host on which one container has come and gone: what a network's first container leaves for the
+/// next exists.
 pub(crate) fn warm(subject: &Subject, name: &str, family: Family) -> Node {
     warmed(Node::new(&format!("{}-{name}", subject.plugin)), subject, family)
 }
@@ -133,7 +138,7 @@ fn warmed(node: Node, subject: &Subject, family: Family) -> Node {
     let result = run(subject, &node, "ADD", &c0, &keys).call().ok();
     run(subject, &node, "DEL", &c0, &keys).prev(&result).call().silent();
     collect(subject, &node, &keys, &[]);
-    // The namespace's end would take the host end of `attached` too, but later.
+    // The kernel would delete the host end of `attached` with the namespace too, but later.
     node.sh("ip link del vc0 2>/dev/null || true");
     node
 }
@@ -157,7 +162,8 @@ fn collect(subject: &Subject, node: &Node, keys: &Value, valid: &[(&str, &str)])
     of_network(subject, node, "GC", keys).valid(valid).call().silent();
 }
 
-/// ADD makes what it should, and its result has addresses of the family and no other, which the container has too.
+/// ADD makes what it should. The result and the container have the same addresses, all of the
+/// family.
 pub(crate) fn add(subject: &Subject, family: Family) {
     let node = warm(subject, "add", family);
     let c1 = node.container("c1");
@@ -170,7 +176,7 @@ pub(crate) fn add(subject: &Subject, family: Family) {
     let address = |ip: &Value| ip["address"].as_str().unwrap().to_owned();
     for (has, colon, name) in [(family.has_v4(), false, "IPv4"), (family.has_v6(), true, "IPv6")] {
         let found = ips.iter().any(|ip| address(ip).contains(':') == colon);
-        // lo always has both.
+        // lo always has addresses of both families.
         assert!(found == has || subject.plugin == "loopback", "{name} expected: {has}: {result}");
     }
     for ip in ips.iter().filter(|ip| ip["interface"].is_u64()) {
@@ -179,7 +185,7 @@ pub(crate) fn add(subject: &Subject, family: Family) {
     }
 }
 
-/// DEL leaves nothing, needs neither prevResult nor namespace, and does it again without complaint.
+/// DEL leaves nothing, needs neither prevResult nor namespace, and succeeds a second time.
 pub(crate) fn del(subject: &Subject, family: Family) {
     let node = warm(subject, "del", family);
     let c1 = node.container("c1");
@@ -194,7 +200,7 @@ pub(crate) fn del(subject: &Subject, family: Family) {
     run(subject, &node, "DEL", &c1, &keys).netns("").without("prevResult").call().silent();
 }
 
-/// CHECK is content with what ADD made, and not when that is damaged.
+/// CHECK succeeds after ADD, and fails after damage.
 pub(crate) fn check(subject: &Subject, family: Family) {
     let node = warm(subject, "check", family);
     let c1 = node.container("c1");
@@ -206,7 +212,7 @@ pub(crate) fn check(subject: &Subject, family: Family) {
     assert!(!error.msg.is_empty(), "{error:?}");
 }
 
-/// GC removes what a container that is gone left behind, and nothing of one that is there.
+/// GC removes what a container that is gone left, and nothing of an existing one.
 pub(crate) fn gc(subject: &Subject, family: Family) {
     let node = warm(subject, "gc", family);
     let c1 = node.container("c1");
@@ -225,9 +231,10 @@ pub(crate) fn gc(subject: &Subject, family: Family) {
     run(subject, &node, "CHECK", &c1, &keys).prev(&result).call().silent();
 }
 
-/// GC removes nothing of an attachment that an ADD, a DEL or a repair is at, and says so; afterwards it removes it.
+/// GC leaves an attachment whose ADD, DEL or repair is running, and reports that; afterwards it
+/// removes it.
 pub(crate) fn gc_alone(subject: &Subject, family: Family) {
-    // An address plugin is called under its caller's lock, and `loopback` owns nothing.
+    // An address plugin runs under its caller's lock, and `loopback` owns nothing.
     if ["cluster-ipam", "host-local", "loopback"].contains(&subject.plugin) {
         return;
     }
@@ -247,10 +254,13 @@ pub(crate) fn gc_alone(subject: &Subject, family: Family) {
         index.begin_group(&key, Duration::ZERO).unwrap(),
     );
     let error = of_network(subject, &node, "GC", &keys).valid(&[]).call().error();
-    // Each plugin of a chain says so.
+    // Each plugin of a chain reports it.
     let is_alone = subject.plugin != "chain";
     assert!(error.msg.contains("held by") && (!is_alone || error.code == 11), "{error:?}");
-    assert!((subject.holds)(&node, &c1, family), "GC took what somebody is at");
+    assert!(
+        (subject.holds)(&node, &c1, family),
+        "GC removed an attachment that another call works on"
+    );
     drop(locks);
     before.assert_same(&look(&node));
     assert_eq!(addresses(&node), reserved);
@@ -259,7 +269,7 @@ pub(crate) fn gc_alone(subject: &Subject, family: Family) {
     assert_eq!(addresses(&node), "");
 }
 
-/// STATUS is content where ADD would succeed, and says 50 or 51 where it would not.
+/// STATUS succeeds if ADD would, and fails with 50 or 51 if not.
 pub(crate) fn status(subject: &Subject, family: Family) {
     let node = warm(subject, "status", family);
     let c1 = node.container("c1");
@@ -272,11 +282,12 @@ pub(crate) fn status(subject: &Subject, family: Family) {
     }
 }
 
-/// No verb has the kernel look for a module, once what the first container needs is loaded: each look
-/// is a process or two that the kernel starts, and the call waits for them.
+/// No verb makes the kernel look for a module, once those that the first container needs are
+/// loaded: for each look the kernel starts a process or two, and the call waits for them.
 pub(crate) fn asks_for_no_module(subject: &Subject, family: Family) {
     let node = Node::new(&format!("{}-modules", subject.plugin));
-    // What the kernel lacks is remembered where something of ours is, as a chain's first plugin leaves it.
+    // The plugin notes what the kernel lacks only where something of ours exists, as it does after
+    // a chain's first plugin.
     std::fs::create_dir_all(&node.roots.run).unwrap();
     let node = warmed(node, subject, family);
     let c1 = node.container("c1");
@@ -294,7 +305,7 @@ pub(crate) fn asks_for_no_module(subject: &Subject, family: Family) {
     assert!(all.is_empty(), "{} has the kernel look for modules: {all:?}", subject.plugin);
 }
 
-/// Everything on the host, and the plugins' own files.
+/// A snapshot of everything on the host, and of the plugins' own files.
 pub(crate) fn look(node: &Node) -> Snapshot {
     let own: Vec<String> =
         ["run", "lib"].map(|dir| node.lab.dir().join(dir).display().to_string()).into();
@@ -303,7 +314,8 @@ pub(crate) fn look(node: &Node) -> Snapshot {
     Snapshot::with_files(&node.lab, &files)
 }
 
-/// Asserts that the host becomes as it was, once the kernel has removed deleted namespaces.
+/// Asserts that the host returns to its earlier state, once the kernel has removed deleted
+/// namespaces.
 #[track_caller]
 pub(crate) fn assert_settles(before: &Snapshot, node: &Node) {
     let deadline = Instant::now() + GONE;
@@ -317,7 +329,7 @@ pub(crate) fn assert_settles(before: &Snapshot, node: &Node) {
     }
 }
 
-/// The addresses that [`ipam`]'s folder has reserved.
+/// The reserved addresses in [`ipam`]'s folder.
 pub(crate) fn addresses(node: &Node) -> String {
     node.sh(&format!(
         "ls {}/n 2>/dev/null | grep '^[0-9a-f]*[.:]' | sort || true",
@@ -330,7 +342,8 @@ macro_rules! tests {
     ($subject:expr) => {
         $crate::support::matrix::tests!($subject; "root", "module-requests");
     };
-    // The kernel's looks for modules with `--full` alone: others make the same calls in every run.
+    // The kernel's looks for modules run with `--full` alone: other tests make the same calls in
+    // every run.
     ($subject:expr, modules: full) => {
         $crate::support::matrix::tests!($subject; "root", "full", "module-requests");
     };
@@ -350,7 +363,8 @@ macro_rules! tests {
     };
 }
 
-/// Makes a plugin's fifteen tests, for the virtual machine where this machine's kernel lacks one of the features.
+/// Makes a plugin's fifteen tests, for the virtual machine where this machine's kernel lacks one of
+/// the features.
 #[allow(unused_macros, reason = "used where this machine's kernel lacks something")]
 macro_rules! vm_tests {
     ($subject:expr, $($feature:expr),+) => {

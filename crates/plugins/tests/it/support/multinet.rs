@@ -1,4 +1,4 @@
-//! A stand-in for `netwrightd multinet`: answers as the test says, and remembers what it was told.
+//! A stand-in for `netwrightd multinet`: answers as the test says, and records its requests.
 
 use std::path::PathBuf;
 
@@ -7,12 +7,12 @@ use npwg::wire::{self, Answer, Plan, PlannedNetwork, Request};
 use super::Node;
 use super::listener::{self, Listener};
 
-/// What the stand-in does about a request.
+/// The reaction of the stand-in to a request.
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
-    /// Answers.
+    /// Sends this answer.
     Says(Answer),
-    /// Writes this.
+    /// Writes these bytes.
     Writes(Vec<u8>),
     /// Dies before it answers.
     Dies,
@@ -37,7 +37,7 @@ impl Reply {
     }
 }
 
-/// The stand-in, until it is dropped.
+/// The stand-in, which ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Daemon(Listener<Request>);
 
@@ -46,7 +46,7 @@ pub(crate) fn socket(node: &Node) -> PathBuf {
     node.roots.run.join("multinet.sock")
 }
 
-/// What the daemon finds when it starts.
+/// The requests that the daemon finds in its inbox when it starts.
 pub(crate) fn left(node: &Node) -> Vec<Request> {
     let read = |(name, line): (String, Vec<u8>)| {
         let request = wire::read_request(&line).unwrap();
@@ -57,7 +57,7 @@ pub(crate) fn left(node: &Node) -> Vec<Request> {
 }
 
 impl Daemon {
-    /// Starts one that plans these networks and is content with everything else.
+    /// Starts a stand-in that plans these networks and accepts every other request.
     pub(crate) fn planning(node: &Node, networks: Vec<PlannedNetwork>) -> Self {
         let plan = Answer::Plan(Plan { uid: "uid-1".to_owned(), networks });
         Daemon::start(node, move |request| match request {
@@ -66,7 +66,7 @@ impl Daemon {
         })
     }
 
-    /// Starts one.
+    /// Starts a stand-in.
     pub(crate) fn start(
         node: &Node,
         mut script: impl FnMut(&Request) -> Reply + Send + 'static,
@@ -75,12 +75,12 @@ impl Daemon {
         Daemon(Listener::start(socket(node), read, move |request| script(request).plain()))
     }
 
-    /// Takes what it was told since it was asked last.
+    /// Returns the requests since the last call of this function.
     pub(crate) fn heard(&self) -> Vec<Request> {
         self.0.heard()
     }
 
-    /// The same, by the first word of each.
+    /// The same, as the first word of each request.
     pub(crate) fn words(&self) -> Vec<&'static str> {
         let word = |request: &Request| match request {
             Request::Plan(_) => "plan",
@@ -92,7 +92,7 @@ impl Daemon {
         self.heard().iter().map(word).collect()
     }
 
-    /// Leaves it running as long as the test does.
+    /// Keeps it running as long as the test.
     pub(crate) fn forget(self) {
         self.0.forget();
     }

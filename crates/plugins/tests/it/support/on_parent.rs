@@ -1,4 +1,4 @@
-//! What the tests of links that stand on a parent share: `macvlan`, `ipvlan`, `vlan`.
+//! The shared part of the tests of links on a parent: `macvlan`, `ipvlan`, `vlan`.
 
 use serde_json::{Value, json};
 use testkit::{Container, Place as _, Snapshot};
@@ -6,7 +6,7 @@ use testkit::{Container, Place as _, Snapshot};
 use super::fixed::{self, link, succeeds};
 use super::{Answer, Node};
 
-/// A host with parent `p0`, whose other end `p1` is the switch's, or the outside's.
+/// A host with parent `p0`, whose other end `p1` belongs to the switch or to the outside.
 pub(crate) fn host(name: &str) -> Node {
     let node = Node::new(name);
     node.sh("ip link add p0 type veth peer name p1 && ip link set p0 up && ip link set p1 up");
@@ -26,8 +26,8 @@ pub(crate) fn with_default_routes(last: u8) -> Value {
     json!({ "ips": addresses(last), "routes": [{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }] })
 }
 
-/// Asserts that the result lists one link, which the container has as reported, with MTU 1400 and the hardware address of
-/// `p0`; returns what the kernel shows of it.
+/// Asserts that the result lists one link, which the container has as reported, with MTU 1400 and
+/// the hardware address of `p0`; returns the link as the kernel shows it.
 pub(crate) fn one_link_as_reported(node: &Node, container: &Container, result: &Value) -> Value {
     let interfaces = result["interfaces"].as_array().unwrap();
     assert_eq!(interfaces.len(), 1, "{result}");
@@ -41,7 +41,7 @@ pub(crate) fn one_link_as_reported(node: &Node, container: &Container, result: &
     shown
 }
 
-/// Asserts that an ADD to which the address plugin says no, or nothing, changes nothing.
+/// Asserts that ADD changes nothing if the address plugin fails or returns nothing.
 pub(crate) fn a_failed_add_leaves_nothing(
     node: &Node,
     container: &Container,

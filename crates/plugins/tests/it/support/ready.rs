@@ -1,4 +1,4 @@
-//! What a daemon has said of itself before it went away.
+//! What a daemon recorded about itself before it went away.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The file in which it says when it was ready last.
+/// The file with the time when the daemon was last ready.
 pub(crate) struct Ready(PathBuf);
 
 impl Ready {
@@ -15,10 +15,10 @@ impl Ready {
         Ready(cni::line::ready_file(socket))
     }
 
-    /// It was ready so long ago.
+    /// Sets the daemon's last ready time to so long ago.
     pub(crate) fn said_before(&self, age: Duration) {
         let now = Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap();
-        // A machine that was booted a moment ago cannot know anything that is older.
+        // On a machine that was booted a moment ago, no time can be that long ago.
         self.says(&now.saturating_sub(age).as_millis().to_string());
     }
 

@@ -6,7 +6,7 @@ use testkit::Place;
 use super::Node;
 use super::matrix::{self, Family};
 
-/// Every version, and whether its results list interfaces and whether it has CHECK.
+/// Every version, with whether its results list interfaces and whether it has CHECK.
 const VERSIONS: [(&str, bool, bool); 7] = [
     ("0.1.0", false, false),
     ("0.2.0", false, false),
@@ -31,7 +31,7 @@ pub(crate) fn all_are_spoken(node: &Node, plugin: &str, keys: &Value) {
         if interfaces {
             let last = result["interfaces"].as_array().unwrap().last().unwrap();
             assert_eq!(last["name"], "eth0", "{result}");
-            // As the reference's library: one shape for all of 1.x.
+            // As with the reference's library, all of 1.x has one shape.
             assert_eq!(last.get("mtu").is_some(), version.starts_with('1'), "{result}");
             assert_eq!(result["ips"].as_array().unwrap().len(), 2, "{result}");
         } else {
@@ -46,7 +46,7 @@ pub(crate) fn all_are_spoken(node: &Node, plugin: &str, keys: &Value) {
     }
 }
 
-/// A misspelt key is found by `netwright lint`.
+/// Asserts that `netwright lint` finds a misspelt key.
 pub(crate) fn a_misspelt_key_is_found(plugin: &str, right: &str, wrong: &str) {
     let plugin = plugins::find(plugin).unwrap();
     let unknown = |key: &str| {

@@ -1,4 +1,4 @@
-//! Frames through taps, with the test as the program at the other end.
+//! Frames through taps, with the test as the program that holds them.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -27,7 +27,7 @@ fn join(one: OwnedFd, other: OwnedFd) {
         move || {
             let mut frame = [0; 65_536];
             while let Ok(length) = from.read(&mut frame) {
-                // One that is down takes no frames; it may come up.
+                // A tap that is down takes no frames; it may come up.
                 let _ = to.write_all(&frame[..length]);
             }
         }
@@ -59,7 +59,8 @@ fn two_containers_talk_through_a_program() {
     drop(server);
 }
 
-/// The life of a virtual machine's container: its tap is a port of a bridge inside, the way out another port.
+/// The setup of a virtual machine's container: its tap is a port of a bridge inside, and the
+/// container's link is another port.
 #[test]
 fn a_guest_reaches_the_outside_through_the_bridge_in_its_container() {
     let node = Node::new("tap-guest");
@@ -75,7 +76,7 @@ fn a_guest_reaches_the_outside_through_the_bridge_in_its_container() {
     pod.sh("ip link add k6t-eth0 type bridge && ip link set k6t-eth0 up && ip link set net0 master k6t-eth0 up");
     let keys = json!({ "bridge": "k6t-eth0", "owner": 107, "group": 107, "mtu": 1400 });
     add(&node, &pod).config(keys).call().ok();
-    // What the guest sees as its network card.
+    // The tap that the guest sees as its network card.
     let config = json!({ "ipam": ipam(&node, Family::Dual), "mtu": 1400 });
     add(&node, &guest).config(config).call().ok();
     join(open(&pod), open(&guest));

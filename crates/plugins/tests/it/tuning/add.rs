@@ -38,7 +38,7 @@ fn sysctls_are_set_in_the_namespace() {
 fn interface_names_may_have_dots() {
     let node = Node::new("tun-dots");
     let c1 = container(&node, "c1");
-    // An older kernel renames no link that is up.
+    // An older kernel does not rename a link that is up.
     c1.sh("ip link set eth0 down; ip link set eth0 name eth0.100; ip link set eth0.100 up");
     let config = json!({ "mtu": 1400, "sysctl": {
         "net.ipv4.conf.IFNAME.arp_notify": "1",
@@ -93,7 +93,7 @@ fn the_allowlist_is_enforced() {
         "sysctl allowlist \"/etc/cni/tuning/allowlist.conf\" line 1: invalid pattern \"net.(core\"";
     set("net.core.somaxconn").fails(code::INVALID_CONFIG, words);
     status().fails(code::PLUGIN_NOT_AVAILABLE, words);
-    // What has nothing to do with sysctls goes on.
+    // Requests without sysctls still succeed.
     add(&node, &c1, &json!({ "mtu": 1400 })).call().ok();
 
     fs::remove_file(&allowlist).unwrap();
@@ -111,7 +111,7 @@ fn the_link_is_changed_and_what_it_was_is_kept() {
     assert_eq!(now["mtu"], 1400);
     assert_eq!(now["txqlen"], 5);
     assert!(has_flag(&now, "PROMISC") && has_flag(&now, "ALLMULTI"), "{now}");
-    // The link of the same name on the host's side is not the one that was changed.
+    // The link of the same name on the host is not the one that was changed.
     assert_eq!(
         result["interfaces"],
         json!([
@@ -164,7 +164,7 @@ fn a_second_add_keeps_the_originals() {
     let first = backup(&node, "c1");
     add(&node, &c1, &with(1400, "77")).call().ok();
     assert_eq!(backup(&node, "c1"), first);
-    // With another configuration, too.
+    // The same with another configuration.
     add(&node, &c1, &with(1300, "78")).call().ok();
     assert_eq!(backup(&node, "c1"), first);
     assert_eq!(sysctl(&c1, "net.core.somaxconn"), "78");
@@ -187,7 +187,7 @@ fn a_sysctl_given_twice_is_refused() {
         let answer = node.run("tuning", verb).to(&c1).stdin(text.clone()).call();
         answer.fails(code::DECODE_FAILURE, "duplicated sysctl keys are not allowed");
     }
-    // DEL does not care.
+    // DEL succeeds nevertheless.
     node.run("tuning", "DEL").to(&c1).stdin(text).call().silent();
 }
 
@@ -226,7 +226,8 @@ fn a_refused_sysctl_brings_everything_back() {
     before.assert_same(&Picture::of(&c1));
     assert_eq!((files(&node).as_str(), backup(&node, "c1")), ("", None));
 
-    // After a good ADD, a bad one leaves what the good one made, and what was before that is still known.
+    // After a good ADD, a bad one leaves what the good one made; the values from before both are
+    // still known.
     let mut good = everything();
     good["sysctl"] = json!({ "net.core.somaxconn": "55" });
     add(&node, &c1, &good).call().ok();
@@ -298,7 +299,7 @@ fn nothing_to_do_leaves_nothing() {
     del(&node, &c1).call().silent();
 }
 
-/// The version of the result cannot hold what was made, so it must not stay.
+/// The result's version cannot express what ADD made, so ADD must undo it.
 #[test]
 fn a_result_that_cannot_be_written_is_undone() {
     let node = Node::new("tun-unwritable");

@@ -61,7 +61,7 @@ fn each_difference_is_named() {
         c1.sh(back);
         check(&node, &c1, &config).silent();
     }
-    // All at once, all are named.
+    // With all of them at once, CHECK names all.
     drifts.iter().for_each(|(change, ..)| drop(c1.sh(change)));
     let error = check(&node, &c1, &config).error();
     for (.., words) in drifts {
@@ -84,7 +84,7 @@ fn what_is_not_configured_is_not_compared() {
 fn a_value_that_the_kernel_rewrites_is_as_configured() {
     let node = Node::new("tun-rewritten");
     let c1 = container(&node, "c1");
-    // Reads as 8080-8081,9148.
+    // The kernel shows the value as 8080-8081,9148.
     let config = json!({ "sysctl": { "net.ipv4.ip_local_reserved_ports": "8080,9148,8081" } });
     add(&node, &c1, &config).call().ok();
     check(&node, &c1, &config).silent();

@@ -23,7 +23,7 @@ fn del_brings_everything_back() {
         "net.ipv6.conf.IFNAME.mtu": "1300",
     });
     add(&node, &c1, &config).call().ok();
-    // The link's MTU did not take IPv6's back.
+    // Restoring the link's MTU did not reset IPv6's.
     assert_eq!(sysctl(&c1, "net.ipv6.conf.eth0.mtu"), "1300");
     del(&node, &c1).config(config.clone()).call().silent();
     before.assert_same(&Picture::of(&c1));
@@ -42,7 +42,7 @@ fn del_needs_no_configuration_that_add_would_take() {
     config["dataDir"] = json!(node.dir("data"));
     add(&node, &c1, &config).call().ok();
     let bad = json!({ "mac": "bad", "sysctl": { "kernel.x": "1" }, "mtu": -5, "prevResult": { "cniVersion": "9" } });
-    // Nor does it need CNI_ARGS that make sense, nor the folder that ADD was told.
+    // DEL needs neither valid CNI_ARGS nor the folder that ADD got.
     del(&node, &c1).config(bad).args("FOO=1;;").call().silent();
     let left = fs::read_dir(node.dir("data")).unwrap().count();
     assert_eq!((left, files(&node).as_str()), (0, ""));
@@ -101,7 +101,7 @@ fn del_converges_whatever_is_missing() {
             "link" => assert_ne!(sysctl(&c, "net.core.somaxconn"), "77"),
             "record" => {
                 assert_eq!(link(&c)["mtu"], 1500);
-                // Who asked for the sysctls is not known any more; GC finds it.
+                // The sysctls' record is lost; GC finds the attachment.
                 node.run("tuning", "GC").valid(&[]).call().silent();
             }
             "backup" | "backup's folder" => assert_ne!(sysctl(&c, "net.core.somaxconn"), "77"),
@@ -136,7 +136,7 @@ fn what_the_reference_tuned_is_brought_back() {
     let text = "{\n \"mac\": \"02:00:00:00:00:aa\",\n \"promisc\": false,\n \"mtu\": 1500\n}";
     fs::write(node.lab.path("/run/cni/tuning/c1_eth0.json"), text).unwrap();
     c1.sh("ip link set eth0 address 02:00:5e:00:53:01 mtu 1400 promisc on");
-    // Our ADD of what the reference's ADD did already does not lose the originals.
+    // ADD after the same ADD of the reference does not lose the originals.
     let config = json!({ "mac": "02:00:5e:00:53:01", "mtu": 1400, "promisc": true });
     add(&node, &c1, &config).call().ok();
     assert_eq!(backup(&node, "c1").as_deref(), Some(text));
@@ -152,7 +152,7 @@ fn another_namespace_at_the_same_path_is_left_alone() {
     let mut config = everything();
     config["sysctl"] = json!({ "net.core.somaxconn": "77" });
     add(&node, &c1, &config).call().ok();
-    // Keeps the old namespace, so that the new one is not given its number.
+    // Keeps the old namespace open, so that the new one does not get its inode number.
     let _old = c1.enter(|| fs::File::open("/proc/thread-self/ns/net").unwrap());
     c1.delete();
     let new = container(&node, "c1");
@@ -202,11 +202,12 @@ fn gc_removes_what_no_valid_attachment_owns() {
         add(&node, c, &config).call().ok();
     }
     add(&node, &other, &config).network("m").call().ok();
-    // One that was attached to this network and is attached to another now, under the same names.
+    // A container that was attached to this network and is now attached to another, under the same
+    // names.
     add(&node, &other, &config).call().ok();
     gone.delete();
 
-    // Without the list nothing is known to be invalid.
+    // Without the list GC knows no attachment to be invalid.
     node.run("tuning", "GC").config(config.clone()).call().silent();
     assert!(backup(&node, "gone").is_some());
 
@@ -225,7 +226,7 @@ fn gc_removes_what_no_valid_attachment_owns() {
     assert_eq!(files(&node), "");
 }
 
-/// The interface's own sysctls are those of the link that was tuned, too.
+/// An interface's own sysctls, too, are restored on the link that was tuned.
 #[test]
 fn own_sysctls_come_back_on_the_link_that_was_tuned() {
     let node = Node::new("tun-own");
@@ -241,7 +242,8 @@ fn own_sysctls_come_back_on_the_link_that_was_tuned() {
     assert_eq!(files(&node), "");
 }
 
-/// A container may rename its link, and give its name to another: the values that are saved are those of the first.
+/// A container may rename its link, and give its name to another: the saved values are those of the
+/// first.
 #[test]
 fn values_come_back_on_the_link_that_was_tuned() {
     let node = Node::new("tun-renamed");

@@ -5,7 +5,7 @@ use testkit::Place;
 
 use crate::support::matrix::{self, Subject};
 
-/// Each container has a VLAN of its own: a parent has each once.
+/// Each container has its own VLAN: a parent can have each only once.
 const SUBJECT: Subject = Subject {
     plugin: "vlan",
     host: |node, _| {
