@@ -21,20 +21,23 @@ mod verify;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error};
-use cni_plugin::{Call, Plugin};
+use cni_plugin::{Call, Info, Plugin, Role, Routed};
 
 use crate::shared::attachment;
 
+/// What the plugin is.
+pub const INFO: Info = Info::new("ptp").role(Role::Interface).routed(Routed::Always);
+
 /// The plugin's type.
-const NAME: &str = "ptp";
+const NAME: &str = INFO.name;
 
 /// The plugin.
 #[derive(Debug)]
 pub struct Ptp;
 
 impl Plugin for Ptp {
-    fn name(&self) -> &'static str {
-        NAME
+    fn info(&self) -> &'static Info {
+        &INFO
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use cni::json::{JsonError, UnknownKey};
 use cni::{NetworkList, PluginConfig, Version};
-use cni_plugin::Plugin;
+use cni_plugin::{Inner, Plugin};
 use plugins::judge;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -120,22 +120,18 @@ pub(super) fn lint_object(object: &str, around: Around<'_>, examined: &mut Exami
         let place = Place::of(examined.text, ipam.value("type").unwrap_or(ipam_text));
         require(&ipam_type, place, around, examined);
     }
-    if head.r#type == "chain" {
-        for inner in top.elements("plugins") {
-            lint_object(inner, around, examined);
+    match plugins::info(&head.r#type).and_then(|info| info.inner) {
+        Some(Inner::Plugins(key) | Inner::Delegates(key)) => {
+            for inner in top.elements(key) {
+                lint_object(inner, around, examined);
+            }
         }
-    }
-    if head.r#type == "multi" {
-        for network in top.elements("networks") {
-            lint_written(network, around, examined);
+        Some(Inner::Networks(key)) => {
+            for network in top.elements(key) {
+                lint_written(network, around, examined);
+            }
         }
-    }
-    if plugins::find(&head.r#type)
-        .is_some_and(|plugin| plugin.name() == plugins::netwright_multi::NAME)
-    {
-        for inner in top.elements("delegates") {
-            lint_object(inner, around, examined);
-        }
+        None => {}
     }
     let mut legible = true;
     if let Some(plugin) = plugins::find(&head.r#type) {
