@@ -52,6 +52,13 @@ pub const INFO: Info = Info::new("netwright-multi")
 /// The plugin's type.
 const NAME: &str = INFO.name;
 
+/// Reports whether a configuration with this type calls the plugin, which a network of a pod may
+/// not: it would attach the pod's networks again.
+#[must_use]
+pub fn is_called_by(plugin_type: &str) -> bool {
+    INFO.answers_to(plugin_type)
+}
+
 /// How long a call waits for the file which shows that the default network is ready (Multus).
 const READINESS_TIMEOUT: Duration = Duration::from_secs(45);
 
