@@ -144,8 +144,41 @@ pub(super) fn lint_object(object: &str, around: Around<'_>, examined: &mut Exami
         legible &= ask(plugin, object, start, examined, in_ipam);
         tell_ignored(plugin, &Top::of(top.value("ipam").unwrap_or(object)), examined);
     }
+    tell_unread_capabilities(&head.r#type, &ipam_type, &top, examined);
     if legible {
         tell_refusals(object, type_at, around, examined);
+    }
+}
+
+/// Reports capabilities whose arguments nothing reads: neither the plugin nor its IPAM plugin, which
+/// gets the same `runtimeConfig`. A plugin that calls others passes on all of them, and plugins that
+/// are not ours may read any.
+fn tell_unread_capabilities(
+    plugin_type: &str,
+    ipam_type: &str,
+    object: &Top<'_>,
+    examined: &mut Examined<'_>,
+) {
+    let Some(info) = plugins::info(plugin_type).filter(|info| info.inner.is_none()) else { return };
+    let mut read = info.capabilities.to_vec();
+    if !ipam_type.is_empty() {
+        let Some(ipam) = plugins::info(ipam_type) else { return };
+        read.extend(ipam.capabilities);
+    }
+    let Some(capabilities) = object.value("capabilities") else { return };
+    for (name, value) in Top::of(capabilities).keys() {
+        if value != "true" || read.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+            continue;
+        }
+        let place = before(examined.text, Place::of(examined.text, value), name);
+        let message =
+            format!("capability {name:?} has no effect: plugin {plugin_type:?} does not read it");
+        let hint = match nearest(name, read.iter().copied()) {
+            Some(near) => Some(format!("did you mean {near:?}?")),
+            None if read.is_empty() => None,
+            None => Some(format!("known are {}", read.join(", "))),
+        };
+        examined.find(Severity::Warning, place, message, hint);
     }
 }
 
