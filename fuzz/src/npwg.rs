@@ -34,7 +34,7 @@ pub fn annotations(data: &[u8]) {
             assert!(!error.to_string().is_empty());
         }
     }
-    match Definition::of("net", Some(text)) {
+    match Definition::of("net", Some(text), &netwright_plugins::netwright_multi::is_called_by) {
         Ok(Definition::Here(list)) => {
             let list = netwright_cni::NetworkList::parse(&list.to_vec());
             assert!(!list.expect("what was accepted is a list").plugins.is_empty());

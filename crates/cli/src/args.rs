@@ -433,7 +433,8 @@ pub(crate) fn command() -> clap::Command {
 fn alias(text: &str) -> Result<&'static str, String> {
     let mut names = plugins::aliases().map(|(name, _)| name);
     names.find(|name| *name == text).ok_or_else(|| {
-        let names: Vec<_> = plugins::aliases().map(|(name, _)| name).collect();
+        let mut names: Vec<_> = plugins::aliases().map(|(name, _)| name).collect();
+        names.sort_unstable();
         format!("it is one of {}", names.join(", "))
     })
 }
@@ -468,5 +469,16 @@ mod tests {
     #[test]
     fn the_description_is_sound() {
         super::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_of_also_has_every_alias() {
+        let command = super::command();
+        let install = command.find_subcommand("install").unwrap();
+        let also = install.get_arguments().find(|argument| argument.get_id() == "also").unwrap();
+        let help = also.get_help().unwrap().to_string();
+        for (alias, _) in plugins::aliases() {
+            assert!(help.contains(&format!("`{alias}`")), "{alias}: {help}");
+        }
     }
 }

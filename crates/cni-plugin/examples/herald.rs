@@ -13,11 +13,14 @@ use std::process::ExitCode;
 
 use netwright_cni_plugin::cni::{AddResult, Error, code};
 use netwright_cni_plugin::state::Roots;
-use netwright_cni_plugin::{Call, Plugin, Serve, serve};
+use netwright_cni_plugin::{Call, Info, Plugin, Role, Serve, serve};
 
 /// The plugin. It keeps nothing, so it has nothing to remove, to verify or to collect.
 #[derive(Debug)]
 pub(crate) struct Herald;
+
+/// What the plugin is.
+const INFO: Info = Info::new("herald").role(Role::Chained);
 
 /// What the plugin reads of its configuration, beside the keys that every plugin has.
 #[derive(Debug, Default, serde::Deserialize)]
@@ -28,8 +31,8 @@ struct Config {
 }
 
 impl Plugin for Herald {
-    fn name(&self) -> &'static str {
-        "herald"
+    fn info(&self) -> &'static Info {
+        &INFO
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {

@@ -4,6 +4,7 @@
 mod call;
 pub mod codes;
 mod delegate;
+mod info;
 mod respond;
 mod serve;
 
@@ -17,21 +18,27 @@ pub use {cni, cni_invoke, state};
 
 pub use call::Call;
 pub use delegate::{Delegate, TIMEOUT};
+pub use info::{Info, Inner, Role, Routed};
 pub use respond::{examine, respond};
 pub use serve::{Serve, answer, serve};
 
-/// A CNI plugin: what it does for each verb.
+/// A CNI plugin: what it is, and what it does for each verb.
 ///
-/// VERSION is answered from [`Plugin::versions`]. Before any method runs, [`respond()`] checks the
+/// VERSION is answered from [`Info::versions`]. Before any method runs, [`respond()`] checks the
 /// environment, the network's name, the version and, for ADD and DEL, the namespace, in the order
 /// and with the words of the reference library.
 pub trait Plugin: Debug + Send + Sync {
-    /// Returns the plugin's type: the name of its executable.
-    fn name(&self) -> &'static str;
+    /// Returns what the plugin is.
+    fn info(&self) -> &'static Info;
 
-    /// Returns the versions it supports, oldest first.
+    /// Returns the plugin's type, from [`Plugin::info`].
+    fn name(&self) -> &'static str {
+        self.info().name
+    }
+
+    /// Returns the versions it supports, oldest first, from [`Plugin::info`].
     fn versions(&self) -> &'static [Version] {
-        Version::ALL
+        self.info().versions
     }
 
     /// Connects the container, or changes a connection that the previous plugins created.

@@ -19,9 +19,6 @@ pub const KIND: &str = "NetworkAttachmentDefinition";
 /// The plural of definitions in an API path.
 pub const PLURAL: &str = "network-attachment-definitions";
 
-/// Plugins that attach several networks themselves: a definition that names one would never end.
-const OURSELVES: [&str; 3] = ["netwright-multi", "multus", "multus-shim"];
-
 /// The content of a definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Definition {
@@ -59,25 +56,34 @@ pub enum DefinitionError {
 
 impl Definition {
     /// Reads the definition of this name from its `spec.config` (NPWG v1.3 §3.4). A configuration
-    /// without a name gets the definition's.
+    /// without a name gets the definition's. It may not call a plugin that attaches the pod's
+    /// networks, which `attaches` tells by its type: that would never end.
     ///
     /// # Errors
     /// [`DefinitionError`].
-    pub fn of(name: &str, config: Option<&str>) -> Result<Self, DefinitionError> {
+    pub fn of(
+        name: &str,
+        config: Option<&str>,
+        attaches: &dyn Fn(&str) -> bool,
+    ) -> Result<Self, DefinitionError> {
         selection::subdomain("name", name).map_err(DefinitionError::Name)?;
         let Some(config) = config.filter(|config| !config.trim().is_empty()) else {
             return Ok(Definition::OnNode(name.to_owned()));
         };
-        list(name, config).map(Definition::Here)
+        list(name, config, attaches).map(Definition::Here)
     }
 }
 
 /// Reads a configuration of one plugin or a list of plugins, and returns it as a list. It gets this
-/// name if it has none.
+/// name if it has none. `attaches` is as in [`Definition::of`].
 ///
 /// # Errors
 /// [`DefinitionError`].
-pub fn list(name: &str, config: &str) -> Result<Object, DefinitionError> {
+pub fn list(
+    name: &str,
+    config: &str,
+    attaches: &dyn Fn(&str) -> bool,
+) -> Result<Object, DefinitionError> {
     let mut object = match cni::json::from_str::<Object>(config) {
         Ok(object) if config.trim_start().starts_with('{') => object,
         Ok(_) => return Err(DefinitionError::NoPlugin),
@@ -95,8 +101,7 @@ pub fn list(name: &str, config: &str) -> Result<Object, DefinitionError> {
     };
     let list = list.map_err(DefinitionError::Config)?;
     cni::NetworkName::new(&list.name).map_err(DefinitionError::Config)?;
-    let ours = |plugin: &&cni::PluginConfig| OURSELVES.contains(&plugin.plugin_type.as_str());
-    if let Some(plugin) = list.plugins.iter().find(ours) {
+    if let Some(plugin) = list.plugins.iter().find(|plugin| attaches(&plugin.plugin_type)) {
         return Err(DefinitionError::Ourselves(plugin.plugin_type.clone()));
     }
     let source = Object::parse(&list.source).map_err(DefinitionError::Json)?;

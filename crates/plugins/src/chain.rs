@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Command, Error, Injection, PluginConfig, Repaired, code};
 use cni_plugin::cni_invoke::find;
-use cni_plugin::{Call, Plugin};
+use cni_plugin::{Call, Info, Inner, Plugin, Role};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -30,8 +30,11 @@ use state::Index;
 
 use crate::shared::failures::Failures;
 
+/// What the plugin is.
+pub const INFO: Info = Info::new("chain").role(Role::Either).inner(Inner::Plugins("plugins"));
+
 /// The plugin's type.
-pub(crate) const NAME: &str = "chain";
+const NAME: &str = INFO.name;
 
 /// The plugin.
 #[derive(Debug)]
@@ -51,8 +54,8 @@ struct Raw {
 }
 
 impl Plugin for Chain {
-    fn name(&self) -> &'static str {
-        NAME
+    fn info(&self) -> &'static Info {
+        &INFO
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {

@@ -231,20 +231,18 @@ impl Differences {
     /// Reports them all.
     ///
     /// # Errors
-    /// Code 104 when there is any: the first is the message, all are the details.
+    /// Code 104 when there is any: the first is the message, the others are the details.
     pub(crate) fn into_result(self) -> Result<(), Error> {
         as_error(&self.0)
     }
 }
 
-/// Reports differences: the first as the message, all as the details, with what helps.
+/// Reports differences: the first as the message, the others as the details, with what helps.
 fn as_error(found: &[Difference]) -> Result<(), Error> {
     let found: Vec<&Difference> = found.iter().filter(|difference| !difference.quiet).collect();
     let Some(first) = found.first() else { return Ok(()) };
     let mut details = Vec::new();
-    if 1 < found.len() {
-        details.extend(found.iter().map(|difference| difference.text.as_str()));
-    }
+    details.extend(found.iter().skip(1).map(|difference| difference.text.as_str()));
     for difference in &found {
         let remedy = difference.remedy.as_str();
         if !remedy.is_empty() && !details.contains(&remedy) {

@@ -6,76 +6,24 @@
 
 use cni::{CallEnv, Error, NetworkList, PluginConfig, Version, code};
 use cni_invoke::Exec;
-use cni_plugin::{Call, Context, Plugin, examine};
+use cni_plugin::{Call, Context, Inner, Plugin, Role, examine};
 use ipnet::IpNet;
 use state::Roots;
 
 use crate::interface::bridge;
 
-/// The places of a plugin in a list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// It creates an interface, and therefore comes first.
-    Interface,
-    /// It creates an interface, or extends the one created before it.
-    Either,
-    /// It changes what the plugins before it created.
-    Chained,
-    /// It gives addresses to the plugin that names it as `ipam`, and cannot be a link of a chain.
-    Addresses,
-}
-
-const ROLES: &[(Role, &[&str])] = &[
-    (
-        Role::Interface,
-        &[
-            "bridge",
-            "cnm",
-            "dummy",
-            "host-device",
-            "macvlan",
-            "multi",
-            "netwright-multi",
-            "ovs",
-            "ptp",
-            "tap",
-            "vlan",
-        ],
-    ),
-    (Role::Either, &["chain", "ipvlan", "loopback"]),
-    (
-        Role::Chained,
-        &[
-            "bandwidth",
-            "firewall",
-            "ovs-mirror-consumer",
-            "ovs-mirror-producer",
-            "portmap",
-            "sbr",
-            "tuning",
-            "vrf",
-        ],
-    ),
-    (Role::Addresses, &["cluster-ipam", "dhcp", "host-local", "static"]),
-];
-
-/// The chained plugin that has nothing to do without arguments and then succeeds.
-const CONTENT_ALONE: &str = "bandwidth";
-
 /// Returns the role of a plugin, by its own name or another project's name for it; `None` if it is
 /// not ours.
 #[must_use]
 pub fn role(plugin_type: &str) -> Option<Role> {
-    let name = crate::find(plugin_type)?.name();
-    ROLES.iter().find(|(_, names)| names.contains(&name)).map(|(role, _)| *role)
+    crate::info(plugin_type).map(|info| info.role)
 }
 
 /// Reports whether a plugin calls other plugins, named in its own object or in other files, besides
 /// its IPAM plugin.
 #[must_use]
 pub fn holds_others(plugin_type: &str) -> bool {
-    crate::find(plugin_type)
-        .is_some_and(|plugin| ["chain", "multi", "netwright-multi"].contains(&plugin.name()))
+    crate::info(plugin_type).is_some_and(|info| info.inner.is_some())
 }
 
 /// Reports whether a type is the own name of one of our plugins. Under another project's name for
@@ -121,18 +69,14 @@ pub fn list(list: &NetworkList, is_asked: &dyn Fn(&str) -> bool) -> Vec<Refusal>
     refusals
 }
 
-/// Lists the inner plugins of a `chain`.
+/// Lists the plugins of the same network that a plugin calls.
 fn inner(plugin: &PluginConfig) -> Vec<PluginConfig> {
-    #[derive(Default, serde::Deserialize)]
-    #[serde(default)]
-    struct Inner {
-        plugins: Vec<cni::json::Object>,
-    }
-    if plugin.plugin_type != crate::chain::NAME {
-        return Vec::new();
-    }
-    let inner = plugin.object.read::<Inner>().unwrap_or_default().plugins;
-    inner.into_iter().filter_map(|object| PluginConfig::from_object(object).ok()).collect()
+    let inner = crate::info(&plugin.plugin_type).and_then(|info| info.inner);
+    let Some(Inner::Plugins(key)) = inner else { return Vec::new() };
+    let raw = plugin.object.get_ignore_case(key);
+    let objects = raw.and_then(|raw| cni::json::from_raw::<Vec<cni::json::Object>>(raw).ok());
+    let objects = objects.unwrap_or_default().into_iter();
+    objects.filter_map(|object| PluginConfig::from_object(object).ok()).collect()
 }
 
 /// Finds a plugin of ours in a place where it cannot be. Alone in a list, an IPAM plugin would give
@@ -148,14 +92,15 @@ pub fn out_of_place(list: &NetworkList) -> Option<Refusal> {
 /// Judges a plugin's place in the chain.
 fn link(plugin: &PluginConfig, position: usize) -> Option<Refusal> {
     let name = &plugin.plugin_type;
-    let (text, details) = match role(name)? {
+    let info = crate::info(name)?;
+    let (text, details) = match info.role {
         Role::Addresses => (
             "it hands out addresses and cannot be a link of the chain",
             format!(
                 "put it into the `ipam` of the plugin that makes the interface: \"ipam\": {{\"type\": \"{name}\"}}"
             ),
         ),
-        Role::Chained if position == 0 && name != CONTENT_ALONE => (
+        Role::Chained if position == 0 && !info.succeeds_alone => (
             "it changes what the plugins before it made, and is the first",
             "put a plugin that makes an interface before it, such as bridge".to_owned(),
         ),
@@ -245,7 +190,7 @@ pub fn exclude_each_other(one: &NetworkList, other: &NetworkList) -> Option<Stri
 
 /// Returns the gateway addresses that a list gives its bridges.
 fn gateways(list: &NetworkList) -> Vec<(String, Vec<IpNet>)> {
-    let bridges = list.plugins.iter().filter(|plugin| plugin.plugin_type == "bridge");
+    let bridges = list.plugins.iter().filter(|plugin| plugin.plugin_type == bridge::INFO.name);
     let found = bridges.filter_map(|plugin| {
         let version = &list.cni_version;
         let document = plugin.request(&list.name, version, &cni::config::Injection::default());

@@ -21,7 +21,7 @@ pub(crate) mod members;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error};
-use cni_plugin::{Call, Plugin};
+use cni_plugin::{Call, Info, Inner, Plugin, Role};
 use cni_runtime::CachedAttachment;
 use serde::{Deserialize, Serialize};
 use state::{Index, Record, Roots};
@@ -32,18 +32,21 @@ use config::Config;
 use default_route::DefaultRoute;
 use members::{Container, Fact};
 
-/// The plugin's type.
-const NAME: &str = "multi";
+/// What the plugin is.
+pub const INFO: Info = Info::new("multi").role(Role::Interface).inner(Inner::Networks("networks"));
 
-/// Returns the networks that form one attachment, as `multi` or `netwright-multi` recorded them;
+/// The plugin's type.
+const NAME: &str = INFO.name;
+
+/// Returns the networks that form one attachment, as the plugin of several networks recorded them;
 /// none for another plugin's record.
 #[must_use]
 pub fn parts(roots: &Roots, record: &Record) -> Vec<CachedAttachment> {
-    match record.plugin.as_str() {
-        plugin @ (NAME | crate::netwright_multi::NAME) => {
-            members::parts(roots, plugin, &record.attachment)
+    match crate::info(&record.plugin).and_then(|info| info.inner) {
+        Some(Inner::Networks(_) | Inner::Delegates(_)) => {
+            members::parts(roots, &record.plugin, &record.attachment)
         }
-        _ => Vec::new(),
+        Some(Inner::Plugins(_)) | None => Vec::new(),
     }
 }
 
@@ -62,8 +65,8 @@ struct Facts {
 }
 
 impl Plugin for Multi {
-    fn name(&self) -> &'static str {
-        NAME
+    fn info(&self) -> &'static Info {
+        &INFO
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {

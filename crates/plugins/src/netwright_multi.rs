@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error, code};
-use cni_plugin::{Call, Plugin};
+use cni_plugin::{Call, Info, Inner, Plugin, Role};
 use npwg::wire::{Answer, Detached, Request};
 use state::Index;
 
@@ -43,11 +43,21 @@ use daemon::Daemon;
 use facts::Facts;
 use plan::Plan;
 
-/// The plugin's type.
-pub const NAME: &str = "netwright-multi";
+/// What the plugin is. Configurations for Multus use its other names.
+pub const INFO: Info = Info::new("netwright-multi")
+    .aliases(&["multus", "multus-shim"])
+    .role(Role::Interface)
+    .inner(Inner::Delegates("delegates"));
 
-/// Its other names: configurations for Multus use these.
-pub const ALIASES: [&str; 2] = ["multus", "multus-shim"];
+/// The plugin's type.
+const NAME: &str = INFO.name;
+
+/// Reports whether a configuration with this type calls the plugin, which a network of a pod may
+/// not: it would attach the pod's networks again.
+#[must_use]
+pub fn is_called_by(plugin_type: &str) -> bool {
+    INFO.answers_to(plugin_type)
+}
 
 /// How long a call waits for the file which shows that the default network is ready (Multus).
 const READINESS_TIMEOUT: Duration = Duration::from_secs(45);
@@ -57,8 +67,8 @@ const READINESS_TIMEOUT: Duration = Duration::from_secs(45);
 pub struct NetwrightMulti;
 
 impl Plugin for NetwrightMulti {
-    fn name(&self) -> &'static str {
-        NAME
+    fn info(&self) -> &'static Info {
+        &INFO
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {

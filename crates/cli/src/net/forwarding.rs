@@ -5,22 +5,14 @@
 //! the list. So the command line warns.
 
 use cni::NetworkList;
+use cni_plugin::Routed;
 use firewall::forward;
-use serde::Deserialize;
 use state::Index;
 
 use crate::shell::Shell;
 
 /// The plugin that opens the way, or itself reports that it cannot.
-const OPENER: &str = "firewall";
-
-/// The keys of `bridge` that make the host the containers' router.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Gateway {
-    is_gateway: bool,
-    is_default_gateway: bool,
-}
+const OPENER: &str = plugins::chained::firewall::INFO.name;
 
 /// Returns what will drop the packets that a network's containers send beyond the host; empty when
 /// nothing does.
@@ -46,14 +38,16 @@ pub(crate) fn warn(list: &NetworkList, index: &Index, shell: &Shell) {
 }
 
 fn is_routed(list: &NetworkList) -> bool {
-    list.plugins.iter().any(|plugin| match plugin.plugin_type.as_str() {
-        "ptp" => true,
-        "bridge" => {
-            let object = plugin.object.to_vec();
-            let keys: Gateway = cni::json::from_slice(&object).unwrap_or_default();
-            keys.is_gateway || keys.is_default_gateway
+    list.plugins.iter().any(|plugin| {
+        let is_true = |key: &str| {
+            let raw = plugin.object.get_ignore_case(key);
+            raw.and_then(|raw| cni::json::from_raw(raw).ok()).unwrap_or_default()
+        };
+        match plugins::info(&plugin.plugin_type).map(|info| info.routed) {
+            Some(Routed::Always) => true,
+            Some(Routed::IfSet(keys)) => keys.iter().any(|key| is_true(key)),
+            Some(Routed::Never) | None => false,
         }
-        _ => false,
     })
 }
 

@@ -279,6 +279,53 @@ fn the_order_of_a_chain_is_looked_at() {
     );
 }
 
+/// Runtimes pass on the arguments of every capability that is declared; a misspelt one is lost
+/// without a word.
+#[test]
+fn a_capability_that_nothing_reads_is_told() {
+    check(
+        r#"{"cniVersion": "1.1.0", "name": "x", "plugins": [
+    {"type": "bridge", "capabilities": {"ips": true, "mac": true, "dns": true, "aliases": false},
+     "ipam": {"type": "host-local", "subnet": "10.1.0.0/24"}},
+    {"type": "bandwidth", "capabilities": {"bandwith": true}},
+    {"type": "firewall", "capabilities": {"portMappings": true}},
+    {"type": "chain", "capabilities": {"bandwidth": true}, "plugins": [{"type": "tuning"}]}
+]}
+"#,
+        0,
+        expect![[r#"
+            warning: capability "dns" has no effect: plugin "bridge" does not read it
+              --> SCRATCH/net.d/10-x.conflist:2:67
+              |
+            2 |     {"type": "bridge", "capabilities": {"ips": true, "mac": true, "dns": true, "aliases": false},
+              |                                                                   ^
+              hint: known are mac, ips, ipRanges
+
+            warning: capability "bandwith" has no effect: plugin "bandwidth" does not read it
+              --> SCRATCH/net.d/10-x.conflist:4:44
+              |
+            4 |     {"type": "bandwidth", "capabilities": {"bandwith": true}},
+              |                                            ^
+              hint: did you mean "bandwidth"?
+
+            warning: capability "portMappings" has no effect: plugin "firewall" does not read it
+              --> SCRATCH/net.d/10-x.conflist:5:43
+              |
+            5 |     {"type": "firewall", "capabilities": {"portMappings": true}},
+              |                                           ^
+
+            1 file looked at: 0 errors, 3 warnings
+        "#]],
+    );
+    // Another project's IPAM plugin may read it.
+    let text = r#"{"cniVersion": "1.1.0", "name": "x", "plugins": [
+    {"type": "bridge", "capabilities": {"ips": true}, "ipam": {"type": "theirs"}}]}"#;
+    let scratch = Scratch::new();
+    scratch.write("net.d/10-x.conflist", text);
+    let said = scratch.call(&["lint"]).failed(1);
+    assert!(!said.stdout.contains("capability"), "{}", said.stdout);
+}
+
 #[test]
 fn names_and_versions_are_looked_at() {
     check(

@@ -58,8 +58,12 @@ fn every_difference_is_named_by_check_dry_run_and_repair() {
     lab.sh("nft flush map inet netwright hostports4; nft flush set inet netwright hairpin4; \
          sysctl -qw net.ipv4.ip_forward=0");
     c1.sh("ip route del default");
-    let four =
-        ["route 0.0.0.0/0", "IPv4 forwarding is off", "missing: hairpin4", "missing: hostports4"];
+    let four = [
+        "route 0.0.0.0/0",
+        "IPv4 forwarding is off",
+        "netwright hairpin4 {",
+        "netwright hostports4 {",
+    ];
     let check = call_in(&lab, &["check", "netwright", "c1"]).failed(1);
     let dry = call_in(&lab, &["repair", "--dry-run"]).failed(1);
     // A CHECK ends with the first plugin that fails; the dry run asks them all.

@@ -3,6 +3,7 @@
 use std::io::{self, Read};
 
 use cni::{CallEnv, Version};
+use netwright_cni_plugin::Info;
 use serde_json::json;
 
 use crate::fake::{Answer, Fake, Untouched, World, config};
@@ -27,7 +28,10 @@ fn refused(env: &CallEnv, stdin: &str) -> Answer {
 
 #[test]
 fn version_names_the_version_on_input() {
-    let fake = Fake { versions: Version::starting_from(Version::V1_0_0), ..Fake::new() };
+    let fake = Fake {
+        info: const { &Info::new("fake").versions(Version::starting_from(Version::V1_0_0)) },
+        ..Fake::new()
+    };
     let long = format!(r#"{{"cniVersion":"0.4.0","k":"{}"}}"#, "x".repeat(100_000));
     for (input, version) in [
         (r#"{"cniVersion":"0.4.0"}"#, "0.4.0"),
@@ -73,7 +77,10 @@ fn version_reads_no_further_than_one_object() {
 
 #[test]
 fn version_is_answered_without_any_input() {
-    let fake = Fake { versions: Version::starting_from(Version::V0_4_0), ..Fake::new() };
+    let fake = Fake {
+        info: const { &Info::new("fake").versions(Version::starting_from(Version::V0_4_0)) },
+        ..Fake::new()
+    };
     let mut env = only("VERSION");
     for garbage in ["", "a b"] {
         garbage.clone_into(&mut env.container_id);
@@ -88,7 +95,10 @@ fn version_is_answered_without_any_input() {
 
 #[test]
 fn without_a_verb_the_plugin_says_what_it_is() {
-    let fake = Fake { versions: &[Version::V1_0_0, Version::V1_1_0], ..Fake::new() };
+    let fake = Fake {
+        info: const { &Info::new("fake").versions(&[Version::V1_0_0, Version::V1_1_0]) },
+        ..Fake::new()
+    };
     let mut env = only("");
     "a b".clone_into(&mut env.container_id);
     let answer = World::new().respond_reading(&fake, &env, &mut Untouched);
@@ -255,7 +265,10 @@ fn an_unknown_verb_is_told_after_the_networks_name_and_before_the_version() {
 #[test]
 fn versions_are_matched_literally() {
     let world = World::new();
-    let fake = Fake { versions: &[Version::V0_4_0, Version::V1_0_0], ..Fake::new() };
+    let fake = Fake {
+        info: const { &Info::new("fake").versions(&[Version::V0_4_0, Version::V1_0_0]) },
+        ..Fake::new()
+    };
     for version in ["1.0", "1.1.0", "2.0.0", "x", ""] {
         let text = config(json!({ "cniVersion": version }));
         let error = world.respond(&fake, &world.env("ADD"), text.as_bytes()).error();

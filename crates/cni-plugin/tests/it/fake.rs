@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Instant;
 
-use cni::{AddResult, CallEnv, Error, Version};
+use cni::{AddResult, CallEnv, Error};
 use cni_invoke::{Exec, Executor, Output, Status};
-use netwright_cni_plugin::{Call, Context, Plugin, respond};
+use netwright_cni_plugin::{Call, Context, Info, Plugin, respond};
 use serde_json::{Value, json};
 use state::Roots;
 
@@ -18,8 +18,7 @@ pub(crate) type Rest = fn(&Call<'_>) -> Result<(), Error>;
 /// Calls the test's functions and records which of its methods ran.
 #[derive(Debug)]
 pub(crate) struct Fake {
-    pub(crate) name: &'static str,
-    pub(crate) versions: &'static [Version],
+    pub(crate) info: &'static Info,
     pub(crate) add: Add,
     /// Every other verb.
     pub(crate) rest: Rest,
@@ -30,8 +29,7 @@ impl Fake {
     /// A plugin that succeeds with an empty result.
     pub(crate) fn new() -> Self {
         Fake {
-            name: "fake",
-            versions: Version::ALL,
+            info: const { &Info::new("fake") },
             add: |_| Ok(AddResult::default()),
             rest: |_| Ok(()),
             calls: Mutex::new(Vec::new()),
@@ -49,11 +47,8 @@ impl Fake {
 }
 
 impl Plugin for Fake {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-    fn versions(&self) -> &'static [Version] {
-        self.versions
+    fn info(&self) -> &'static Info {
+        self.info
     }
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
         self.note("add");

@@ -5,7 +5,7 @@ use netwright_npwg::definition::Definition;
 
 #[track_caller]
 fn check(config: &str, expected: Expect) {
-    match Definition::of("a-bridge-network", Some(config)).unwrap() {
+    match Definition::of("a-bridge-network", Some(config), &|_| false).unwrap() {
         Definition::Here(list) => expected.assert_eq(&format!("{list:?}")),
         Definition::OnNode(name) => expected.assert_eq(&format!("on node: {name}")),
     }
@@ -61,7 +61,7 @@ fn a_configuration_without_a_name_gets_the_definitions() {
 #[test]
 fn without_a_configuration_the_node_has_it() {
     for config in [None, Some(""), Some(" \n")] {
-        let read = Definition::of("a-bridge-network", config).unwrap();
+        let read = Definition::of("a-bridge-network", config, &|_| false).unwrap();
         assert_eq!(read, Definition::OnNode("a-bridge-network".to_owned()));
     }
 }

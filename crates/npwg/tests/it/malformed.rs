@@ -271,7 +271,8 @@ fn definitions_that_define_nothing() {
         ("net", r#"{"type": "multus"}"#),
         ("net", r#"{"plugins": [{"type": "tuning"}, {"type": "netwright-multi"}]}"#),
     ] {
-        let error = Definition::of(name, Some(config)).unwrap_err();
+        let attaches = |name: &str| ["netwright-multi", "multus"].contains(&name);
+        let error = Definition::of(name, Some(config), &attaches).unwrap_err();
         found.push_str(&format!("{name}: {config}\n    {error}\n"));
     }
     expect![[r#"

@@ -29,7 +29,7 @@ mod verify;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error, Interface, Version};
-use cni_plugin::{Call, Plugin};
+use cni_plugin::{Call, Info, Plugin, Role};
 use kernel::route::RouteSocket;
 use serde::{Deserialize, Serialize};
 use state::Index;
@@ -38,10 +38,15 @@ use self::config::Config;
 use self::node::Node;
 use crate::shared::{attachment, kernel_error as kernel, repair};
 
+/// What the plugin is. Its versions are those that have `prevResult`, as the reference.
+pub const INFO: Info = Info::new("bandwidth")
+    .role(Role::Chained)
+    .versions(Version::starting_from(Version::V0_3_0))
+    .capabilities(&["bandwidth"])
+    .succeeds_alone();
+
 /// The plugin's type, and the name of its records.
-const NAME: &str = "bandwidth";
-/// The versions that have `prevResult`, as the reference.
-const VERSIONS: &[Version] = Version::starting_from(Version::V0_3_0);
+const NAME: &str = INFO.name;
 /// The reference's words.
 const NO_PREVIOUS: &str = "must be called as chained plugin";
 
@@ -66,12 +71,8 @@ struct Facts {
 }
 
 impl Plugin for Bandwidth {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn versions(&self) -> &'static [Version] {
-        VERSIONS
+    fn info(&self) -> &'static Info {
+        &INFO
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {

@@ -29,7 +29,7 @@ use ::firewall::iptables::{filter, isolation};
 use ::firewall::{Concern, Firewall, iptables, reference};
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error, Version, code};
-use cni_plugin::{Call, Plugin};
+use cni_plugin::{Call, Info, Plugin, Role};
 use state::{Index, Record};
 
 use self::config::{Backend, Config};
@@ -42,12 +42,15 @@ use crate::shared::filter::{
 use crate::shared::shared_object::file_error;
 use crate::shared::{attachment, repair};
 
+/// What the plugin is. The reference supports `prevResult` only in the versions that define it for
+/// this plugin.
+pub const INFO: Info =
+    Info::new("firewall").role(Role::Chained).versions(Version::starting_from(Version::V0_4_0));
+
 /// The plugin's type, and the name of its records.
-const NAME: &str = "firewall";
+const NAME: &str = INFO.name;
 /// The concerns of this plugin.
 const CONCERNS: &[Concern] = &[Concern::Policy];
-/// The reference supports `prevResult` only in the versions that define it for this plugin.
-const VERSIONS: &[Version] = Version::starting_from(Version::V0_4_0);
 /// The reference's words.
 const NO_PREVIOUS: &str = "missing prevResult from earlier plugin";
 
@@ -56,12 +59,8 @@ const NO_PREVIOUS: &str = "missing prevResult from earlier plugin";
 pub struct FirewallPlugin;
 
 impl Plugin for FirewallPlugin {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn versions(&self) -> &'static [Version] {
-        VERSIONS
+    fn info(&self) -> &'static Info {
+        &INFO
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {

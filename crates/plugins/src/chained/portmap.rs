@@ -23,7 +23,7 @@ use std::net::IpAddr;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error, code};
-use cni_plugin::{Call, Plugin};
+use cni_plugin::{Call, Info, Plugin, Role};
 use firewall::element::Element;
 use firewall::hostport::{self, Forward, Snat, Target};
 use firewall::iptables::hostport::Wanted;
@@ -42,8 +42,14 @@ use crate::shared::repair;
 use crate::shared::shared_object::file_error;
 use crate::shared::{attachment, host_side, kernel_error};
 
+/// What the plugin is.
+pub const INFO: Info = Info::new("portmap")
+    .role(Role::Chained)
+    .capabilities(&[taken::PORT_MAPPINGS])
+    .sole_capability(taken::PORT_MAPPINGS);
+
 /// The plugin's type, and the name of its records.
-const NAME: &str = "portmap";
+const NAME: &str = INFO.name;
 /// The concerns of this plugin.
 const CONCERNS: &[Concern] = &[Concern::Hostport];
 
@@ -52,8 +58,8 @@ const CONCERNS: &[Concern] = &[Concern::Hostport];
 pub struct Portmap;
 
 impl Plugin for Portmap {
-    fn name(&self) -> &'static str {
-        NAME
+    fn info(&self) -> &'static Info {
+        &INFO
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
@@ -99,7 +105,7 @@ impl Plugin for Portmap {
                     both.write(call, index).map_err(|error| file_error(&error))?;
                 }
                 let put = put_in_place(index, call.attachment(), want, facts.as_ref());
-                repair.note(repair::told(&other), put);
+                repair.note(&other, put);
                 flows::forget(call, &want.facts.udp, When::Added);
             }
             Ok(())

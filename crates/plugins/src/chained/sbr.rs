@@ -23,7 +23,7 @@ use std::net::IpAddr;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error, IpConfig, code};
-use cni_plugin::{Call, Plugin};
+use cni_plugin::{Call, Info, Plugin, Role};
 use kernel::netns::Netns;
 use serde::{Deserialize, Serialize};
 use state::{Index, Record};
@@ -32,8 +32,11 @@ use self::config::Config;
 use self::node::Node;
 use crate::shared::{attachment, identity, netns_lock, repair, steps};
 
+/// What the plugin is.
+pub const INFO: Info = Info::new("sbr").role(Role::Chained);
+
 /// The plugin's type, and the name of its records.
-const NAME: &str = "sbr";
+const NAME: &str = INFO.name;
 /// The reference's words.
 const NO_PREVIOUS: &str = "This plugin must be called as chained plugin";
 
@@ -62,8 +65,8 @@ struct Source {
 }
 
 impl Plugin for Sbr {
-    fn name(&self) -> &'static str {
-        NAME
+    fn info(&self) -> &'static Info {
+        &INFO
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {

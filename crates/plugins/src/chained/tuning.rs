@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 
 use cni::json::UnknownKey;
 use cni::{AddResult, AttachmentKey, Error, code};
-use cni_plugin::{Call, Plugin, codes};
+use cni_plugin::{Call, Info, Plugin, Role, codes};
 use kernel::living::Census;
 use kernel::netns::{Netns, within};
 use state::{Index, Record};
@@ -49,6 +49,9 @@ use self::plan::{Apply as _, Observed, Remains, Saved, SavedSysctl, Step};
 use crate::shared::attachment::{self, Stale};
 use crate::shared::failures::Failures;
 use crate::shared::{identity, repair};
+
+/// What the plugin is.
+pub const INFO: Info = Info::new("tuning").role(Role::Chained).capabilities(&["mac"]);
 
 /// The file in which the administrator lists the sysctls that may be set.
 const ALLOWLIST: &str = "/etc/cni/tuning/allowlist.conf";
@@ -99,8 +102,8 @@ pub fn reads_a_backup_as_it_writes_it(bytes: &[u8]) {
 }
 
 impl Plugin for Tuning {
-    fn name(&self) -> &'static str {
-        PLUGIN
+    fn info(&self) -> &'static Info {
+        &INFO
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {

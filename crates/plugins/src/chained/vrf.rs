@@ -21,7 +21,7 @@ mod verify;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error, Version};
-use cni_plugin::{Call, Plugin};
+use cni_plugin::{Call, Info, Plugin, Role};
 use serde::{Deserialize, Serialize};
 use state::Index;
 
@@ -29,10 +29,12 @@ use self::config::Config;
 use self::moving::Moving;
 use crate::shared::{attachment, identity, netns_lock, repair};
 
+/// What the plugin is. Its versions are the reference's.
+pub const INFO: Info =
+    Info::new("vrf").role(Role::Chained).versions(Version::starting_from(Version::V0_3_1));
+
 /// The plugin's type, and the name of its records.
-const NAME: &str = "vrf";
-/// The reference's.
-const VERSIONS: &[Version] = Version::starting_from(Version::V0_3_1);
+const NAME: &str = INFO.name;
 /// The reference's words.
 const NO_PREVIOUS: &str = "missing prevResult from earlier plugin";
 
@@ -59,12 +61,8 @@ struct Facts {
 }
 
 impl Plugin for Vrf {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn versions(&self) -> &'static [Version] {
-        VERSIONS
+    fn info(&self) -> &'static Info {
+        &INFO
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {

@@ -292,20 +292,12 @@ impl<'c> Picture<'c> {
                 let key = self.call.attachment();
                 rules::differences(self.index, key, backend(*iptables), plan, addresses)
             }
-            State::Claim { object } => {
-                let objects = std::slice::from_ref(object);
-                if let Err(taken) = claim::check(self.call, self.index, objects) {
-                    return if taken.code == codes::DRIFT {
-                        differs(taken.msg)
-                    } else {
-                        Err(taken)
-                    };
-                }
-                if claim::is_held(self.index, self.call.attachment(), object)? {
-                    return sound();
-                }
-                differs(format!("{} is gone", claim::name(object)))
-            }
+            State::Claim { object } => match claim::look(self.call, self.index, object) {
+                Ok(true) => sound(),
+                Ok(false) => differs(format!("{} is gone", claim::name(object))),
+                Err(taken) if taken.code == codes::DRIFT => differs(taken.msg),
+                Err(error) => Err(error),
+            },
             State::NotOfHost { address, link } => {
                 let Some(found) = self.side(Place::Host).link(link)? else { return sound() };
                 let ip = IpConfig::new(IpNet::from(*address), None);

@@ -29,13 +29,19 @@ mod vlan_gateway;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error};
-use cni_plugin::{Call, Plugin};
+use cni_plugin::{Call, Info, Plugin, Role, Routed};
 use ipnet::IpNet;
 
 use crate::shared::attachment;
 
+/// What the plugin is.
+pub const INFO: Info = Info::new("bridge")
+    .role(Role::Interface)
+    .capabilities(&["mac"])
+    .routed(Routed::IfSet(&["isGateway", "isDefaultGateway"]));
+
 /// The plugin's type.
-const NAME: &str = "bridge";
+const NAME: &str = INFO.name;
 
 pub(crate) use self::gateway::refuse_others;
 
@@ -50,8 +56,8 @@ pub(crate) fn gateways(call: &Call<'_>) -> Option<(String, Vec<IpNet>)> {
 pub struct Bridge;
 
 impl Plugin for Bridge {
-    fn name(&self) -> &'static str {
-        NAME
+    fn info(&self) -> &'static Info {
+        &INFO
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {

@@ -33,20 +33,24 @@ mod verify;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error};
-use cni_plugin::{Call, Plugin};
+use cni_plugin::{Call, Info, Plugin, Role};
 
 use crate::shared::attachment;
 
+/// What the plugin is.
+pub const INFO: Info =
+    Info::new("cnm").role(Role::Interface).capabilities(&["mac", "ips", "portMappings"]);
+
 /// The plugin's type.
-const NAME: &str = "cnm";
+const NAME: &str = INFO.name;
 
 /// The plugin.
 #[derive(Debug)]
 pub struct Cnm;
 
 impl Plugin for Cnm {
-    fn name(&self) -> &'static str {
-        NAME
+    fn info(&self) -> &'static Info {
+        &INFO
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {

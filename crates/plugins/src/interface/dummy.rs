@@ -2,7 +2,7 @@
 //! interface the packets come in by.
 
 use cni::{Error, code};
-use cni_plugin::{Call, codes};
+use cni_plugin::{Call, Info, Role, codes};
 use kernel::mac::MacAddr;
 use kernel::route::{Link, LinkKind, NewLink, RouteSocket};
 use serde::Deserialize;
@@ -49,7 +49,7 @@ pub struct Config {
 pub struct Dummy;
 
 impl SingleLink for Dummy {
-    const NAME: &'static str = "dummy";
+    const INFO: Info = Info::new("dummy").role(Role::Interface).capabilities(&["mac"]);
     const KINDS: &'static [&'static str] = &["dummy"];
     type Raw = Raw;
     type Config = Config;

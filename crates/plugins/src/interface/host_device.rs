@@ -16,7 +16,7 @@ mod home;
 mod user_space;
 
 use cni::{AttachmentKey, Error, code};
-use cni_plugin::{Call, codes};
+use cni_plugin::{Call, Info, Role, codes};
 use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
 use serde::Deserialize as _;
@@ -38,7 +38,7 @@ const SYSFS: &str = "/sys";
 pub struct HostDevice;
 
 impl SingleLink for HostDevice {
-    const NAME: &'static str = "host-device";
+    const INFO: Info = Info::new("host-device").role(Role::Interface).capabilities(&["deviceID"]);
     /// Any.
     const KINDS: &'static [&'static str] = &[];
     type Raw = Raw;

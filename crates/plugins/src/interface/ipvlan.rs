@@ -11,7 +11,7 @@
 mod agreement;
 
 use cni::{AddResult, AttachmentKey, Command, Error, code};
-use cni_plugin::Call;
+use cni_plugin::{Call, Info, Role};
 use kernel::netlink::Errno;
 use kernel::netns::Netns;
 use kernel::route::{IpvlanMode, IpvlanOptions, IpvlanReach, Link, LinkKind, NewLink, RouteSocket};
@@ -65,7 +65,7 @@ pub struct Config {
 pub struct Ipvlan;
 
 impl SingleLink for Ipvlan {
-    const NAME: &'static str = "ipvlan";
+    const INFO: Info = Info::new("ipvlan").role(Role::Either);
     const KINDS: &'static [&'static str] = &["ipvlan"];
     type Raw = Raw;
     type Config = Config;

@@ -9,7 +9,7 @@
 use std::net::IpAddr;
 
 use cni::{AddResult, Error, Interface, IpConfig};
-use cni_plugin::{Call, Plugin, codes};
+use cni_plugin::{Call, Info, Plugin, Role, codes};
 use ipnet::IpNet;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
 
@@ -18,13 +18,16 @@ use crate::shared::kernel_error;
 /// The only interface of this plugin.
 const LO: &str = "lo";
 
+/// What the plugin is.
+pub const INFO: Info = Info::new("loopback").role(Role::Either);
+
 /// The plugin `loopback`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Loopback;
 
 impl Plugin for Loopback {
-    fn name(&self) -> &'static str {
-        "loopback"
+    fn info(&self) -> &'static Info {
+        &INFO
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {

@@ -5,7 +5,7 @@
 //! addresses unique, and detection delays every start by a second or more.
 
 use cni::{Error, code};
-use cni_plugin::Call;
+use cni_plugin::{Call, Info, Role};
 use kernel::mac::MacAddr;
 use kernel::netlink::Errno;
 use kernel::route::{
@@ -68,7 +68,7 @@ pub struct Config {
 pub struct Macvlan;
 
 impl SingleLink for Macvlan {
-    const NAME: &'static str = "macvlan";
+    const INFO: Info = Info::new("macvlan").role(Role::Interface).capabilities(&["mac"]);
     const KINDS: &'static [&'static str] = &["macvlan"];
     type Raw = Raw;
     type Config = Config;

@@ -42,23 +42,26 @@ mod vlans;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error};
-use cni_plugin::{Call, Plugin};
+use cni_plugin::{Call, Info, Plugin, Role};
 
 use crate::shared::attachment;
 
 pub use chained::{MirrorConsumer, MirrorProducer};
 pub use sweep::sweep;
 
+/// What the plugin is.
+pub const INFO: Info = Info::new("ovs").role(Role::Interface).capabilities(&["mac"]);
+
 /// The plugin's type.
-const NAME: &str = "ovs";
+const NAME: &str = INFO.name;
 
 /// The plugin.
 #[derive(Debug)]
 pub struct Ovs;
 
 impl Plugin for Ovs {
-    fn name(&self) -> &'static str {
-        NAME
+    fn info(&self) -> &'static Info {
+        &INFO
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {

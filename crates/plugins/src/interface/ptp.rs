@@ -20,23 +20,26 @@ mod wanted;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error};
-use cni_plugin::{Call, Outcome, Plugin};
+use cni_plugin::{Call, Info, Outcome, Plugin, Role, Routed};
 
 use config::Config;
 
 use crate::engine;
 use crate::shared::attachment;
 
+/// What the plugin is.
+pub const INFO: Info = Info::new("ptp").role(Role::Interface).routed(Routed::Always);
+
 /// The plugin's type.
-const NAME: &str = "ptp";
+const NAME: &str = INFO.name;
 
 /// The plugin.
 #[derive(Debug)]
 pub struct Ptp;
 
 impl Plugin for Ptp {
-    fn name(&self) -> &'static str {
-        NAME
+    fn info(&self) -> &'static Info {
+        &INFO
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {

@@ -16,7 +16,7 @@ use std::fmt::Debug;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error, Interface, IpConfig, code};
-use cni_plugin::{Call, Outcome, Plugin};
+use cni_plugin::{Call, Info, Outcome, Plugin};
 use ipnet::IpNet;
 use kernel::living::Census;
 use kernel::netns::Netns;
@@ -91,8 +91,10 @@ impl Made {
 
 /// What one kind of link adds to the common lifecycle.
 pub trait SingleLink: Debug + Send + Sync + 'static {
+    /// What the plugin is.
+    const INFO: Info;
     /// The plugin's type.
-    const NAME: &'static str;
+    const NAME: &'static str = Self::INFO.name;
     /// The kernel's kinds of such links (IFLA_INFO_KIND). Unmarked links of other kinds are not
     /// ours to delete.
     const KINDS: &'static [&'static str];
@@ -207,8 +209,8 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
 pub struct Single<T>(pub T);
 
 impl<T: SingleLink> Plugin for Single<T> {
-    fn name(&self) -> &'static str {
-        T::NAME
+    fn info(&self) -> &'static Info {
+        const { &T::INFO }
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {

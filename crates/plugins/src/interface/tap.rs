@@ -8,7 +8,7 @@
 mod selinux;
 
 use cni::{Error, code};
-use cni_plugin::{Call, codes};
+use cni_plugin::{Call, Info, Role, codes};
 use kernel::mac::MacAddr;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
 use kernel::tun::{self, NewTap};
@@ -70,7 +70,7 @@ pub struct Config {
 pub struct Tap;
 
 impl SingleLink for Tap {
-    const NAME: &'static str = "tap";
+    const INFO: Info = Info::new("tap").role(Role::Interface).capabilities(&["mac"]);
     const KINDS: &'static [&'static str] = &["tun"];
     type Raw = Raw;
     type Config = Config;

@@ -5,7 +5,7 @@
 //! asks for it, as with `bridge`.
 
 use cni::{AttachmentKey, Error, code};
-use cni_plugin::{Call, codes};
+use cni_plugin::{Call, Info, Role, codes};
 use kernel::living::Census;
 use kernel::route::{Link, LinkKind, NewLink, RouteSocket, VlanOptions, VlanProtocol};
 use serde::Deserialize;
@@ -62,7 +62,7 @@ pub struct Config {
 pub struct Vlan;
 
 impl SingleLink for Vlan {
-    const NAME: &'static str = "vlan";
+    const INFO: Info = Info::new("vlan").role(Role::Interface);
     const KINDS: &'static [&'static str] = &["vlan"];
     type Raw = Raw;
     type Config = Config;

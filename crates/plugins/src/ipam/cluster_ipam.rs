@@ -27,7 +27,7 @@ use ::cluster_ipam::network::{Network, Range};
 use ::cluster_ipam::wire::{Assign, Assigned, Collect, Held, Owner, Pod, Request, StatusRequest};
 use cni::json::{JsonError, UnknownKey};
 use cni::{AddResult, Args, Error, IpConfig, code};
-use cni_plugin::{Call, Plugin, codes};
+use cni_plugin::{Call, Info, Plugin, Role, codes};
 use ipnet::IpNet;
 use state::Index;
 
@@ -35,19 +35,22 @@ use crate::shared::drift;
 use config::Config;
 use daemon::Daemon;
 
-/// The plugin's type.
-pub const NAME: &str = "cluster-ipam";
+/// What the plugin is. Definitions written for Whereabouts use its other name.
+pub const INFO: Info = Info::new("cluster-ipam")
+    .aliases(&["whereabouts"])
+    .role(Role::Addresses)
+    .capabilities(&["ips"]);
 
-/// Its other names: definitions written for Whereabouts use this one.
-pub const ALIASES: [&str; 1] = ["whereabouts"];
+/// The plugin's type.
+const NAME: &str = INFO.name;
 
 /// The plugin.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ClusterIpam;
 
 impl Plugin for ClusterIpam {
-    fn name(&self) -> &'static str {
-        NAME
+    fn info(&self) -> &'static Info {
+        &INFO
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {

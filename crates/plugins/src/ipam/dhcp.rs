@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cni::{AddResult, Error, code};
-use cni_plugin::{Call, Plugin, codes};
+use cni_plugin::{Call, Info, Plugin, Role, codes};
 use ipnet::IpNet;
 
 use client::AskError;
@@ -44,13 +44,16 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the daemon may take for a request that involves no server.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// What the plugin is.
+pub const INFO: Info = Info::new("dhcp").role(Role::Addresses).over_the_link();
+
 /// The plugin `dhcp`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Dhcp;
 
 impl Plugin for Dhcp {
-    fn name(&self) -> &'static str {
-        "dhcp"
+    fn info(&self) -> &'static Info {
+        &INFO
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {

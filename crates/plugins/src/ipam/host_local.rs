@@ -25,7 +25,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use cni::{AddResult, Error, IpConfig, code};
-use cni_plugin::{Call, Plugin, codes};
+use cni_plugin::{Call, Info, Plugin, Role, codes};
 use ipam::{AllocateError, Holder, Owner, PlanError, RangeSet, SetError, Store, StoreError};
 use ipnet::IpNet;
 use rustix::fs::Access;
@@ -37,13 +37,19 @@ use config::HostLocal as Config;
 /// reference for up to half a second; a longer holder is stuck.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// What the plugin is.
+pub const INFO: Info = Info::new("host-local")
+    .role(Role::Addresses)
+    .capabilities(&["ips", "ipRanges"])
+    .gives_any_requested();
+
 /// The plugin `host-local`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HostLocal;
 
 impl Plugin for HostLocal {
-    fn name(&self) -> &'static str {
-        "host-local"
+    fn info(&self) -> &'static Info {
+        &INFO
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
@@ -228,7 +234,7 @@ impl Plugin for HostLocal {
 /// Returns the gateways' addresses that a configuration with this IPAM plugin asks for. A set of
 /// several subnets is skipped: only ADD decides from which one an attachment gets its address.
 pub(crate) fn gateways(call: &Call<'_>) -> Vec<IpNet> {
-    let ours = call.ipam().is_some_and(|ipam| ipam.plugin_type() == "host-local");
+    let ours = call.ipam().is_some_and(|ipam| ipam.plugin_type() == INFO.name);
     // The plugin itself reports what is wrong with it.
     let Some(config) = ours.then(|| Config::load(call).ok()).flatten() else { return Vec::new() };
     let one = |set: &RangeSet| match set.ranges() {

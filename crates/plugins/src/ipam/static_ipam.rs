@@ -19,20 +19,24 @@ mod config;
 
 use cni::json::{JsonError, UnknownKey};
 use cni::{AddResult, Error, IpConfig};
-use cni_plugin::{Call, Plugin, codes};
+use cni_plugin::{Call, Info, Plugin, Role, codes};
 
 use self::config::Config;
 
 /// The reference's words.
 const NO_PREVIOUS: &str = "Required prevResult missing";
 
+/// What the plugin is.
+pub const INFO: Info =
+    Info::new("static").role(Role::Addresses).capabilities(&["ips"]).gives_any_requested();
+
 /// The plugin `static`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Static;
 
 impl Plugin for Static {
-    fn name(&self) -> &'static str {
-        "static"
+    fn info(&self) -> &'static Info {
+        &INFO
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {

@@ -244,7 +244,7 @@ pub(super) fn written(call: &Call<'_>, object: &Object) -> Result<NetworkList, E
         object.set_value("cniVersion", call.version().as_str());
     }
     let text = String::from_utf8_lossy(&object.to_vec()).into_owned();
-    let list = definition::list(call.network().as_str(), &text)
+    let list = definition::list(call.network().as_str(), &text, &super::is_called_by)
         .map_err(|error| invalid(error.to_string().replace("spec.config", "configuration")))?;
     NetworkList::parse(&list.to_vec())
 }
@@ -254,8 +254,7 @@ pub(super) fn written(call: &Call<'_>, object: &Object) -> Result<NetworkList, E
 /// # Errors
 /// Code 7 for one that does.
 pub(super) fn refuse_ourselves(list: NetworkList) -> Result<NetworkList, Error> {
-    let ours = |name: &str| crate::find(name).is_some_and(|plugin| plugin.name() == super::NAME);
-    if list.plugins.iter().any(|plugin| ours(&plugin.plugin_type)) {
+    if list.plugins.iter().any(|plugin| super::is_called_by(&plugin.plugin_type)) {
         let text = format!("network {:?} would attach the pod's networks again", list.name);
         return Err(invalid(text).with_details("name the network that is meant to be the default"));
     }

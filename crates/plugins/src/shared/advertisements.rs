@@ -69,7 +69,7 @@ pub fn refuse_again(ifname: &str, repair: &mut Repair) {
     if let Err(drift) = check(ifname) {
         let done = switch(ifname).and_then(|switch| switch.write(REFUSED));
         let done = done.map_err(|error| Error::from_chain(codes::KERNEL, &error));
-        repair.note(super::repair::told(&drift), done);
+        repair.note(&drift, done);
     }
 }
 

@@ -18,15 +18,12 @@ use super::shared_object::{file_error, lock_error};
 use super::undo::Undo;
 use super::{kernel_error, pair};
 
-/// The IPAM plugin that communicates over the container's interface itself. It needs the interface
-/// to release an address; every other must not release one before the interface is gone.
-const OVER_THE_LINK: &str = "dhcp";
-
 /// Reports whether an IPAM plugin needs the container's interface: with a carrier to get an
-/// address, and still present to release it.
+/// address, and still present to release it. Every other must not release an address before the
+/// interface is gone.
 #[must_use]
 pub fn talks_over_the_link(ipam: &Delegate<'_>) -> bool {
-    ipam.plugin_type() == OVER_THE_LINK
+    crate::info(ipam.plugin_type()).is_some_and(|info| info.over_the_link)
 }
 
 /// Runs the IPAM plugin's ADD and records the release. The release comes after the undo of

@@ -144,19 +144,26 @@ fn pass(index: &Index, object: &str, from: &[String], to: &[String]) -> Result<b
 /// # Errors
 /// Code 104, naming both; code 105 when claims cannot be read.
 pub fn check(call: &Call<'_>, index: &Index, objects: &[String]) -> Result<(), Error> {
+    objects.iter().try_for_each(|object| look(call, index, object).map(drop))
+}
+
+/// Reports whether an attachment still has a claim, unless another living attachment has it by now.
+///
+/// # Errors
+/// As [`check`].
+pub fn look(call: &Call<'_>, index: &Index, object: &str) -> Result<bool, Error> {
     let own = call.attachment().hash();
-    for object in objects {
-        let mut others = index.claimed_by(object).map_err(|error| file_error(&error))?;
-        others.retain(|holder| *holder != own);
-        if let Some(other) = living(index, &others).first()
-            && !may_conflict(call)?
-        {
-            let what = place::told(object);
-            let text = format!("address {what} is another's too: {} has it", other.name);
-            return Err(drift(text).with_details("detach one of both, and attach it anew"));
-        }
+    let mut holders = index.claimed_by(object).map_err(|error| file_error(&error))?;
+    let is_held = holders.contains(&own);
+    holders.retain(|holder| *holder != own);
+    if let Some(other) = living(index, &holders).first()
+        && !may_conflict(call)?
+    {
+        let what = place::told(object);
+        let text = format!("address {what} is another's too: {} has it", other.name);
+        return Err(drift(text).with_details("detach one of both, and attach it anew"));
     }
-    Ok(())
+    Ok(is_held)
 }
 
 /// Takes claims again that an attachment's record names and that were lost. Reports those that

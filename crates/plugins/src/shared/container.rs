@@ -464,7 +464,7 @@ pub fn differences(
 /// Compares what an interface has with what ADD reported (CHECK), as [`differences`] does.
 ///
 /// # Errors
-/// Code 104: the first as the message, all as the details.
+/// Code 104: the first as the message, the others as the details.
 pub fn check(
     socket: &mut RouteSocket,
     ifindex: u32,
@@ -474,8 +474,7 @@ pub fn check(
 ) -> Result<(), Error> {
     let found = differences(socket, ifindex, ifname, ips, routes)?;
     let Some(first) = found.first() else { return Ok(()) };
-    let error = drift(first.clone());
-    Err(if found.len() == 1 { error } else { error.with_details(found.join("; ")) })
+    Err(drift(first.clone()).with_details(found[1..].join("; ")))
 }
 
 /// A route as messages name it.

@@ -52,14 +52,14 @@ pub fn change_error(error: &ChangeError) -> Error {
     Error::from_chain(code, error)
 }
 
-/// Reports differences that CHECK found, the first as the message and all as the details.
+/// Reports differences that CHECK found, the first as the message and the others as the details.
 ///
 /// # Errors
 /// Code 104 when there is any.
 pub fn drift(differences: &[String]) -> Result<(), Error> {
     let Some(first) = differences.first() else { return Ok(()) };
     let error = Error::new(codes::DRIFT, format!("packet filter: {first}"));
-    Err(if differences.len() == 1 { error } else { error.with_details(differences.join("; ")) })
+    Err(error.with_details(differences[1..].join("; ")))
 }
 
 /// Returns the keys of the attachments that GC must leave alone. Names that an attachment cannot

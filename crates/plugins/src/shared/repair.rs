@@ -72,21 +72,6 @@ impl Repair {
     }
 }
 
-/// Describes what CHECK found, once: if there are several differences, the details list them all.
-#[must_use]
-pub fn told(drift: &Error) -> String {
-    match drift.details.strip_prefix(drift.msg.as_str()) {
-        Some(_) => drift.details.clone(),
-        None => {
-            let several = drift
-                .msg
-                .split_once(": ")
-                .is_some_and(|(_, first)| drift.details.starts_with(first));
-            if several { drift.details.clone() } else { drift.to_string() }
-        }
-    }
-}
-
 /// Excludes ADD, repairs and other DELs while an attachment is removed. If the lock cannot be
 /// taken, DEL goes on, unless it is for a container that was gone and may have come back.
 ///
@@ -153,7 +138,7 @@ pub fn by_adding_again(
         if let Err(drift) = plugin.check(call)
             && drift.code == cni_plugin::codes::DRIFT
         {
-            repair.note(told(&drift), plugin.add(call).map(drop));
+            repair.note(&drift, plugin.add(call).map(drop));
         }
         Ok(())
     })

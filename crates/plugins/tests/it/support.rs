@@ -62,7 +62,7 @@ impl Node {
         fs::create_dir(&bin).unwrap();
         let own = std::env::current_exe().unwrap();
         let names = plugins::all().iter().map(|plugin| plugin.name());
-        for name in names.chain(plugins::ipam::cluster_ipam::ALIASES) {
+        for name in names.chain(plugins::ipam::cluster_ipam::INFO.aliases.iter().copied()) {
             symlink(&own, bin.join(name)).unwrap();
         }
         let roots = Roots::new(dir.join("run"), dir.join("lib"));

@@ -1,15 +1,11 @@
 //! Mistakes in the order of a chain.
 
 use cni::NetworkList;
-use plugins::judge::{Role, role};
+use cni_plugin::Role;
 
 use super::excerpt::Place;
 use super::keys::Top;
 use super::{Examined, Severity};
-
-/// Plugins that do nothing unless the runtime gives them a capability argument, each with that
-/// argument's name.
-const NEEDS_CAPABILITY: [(&str, &str); 1] = [("portmap", "portMappings")];
 
 /// Checks the order of a chain.
 pub(super) fn lint(list: &NetworkList, top: &Top<'_>, examined: &mut Examined<'_>) {
@@ -25,7 +21,8 @@ pub(super) fn lint(list: &NetworkList, top: &Top<'_>, examined: &mut Examined<'_
         let place = place_of(index);
         let before = index.checked_sub(1).map(|before| list.plugins[before].plugin_type.as_str());
         let twice = list.plugins[..index].iter().any(|other| other.plugin_type == name);
-        let role = role(name);
+        let info = plugins::info(name);
+        let role = info.map(|info| info.role);
         if role == Some(Role::Addresses) {
             examined.find(
                 Severity::Error,
@@ -59,17 +56,15 @@ pub(super) fn lint(list: &NetworkList, top: &Top<'_>, examined: &mut Examined<'_
                 None,
             );
         }
-        for (needy, capability) in NEEDS_CAPABILITY {
-            if name == needy && !plugin.capabilities.iter().any(|has| has == capability) {
-                examined.find(
-                    Severity::Warning,
-                    place,
-                    format!(
-                        "plugin {name:?} has nothing to do without the capability {capability:?}"
-                    ),
-                    Some(format!("add \"capabilities\": {{\"{capability}\": true}}")),
-                );
-            }
+        if let Some(capability) = info.and_then(|info| info.sole_capability)
+            && !plugin.capabilities.iter().any(|has| has == capability)
+        {
+            examined.find(
+                Severity::Warning,
+                place,
+                format!("plugin {name:?} has nothing to do without the capability {capability:?}"),
+                Some(format!("add \"capabilities\": {{\"{capability}\": true}}")),
+            );
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use cni::json::{JsonError, UnknownKey};
 use cni::{NetworkList, PluginConfig, Version};
-use cni_plugin::Plugin;
+use cni_plugin::{Inner, Plugin};
 use plugins::judge;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -120,22 +120,18 @@ pub(super) fn lint_object(object: &str, around: Around<'_>, examined: &mut Exami
         let place = Place::of(examined.text, ipam.value("type").unwrap_or(ipam_text));
         require(&ipam_type, place, around, examined);
     }
-    if head.r#type == "chain" {
-        for inner in top.elements("plugins") {
-            lint_object(inner, around, examined);
+    match plugins::info(&head.r#type).and_then(|info| info.inner) {
+        Some(Inner::Plugins(key) | Inner::Delegates(key)) => {
+            for inner in top.elements(key) {
+                lint_object(inner, around, examined);
+            }
         }
-    }
-    if head.r#type == "multi" {
-        for network in top.elements("networks") {
-            lint_written(network, around, examined);
+        Some(Inner::Networks(key)) => {
+            for network in top.elements(key) {
+                lint_written(network, around, examined);
+            }
         }
-    }
-    if plugins::find(&head.r#type)
-        .is_some_and(|plugin| plugin.name() == plugins::netwright_multi::NAME)
-    {
-        for inner in top.elements("delegates") {
-            lint_object(inner, around, examined);
-        }
+        None => {}
     }
     let mut legible = true;
     if let Some(plugin) = plugins::find(&head.r#type) {
@@ -148,8 +144,41 @@ pub(super) fn lint_object(object: &str, around: Around<'_>, examined: &mut Exami
         legible &= ask(plugin, object, start, examined, in_ipam);
         tell_ignored(plugin, &Top::of(top.value("ipam").unwrap_or(object)), examined);
     }
+    tell_unread_capabilities(&head.r#type, &ipam_type, &top, examined);
     if legible {
         tell_refusals(object, type_at, around, examined);
+    }
+}
+
+/// Reports capabilities whose arguments nothing reads: neither the plugin nor its IPAM plugin, which
+/// gets the same `runtimeConfig`. A plugin that calls others passes on all of them, and plugins that
+/// are not ours may read any.
+fn tell_unread_capabilities(
+    plugin_type: &str,
+    ipam_type: &str,
+    object: &Top<'_>,
+    examined: &mut Examined<'_>,
+) {
+    let Some(info) = plugins::info(plugin_type).filter(|info| info.inner.is_none()) else { return };
+    let mut read = info.capabilities.to_vec();
+    if !ipam_type.is_empty() {
+        let Some(ipam) = plugins::info(ipam_type) else { return };
+        read.extend(ipam.capabilities);
+    }
+    let Some(capabilities) = object.value("capabilities") else { return };
+    for (name, value) in Top::of(capabilities).keys() {
+        if value != "true" || read.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+            continue;
+        }
+        let place = before(examined.text, Place::of(examined.text, value), name);
+        let message =
+            format!("capability {name:?} has no effect: plugin {plugin_type:?} does not read it");
+        let hint = match nearest(name, read.iter().copied()) {
+            Some(near) => Some(format!("did you mean {near:?}?")),
+            None if read.is_empty() => None,
+            None => Some(format!("known are {}", read.join(", "))),
+        };
+        examined.find(Severity::Warning, place, message, hint);
     }
 }
 

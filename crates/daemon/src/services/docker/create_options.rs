@@ -10,6 +10,7 @@ use std::path::Path;
 
 use cni::json::Object;
 use cni::{Error, NetworkList, NetworkName, code};
+use cni_plugin::Routed;
 use cni_runtime::{ConfigFolder, LoadError, Runtime};
 use cnm::network::{CreateNetwork, IpamData};
 use cnm::options;
@@ -18,7 +19,7 @@ use plugins::judge;
 use serde_json::{Value, json};
 
 use super::journal::{Network, short};
-use super::pool_config::{HONOURS_REQUESTED_IP, check_pools, ipam_of};
+use super::pool_config::{Ipam, check_pools, ipam_of};
 
 /// Options that are ours.
 const CONFLIST: &str = "conflist";
@@ -33,9 +34,6 @@ const DOCKERS: [(&str, &str); 3] = [
     ("com.docker.network.bridge.enable_ip_masquerade", "ipMasq"),
 ];
 const DOCKERS_PREFIX: &str = "com.docker.network.container_iface_prefix";
-
-/// Plugins that make a port of this host, which can publish ports and be filtered.
-const ROUTED: [&str; 2] = ["bridge", "ptp"];
 
 /// Where lists and plugins are.
 #[derive(Debug, Clone, Copy)]
@@ -112,8 +110,7 @@ fn listening(list: NetworkList) -> Result<NetworkList, Error> {
     let mut plugins: Vec<Object> = Vec::new();
     for plugin in &list.plugins {
         let mut object = plugin.object.clone();
-        let ipam = ipam_of(&object)?
-            .filter(|ipam| HONOURS_REQUESTED_IP.contains(&ipam.plugin_type.as_str()));
+        let ipam = ipam_of(&object)?.filter(Ipam::gives_any_requested);
         if ipam.is_some() {
             let mut capabilities: BTreeMap<&str, bool> =
                 plugin.capabilities.iter().map(|name| (name.as_str(), true)).collect();
@@ -243,7 +240,8 @@ fn make(
         plugin.insert("isDefaultGateway".to_owned(), json!(!internal));
         plugin.insert("hairpinMode".to_owned(), json!(true));
     }
-    let routed = ROUTED.contains(&plugin_type.as_str());
+    // Such a plugin makes a port of this host, which can publish ports and be filtered.
+    let routed = plugins::info(&plugin_type).is_some_and(|info| info.routed != Routed::Never);
     if routed {
         plugin.insert("ipMasq".to_owned(), json!(!internal));
     }

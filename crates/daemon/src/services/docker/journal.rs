@@ -29,10 +29,8 @@ const POOLS: &str = "pools";
 /// The longest ID: Docker's have 64 characters, those of swarm networks 25.
 const MAX_ID: usize = 64;
 
-/// The port-publishing capability, by its name in the CNI conventions, and the plugin that does
-/// nothing else.
+/// The port-publishing capability, by its name in the CNI conventions.
 pub(crate) const PORT_MAPPINGS: &str = "portMappings";
-const PORTMAP: &str = "portmap";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -384,7 +382,8 @@ impl Network {
         let mut list = self.list()?;
         let mut first = true;
         list.plugins.retain(|plugin| {
-            let publishes = plugin.plugin_type == PORTMAP
+            let sole = plugins::info(&plugin.plugin_type).and_then(|info| info.sole_capability);
+            let publishes = sole == Some(PORT_MAPPINGS)
                 && plugin.capabilities.iter().any(|has| has == PORT_MAPPINGS);
             std::mem::replace(&mut first, false) || !publishes
         });

@@ -13,6 +13,7 @@ use cni_plugin::codes;
 use cni_runtime::{Attachment, Cache, Known, Moved, Repairs, Runtime};
 use ipnet::IpNet;
 use kernel::route::{IpFamily, Link, RouteFilter, RouteSocket, TABLE_MAIN};
+use plugins::chained::{sbr, tuning};
 use state::Roots;
 
 use super::endpoint::alias;
@@ -21,10 +22,10 @@ use super::handover::{find_ours, kernel_error, open_if_there};
 use super::journal::{Endpoint, Journal, Phase};
 use crate::clock;
 
-/// Plugins that are not called: the driver sets up differently what they make in a container's
-/// namespace. The tables of `sbr` are others, and sysctls that `tuning` sets for the whole
-/// namespace are not set at all.
-const NOT_ASKED: [&str; 2] = ["sbr", "tuning"];
+/// Plugins that are not called, for a reason of the driver's own: it sets up differently what they
+/// make in a container's namespace. The tables of `sbr` are others, and sysctls that `tuning` sets
+/// for the whole namespace are not set at all.
+const NOT_ASKED: [&str; 2] = [sbr::INFO.name, tuning::INFO.name];
 
 /// The driver's records, as another process sees them.
 #[derive(Debug)]

@@ -7,12 +7,11 @@ use cni::json::Object;
 use cni::{Error, NetworkList, NetworkName, code};
 use ipam::{RangeSets, RangeSpec};
 use ipnet::IpNet;
+use plugins::ipam::host_local;
 use serde::Deserialize;
 
 use super::create_options::Pools;
 
-/// Address plugins that honour a requested address.
-pub(super) const HONOURS_REQUESTED_IP: [&str; 2] = ["host-local", "static"];
 /// Where host-local keeps its folders.
 const DATA_DIR: &str = "/var/lib/cni/networks";
 
@@ -36,6 +35,16 @@ pub(super) struct Ipam {
 }
 
 impl Ipam {
+    /// Reports whether Docker can choose the addresses.
+    pub(super) fn gives_any_requested(&self) -> bool {
+        plugins::info(&self.plugin_type).is_some_and(|info| info.gives_any_requested)
+    }
+
+    /// Reports whether it is host-local, whose keys are read here.
+    pub(super) fn is_host_local(&self) -> bool {
+        self.plugin_type == host_local::INFO.name
+    }
+
     /// Returns what host-local hands out.
     pub(super) fn range_sets(self) -> Result<RangeSets, Error> {
         let mut sets = Vec::new();
@@ -77,8 +86,8 @@ pub(super) fn check_pools(list: &NetworkList, pools: &Pools) -> Result<(), Error
         return Ok(());
     }
     let ipam = ipam_of_list(list)?;
-    let plugin_type = ipam.as_ref().map_or("nobody", |ipam| ipam.plugin_type.as_str()).to_owned();
-    if !HONOURS_REQUESTED_IP.contains(&plugin_type.as_str()) {
+    if !ipam.as_ref().is_some_and(Ipam::gives_any_requested) {
+        let plugin_type = ipam.as_ref().map_or("nobody", |ipam| ipam.plugin_type.as_str());
         return Err(Error::new(
             code::INVALID_CONFIG,
             format!(
@@ -90,7 +99,7 @@ pub(super) fn check_pools(list: &NetworkList, pools: &Pools) -> Result<(), Error
             "create the network with --ipam-driver null: then the list gives the addresses",
         ));
     }
-    let Some(ipam) = ipam.filter(|ipam| ipam.plugin_type == "host-local") else { return Ok(()) };
+    let Some(ipam) = ipam.filter(Ipam::is_host_local) else { return Ok(()) };
     let sets = ipam.range_sets()?;
     let has: Vec<IpNet> =
         sets.sets().iter().flat_map(ipam::RangeSet::ranges).map(ipam::Range::subnet).collect();
@@ -112,7 +121,7 @@ pub(super) fn check_pools(list: &NetworkList, pools: &Pools) -> Result<(), Error
 /// reservation.
 pub(super) fn forget_addresses(list: &NetworkList) {
     let Ok(Some(ipam)) = ipam_of_list(list) else { return };
-    if ipam.plugin_type != "host-local" {
+    if !ipam.is_host_local() {
         return;
     }
     let data_dir = if ipam.data_dir.is_empty() { DATA_DIR } else { &ipam.data_dir };

@@ -24,7 +24,7 @@ use super::handover::kernel_error;
 use super::holds::{Hold, PoolId, SHARED};
 use super::journal::{Pool, Use};
 use super::network::subnets;
-use super::pool_config;
+use super::pool_config::{self, Ipam};
 use super::sandbox::Engine;
 
 /// Our address space. There is no global one, but Docker wants a name for it.
@@ -417,7 +417,7 @@ impl Driver {
     fn ranges(&self, name: &str) -> Result<(RangeSets, String), Error> {
         let folder = ConfigFolder::scan(&self.conf_dir).map_err(|error| error.to_cni())?;
         let list = folder.find(name).map_err(|error| error.to_cni())?;
-        let ipam = pool_config::ipam_of_list(list)?.filter(|ipam| ipam.plugin_type == "host-local");
+        let ipam = pool_config::ipam_of_list(list)?.filter(Ipam::is_host_local);
         let Some(ipam) = ipam else {
             return Err(Error::new(
                 code::INVALID_CONFIG,

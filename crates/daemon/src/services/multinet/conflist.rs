@@ -9,10 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use plugins::netwright_multi;
 use serde_json::{Map, Value, json};
 use state::Durability;
 
-use super::hotplug::PLUGIN;
 use super::service::Service;
 
 /// The pause before it is written for the first time.
@@ -80,7 +80,7 @@ fn content(service: &Service) -> Vec<u8> {
     let list = json!({
         // CNI 1.1.0 "cniVersions": older runtimes take the first, newer ones the newest they know.
         "cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"],
-        "name": PLUGIN, "plugins": [plugin],
+        "name": netwright_multi::INFO.name, "plugins": [plugin],
     });
     let mut text = serde_json::to_vec_pretty(&list).unwrap_or_default();
     text.push(b'\n');
@@ -89,7 +89,7 @@ fn content(service: &Service) -> Vec<u8> {
 
 /// Returns the plugin's configuration, without the capabilities of the default network.
 pub(super) fn plugin(service: &Service) -> Value {
-    let mut plugin = json!({"type": PLUGIN});
+    let mut plugin = json!({"type": netwright_multi::INFO.name});
     if let Some(name) = &service.flags.defaults.cluster_network {
         plugin["clusterNetwork"] = json!(name);
     }
@@ -107,7 +107,8 @@ fn capabilities(service: &Service) -> Vec<String> {
     let Ok(cluster) = service.flags.defaults.cluster() else { return Vec::new() };
     let (namespace, name) = cluster.definition();
     let defined = service.definitions.get(&format!("{namespace}/{name}"));
-    let read = defined.map(|one| Definition::of(&one.name, Some(&one.config)));
+    let read = defined
+        .map(|one| Definition::of(&one.name, Some(&one.config), &netwright_multi::is_called_by));
     let on_node = match read {
         Some(Ok(Definition::Here(list))) => {
             let list = cni::NetworkList::parse(&list.to_vec());

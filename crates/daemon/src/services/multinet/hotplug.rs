@@ -16,6 +16,7 @@ use cni::json::Object;
 use cni_invoke::{Exec, Executor as _};
 use kernel::netns::{self, Netns};
 use npwg::wire::{self, Attached, NetworkResult, PlanRequest, PlannedNetwork};
+use plugins::netwright_multi;
 
 use super::diff::difference;
 use super::events::Tone;
@@ -23,7 +24,7 @@ use super::known::Freshness;
 use super::service::{FAILED, Service, added, facts};
 
 /// The plugin's type, and the network's name in the configuration that is written here.
-pub(super) const PLUGIN: &str = "netwright-multi";
+const PLUGIN: &str = netwright_multi::INFO.name;
 /// The plugin's timeout for one network.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long to wait before a failed step is tried again.

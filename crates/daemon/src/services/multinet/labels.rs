@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use kernel::route::RouteSocket;
 use npwg::definition::Definition;
+use plugins::netwright_multi;
 
 use super::facts::DefinitionFacts;
 use super::service::Service;
@@ -91,7 +92,11 @@ fn serves(
     mut has_link: impl FnMut(&str) -> bool,
     is_on_node: impl Fn(&str) -> bool,
 ) -> bool {
-    let list = match Definition::of(&definition.name, Some(&definition.config)) {
+    let list = match Definition::of(
+        &definition.name,
+        Some(&definition.config),
+        &netwright_multi::is_called_by,
+    ) {
         Ok(Definition::OnNode(name)) => return is_on_node(&name),
         Ok(Definition::Here(list)) => cni::NetworkList::parse(&list.to_vec()),
         Err(_) => return false,

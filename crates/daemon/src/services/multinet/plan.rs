@@ -8,6 +8,7 @@ use npwg::annotation::Asked;
 use npwg::definition::Definition;
 use npwg::policy::Policy;
 use npwg::wire::{Device, Plan, PlanRequest, PlannedNetwork, Refusal, Settings};
+use plugins::netwright_multi;
 
 use super::devices::Devices;
 use super::facts::{DefinitionFacts, PodFacts};
@@ -269,11 +270,13 @@ fn on_node(name: &str) -> PlannedNetwork {
 
 fn read(definition: &DefinitionFacts, id: &str) -> Result<PlannedNetwork, NoPlan> {
     let config = Some(definition.config.as_str());
-    let read = Definition::of(&definition.name, config).map_err(|error| {
-        let text = format!("NetworkAttachmentDefinition {id:?}: {error}");
-        let refusal = Refusal::new(cni::code::INVALID_CONFIG, text);
-        NoPlan { refusal, event: Some(REFUSED) }
-    })?;
+    let read = Definition::of(&definition.name, config, &netwright_multi::is_called_by).map_err(
+        |error| {
+            let text = format!("NetworkAttachmentDefinition {id:?}: {error}");
+            let refusal = Refusal::new(cni::code::INVALID_CONFIG, text);
+            NoPlan { refusal, event: Some(REFUSED) }
+        },
+    )?;
     let name = id.to_owned();
     Ok(match read {
         Definition::Here(list) => {

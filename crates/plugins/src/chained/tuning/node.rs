@@ -16,7 +16,7 @@ use super::sysctl::{SysctlKey, is_of_interface, same_value};
 use crate::shared::shared_object::file_error;
 
 /// The plugin's name in the index.
-pub(super) const PLUGIN: &str = "tuning";
+pub(super) const PLUGIN: &str = super::INFO.name;
 
 /// The prefix of the names of a container's sysctls in the index. The container's ID, a colon and
 /// the path follow.

@@ -127,7 +127,7 @@ fn put_port_back(
     advertisements::refuse_again(&port.name, repair);
     if let Err(drift) = verify::check_vlans(host, config, port) {
         let done = host.apply(&plan_vlans(ifindex, &config.vlans));
-        repair.note(repair::told(&drift), done.map_err(|error| kernel(error.source)));
+        repair.note(&drift, done.map_err(|error| kernel(error.source)));
     }
     Ok(())
 }
@@ -228,7 +228,7 @@ fn put_gateways_back(
         let wanted = Wanted { addresses: &gateways, others, vlan_mac };
         let given =
             bridge_link::give_gateways(host, index, config, bridge, &wanted, &mut |_| Ok(()));
-        repair.note(repair::told(&drift), given.map(drop));
+        repair.note(&drift, given.map(drop));
     }
     let Some(link) = &ours else { return Ok(()) };
     let astray = host_side::astray(host, link, &verify::ways(ips))?;
@@ -259,10 +259,8 @@ fn around(
     if config.gateway && call.ipam().is_some() {
         put_gateways_back(index, config, (result, &ips), host, bridge, repair)?;
         if let Err(drift) = forwarding::check(&ips) {
-            repair.note(
-                repair::told(&drift),
-                forwarding::hold(index, call.attachment(), &ips, config.forwarding),
-            );
+            repair
+                .note(&drift, forwarding::hold(index, call.attachment(), &ips, config.forwarding));
         }
     }
     let (on_host, in_container) = verify::wrong_neighbours(host, inside, call, config, result)?;
@@ -284,5 +282,5 @@ fn put_filter_back(
     let Some(facts) = Facts::read(index, call.attachment()) else { return };
     let key = call.attachment();
     let added = crate::shared::rules::add(index, key, config.masquerade, &facts.filter, &facts.ips);
-    repair.note(repair::told(&drift), added);
+    repair.note(&drift, added);
 }

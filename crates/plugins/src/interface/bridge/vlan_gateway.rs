@@ -148,7 +148,7 @@ pub(super) fn put_back(
         return Ok(());
     };
     let done = host.apply(&connect(link, port.index, bridge, vlan));
-    repair.note(crate::shared::repair::told(&drift), done.map_err(|error| kernel(error.source)));
+    repair.note(&drift, done.map_err(|error| kernel(error.source)));
     Ok(())
 }
 

@@ -6,7 +6,7 @@
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error};
-use cni_plugin::{Call, Plugin, codes};
+use cni_plugin::{Call, Info, Plugin, codes};
 use ovsdb::vswitch::{Bridge, DATABASE, Port, TypedRow as _};
 use ovsdb::{Condition, Transaction, Uuid, Value};
 use serde::de::IgnoredAny;
@@ -24,6 +24,12 @@ use super::rows::{has_id, ids};
 use crate::shared::attachment::{self, Stale};
 use crate::shared::failures::Failures;
 use crate::shared::{drift, repair};
+
+/// What `ovs-mirror-producer` is.
+const PRODUCER: Info = Info::new("ovs-mirror-producer").role(cni_plugin::Role::Chained);
+
+/// What `ovs-mirror-consumer` is.
+const CONSUMER: Info = Info::new("ovs-mirror-consumer").role(cni_plugin::Role::Chained);
 
 /// Frames of the container are copied to mirrors: `ovs-mirror-producer`.
 #[derive(Debug)]
@@ -74,11 +80,15 @@ enum Role {
 }
 
 impl Role {
-    fn name(self) -> &'static str {
+    fn info(self) -> &'static Info {
         match self {
-            Role::Producer => "ovs-mirror-producer",
-            Role::Consumer => "ovs-mirror-consumer",
+            Role::Producer => &PRODUCER,
+            Role::Consumer => &CONSUMER,
         }
+    }
+
+    fn name(self) -> &'static str {
+        self.info().name
     }
 
     /// Returns the columns of a mirror in which a port of this kind is listed.
@@ -385,8 +395,8 @@ fn status(call: &Call<'_>, role: Role) -> Result<(), Error> {
 macro_rules! plugin {
     ($plugin:ty, $role:expr) => {
         impl Plugin for $plugin {
-            fn name(&self) -> &'static str {
-                $role.name()
+            fn info(&self) -> &'static Info {
+                $role.info()
             }
 
             fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {

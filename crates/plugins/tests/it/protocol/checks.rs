@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 
 use cni::{AddResult, Error, Version, code};
-use cni_plugin::{Call, Plugin};
+use cni_plugin::{Call, Info, Plugin};
 use serde_json::json;
 
 use super::{lacks, supporting};
@@ -348,8 +348,8 @@ fn a_plugin_that_panics_reports_a_bug() {
     #[derive(Debug)]
     struct Buggy;
     impl Plugin for Buggy {
-        fn name(&self) -> &'static str {
-            "buggy"
+        fn info(&self) -> &'static Info {
+            const { &Info::new("buggy") }
         }
         fn add(&self, _: &Call<'_>) -> Result<AddResult, Error> {
             panic!("deliberate")
