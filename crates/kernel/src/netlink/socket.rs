@@ -163,12 +163,12 @@ impl Socket {
     }
 
     /// Lets a helper send a request ([`crate::linger`]) and waits until it is refused or accepted,
-    /// or until a message of a multicast group makes `done` return true. Returns `None` if such
-    /// messages may have been lost: then ask whether it is done.
+    /// or until a message of one of these multicast groups makes `done` return true. Returns `None`
+    /// if such messages may have been lost: then ask whether it is done.
     pub(crate) fn execute_lingering(
         &mut self,
         request: &Request<'_>,
-        group: u32,
+        groups: &[u32],
         done: impl Fn(&Message<'_>) -> bool,
     ) -> Result<Option<()>, NetlinkError> {
         let failed = |step| {
@@ -187,7 +187,9 @@ impl Socket {
                 what,
             });
         }
-        self.inner.add_membership(group).map_err(failed("listen"))?;
+        for group in groups {
+            self.inner.add_membership(*group).map_err(failed("listen"))?;
+        }
         let sent = linger::send(&self.inner, writer.bytes()).map_err(io::Error::from);
         let result = sent.map_err(failed("send")).and_then(|mut sent| {
             let mut outcome = None;
@@ -220,7 +222,9 @@ impl Socket {
                 Err(error) => Err(error),
             }
         });
-        self.inner.drop_membership(group).map_err(failed("listen no more"))?;
+        for group in groups {
+            self.inner.drop_membership(*group).map_err(failed("listen no more"))?;
+        }
         self.discard_received();
         result
     }

@@ -7,18 +7,24 @@ use super::bridge_vlan::{self, BridgeVlan};
 use super::link::{Link, RTM_DELLINK, RTM_GETLINK, ifla};
 use super::link_kind::header;
 use super::{
-    AF_UNSPEC, Address, ApplyError, Change, Fdb, FilterInfo, IpFamily, LinkKind, Neighbour,
-    NewLink, QdiscInfo, Route, RouteFilter, Rule, Scope, TcHandle, TickRate, address, neighbour,
-    routes, rule, tc,
+    AF_INET, AF_UNSPEC, Address, ApplyError, Change, Fdb, FilterInfo, IpFamily, LinkKind,
+    Neighbour, NewLink, QdiscInfo, Route, RouteFilter, Rule, Scope, TcHandle, TickRate, address,
+    neighbour, routes, rule, tc,
 };
 use crate::netlink::{Errno, NetlinkError, Outcome, Request, Socket};
 use crate::netns::Netns;
-use crate::wire::{self, Message, Writer};
+use crate::wire::{self, Attribute, Message, Writer};
 
 /// `linux include/uapi/linux/netlink.h` NETLINK_ROUTE.
 const NETLINK_ROUTE: isize = 0;
 /// `linux include/uapi/linux/rtnetlink.h`: changes of links.
 const RTNLGRP_LINK: u32 = 1;
+const RTNLGRP_IPV4_NETCONF: u32 = 24;
+/// `linux include/uapi/linux/rtnetlink.h`, `netconf.h`.
+const RTM_DELNETCONF: u16 = 81;
+const NETCONFA_IFINDEX: u16 = 1;
+/// Size of `struct netconfmsg`, with its padding.
+const NETCONFMSG: usize = 4;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
 const NLM_F_ECHO: u16 = 8;
@@ -188,17 +194,51 @@ impl RouteSocket {
     /// # Errors
     /// Those of [`NetlinkError`].
     pub fn delete_link(&mut self, ifindex: u32) -> Result<bool, NetlinkError> {
+        // A bridge reports its ports with messages of its own family.
+        self.delete_until(ifindex, &[RTNLGRP_LINK], &|message: &Message<'_>| {
+            message.kind == RTM_DELLINK
+                && message.body.first() == Some(&AF_UNSPEC)
+                && wire::u32_at(message.body, 4) == Some(ifindex)
+        })
+    }
+
+    /// Removes a bridge, which has no port; `false` if it was gone.
+    ///
+    /// Returns when the bridge is out of sight and its name and addresses are free. The kernel
+    /// reports that it is gone 20 to 40 ms later, once callbacks of its multicast tables have run
+    /// (linux net/bridge/br_multicast.c `br_multicast_dev_del`). By then it has long reported that
+    /// the bridge has no IPv4 settings any more, which is the last step before
+    /// (net/ipv4/devinet.c `inetdev_destroy`).
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn delete_bridge(&mut self, ifindex: u32) -> Result<bool, NetlinkError> {
+        self.delete_until(ifindex, &[RTNLGRP_LINK, RTNLGRP_IPV4_NETCONF], &|message| {
+            let is_gone = message.kind == RTM_DELLINK
+                && message.body.first() == Some(&AF_UNSPEC)
+                && wire::u32_at(message.body, 4) == Some(ifindex);
+            let of_link = |attribute: Attribute<'_>| {
+                attribute.kind == NETCONFA_IFINDEX
+                    && wire::u32_at(attribute.value, 0) == Some(ifindex)
+            };
+            let is_stripped = message.kind == RTM_DELNETCONF
+                && message.body.first() == Some(&AF_INET)
+                && message.attributes(NETCONFMSG).any(of_link);
+            is_gone || is_stripped
+        })
+    }
+
+    fn delete_until(
+        &mut self,
+        ifindex: u32,
+        groups: &[u32],
+        is_gone: &dyn Fn(&Message<'_>) -> bool,
+    ) -> Result<bool, NetlinkError> {
         let change = Change::DelLink { ifindex };
         tracing::debug!(%change, "netlink");
         let body = |writer: &mut Writer| writer.raw(&header(AF_UNSPEC, ifindex, 0, 0));
         let request = Request { operation: &change, kind: RTM_DELLINK, flags: 0, body: &body };
-        // A bridge reports its ports with messages of its own family.
-        let gone = |message: &Message<'_>| {
-            message.kind == RTM_DELLINK
-                && message.body.first() == Some(&AF_UNSPEC)
-                && wire::u32_at(message.body, 4) == Some(ifindex)
-        };
-        match self.socket.execute_lingering(&request, RTNLGRP_LINK, gone) {
+        match self.socket.execute_lingering(&request, groups, is_gone) {
             Ok(Some(())) => Ok(true),
             // This takes the lock that the deletion holds: by then the link is gone, or the
             // deletion has failed.

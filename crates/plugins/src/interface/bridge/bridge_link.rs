@@ -578,7 +578,7 @@ fn put_back_bridge(
     made: &Made,
 ) -> Result<(), Error> {
     if made.created && is_ours(link, made) && !has_ports(host, link.index)? {
-        return host.delete_link(link.index).map(drop).map_err(kernel);
+        return host.delete_bridge(link.index).map(drop).map_err(kernel);
     }
     let present = gateway::present(host, link.index)?;
     let mut addresses = made.addresses.clone();
