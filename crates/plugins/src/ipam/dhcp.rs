@@ -32,8 +32,6 @@ use client::AskError;
 use config::Config;
 use protocol::{Acquire, Answer, Ask};
 
-use crate::shared::daemon;
-
 /// How long ADD waits for a lease if the caller sets no deadline: the daemon gives up first, after
 /// its `-resendtimeout` (208 seconds by default).
 const LEASE_TIMEOUT: Duration = Duration::from_secs(600);
@@ -65,7 +63,8 @@ impl Plugin for Dhcp {
             pid_ns: kernel::living::own_pid_ns(),
             client: config.client,
         };
-        let start = if daemon::was_ready(&config.socket) { START_TIMEOUT } else { Duration::ZERO };
+        let start =
+            if node_api::ready::was_ready(&config.socket) { START_TIMEOUT } else { Duration::ZERO };
         let acquire = Ask::Acquire(Box::new(acquire));
         let timeout = timeout(call, LEASE_TIMEOUT);
         match client::ask_when_there(&config.socket, &acquire, start, timeout)
@@ -149,7 +148,9 @@ impl Plugin for Dhcp {
             Ok(Answer::Done) => Ok(()),
             Ok(Answer::Failed(error)) => Err(unavailable(error.into_error())),
             Ok(other) => Err(unavailable(unexpected(&other))),
-            Err(error) if error.is_daemon_away() && daemon::was_ready(&config.socket) => Ok(()),
+            Err(error) if error.is_daemon_away() && node_api::ready::was_ready(&config.socket) => {
+                Ok(())
+            }
             Err(error) => Err(unavailable(error.to_cni())),
         }
     }

@@ -5,12 +5,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use node_api::wait;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use thiserror::Error;
 
 use super::protocol::{Answer, Ask, MAX_LINE, Question, Reply, VERSION, to_line};
-use crate::shared::{daemon, wait};
 
 /// The shortest timeout that can be set: zero would mean waiting forever.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
@@ -74,7 +74,7 @@ impl AskError {
     /// it is replaced.
     pub(super) fn is_daemon_away(&self) -> bool {
         match self {
-            AskError::Dial { source, .. } => daemon::is_absent(source),
+            AskError::Dial { source, .. } => is_absent(source),
             AskError::Broken { .. } => true,
             _ => false,
         }
@@ -111,7 +111,7 @@ pub(super) fn ask_when_there(
     let connected = wait::until(path, began + start.min(timeout), || {
         let left = left(deadline);
         match connect(path, left) {
-            Err(AskError::Dial { source, .. }) if daemon::is_absent(&source) => {
+            Err(AskError::Dial { source, .. }) if is_absent(&source) => {
                 absent = Some(source);
                 None
             }
@@ -157,6 +157,14 @@ pub(super) fn ask_when_there(
         return Err(garbage(format!("it is of version {}, and this of {VERSION}", reply.version)));
     }
     Ok(reply.answer)
+}
+
+/// Reports whether no process listens at present.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::NotADirectory
+    )
 }
 
 fn left(deadline: Instant) -> Duration {

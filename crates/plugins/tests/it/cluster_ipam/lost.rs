@@ -3,7 +3,8 @@
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
-use cluster_ipam::wire::{Answer, Assigned, Refusal, Request};
+use node_api::Refusal;
+use node_api::ipam::{Answer, Assigned, Request};
 use serde_json::json;
 use testkit::Place;
 
@@ -29,7 +30,7 @@ fn without_a_daemon_add_fails_and_del_and_gc_do_not() {
     bridge(&node, "ADD", &c1, &both()).deadline(Duration::from_secs(5)).call().fails(11, words);
     assert_eq!(c1.sh("ip -o link show | grep -v ' lo:' | wc -l").trim(), "0");
     // The bridge takes back what it may have been given; where nobody was asked, nothing is to be given back.
-    std::fs::remove_dir_all(cluster_ipam::wire::todo_dir(&socket(&node))).unwrap();
+    std::fs::remove_dir_all(node_api::inbox::folder(&socket(&node))).unwrap();
     call(&node, "ADD", &c1, &both()).deadline(Duration::from_secs(5)).call().fails(11, words);
     assert_eq!(left(&node), []);
     call(&node, "STATUS", &c1, &both()).call().fails(50, words);
@@ -98,7 +99,7 @@ fn an_answer_that_is_no_use_changes_nothing() {
         says(&Answer::Assigned(all.iter().map(one).collect()))
     };
     let mut long = br#"{"version":1,"assigned":[],"x":""#.to_vec();
-    long.resize(cluster_ipam::wire::MAX_MESSAGE + 1, b' ');
+    long.resize(node_api::line::MAX_MESSAGE + 1, b' ');
     let v6 = ("fd00:1::2/64", None);
     let replies = [
         ("silent", Reply::KeepsSilent, 11, "no answer on"),
@@ -228,7 +229,7 @@ fn del_and_gc_do_not_wait_for_a_daemon_that_does_not_answer() {
         assert_eq!(left(&node), []);
     }
     // Where nothing can be left either, DEL says so: the address would be lost.
-    std::fs::write(cluster_ipam::wire::todo_dir(&socket(&node)), "").unwrap();
+    std::fs::write(node_api::inbox::folder(&socket(&node)), "").unwrap();
     let error = call(&node, "DEL", &c1, &both()).call().error();
     assert_eq!(error.code, 105, "{error:?}");
     assert!(error.details.contains("cannot be told later"), "{error:?}");

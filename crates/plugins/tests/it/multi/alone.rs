@@ -1,6 +1,6 @@
 //! Several networks are attached by one at a time: `multi` and `netwright-multi`.
 
-use npwg::wire::Answer;
+use node_api::multinet::Answer;
 use serde_json::{Value, json};
 use testkit::Place;
 

@@ -1,8 +1,8 @@
 //! What a pod has in the end.
 
 use cni::AddResult;
+use node_api::multinet::{Attached, Request};
 use npwg::status::{self, Form};
-use npwg::wire::{Attached, Request};
 use serde_json::{Value, json};
 use testkit::Place;
 use testkit::traffic::assert_pings;

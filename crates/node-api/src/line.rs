@@ -1,15 +1,12 @@
-//! One-line messages between plugins and our daemon over Unix sockets.
+//! The form of the messages: one line each.
 //!
 //! A message is one JSON object on one line of at most [`MAX_MESSAGE`] bytes, the newline included,
 //! with its `version` and one more key, which says what it is about: `{"version":1,"plan":{…}}`.
 //! Keys that are not known are ignored, so that either side may be newer by additions; any other
 //! change gets another version. A connection may carry several messages, each answered by one.
 //!
-//! A message that no daemon took is left in a folder beside the socket ([`todo_dir`]), one file per
-//! message, which holds the line that would have been sent.
-//!
 //! ```
-//! use netwright_cni::line;
+//! use netwright_node_api::line;
 //!
 //! #[derive(Default, serde::Serialize, serde::Deserialize)]
 //! #[serde(default)]
@@ -23,35 +20,11 @@
 //! # Ok::<(), line::LineError>(())
 //! ```
 
-use std::path::{Path, PathBuf};
-
+use cni::json::{self, JsonError};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-
-use crate::json::{self, JsonError};
-use crate::{Error, code};
 
 /// The longest message, with its newline. A sender of more is cut off.
 pub const MAX_MESSAGE: usize = 1 << 20;
-
-/// The folder for messages that no daemon took: the socket's path and `.todo`.
-#[must_use]
-pub fn todo_dir(socket: &Path) -> PathBuf {
-    let mut path = socket.as_os_str().to_owned();
-    path.push(".todo");
-    path.into()
-}
-
-/// The file with the time at which a daemon was last ready: the socket's path and `.ready`.
-///
-/// The file holds the milliseconds since the boot (`man 2 clock_gettime` CLOCK_BOOTTIME), as a
-/// decimal number. The daemon writes it every few seconds while it is ready, and leaves it behind,
-/// so that STATUS can tell a daemon that is being replaced from one that is gone.
-#[must_use]
-pub fn ready_file(socket: &Path) -> PathBuf {
-    let mut path = socket.as_os_str().to_owned();
-    path.push(".ready");
-    path.into()
-}
 
 /// Says why a message cannot be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -76,53 +49,28 @@ pub enum LineError {
     Unknown,
 }
 
-/// An answer that refuses.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[serde(default)]
-#[error("{msg}")]
-pub struct Refusal {
-    /// The code that the plugin is to end with ([`code`]); 0 is [`code::TRY_AGAIN_LATER`] where
-    /// [`Refusal::retry`] is set and [`code::INVALID_CONFIG`] where it is not.
-    pub code: u32,
-    /// One sentence.
-    pub msg: String,
-    /// Longer text.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub details: String,
-    /// Whether the same request may succeed later without a change by anybody: a server does not
-    /// answer, something is not known yet.
-    pub retry: bool,
+/// A message of a protocol: what is written on one line.
+pub trait Message: Sized {
+    /// Reads a message: a line, with or without its newline.
+    ///
+    /// # Errors
+    /// [`LineError`].
+    fn from_line(line: &[u8]) -> Result<Self, LineError>;
+
+    /// Writes the message, with its newline.
+    ///
+    /// # Errors
+    /// [`LineError::TooLong`].
+    fn to_line(&self) -> Result<Vec<u8>, LineError>;
 }
 
-impl Refusal {
-    /// Refuses permanently.
-    pub fn new(code: u32, msg: impl Into<String>) -> Self {
-        Refusal { code, msg: msg.into(), details: String::new(), retry: false }
-    }
+/// What a message says that has nothing to add: `{}`.
+#[derive(Default, Serialize, Deserialize)]
+pub(crate) struct Nothing {}
 
-    /// Refuses for now; the same request may succeed later.
-    pub fn for_now(msg: impl Into<String>) -> Self {
-        let code = code::TRY_AGAIN_LATER;
-        Refusal { code, msg: msg.into(), details: String::new(), retry: true }
-    }
-
-    /// Adds details.
-    #[must_use]
-    pub fn with_details(mut self, details: impl Into<String>) -> Self {
-        self.details = details.into();
-        self
-    }
-
-    /// Returns the error that the plugin ends with.
-    #[must_use]
-    pub fn to_cni(&self) -> Error {
-        let code = match (self.code, self.retry) {
-            (0, true) => code::TRY_AGAIN_LATER,
-            (0, false) => code::INVALID_CONFIG,
-            (code, _) => code,
-        };
-        Error::new(code, &self.msg).with_details(&self.details)
-    }
+/// Says whether a value is the default one, which is not written.
+pub(crate) fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 /// Reads a message of a given version: a line, with or without its newline.
