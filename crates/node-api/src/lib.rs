@@ -2,6 +2,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod client;
+pub mod dhcp;
 pub mod inbox;
 pub mod ipam;
 pub mod line;

@@ -78,14 +78,19 @@ pub(crate) fn is_false(value: &bool) -> bool {
 /// # Errors
 /// [`LineError`].
 pub fn read<T: DeserializeOwned>(line: &[u8], version: u32) -> Result<T, LineError> {
+    if MAX_MESSAGE < line.len() {
+        return Err(LineError::TooLong(line.len()));
+    }
+    read_any(line, version)
+}
+
+/// Reads a message of any length.
+pub(crate) fn read_any<T: DeserializeOwned>(line: &[u8], version: u32) -> Result<T, LineError> {
     /// The one key that every version has.
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Head {
         version: u32,
-    }
-    if MAX_MESSAGE < line.len() {
-        return Err(LineError::TooLong(line.len()));
     }
     // Checked first, since a message of another version may have another shape.
     let head: Head = json::from_slice(line).map_err(LineError::Shape)?;
@@ -112,6 +117,15 @@ pub fn only<T, const N: usize>(said: [Option<T>; N]) -> Result<T, LineError> {
 /// # Errors
 /// [`LineError::TooLong`].
 pub fn write<T: Serialize>(line: &T) -> Result<Vec<u8>, LineError> {
+    let text = write_any(line);
+    if MAX_MESSAGE < text.len() {
+        return Err(LineError::TooLong(text.len()));
+    }
+    Ok(text)
+}
+
+/// Writes a message of any length.
+pub(crate) fn write_any<T: Serialize>(line: &T) -> Vec<u8> {
     let mut text = serde_json::to_vec(line).expect("our messages have string keys only");
     // Unparsed text may contain line breaks.
     for byte in &mut text {
@@ -120,8 +134,5 @@ pub fn write<T: Serialize>(line: &T) -> Result<Vec<u8>, LineError> {
         }
     }
     text.push(b'\n');
-    if MAX_MESSAGE < text.len() {
-        return Err(LineError::TooLong(text.len()));
-    }
-    Ok(text)
+    text
 }
