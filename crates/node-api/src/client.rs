@@ -182,7 +182,7 @@ impl Daemon {
     ///
     /// # Errors
     /// [`ExchangeError`].
-    pub fn exchange(
+    fn exchange(
         &self,
         line: &[u8],
         start: Duration,

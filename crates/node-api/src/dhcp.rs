@@ -320,6 +320,34 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_survives_the_wire() {
+        let lease =
+            serde_json::json!({ "cniVersion": "1.1.0", "ips": [{ "address": "192.0.2.9/24" }] });
+        let failure = Failure { code: 102, msg: "no lease".into(), details: "ask again".into() };
+        for (text, answer) in [
+            (
+                r#"{"lease":{"cniVersion":"1.1.0","ips":[{"address":"192.0.2.9/24"}]}}"#,
+                Answer::Lease(lease),
+            ),
+            (r#""done""#, Answer::Done),
+            (r#""unknown""#, Answer::Unknown),
+            (
+                r#"{"failed":{"code":102,"msg":"no lease","details":"ask again"}}"#,
+                Answer::Failed(failure),
+            ),
+        ] {
+            let reply = Reply::new(answer);
+            let line = reply.to_line().unwrap();
+            let want = format!("{{\"version\":1,\"answer\":{text}}}\n");
+            assert_eq!(String::from_utf8(line.clone()).unwrap(), want);
+            assert_eq!(Reply::from_line(&line).unwrap(), reply);
+        }
+        let line = Question::new(Ask::Status).to_line().unwrap();
+        assert_eq!(line, b"{\"version\":1,\"ask\":\"status\"}\n");
+        assert_eq!(read_question(&line).unwrap(), Ask::Status);
+    }
+
+    #[test]
     fn other_versions_and_garbage_are_told() {
         let code = |line: &str| read_question(line.as_bytes()).unwrap_err().code;
         assert_eq!(code(r#"{"version":2,"ask":"dance"}"#), 1);

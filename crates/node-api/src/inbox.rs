@@ -41,6 +41,13 @@ pub fn open(socket: &Path) -> Result<PathBuf, FileError> {
     Ok(folder)
 }
 
+/// Returns the name of the file for messages about an interface of a container: 32 hexadecimal
+/// digits.
+#[must_use]
+pub fn name(container: &str, ifname: &str) -> String {
+    cni::owner::sha512_hex(&format!("{container}\0{ifname}"), 32)
+}
+
 /// Leaves a message under a name, for a daemon that did not receive it.
 ///
 /// # Errors

@@ -35,8 +35,8 @@ use cni::GcAttachment;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::line::{LineError, Message, Nothing, is_false, only, read, write};
-use crate::{Pod, Refusal};
+use crate::line::{is_false, message};
+use crate::{Pod, Refusal, inbox};
 
 /// The version of these messages.
 pub const VERSION: u32 = 1;
@@ -239,7 +239,7 @@ impl Owner {
     /// Returns 32 hexadecimal digits that identify container and interface.
     #[must_use]
     pub fn hash(&self) -> String {
-        cni::owner::sha512_hex(&format!("{}\0{}", self.container, self.ifname), 32)
+        inbox::name(&self.container, &self.ifname)
     }
 }
 
@@ -258,81 +258,15 @@ impl Request {
     }
 }
 
-/// A request as it is written.
-#[derive(Default, Serialize, Deserialize)]
-#[serde(default)]
-struct RequestLine {
-    version: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    assign: Option<Assign>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    release: Option<Owner>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    held: Option<Held>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    collect: Option<Collect>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<StatusRequest>,
-}
+message!(Request, VERSION, {
+    assign: Assign(Assign),
+    release: Release(Owner),
+    held: Held(Held),
+    collect: Collect(Collect),
+    status: Status(StatusRequest),
+}, {});
 
-/// An answer as it is written.
-#[derive(Default, Serialize, Deserialize)]
-#[serde(default)]
-struct AnswerLine {
-    version: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    assigned: Option<Vec<Assigned>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    refused: Option<Refusal>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ok: Option<Nothing>,
-}
-
-impl Message for Request {
-    fn from_line(line: &[u8]) -> Result<Self, LineError> {
-        let line: RequestLine = read(line, VERSION)?;
-        only([
-            line.assign.map(Request::Assign),
-            line.release.map(Request::Release),
-            line.held.map(Request::Held),
-            line.collect.map(Request::Collect),
-            line.status.map(Request::Status),
-        ])
-    }
-
-    fn to_line(&self) -> Result<Vec<u8>, LineError> {
-        let mut line = RequestLine { version: VERSION, ..RequestLine::default() };
-        match self.clone() {
-            Request::Assign(assign) => line.assign = Some(assign),
-            Request::Release(owner) => line.release = Some(owner),
-            Request::Held(held) => line.held = Some(held),
-            Request::Collect(collect) => line.collect = Some(collect),
-            Request::Status(status) => line.status = Some(status),
-        }
-        write(&line)
-    }
-}
-
-impl Message for Answer {
-    fn from_line(line: &[u8]) -> Result<Self, LineError> {
-        let line: AnswerLine = read(line, VERSION)?;
-        only([
-            line.assigned.map(Answer::Assigned),
-            line.refused.map(Answer::Refused),
-            line.ok.map(|Nothing {}| Answer::Ok),
-        ])
-    }
-
-    fn to_line(&self) -> Result<Vec<u8>, LineError> {
-        let mut line = AnswerLine { version: VERSION, ..AnswerLine::default() };
-        match self.clone() {
-            Answer::Assigned(assigned) => line.assigned = Some(assigned),
-            Answer::Refused(refusal) => line.refused = Some(refusal),
-            Answer::Ok => line.ok = Some(Nothing {}),
-        }
-        write(&line)
-    }
-}
+message!(Answer, VERSION, { assigned: Assigned(Vec<Assigned>), refused: Refused(Refusal) }, { ok: Ok });
 
 impl From<Refusal> for Answer {
     fn from(refusal: Refusal) -> Self {
@@ -343,6 +277,7 @@ impl From<Refusal> for Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Message;
 
     #[track_caller]
     fn requests(text: &str, request: &Request) {

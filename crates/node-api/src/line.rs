@@ -6,22 +6,21 @@
 //! change gets another version. A connection may carry several messages, each answered by one.
 //!
 //! ```
-//! use netwright_node_api::line;
+//! use netwright_node_api::multinet::Answer;
+//! use netwright_node_api::{LineError, Message};
 //!
-//! #[derive(Default, serde::Serialize, serde::Deserialize)]
-//! #[serde(default)]
-//! struct Said {
-//!     version: u32,
-//!     hello: Option<String>,
-//! }
-//! let text = line::write(&Said { version: 1, hello: Some("there".into()) })?;
-//! let said: Said = line::read(&text, 1)?;
-//! assert_eq!(line::only([said.hello])?, "there");
-//! # Ok::<(), line::LineError>(())
+//! assert_eq!(Answer::Ok.to_line()?, b"{\"version\":1,\"ok\":{}}\n");
+//! let newer = br#"{"version":1,"ok":{"weather":"fine"},"id":3}"#;
+//! assert_eq!(Answer::from_line(newer)?, Answer::Ok);
+//! let other = Answer::from_line(br#"{"version":2}"#);
+//! assert_eq!(other, Err(LineError::Version { found: 2, known: 1 }));
+//! # Ok::<(), LineError>(())
 //! ```
 
 use cni::json::{self, JsonError};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
+use serde::ser::SerializeMap as _;
+use serde::{Deserialize, Serialize, Serializer};
 
 /// The longest message, with its newline. A sender of more is cut off.
 pub const MAX_MESSAGE: usize = 1 << 20;
@@ -68,6 +67,45 @@ pub trait Message: Sized {
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Nothing {}
 
+/// Makes an enum a [`Message`]: each variant is written under its key. Variants without a content
+/// come last.
+macro_rules! message {
+    (
+        $of:ty, $version:expr,
+        { $($key:ident: $variant:ident($content:ty)),* $(,)? },
+        { $($empty:ident: $unit:ident),* }
+    ) => {
+        impl $crate::line::Message for $of {
+            fn from_line(line: &[u8]) -> Result<Self, $crate::line::LineError> {
+                #[derive(Default, serde::Deserialize)]
+                #[serde(default)]
+                struct Line {
+                    $($key: Option<$content>,)*
+                    $($empty: Option<$crate::line::Nothing>,)*
+                }
+                let line: Line = $crate::line::read(line, $version)?;
+                $crate::line::only([
+                    $(line.$key.map(Self::$variant),)*
+                    $(line.$empty.map(|_| Self::$unit),)*
+                ])
+            }
+
+            fn to_line(&self) -> Result<Vec<u8>, $crate::line::LineError> {
+                match self {
+                    $(Self::$variant(content) => {
+                        $crate::line::write($version, stringify!($key), content)
+                    })*
+                    $(Self::$unit => {
+                        let nothing = $crate::line::Nothing {};
+                        $crate::line::write($version, stringify!($empty), &nothing)
+                    })*
+                }
+            }
+        }
+    };
+}
+pub(crate) use message;
+
 /// Says whether a value is the default one, which is not written.
 pub(crate) fn is_false(value: &bool) -> bool {
     !*value
@@ -77,7 +115,7 @@ pub(crate) fn is_false(value: &bool) -> bool {
 ///
 /// # Errors
 /// [`LineError`].
-pub fn read<T: DeserializeOwned>(line: &[u8], version: u32) -> Result<T, LineError> {
+pub(crate) fn read<T: DeserializeOwned>(line: &[u8], version: u32) -> Result<T, LineError> {
     if MAX_MESSAGE < line.len() {
         return Err(LineError::TooLong(line.len()));
     }
@@ -104,7 +142,7 @@ pub(crate) fn read_any<T: DeserializeOwned>(line: &[u8], version: u32) -> Result
 ///
 /// # Errors
 /// [`LineError::Unknown`] when there is none, or several.
-pub fn only<T, const N: usize>(said: [Option<T>; N]) -> Result<T, LineError> {
+pub(crate) fn only<T, const N: usize>(said: [Option<T>; N]) -> Result<T, LineError> {
     let mut said = said.into_iter().flatten();
     match (said.next(), said.next()) {
         (Some(one), None) => Ok(one),
@@ -112,12 +150,25 @@ pub fn only<T, const N: usize>(said: [Option<T>; N]) -> Result<T, LineError> {
     }
 }
 
-/// Writes a message, with its newline.
+/// Writes a message, with its newline: its version, and what it says under its key.
 ///
 /// # Errors
 /// [`LineError::TooLong`].
-pub fn write<T: Serialize>(line: &T) -> Result<Vec<u8>, LineError> {
-    let text = write_any(line);
+pub(crate) fn write<T: Serialize>(
+    version: u32,
+    key: &'static str,
+    content: &T,
+) -> Result<Vec<u8>, LineError> {
+    struct Keyed<'c, T>(u32, &'static str, &'c T);
+    impl<T: Serialize> Serialize for Keyed<'_, T> {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            let mut keys = serializer.serialize_map(Some(2))?;
+            keys.serialize_entry("version", &self.0)?;
+            keys.serialize_entry(self.1, self.2)?;
+            keys.end()
+        }
+    }
+    let text = write_any(&Keyed(version, key, content));
     if MAX_MESSAGE < text.len() {
         return Err(LineError::TooLong(text.len()));
     }

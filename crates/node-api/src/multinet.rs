@@ -44,8 +44,8 @@ use std::net::IpAddr;
 use cni::json::Object;
 use serde::{Deserialize, Serialize};
 
-use crate::line::{LineError, Message, Nothing, is_false, only, read, write};
-use crate::{Pod, Refusal};
+use crate::line::{is_false, message};
+use crate::{Pod, Refusal, inbox};
 
 /// The version of these messages.
 pub const VERSION: u32 = 1;
@@ -292,90 +292,19 @@ impl Request {
     pub fn todo_name(&self) -> Option<String> {
         match self {
             Request::Plan(_) | Request::Status => None,
-            _ => self
-                .sandbox()
-                .map(|of| cni::owner::sha512_hex(&format!("{}\0{}", of.container, of.ifname), 32)),
+            _ => self.sandbox().map(|of| inbox::name(&of.container, &of.ifname)),
         }
     }
 }
 
-/// A request as it is written.
-#[derive(Default, Serialize, Deserialize)]
-#[serde(default)]
-struct RequestLine {
-    version: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    plan: Option<PlanRequest>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    attached: Option<Attached>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    failed: Option<Failed>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    detached: Option<Detached>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<Nothing>,
-}
+message!(Request, VERSION, {
+    plan: Plan(PlanRequest),
+    attached: Attached(Attached),
+    failed: Failed(Failed),
+    detached: Detached(Detached),
+}, { status: Status });
 
-/// An answer as it is written.
-#[derive(Default, Serialize, Deserialize)]
-#[serde(default)]
-struct AnswerLine {
-    version: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    plan: Option<Plan>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    refused: Option<Refusal>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ok: Option<Nothing>,
-}
-
-impl Message for Request {
-    fn from_line(line: &[u8]) -> Result<Self, LineError> {
-        let line: RequestLine = read(line, VERSION)?;
-        let said = [
-            line.plan.map(Request::Plan),
-            line.attached.map(Request::Attached),
-            line.failed.map(Request::Failed),
-            line.detached.map(Request::Detached),
-            line.status.map(|Nothing {}| Request::Status),
-        ];
-        only(said)
-    }
-
-    fn to_line(&self) -> Result<Vec<u8>, LineError> {
-        let mut line = RequestLine { version: VERSION, ..RequestLine::default() };
-        match self.clone() {
-            Request::Plan(plan) => line.plan = Some(plan),
-            Request::Attached(attached) => line.attached = Some(attached),
-            Request::Failed(failed) => line.failed = Some(failed),
-            Request::Detached(detached) => line.detached = Some(detached),
-            Request::Status => line.status = Some(Nothing {}),
-        }
-        write(&line)
-    }
-}
-
-impl Message for Answer {
-    fn from_line(line: &[u8]) -> Result<Self, LineError> {
-        let line: AnswerLine = read(line, VERSION)?;
-        let said = [
-            line.plan.map(Answer::Plan),
-            line.refused.map(Answer::Refused),
-            line.ok.map(|Nothing {}| Answer::Ok),
-        ];
-        only(said)
-    }
-
-    fn to_line(&self) -> Result<Vec<u8>, LineError> {
-        let mut line = AnswerLine { version: VERSION, ..AnswerLine::default() };
-        match self.clone() {
-            Answer::Plan(plan) => line.plan = Some(plan),
-            Answer::Refused(refusal) => line.refused = Some(refusal),
-            Answer::Ok => line.ok = Some(Nothing {}),
-        }
-        write(&line)
-    }
-}
+message!(Answer, VERSION, { plan: Plan(Plan), refused: Refused(Refusal) }, { ok: Ok });
 
 impl From<Refusal> for Answer {
     fn from(refusal: Refusal) -> Self {
@@ -386,7 +315,8 @@ impl From<Refusal> for Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::line::MAX_MESSAGE;
+    use crate::Message;
+    use crate::line::{LineError, MAX_MESSAGE};
 
     fn object(text: &str) -> Object {
         Object::parse(text.as_bytes()).unwrap()
