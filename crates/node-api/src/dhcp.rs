@@ -1,9 +1,9 @@
 //! The protocol between the plugin `dhcp` and `netwrightd dhcp`.
 //!
-//! The plugin connects to a Unix socket ([`SOCKET`]) and sends one line, the daemon answers with one
-//! line, and both close. A line is a JSON object of at most [`MAX_LINE`] octets with a closing
-//! newline. The reference's protocol (Go's net/rpc with gob) is not supported: plugin and daemon are
-//! installed together.
+//! The plugin connects to a Unix socket ([`SOCKET`]) and sends one line, the daemon answers with
+//! one line, and both close. A line is a JSON object of at most [`MAX_LINE`] octets with a closing
+//! newline. The reference's protocol (Go's net/rpc with gob) is not supported: plugin and daemon
+//! are installed together.
 //!
 //! ```json
 //! {"version":1,"ask":{"acquire":{"attachment":{"network":"lan","containerID":"c1","ifname":"eth0"},
@@ -248,8 +248,8 @@ pub fn read_question(line: &[u8]) -> Result<Ask, Failure> {
 pub struct Note(pub AttachmentKey);
 
 impl Note {
-    /// Leaves the note. If there is no inbox, no daemon has run since the machine started, and there
-    /// is no lease to release.
+    /// Leaves the note. If there is no inbox, no daemon has run since the machine started, and
+    /// there is no lease to release.
     ///
     /// # Errors
     /// [`FileError`] when it cannot be written.

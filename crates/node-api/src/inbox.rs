@@ -56,8 +56,8 @@ pub fn leave(socket: &Path, name: &str, message: &[u8]) -> Result<(), FileError>
     state::write_atomic(&open(socket)?.join(name), message, FILE_MODE, Durability::Volatile)
 }
 
-/// Handles the messages in the folder now; `done` says whether a message can be deleted. What is not
-/// a message is deleted.
+/// Handles the messages in the folder now; `done` says whether a message can be deleted. What is
+/// not a message is deleted.
 pub fn look<M: Message>(folder: &Path, mut done: impl FnMut(M) -> bool) {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let files = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());

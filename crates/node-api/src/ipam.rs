@@ -13,7 +13,7 @@
 //!
 //! [`Request::Assign`] is idempotent: the same container and interface get the same addresses
 //! again. DEL does not depend on an answer: a plugin that reaches no daemon leaves the message in
-//! the daemon's [inbox](crate::inbox), in a file with the name that [`Request::todo_name`] gives.
+//! the daemon's [inbox], in a file with the name that [`Request::todo_name`] gives.
 //! Until the daemon has carried it out, the address stays assigned. If an ADD of the same container
 //! and interface comes meanwhile, the daemon first carries out the message and then answers.
 //!
@@ -266,7 +266,10 @@ message!(Request, VERSION, {
     status: Status(StatusRequest),
 }, {});
 
-message!(Answer, VERSION, { assigned: Assigned(Vec<Assigned>), refused: Refused(Refusal) }, { ok: Ok });
+message!(Answer, VERSION, {
+    assigned: Assigned(Vec<Assigned>),
+    refused: Refused(Refusal),
+}, { ok: Ok });
 
 impl From<Refusal> for Answer {
     fn from(refusal: Refusal) -> Self {

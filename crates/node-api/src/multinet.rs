@@ -12,7 +12,7 @@
 //! | [`Request::Status`] | at STATUS | [`Answer::Ok`] or [`Answer::Refused`] |
 //!
 //! [`Request::Attached`], [`Request::Failed`] and [`Request::Detached`] do not depend on an answer: a
-//! plugin that reaches no daemon leaves the message in the daemon's [inbox](crate::inbox), in one
+//! plugin that reaches no daemon leaves the message in the daemon's [inbox], in one
 //! file per sandbox ([`Request::todo_name`]) that contains the line as it would have been sent. A
 //! later message about the same sandbox replaces it.
 //!

@@ -40,8 +40,8 @@ pub(super) fn is_daemon_down(error: &AskError) -> bool {
     matches!(error, AskError::Exchange(Connect { .. } | Broken { .. }))
 }
 
-/// Reports whether no daemon listens, or the daemon ended during the request, as happens while it is
-/// replaced.
+/// Reports whether no daemon listens, or the daemon ended during the request, as happens while it
+/// is replaced.
 pub(super) fn is_daemon_away(error: &AskError) -> bool {
     match error {
         AskError::Exchange(ExchangeError::Broken { .. }) => true,
