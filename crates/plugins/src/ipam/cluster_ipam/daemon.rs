@@ -7,7 +7,7 @@ use cni::{Error, code};
 use cni_plugin::{Call, codes};
 use node_api::client::{ANSWER_TIMEOUT, START_TIMEOUT, TELL_TIMEOUT};
 use node_api::ipam::{Answer, Assigned, Request};
-use node_api::{AskError, Message, inbox};
+use node_api::{AskError, ExchangeError, Message, inbox};
 
 use super::answered_nonsense;
 
@@ -119,6 +119,11 @@ impl Daemon {
                 AskError::Request { .. } => Failed {
                     error: error(code::INVALID_CONFIG)
                         .with_details("ranges and exclusions are too many"),
+                    may_be_done: false,
+                },
+                AskError::Exchange(ExchangeError::Stranger { .. }) => Failed {
+                    error: error(codes::DAEMON)
+                        .context("netwrightd does not say which addresses are free"),
                     may_be_done: false,
                 },
                 AskError::Exchange(exchange) => Failed {

@@ -1,6 +1,9 @@
 //! A daemon that is away, silent, or says what makes no sense.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use node_api::Refusal;
@@ -168,6 +171,28 @@ fn an_answer_that_is_no_use_changes_nothing() {
     });
     let twice = json!({ "type": "cluster-ipam", "ipRanges": [{ "range": "10.1.0.0/24" }, { "range": "10.1.0.0/24" }] });
     call(&node, "ADD", &c1, &twice).call().fails(110, "it gives 10.1.0.2 twice");
+}
+
+/// Another user behind the socket could give two containers one address.
+#[test]
+fn a_stranger_behind_the_socket_is_not_asked() {
+    testkit::require!("root", "program:setpriv", "program:socat");
+    let node = Node::new("cluster-stranger");
+    let c1 = node.container("c1");
+    let open =
+        |dir: &Path, mode| fs::set_permissions(dir, fs::Permissions::from_mode(mode)).unwrap();
+    open(node.lab.dir(), 0o755);
+    fs::create_dir_all(&node.roots.run).unwrap();
+    open(&node.roots.run, 0o777);
+    let listen = format!("UNIX-LISTEN:{},fork", socket(&node).display());
+    let args = ["--reuid", "65534", "--clear-groups", "socat", &listen, "EXEC:cat"];
+    let _stranger = node.lab.start("setpriv", &args);
+    testkit::wait_for("the stranger", || socket(&node).exists().then_some(()));
+    let words = "is served by user 65534, which is neither root nor ours";
+    Ready::of(&socket(&node)).said_before(Duration::ZERO);
+    call(&node, "STATUS", &c1, &both()).call().fails(50, words);
+    bridge(&node, "ADD", &c1, &both()).call().fails(110, words);
+    assert_eq!(c1.sh("ip -o link show | grep -v ' lo:' | wc -l").trim(), "0");
 }
 
 #[test]
