@@ -7,22 +7,23 @@ use std::net::IpAddr;
 use netwright_cluster_ipam::import::{self, Found};
 use netwright_cluster_ipam::network::{Network, NetworkSpec, RangeSpec, number};
 use netwright_cluster_ipam::record::{self, BlockRecord, NodeRecord, SpaceRecord};
-use netwright_cluster_ipam::wire::{self, Request};
+use netwright_node_api::Message;
+use netwright_node_api::ipam::{Answer, Request};
 
 /// Messages: writing and reading one gives the same message; accepted ranges give only addresses of
 /// their subnets.
 pub fn messages(data: &[u8]) {
-    if let Ok(request) = wire::read_request(data) {
-        let line = wire::write_request(&request).expect("it fitted before");
+    if let Ok(request) = Request::from_line(data) {
+        let line = request.to_line().expect("it fitted before");
         assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
-        assert_eq!(wire::read_request(&line).expect("what we write we read"), request);
+        assert_eq!(Request::from_line(&line).expect("what we write we read"), request);
         if let Request::Assign(ask) = request {
             addresses(ask.network);
         }
     }
-    if let Ok(answer) = wire::read_answer(data) {
-        let line = wire::write_answer(&answer).expect("it fitted before");
-        assert_eq!(wire::read_answer(&line).expect("what we write we read"), answer);
+    if let Ok(answer) = Answer::from_line(data) {
+        let line = answer.to_line().expect("it fitted before");
+        assert_eq!(Answer::from_line(&line).expect("what we write we read"), answer);
     }
     if let Ok(text) = std::str::from_utf8(data)
         && let Ok(range) = text.parse::<RangeSpec>()

@@ -192,5 +192,5 @@ pub fn dhcp_lease(data: &[u8]) {
         let written = serde_json::to_vec(&saved).expect("it can be written");
         assert_eq!(serde_json::from_slice::<v6::SavedLease>(&written).ok().as_ref(), Some(&saved));
     }
-    let _ = netwright_plugins::ipam::dhcp::protocol::read_question(data);
+    let _ = netwright_node_api::dhcp::read_question(data);
 }

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use netwright_node_api::Message;
+use netwright_node_api::multinet::{Answer, Request};
 use netwright_npwg::annotation::{self, Asked};
 use netwright_npwg::definition::Definition;
-use netwright_npwg::{Selection, device, wire};
+use netwright_npwg::{Selection, device};
 
 /// Annotations in every form, definitions, and device information: what is accepted keeps its
 /// meaning.
@@ -50,15 +52,15 @@ pub fn annotations(data: &[u8]) {
 /// Messages between the plugin and the daemon: writing and reading one gives the same message, on
 /// one line.
 pub fn messages(data: &[u8]) {
-    if let Ok(request) = wire::read_request(data) {
-        let line = wire::write_request(&request).expect("it fitted before");
+    if let Ok(request) = Request::from_line(data) {
+        let line = request.to_line().expect("it fitted before");
         assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
-        let again = wire::read_request(&line).expect("what we write we read");
-        assert_eq!(wire::write_request(&again).expect("it fitted"), line);
+        let again = Request::from_line(&line).expect("what we write we read");
+        assert_eq!(again.to_line().expect("it fitted"), line);
     }
-    if let Ok(answer) = wire::read_answer(data) {
-        let line = wire::write_answer(&answer).expect("it fitted before");
-        let again = wire::read_answer(&line).expect("what we write we read");
-        assert_eq!(wire::write_answer(&again).expect("it fitted"), line);
+    if let Ok(answer) = Answer::from_line(data) {
+        let line = answer.to_line().expect("it fitted before");
+        let again = Answer::from_line(&line).expect("what we write we read");
+        assert_eq!(again.to_line().expect("it fitted"), line);
     }
 }

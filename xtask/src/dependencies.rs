@@ -57,16 +57,17 @@ pub(crate) const DUPLICATES: [(&str, &str); 5] = [
 ];
 
 /// Our crates by layer: a crate uses only crates of a lower one.
-const LAYERS: [(&str, u8); 21] = [
+const LAYERS: [(&str, u8); 22] = [
     ("netwright-cni", 0),
     ("netwright-kernel", 1),
     ("netwright-state", 2),
     ("netwright-firewall", 3),
     ("netwright-ipam", 3),
     ("netwright-dhcp", 3),
+    ("netwright-node-api", 3),
     ("netwright-cnm", 2),
     ("netwright-npwg", 2),
-    ("netwright-cluster-ipam", 3),
+    ("netwright-cluster-ipam", 4),
     ("netwright-ovsdb", 2),
     ("netwright-wanted", 4),
     ("netwright-cni-invoke", 4),

@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use node_api::Pod;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
@@ -25,7 +26,6 @@ use crate::network::{
     Family, Network, NetworkSpec, RangeSpec, UNNAMED_SPACE, number, parse_prefix,
 };
 use crate::record::{BlockRecord, Holder, Part, SpaceRecord};
-use crate::wire::Pod;
 
 pub use apply::{Applied, apply};
 

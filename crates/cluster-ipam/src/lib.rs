@@ -9,7 +9,6 @@ pub mod reclaim;
 pub mod record;
 pub mod sticky;
 pub mod store;
-pub mod wire;
 
 pub use node::{Clock, Node, Settings};
 pub use reclaim::Reclaimer;

@@ -9,7 +9,7 @@
 //!
 //! The *names* contain everything that must not be lost. An address whose file is truncated or
 //! garbled stays taken, and its owner can release it: the name contains the owner's
-//! [hash](crate::wire::Owner::hash). The contents hold the rest.
+//! [hash](node_api::ipam::Owner::hash). The contents hold the rest.
 //!
 //! Addresses are not flushed to the disk: a power cut ends the containers too. Blocks are.
 
@@ -20,13 +20,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use node_api::ipam::Owner;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use state::{Durability, FileError, file_name_of, object_of};
 
 use crate::record::BlockId;
 use crate::store::Moment;
-use crate::wire::Owner;
 
 /// The version of these files.
 const VERSION: u32 = 1;

@@ -1,7 +1,7 @@
 //! A network's addresses: ranges, exclusions, gateways, and how ranges are cut into blocks.
 //!
-//! A [`NetworkSpec`] is the configuration and what is sent over the wire; a [`Network`] is a
-//! checked one. Addresses of both families are 128-bit numbers here.
+//! A [`NetworkSpec`] is the configuration, as the plugin sends it; a [`Network`] is a checked one.
+//! Addresses of both families are 128-bit numbers here.
 //!
 //! Addresses are unique within a *space*. That is either all ranges with the same
 //! [`NetworkSpec::space`], whichever network they belong to ([`NetworkSpec::overlapping`]), or one
@@ -9,11 +9,12 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::str::FromStr;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+pub use node_api::ipam::{NetworkSpec, RangeSpec};
 
 /// How many ranges a network may have: more addresses on one interface would be a mistake.
 pub const MAX_RANGES: usize = 64;
@@ -106,101 +107,6 @@ pub fn parse_prefix(text: &str) -> Option<IpNet> {
     }
 }
 
-/// A network's configuration.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct NetworkSpec {
-    /// The network's name in CNI; GC collects allocations by it.
-    pub network: String,
-    /// `network_name`: the space in which addresses are unique; empty: [`UNNAMED_SPACE`].
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub space: String,
-    /// `enable_overlapping_ranges`: whether an address is unique over all ranges of the space, or
-    /// only over the ranges of the same subnet.
-    pub overlapping: bool,
-    /// One address of each range is assigned, in this order.
-    pub ranges: Vec<RangeSpec>,
-    /// The prefix length of a node's blocks of IPv4 addresses.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub block_v4: Option<u8>,
-    /// The prefix length of a node's blocks of IPv6 addresses.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub block_v6: Option<u8>,
-    /// Whether a pod that is recreated under its name gets its addresses again.
-    #[serde(skip_serializing_if = "is_false")]
-    pub sticky: bool,
-}
-
-impl NetworkSpec {
-    /// Creates a network of that name without ranges.
-    #[must_use]
-    pub fn new(network: &str) -> Self {
-        NetworkSpec { network: network.to_owned(), ..NetworkSpec::default() }
-    }
-}
-
-impl Default for NetworkSpec {
-    fn default() -> Self {
-        NetworkSpec {
-            network: String::new(),
-            space: String::new(),
-            overlapping: true,
-            ranges: Vec::new(),
-            block_v4: None,
-            block_v6: None,
-            sticky: false,
-        }
-    }
-}
-
-fn is_false(value: &bool) -> bool {
-    !*value
-}
-
-/// A range's configuration.
-///
-/// It is read from Whereabouts' notation: `192.0.2.0/24`, or `192.0.2.10-192.0.2.20/24`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RangeSpec {
-    /// The subnet; its addresses get its prefix length.
-    pub subnet: IpNet,
-    /// The first address that may be assigned.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub first: Option<IpAddr>,
-    /// The last address that may be assigned.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last: Option<IpAddr>,
-    /// Addresses that are never assigned ([`parse_prefix`]). Those outside the subnet are ignored.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub exclude: Vec<IpNet>,
-    /// The gateway: returned with each address, never assigned.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gateway: Option<IpAddr>,
-}
-
-impl FromStr for RangeSpec {
-    type Err = NetworkError;
-
-    fn from_str(text: &str) -> Result<Self, NetworkError> {
-        let wrong = || NetworkError::NoRange(text.to_owned());
-        let (ends, prefix) = text.trim().split_once('/').ok_or_else(wrong)?;
-        let prefix: u8 = prefix.trim().parse().map_err(|_| wrong())?;
-        let (first, last) = match ends.split_once('-') {
-            Some((first, last)) => {
-                let address = |text: &str| text.trim().parse::<IpAddr>().map_err(|_| wrong());
-                (Some(address(first)?), Some(address(last)?))
-            }
-            None => (None, None),
-        };
-        let base = match first {
-            Some(first) => first,
-            None => ends.trim().parse().map_err(|_| wrong())?,
-        };
-        let subnet = IpNet::new(base, prefix).map_err(|_| wrong())?.trunc();
-        Ok(RangeSpec { subnet, first, last, exclude: Vec::new(), gateway: None })
-    }
-}
-
 /// Why a network's addresses are invalid. Each is a sentence for the configuration's author.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -227,9 +133,6 @@ pub enum NetworkError {
         /// The number found.
         count: usize,
     },
-    /// A text is not a range.
-    #[error("{0:?} is no range: a subnet such as 192.0.2.0/24, or 192.0.2.10-192.0.2.20/24")]
-    NoRange(String),
     /// An end of a range is not in its subnet.
     #[error("the range's {end} {address} is not in its subnet {subnet}")]
     Outside {

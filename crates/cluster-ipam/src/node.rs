@@ -40,8 +40,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cni::code;
-use cni::line::Refusal;
 use ipnet::IpNet;
+use node_api::Refusal;
+use node_api::ipam::{Assign, Assigned, Collect, Held, Owner};
 use state::FileError;
 use thiserror::Error;
 
@@ -51,7 +52,6 @@ use crate::local::{BlockFile, Files, HeldFile, HeldName, Hook, NodeFile};
 use crate::network::{Network, Range};
 use crate::record::BlockId;
 use crate::store::Store;
-use crate::wire::{Assign, Assigned, Collect, Held, Owner};
 
 /// The code of refusals that concern addresses (docs/errors.md).
 pub const ADDRESS: u32 = 102;

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use node_api::Pod;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::network::bounds;
 use crate::store::{Key, Kind};
-use crate::wire::Pod;
 
 /// How a space is cut into blocks. Parts are only ever added. The first part that contains an
 /// address gives the prefix length of its block, so all nodes cut alike, whatever their

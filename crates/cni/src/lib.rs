@@ -17,7 +17,6 @@ pub mod config;
 pub mod error;
 mod gone;
 pub mod json;
-pub mod line;
 pub mod name;
 pub mod owner;
 mod repair;

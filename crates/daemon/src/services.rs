@@ -4,7 +4,6 @@ mod arguments;
 pub(crate) mod collect;
 pub(crate) mod dhcp;
 pub(crate) mod docker;
-mod inbox;
 pub(crate) mod ipam;
 mod kubernetes;
 mod line_server;

@@ -8,7 +8,6 @@ pub mod policy;
 pub mod request;
 pub mod selection;
 pub mod status;
-pub mod wire;
 mod words;
 
 pub use selection::Selection;

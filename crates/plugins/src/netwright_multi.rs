@@ -1,7 +1,7 @@
 //! `netwright-multi`: the networks of a Kubernetes pod.
 //!
 //! The plugin holds no credentials and does not access the API. `netwrightd` tells it over a Unix
-//! socket which networks a pod should have ([`npwg::wire`]), and receives the outcome. The plugin
+//! socket which networks a pod should have ([`node_api::multinet`]), and receives the outcome. The plugin
 //! attaches in the same way as `multi` ([`crate::multi`]): the default network first, one after the
 //! other, all or none (NPWG "Kubernetes Network Custom Resource Definition De-facto Standard"
 //! v1.3).
@@ -14,7 +14,7 @@
 //!   for, and only the daemon knows those.
 //! - The default network is selected by its name.
 //! - While a pod runs, the daemon can have single networks attached and detached
-//!   ([`npwg::wire::ATTACH`]).
+//!   ([`node_api::multinet::ATTACH`]).
 
 mod attach;
 mod config;
@@ -30,14 +30,14 @@ use std::time::{Duration, Instant};
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error, code};
 use cni_plugin::{Call, Info, Inner, Plugin, Role};
-use npwg::wire::{Answer, Detached, Request};
+use node_api::multinet::{Answer, Detached, Request};
+use node_api::wait;
 use state::Index;
 
 use crate::multi::default_route;
 use crate::multi::members::{self, Container};
 use crate::shared::attachment::{self, Stale};
 use crate::shared::failures::Failures;
-use crate::shared::wait;
 use config::Config;
 use daemon::Daemon;
 use facts::Facts;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use node_api::ipam::{Assign, Owner};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::store::{Kind, Memory, Store as _};
-use crate::wire::{Assign, Owner};
 use crate::{Clock, Node, Settings};
 
 fn pod(name: &str, node: &str, more: &Value) -> Value {

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use cni::line::Refusal;
 use ipnet::IpNet;
+use node_api::Refusal;
 
 use super::table::{Block, NODES_KNOWN};
 use super::{ADDRESS, Node, unwritten};

@@ -3,7 +3,8 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use cni::line::Refusal;
+use node_api::Refusal;
+use node_api::ipam::Owner;
 
 use super::claim::away;
 use super::table::{Block, Table};
@@ -11,7 +12,6 @@ use super::{Node, STATE};
 use crate::local::{HeldFile, HeldName, NodeFile};
 use crate::record::{self, BlockId, BlockRecord, NodeRecord, SpaceRecord, node_key, space_key};
 use crate::store::{Entry, Filter, Key, Kind, Revision, StoreError};
-use crate::wire::Owner;
 
 /// How often to retry writing a record because other writers were faster.
 const TRIES: u32 = 16;

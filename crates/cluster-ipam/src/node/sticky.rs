@@ -14,7 +14,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use cni::code;
-use cni::line::Refusal;
+use node_api::ipam::Owner;
+use node_api::{Pod, Refusal};
 
 use super::claim::away;
 use super::table::Held;
@@ -23,7 +24,6 @@ use crate::local::{HeldFile, HeldName};
 use crate::network::{Network, Range};
 use crate::record::{self, BlockRecord, Holder, NodeRecord, StickyRecord, node_key};
 use crate::store::{Entry, Filter, Key, Kind, StoreError};
-use crate::wire::{Owner, Pod};
 
 /// How often to reread a record because other writers were faster.
 const TRIES: u32 = 16;

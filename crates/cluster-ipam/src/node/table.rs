@@ -6,15 +6,15 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use cni::line::Refusal;
 use ipnet::IpNet;
+use node_api::Refusal;
+use node_api::ipam::Owner;
 
 use super::Lost;
 use crate::local::{HeldFile, HeldName};
 use crate::network::{BLOCKS_A_NODE, Range, bounds, number};
 use crate::record::{BlockId, Holder, SpaceRecord};
 use crate::store::Revision;
-use crate::wire::Owner;
 
 /// How long the number of nodes stays valid.
 pub(super) const NODES_KNOWN: Duration = Duration::from_secs(300);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cni::GcAttachment;
 use netwright_cluster_ipam::network::Network;
 use netwright_cluster_ipam::store::{Fault, Kind, Memory};
-use netwright_cluster_ipam::wire::Collect;
+use node_api::ipam::Collect;
 
 use crate::support::*;
 

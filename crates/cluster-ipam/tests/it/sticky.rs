@@ -4,11 +4,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cni::line::Refusal;
 use netwright_cluster_ipam::network::NetworkSpec;
 use netwright_cluster_ipam::store::{Fault, Kind, Memory};
-use netwright_cluster_ipam::wire::{Assign, Owner, Pod};
 use netwright_cluster_ipam::{Node, Reclaimer, sticky};
+use node_api::ipam::{Assign, Owner};
+use node_api::{Pod, Refusal};
 
 use crate::support::*;
 

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cni::line::Refusal;
 use netwright_cluster_ipam::network::{NetworkSpec, RangeSpec};
 use netwright_cluster_ipam::store::{Memory, Store};
-use netwright_cluster_ipam::wire::{Assign, Assigned, Held, Owner};
 use netwright_cluster_ipam::{Clock, Node, Settings};
+use node_api::Refusal;
+use node_api::ipam::{Assign, Assigned, Held, Owner};
 
 /// What happens during a wait.
 type Meanwhile = Box<dyn Fn() + Send>;

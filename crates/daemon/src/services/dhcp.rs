@@ -3,7 +3,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `flags` | the reference's flags |
-//! | `conversation` | the socket that plugins connect to; its messages are in [`plugins::ipam::dhcp::protocol`] |
+//! | `conversation` | the socket that plugins connect to; its messages are in [`node_api::dhcp`] |
 //! | `service` | the loop |
 //! | `lease` | one attachment's lease: the clients of [`dhcp`], and what they want done |
 //! | `sockets`, `release_path`, `deferred` | how messages leave: over the interface, or without it |
@@ -33,6 +33,7 @@ use std::path::Path;
 
 use kernel::living::Census;
 use kernel::route::RouteSocket;
+use node_api::inbox;
 use state::Durability;
 
 use context::Context;
@@ -95,8 +96,7 @@ fn serve(
     };
     let listener = Listener::open(handed_over, &socket).map_err(failed)?;
     // Plugins leave notes here while no daemon listens; the folder stays when the daemon ends.
-    let notes = plugins::ipam::dhcp::todo::folder(&listener.path);
-    if let Err(error) = state::create_directory(&notes, 0o700) {
+    if let Err(error) = inbox::open(&listener.path) {
         listener.close();
         return Err(failed(error));
     }

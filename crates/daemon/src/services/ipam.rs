@@ -29,7 +29,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use cluster_ipam::store::{Store, Sure};
-use cluster_ipam::{Node, Settings, reclaim, wire};
+use cluster_ipam::{Node, Settings, reclaim};
+use node_api::inbox;
 use tokio::runtime::Handle;
 
 pub(crate) use self::flags::HELP;
@@ -38,7 +39,7 @@ use self::service::Service;
 use super::Stop;
 use super::listen::{self, Listener};
 use super::setup::{Surroundings, failed, raise_descriptor_limit, runtime, stop_signals, wait};
-use super::{inbox, line_server, ready};
+use super::{line_server, ready};
 use crate::clock;
 
 /// How many threads work for plugins at once. If they wait, it is mostly for a server.
@@ -128,15 +129,14 @@ async fn serve(
     };
     let dir = flags.state.clone().unwrap_or_else(|| surroundings.roots().lib.join("ipam"));
     let node = Node::open(&dir, Arc::clone(&store), Arc::new(BootClock), settings);
-    let todo = wire::todo_dir(&listener.path);
-    state::create_directory(&todo, 0o700).map_err(failed)?;
-    let service = Arc::new(Service::new(node.map_err(failed)?, todo.clone()));
+    let inbox = inbox::open(&listener.path).map_err(failed)?;
+    let service = Arc::new(Service::new(node.map_err(failed)?, inbox));
     service.tell();
     // Before the first answer, free the addresses that plugins asked to free.
-    service.look_at_what_is_left();
+    service.look_at_inbox();
     line_server::start(Arc::clone(&service), listener).map_err(failed)?;
     let of = Arc::clone(&service);
-    tokio::spawn(inbox::run(move || of.look_at_what_is_left()));
+    tokio::spawn(line_server::look_at_inbox(move || of.look_at_inbox()));
     tokio::spawn(tend::tend(Arc::clone(&service)));
     tokio::spawn(tend::reclaim(Arc::clone(&service), store, flags.lease));
     tokio::spawn(ready::run(listener.path.clone(), || true));

@@ -1,13 +1,14 @@
-//! A socket of one-line messages (`cni::line`): one task per connection, one message after the
-//! other.
+//! A socket of one-line messages ([`node_api::line`]): one task per connection, one message after
+//! the other.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cni::line::MAX_MESSAGE;
 use futures_util::future::{Either, select};
+use node_api::line::MAX_MESSAGE;
+use node_api::{Message, Refusal};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore};
@@ -23,19 +24,16 @@ const MAX_CONNECTIONS: usize = 1024;
 const TALK_TIME: Duration = Duration::from_secs(30);
 /// The pause after a connection could not be accepted.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// The pause between looks at what plugins left.
+const INBOX_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The answer to a line.
-#[derive(Debug)]
-pub(super) struct Said {
-    pub(super) text: Vec<u8>,
-    /// Whether the connection may continue.
-    pub(super) go_on: bool,
-}
-
-/// What answers lines.
+/// What answers requests.
 pub(super) trait Answers: Send + Sync + 'static {
-    /// Answers a line; an invalid line gets an answer as well.
-    fn answer(&self, line: Vec<u8>) -> impl Future<Output = Said> + Send;
+    type Request: Message + Send;
+    type Answer: Message + From<Refusal> + Send;
+
+    /// Answers a request.
+    fn answer(&self, request: Self::Request) -> impl Future<Output = Self::Answer> + Send;
 }
 
 /// Accepts connections from now on.
@@ -43,6 +41,16 @@ pub(super) fn start<A: Answers>(answers: Arc<A>, listener: &Listener) -> std::io
     let socket = UnixListener::from_std(listener.socket.try_clone()?)?;
     tokio::spawn(accept(answers, socket));
     Ok(())
+}
+
+/// Looks for ever at what plugins left, on a thread that may block.
+pub(super) async fn look_at_inbox(look: impl Fn() + Clone + Send + 'static) {
+    loop {
+        tokio::time::sleep(INBOX_INTERVAL).await;
+        if tokio::task::spawn_blocking(look.clone()).await.is_err() {
+            return;
+        }
+    }
 }
 
 /// Connections that have sent nothing yet, or nothing since their last answer.
@@ -154,10 +162,25 @@ async fn talk<A: Answers>(
         if read == 0 {
             return Ok(());
         }
-        let said = answers.answer(line).await;
-        let write = tokio::time::timeout(TALK_TIME, to.write_all(&said.text));
+        let request = A::Request::from_line(&line);
+        drop(line);
+        let is_understood = request.is_ok();
+        let answer = match request {
+            Ok(request) => answers.answer(request).await,
+            Err(error) => {
+                tracing::warn!(%error, "refused a message");
+                let text = format!("netwrightd does not understand the plugin: {error}");
+                Refusal::new(cni::code::INTERNAL, text).into()
+            }
+        };
+        let text = answer.to_line().unwrap_or_else(|error| {
+            let text = format!("the answer does not fit: {error}");
+            let refused = A::Answer::from(Refusal::new(cni::code::INVALID_CONFIG, text));
+            refused.to_line().unwrap_or_default()
+        });
+        let write = tokio::time::timeout(TALK_TIME, to.write_all(&text));
         write.await.map_err(|_| std::io::ErrorKind::TimedOut)??;
-        if !said.go_on {
+        if !is_understood {
             return Ok(());
         }
         waiting = silent.note();

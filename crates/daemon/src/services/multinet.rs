@@ -10,8 +10,6 @@
 //! | `plan` | decides which networks a pod is to have |
 //! | `devices` | which devices the kubelet has allocated |
 //! | `service` | the answers to the plugin, and what follows from its messages |
-//! | `serve` | the socket |
-//! | `todo` | what plugins left while no daemon listened |
 //! | `held` | what each sandbox has |
 //! | `outbox` | what is to be written to the API server |
 //! | `events` | Events of pods |
@@ -35,9 +33,7 @@ mod known;
 mod labels;
 mod outbox;
 mod plan;
-mod serve;
 mod service;
-mod todo;
 
 use std::ffi::OsString;
 use std::os::unix::net::UnixStream;
@@ -45,7 +41,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use cni_invoke::{Exec, REQUIRE_TRUSTED_PLUGINS};
-use npwg::wire;
+use node_api::inbox;
 use tokio::sync::mpsc;
 
 use self::api::{Api, Change};
@@ -57,7 +53,7 @@ use self::service::Service;
 use super::Stop;
 use super::listen::{self, Listener};
 use super::setup::{Surroundings, failed, raise_descriptor_limit, runtime, stop_signals, wait};
-use super::{inbox, line_server, ready};
+use super::{line_server, ready};
 
 /// How many changes may wait to be applied; with more, the API server's connection is not read.
 const CHANGES: usize = 64;
@@ -97,15 +93,14 @@ async fn serve(
     signals: UnixStream,
 ) -> Result<(), Stop> {
     let api = Api::new(flags.kubeconfig.as_deref()).await.map_err(failed)?;
-    let todo = wire::todo_dir(&listener.path);
-    state::create_directory(&todo, 0o700).map_err(failed)?;
+    let inbox = inbox::open(&listener.path).map_err(failed)?;
     let service = Service::open(flags, api.clone(), &surroundings.roots()).map_err(failed)?;
     let service = Arc::new(service);
     // Before the first answer: a newer message about the same sandbox may come.
-    todo::look(&service, &todo);
+    service.look_at_inbox(&inbox);
     line_server::start(Arc::clone(&service), listener).map_err(failed)?;
     let of = Arc::clone(&service);
-    tokio::spawn(inbox::run(move || todo::look(&of, &todo)));
+    tokio::spawn(line_server::look_at_inbox(move || of.look_at_inbox(&inbox)));
     tokio::spawn(Arc::clone(&service.outbox).run(api));
     let (pods, changes) = mpsc::channel(CHANGES);
     let of = Arc::clone(&service);

@@ -1,10 +1,8 @@
 //! Records regularly that the service can do its work: a plugin's STATUS tolerates a daemon that is
-//! away for a moment ([`cni::line::ready_file`]).
+//! away for a moment ([`node_api::ready`]).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-use state::Durability;
 
 use crate::clock;
 
@@ -17,20 +15,20 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// none.
 #[derive(Debug)]
 pub(super) struct ReadyFile {
-    path: PathBuf,
+    socket: PathBuf,
     /// The log already says that the file cannot be written.
     told: bool,
 }
 
 impl ReadyFile {
     pub(super) fn of(socket: &Path) -> Self {
-        ReadyFile { path: cni::line::ready_file(socket), told: false }
+        ReadyFile { socket: socket.to_owned(), told: false }
     }
 
     /// Records that the daemon is ready now.
     pub(super) fn say(&mut self) {
-        let now = clock::now().at.as_millis().to_string();
-        let said = state::publish(&self.path, now.as_bytes(), 0o600, Durability::Volatile);
+        let now = Duration::from_millis(clock::now().at.as_millis());
+        let said = node_api::ready::record(&self.socket, now);
         if let (Err(error), false) = (&said, self.told) {
             tracing::warn!(%error, "while this daemon is restarted STATUS will fail");
         }

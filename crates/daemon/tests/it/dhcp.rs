@@ -196,7 +196,7 @@ fn status_bears_a_daemon_that_is_away_for_a_moment() {
     let daemon = rig.daemon();
     rig.dhcp("STATUS").call().silent();
     rig.bridge("STATUS").call().silent();
-    let ready = cni::line::ready_file(&rig.socket);
+    let ready = node_api::ready::file(&rig.socket);
     wait_for("the daemon to say that it is ready", || ready.exists());
     assert_eq!(daemon.stop(), Some(0));
     rig.dhcp("STATUS").call().silent();

@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-use cluster_ipam::wire::{self, Answer, Request};
+use node_api::ipam::{Answer, Request};
+use node_api::{Message, Pod, inbox, ipam};
 use serde_json::Value;
 use testkit::{Place as _, wait_for};
 
@@ -78,10 +79,10 @@ fn what_nobody_heard_is_done_by_the_next_daemon_before_anything_else() {
     n1.kill();
     let leave = |container: &str| {
         let release = Request::Release(owner(container));
-        let folder = wire::todo_dir(&cluster.socket("n1"));
+        let folder = inbox::folder(&cluster.socket("n1"));
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join(release.todo_name().unwrap());
-        fs::write(path, wire::write_request(&release).unwrap()).unwrap();
+        fs::write(path, release.to_line().unwrap()).unwrap();
         folder
     };
     let folder = leave("c0");
@@ -165,7 +166,7 @@ fn what_is_no_message_is_answered_in_a_sentence() {
             "network \"n\" has no range of addresses",
         ),
     ] {
-        let answer = wire::read_answer(&say(&n1.socket, line).unwrap()).unwrap();
+        let answer = Answer::from_line(&say(&n1.socket, line).unwrap()).unwrap();
         let Answer::Refused(refusal) = answer else { panic!("{answer:?}") };
         assert!(refusal.msg.contains(words), "{refusal}");
     }
@@ -300,16 +301,16 @@ fn assign(
     container: &str,
 ) -> Answer {
     let request =
-        Request::Assign(wire::Assign { network, owner: owner(container), wanted: Vec::new() });
+        Request::Assign(ipam::Assign { network, owner: owner(container), wanted: Vec::new() });
     ask(&daemon.socket, &request).unwrap()
 }
 
 /// Requests the address that a pod keeps.
 fn assign_sticky(daemon: &rig::Daemon, container: &str) -> Answer {
-    let pod = wire::Pod { namespace: "ns".into(), name: "web-0".into(), uid: String::new() };
-    let request = Request::Assign(wire::Assign {
+    let pod = Pod { namespace: "ns".into(), name: "web-0".into(), uid: String::new() };
+    let request = Request::Assign(ipam::Assign {
         network: cluster_ipam::network::NetworkSpec { sticky: true, ..rig::network() },
-        owner: wire::Owner { pod: Some(pod), ..owner(container) },
+        owner: ipam::Owner { pod: Some(pod), ..owner(container) },
         wanted: Vec::new(),
     });
     ask(&daemon.socket, &request).unwrap()

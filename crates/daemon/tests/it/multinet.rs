@@ -10,9 +10,10 @@ mod tenant;
 
 use std::time::Duration;
 
-use npwg::wire::{
-    self, Answer, Attached, Detached, Failed, NetworkResult, PlanRequest, Request, Settings,
+use node_api::multinet::{
+    Answer, Attached, Detached, Failed, NetworkResult, PlanRequest, Request, Settings,
 };
+use node_api::{Message, inbox};
 use serde_json::json;
 use testkit::{Place as _, wait_for};
 
@@ -231,10 +232,10 @@ fn a_status_that_collides_is_written_again() {
 fn what_plugins_left_is_done() {
     let cluster = Cluster::new("mn-todo");
     let (one, two) = (cluster.pod("p", None), cluster.pod("q", None));
-    let folder = wire::todo_dir(&cluster.socket());
+    let folder = inbox::folder(&cluster.socket());
     std::fs::create_dir_all(&folder).unwrap();
     let leave = |told: &Request| {
-        let line = wire::write_request(told).unwrap();
+        let line = told.to_line().unwrap();
         std::fs::write(folder.join(told.todo_name().unwrap()), line).unwrap();
     };
     leave(&Request::Attached(attached("p", &one)));
@@ -354,13 +355,14 @@ fn nonsense_is_refused() {
     use std::io::{Read as _, Write as _};
     let cluster = Cluster::new("mn-nonsense");
     let _daemon = cluster.daemon();
-    for nonsense in [&b"tea\n"[..], b"{\"version\":2}\n", &[b' '; wire::MAX_MESSAGE + 2]] {
+    for nonsense in [&b"tea\n"[..], b"{\"version\":2}\n", &[b' '; node_api::line::MAX_MESSAGE + 2]]
+    {
         let mut stream = std::os::unix::net::UnixStream::connect(cluster.socket()).unwrap();
         // The daemon may refuse before it has read everything.
         let _ = stream.write_all(nonsense);
         let mut said = Vec::new();
         let _ = stream.read_to_end(&mut said);
-        if let Ok(answer) = wire::read_answer(&said) {
+        if let Ok(answer) = Answer::from_line(&said) {
             assert!(matches!(answer, Answer::Refused(_)), "{answer:?}");
         }
     }

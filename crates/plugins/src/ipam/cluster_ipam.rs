@@ -1,7 +1,7 @@
 //! `cluster-ipam`: addresses of networks that span nodes.
 //!
 //! The plugin holds no credentials and does not access the store. `netwrightd ipam` has the node's
-//! blocks of addresses, and assigns addresses over a Unix socket ([`::cluster_ipam::wire`]).
+//! blocks of addresses, and assigns addresses over a Unix socket ([`node_api::ipam`]).
 //! Container ID and interface identify the holder of an address, and the pod is named as its user.
 //! The keys are those of Whereabouts, and a few of our own. The plugin also answers to the name of
 //! Whereabouts, so that definitions written for it need no change.
@@ -24,11 +24,12 @@ mod keys;
 use std::net::IpAddr;
 
 use ::cluster_ipam::network::{Network, Range};
-use ::cluster_ipam::wire::{Assign, Assigned, Collect, Held, Owner, Pod, Request, StatusRequest};
 use cni::json::{JsonError, UnknownKey};
-use cni::{AddResult, Args, Error, IpConfig, code};
+use cni::{AddResult, Error, IpConfig, code};
 use cni_plugin::{Call, Info, Plugin, Role, codes};
 use ipnet::IpNet;
+use node_api::Pod;
+use node_api::ipam::{Assign, Assigned, Collect, Held, Owner, Request, StatusRequest};
 use state::Index;
 
 use crate::shared::drift;
@@ -194,15 +195,11 @@ impl Plugin for ClusterIpam {
 
 /// Returns the owner. It depends only on the key.
 fn owner(call: &Call<'_>) -> Owner {
-    let args = Args::parse_lenient(&call.env().args);
-    let get = |key| args.get(key).unwrap_or_default().to_owned();
-    let (namespace, name) = (get("K8S_POD_NAMESPACE"), get("K8S_POD_NAME"));
-    let is_named = !namespace.is_empty() && !name.is_empty();
     Owner {
         container: call.container_id().to_string(),
         ifname: call.attachment().ifname.to_string(),
         netns: call.env().netns.clone(),
-        pod: is_named.then(|| Pod { namespace, name, uid: get("K8S_POD_UID") }),
+        pod: Pod::of_args(&call.env().args),
     }
 }
 

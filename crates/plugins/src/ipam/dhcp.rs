@@ -2,23 +2,21 @@
 //!
 //! A lease must be renewed as long as the container lives, which a plugin cannot do. A runtime
 //! calls this module: it reads the configuration and sends requests to `netwrightd dhcp` over a
-//! Unix socket ([`protocol`]). Configuration, option names and messages are the reference's. The
+//! Unix socket ([`node_api::dhcp`]). Configuration, option names and messages are the reference's. The
 //! differences:
 //!
 //! - The result has DNS, domain, search list, and the MTU (option 26) on each route.
 //! - CHECK compares `prevResult` with the lease, and requests no lease.
 //! - DEL succeeds while the daemon is down: it leaves a note that the daemon processes when it
-//!   starts ([`mod@todo`]).
+//!   starts ([`Note`]).
 //! - GC and STATUS exist. A daemon that was ready within the last minute is being replaced: STATUS
 //!   then tolerates its absence, and ADD waits for it.
 //! - `families` can request IPv6 (DHCPv6) too.
 //! - `request` and `provide` know the names of more options ([`options`]).
 
-pub mod client;
+mod client;
 mod config;
 pub mod options;
-pub mod protocol;
-pub mod todo;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -27,19 +25,16 @@ use std::time::{Duration, Instant};
 use cni::{AddResult, Error, code};
 use cni_plugin::{Call, Info, Plugin, Role, codes};
 use ipnet::IpNet;
+use node_api::client::START_TIMEOUT;
+use node_api::dhcp::{Acquire, Answer, Ask, Note, RESULT_VERSION};
+use node_api::{AskError, inbox, ready};
 
-use client::AskError;
+use client::{is_daemon_away, is_daemon_down, to_cni};
 use config::Config;
-use protocol::{Acquire, Answer, Ask};
-
-use crate::shared::daemon;
 
 /// How long ADD waits for a lease if the caller sets no deadline: the daemon gives up first, after
 /// its `-resendtimeout` (208 seconds by default).
 const LEASE_TIMEOUT: Duration = Duration::from_secs(600);
-
-/// How long ADD waits for a daemon that is being replaced; it is back within seconds.
-const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long the daemon may take for a request that involves no server.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -68,11 +63,11 @@ impl Plugin for Dhcp {
             pid_ns: kernel::living::own_pid_ns(),
             client: config.client,
         };
-        let start = if daemon::was_ready(&config.socket) { START_TIMEOUT } else { Duration::ZERO };
+        let start = if ready::was_ready(&config.socket) { START_TIMEOUT } else { Duration::ZERO };
         let acquire = Ask::Acquire(Box::new(acquire));
         let timeout = timeout(call, LEASE_TIMEOUT);
-        match client::ask_when_there(&config.socket, &acquire, start, timeout)
-            .map_err(|error| error.to_cni())?
+        match client::ask_when_there(&config.socket, acquire, start, timeout)
+            .map_err(|error| to_cni(&error))?
         {
             Answer::Lease(result) => read_result(&result),
             Answer::Failed(error) => Err(error.into_error().context(CALLING_ALLOCATE)),
@@ -83,15 +78,16 @@ impl Plugin for Dhcp {
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
         let socket = config::socket_path(call)?;
         match release(call, &socket) {
-            Err(ReleaseError::Ask(error)) if error.is_daemon_down() => {
-                todo::leave(&socket, call.attachment()).map_err(|error| {
+            Err(ReleaseError::Ask(error)) if is_daemon_down(&error) => {
+                Note(call.attachment().clone()).leave(&socket).map_err(|error| {
                     Error::from_chain(codes::STATE, &error)
                         .with_details("the DHCP daemon does not run, and cannot be told later")
                 })?;
-                call.warn(format_args!("{error}; the lease is released when the daemon starts"));
+                let why = to_cni(&error).msg;
+                call.warn(format_args!("{why}; the lease is released when the daemon starts"));
                 Ok(())
             }
-            Err(ReleaseError::Ask(error)) => Err(error.to_cni()),
+            Err(ReleaseError::Ask(error)) => Err(to_cni(&error)),
             Err(ReleaseError::Refused(error)) => Err(error),
             Ok(()) => Ok(()),
         }
@@ -100,7 +96,7 @@ impl Plugin for Dhcp {
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
         let config = Config::of(call)?;
         let inspect = Ask::Inspect { attachment: call.attachment().clone() };
-        let lease = match ask(call, &config.socket, &inspect, ANSWER_TIMEOUT)? {
+        let lease = match ask(call, &config.socket, inspect, ANSWER_TIMEOUT)? {
             Answer::Lease(result) => read_result(&result)?,
             Answer::Unknown => {
                 return Err(Error::new(
@@ -126,12 +122,12 @@ impl Plugin for Dhcp {
             network: call.network().clone(),
             valid: call.valid_attachments().to_vec(),
         };
-        let answer = match client::ask(&socket, &collect, timeout(call, ANSWER_TIMEOUT)) {
+        let answer = match client::ask(&socket, collect, timeout(call, ANSWER_TIMEOUT)) {
             // No daemon has run since the machine started, so there is nothing to collect.
-            Err(error) if error.is_daemon_down() && !todo::folder(&socket).is_dir() => {
+            Err(error) if is_daemon_down(&error) && !inbox::folder(&socket).is_dir() => {
                 return Ok(());
             }
-            Err(error) => return Err(error.to_cni()),
+            Err(error) => return Err(to_cni(&error)),
             Ok(answer) => answer,
         };
         match answer {
@@ -148,12 +144,12 @@ impl Plugin for Dhcp {
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
         let config = Config::of(call)?;
         let unavailable = |error: Error| Error { code: code::PLUGIN_NOT_AVAILABLE, ..error };
-        match client::ask(&config.socket, &Ask::Status, timeout(call, ANSWER_TIMEOUT)) {
+        match client::ask(&config.socket, Ask::Status, timeout(call, ANSWER_TIMEOUT)) {
             Ok(Answer::Done) => Ok(()),
             Ok(Answer::Failed(error)) => Err(unavailable(error.into_error())),
             Ok(other) => Err(unavailable(unexpected(&other))),
-            Err(error) if error.is_daemon_away() && daemon::was_ready(&config.socket) => Ok(()),
-            Err(error) => Err(unavailable(error.to_cni())),
+            Err(error) if is_daemon_away(&error) && ready::was_ready(&config.socket) => Ok(()),
+            Err(error) => Err(unavailable(to_cni(&error))),
         }
     }
 
@@ -168,9 +164,6 @@ impl Plugin for Dhcp {
 /// The prefix that the reference puts before the daemon's message.
 const CALLING_ALLOCATE: &str = "error calling DHCP.Allocate";
 
-/// What to do if the daemon does not answer.
-const START_IT: &str = "start the daemon: systemctl start cni-dhcp.socket, or run `netwright dhcp daemon` (docs/dhcp.md)";
-
 enum ReleaseError {
     Ask(AskError),
     Refused(Error),
@@ -179,7 +172,7 @@ enum ReleaseError {
 fn release(call: &Call<'_>, socket: &Path) -> Result<(), ReleaseError> {
     let ask = Ask::Release { attachment: call.attachment().clone() };
     let answer =
-        client::ask(socket, &ask, timeout(call, ANSWER_TIMEOUT)).map_err(ReleaseError::Ask)?;
+        client::ask(socket, ask, timeout(call, ANSWER_TIMEOUT)).map_err(ReleaseError::Ask)?;
     match answer {
         // The daemon has no such lease, so it is gone.
         Answer::Done | Answer::Unknown => Ok(()),
@@ -190,8 +183,8 @@ fn release(call: &Call<'_>, socket: &Path) -> Result<(), ReleaseError> {
     }
 }
 
-fn ask(call: &Call<'_>, socket: &Path, ask: &Ask, most: Duration) -> Result<Answer, Error> {
-    client::ask(socket, ask, timeout(call, most)).map_err(|error| error.to_cni())
+fn ask(call: &Call<'_>, socket: &Path, ask: Ask, most: Duration) -> Result<Answer, Error> {
+    client::ask(socket, ask, timeout(call, most)).map_err(|error| to_cni(&error))
 }
 
 fn timeout(call: &Call<'_>, most: Duration) -> Duration {
@@ -201,17 +194,9 @@ fn timeout(call: &Call<'_>, most: Duration) -> Duration {
     }
 }
 
-impl AskError {
-    fn to_cni(&self) -> Error {
-        let error_code = if self.is_slow() { code::TRY_AGAIN_LATER } else { codes::DAEMON };
-        let error = Error::from_chain(error_code, self);
-        if self.is_daemon_down() { error.with_details(START_IT) } else { error }
-    }
-}
-
 fn read_result(result: &serde_json::Value) -> Result<AddResult, Error> {
     let text = serde_json::to_vec(result).expect("a JSON value serialises");
-    AddResult::parse(&text, protocol::RESULT_VERSION)
+    AddResult::parse(&text, RESULT_VERSION)
         .map_err(|error| error.context("read the DHCP daemon's answer"))
 }
 

@@ -1,16 +1,17 @@
 //! Runs ADD: from a pod's name to its interfaces.
 
 use cni::json::Object;
-use cni::{AddResult, Args, AttachmentKey, Error, Version, code};
+use cni::{AddResult, AttachmentKey, Error, Version, code};
 use cni_plugin::Call;
 use cni_runtime::Member;
 use kernel::netns::Netns;
+use node_api::Pod;
+use node_api::multinet::{Answer, Attached, Failed, NetworkResult, PlanRequest, Request, Sandbox};
 use npwg::request::Unserved;
-use npwg::wire::{Answer, Attached, Failed, NetworkResult, PlanRequest, Pod, Request, Sandbox};
 use state::Index;
 
 use super::config::{Config, invalid};
-use super::daemon::Daemon;
+use super::daemon::{Daemon, to_cni};
 use super::devices::DeviceFile;
 use super::facts::Facts;
 use super::plan::{Network, Plan};
@@ -23,7 +24,7 @@ use crate::shared::failures::Failures;
 /// Attaches a pod to all of its networks, or to none, and returns the default network's result.
 pub(super) fn add(call: &Call<'_>, config: &Config) -> Result<AddResult, Error> {
     let netns = call.open_netns()?;
-    let pod = pod(call);
+    let pod = Pod::of_args(&call.env().args);
     wait_until_ready(call, config)?;
     let inside = members::look_into(&netns)?;
     let is_taken = |name: &str| matches!(inside.link_index(name), Ok(Some(_)));
@@ -158,7 +159,7 @@ impl Report<'_> {
             }),
             Ok(Answer::Refused(refusal)) => Err(self.about(refusal.to_cni())),
             Ok(Answer::Ok) => Err(self.about(invalid("the daemon made no plan"))),
-            Err(error) => Err(self.about(error.to_cni())),
+            Err(error) => Err(self.about(to_cni(&error))),
         }
     }
 
@@ -222,15 +223,6 @@ fn told(
         result,
         device_info: device.and_then(|device| device.read(|warning| call.warn(warning))),
     })
-}
-
-/// Returns the pod, if the runtime names one (kubelet's `CNI_ARGS`).
-fn pod(call: &Call<'_>) -> Option<Pod> {
-    let args = Args::parse_lenient(&call.env().args);
-    let get = |key| args.get(key).unwrap_or_default().to_owned();
-    let (namespace, name) = (get("K8S_POD_NAMESPACE"), get("K8S_POD_NAME"));
-    let is_named = !namespace.is_empty() && !name.is_empty();
-    is_named.then(|| Pod { namespace, name, uid: get("K8S_POD_UID") })
 }
 
 /// Returns the runtime's view of the pod.

@@ -7,15 +7,14 @@ use cni::json::Object;
 use cni::{Error, NetworkList, code};
 use cni_plugin::Call;
 use cni_runtime::{ConfigFolder, LoadError};
+use node_api::multinet::{PlannedNetwork, SOCKET, Settings};
+use node_api::socket_in;
 use npwg::definition;
 use npwg::device;
 use npwg::request::Unserved;
-use npwg::wire::{PlannedNetwork, SOCKET, Settings};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
-
-use crate::shared::daemon::socket_in;
 
 /// The keys that Multus reads and this plugin ignores, with the reason.
 pub(super) const IGNORED: &[(&str, &str)] = &[
@@ -59,10 +58,10 @@ pub(super) struct Raw {
     device_info_dir: Option<PathBuf>,
     /// Whether requests that no plugin of a network can serve are ignored, as with Multus.
     pass_over_unserved: bool,
-    /// ADD: also attach the running pod to this ([`npwg::wire::ATTACH`]).
+    /// ADD: also attach the running pod to this ([`node_api::multinet::ATTACH`]).
     #[serde(rename = "netwright/attach")]
     attach: Option<PlannedNetwork>,
-    /// DEL: detach the running pod from the network of this interface ([`npwg::wire::DETACH`]).
+    /// DEL: detach the running pod from the network of this interface ([`node_api::multinet::DETACH`]).
     #[serde(rename = "netwright/detach")]
     detach: Option<String>,
     // Keys of Multus without an effect here: the plugin has no credentials and no log file, and its

@@ -1,5 +1,5 @@
 //! The plugin's side of the node's daemon, which has access to the cluster's API
-//! ([`crate::shared::daemon`]).
+//! ([`node_api::multinet`]).
 //!
 //! A notification, which needs no answer, does not fail if the daemon does not receive it.
 
@@ -7,69 +7,25 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use cni::{Error, code};
-use npwg::wire::{self, Answer, Refusal, Request, WireError};
+use node_api::client::{ANSWER_TIMEOUT, START_TIMEOUT, TELL_TIMEOUT};
+use node_api::multinet::{Answer, Request};
+use node_api::{AskError, ExchangeError, Message, Refusal, inbox};
 
-use crate::shared::daemon::{self, ExchangeError};
-
-/// How long a call waits for an absent daemon: one that is being replaced comes back within
-/// seconds.
-const START_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How long a call waits for an answer that decides what is done: the API server may be slow, and
-/// kubelet waits for minutes.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// How long a call waits for the daemon to accept a notification, which the daemon otherwise finds
-/// in a file.
-const TELL_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The reason why the daemon gave no usable answer.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub(super) enum AskError {
-    /// No answer arrived.
-    #[error(transparent)]
-    Exchange(ExchangeError),
-    /// The answer is invalid.
-    #[error("the answer on {socket:?} is none")]
-    Wire {
-        /// Where the daemon listens.
-        socket: PathBuf,
-        /// What is wrong with it.
-        source: WireError,
-    },
-    /// The answer is to another question.
-    #[error("the answer on {socket:?} is one to another question")]
-    Other {
-        /// Where the daemon listens.
-        socket: PathBuf,
-    },
-    /// The message is too long.
-    #[error("say it on {socket:?}")]
-    Unsaid {
-        /// Where it would be sent.
-        socket: PathBuf,
-        /// The cause.
-        source: WireError,
-    },
-}
-
-impl AskError {
-    /// Returns the error to report: it goes away when the daemon is back.
-    pub(super) fn to_cni(&self) -> Error {
-        Error::from_chain(code::TRY_AGAIN_LATER, self)
-            .context("netwrightd does not say which networks the pod is to have")
-            .with_details("is \"netwrightd multinet\" running? its own log says more")
-    }
+/// Returns the error to report when there is no usable answer: it goes away when the daemon is
+/// back.
+pub(super) fn to_cni(error: &AskError) -> Error {
+    Error::from_chain(code::TRY_AGAIN_LATER, error)
+        .context("netwrightd does not say which networks the pod is to have")
+        .with_details("is \"netwrightd multinet\" running? its own log says more")
 }
 
 /// The daemon.
 #[derive(Debug)]
-pub(super) struct Daemon(daemon::Daemon);
+pub(super) struct Daemon(node_api::Daemon);
 
 impl Daemon {
     pub(super) fn new(socket: PathBuf, deadline: Option<Instant>) -> Self {
-        Daemon(daemon::Daemon::new(socket, deadline, wire::MAX_MESSAGE))
+        Daemon(node_api::Daemon::new(socket, deadline))
     }
 
     /// Sends a request, and waits for a daemon that is not there yet.
@@ -91,7 +47,11 @@ impl Daemon {
     /// Reports whether the daemon is missing only for a moment: it does not answer now, and was
     /// ready a moment ago.
     pub(super) fn is_away(&self, error: &AskError) -> bool {
-        matches!(error, AskError::Exchange(_)) && self.0.was_ready()
+        let is_silent = match error {
+            AskError::Exchange(error) => !matches!(error, ExchangeError::Stranger { .. }),
+            _ => false,
+        };
+        is_silent && self.0.was_ready()
     }
 
     /// Reports the outcome of an ADD and waits until the daemon has processed it. A daemon that
@@ -120,11 +80,8 @@ impl Daemon {
     /// Leaves a message for a daemon that did not receive it. If that fails too, the daemon finds
     /// out from the node's state: nothing depends on the message.
     fn leave(&self, request: &Request) {
-        let folder = wire::todo_dir(&self.0.socket);
-        let (Some(name), Ok(line)) = (request.todo_name(), wire::write_request(request)) else {
-            return;
-        };
-        if let Err(error) = daemon::Daemon::leave(&folder, &name, &line) {
+        let (Some(name), Ok(line)) = (request.todo_name(), request.to_line()) else { return };
+        if let Err(error) = inbox::leave(self.0.socket(), &name, &line) {
             tracing::warn!(err = %error, "could not leave a message for the daemon");
         }
     }
@@ -135,18 +92,13 @@ impl Daemon {
         start: Duration,
         timeout: Duration,
     ) -> Result<Answer, AskError> {
-        let socket = || self.0.socket.clone();
-        let line = wire::write_request(request)
-            .map_err(|source| AskError::Unsaid { socket: socket(), source })?;
-        let line = self.0.exchange(&line, start, timeout).map_err(AskError::Exchange)?;
-        let answer = wire::read_answer(&line)
-            .map_err(|source| AskError::Wire { socket: socket(), source })?;
+        let answer = self.0.ask(request, start, timeout)?;
         match (request, &answer) {
-            (Request::Plan(_), Answer::Ok) => Err(AskError::Other { socket: socket() }),
-            (Request::Plan(_), Answer::Plan(_)) | (_, Answer::Refused(_) | Answer::Ok) => {
-                Ok(answer)
+            (Request::Plan(_), Answer::Plan(_)) | (_, Answer::Refused(_)) => Ok(answer),
+            (Request::Plan(_), Answer::Ok) | (_, Answer::Plan(_)) => {
+                Err(AskError::Other { socket: self.0.socket().to_owned() })
             }
-            (_, Answer::Plan(_)) => Err(AskError::Other { socket: socket() }),
+            (_, Answer::Ok) => Ok(answer),
         }
     }
 }

@@ -6,8 +6,8 @@ use cni::Error;
 use cni::json::Object;
 use cni_plugin::codes;
 use cni_runtime::Attachment;
+use node_api::multinet::Device;
 use npwg::device;
-use npwg::wire::Device;
 use state::Durability;
 
 /// An attachment's file, and that of the device plugin.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use cni::{Error, IfName};
-use npwg::wire::Pod;
+use node_api::Pod;
 use serde::{Deserialize, Serialize};
 
 use super::config::Config;

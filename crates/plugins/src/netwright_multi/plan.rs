@@ -6,10 +6,11 @@ use cni::json::Object;
 use cni::{Args, ContainerId, Error, IfName, NetworkList};
 use cni_plugin::Call;
 use cni_runtime::{Attachment, Member};
+use node_api::multinet;
+use node_api::multinet::PlannedNetwork;
 use npwg::annotation::{self, MAX_NETWORKS};
 use npwg::device;
 use npwg::request::{Ask, RequestError, Unserved};
-use npwg::wire::{self, PlannedNetwork};
 
 use super::config::{Config, invalid, values, written};
 use super::devices::DeviceFile;
@@ -65,7 +66,7 @@ impl Plan {
     pub(super) fn of(
         call: &Call<'_>,
         config: &Config,
-        said: &wire::Plan,
+        said: &multinet::Plan,
         taken: impl Fn(&str) -> bool,
     ) -> Result<Self, Error> {
         let (Some(first), false) = (said.networks.first(), MAX_NETWORKS < said.networks.len())

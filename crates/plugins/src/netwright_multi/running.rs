@@ -8,8 +8,8 @@ use cni::{AddResult, Error, IfName, code};
 use cni_plugin::{Call, codes};
 use cni_runtime::Member;
 use kernel::netns::Netns;
+use node_api::multinet::PlannedNetwork;
 use npwg::annotation;
-use npwg::wire::PlannedNetwork;
 use state::{Index, Record};
 
 use super::attach::attach;

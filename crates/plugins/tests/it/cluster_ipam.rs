@@ -6,7 +6,7 @@ mod keys;
 mod lost;
 mod matrix;
 
-use cluster_ipam::wire::{Assign, Request};
+use node_api::ipam::{Assign, Request};
 use serde_json::{Value, json};
 use testkit::Container;
 use testkit::traffic::assert_pings;

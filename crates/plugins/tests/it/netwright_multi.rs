@@ -9,7 +9,7 @@ mod networks;
 mod running;
 
 use cni::json::Object;
-use npwg::wire::PlannedNetwork;
+use node_api::multinet::PlannedNetwork;
 use serde_json::{Value, json};
 use testkit::Container;
 

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use netwright_cluster_ipam::network::{NetworkSpec, RangeSpec};
 use netwright_cluster_ipam::store::{Filter, Kind, Store};
-use netwright_cluster_ipam::wire::{Assign, Owner};
 use netwright_cluster_ipam::{Clock, Node, Reclaimer, Settings};
+use node_api::ipam::{Assign, Owner};
 
 /// In how many rounds each node does its work.
 const ROUNDS: usize = 5;

@@ -9,7 +9,7 @@ use dhcp::{v4, v6};
 use kernel::living::{Census, Life, Noted};
 use kernel::netns::Netns;
 use kernel::route::RouteSocket;
-use plugins::ipam::dhcp::protocol::Client;
+use node_api::dhcp::Client;
 
 use super::deferred::Late;
 use super::flags::Flags;

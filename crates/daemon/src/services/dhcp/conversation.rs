@@ -5,9 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use dhcp::Timestamp;
-use plugins::ipam::dhcp::protocol::{
-    Answer, Ask, Failure, MAX_LINE, Reply, read_question, to_line,
-};
+use node_api::Message;
+use node_api::dhcp::{Answer, Ask, Failure, MAX_LINE, Reply, read_question};
 use rustix::net::sockopt;
 
 /// How long a plugin may take to send its request, and to take its answer.
@@ -91,7 +90,7 @@ impl Conversation {
     /// Starts the answer and writes as much of it as the socket takes now; says whether all of it
     /// is written.
     pub(crate) fn answer(&mut self, answer: Answer, now: Timestamp) -> io::Result<bool> {
-        self.output = to_line(&Reply::new(answer));
+        self.output = Reply::new(answer).to_line().unwrap_or_default();
         self.phase = Phase::Answering;
         self.until = Some(now + TIMEOUT);
         self.go_on()

@@ -4,10 +4,11 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use node_api::dhcp::SOCKET;
+
 use super::super::arguments::{Arguments, FlagError};
 
 /// The defaults of the reference's daemon.
-const SOCKET: &str = "/run/cni/dhcp.sock";
 const TIMEOUT: Duration = Duration::from_secs(10);
 const RESEND_MAX: Duration = Duration::from_secs(62);
 const RESEND_TIMEOUT: Duration = Duration::from_secs(208);

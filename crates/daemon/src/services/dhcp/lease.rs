@@ -12,7 +12,7 @@ use dhcp::{Now, Timestamp, v4, v6};
 use kernel::netns::Netns;
 use kernel::packet::{Filter, PacketSocket};
 use kernel::route::{Change, LinkSet, RouteSocket};
-use plugins::ipam::dhcp::protocol::{Acquire, Client, Family};
+use node_api::dhcp::{Acquire, Client, Family};
 use state::NetnsIdentity;
 
 use super::context::{Context, kernel_error};

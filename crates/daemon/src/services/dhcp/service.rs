@@ -13,8 +13,8 @@ use cni::{AttachmentKey, Error, GcAttachment, NetworkName, code};
 use cni_plugin::codes;
 use dhcp::{Now, Timestamp};
 use kernel::living::Census;
-use plugins::ipam::dhcp::protocol::{Acquire, Answer, Ask, RESULT_VERSION};
-use plugins::ipam::dhcp::todo;
+use node_api::dhcp::{Acquire, Answer, Ask, Note, RESULT_VERSION};
+use node_api::inbox;
 
 use super::context::Context;
 use super::conversation::{Conversation, Heard};
@@ -239,19 +239,12 @@ impl Service {
 
     /// Releases the leases that plugins released while no daemon ran.
     fn work_off_notes(&mut self) {
-        let folder = todo::folder(&self.listener.path);
-        for (path, key) in todo::notes(&folder) {
-            match key {
-                Some(key) => {
-                    tracing::info!(lease = %key, "released while the daemon was down");
-                    self.release(&key);
-                }
-                None => tracing::warn!(file = %path.display(), "removed what is no note"),
-            }
-            if let Err(error) = state::remove_file(&path) {
-                tracing::error!(error = chain(&error), "a note stays");
-            }
-        }
+        let folder = inbox::folder(&self.listener.path);
+        inbox::look(&folder, |Note(key)| {
+            tracing::info!(lease = %key, "released while the daemon was down");
+            self.release(&key);
+            true
+        });
     }
 
     fn insert(&mut self, id: u64, held: HeldLease) {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use cni::AttachmentKey;
 use dhcp::{v4, v6};
-use plugins::ipam::dhcp::protocol::Client;
+use node_api::dhcp::Client;
 use serde::{Deserialize, Serialize};
 use state::{Durability, FileError, NetnsIdentity};
 

@@ -95,7 +95,7 @@ impl Flags {
             lease: Duration::from_secs(3600),
             node: String::new(),
             release_sticky: None,
-            socket: cluster_ipam::wire::SOCKET.into(),
+            socket: node_api::ipam::SOCKET.into(),
             state: None,
         };
         let (mut apply, mut json) = (false, false);

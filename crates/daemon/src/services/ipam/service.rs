@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use cluster_ipam::Node;
 use cluster_ipam::network::Network;
-use cluster_ipam::wire::{self, Answer, Refusal, Request};
+use node_api::ipam::{Answer, Request};
+use node_api::{Refusal, inbox};
 use tokio::sync::Semaphore;
 
-use super::super::inbox;
-use super::super::line_server::{Answers, Said};
+use super::super::line_server::Answers;
 
 /// How many requests that may have to wait for a server are worked on at once: the other threads
 /// are for DEL, which waits for no server.
@@ -19,14 +19,14 @@ const MAX_WAITING: usize = 64;
 pub(super) struct Service {
     pub(super) node: Arc<Node>,
     /// The folder in which plugins leave messages while no daemon listens.
-    todo: PathBuf,
+    inbox: PathBuf,
     waiting: Arc<Semaphore>,
 }
 
 impl Service {
-    pub(super) fn new(node: Node, todo: PathBuf) -> Self {
+    pub(super) fn new(node: Node, inbox: PathBuf) -> Self {
         let waiting = Arc::new(Semaphore::new(MAX_WAITING));
-        Service { node: Arc::new(node), todo, waiting }
+        Service { node: Arc::new(node), inbox, waiting }
     }
 
     /// Logs the node's notices.
@@ -37,41 +37,38 @@ impl Service {
     }
 
     /// Handles the messages that plugins left.
-    pub(super) fn look_at_what_is_left(&self) {
-        inbox::look(&self.todo, |path, text| self.hear(path, text));
+    pub(super) fn look_at_inbox(&self) {
+        inbox::look(&self.inbox, |request| self.hear(request));
     }
 
     /// Handles a message that a plugin left; says whether it can be deleted.
-    fn hear(&self, path: &Path, text: &[u8]) -> bool {
-        match wire::read_request(text) {
-            Ok(Request::Release(owner)) => match self.node.release(&owner) {
-                Ok(()) => true,
-                Err(refusal) => {
-                    tracing::error!(%refusal, container_id = owner.container, "cannot free addresses");
-                    false
-                }
-            },
-            Ok(_) => {
-                tracing::warn!(path = %path.display(), "a plugin left what is not left");
-                true
-            }
-            Err(error) => {
-                tracing::warn!(%error, path = %path.display(), "a plugin left nonsense");
-                true
-            }
+    fn hear(&self, request: Request) -> bool {
+        let Request::Release(owner) = request else {
+            tracing::warn!(?request, "a plugin left what is not left");
+            return true;
+        };
+        let done = self.node.release(&owner);
+        if let Err(refusal) = &done {
+            tracing::error!(%refusal, container_id = owner.container, "cannot free addresses");
         }
+        done.is_ok()
     }
+}
 
-    async fn respond(&self, request: Request) -> Answer {
+impl Answers for Service {
+    type Request = Request;
+    type Answer = Answer;
+
+    async fn answer(&self, request: Request) -> Answer {
         let place = match &request {
             Request::Assign(_) | Request::Status(_) => {
                 Arc::clone(&self.waiting).acquire_owned().await.ok()
             }
             _ => None,
         };
-        let (node, todo) = (Arc::clone(&self.node), self.todo.clone());
+        let (node, inbox) = (Arc::clone(&self.node), self.inbox.clone());
         let worked = tokio::task::spawn_blocking(move || {
-            let answer = answer(&node, &todo, request);
+            let answer = answer(&node, &inbox, request);
             drop(place);
             answer
         });
@@ -84,7 +81,7 @@ impl Service {
     }
 }
 
-fn answer(node: &Node, todo: &Path, request: Request) -> Answer {
+fn answer(node: &Node, inbox: &Path, request: Request) -> Answer {
     let or_refused = |done: Result<(), Refusal>| done.map_or_else(Answer::Refused, |()| Answer::Ok);
     match request {
         Request::Assign(ask) => {
@@ -92,9 +89,9 @@ fn answer(node: &Node, todo: &Path, request: Request) -> Answer {
             // A DEL of the same container that found no daemon comes first.
             if let Some(name) = Request::Release(of.clone()).todo_name() {
                 inbox::look_at(
-                    todo,
+                    inbox,
                     &name,
-                    |_, text| matches!(wire::read_request(text), Ok(Request::Release(owner)) if node.release(&owner).is_ok()),
+                    |left| matches!(left, Request::Release(owner) if node.release(&owner).is_ok()),
                 );
             }
             let span = tracing::info_span!(
@@ -136,19 +133,5 @@ fn answer(node: &Node, todo: &Path, request: Request) -> Answer {
                 Answer::Refused(Refusal::new(cni::code::INVALID_CONFIG, error.to_string()))
             }
         },
-    }
-}
-
-impl Answers for Service {
-    async fn answer(&self, line: Vec<u8>) -> Said {
-        let (answer, go_on) = match wire::read_request(&line) {
-            Ok(request) => (self.respond(request).await, true),
-            Err(error) => {
-                tracing::warn!(%error, "refused a message");
-                let text = format!("netwrightd does not understand the plugin: {error}");
-                (Answer::Refused(Refusal::new(cni::code::INTERNAL, text)), false)
-            }
-        };
-        Said { text: wire::write_answer(&answer).unwrap_or_default(), go_on }
     }
 }

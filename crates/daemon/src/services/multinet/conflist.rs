@@ -96,7 +96,7 @@ pub(super) fn plugin(service: &Service) -> Value {
     if let Some(dir) = &service.flags.conf_dir {
         plugin["confDir"] = json!(dir);
     }
-    if service.flags.socket != Path::new(npwg::wire::SOCKET) {
+    if service.flags.socket != Path::new(node_api::multinet::SOCKET) {
         plugin["socket"] = json!(service.flags.socket);
     }
     plugin

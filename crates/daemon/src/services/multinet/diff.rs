@@ -4,8 +4,8 @@
 //! an interface name stays if there is one more of its name. What else is requested of a network
 //! that stays is not compared: another address needs another interface.
 
+use node_api::multinet::{NetworkResult, PlannedNetwork};
 use npwg::annotation;
-use npwg::wire::{NetworkResult, PlannedNetwork};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Difference {

@@ -76,7 +76,7 @@ impl Default for Flags {
             label_node: false,
             node: String::new(),
             path: PLUGIN_DIRS.join(":"),
-            socket: npwg::wire::SOCKET.into(),
+            socket: node_api::multinet::SOCKET.into(),
             status: Form::Library,
             defaults: Defaults {
                 cluster_network: None,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use npwg::wire::{Attached, Request, Sandbox};
+use node_api::multinet::{Attached, Request, Sandbox};
 use state::{Durability, FileError};
 
 /// All sandboxes with several networks.
@@ -94,13 +94,13 @@ impl Held {
 
 /// Returns the name that the plugin also gives to what it leaves for us about a sandbox.
 fn file_name(sandbox: &Sandbox) -> String {
-    let of = npwg::wire::Detached { sandbox: sandbox.clone(), pod: None };
+    let of = node_api::multinet::Detached { sandbox: sandbox.clone(), pod: None };
     Request::Detached(of).todo_name().unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
-    use npwg::wire::Pod;
+    use node_api::Pod;
 
     use super::*;
 

@@ -15,7 +15,8 @@ use cni::CallEnv;
 use cni::json::Object;
 use cni_invoke::{Exec, Executor as _};
 use kernel::netns::{self, Netns};
-use npwg::wire::{self, Attached, NetworkResult, PlanRequest, PlannedNetwork};
+use node_api::multinet;
+use node_api::multinet::{Attached, NetworkResult, PlanRequest, PlannedNetwork};
 use plugins::netwright_multi;
 
 use super::diff::difference;
@@ -203,7 +204,7 @@ impl Plugger {
         network: &PlannedNetwork,
     ) -> Result<Object, cni::Error> {
         let mut config = Self::config(service);
-        config.set_value(wire::ATTACH, network);
+        config.set_value(multinet::ATTACH, network);
         let said = self.call("ADD", attached, &config)?;
         Object::parse(&said)
             .map_err(|error| cni::Error::new(cni::code::DECODE_FAILURE, error.to_string()))
@@ -216,7 +217,7 @@ impl Plugger {
         ifname: &str,
     ) -> Result<(), cni::Error> {
         let mut config = Self::config(service);
-        config.set_value(wire::DETACH, ifname);
+        config.set_value(multinet::DETACH, ifname);
         self.call("DEL", attached, &config).map(drop)
     }
 

@@ -3,11 +3,12 @@
 //! A refusal does not name the pod: it becomes an Event of the pod, and the plugin's error says
 //! which pod it is about.
 
+use node_api::Refusal;
+use node_api::multinet::{Device, Plan, PlanRequest, PlannedNetwork, Settings};
 use npwg::Selection;
 use npwg::annotation::Asked;
 use npwg::definition::Definition;
 use npwg::policy::Policy;
-use npwg::wire::{Device, Plan, PlanRequest, PlannedNetwork, Refusal, Settings};
 use plugins::netwright_multi;
 
 use super::devices::Devices;
@@ -311,7 +312,7 @@ mod tests {
 
     fn names(pod: &PodFacts, defaults: &Defaults) -> Result<Vec<String>, String> {
         let request = PlanRequest {
-            sandbox: npwg::wire::Sandbox { ifname: "eth0".into(), ..Default::default() },
+            sandbox: node_api::multinet::Sandbox { ifname: "eth0".into(), ..Default::default() },
             ..PlanRequest::default()
         };
         let wanted = wanted(&request, Some(pod), defaults);

@@ -1,19 +1,19 @@
 //! The answers to the plugin, and what follows from its messages.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cni_runtime::ConfigFolder;
+use node_api::multinet::{Answer, Attached, Detached, Failed, NetworkResult, PlanRequest, Request};
+use node_api::{Pod, Refusal, inbox};
 use npwg::annotation;
 use npwg::status::{self, Status};
-use npwg::wire::{
-    Answer, Attached, Detached, Failed, NetworkResult, PlanRequest, Pod, Refusal, Request,
-};
 use state::FileError;
 use tokio::sync::{Notify, Semaphore};
 
+use super::super::line_server::Answers;
 use super::api::{Api, ApiError};
 use super::devices::{Allocated, Devices};
 use super::events::{Events, Tone, rfc3339};
@@ -61,6 +61,19 @@ pub(super) struct Service {
     plans: Semaphore,
 }
 
+impl Answers for Service {
+    type Request = Request;
+    type Answer = Answer;
+
+    async fn answer(&self, request: Request) -> Answer {
+        match request {
+            Request::Plan(request) => self.plan(&request).await,
+            Request::Status => self.status().map_or_else(Answer::Refused, |()| Answer::Ok),
+            told => self.hear(told),
+        }
+    }
+}
+
 impl Service {
     pub(super) fn open(flags: Flags, api: Api, roots: &state::Roots) -> Result<Self, FileError> {
         let lib = roots.lib.join("multinet");
@@ -93,16 +106,13 @@ impl Service {
         std::mem::take(&mut self.changed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(super) async fn answer(&self, request: Request) -> Answer {
-        match request {
-            Request::Plan(request) => self.plan(&request).await,
-            Request::Status => self.status().map_or_else(Answer::Refused, |()| Answer::Ok),
-            told => self.hear(told),
-        }
+    /// Handles the messages that plugins left while no daemon listened.
+    pub(super) fn look_at_inbox(&self, inbox: &Path) {
+        inbox::look(inbox, |request| self.hear(request) == Answer::Ok);
     }
 
     /// Handles a message from the plugin, now or when it was left while no daemon listened.
-    pub(super) fn hear(&self, told: Request) -> Answer {
+    fn hear(&self, told: Request) -> Answer {
         let done = match told {
             Request::Attached(attached) => self.attached(&attached),
             Request::Failed(failed) => self.failed(&failed),
@@ -159,7 +169,7 @@ impl Service {
     async fn planned(
         &self,
         request: &PlanRequest,
-    ) -> Result<npwg::wire::Plan, (NoPlan, Option<PodFacts>)> {
+    ) -> Result<node_api::multinet::Plan, (NoPlan, Option<PodFacts>)> {
         let pod = match &request.pod {
             Some(pod) => Some(self.pod(pod).await.map_err(|no_plan| (no_plan, None))?),
             None => None,
@@ -174,7 +184,7 @@ impl Service {
         &self,
         request: &PlanRequest,
         pod: Option<&PodFacts>,
-    ) -> Result<Vec<npwg::wire::PlannedNetwork>, NoPlan> {
+    ) -> Result<Vec<node_api::multinet::PlannedNetwork>, NoPlan> {
         let defaults = self.flags.defaults.under(&request.settings);
         let mut wanted = Vec::new();
         for one in plan::wanted(request, pod, &defaults)? {
@@ -400,7 +410,7 @@ impl Service {
         self.gone(&detached.sandbox)
     }
 
-    fn gone(&self, sandbox: &npwg::wire::Sandbox) -> Result<(), FileError> {
+    fn gone(&self, sandbox: &node_api::multinet::Sandbox) -> Result<(), FileError> {
         self.outbox.forget(&sandbox.container);
         self.held.remove(sandbox)
     }

@@ -8,7 +8,8 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use cluster_ipam::network::{NetworkSpec, RangeSpec};
-use cluster_ipam::wire::{self, Answer, Assign, Held, Owner, Refusal, Request, StatusRequest};
+use node_api::ipam::{Answer, Assign, Held, Owner, Request, StatusRequest};
+use node_api::{Message, Refusal};
 use serde_json::{Value, json};
 use testkit::kube::KubeApi;
 use testkit::real::Etcd;
@@ -159,8 +160,8 @@ fn addresses(answer: Answer) -> Result<Vec<IpAddr>, Refusal> {
 }
 
 pub(crate) fn ask(socket: &Path, request: &Request) -> std::io::Result<Answer> {
-    let line = say(socket, &wire::write_request(request).unwrap())?;
-    Ok(wire::read_answer(&line).unwrap())
+    let line = say(socket, &request.to_line().unwrap())?;
+    Ok(Answer::from_line(&line).unwrap())
 }
 
 pub(crate) fn say(socket: &Path, line: &[u8]) -> std::io::Result<Vec<u8>> {

@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use npwg::wire::{Answer, Request};
+use node_api::multinet::{Answer, Request};
 use serde_json::{Value, json};
 use testkit::real::manifests;
 use testkit::wait_for;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use npwg::wire::{Answer, Failed, Request};
+use node_api::multinet::{Answer, Failed, Request};
 use serde_json::Value;
 use testkit::real::manifests;
 use testkit::{Place as _, wait_for};

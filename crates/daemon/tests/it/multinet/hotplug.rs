@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use npwg::wire::{Answer, Detached, Request};
+use node_api::multinet::{Answer, Detached, Request};
 use serde_json::{Value, json};
 use testkit::{Place as _, wait_for};
 

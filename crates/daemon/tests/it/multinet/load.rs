@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Barrier;
 use std::time::Duration;
 
-use npwg::wire::{self, Answer, Detached, Request};
+use node_api::multinet::{Answer, Detached, Request};
+use node_api::{Message, inbox};
 use testkit::{MemoryLimit, wait_for};
 
 use super::rig::{Cluster, ask, pod, sandbox};
@@ -79,11 +80,11 @@ fn tell(cluster: &Cluster, told: &Request) {
     if matches!(ask(&cluster.socket(), told), Ok(Answer::Ok)) {
         return;
     }
-    let folder = wire::todo_dir(&cluster.socket());
+    let folder = inbox::folder(&cluster.socket());
     std::fs::create_dir_all(&folder).unwrap();
     let name = told.todo_name().unwrap();
     let new = folder.join(format!(".{name}.tmp"));
-    std::fs::write(&new, wire::write_request(told).unwrap()).unwrap();
+    std::fs::write(&new, told.to_line().unwrap()).unwrap();
     std::fs::rename(new, folder.join(name)).unwrap();
 }
 
@@ -127,7 +128,7 @@ fn a_daemon_killed_at_any_moment_loses_nothing() {
     }
     let count = |folder: std::path::PathBuf| std::fs::read_dir(folder).unwrap().count();
     wait_for("everything to be done", || {
-        let waiting = count(wire::todo_dir(&cluster.socket()))
+        let waiting = count(inbox::folder(&cluster.socket()))
             + count(cluster.dir.join("run/multinet/outbox"));
         (waiting == 0).then_some(())
     });
@@ -149,7 +150,7 @@ fn a_daemon_killed_at_each_request_loses_nothing() {
         std::thread::scope(|scope| {
             let (cluster, name, uid) = (&cluster, &name, &uid);
             let add = scope.spawn(move || {
-                let request = Request::Plan(npwg::wire::PlanRequest {
+                let request = Request::Plan(node_api::multinet::PlanRequest {
                     sandbox: sandbox(name),
                     pod: Some(pod(name, uid)),
                     ..Default::default()

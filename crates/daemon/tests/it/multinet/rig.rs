@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use npwg::wire::{self, Answer, Plan, PlanRequest, Pod, Refusal, Request, Sandbox};
+use node_api::multinet::{Answer, Plan, PlanRequest, Request, Sandbox};
+use node_api::{Message, Pod, Refusal};
 use serde_json::{Value, json};
 use testkit::kube::KubeApi;
 use testkit::{Lab, Place as _, Service, wait_for};
@@ -168,13 +169,13 @@ impl Cluster {
 pub(crate) fn ask(socket: &Path, request: &Request) -> std::io::Result<Answer> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
-    stream.write_all(&wire::write_request(request).unwrap())?;
+    stream.write_all(&request.to_line().unwrap())?;
     let mut line = Vec::new();
     BufReader::new(stream).read_until(b'\n', &mut line)?;
     if line.is_empty() {
         return Err(std::io::ErrorKind::UnexpectedEof.into());
     }
-    Ok(wire::read_answer(&line).unwrap())
+    Ok(Answer::from_line(&line).unwrap())
 }
 
 pub(crate) fn sandbox(name: &str) -> Sandbox {

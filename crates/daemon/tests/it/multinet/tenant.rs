@@ -110,7 +110,7 @@ fn networks_with_devices(cluster: &Cluster) {
 /// The devices of a pod's networks, without the default one's.
 fn devices(cluster: &Cluster, name: &str, uid: &str) -> Vec<(String, String)> {
     let networks = cluster.planned(name, uid).networks;
-    let device = |network: &npwg::wire::PlannedNetwork| {
+    let device = |network: &node_api::multinet::PlannedNetwork| {
         let device = network.device.clone().unwrap_or_default();
         (device.id, device.resource)
     };

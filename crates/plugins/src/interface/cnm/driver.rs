@@ -20,12 +20,11 @@ use cnm::place::{
     Address, AddressError, Candidate, SOCKET_DIR, SPEC_DIRS, address_in_json, candidates,
 };
 use cnm::{Failure, Nothing};
+use node_api::socket;
 use rustix::net::sockopt::Timeout;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, recv, send};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-
-use crate::shared::socket;
 
 /// The longest answer that is read. Known drivers answer with some hundred bytes; an answer with a
 /// thousand routes has a hundred thousand.

@@ -4,17 +4,15 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use ::cluster_ipam::network::{Family, Network, Range};
-use ::cluster_ipam::wire;
 use cni::json::{JsonError, UnknownKey};
 use cni::text::{parse_cidr, parse_ip};
 use cni::{Dns, Error, IpConfig, Route, Version, code};
 use cni_plugin::{Call, codes};
+use node_api::{ipam, socket, socket_in};
 use serde::Deserialize;
 
 use super::flat;
 use super::keys::{Ipam, RawAddress, invalid};
-use crate::shared::daemon::socket_in;
-use crate::shared::socket;
 
 /// A valid configuration, together with what the runtime asked for.
 #[derive(Debug)]
@@ -197,13 +195,13 @@ pub(super) fn socket_of(call: &Call<'_>) -> PathBuf {
     let socket =
         ipam.socket.or_else(|| flat::read(ipam.configuration_path.as_deref()).ok()?.socket);
     let found = socket_or_default(call, socket.as_deref());
-    found.unwrap_or_else(|_| socket_in(&call.roots().run, wire::SOCKET))
+    found.unwrap_or_else(|_| socket_in(&call.roots().run, ipam::SOCKET))
 }
 
 fn socket_or_default(call: &Call<'_>, text: Option<&str>) -> Result<PathBuf, Error> {
     match text.filter(|text| !text.is_empty()) {
         Some(text) => socket::checked_path("ipam.socket", text),
-        None => Ok(socket_in(&call.roots().run, wire::SOCKET)),
+        None => Ok(socket_in(&call.roots().run, ipam::SOCKET)),
     }
 }
 

@@ -1,33 +1,22 @@
-//! The plugin's side of `netwrightd ipam` ([`crate::shared::daemon`]).
+//! The plugin's side of `netwrightd ipam` ([`node_api::ipam`]).
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ::cluster_ipam::wire::{self, Answer, Assigned, Request};
 use cni::{Error, code};
 use cni_plugin::{Call, codes};
+use node_api::client::{ANSWER_TIMEOUT, START_TIMEOUT, TELL_TIMEOUT};
+use node_api::ipam::{Answer, Assigned, Request};
+use node_api::{AskError, ExchangeError, Message, inbox};
 
 use super::answered_nonsense;
-use crate::shared::daemon::{self, ExchangeError};
-
-/// How long a call waits for an absent daemon: one that is being replaced comes back within
-/// seconds.
-const START_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How long a call waits for an answer that decides what is done: the store may be slow, and
-/// kubelet waits for minutes.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// How long a call waits for the daemon to accept a notification, which the daemon otherwise finds
-/// in a file.
-const TELL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long a call waits for the daemon to report whether it could answer.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The daemon.
 #[derive(Debug)]
-pub(super) struct Daemon(daemon::Daemon);
+pub(super) struct Daemon(node_api::Daemon);
 
 /// The reason why there is no usable answer.
 #[derive(Debug)]
@@ -45,7 +34,7 @@ pub(super) fn nonsense(why: &str) -> Failed {
 
 impl Daemon {
     pub(super) fn new(call: &Call<'_>, socket: PathBuf) -> Self {
-        Daemon(daemon::Daemon::new(socket, call.context().deadline, wire::MAX_MESSAGE))
+        Daemon(node_api::Daemon::new(socket, call.context().deadline))
     }
 
     /// Requests addresses, and waits for a daemon that is not there yet.
@@ -114,34 +103,41 @@ impl Daemon {
     }
 
     fn leave_or_fail(&self, request: &Request) -> Result<(), Error> {
-        let folder = wire::todo_dir(&self.0.socket);
         let name = request.todo_name().unwrap_or_default();
-        let line = wire::write_request(request);
+        let line = request.to_line();
         let line = line.map_err(|error| Error::from_chain(code::INTERNAL, &error))?;
-        daemon::Daemon::leave(&folder, &name, &line).map_err(|error| {
+        inbox::leave(self.0.socket(), &name, &line).map_err(|error| {
             Error::from_chain(codes::STATE, &error)
                 .with_details("netwrightd ipam does not answer, and cannot be told later")
         })
     }
 
     fn ask(&self, request: &Request, start: Duration, timeout: Duration) -> Result<Answer, Failed> {
-        let line = wire::write_request(request).map_err(|error| {
-            let error = Error::from_chain(code::INVALID_CONFIG, &error)
-                .context("say it to netwrightd")
-                .with_details("ranges and exclusions are too many");
-            Failed { error, may_be_done: false }
-        })?;
-        let line = self.0.exchange(&line, start, timeout).map_err(|source| Failed {
-            error: Error::from_chain(code::TRY_AGAIN_LATER, &source)
-                .context("netwrightd does not say which addresses are free")
-                .with_details("is \"netwrightd ipam\" running? its own log says more"),
-            may_be_done: !matches!(source, ExchangeError::Absent { .. }),
-        })?;
-        wire::read_answer(&line).map_err(|error| Failed {
-            error: Error::from_chain(codes::DAEMON, &error)
-                .context(format_args!("the answer on {:?} is none", self.0.socket))
-                .with_details("plugin and daemon should be of one version"),
-            may_be_done: true,
+        self.0.ask(request, start, timeout).map_err(|source| {
+            let error = |code| Error::from_chain(code, &source);
+            match &source {
+                AskError::Request { .. } => Failed {
+                    error: error(code::INVALID_CONFIG)
+                        .with_details("ranges and exclusions are too many"),
+                    may_be_done: false,
+                },
+                AskError::Exchange(ExchangeError::Stranger { .. }) => Failed {
+                    error: error(codes::DAEMON)
+                        .context("netwrightd does not say which addresses are free"),
+                    may_be_done: false,
+                },
+                AskError::Exchange(exchange) => Failed {
+                    error: error(code::TRY_AGAIN_LATER)
+                        .context("netwrightd does not say which addresses are free")
+                        .with_details("is \"netwrightd ipam\" running? its own log says more"),
+                    may_be_done: exchange.may_be_heard(),
+                },
+                _ => Failed {
+                    error: error(codes::DAEMON)
+                        .with_details("plugin and daemon should be of one version"),
+                    may_be_done: true,
+                },
+            }
         })
     }
 }

@@ -4,14 +4,11 @@ use std::path::PathBuf;
 
 use cni::{Args, Error, code};
 use cni_plugin::Call;
+use node_api::dhcp::{Client, Family, ProvidedOption, SOCKET};
+use node_api::socket;
 use serde::Deserialize;
 
 use super::options;
-use super::protocol::{Client, Family, ProvidedOption};
-use crate::shared::socket;
-
-/// The socket of the reference's daemon and of ours.
-pub(super) const SOCKET: &str = "/run/cni/dhcp.sock";
 
 /// How many options may be requested or sent: there are no more.
 const MAX_OPTIONS: usize = 255;

@@ -19,7 +19,7 @@ fn told(node: &Node, ipam: &Value, args: &str) -> (Value, Value) {
     let result = call(node, "ADD", &c1, &ipam).args(args).call().ok();
     call(node, "DEL", &c1, &ipam).call().silent();
     let heard = daemon.heard();
-    let cluster_ipam::wire::Request::Assign(assign) = &heard[0] else { panic!("{heard:?}") };
+    let node_api::ipam::Request::Assign(assign) = &heard[0] else { panic!("{heard:?}") };
     (serde_json::to_value(assign).unwrap(), result)
 }
 

@@ -1,9 +1,13 @@
 //! A daemon that is away, silent, or gives an invalid answer.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cluster_ipam::wire::{Answer, Assigned, Refusal, Request};
+use node_api::Refusal;
+use node_api::ipam::{Answer, Assigned, Request};
 use serde_json::json;
 use testkit::Place;
 
@@ -31,7 +35,7 @@ fn without_a_daemon_add_fails_and_del_and_gc_do_not() {
     assert_eq!(c1.sh("ip -o link show | grep -v ' lo:' | wc -l").trim(), "0");
     // The bridge gives back what it may have been assigned. If no daemon was asked, there is
     // nothing to give back.
-    std::fs::remove_dir_all(cluster_ipam::wire::todo_dir(&socket(&node))).unwrap();
+    std::fs::remove_dir_all(node_api::inbox::folder(&socket(&node))).unwrap();
     call(&node, "ADD", &c1, &both()).deadline(Duration::from_secs(5)).call().fails(11, words);
     assert_eq!(left(&node), []);
     call(&node, "STATUS", &c1, &both()).call().fails(50, words);
@@ -103,7 +107,7 @@ fn an_answer_that_is_no_use_changes_nothing() {
         says(&Answer::Assigned(all.iter().map(one).collect()))
     };
     let mut long = br#"{"version":1,"assigned":[],"x":""#.to_vec();
-    long.resize(cluster_ipam::wire::MAX_MESSAGE + 1, b' ');
+    long.resize(node_api::line::MAX_MESSAGE + 1, b' ');
     let v6 = ("fd00:1::2/64", None);
     let replies = [
         ("silent", Reply::KeepsSilent, 11, "no answer on"),
@@ -174,6 +178,28 @@ fn an_answer_that_is_no_use_changes_nothing() {
     call(&node, "ADD", &c1, &twice).call().fails(110, "it gives 10.1.0.2 twice");
 }
 
+/// Another user behind the socket could give two containers one address.
+#[test]
+fn a_stranger_behind_the_socket_is_not_asked() {
+    testkit::require!("root", "program:setpriv", "program:socat");
+    let node = Node::new("cluster-stranger");
+    let c1 = node.container("c1");
+    let open =
+        |dir: &Path, mode| fs::set_permissions(dir, fs::Permissions::from_mode(mode)).unwrap();
+    open(node.lab.dir(), 0o755);
+    fs::create_dir_all(&node.roots.run).unwrap();
+    open(&node.roots.run, 0o777);
+    let listen = format!("UNIX-LISTEN:{},fork", socket(&node).display());
+    let args = ["--reuid", "65534", "--clear-groups", "socat", &listen, "EXEC:cat"];
+    let _stranger = node.lab.start("setpriv", &args);
+    testkit::wait_for("the stranger", || socket(&node).exists().then_some(()));
+    let words = "is served by user 65534, which is neither root nor ours";
+    Ready::of(&socket(&node)).said_before(Duration::ZERO);
+    call(&node, "STATUS", &c1, &both()).call().fails(50, words);
+    bridge(&node, "ADD", &c1, &both()).call().fails(110, words);
+    assert_eq!(c1.sh("ip -o link show | grep -v ' lo:' | wc -l").trim(), "0");
+}
+
 #[test]
 fn refusals_are_the_daemons_words() {
     testkit::require!("root");
@@ -233,7 +259,7 @@ fn del_and_gc_do_not_wait_for_a_daemon_that_does_not_answer() {
         assert_eq!(left(&node), []);
     }
     // If DEL cannot write to the inbox either, it fails: the address would be lost.
-    std::fs::write(cluster_ipam::wire::todo_dir(&socket(&node)), "").unwrap();
+    std::fs::write(node_api::inbox::folder(&socket(&node)), "").unwrap();
     let error = call(&node, "DEL", &c1, &both()).call().error();
     assert_eq!(error.code, 105, "{error:?}");
     assert!(error.details.contains("cannot be told later"), "{error:?}");

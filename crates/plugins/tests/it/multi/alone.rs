@@ -1,6 +1,6 @@
 //! `multi` and `netwright-multi` attach a container's networks in one call at a time.
 
-use npwg::wire::Answer;
+use node_api::multinet::Answer;
 use serde_json::{Value, json};
 use testkit::Place;
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use npwg::wire::{Device, Request};
+use node_api::multinet::{Device, Request};
 use serde_json::{Value, json};
 
 use super::{bare, calls, conf, default, given, list, node, object, planned, pod, stub};

@@ -1,6 +1,8 @@
 //! Invalid configurations and plans.
 
-use npwg::wire::{Answer, MAX_MESSAGE, Plan, PlannedNetwork};
+use node_api::Message;
+use node_api::line::MAX_MESSAGE;
+use node_api::multinet::{Answer, Plan, PlannedNetwork};
 use serde_json::json;
 
 use super::{bare, bridge, default, links, list, node, planned, pod};
@@ -161,5 +163,5 @@ fn what_is_decided_before_anything_is_touched() {
 fn a_plan_of_the_largest_size_is_read() {
     let networks = vec![PlannedNetwork { name: "n".repeat(300), ..PlannedNetwork::default() }; 256];
     let answer = Answer::Plan(Plan { uid: String::new(), networks });
-    assert!(npwg::wire::write_answer(&answer).unwrap().len() < MAX_MESSAGE);
+    assert!(answer.to_line().unwrap().len() < MAX_MESSAGE);
 }

@@ -1,8 +1,8 @@
 //! Four networks of four kinds, a VLAN among them, and how a repair restores what another program
 //! changes.
 
+use node_api::multinet::{DETACH, PlannedNetwork, Request};
 use npwg::status::{self, Form};
-use npwg::wire::{DETACH, PlannedNetwork, Request};
 use serde_json::{Value, json};
 use testkit::traffic::assert_pings;
 use testkit::{Container, Place};
@@ -139,7 +139,7 @@ fn vm_a_vlan_among_four_networks() {
         assert_pings(&c1, address);
     }
     pod(&node, "CHECK", &c1).prev(&result).call().silent();
-    let keys = json!({ npwg::wire::ATTACH: serde_json::to_value(&networks[3]).unwrap() });
+    let keys = json!({ node_api::multinet::ATTACH: serde_json::to_value(&networks[3]).unwrap() });
     pod(&node, "ADD", &c1).config(keys).call().ok();
     assert_all_there(&c1);
 

@@ -4,7 +4,8 @@ use std::fs;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
-use npwg::wire::{Answer, Plan, Refusal, Request};
+use node_api::Refusal;
+use node_api::multinet::{Answer, Plan, Request};
 use serde_json::json;
 
 use super::{bare, bridge, default, links, list, node, planned, pod};

@@ -1,6 +1,7 @@
 //! `netwright-multi` in the table plugin × verb × address family.
 
-use npwg::wire::{Answer, Refusal, Request};
+use node_api::Refusal;
+use node_api::multinet::{Answer, Request};
 use serde_json::json;
 use testkit::Place;
 

@@ -1,8 +1,8 @@
 //! The networks that a pod has after ADD.
 
 use cni::AddResult;
+use node_api::multinet::{Attached, Request};
 use npwg::status::{self, Form};
-use npwg::wire::{Attached, Request};
 use serde_json::{Value, json};
 use testkit::Place;
 use testkit::traffic::assert_pings;

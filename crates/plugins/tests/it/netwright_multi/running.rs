@@ -1,6 +1,6 @@
 //! Networks that come and go while a pod runs.
 
-use npwg::wire::{ATTACH, DETACH, PlannedNetwork};
+use node_api::multinet::{ATTACH, DETACH, PlannedNetwork};
 use serde_json::{Value, json};
 use testkit::Place;
 use testkit::traffic::assert_pings;

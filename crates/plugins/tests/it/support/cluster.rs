@@ -9,9 +9,10 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use cluster_ipam::network::{Network, NetworkSpec, Range, number};
-use cluster_ipam::wire::{self, Answer, Assign, Assigned, Collect, Held, Owner, Refusal, Request};
 use cni_plugin::codes;
 use ipnet::IpNet;
+use node_api::ipam::{Answer, Assign, Assigned, Collect, Held, Owner, Request};
+use node_api::{Message, Refusal, inbox};
 
 use super::Node;
 use super::listener::{self, Listener, Reply};
@@ -28,16 +29,16 @@ pub(crate) fn socket(node: &Node) -> PathBuf {
 /// The requests that the daemon finds in its inbox when it starts.
 pub(crate) fn left(node: &Node) -> Vec<Request> {
     let read = |(name, line): (String, Vec<u8>)| {
-        let request = wire::read_request(&line).unwrap();
+        let request = Request::from_line(&line).unwrap();
         assert_eq!(Some(name), request.todo_name());
         request
     };
-    listener::left_in(&wire::todo_dir(&socket(node))).into_iter().map(read).collect()
+    listener::left_in(&inbox::folder(&socket(node))).into_iter().map(read).collect()
 }
 
 /// Writes an answer.
 pub(crate) fn says(answer: &Answer) -> Reply {
-    Reply::Writes(wire::write_answer(answer).unwrap())
+    Reply::Writes(answer.to_line().unwrap())
 }
 
 impl Daemon {
@@ -55,8 +56,8 @@ impl Daemon {
         for request in left(node) {
             given.answer(&request);
         }
-        let _ = fs::remove_dir_all(wire::todo_dir(&socket(node)));
-        let read = |line: &[u8]| wire::read_request(line).ok();
+        let _ = fs::remove_dir_all(inbox::folder(&socket(node)));
+        let read = |line: &[u8]| Request::from_line(line).ok();
         Daemon(Listener::start(socket(node), read, move |request| {
             but(request).unwrap_or_else(|| says(&given.answer(request)))
         }))

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use npwg::wire::{self, Answer, Plan, PlannedNetwork, Request};
+use node_api::multinet::{Answer, Plan, PlannedNetwork, Request};
+use node_api::{Message, inbox};
 
 use super::Node;
 use super::listener::{self, Listener};
@@ -29,7 +30,7 @@ impl From<Answer> for Reply {
 impl Reply {
     fn plain(self) -> listener::Reply {
         match self {
-            Reply::Says(answer) => listener::Reply::Writes(wire::write_answer(&answer).unwrap()),
+            Reply::Says(answer) => listener::Reply::Writes(answer.to_line().unwrap()),
             Reply::Writes(bytes) => listener::Reply::Writes(bytes),
             Reply::Dies => listener::Reply::Dies,
             Reply::KeepsSilent => listener::Reply::KeepsSilent,
@@ -49,11 +50,11 @@ pub(crate) fn socket(node: &Node) -> PathBuf {
 /// The requests that the daemon finds in its inbox when it starts.
 pub(crate) fn left(node: &Node) -> Vec<Request> {
     let read = |(name, line): (String, Vec<u8>)| {
-        let request = wire::read_request(&line).unwrap();
+        let request = Request::from_line(&line).unwrap();
         assert_eq!(Some(name), request.todo_name());
         request
     };
-    listener::left_in(&wire::todo_dir(&socket(node))).into_iter().map(read).collect()
+    listener::left_in(&inbox::folder(&socket(node))).into_iter().map(read).collect()
 }
 
 impl Daemon {
@@ -71,7 +72,7 @@ impl Daemon {
         node: &Node,
         mut script: impl FnMut(&Request) -> Reply + Send + 'static,
     ) -> Self {
-        let read = |line: &[u8]| wire::read_request(line).ok();
+        let read = |line: &[u8]| Request::from_line(line).ok();
         Daemon(Listener::start(socket(node), read, move |request| script(request).plain()))
     }
 

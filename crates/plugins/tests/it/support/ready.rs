@@ -12,7 +12,7 @@ pub(crate) struct Ready(PathBuf);
 impl Ready {
     pub(crate) fn of(socket: &Path) -> Self {
         fs::create_dir_all(socket.parent().unwrap()).unwrap();
-        Ready(cni::line::ready_file(socket))
+        Ready(node_api::ready::file(socket))
     }
 
     /// Sets the daemon's last ready time to so long ago.

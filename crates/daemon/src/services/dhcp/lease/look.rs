@@ -9,7 +9,7 @@ use kernel::NetlinkError;
 use kernel::netns::{Netns, within};
 use kernel::route::{Link, OperState, RouteSocket};
 use kernel::sysctl::Sysctl;
-use plugins::ipam::dhcp::protocol::Family;
+use node_api::dhcp::Family;
 
 use super::super::context::{Context, NoNetns, kernel_error};
 use super::super::release_path::ReleasePath;

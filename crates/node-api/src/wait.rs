@@ -12,11 +12,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Waits until `look` has found something, or until the deadline. It checks at once, whenever
 /// something changes in the path's folder, and at intervals.
-pub(crate) fn until<T>(
-    path: &Path,
-    deadline: Instant,
-    mut look: impl FnMut() -> Option<T>,
-) -> Option<T> {
+pub fn until<T>(path: &Path, deadline: Instant, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     loop {
         // Set up before the check, so that no change in between is missed.
         let heard = watch(path);

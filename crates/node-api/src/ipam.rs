@@ -1,7 +1,7 @@
 //! The protocol between the plugin `cluster-ipam` and `netwrightd ipam`.
 //!
 //! The plugin connects to a Unix socket ([`SOCKET`]), which only root may use, and sends requests;
-//! the daemon answers each message with one. [`cni::line`] defines the format of a message.
+//! the daemon answers each message with one. [`crate::line`] defines the form of a message.
 //!
 //! | request of the plugin | when | answer of the daemon |
 //! |---|---|---|
@@ -12,33 +12,31 @@
 //! | [`Request::Status`] | at STATUS | [`Answer::Ok`] or [`Answer::Refused`] |
 //!
 //! [`Request::Assign`] is idempotent: the same container and interface get the same addresses
-//! again. DEL does not depend on an answer: a plugin that reaches no daemon leaves the message in a
-//! folder beside the socket ([`todo_dir`]), in a file with the name that [`Request::todo_name`]
-//! gives. The daemon reads the folder when it starts and whenever a file appears there, and removes
-//! each file once it has carried out its message. Until then the address stays assigned. If an ADD
-//! of the same container and interface comes meanwhile, the daemon first carries out the message
-//! and then answers.
+//! again. DEL does not depend on an answer: a plugin that reaches no daemon leaves the message in
+//! the daemon's [inbox], in a file with the name that [`Request::todo_name`] gives.
+//! Until the daemon has carried it out, the address stays assigned. If an ADD of the same container
+//! and interface comes meanwhile, the daemon first carries out the message and then answers.
 //!
 //! ```
-//! use netwright_cluster_ipam::wire::{self, Owner, Request};
+//! use netwright_node_api::ipam::{Owner, Request};
+//! use netwright_node_api::{LineError, Message};
 //!
 //! let owner = Owner { container: "c1".into(), ifname: "eth0".into(), ..Owner::default() };
-//! let line = wire::write_request(&Request::Release(owner.clone()))?;
+//! let line = Request::Release(owner.clone()).to_line()?;
 //! assert_eq!(line, b"{\"version\":1,\"release\":{\"container\":\"c1\",\"ifname\":\"eth0\"}}\n");
-//! assert_eq!(wire::read_request(&line)?, Request::Release(owner));
-//! # Ok::<(), wire::WireError>(())
+//! assert_eq!(Request::from_line(&line)?, Request::Release(owner));
+//! # Ok::<(), LineError>(())
 //! ```
 
 use std::net::IpAddr;
+use std::str::FromStr;
 
 use cni::GcAttachment;
-use cni::line::{only, write};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-pub use cni::line::{LineError as WireError, MAX_MESSAGE, Refusal, todo_dir};
-
-use crate::network::NetworkSpec;
+use crate::line::{is_false, message};
+use crate::{Pod, Refusal, inbox};
 
 /// The version of these messages.
 pub const VERSION: u32 = 1;
@@ -89,19 +87,6 @@ pub struct Owner {
     pub pod: Option<Pod>,
 }
 
-/// A pod, as `CNI_ARGS` names it (`K8S_POD_NAMESPACE`, `K8S_POD_NAME`, `K8S_POD_UID`).
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Pod {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Its UID; empty if the runtime does not pass it.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub uid: String,
-}
-
 /// [`Request::Assign`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -144,6 +129,102 @@ pub struct StatusRequest {
     pub network: NetworkSpec,
 }
 
+/// A network's configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct NetworkSpec {
+    /// The network's name in CNI; GC collects allocations by it.
+    pub network: String,
+    /// `network_name`: the space in which addresses are unique; empty: the unnamed one.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub space: String,
+    /// `enable_overlapping_ranges`: whether an address is unique over all ranges of the space, or
+    /// only over the ranges of the same subnet.
+    pub overlapping: bool,
+    /// One address of each range is assigned, in this order.
+    pub ranges: Vec<RangeSpec>,
+    /// The prefix length of a node's blocks of IPv4 addresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block_v4: Option<u8>,
+    /// The prefix length of a node's blocks of IPv6 addresses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block_v6: Option<u8>,
+    /// Whether a pod that is recreated under its name gets its addresses again.
+    #[serde(skip_serializing_if = "is_false")]
+    pub sticky: bool,
+}
+
+impl NetworkSpec {
+    /// Creates a network of that name without ranges.
+    #[must_use]
+    pub fn new(network: &str) -> Self {
+        NetworkSpec { network: network.to_owned(), ..NetworkSpec::default() }
+    }
+}
+
+impl Default for NetworkSpec {
+    fn default() -> Self {
+        NetworkSpec {
+            network: String::new(),
+            space: String::new(),
+            overlapping: true,
+            ranges: Vec::new(),
+            block_v4: None,
+            block_v6: None,
+            sticky: false,
+        }
+    }
+}
+
+/// A range's configuration.
+///
+/// It is read from Whereabouts' notation: `192.0.2.0/24`, or `192.0.2.10-192.0.2.20/24`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RangeSpec {
+    /// The subnet; its addresses get its prefix length.
+    pub subnet: IpNet,
+    /// The first address that may be assigned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<IpAddr>,
+    /// The last address that may be assigned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last: Option<IpAddr>,
+    /// Addresses that are never assigned. Those outside the subnet are ignored.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<IpNet>,
+    /// The gateway: returned with each address, never assigned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<IpAddr>,
+}
+
+impl FromStr for RangeSpec {
+    type Err = RangeError;
+
+    fn from_str(text: &str) -> Result<Self, RangeError> {
+        let wrong = || RangeError(text.to_owned());
+        let (ends, prefix) = text.trim().split_once('/').ok_or_else(wrong)?;
+        let prefix: u8 = prefix.trim().parse().map_err(|_| wrong())?;
+        let (first, last) = match ends.split_once('-') {
+            Some((first, last)) => {
+                let address = |text: &str| text.trim().parse::<IpAddr>().map_err(|_| wrong());
+                (Some(address(first)?), Some(address(last)?))
+            }
+            None => (None, None),
+        };
+        let base = match first {
+            Some(first) => first,
+            None => ends.trim().parse().map_err(|_| wrong())?,
+        };
+        let subnet = IpNet::new(base, prefix).map_err(|_| wrong())?.trunc();
+        Ok(RangeSpec { subnet, first, last, exclude: Vec::new(), gateway: None })
+    }
+}
+
+/// A text is not a range.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no range: a subnet such as 192.0.2.0/24, or 192.0.2.10-192.0.2.20/24")]
+pub struct RangeError(String);
+
 /// An address that is assigned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assigned {
@@ -158,7 +239,7 @@ impl Owner {
     /// Returns 32 hexadecimal digits that identify container and interface.
     #[must_use]
     pub fn hash(&self) -> String {
-        cni::owner::sha512_hex(&format!("{}\0{}", self.container, self.ifname), 32)
+        inbox::name(&self.container, &self.ifname)
     }
 }
 
@@ -177,113 +258,42 @@ impl Request {
     }
 }
 
-/// A request as it is written.
-#[derive(Default, Serialize, Deserialize)]
-#[serde(default)]
-struct RequestLine {
-    version: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    assign: Option<Assign>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    release: Option<Owner>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    held: Option<Held>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    collect: Option<Collect>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<StatusRequest>,
-}
+message!(Request, VERSION, {
+    assign: Assign(Assign),
+    release: Release(Owner),
+    held: Held(Held),
+    collect: Collect(Collect),
+    status: Status(StatusRequest),
+}, {});
 
-/// An answer as it is written.
-#[derive(Default, Serialize, Deserialize)]
-#[serde(default)]
-struct AnswerLine {
-    version: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    assigned: Option<Vec<Assigned>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    refused: Option<Refusal>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ok: Option<Nothing>,
-}
+message!(Answer, VERSION, {
+    assigned: Assigned(Vec<Assigned>),
+    refused: Refused(Refusal),
+}, { ok: Ok });
 
-#[derive(Default, Serialize, Deserialize)]
-struct Nothing {}
-
-/// Reads a request: a line, with or without its newline.
-///
-/// # Errors
-/// [`WireError`].
-pub fn read_request(line: &[u8]) -> Result<Request, WireError> {
-    let line: RequestLine = cni::line::read(line, VERSION)?;
-    only([
-        line.assign.map(Request::Assign),
-        line.release.map(Request::Release),
-        line.held.map(Request::Held),
-        line.collect.map(Request::Collect),
-        line.status.map(Request::Status),
-    ])
-}
-
-/// Reads an answer: a line, with or without its newline.
-///
-/// # Errors
-/// [`WireError`].
-pub fn read_answer(line: &[u8]) -> Result<Answer, WireError> {
-    let line: AnswerLine = cni::line::read(line, VERSION)?;
-    only([
-        line.assigned.map(Answer::Assigned),
-        line.refused.map(Answer::Refused),
-        line.ok.map(|Nothing {}| Answer::Ok),
-    ])
-}
-
-/// Writes a request, with its newline.
-///
-/// # Errors
-/// [`WireError::TooLong`].
-pub fn write_request(request: &Request) -> Result<Vec<u8>, WireError> {
-    let mut line = RequestLine { version: VERSION, ..RequestLine::default() };
-    match request.clone() {
-        Request::Assign(assign) => line.assign = Some(assign),
-        Request::Release(owner) => line.release = Some(owner),
-        Request::Held(held) => line.held = Some(held),
-        Request::Collect(collect) => line.collect = Some(collect),
-        Request::Status(status) => line.status = Some(status),
+impl From<Refusal> for Answer {
+    fn from(refusal: Refusal) -> Self {
+        Answer::Refused(refusal)
     }
-    write(&line)
-}
-
-/// Writes an answer, with its newline.
-///
-/// # Errors
-/// [`WireError::TooLong`].
-pub fn write_answer(answer: &Answer) -> Result<Vec<u8>, WireError> {
-    let mut line = AnswerLine { version: VERSION, ..AnswerLine::default() };
-    match answer.clone() {
-        Answer::Assigned(assigned) => line.assigned = Some(assigned),
-        Answer::Refused(refusal) => line.refused = Some(refusal),
-        Answer::Ok => line.ok = Some(Nothing {}),
-    }
-    write(&line)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Message;
 
     #[track_caller]
     fn requests(text: &str, request: &Request) {
-        let line = write_request(request).unwrap();
+        let line = request.to_line().unwrap();
         assert_eq!(String::from_utf8(line.clone()).unwrap(), format!("{text}\n"));
-        assert_eq!(read_request(&line).unwrap(), *request);
+        assert_eq!(Request::from_line(&line).unwrap(), *request);
     }
 
     #[track_caller]
     fn answers(text: &str, answer: &Answer) {
-        let line = write_answer(answer).unwrap();
+        let line = answer.to_line().unwrap();
         assert_eq!(String::from_utf8(line.clone()).unwrap(), format!("{text}\n"));
-        assert_eq!(read_answer(&line).unwrap(), *answer);
+        assert_eq!(Answer::from_line(&line).unwrap(), *answer);
     }
 
     fn owner() -> Owner {
@@ -294,7 +304,7 @@ mod tests {
     fn what_the_plugin_says() {
         let pod = Pod { namespace: "ns".into(), name: "web-0".into(), uid: "7".into() };
         let mut network = NetworkSpec::new("blue");
-        let mut range: crate::network::RangeSpec = "192.0.2.10-192.0.2.20/24".parse().unwrap();
+        let mut range: RangeSpec = "192.0.2.10-192.0.2.20/24".parse().unwrap();
         range.exclude = vec!["192.0.2.12/32".parse().unwrap()];
         range.gateway = Some("192.0.2.1".parse().unwrap());
         network.ranges = vec![range, "2001:db8::/64".parse().unwrap()];
@@ -352,7 +362,7 @@ mod tests {
 
     #[test]
     fn what_is_no_message() {
-        let refused = |line: &str| read_request(line.as_bytes()).unwrap_err().to_string();
+        let refused = |line: &str| Request::from_line(line.as_bytes()).unwrap_err().to_string();
         assert_eq!(refused(r#"{"version":1}"#), "a message that says nothing that is known");
         assert_eq!(refused("{}"), "a message of version 0; this is version 1");
         assert!(

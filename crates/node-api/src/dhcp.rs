@@ -1,9 +1,9 @@
-//! The protocol between plugin and daemon.
+//! The protocol between the plugin `dhcp` and `netwrightd dhcp`.
 //!
-//! It uses a Unix stream socket. The plugin sends one line, the daemon answers with one line, and
-//! both close. A line is a JSON object of at most [`MAX_LINE`] octets with a closing newline. The
-//! reference's protocol (Go's net/rpc with gob) is not supported: plugin and daemon are installed
-//! together.
+//! The plugin connects to a Unix socket ([`SOCKET`]) and sends one line, the daemon answers with
+//! one line, and both close. A line is a JSON object of at most [`MAX_LINE`] octets with a closing
+//! newline. The reference's protocol (Go's net/rpc with gob) is not supported: plugin and daemon
+//! are installed together.
 //!
 //! ```json
 //! {"version":1,"ask":{"acquire":{"attachment":{"network":"lan","containerID":"c1","ifname":"eth0"},
@@ -18,15 +18,22 @@
 //!   daemon stops trying.
 //! - A daemon that does not know the version or the question answers `failed`. It ignores unknown
 //!   keys.
+//! - DEL does not depend on an answer: a plugin that reaches no daemon leaves a [`Note`].
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cni::{AttachmentKey, GcAttachment, NetworkName, Version};
 use serde::{Deserialize, Serialize};
-use state::NetnsIdentity;
+use state::{FileError, NetnsIdentity};
+
+use crate::inbox;
+use crate::line::{LineError, Message, read, read_any, write_any};
 
 /// The version of the protocol.
 pub const VERSION: u32 = 1;
+
+/// Where the daemon listens: the socket of the reference's daemon and of ours.
+pub const SOCKET: &str = "/run/cni/dhcp.sock";
 
 /// The longest line. GC's list of attachments is the longest message: this has room for some ten
 /// thousand.
@@ -197,12 +204,24 @@ impl Reply {
     }
 }
 
-/// Writes a line, newline included.
-#[must_use]
-pub fn to_line<T: Serialize>(message: &T) -> Vec<u8> {
-    let mut line = serde_json::to_vec(message).expect("messages have string keys only");
-    line.push(b'\n');
-    line
+impl Message for Question {
+    fn from_line(line: &[u8]) -> Result<Self, LineError> {
+        read_any(line, VERSION)
+    }
+
+    fn to_line(&self) -> Result<Vec<u8>, LineError> {
+        Ok(write_any(self))
+    }
+}
+
+impl Message for Reply {
+    fn from_line(line: &[u8]) -> Result<Self, LineError> {
+        read(line, VERSION)
+    }
+
+    fn to_line(&self) -> Result<Vec<u8>, LineError> {
+        Ok(write_any(self))
+    }
 }
 
 /// Reads a question; the error is the answer to send.
@@ -210,24 +229,47 @@ pub fn to_line<T: Serialize>(message: &T) -> Vec<u8> {
 /// # Errors
 /// Code 1 for another version, code 6 for anything that is not a question.
 pub fn read_question(line: &[u8]) -> Result<Ask, Failure> {
-    #[derive(Deserialize)]
-    struct Head {
-        version: u32,
-    }
     let failed = |code, msg: String| Failure { code, msg, details: String::new() };
-    let undecodable = |error: serde_json::Error| {
-        failed(cni::code::DECODE_FAILURE, format!("not a question of the DHCP protocol: {error}"))
-    };
-    let head: Head = serde_json::from_slice(line).map_err(undecodable)?;
-    if head.version != VERSION {
-        let text = format!(
-            "the DHCP daemon speaks version {VERSION} of its protocol, the plugin {}",
-            head.version
-        );
-        return Err(failed(cni::code::INCOMPATIBLE_VERSION, text));
+    match Question::from_line(line) {
+        Ok(question) => Ok(question.ask),
+        Err(LineError::Version { found, known }) => Err(failed(
+            cni::code::INCOMPATIBLE_VERSION,
+            format!("the DHCP daemon speaks version {known} of its protocol, the plugin {found}"),
+        )),
+        Err(error) => Err(failed(
+            cni::code::DECODE_FAILURE,
+            format!("not a question of the DHCP protocol: {error}"),
+        )),
     }
-    let question: Question = serde_json::from_slice(line).map_err(undecodable)?;
-    Ok(question.ask)
+}
+
+/// A message for the daemon's [inbox]: release the lease of this attachment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note(pub AttachmentKey);
+
+impl Note {
+    /// Leaves the note. If there is no inbox, no daemon has run since the machine started, and
+    /// there is no lease to release.
+    ///
+    /// # Errors
+    /// [`FileError`] when it cannot be written.
+    pub fn leave(&self, socket: &Path) -> Result<(), FileError> {
+        if !inbox::folder(socket).is_dir() {
+            return Ok(());
+        }
+        let text = self.to_line().expect("a note has no limit");
+        inbox::leave(socket, &format!("{}.json", self.0.hash()), &text)
+    }
+}
+
+impl Message for Note {
+    fn from_line(line: &[u8]) -> Result<Self, LineError> {
+        cni::json::from_slice(line).map(Note).map_err(LineError::Shape)
+    }
+
+    fn to_line(&self) -> Result<Vec<u8>, LineError> {
+        Ok(serde_json::to_vec(&self.0).expect("a key has string keys only"))
+    }
 }
 
 /// Octets as text, two hexadecimal digits each.
@@ -273,8 +315,36 @@ mod tests {
         let ask = read_question(line.as_bytes()).unwrap();
         let Ask::Acquire(acquire) = &ask else { panic!("{ask:?}") };
         assert_eq!(acquire.client.provide[0].value, [0, 0xff]);
-        let again = to_line(&Question::new(ask.clone()));
+        let again = Question::new(ask.clone()).to_line().unwrap();
         assert_eq!(read_question(&again).unwrap(), ask);
+    }
+
+    #[test]
+    fn an_answer_survives_the_wire() {
+        let lease =
+            serde_json::json!({ "cniVersion": "1.1.0", "ips": [{ "address": "192.0.2.9/24" }] });
+        let failure = Failure { code: 102, msg: "no lease".into(), details: "ask again".into() };
+        for (text, answer) in [
+            (
+                r#"{"lease":{"cniVersion":"1.1.0","ips":[{"address":"192.0.2.9/24"}]}}"#,
+                Answer::Lease(lease),
+            ),
+            (r#""done""#, Answer::Done),
+            (r#""unknown""#, Answer::Unknown),
+            (
+                r#"{"failed":{"code":102,"msg":"no lease","details":"ask again"}}"#,
+                Answer::Failed(failure),
+            ),
+        ] {
+            let reply = Reply::new(answer);
+            let line = reply.to_line().unwrap();
+            let want = format!("{{\"version\":1,\"answer\":{text}}}\n");
+            assert_eq!(String::from_utf8(line.clone()).unwrap(), want);
+            assert_eq!(Reply::from_line(&line).unwrap(), reply);
+        }
+        let line = Question::new(Ask::Status).to_line().unwrap();
+        assert_eq!(line, b"{\"version\":1,\"ask\":\"status\"}\n");
+        assert_eq!(read_question(&line).unwrap(), Ask::Status);
     }
 
     #[test]
@@ -290,5 +360,25 @@ mod tests {
         );
         assert_eq!(code("CONNECT /_goRPC_ HTTP/1.0"), 6);
         assert_eq!(code(""), 6);
+    }
+
+    #[test]
+    fn a_note_is_a_key_in_a_file_of_its_own() {
+        let text = r#"{"network":"n","containerID":"c","ifname":"eth0"}"#;
+        let note = Note::from_line(text.as_bytes()).unwrap();
+        assert_eq!(note.to_line().unwrap(), text.as_bytes());
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("dhcp.sock");
+        note.leave(&socket).unwrap();
+        assert!(!inbox::folder(&socket).exists(), "no daemon has ever run");
+        let folder = inbox::open(&socket).unwrap();
+        note.leave(&socket).unwrap();
+        assert!(folder.join(format!("{}.json", note.0.hash())).exists());
+        let mut seen = Vec::new();
+        inbox::look(&folder, |note: Note| {
+            seen.push(note);
+            true
+        });
+        assert_eq!(seen, [note]);
     }
 }

@@ -1,10 +1,7 @@
 //! The protocol between the plugin `netwright-multi` and `netwrightd`.
 //!
 //! The plugin connects to a Unix socket ([`SOCKET`]), which only root may use, and sends requests;
-//! the daemon answers each message with one. A message is one JSON object on one line of at most
-//! [`MAX_MESSAGE`] bytes, including the newline: `{"version":1,"plan":{…}}`. A connection may carry
-//! several, one after the other. Unknown keys are ignored, so that either side may be newer by
-//! additions; any other change gets another [`VERSION`].
+//! the daemon answers each message with one. [`crate::line`] defines the form of a message.
 //!
 //! | request of the plugin | when | answer of the daemon |
 //! |---|---|---|
@@ -15,11 +12,9 @@
 //! | [`Request::Status`] | at STATUS | [`Answer::Ok`] or [`Answer::Refused`] |
 //!
 //! [`Request::Attached`], [`Request::Failed`] and [`Request::Detached`] do not depend on an answer: a
-//! plugin that reaches no daemon leaves the message in a folder beside the socket ([`todo_dir`]), in
-//! one file per sandbox ([`Request::todo_name`]) that contains the line as it would have been sent. A
-//! later message about the same sandbox replaces it. The daemon reads the folder when it starts and
-//! whenever a file appears there, and removes each file once it has carried out its message. So a
-//! daemon that is killed at any moment loses nothing, and neither ADD nor DEL waits for one.
+//! plugin that reaches no daemon leaves the message in the daemon's [inbox], in one
+//! file per sandbox ([`Request::todo_name`]) that contains the line as it would have been sent. A
+//! later message about the same sandbox replaces it.
 //!
 //! # While a pod runs
 //!
@@ -29,27 +24,28 @@
 //! report these calls to the daemon.
 //!
 //! ```
-//! use netwright_npwg::wire::{self, Pod, Request, Sandbox, PlanRequest};
+//! use netwright_node_api::multinet::{PlanRequest, Request, Sandbox};
+//! use netwright_node_api::{LineError, Message, Pod};
 //!
 //! let asked = Request::Plan(PlanRequest {
 //!     sandbox: Sandbox { container: "c1".into(), ifname: "eth0".into(), netns: "/run/netns/c1".into() },
 //!     pod: Some(Pod { namespace: "default".into(), name: "web-0".into(), uid: String::new() }),
 //!     ..PlanRequest::default()
 //! });
-//! let line = wire::write_request(&asked)?;
+//! let line = asked.to_line()?;
 //! assert!(line.ends_with(b"\n"));
-//! assert_eq!(wire::read_request(&line)?, asked);
-//! # Ok::<(), wire::WireError>(())
+//! assert_eq!(Request::from_line(&line)?, asked);
+//! # Ok::<(), LineError>(())
 //! ```
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use cni::json::Object;
-use cni::line::{only, write};
 use serde::{Deserialize, Serialize};
 
-pub use cni::line::{LineError as WireError, MAX_MESSAGE, Refusal, todo_dir};
+use crate::line::{is_false, message};
+use crate::{Pod, Refusal, inbox};
 
 /// The version of these messages.
 pub const VERSION: u32 = 1;
@@ -100,20 +96,6 @@ pub struct Sandbox {
     /// `CNI_NETNS`; may be empty, or lead nowhere, at DEL.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub netns: String,
-}
-
-/// The API's view of a pod, as `CNI_ARGS` names it (`K8S_POD_NAMESPACE`, `K8S_POD_NAME`,
-/// `K8S_POD_UID`).
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Pod {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Its UID; empty if the runtime does not pass it.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub uid: String,
 }
 
 /// [`Request::Plan`].
@@ -310,115 +292,31 @@ impl Request {
     pub fn todo_name(&self) -> Option<String> {
         match self {
             Request::Plan(_) | Request::Status => None,
-            _ => self
-                .sandbox()
-                .map(|of| cni::owner::sha512_hex(&format!("{}\0{}", of.container, of.ifname), 32)),
+            _ => self.sandbox().map(|of| inbox::name(&of.container, &of.ifname)),
         }
     }
 }
 
-/// A request as it is written.
-#[derive(Default, Serialize, Deserialize)]
-#[serde(default)]
-struct RequestLine {
-    version: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    plan: Option<PlanRequest>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    attached: Option<Attached>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    failed: Option<Failed>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    detached: Option<Detached>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<Nothing>,
-}
+message!(Request, VERSION, {
+    plan: Plan(PlanRequest),
+    attached: Attached(Attached),
+    failed: Failed(Failed),
+    detached: Detached(Detached),
+}, { status: Status });
 
-/// An answer as it is written.
-#[derive(Default, Serialize, Deserialize)]
-#[serde(default)]
-struct AnswerLine {
-    version: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    plan: Option<Plan>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    refused: Option<Refusal>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ok: Option<Nothing>,
-}
+message!(Answer, VERSION, { plan: Plan(Plan), refused: Refused(Refusal) }, { ok: Ok });
 
-#[derive(Default, Serialize, Deserialize)]
-struct Nothing {}
-
-/// Reads a request: a line, with or without its newline.
-///
-/// # Errors
-/// [`WireError`].
-pub fn read_request(line: &[u8]) -> Result<Request, WireError> {
-    let line: RequestLine = cni::line::read(line, VERSION)?;
-    let said = [
-        line.plan.map(Request::Plan),
-        line.attached.map(Request::Attached),
-        line.failed.map(Request::Failed),
-        line.detached.map(Request::Detached),
-        line.status.map(|Nothing {}| Request::Status),
-    ];
-    only(said)
-}
-
-/// Reads an answer: a line, with or without its newline.
-///
-/// # Errors
-/// [`WireError`].
-pub fn read_answer(line: &[u8]) -> Result<Answer, WireError> {
-    let line: AnswerLine = cni::line::read(line, VERSION)?;
-    let said = [
-        line.plan.map(Answer::Plan),
-        line.refused.map(Answer::Refused),
-        line.ok.map(|Nothing {}| Answer::Ok),
-    ];
-    only(said)
-}
-
-/// Writes a request, with its newline.
-///
-/// # Errors
-/// [`WireError::TooLong`].
-pub fn write_request(request: &Request) -> Result<Vec<u8>, WireError> {
-    let mut line = RequestLine { version: VERSION, ..RequestLine::default() };
-    match request.clone() {
-        Request::Plan(plan) => line.plan = Some(plan),
-        Request::Attached(attached) => line.attached = Some(attached),
-        Request::Failed(failed) => line.failed = Some(failed),
-        Request::Detached(detached) => line.detached = Some(detached),
-        Request::Status => line.status = Some(Nothing {}),
+impl From<Refusal> for Answer {
+    fn from(refusal: Refusal) -> Self {
+        Answer::Refused(refusal)
     }
-    write(&line)
-}
-
-/// Writes an answer, with its newline.
-///
-/// # Errors
-/// [`WireError::TooLong`].
-pub fn write_answer(answer: &Answer) -> Result<Vec<u8>, WireError> {
-    let mut line = AnswerLine { version: VERSION, ..AnswerLine::default() };
-    match answer.clone() {
-        Answer::Plan(plan) => line.plan = Some(plan),
-        Answer::Refused(refusal) => line.refused = Some(refusal),
-        Answer::Ok => line.ok = Some(Nothing {}),
-    }
-    write(&line)
-}
-
-fn is_false(value: &bool) -> bool {
-    !*value
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
+    use crate::Message;
+    use crate::line::{LineError, MAX_MESSAGE};
 
     fn object(text: &str) -> Object {
         Object::parse(text.as_bytes()).unwrap()
@@ -426,16 +324,16 @@ mod tests {
 
     #[track_caller]
     fn requests(text: &str, request: &Request) {
-        let line = write_request(request).unwrap();
+        let line = request.to_line().unwrap();
         assert_eq!(String::from_utf8(line.clone()).unwrap(), format!("{text}\n"));
-        assert_eq!(read_request(&line).unwrap(), *request);
+        assert_eq!(Request::from_line(&line).unwrap(), *request);
     }
 
     #[track_caller]
     fn answers(text: &str, answer: &Answer) {
-        let line = write_answer(answer).unwrap();
+        let line = answer.to_line().unwrap();
         assert_eq!(String::from_utf8(line.clone()).unwrap(), format!("{text}\n"));
-        assert_eq!(read_answer(&line).unwrap(), *answer);
+        assert_eq!(Answer::from_line(&line).unwrap(), *answer);
     }
 
     fn sandbox() -> Sandbox {
@@ -535,14 +433,14 @@ mod tests {
         let result = object("{\n\t\"cniVersion\": \"1.0.0\",\r\n\t\"ips\": [\n]\n}");
         let results = vec![NetworkResult { result, ..NetworkResult::default() }];
         let said = Request::Attached(Attached { results, ..Attached::default() });
-        let line = write_request(&said).unwrap();
+        let line = said.to_line().unwrap();
         assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
-        read_request(&line).unwrap();
+        Request::from_line(&line).unwrap();
     }
 
     #[test]
     fn what_is_no_message() {
-        let refused = |line: &str| read_answer(line.as_bytes()).unwrap_err().to_string();
+        let refused = |line: &str| Answer::from_line(line.as_bytes()).unwrap_err().to_string();
         assert_eq!(refused("tea"), "not a message: expected ident at line 1 column 2");
         assert_eq!(refused("{}"), "a message of version 0; this is version 1");
         assert_eq!(
@@ -559,13 +457,13 @@ mod tests {
             "not a message: plan.networks[0].defaultRoute[0]: invalid IP address syntax at line 1 column 51"
         );
         let long = vec![b' '; MAX_MESSAGE + 1];
-        assert_eq!(read_answer(&long), Err(WireError::TooLong(MAX_MESSAGE + 1)));
+        assert_eq!(Answer::from_line(&long), Err(LineError::TooLong(MAX_MESSAGE + 1)));
     }
 
     #[test]
     fn keys_of_newer_versions_are_passed_over() {
         let line = br#"{"version":1,"plan":{"weather":"fine","networks":[{"name":"a","colour":1}]},"id":3}"#;
-        let Answer::Plan(plan) = read_answer(line).unwrap() else { panic!("a plan") };
+        let Answer::Plan(plan) = Answer::from_line(line).unwrap() else { panic!("a plan") };
         assert_eq!(plan.networks[0].name, "a");
     }
 
@@ -576,6 +474,5 @@ mod tests {
         assert_eq!(detached.todo_name(), failed.todo_name());
         assert_eq!(detached.todo_name().unwrap().len(), 32);
         assert_eq!(Request::Status.todo_name(), None);
-        assert_eq!(todo_dir(Path::new("/run/s.sock")), Path::new("/run/s.sock.todo"));
     }
 }
