@@ -184,11 +184,14 @@ impl<'c> Picture<'c> {
             if texts.is_empty() {
                 continue;
             }
-            if matches!(
-                item.state,
-                State::Link { .. } | State::Peer { .. } | State::Recorded { .. }
-            ) {
-                without.extend(link);
+            match &item.state {
+                State::Link { .. } | State::Recorded { .. } => without.extend(link),
+                // The container's link is another one by now: nothing of it is ours.
+                State::Peer { of, .. } => {
+                    without.extend(link);
+                    without.push((Place::Container, of.clone()));
+                }
+                _ => {}
             }
             let (restorable, remedy) = match item.restored() {
                 Restored::ByHand(remedy) => (false, remedy.to_owned()),

@@ -196,6 +196,40 @@ fn an_interface_that_is_gone_is_reported() {
     assert!(left.iter().any(|line| line.contains("\"eth0\" is gone")), "{left:?}");
 }
 
+/// A container renames its interface and gives the name to a pair of its own: that pair is not
+/// configured in the interface's place.
+#[test]
+fn a_link_in_the_place_of_the_interface_is_not_configured() {
+    testkit::require!("root");
+    let node = Node::new("owner-place");
+    node.sh("ip link add p0 type veth peer name p1 && ip link set p0 up && ip link set p1 up");
+    let ipam = json!({
+        "type": "host-local", "dataDir": node.dir("ipam"), "ranges": [[{ "subnet": "10.1.0.0/24" }]],
+        "routes": [{ "dst": "0.0.0.0/0" }],
+    });
+    for (plugin, keys, words) in [
+        ("ptp", json!({ "ipMasq": true, "ipam": ipam }), "the host's end of interface \"eth0\""),
+        ("macvlan", json!({ "master": "p0", "ipam": ipam }), "no macvlan link any more"),
+    ] {
+        let c1 = node.container("c1");
+        let chain = Chain::add(&node, &c1, vec![(plugin, keys)]);
+        c1.sh("ip link set eth0 down && ip link set eth0 name hidden && \
+               ip link add eth0 type veth peer name far");
+        let look = || {
+            c1.sh("ip -o link show dev eth0 | sed 's/<.*//'; ip -o addr show dev eth0; ip route")
+        };
+        let before = look();
+        let (_, left) = chain.repair();
+        assert!(left.iter().any(|line| line.contains(words)), "{plugin}: {left:?}");
+        assert_eq!(look(), before, "{plugin}");
+        c1.sh("ip link del eth0 && ip link set hidden name eth0 && ip link set eth0 up");
+        let (_, left) = chain.repair();
+        assert_eq!(left, [""; 0], "{plugin}");
+        chain.del();
+        c1.delete();
+    }
+}
+
 /// A container may rename its interface and give the name to a link of its own: repair does not
 /// configure that link, and keeps the record of the first.
 #[test]
