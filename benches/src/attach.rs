@@ -22,6 +22,7 @@
 )]
 
 mod crowd;
+mod last;
 mod netavark;
 mod plot;
 mod scale;
@@ -116,6 +117,7 @@ fn main() -> ExitCode {
         for case in &CASES {
             pairs.extend(measure(&lab, &subjects, case, options.rounds));
         }
+        last::measure(&lab, &subjects, options.rounds);
     }
     if 0 < options.rounds && options.netavark.is_file() {
         netavark::measure(&lab, &subjects[0], &options.netavark, options.rounds);

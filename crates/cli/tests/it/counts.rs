@@ -221,6 +221,45 @@ fn a_chain_asks_no_more_of_the_kernel_than_it_did() {
     let found = Host::new("counts-chain").attach_and_detach(together);
     hold(&found, &[("chain ADD", [395, 43, 50, 0, 785]), ("chain DEL", [393, 32, 44, 2, 873])]);
 }
+
+/// A CHECK that repairs observes a sound attachment once: beyond the calls of CHECK it needs those
+/// for the attachment's lock and its claims, and those of the own repair of the IPAM plugin.
+#[test]
+fn a_repair_of_what_is_sound_costs_one_check() {
+    testkit::require!("root", "program:strace");
+    let host = Host::new("counts-repair");
+    let c1 = host.lab.container("c1");
+    let plugins = apart(8080);
+    let mut previous: Option<Value> = None;
+    for plugin in &plugins {
+        previous = Some(host.call(plugin, "ADD", &c1, previous.as_ref()).1);
+    }
+    let mut found = Vec::new();
+    for plugin in &plugins {
+        let name = plugin["type"].as_str().unwrap();
+        let (check, _) = host.call(plugin, "CHECK", &c1, previous.as_ref());
+        let mut repairing = plugin.clone();
+        repairing["netwright/repair"] = json!(true);
+        let (repair, _) = host.call(&repairing, "CHECK", &c1, previous.as_ref());
+        println!("{name}: CHECK {check:?}, with repair {repair:?}");
+        let room = if name == "bridge" { 51 } else { 0 };
+        assert!(repair.calls <= check.calls + room, "{name}: {repair:?}, CHECK {check:?}");
+        found.push((format!("{name} CHECK"), check));
+    }
+    // The last container: its bridge goes too.
+    let (del, _) = host.call(&plugins[0], "DEL", &c1, previous.as_ref());
+    found.push(("bridge DEL, the last".to_owned(), del));
+    println!("{found:#?}");
+    let limits = [
+        ("bridge CHECK", [157, 25, 15, 0, 360]),
+        ("portmap CHECK", [64, 16, 3, 0, 270]),
+        ("firewall CHECK", [32, 1, 4, 0, 140]),
+        ("tuning CHECK", [87, 2, 11, 0, 210]),
+        ("bridge DEL, the last", [261, 14, 29, 2, 510]),
+    ];
+    hold(&found, &limits);
+}
+
 /// With many other attachments on the host, a call requests the same as with few.
 #[test]
 fn a_call_asks_the_same_beside_many_others() {

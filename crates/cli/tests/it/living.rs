@@ -222,7 +222,8 @@ fn an_add_whose_result_nobody_can_read_is_undone() {
         }
     }
     // Calls the hook as an OCI runtime does.
-    let pid = lab.sh("ip netns exec c1 sleep 1000 >/dev/null 2>&1 & echo $!");
+    // The number is that of a process which is in the namespace already.
+    let pid = lab.sh("ip netns exec c1 sh -c 'echo $$; exec sleep 1000 >/dev/null 2>&1' &");
     let state = json!({
         "id": "web", "status": "created", "pid": pid.trim().parse::<u32>().unwrap(),
         "annotations": { "dev.netwright.networks": "blue" },

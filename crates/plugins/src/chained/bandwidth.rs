@@ -29,7 +29,7 @@ mod verify;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error, Interface, Version};
-use cni_plugin::{Call, Info, Plugin, Role};
+use cni_plugin::{Call, Info, Outcome, Plugin, Role};
 use kernel::route::RouteSocket;
 use serde::{Deserialize, Serialize};
 use state::Index;
@@ -90,6 +90,10 @@ impl Plugin for Bandwidth {
 
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
         repair::by_adding_again(call, self, NAME, || verify::refuse_another(call))
+    }
+
+    fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
+        repair::unless_sound(self, call)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {

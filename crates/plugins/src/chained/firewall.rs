@@ -29,7 +29,7 @@ use ::firewall::iptables::{filter, isolation};
 use ::firewall::{Concern, Firewall, iptables, reference};
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error, Version, code};
-use cni_plugin::{Call, Info, Plugin, Role};
+use cni_plugin::{Call, Info, Outcome, Plugin, Role};
 use state::{Index, Record};
 
 use self::config::{Backend, Config};
@@ -113,6 +113,10 @@ impl Plugin for FirewallPlugin {
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
         // It depends on addresses and bridges, and changes no link.
         repair::by_adding_again(call, self, NAME, || Ok(()))
+    }
+
+    fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
+        repair::unless_sound(self, call)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {

@@ -23,7 +23,7 @@ use std::net::IpAddr;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error, code};
-use cni_plugin::{Call, Info, Plugin, Role};
+use cni_plugin::{Call, Info, Outcome, Plugin, Role};
 use firewall::element::Element;
 use firewall::hostport::{self, Forward, Snat, Target};
 use firewall::iptables::hostport::Wanted;
@@ -110,6 +110,10 @@ impl Plugin for Portmap {
             }
             Ok(())
         })
+    }
+
+    fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
+        repair::unless_sound(self, call)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {

@@ -23,7 +23,7 @@ use std::net::IpAddr;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error, IpConfig, code};
-use cni_plugin::{Call, Info, Plugin, Role};
+use cni_plugin::{Call, Info, Outcome, Plugin, Role};
 use kernel::netns::Netns;
 use serde::{Deserialize, Serialize};
 use state::{Index, Record};
@@ -85,6 +85,10 @@ impl Plugin for Sbr {
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
         let is_same = || identity::refuse_another(call, NAME);
         repair::by_adding_again(call, self, NAME, is_same)
+    }
+
+    fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
+        repair::unless_sound(self, call)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {

@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 
 use cni::json::UnknownKey;
 use cni::{AddResult, AttachmentKey, Error, code};
-use cni_plugin::{Call, Info, Plugin, Role, codes};
+use cni_plugin::{Call, Info, Outcome, Plugin, Role, codes};
 use kernel::living::Census;
 use kernel::netns::{Netns, within};
 use state::{Index, Record};
@@ -163,6 +163,10 @@ impl Plugin for Tuning {
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
         let is_same = || identity::refuse_another(call, PLUGIN);
         repair::by_adding_again(call, self, PLUGIN, is_same)
+    }
+
+    fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
+        repair::unless_sound(self, call)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {

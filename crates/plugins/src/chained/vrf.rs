@@ -21,7 +21,7 @@ mod verify;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error, Version};
-use cni_plugin::{Call, Info, Plugin, Role};
+use cni_plugin::{Call, Info, Outcome, Plugin, Role};
 use serde::{Deserialize, Serialize};
 use state::Index;
 
@@ -81,6 +81,10 @@ impl Plugin for Vrf {
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
         let is_same = || identity::refuse_another(call, NAME);
         repair::by_adding_again(call, self, NAME, is_same)
+    }
+
+    fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
+        repair::unless_sound(self, call)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {

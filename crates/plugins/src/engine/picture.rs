@@ -1,7 +1,7 @@
 //! What the kernel has, compared with what an attachment wants.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use cni::{Error, IpConfig};
 use cni_plugin::{Call, codes};
@@ -61,10 +61,10 @@ pub(super) fn needs_reservation(item: &Item) -> bool {
 /// What has been observed of one namespace.
 #[derive(Debug, Default)]
 struct Seen {
-    links: HashMap<String, Option<Link>>,
-    addresses: HashMap<u32, Vec<route::Address>>,
+    links: BTreeMap<String, Option<Link>>,
+    addresses: BTreeMap<u32, Vec<route::Address>>,
     /// By family, and by link if only its routes were asked for.
-    routes: HashMap<(bool, Option<u32>), Vec<route::Route>>,
+    routes: BTreeMap<(bool, Option<u32>), Vec<route::Route>>,
 }
 
 /// One namespace: its socket, and what has been observed by it.

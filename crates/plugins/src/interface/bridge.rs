@@ -29,7 +29,7 @@ mod vlan_gateway;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error};
-use cni_plugin::{Call, Info, Plugin, Role, Routed};
+use cni_plugin::{Call, Info, Outcome, Plugin, Role, Routed};
 use ipnet::IpNet;
 
 use crate::shared::attachment;
@@ -72,7 +72,7 @@ impl Plugin for Bridge {
         verify::check(call)
     }
 
-    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
+    fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
         repair::run(call)
     }
 

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use cni::{AddResult, Error, IpConfig};
-use cni_plugin::{Call, Plugin};
+use cni_plugin::{Call, Outcome, Plugin};
 use kernel::mac::MacAddr;
 use kernel::netns::Netns;
 use kernel::route::{
@@ -142,6 +142,15 @@ pub fn by_adding_again(
         }
         Ok(())
     })
+}
+
+/// Runs the CHECK that repairs for a plugin whose CHECK reports all that its repair restores. A
+/// sound attachment is observed once: CHECK says that nothing differs.
+pub fn unless_sound(plugin: &dyn Plugin, call: &Call<'_>) -> Outcome {
+    match plugin.check(call) {
+        Ok(()) => Outcome { repaired: Ok(Vec::new()), checked: Ok(()) },
+        Err(_) => Outcome { repaired: plugin.repair(call), checked: plugin.check(call) },
+    }
 }
 
 /// What must be as ADD left it on a container's interface.

@@ -1,7 +1,7 @@
 //! Repairs, under a running container, its interface, the port, the bridge, and the packet filter.
 
 use cni::{AddResult, Error, IpConfig};
-use cni_plugin::Call;
+use cni_plugin::{Call, Outcome};
 use ipnet::IpNet;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
 use state::Index;
@@ -16,11 +16,18 @@ use crate::shared::{advertisements, claim, forwarding, host_side, kernel_error a
 
 /// Runs the repair. The bridge comes first, because ports need it; the reservation of the addresses
 /// comes before the addresses.
-pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
-    repair::of_record(call, NAME, |index, repair| {
+///
+/// A sound attachment is observed once: CHECK's part is asked first.
+pub(super) fn run(call: &Call<'_>) -> Outcome {
+    let mut sound = false;
+    let repaired = repair::of_record(call, NAME, |index, repair| {
         let config = Config::of(call)?;
         let result = call.require_prev_result("Required prevResult missing")?;
         let addresses = repair.addresses(call);
+        sound = addresses && is_sound(call, index, &config)?;
+        if sound {
+            return Ok(());
+        }
         let netns = call.open_netns()?;
         let mut host = RouteSocket::open().map_err(kernel)?;
         let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
@@ -78,7 +85,20 @@ pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
             Some(_) => claim::move_to(call, index, NAME, &claims, repair),
             None => claim::put_back(call, index, &facts.claims, repair),
         }
-    })
+    });
+    Outcome { repaired, checked: if sound { Ok(()) } else { verify::check(call) } }
+}
+
+/// Reports whether nothing differs, and the attachment has its claims where it is reachable now.
+fn is_sound(call: &Call<'_>, index: &Index, config: &Config) -> Result<bool, Error> {
+    let Ok(claims) = verify::check_links(call, config) else { return Ok(false) };
+    let recorded = Facts::read(index, call.attachment()).unwrap_or_default().claims;
+    for claim in &claims {
+        if !claim::is_held(index, call.attachment(), claim)? {
+            return Ok(false);
+        }
+    }
+    Ok(claims == recorded)
 }
 
 fn is_reported(port: &Link, result: &AddResult) -> bool {

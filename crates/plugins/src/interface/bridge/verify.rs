@@ -21,12 +21,21 @@ use crate::shared::{
 /// The state of a bridge's port that carries frames ([`kernel::route::BridgePort::state`]).
 const FORWARDING: u8 = 3;
 
-/// Runs CHECK: the IPAM plugin's, then every object that ADD created, from the container outwards.
+/// Runs CHECK: the IPAM plugin's, then everything else.
 pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     let config = Config::of(call)?;
     if let Some(ipam) = call.ipam() {
         ipam.check()?;
     }
+    check_links(call, &config).map(drop)
+}
+
+/// Compares every object that ADD created but the reservation of the addresses, from the container
+/// outwards. Returns the claims that the attachment should have.
+///
+/// # Errors
+/// Code 104 with all differences; code 100 when the kernel does not answer.
+pub(super) fn check_links(call: &Call<'_>, config: &Config) -> Result<Vec<String>, Error> {
     let result = call.require_prev_result("Required prevResult missing")?;
     let netns = call.open_netns()?;
     let mut host = RouteSocket::open().map_err(kernel)?;
@@ -34,13 +43,13 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
 
     let index = Index::new(call.roots());
     let mut found = Differences::default();
-    let bridge = check_bridge(&mut host, &index, &config, &result, &mut found)?;
+    let bridge = check_bridge(&mut host, &index, config, &result, &mut found)?;
     // The reference's plugin does not prevent this, so it is not drift there.
     let facts = Facts::read(&index, call.attachment());
     let ours = facts.is_some();
     if let Some(bridge) = &bridge {
         found.note(advertisements::check(&bridge.name))?;
-        if ours && bridge_link::learns_past_filters(&config, bridge) {
+        if ours && bridge_link::learns_past_filters(config, bridge) {
             found.push(format!(
                 "bridge {:?} learns from link-local frames, past macspoofchk",
                 bridge.name
@@ -56,7 +65,7 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     }
     let port = match (&bridge, &container) {
         (Some(bridge), Some(container)) => {
-            check_port(&mut host, call, &config, &result, (bridge, container), &mut found)?
+            check_port(&mut host, call, config, &result, (bridge, container), &mut found)?
         }
         _ => None,
     };
@@ -75,12 +84,15 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
         found.push(format!("bridge {:?} has MTU {}, not {mtu}", bridge.name, bridge.mtu));
     }
     let ips: Vec<IpConfig> = ips.into_iter().cloned().collect();
-    found.note(claim::check(call, &index, &facts.unwrap_or_default().claims))?;
+    let facts = facts.unwrap_or_default();
+    let mut claims = Vec::new();
+    found.note(claim::check(call, &index, &facts.claims))?;
     if let Some(bridge) = &bridge {
-        let around = Around::of(&mut host, &config, bridge)?;
+        let around = Around::of(&mut host, config, bridge)?;
+        claims = claim::objects(&around.places(), &facts.ips);
         found.note(around.check(call, &mut host, &ips))?;
         if config.gateway && call.ipam().is_some() {
-            check_gateway(&mut host, &index, &config, &ips, bridge, &mut found)?;
+            check_gateway(&mut host, &index, config, &ips, bridge, &mut found)?;
         }
     }
     if config.gateway && call.ipam().is_some() {
@@ -92,7 +104,7 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
             }
         }
     }
-    let (on_host, in_container) = wrong_neighbours(&mut host, &mut inside, call, &config, &result)?;
+    let (on_host, in_container) = wrong_neighbours(&mut host, &mut inside, call, config, &result)?;
     for entry in &on_host {
         found.push(repair::neighbour_name(entry, config.bridge.as_str()));
     }
@@ -101,10 +113,10 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
     }
     if let (Some(container), Some(port)) = (&container, &port) {
         let filtered =
-            super::filter::differences(call, &config, &result, container.mac, &port.name)?;
+            super::filter::differences(call, config, &result, container.mac, &port.name)?;
         filtered.into_iter().for_each(|text| found.push(text));
     }
-    found.into_result()
+    found.into_result().map(|()| claims)
 }
 
 /// Compares the bridge; `None` if there is none, or it is something else.

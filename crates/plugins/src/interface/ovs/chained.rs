@@ -6,7 +6,7 @@
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error};
-use cni_plugin::{Call, Info, Plugin, codes};
+use cni_plugin::{Call, Info, Outcome, Plugin, codes};
 use ovsdb::vswitch::{Bridge, DATABASE, Port, TypedRow as _};
 use ovsdb::{Condition, Transaction, Uuid, Value};
 use serde::de::IgnoredAny;
@@ -414,6 +414,10 @@ macro_rules! plugin {
             fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
                 // It depends on the port's name in the switch's database, and changes no link.
                 repair::by_adding_again(call, self, $role.name(), || Ok(()))
+            }
+
+            fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
+                repair::unless_sound(self, call)
             }
 
             fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
