@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use state::{FileError, NetnsIdentity};
 
 use crate::inbox;
-use crate::line::{LineError, Message, read, read_any, write_any};
+use crate::line::{LineError, Message, read_any, write_any};
 
 /// The version of the protocol.
 pub const VERSION: u32 = 1;
@@ -216,7 +216,7 @@ impl Message for Question {
 
 impl Message for Reply {
     fn from_line(line: &[u8]) -> Result<Self, LineError> {
-        read(line, VERSION)
+        read_any(line, VERSION)
     }
 
     fn to_line(&self) -> Result<Vec<u8>, LineError> {

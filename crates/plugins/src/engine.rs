@@ -17,13 +17,14 @@ use cni::{AddResult, AttachmentKey, Error};
 use cni_plugin::{Call, Outcome, codes};
 use serde::de::DeserializeOwned;
 use state::Index;
-use wanted::Wanted;
+use wanted::{Place, State, Wanted};
 
 use crate::shared::attachment;
 use crate::shared::container;
 use crate::shared::failures::Failures;
 use crate::shared::repair::REPAIR_TIMEOUT;
 use crate::shared::shared_object::lock_error;
+use picture::Observation;
 pub(crate) use picture::{Difference, Picture};
 
 /// How often one item is restored in one repair: restoring another may undo it once.
@@ -89,7 +90,7 @@ pub(crate) fn check<K: Kind>(call: &Call<'_>) -> Result<(), Error> {
         ipam.check()?;
     }
     let index = Index::new(call.roots());
-    as_error(&Look::<K>::begin(call, &index, config)?.differences()?)
+    Look::<K>::begin(call, &index, config)?.differences().into_result()
 }
 
 /// Runs the CHECK that repairs.
@@ -133,40 +134,52 @@ fn in_rounds<K: Kind>(
     };
     let mut look = Look::<K>::begin(call, index, config)?;
     let mut tries = vec![0; look.wanted.items.len()];
+    let mut done: Vec<(usize, String)> = Vec::new();
     loop {
-        let found = look.differences()?;
-        let mut restored = false;
+        let observed = look.differences();
+        let differs = |number: usize| observed.found.iter().any(|one| one.item == Some(number));
+        for (number, what) in done.drain(..) {
+            if !differs(number) && !restoring.lines.contains(&what) {
+                restoring.lines.push(what);
+            }
+        }
+        let has_address = look.wanted.items.iter().enumerate().any(|(number, item)| {
+            item.place == Place::Container
+                && matches!(item.state, State::Address(_))
+                && !differs(number)
+        });
         let mut before = None;
-        for difference in &found {
+        for difference in &observed.found {
             let Some(number) = difference.item else { continue };
             // One item may differ in several ways.
             if before.replace(number) == Some(number) {
                 continue;
             }
             let item = &look.wanted.items[number];
-            // A container never gets an address that is not reserved for it.
-            let allowed = reserved.is_ok() || !picture::needs_reservation(item);
+            // A container never gets an address that is not reserved for it, nor routes without one.
+            let allowed = match item.state {
+                State::Address(_) if item.place == Place::Container => reserved.is_ok(),
+                State::Route(_) if item.place == Place::Container => {
+                    reserved.is_ok() || has_address
+                }
+                _ => true,
+            };
             if !allowed || TRIES <= tries[number] {
                 continue;
             }
             tries[number] += 1;
             let what = look.picture.describe(item);
             match look.picture.restore(item) {
-                Ok(()) => {
-                    restored = true;
-                    if !restoring.lines.contains(&what) {
-                        restoring.lines.push(what);
-                    }
-                }
+                Ok(()) => done.push((number, what)),
                 Err(error) => {
                     tries[number] = TRIES;
                     restoring.failures.note::<()>(format_args!("put back {what}"), Err(error));
                 }
             }
         }
-        if !restored {
+        if done.is_empty() {
             reserved?;
-            return as_error(&found);
+            return observed.into_result();
         }
         look.picture.forget();
     }
@@ -192,16 +205,26 @@ impl<'c, K: Kind> Look<'c, K> {
         Ok(Look { call, config, result, wanted, picture })
     }
 
-    fn differences(&mut self) -> Result<Vec<Difference>, Error> {
-        let mut found = self.picture.differences(&self.wanted)?;
+    fn differences(&mut self) -> Observation {
+        let mut observed = self.picture.differences(&self.wanted);
         let attached = attached(self.call, &self.result);
-        found.extend(K::others(self.call, &self.config, &attached, &mut self.picture)?);
-        Ok(found)
+        let others = K::others(self.call, &self.config, &attached, &mut self.picture);
+        let others = observed.note(others);
+        observed.found.extend(others.into_iter().flatten());
+        observed
     }
 }
 
 fn attached<'a>(call: &'a Call<'_>, result: &'a AddResult) -> Attached<'a> {
     Attached { key: call.attachment(), ifname: call.ifname().as_str(), result }
+}
+
+impl Observation {
+    /// Reports the differences; without any, what could not be compared.
+    fn into_result(self) -> Result<(), Error> {
+        as_error(&self.found)?;
+        self.failed.map_or(Ok(()), Err)
+    }
 }
 
 /// The differences that a CHECK finds which compares step by step.

@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,13 @@ const LONGEST_WAIT: Duration = Duration::from_millis(5);
 
 /// The shortest time for which the queue is worth a thread.
 const LEAST_QUEUED: Duration = Duration::from_millis(100);
+
+/// How many threads of one process may wait at once; more waiters try again and again. A waiter that
+/// gave up leaves its thread until the lock is free.
+const MOST_QUEUED: usize = 64;
+
+/// How many threads of this process wait.
+static QUEUED: AtomicUsize = AtomicUsize::new(0);
 
 /// The stack of a thread that waits: it makes one system call.
 const STACK: usize = 64 * 1024;
@@ -164,6 +172,9 @@ pub(crate) fn wait_for(file: File, path: &Path, deadline: Duration) -> Result<Lo
 /// A thread that is too late goes on waiting. It shares the open file, so the lock that it gets is
 /// released when it closes its copy, at once, or when the process ends.
 fn in_queue(file: &File, timeout: Duration) -> Option<bool> {
+    if MOST_QUEUED <= QUEUED.load(Ordering::Relaxed) {
+        return None;
+    }
     let (taken, wait) = mpsc::sync_channel(1);
     let shared = file.try_clone().ok()?;
     let queue = move || {
@@ -175,10 +186,16 @@ fn in_queue(file: &File, timeout: Duration) -> Option<bool> {
         };
         // Closed before the other side can go on: the lock has one holder then.
         drop(shared);
+        QUEUED.fetch_sub(1, Ordering::Relaxed);
         let _ = taken.send(locked);
     };
     let thread = std::thread::Builder::new().name("lock".to_owned()).stack_size(STACK);
-    let thread = thread.spawn(queue).ok()?;
+    QUEUED.fetch_add(1, Ordering::Relaxed);
+    let started = thread.spawn(queue);
+    let Ok(thread) = started else {
+        QUEUED.fetch_sub(1, Ordering::Relaxed);
+        return None;
+    };
     let locked = wait.recv_timeout(timeout).ok()?;
     // The process has one thread again: some calls of the kernel demand that.
     let _ = thread.join();

@@ -52,10 +52,20 @@ impl Difference {
     }
 }
 
-/// Reports whether an item may be restored only while the container's addresses are reserved.
-pub(super) fn needs_reservation(item: &Item) -> bool {
-    let of_container = matches!(item.state, State::Address(_) | State::Route(_));
-    of_container && item.place == Place::Container
+/// What a look at an attachment found.
+#[derive(Debug, Default)]
+pub(super) struct Observation {
+    /// The differences, in the order of the items.
+    pub(super) found: Vec<Difference>,
+    /// Why something could not be compared: the first such error.
+    pub(super) failed: Option<Error>,
+}
+
+impl Observation {
+    /// Keeps the first error; returns what there is otherwise.
+    pub(super) fn note<T>(&mut self, compared: Result<T, Error>) -> Option<T> {
+        compared.map_err(|error| self.failed.get_or_insert(error).code).ok()
+    }
 }
 
 /// What has been observed of one namespace.
@@ -167,20 +177,24 @@ impl<'c> Picture<'c> {
     }
 
     /// Compares every item. What needs a link that is missing or is another's is left out: the
-    /// difference of the link says it all.
-    ///
-    /// # Errors
-    /// Code 100 when the kernel does not answer, 101 or 105 when the packet filter or our own files
-    /// do not.
-    pub(super) fn differences(&mut self, wanted: &Wanted) -> Result<Vec<Difference>, Error> {
-        let mut found: Vec<Difference> = Vec::new();
+    /// difference of the link says it all. What cannot be compared does not keep the rest from it.
+    pub(super) fn differences(&mut self, wanted: &Wanted) -> Observation {
+        let mut observed = Observation::default();
         let mut without: Vec<(Place, String)> = Vec::new();
         for (number, item) in wanted.items.iter().enumerate() {
             let link = item.state.link().map(|link| (item.place, link.to_owned()));
             if link.as_ref().is_some_and(|link| without.contains(link)) {
                 continue;
             }
-            let texts = self.compare(item)?;
+            let compared = self.compare(item).and_then(|texts| {
+                let (restorable, remedy) = match item.restored() {
+                    _ if texts.is_empty() => (false, String::new()),
+                    Restored::ByHand(remedy) => (false, remedy.to_owned()),
+                    Restored::ByRepair => self.restorable(item)?,
+                };
+                Ok((texts, restorable, remedy))
+            });
+            let Some((texts, restorable, remedy)) = observed.note(compared) else { continue };
             if texts.is_empty() {
                 continue;
             }
@@ -193,20 +207,16 @@ impl<'c> Picture<'c> {
                 }
                 _ => {}
             }
-            let (restorable, remedy) = match item.restored() {
-                Restored::ByHand(remedy) => (false, remedy.to_owned()),
-                Restored::ByRepair => self.restorable(item)?,
-            };
             // A claim that is lost, and that no other attachment has taken.
             let quiet = restorable && matches!(item.state, State::Claim { .. });
-            found.extend(texts.into_iter().map(|text| Difference {
+            observed.found.extend(texts.into_iter().map(|text| Difference {
                 item: restorable.then_some(number),
                 text,
                 remedy: remedy.clone(),
                 quiet,
             }));
         }
-        Ok(found)
+        observed
     }
 
     /// Reports whether repair may restore an item that differs, or what a person can do.
@@ -398,6 +408,7 @@ impl<'c> Picture<'c> {
             None => 0,
         };
         let set = |set: LinkSet| Change::SetLink { ifindex: link, set };
+        let mut prepared = Ok(());
         let change = match &item.state {
             State::Mac { mac, .. } => set(LinkSet { mac: mac.parse().ok(), ..LinkSet::default() }),
             State::Mtu { mtu, .. } => set(LinkSet { mtu: Some(*mtu), ..LinkSet::default() }),
@@ -406,8 +417,9 @@ impl<'c> Picture<'c> {
                 set(LinkSet { alias: Some(alias.clone()), ..LinkSet::default() })
             }
             State::Address(address) => {
+                // The address is added all the same, and the failure is reported.
                 if place == Place::Container {
-                    self.prepare(address)?;
+                    prepared = self.prepare(address);
                 }
                 Change::AddAddress {
                     ifindex: link,
@@ -447,9 +459,9 @@ impl<'c> Picture<'c> {
             _ => return Ok(()),
         };
         match self.side(place).socket.apply_one(&change) {
-            // Another call was faster.
-            Err(error) if error.is_exists() => Ok(()),
-            done => done.map_err(kernel),
+            // Another call was faster. The host's route to the container may be another's.
+            Err(error) if error.is_exists() && !matches!(change, Change::AddRoute(_)) => prepared,
+            done => done.map_err(kernel).and(prepared),
         }
     }
 

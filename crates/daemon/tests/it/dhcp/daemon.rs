@@ -209,7 +209,8 @@ fn a_stranger_behind_the_socket_is_not_asked() {
     command.args(["--reuid", "65534", "--clear-groups", "socat"]);
     command.arg(format!("UNIX-LISTEN:{},fork", socket.display())).arg("EXEC:cat");
     let _stranger = Running::new(command);
-    wait_for("the stranger", || socket.exists());
+    // The socket appears before it is listened on.
+    wait_for("the stranger", || UnixStream::connect(&socket).is_ok());
     let ipam = serde_json::json!({ "type": "dhcp", "daemonSocketPath": socket });
     let run = rig.dhcp("STATUS").config(serde_json::json!({ "ipam": ipam }));
     run.call().fails(50, "is served by user 65534");

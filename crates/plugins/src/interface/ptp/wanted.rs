@@ -93,13 +93,19 @@ fn container_side(wanted: &mut Wanted, attached: &Attached<'_>, ips: &[IpConfig]
     wanted.extend(container::wanted_addresses(attached.ifname, ips, nodad, true));
     wanted.push(Item::container(State::Up { link: link() }, Because::Created));
     let ways = plan::ways(0, ips).into_iter().zip(plan::through_gateways(ips));
-    let ways = ways.map(|(route, asked)| (route, asked, Because::Outbound));
-    let asked = attached.result.routes.iter();
-    let asked = asked.map(|asked| (plan::asked(0, asked, ips), asked.clone(), Because::Ipam));
-    let routes = ways.chain(asked).map(|(route, asked, because)| {
-        (container::wanted_route(attached.ifname, &route, &asked), because)
+    let ways = ways.map(|(route, asked)| {
+        let mut way = container::wanted_route(attached.ifname, &route, &asked);
+        // Another interface of the container may have the same gateway.
+        if asked.gw.is_none() {
+            way.satisfied_by = SatisfiedBy::Link;
+        }
+        (way, Because::Outbound)
     });
-    wanted.extend(container::each_once(routes));
+    let asked = attached.result.routes.iter().map(|asked| {
+        let route = plan::asked(0, asked, ips);
+        (container::wanted_route(attached.ifname, &route, asked), Because::Ipam)
+    });
+    wanted.extend(container::each_once(ways.chain(asked)));
 }
 
 /// The gateways' addresses on the host's end, and the host's routes to the container.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -192,7 +192,8 @@ fn a_stranger_behind_the_socket_is_not_asked() {
     let listen = format!("UNIX-LISTEN:{},fork", socket(&node).display());
     let args = ["--reuid", "65534", "--clear-groups", "socat", &listen, "EXEC:cat"];
     let _stranger = node.lab.start("setpriv", &args);
-    testkit::wait_for("the stranger", || socket(&node).exists().then_some(()));
+    // The socket appears before it is listened on.
+    testkit::wait_for("the stranger", || UnixStream::connect(socket(&node)).ok());
     let words = "is served by user 65534, which is neither root nor ours";
     Ready::of(&socket(&node)).said_before(Duration::ZERO);
     call(&node, "STATUS", &c1, &both()).call().fails(50, words);

@@ -4,7 +4,7 @@ use serde_json::json;
 use testkit::Place;
 
 use super::Chain;
-use crate::support::Node;
+use crate::support::{Node, fixed};
 
 fn chain<'n>(node: &'n Node, container: &'n testkit::Container) -> Chain<'n> {
     let ipam = json!({
@@ -194,6 +194,52 @@ fn an_interface_that_is_gone_is_reported() {
     c1.sh("ip link del eth0");
     let (_, left) = chain.repair();
     assert!(left.iter().any(|line| line.contains("\"eth0\" is gone")), "{left:?}");
+}
+
+/// Two interfaces of a container have the same gateway, as without a gateway in the configuration:
+/// each gets its own route back.
+#[test]
+fn interfaces_with_one_gateway_get_their_own_routes_back() {
+    testkit::require!("root");
+    let node = Node::new("owner-gateway");
+    let c1 = node.container("c1");
+    let ptp = |verb: &str, ifname: &str, address: &str| {
+        fixed::answers(&node, &json!({ "ips": [{ "address": address }] }));
+        node.run("ptp", verb).to(&c1).ifname(ifname).config(fixed::ipam())
+    };
+    ptp("ADD", "eth0", "10.1.0.2/32").call().ok();
+    let second = ptp("ADD", "net1", "10.2.0.2/24").call().ok();
+    let routes = || c1.sh("ip route show dev net1 | sort");
+    let before = routes();
+    assert!(before.contains("169.254.1.1") && before.contains("10.2.0.0/24"), "{before}");
+    c1.sh("ip link set net1 down");
+    let repair = json!({ "netwright/repair": true });
+    let said = ptp("CHECK", "net1", "10.2.0.2/24").prev(&second).config(repair).call();
+    assert!(said.succeeded(), "{said:?}");
+    assert_eq!(routes(), before);
+}
+
+/// A route of the host to the container is gone and another one has its place: it is not said to be
+/// restored, and the rest is.
+#[test]
+fn a_route_whose_place_is_taken_is_not_said_to_be_back() {
+    testkit::require!("root");
+    let node = Node::new("owner-taken");
+    node.sh("ip link add tun0 type veth peer name tun1; ip link set tun0 up; ip link set tun1 up");
+    let c1 = node.container("c1");
+    let ipam = json!({
+        "type": "host-local", "dataDir": node.dir("ipam"), "ranges": [[{ "subnet": "10.1.0.0/24" }]],
+        "routes": [{ "dst": "0.0.0.0/0" }],
+    });
+    let chain = Chain::add(&node, &c1, vec![("ptp", json!({ "ipMasq": true, "ipam": ipam }))]);
+    node.sh("ip route del 10.1.0.2; ip route add 10.1.0.2/32 dev tun0");
+    c1.sh("ip route del default");
+    let (_, left) = chain.repair();
+    assert!(left[0].contains("the host's route to 10.1.0.2/32"), "{left:?}");
+    assert!(left[0].contains("could not put it back"), "{left:?}");
+    assert!(c1.sh("ip route").contains("default"), "the rest is restored");
+    node.sh("ip route del 10.1.0.2");
+    assert_eq!(chain.repair().1, [""; 0]);
 }
 
 /// A container renames its interface and gives the name to a pair of its own: that pair is not
