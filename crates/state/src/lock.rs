@@ -132,8 +132,9 @@ impl Lock {
 /// Locks an open file, waiting at most `deadline` for others.
 ///
 /// A few tries come first: most holders need less than a millisecond. Then a thread waits in the
-/// kernel, which serves those that wait in their order and wakes one at a time (linux fs/locks.c
-/// `__locks_insert_block`). Five hundred processes that tried again and again would take the
+/// kernel, which wakes those that wait one at a time, in their order (linux fs/locks.c
+/// `__locks_insert_block`). A newcomer's try may still take a lock that is free for a moment; the
+/// one that was woken then waits again. Five hundred processes that tried again and again would take the
 /// processors from the one that holds the lock.
 pub(crate) fn wait_for(file: File, path: &Path, deadline: Duration) -> Result<Lock, LockError> {
     let begin = Instant::now();

@@ -42,9 +42,12 @@ pub fn hold_family(
     ipv4: bool,
     at_the_end: AtTheEnd,
 ) -> Result<(), Error> {
-    let of_family = |(_, v4, _): &&(SharedSysctl, bool, &str)| *v4 == ipv4;
-    let (switch, ..) = SWITCHES.iter().find(of_family).expect("there are two families");
-    switch.hold(index, key, at_the_end)
+    of_family(ipv4).0.hold(index, key, at_the_end)
+}
+
+fn of_family(ipv4: bool) -> (SharedSysctl, &'static str) {
+    let [(v4, _, first), (v6, _, second)] = SWITCHES;
+    if ipv4 { (v4, first) } else { (v6, second) }
 }
 
 /// Reads the key `restoreForwarding`.
@@ -59,11 +62,24 @@ pub fn at_the_end(restore: bool) -> AtTheEnd {
 /// Code 104 when it does not; as [`SharedSysctl::is_on`].
 pub fn check(ips: &[IpConfig]) -> Result<(), Error> {
     for (switch, family) in needed(ips) {
-        if !switch.is_on()? {
-            return Err(drift(format!("{family} forwarding is off")));
+        if let Some(text) = difference(switch, family)? {
+            return Err(drift(text));
         }
     }
     Ok(())
+}
+
+/// Lists the families of the addresses that the host does not forward, one clause each.
+///
+/// # Errors
+/// As [`SharedSysctl::is_on`].
+pub fn differences(ips: &[IpConfig]) -> Result<Vec<String>, Error> {
+    let all = needed(ips).map(|(switch, family)| difference(switch, family));
+    all.filter_map(Result::transpose).collect()
+}
+
+fn difference(switch: SharedSysctl, family: &str) -> Result<Option<String>, Error> {
+    Ok((!switch.is_on()?).then(|| format!("{family} forwarding is off")))
 }
 
 /// Says what is wrong if the host does not forward packets of a family.
@@ -71,12 +87,8 @@ pub fn check(ips: &[IpConfig]) -> Result<(), Error> {
 /// # Errors
 /// As [`SharedSysctl::is_on`].
 pub fn check_family(ipv4: bool) -> Result<Option<String>, Error> {
-    for (switch, v4, family) in SWITCHES {
-        if v4 == ipv4 && !switch.is_on()? {
-            return Ok(Some(format!("{family} forwarding is off")));
-        }
-    }
-    Ok(None)
+    let (switch, family) = of_family(ipv4);
+    difference(switch, family)
 }
 
 /// Releases forwarding for an attachment; [`SharedSysctl::release`] decides whether it stays on. An

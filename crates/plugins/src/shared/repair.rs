@@ -12,9 +12,7 @@ use cni::{AddResult, Error, IpConfig};
 use cni_plugin::{Call, Outcome, Plugin};
 use kernel::mac::MacAddr;
 use kernel::netns::Netns;
-use kernel::route::{
-    self, Change, IpFamily, Link, LinkSet, Neighbour, NeighbourState, RouteFilter, RouteSocket,
-};
+use kernel::route::{Change, IpFamily, Link, LinkSet, Neighbour, NeighbourState, RouteSocket};
 use state::{AttachmentLock, Index};
 
 use super::container::{self, Options};
@@ -162,10 +160,6 @@ pub struct Inside<'a> {
     pub options: Options,
     /// Whether the container may have the addresses, as the IPAM plugin reported.
     pub addresses: bool,
-    /// Routes that come before those of the result.
-    pub ways: &'a [route::Route],
-    /// Addresses are added without the routes to their subnets.
-    pub no_prefix_routes: bool,
 }
 
 /// Restores what differs from the result on the container's interface: hardware address, up,
@@ -211,8 +205,7 @@ pub fn container_side(
         let switches = container::switches(ifname, &ips, wanted.options);
         repair.look("write switches", container::write_switches(netns, &switches));
         for ip in missing {
-            let change =
-                container::address(ifindex, ip.address, wanted.options, wanted.no_prefix_routes);
+            let change = container::address(ifindex, ip.address, wanted.options, false);
             repair.apply(
                 socket,
                 format_args!("address {} of interface {ifname:?}", ip.address),
@@ -229,35 +222,12 @@ pub fn container_side(
     {
         return Ok(Some(link));
     }
-    put_ways_back(socket, wanted.ways, ifname, repair)?;
     for route in container::missing_routes(socket, &result.routes)? {
         let change = Change::AppendRoute(container::kernel_route(ifindex, &route, &ips));
         let what = format_args!("{} of interface {ifname:?}", container::RouteName(&route));
         repair.apply(socket, what, &change);
     }
     Ok(Some(link))
-}
-
-fn put_ways_back(
-    socket: &mut RouteSocket,
-    ways: &[route::Route],
-    ifname: &str,
-    repair: &mut Repair,
-) -> Result<(), Error> {
-    for way in ways {
-        let family = IpFamily::of(way.destination.addr());
-        let filter = RouteFilter { family, table: None, oif: way.oif };
-        let present = socket.routes(filter).map_err(kernel)?;
-        let same = |found: &route::Route| {
-            found.destination == way.destination && found.gateway == way.gateway
-        };
-        if !present.iter().any(same) {
-            let what =
-                format_args!("route {} of interface {ifname:?}", way.destination).to_string();
-            repair.apply(socket, what, &Change::AppendRoute(way.clone()));
-        }
-    }
-    Ok(())
 }
 
 /// Finds entries of a link's neighbour table that lead to the wrong hardware address: that of the

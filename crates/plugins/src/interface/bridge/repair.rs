@@ -49,8 +49,6 @@ pub(super) fn run(call: &Call<'_>) -> Outcome {
             kinds: &["veth"],
             options: Options { skip_dad: !config.detect_duplicates },
             addresses: addresses && !config.leave_down,
-            ways: &[],
-            no_prefix_routes: false,
         };
         // The host's end comes first: the kernel adds no IPv6 routes to an interface without a
         // carrier.

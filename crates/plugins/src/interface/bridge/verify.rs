@@ -96,13 +96,7 @@ pub(super) fn check_links(call: &Call<'_>, config: &Config) -> Result<Vec<String
         }
     }
     if config.gateway && call.ipam().is_some() {
-        for ipv4 in [true, false] {
-            if ips.iter().any(|ip| ip.address.addr().is_ipv4() == ipv4)
-                && let Some(text) = forwarding::check_family(ipv4)?
-            {
-                found.push(text);
-            }
-        }
+        forwarding::differences(&ips)?.into_iter().for_each(|text| found.push(text));
     }
     let (on_host, in_container) = wrong_neighbours(&mut host, &mut inside, call, config, &result)?;
     for entry in &on_host {

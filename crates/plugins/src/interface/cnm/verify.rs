@@ -57,13 +57,7 @@ pub(super) fn check(call: &Call<'_>) -> Result<(), Error> {
 /// Repairs the container's side. The driver is responsible for its own.
 pub(super) fn repair(call: &Call<'_>) -> Result<Vec<String>, Error> {
     repair::of_record(call, NAME, |_, repair| {
-        let wanted = Inside {
-            kinds: &[],
-            options: OPTIONS,
-            addresses: repair.addresses(call),
-            ways: &[],
-            no_prefix_routes: false,
-        };
+        let wanted = Inside { kinds: &[], options: OPTIONS, addresses: repair.addresses(call) };
         let result = call.require_prev_result("Required prevResult missing")?;
         let mut namespaces = Namespaces::open(call.open_netns()?)?;
         let (netns, inside) = (&namespaces.netns, &mut namespaces.inside);

@@ -35,8 +35,7 @@ pub(super) fn run(call: &Call<'_>) -> Result<Vec<String>, Error> {
                 interior::KINDS
             }
         };
-        let wanted =
-            Inside { kinds, options: OPTIONS, addresses, ways: &[], no_prefix_routes: false };
+        let wanted = Inside { kinds, options: OPTIONS, addresses };
         repair::container_side(call, &netns, &mut inside, &result, wanted, repair)?;
         let facts: Option<Facts> = attachment::read_facts(index, call.attachment(), NAME);
         claim::put_back(call, index, &facts.unwrap_or_default().claims, repair)
