@@ -9,23 +9,22 @@
 //! | repair | lock, record, configuration, IPAM, then rounds: observe, restore what differs |
 //!
 //! A round observes everything anew, because one difference hides others: a link that was set down
-//! has lost its routes only once it is up. A sound attachment costs one round, which is CHECK.
+//! has lost its routes only once it is up. What is wanted is said anew too: a bridge that was
+//! created again is another place for claims. A sound attachment costs one round, which is CHECK.
 
 mod picture;
 
 use cni::{AddResult, AttachmentKey, Error};
 use cni_plugin::{Call, Outcome, codes};
 use serde::de::DeserializeOwned;
-use state::Index;
-use wanted::{Place, State, Wanted};
+use state::{Index, Record};
+use wanted::{Item, Place, State, Wanted};
 
-use crate::shared::attachment;
-use crate::shared::container;
 use crate::shared::failures::Failures;
 use crate::shared::repair::REPAIR_TIMEOUT;
 use crate::shared::shared_object::lock_error;
-use picture::Observation;
-pub(crate) use picture::{Difference, Picture};
+use crate::shared::{claim, container};
+pub(crate) use picture::{Compared, Difference, Found, Picture, differs, sound};
 
 /// How often one item is restored in one repair: restoring another may undo it once.
 const TRIES: u8 = 2;
@@ -38,6 +37,9 @@ pub(crate) trait Kind {
     type Config;
     /// What the plugin's record holds.
     type Recorded: DeserializeOwned;
+    /// What the host has that decides what is wanted, besides the record: whose a shared link is,
+    /// for example.
+    type Observed;
 
     /// Reads and checks the configuration. Reads nothing else.
     ///
@@ -45,13 +47,44 @@ pub(crate) trait Kind {
     /// Code 7 or 2, naming the key.
     fn config(call: &Call<'_>) -> Result<Self::Config, Error>;
 
-    /// Says what an attachment wants. Pure: the same for CHECK and repair, whatever the kernel has.
-    /// Without a record, another project's plugin may have attached the container.
-    fn wanted(
+    /// Looks up what decides what is wanted. Changes nothing.
+    ///
+    /// # Errors
+    /// Code 100 when the kernel does not answer; code 105 for our own files.
+    fn observe(
         config: &Self::Config,
         recorded: Option<&Self::Recorded>,
         attached: &Attached<'_>,
+        picture: &mut Picture<'_>,
+    ) -> Result<Self::Observed, Error>;
+
+    /// Says what an attachment wants. Pure: the same for CHECK and repair. Without a record, another
+    /// project's plugin may have attached the container.
+    fn wanted(
+        config: &Self::Config,
+        recorded: Option<&Self::Recorded>,
+        observed: &Self::Observed,
+        attached: &Attached<'_>,
     ) -> Wanted;
+
+    /// Compares an item whose state only this kind has.
+    ///
+    /// # Errors
+    /// Code 100 when the kernel does not answer.
+    fn compare(picture: &mut Picture<'_>, item: &Item) -> Compared {
+        let _ = picture;
+        Err(Error::new(codes::CONFLICT, format!("unknown item {:?}", item.state)))
+    }
+
+    /// Restores an item that differs and whose state only this kind has. Returns what was set, or
+    /// nothing if the item itself says it.
+    ///
+    /// # Errors
+    /// Code 100 with the kernel's words.
+    fn restore(picture: &mut Picture<'_>, item: &Item) -> Result<Option<String>, Error> {
+        let _ = picture;
+        Err(Error::new(codes::CONFLICT, format!("unknown item {:?}", item.state)))
+    }
 
     /// Finds what differs and is not an item: what only this kind compares, and repair leaves to a
     /// person.
@@ -59,12 +92,12 @@ pub(crate) trait Kind {
     /// # Errors
     /// Code 100 when the kernel does not answer.
     fn others(
-        call: &Call<'_>,
         config: &Self::Config,
+        observed: &Self::Observed,
         attached: &Attached<'_>,
         picture: &mut Picture<'_>,
     ) -> Result<Vec<Difference>, Error> {
-        let _ = (call, config, attached, picture);
+        let _ = (config, observed, attached, picture);
         Ok(Vec::new())
     }
 }
@@ -72,6 +105,8 @@ pub(crate) trait Kind {
 /// What every kind knows of an attachment after ADD.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attached<'a> {
+    /// The call that looks.
+    pub(crate) call: &'a Call<'a>,
     /// Whose it is.
     pub(crate) key: &'a AttachmentKey,
     /// The container's interface, as it is called now.
@@ -90,7 +125,9 @@ pub(crate) fn check<K: Kind>(call: &Call<'_>) -> Result<(), Error> {
         ipam.check()?;
     }
     let index = Index::new(call.roots());
-    Look::<K>::begin(call, &index, config)?.differences().into_result()
+    let Observation { found, failed, .. } = Look::<K>::begin(call, &index, config)?.observe()?;
+    as_error(&found)?;
+    failed.map_or(Ok(()), Err)
 }
 
 /// Runs the CHECK that repairs.
@@ -133,29 +170,31 @@ fn in_rounds<K: Kind>(
         None => Ok(()),
     };
     let mut look = Look::<K>::begin(call, index, config)?;
-    let mut tries = vec![0; look.wanted.items.len()];
-    let mut done: Vec<(usize, String)> = Vec::new();
+    let mut tries = Tries::default();
+    let mut done: Vec<(Item, String)> = Vec::new();
     loop {
-        let observed = look.differences();
-        let differs = |number: usize| observed.found.iter().any(|one| one.item == Some(number));
-        for (number, what) in done.drain(..) {
-            if !differs(number) && !restoring.lines.contains(&what) {
+        let Observation { wanted, found, failed } = look.observe()?;
+        let differs = |item: &Item| {
+            found.iter().any(|one| one.item.is_some_and(|number| wanted.items[number] == *item))
+        };
+        for (item, what) in done.drain(..) {
+            if !differs(&item) && !restoring.lines.contains(&what) {
                 restoring.lines.push(what);
             }
         }
-        let has_address = look.wanted.items.iter().enumerate().any(|(number, item)| {
+        let has_address = wanted.items.iter().any(|item| {
             item.place == Place::Container
                 && matches!(item.state, State::Address(_))
-                && !differs(number)
+                && !differs(item)
         });
         let mut before = None;
-        for difference in &observed.found {
-            let Some(number) = difference.item else { continue };
+        for difference in found.iter().filter(|difference| difference.by_repair) {
             // One item may differ in several ways.
-            if before.replace(number) == Some(number) {
+            let Some(number) = difference.item.filter(|number| before != Some(*number)) else {
                 continue;
-            }
-            let item = &look.wanted.items[number];
+            };
+            before = Some(number);
+            let item = &wanted.items[number];
             // A container never gets an address that is not reserved for it, nor routes without one.
             let allowed = match item.state {
                 State::Address(_) if item.place == Place::Container => reserved.is_ok(),
@@ -164,33 +203,70 @@ fn in_rounds<K: Kind>(
                 }
                 _ => true,
             };
-            if !allowed || TRIES <= tries[number] {
+            if !allowed || !tries.again(item) {
                 continue;
             }
-            tries[number] += 1;
             let what = look.picture.describe(item);
-            match look.picture.restore(item) {
-                Ok(()) => done.push((number, what)),
+            match look.picture.restore::<K>(item) {
+                Ok(set) => done.push((item.clone(), set.unwrap_or(what))),
                 Err(error) => {
-                    tries[number] = TRIES;
+                    tries.end(item);
                     restoring.failures.note::<()>(format_args!("put back {what}"), Err(error));
                 }
             }
         }
         if done.is_empty() {
             reserved?;
-            return observed.into_result();
+            as_error(&found)?;
+            failed.map_or(Ok(()), Err)?;
+            return look.settle(&wanted);
         }
         look.picture.forget();
     }
 }
 
+/// How often each item was restored.
+#[derive(Debug, Default)]
+struct Tries(Vec<(Item, u8)>);
+
+impl Tries {
+    /// Counts a try; `false` when there were enough.
+    fn again(&mut self, item: &Item) -> bool {
+        let tries = self.of(item);
+        *tries += 1;
+        *tries <= TRIES
+    }
+
+    /// Has the item not tried again.
+    fn end(&mut self, item: &Item) {
+        *self.of(item) = TRIES;
+    }
+
+    fn of(&mut self, item: &Item) -> &mut u8 {
+        let position = self.0.iter().position(|(known, _)| known == item).unwrap_or_else(|| {
+            self.0.push((item.clone(), 0));
+            self.0.len() - 1
+        });
+        &mut self.0[position].1
+    }
+}
+
+/// What a look at an attachment found.
+struct Observation {
+    wanted: Wanted,
+    /// The differences, in the order of the items.
+    found: Vec<Difference>,
+    /// Why something could not be compared: the first such error.
+    failed: Option<Error>,
+}
+
 /// An attachment as CHECK and repair look at it.
 struct Look<'c, K: Kind> {
     call: &'c Call<'c>,
+    index: &'c Index,
     config: K::Config,
     result: AddResult,
-    wanted: Wanted,
+    record: Option<Record>,
     picture: Picture<'c>,
 }
 
@@ -199,31 +275,38 @@ impl<'c, K: Kind> Look<'c, K> {
         let result = call.require_prev_result("Required prevResult missing")?;
         let netns = call.open_netns()?;
         container::reported_interface(call, &result)?;
-        let recorded = attachment::read_facts(index, call.attachment(), K::NAME);
-        let wanted = K::wanted(&config, recorded.as_ref(), &attached(call, &result));
+        let record = index.get(call.attachment(), K::NAME).found;
         let picture = Picture::open(call, index, K::NAME, netns)?;
-        Ok(Look { call, config, result, wanted, picture })
+        Ok(Look { call, index, config, result, record, picture })
     }
 
-    fn differences(&mut self) -> Observation {
-        let mut observed = self.picture.differences(&self.wanted);
-        let attached = attached(self.call, &self.result);
-        let others = K::others(self.call, &self.config, &attached, &mut self.picture);
-        let others = observed.note(others);
-        observed.found.extend(others.into_iter().flatten());
-        observed
+    /// Says what is wanted and compares it with what is there.
+    fn observe(&mut self) -> Result<Observation, Error> {
+        let recorded = self
+            .record
+            .as_ref()
+            .and_then(|record| serde_json::from_value::<K::Recorded>(record.data.clone()).ok());
+        let recorded = recorded.as_ref();
+        let (key, ifname) = (self.call.attachment(), self.call.ifname().as_str());
+        let attached = Attached { call: self.call, key, ifname, result: &self.result };
+        let seen = K::observe(&self.config, recorded, &attached, &mut self.picture)?;
+        let wanted = K::wanted(&self.config, recorded, &seen, &attached);
+        let (mut found, mut failed) = self.picture.differences::<K>(&wanted);
+        match K::others(&self.config, &seen, &attached, &mut self.picture) {
+            Ok(others) => found.extend(others),
+            Err(error) => failed = failed.or(Some(error)),
+        }
+        Ok(Observation { wanted, found, failed })
     }
-}
 
-fn attached<'a>(call: &'a Call<'_>, result: &'a AddResult) -> Attached<'a> {
-    Attached { key: call.attachment(), ifname: call.ifname().as_str(), result }
-}
-
-impl Observation {
-    /// Reports the differences; without any, what could not be compared.
-    fn into_result(self) -> Result<(), Error> {
-        as_error(&self.found)?;
-        self.failed.map_or(Ok(()), Err)
+    /// Has the record list the claims that a sound attachment has now, and releases the others: a
+    /// shared link that was created again is another place.
+    fn settle(&self, wanted: &Wanted) -> Result<(), Error> {
+        let objects: Vec<&String> = wanted.items.iter().filter_map(claim::of_item).collect();
+        match &self.record {
+            Some(record) => claim::settle(self.index, record, &objects),
+            None => Ok(()),
+        }
     }
 }
 
@@ -248,7 +331,7 @@ impl Differences {
 
     /// Collects one difference.
     pub(crate) fn push(&mut self, text: String) {
-        self.0.push(Difference { item: None, text, remedy: String::new(), quiet: false });
+        self.0.push(Difference::text(text));
     }
 
     /// Reports them all.

@@ -221,6 +221,51 @@ pub enum State {
         /// The destination of the route by the link.
         by: IpNet,
     },
+    /// The host reaches a container by the route to the subnet of a gateway's address on a link, or
+    /// by another route by that link, and no route by another link covers it.
+    SubnetRoute {
+        /// The link with the gateway's address.
+        link: String,
+        /// The gateway's address with the length of the subnet's prefix.
+        gateway: IpNet,
+        /// The container's address.
+        to: IpAddr,
+    },
+    /// No lasting neighbour entry of a link (permanent, or without ARP) leads from an address to
+    /// another hardware address than this one.
+    NoNeighbour {
+        /// The link.
+        link: String,
+        /// The address.
+        address: IpAddr,
+        /// The hardware address.
+        mac: String,
+    },
+    /// A bridge of the host exists, and is as its ports need it.
+    Bridge(Bridge),
+    /// A link of the host is a port of a bridge.
+    Port(Port),
+    /// A link of the host is one end of a veth pair whose other end is a port of a bridge, in one
+    /// VLAN alone.
+    VlanLink {
+        /// The link.
+        link: String,
+        /// The bridge.
+        bridge: String,
+        /// The VLAN.
+        vlan: u16,
+    },
+    /// A bridge, or the link of one of its VLANs, has the addresses of the containers' gateways.
+    Gateways(Gateways),
+    /// The MTU of a bridge is the wanted one, or the lowest of its ports'.
+    BridgeMtu {
+        /// The bridge.
+        link: String,
+        /// The attachment's port.
+        port: String,
+        /// The MTU that the configuration asks for, in bytes.
+        mtu: Option<u32>,
+    },
     /// IPv6 is on, and the link has the link-local address from which the kernel solicits its
     /// neighbours.
     LinkLocal {
@@ -339,6 +384,69 @@ pub enum SatisfiedBy {
     Any,
 }
 
+/// A bridge as attachments need it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bridge {
+    /// Its name.
+    pub link: String,
+    /// An attachment created it: it is created again if it is gone, and has nothing that was not
+    /// asked for.
+    pub ours: bool,
+    /// Its hardware address, written as `02:00:00:00:00:01`.
+    pub mac: Option<String>,
+    /// The MTU with which it is created, in bytes.
+    pub mtu: Option<u32>,
+    /// Promiscuous mode is on.
+    pub promiscuous: bool,
+    /// It filters VLANs.
+    pub vlan_filtering: bool,
+    /// It does not learn from link-local frames: no filter has checked their source.
+    pub no_link_local_learning: bool,
+}
+
+/// A port of a bridge.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Port {
+    /// The link that is the port.
+    pub link: String,
+    /// The bridge.
+    pub bridge: String,
+    /// Hairpin mode: frames may leave by the port they came by.
+    pub hairpin: bool,
+    /// Isolation: frames never go to another isolated port.
+    pub isolated: bool,
+    /// Its VLANs, if they are configured.
+    pub vlans: Option<PortVlans>,
+}
+
+/// The VLANs of a port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortVlans {
+    /// The VLAN of frames without a tag.
+    pub native: Option<u16>,
+    /// The VLANs of frames with a tag.
+    pub tagged: Vec<u16>,
+    /// It stays in the bridge's default VLAN too.
+    pub keep_default: bool,
+}
+
+/// The addresses of the gateways of a bridge.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gateways {
+    /// The link that carries them: the bridge, or the link of the VLAN.
+    pub link: String,
+    /// The bridge.
+    pub bridge: String,
+    /// The VLAN, if the link is that of a VLAN.
+    pub vlan: Option<u16>,
+    /// The hardware address with which the link of the VLAN is created.
+    pub mac: Option<String>,
+    /// The addresses with the length of their subnet's prefix.
+    pub addresses: Vec<IpNet>,
+    /// An attachment created the link: foreign addresses on it do not keep ours from it.
+    pub ours: bool,
+}
+
 impl State {
     /// Returns the link that the state is about, without which it cannot exist.
     #[must_use]
@@ -354,10 +462,20 @@ impl State {
             | State::Path { link, .. }
             | State::LinkLocal { link }
             | State::NoAdvertisements { link }
-            | State::NotOfHost { link, .. } => Some(link),
+            | State::NotOfHost { link, .. }
+            | State::SubnetRoute { link, .. }
+            | State::NoNeighbour { link, .. }
+            | State::BridgeMtu { link, .. } => Some(link),
+            State::Bridge(bridge) => Some(&bridge.link),
+            State::Port(port) => Some(&port.link),
             State::Address(address) => Some(&address.link),
             State::Route(route) => Some(&route.link),
-            State::Forwarding { .. } | State::Filter { .. } | State::Claim { .. } => None,
+            // The link of a VLAN is created with the addresses.
+            State::VlanLink { .. }
+            | State::Gateways(_)
+            | State::Forwarding { .. }
+            | State::Filter { .. }
+            | State::Claim { .. } => None,
         }
     }
 }
@@ -400,6 +518,28 @@ impl fmt::Display for Item {
             State::Path { link: name, to, .. } => {
                 write!(f, "the host's packets to {to} leave by {name:?}")
             }
+            State::SubnetRoute { link: name, gateway, .. } => {
+                write!(f, "the host's route to {} by {name:?}", gateway.trunc())
+            }
+            State::NoNeighbour { link: name, address, mac } => {
+                write!(f, "no lasting neighbour entry of {address} on {name:?} but {mac}")
+            }
+            State::Bridge(bridge) => write!(f, "bridge {:?}", bridge.link),
+            State::Port(port) => {
+                write!(f, "link {:?}: port of bridge {:?}", port.link, port.bridge)
+            }
+            State::VlanLink { link: name, bridge, vlan } => {
+                write!(f, "link {name:?} to VLAN {vlan} of bridge {bridge:?}")
+            }
+            State::Gateways(gateways) => {
+                let addresses = gateways.addresses.iter().map(|net| net.addr().to_string());
+                let addresses: Vec<String> = addresses.collect();
+                write!(f, "gateway addresses {} of {:?}", addresses.join(", "), gateways.link)
+            }
+            State::BridgeMtu { link: name, mtu: Some(mtu), .. } => {
+                write!(f, "MTU {mtu} of bridge {name:?}")
+            }
+            State::BridgeMtu { link: name, .. } => write!(f, "MTU of bridge {name:?}"),
             State::LinkLocal { link: name } => write!(f, "link-local IPv6 address of {name:?}"),
             State::NoAdvertisements { link: name } => {
                 write!(f, "no router advertisements by {link} {name:?} (accept_ra 0)")

@@ -2,31 +2,35 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::net::IpAddr;
 
 use cni::{Error, IpConfig};
 use cni_plugin::{Call, codes};
 use ipnet::IpNet;
+use kernel::mac::MacAddr;
 use kernel::netns::Netns;
 use kernel::route::{
-    self, AddressOptions, Change, IpFamily, Link, LinkSet, RouteFilter, RouteSocket, Scope,
-    TABLE_MAIN,
+    self, AddressOptions, Change, IpFamily, Link, LinkSet, Neighbour, RouteFilter, RouteSocket,
+    Scope, TABLE_MAIN,
 };
 use state::Index;
 use wanted::{Address, Because, Item, Place, Restored, Route, SatisfiedBy, State, Wanted};
 
+use super::Kind;
 use crate::interface::single::Namespaces;
 use crate::shared::claim::{self, Routed};
 use crate::shared::container::{self, Options};
+use crate::shared::host_side::{self, SubnetRoute};
 use crate::shared::rules::{self, MasqueradeBackend};
-use crate::shared::{
-    advertisements, forwarding, host_side, identity, kernel_error as kernel, owner,
-};
+use crate::shared::{advertisements, forwarding, identity, kernel_error as kernel, owner, repair};
 
 /// One difference between what is wanted and what is there.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Difference {
-    /// The position of the item that repair restores; `None` if it restores none.
+    /// The position of the item; `None` if it is none's.
     pub(super) item: Option<usize>,
+    /// Repair restores the item.
+    pub(super) by_repair: bool,
     /// What differs, in one clause.
     pub(super) text: String,
     /// What a person can do; empty when repair does it.
@@ -36,6 +40,11 @@ pub(crate) struct Difference {
 }
 
 impl Difference {
+    /// One that is no item's and has no remedy.
+    pub(crate) fn text(text: String) -> Self {
+        Difference { text, ..Difference::default() }
+    }
+
     /// Takes what CHECK says of a difference that is no item's; any other error stays one.
     ///
     /// # Errors
@@ -44,27 +53,45 @@ impl Difference {
         match compared {
             Ok(()) => Ok(None),
             Err(drift) if drift.code == codes::DRIFT => {
-                let (text, remedy) = (drift.msg, drift.details);
-                Ok(Some(Difference { item: None, text, remedy, quiet: false }))
+                Ok(Some(Difference { remedy: drift.details, ..Difference::text(drift.msg) }))
             }
             Err(error) => Err(error),
         }
     }
 }
 
-/// What a look at an attachment found.
-#[derive(Debug, Default)]
-pub(super) struct Observation {
-    /// The differences, in the order of the items.
-    pub(super) found: Vec<Difference>,
-    /// Why something could not be compared: the first such error.
-    pub(super) failed: Option<Error>,
+/// What differs of one item, in one clause.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Found {
+    text: String,
+    /// What a person does about it, if repair does not.
+    by_hand: Option<String>,
 }
 
-impl Observation {
-    /// Keeps the first error; returns what there is otherwise.
-    pub(super) fn note<T>(&mut self, compared: Result<T, Error>) -> Option<T> {
-        compared.map_err(|error| self.failed.get_or_insert(error).code).ok()
+impl Found {
+    /// What repair restores, unless the item says otherwise.
+    pub(crate) fn new(text: String) -> Self {
+        Found { text, by_hand: None }
+    }
+
+    /// What a person restores.
+    pub(crate) fn by_hand(text: String, remedy: &str) -> Self {
+        Found { text, by_hand: Some(remedy.to_owned()) }
+    }
+
+    /// Takes what CHECK says of a difference; its details are what a person does.
+    ///
+    /// # Errors
+    /// The error, unless its code is 104.
+    pub(crate) fn of(compared: Result<(), Error>) -> Compared {
+        match compared {
+            Ok(()) => sound(),
+            Err(drift) if drift.code == codes::DRIFT => {
+                let by_hand = Some(drift.details).filter(|details| !details.is_empty());
+                Ok(vec![Found { text: drift.msg, by_hand }])
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -75,6 +102,8 @@ struct Seen {
     addresses: BTreeMap<u32, Vec<route::Address>>,
     /// By family, and by link if only its routes were asked for.
     routes: BTreeMap<(bool, Option<u32>), Vec<route::Route>>,
+    /// By family and link.
+    neighbours: BTreeMap<(bool, u32), Vec<Neighbour>>,
 }
 
 /// One namespace: its socket, and what has been observed by it.
@@ -102,6 +131,16 @@ impl<'p> Side<'p> {
         }
     }
 
+    fn neighbours(self, of: IpAddr, ifindex: u32) -> Result<&'p [Neighbour], Error> {
+        match self.seen.neighbours.entry((of.is_ipv4(), ifindex)) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(unknown) => {
+                let found = self.socket.neighbours(IpFamily::of(of), Some(ifindex));
+                Ok(unknown.insert(found.map_err(kernel)?))
+            }
+        }
+    }
+
     fn routes(self, to: &IpNet, oif: Option<u32>) -> Result<&'p [route::Route], Error> {
         match self.seen.routes.entry((to.addr().is_ipv4(), oif)) {
             Entry::Occupied(known) => Ok(known.into_mut()),
@@ -116,8 +155,10 @@ impl<'p> Side<'p> {
 /// Both sides of an attachment, as far as they have been observed.
 #[derive(Debug)]
 pub(crate) struct Picture<'c> {
-    call: &'c Call<'c>,
-    index: &'c Index,
+    /// The call that looks.
+    pub(crate) call: &'c Call<'c>,
+    /// Our files.
+    pub(crate) index: &'c Index,
     /// The plugin's type.
     plugin: &'static str,
     /// Both sides.
@@ -127,14 +168,16 @@ pub(crate) struct Picture<'c> {
 }
 
 /// The result of the comparison of one item: nothing, or what differs.
-type Compared = Result<Vec<String>, Error>;
+pub(crate) type Compared = Result<Vec<Found>, Error>;
 
-fn sound() -> Compared {
+/// Nothing differs.
+pub(crate) fn sound() -> Compared {
     Ok(Vec::new())
 }
 
-fn differs(text: String) -> Compared {
-    Ok(vec![text])
+/// One thing differs.
+pub(crate) fn differs(text: String) -> Compared {
+    Ok(vec![Found::new(text)])
 }
 
 impl<'c> Picture<'c> {
@@ -177,25 +220,36 @@ impl<'c> Picture<'c> {
     }
 
     /// Compares every item. What needs a link that is missing or is another's is left out: the
-    /// difference of the link says it all. What cannot be compared does not keep the rest from it.
-    pub(super) fn differences(&mut self, wanted: &Wanted) -> Observation {
-        let mut observed = Observation::default();
+    /// difference of the link says it all. What cannot be compared does not keep the rest from it:
+    /// the first such error is returned beside the differences.
+    pub(super) fn differences<K: Kind>(
+        &mut self,
+        wanted: &Wanted,
+    ) -> (Vec<Difference>, Option<Error>) {
+        let mut all = Vec::new();
+        let mut failed = None;
         let mut without: Vec<(Place, String)> = Vec::new();
         for (number, item) in wanted.items.iter().enumerate() {
             let link = item.state.link().map(|link| (item.place, link.to_owned()));
             if link.as_ref().is_some_and(|link| without.contains(link)) {
                 continue;
             }
-            let compared = self.compare(item).and_then(|texts| {
-                let (restorable, remedy) = match item.restored() {
-                    _ if texts.is_empty() => (false, String::new()),
-                    Restored::ByHand(remedy) => (false, remedy.to_owned()),
-                    Restored::ByRepair => self.restorable(item)?,
+            let compared = self.compare::<K>(item).and_then(|found| {
+                let remedy = match item.restored() {
+                    _ if found.is_empty() => None,
+                    Restored::ByHand(remedy) => Some(remedy.to_owned()),
+                    Restored::ByRepair => self.by_hand(item)?,
                 };
-                Ok((texts, restorable, remedy))
+                Ok((found, remedy))
             });
-            let Some((texts, restorable, remedy)) = observed.note(compared) else { continue };
-            if texts.is_empty() {
+            let (found, remedy) = match compared {
+                Ok(compared) => compared,
+                Err(error) => {
+                    failed.get_or_insert(error);
+                    continue;
+                }
+            };
+            if found.is_empty() {
                 continue;
             }
             match &item.state {
@@ -207,47 +261,45 @@ impl<'c> Picture<'c> {
                 }
                 _ => {}
             }
-            // A claim that is lost, and that no other attachment has taken.
-            let quiet = restorable && matches!(item.state, State::Claim { .. });
-            observed.found.extend(texts.into_iter().map(|text| Difference {
-                item: restorable.then_some(number),
-                text,
-                remedy: remedy.clone(),
-                quiet,
+            all.extend(found.into_iter().map(|found| {
+                let by_hand = remedy.clone().or(found.by_hand);
+                let by_repair = by_hand.is_none();
+                Difference {
+                    item: Some(number),
+                    by_repair,
+                    text: found.text,
+                    remedy: by_hand.unwrap_or_default(),
+                    // A claim that is lost, and that no other attachment has taken.
+                    quiet: by_repair && matches!(item.state, State::Claim { .. }),
+                }
             }));
         }
-        observed
+        (all, failed)
     }
 
-    /// Reports whether repair may restore an item that differs, or what a person can do.
-    fn restorable(&mut self, item: &Item) -> Result<(bool, String), Error> {
+    /// Returns what a person can do about an item that differs, if repair may not restore it.
+    fn by_hand(&mut self, item: &Item) -> Result<Option<String>, Error> {
         if let State::Claim { object } = &item.state {
             let taken = claim::check(self.call, self.index, std::slice::from_ref(object));
-            return Ok(match taken {
-                Ok(()) => (true, String::new()),
-                Err(error) => (false, error.details),
-            });
+            return Ok(taken.err().map(|error| error.details));
         }
-        let Some(link) = item.state.link() else { return Ok((true, String::new())) };
+        let Some(link) = item.state.link() else { return Ok(None) };
         let own = owner::alias(self.call.attachment());
         let link = self.side(item.place).link(link)?;
         let mark = link.and_then(|link| link.alias).filter(|mark| *mark != own);
-        Ok(match mark.as_deref().and_then(|mark| mark.strip_prefix(owner::PREFIX)) {
-            Some(other) => (false, format!("the link has the mark of {other}: it is left alone")),
-            None => (true, String::new()),
-        })
+        let other = mark.as_deref().and_then(|mark| mark.strip_prefix(owner::PREFIX));
+        // A link that attachments share is nobody's own.
+        Ok(other
+            .filter(|mark| owner::is_of_attachment(&format!("{}{mark}", owner::PREFIX)))
+            .map(|other| format!("the link has the mark of {other}: it is left alone")))
     }
 
-    fn compare(&mut self, item: &Item) -> Compared {
+    fn compare<K: Kind>(&mut self, item: &Item) -> Compared {
         let place = item.place;
         match &item.state {
             State::Link { link, kinds } => self.compare_link(place, link, kinds),
             State::Peer { link, of } => self.compare_peer(link, of),
-            State::Recorded { .. } => match identity::refuse_another(self.call, self.plugin) {
-                Ok(()) => sound(),
-                Err(another) if another.code == codes::DRIFT => differs(another.msg),
-                Err(error) => Err(error),
-            },
+            State::Recorded { .. } => Found::of(identity::refuse_another(self.call, self.plugin)),
             State::Mac { link, mac } => {
                 let Some(found) = self.side(place).link(link)?.and_then(|link| link.mac) else {
                     return sound();
@@ -289,40 +341,49 @@ impl<'c> Picture<'c> {
                 let covered = host_side::covering(&mut self.namespaces.host, &found, *to, by)?;
                 covered.map_or_else(sound, |covered| differs(covered.told(link)))
             }
+            State::SubnetRoute { link, gateway, to } => {
+                let Some(found) = self.side(Place::Host).link(link)? else { return sound() };
+                let way = SubnetRoute { gateway: *gateway, to: *to };
+                let astray = host_side::astray(&mut self.namespaces.host, &found, &[way])?;
+                let missing = astray.missing.iter().map(|_| Found::new(format!("{item} is gone")));
+                let covered = astray.covered.iter();
+                let covered =
+                    covered.map(|one| Found::by_hand(one.told(link), host_side::COVERED_REMEDY));
+                Ok(missing.chain(covered).collect())
+            }
+            State::NoNeighbour { link, address, mac } => {
+                let wrong = self.wrong_neighbours(place, link, *address, mac)?;
+                let told = wrong.iter().map(|entry| repair::neighbour_name(entry, link));
+                Ok(told.map(Found::new).collect())
+            }
             State::LinkLocal { link } => {
                 let lack = host_side::missing_ipv6_of(&mut self.namespaces.host, link)?;
                 lack.map_or_else(sound, |lack| differs(lack.told(link)))
             }
-            State::NoAdvertisements { link } => match advertisements::check(link) {
-                Ok(()) => sound(),
-                Err(drift) => differs(drift.msg),
-            },
+            State::NoAdvertisements { link } => Found::of(advertisements::check(link)),
             State::Forwarding { ipv4, .. } => match forwarding::check_family(*ipv4)? {
                 None => sound(),
                 Some(text) => differs(text),
             },
             State::Filter { plan, iptables, addresses } => {
                 let key = self.call.attachment();
-                rules::differences(self.index, key, backend(*iptables), plan, addresses)
+                let found =
+                    rules::differences(self.index, key, backend(*iptables), plan, addresses)?;
+                Ok(found.into_iter().map(Found::new).collect())
             }
             State::Claim { object } => match claim::look(self.call, self.index, object) {
                 Ok(true) => sound(),
                 Ok(false) => differs(format!("{} is gone", claim::name(object))),
-                Err(taken) if taken.code == codes::DRIFT => differs(taken.msg),
-                Err(error) => Err(error),
+                Err(taken) => Found::of(Err(taken)),
             },
             State::NotOfHost { address, link } => {
                 let Some(found) = self.side(Place::Host).link(link)? else { return sound() };
                 let ip = IpConfig::new(IpNet::from(*address), None);
                 let routed = Routed::one_by_one(found.index);
                 let own = claim::check_own(self.call, &mut self.namespaces.host, &routed, &[ip]);
-                match own {
-                    Ok(()) => sound(),
-                    Err(own) if own.code == codes::DRIFT => differs(own.msg),
-                    Err(own) => Err(own),
-                }
+                Found::of(own)
             }
-            other => Err(Error::new(codes::CONFLICT, format!("unknown item {other:?}"))),
+            _ => K::compare(self, item),
         }
     }
 
@@ -397,11 +458,39 @@ impl<'c> Picture<'c> {
         }
     }
 
-    /// Restores an item that differs.
+    /// Restores an item that differs. Returns what was set, or nothing if the item itself says it.
     ///
     /// # Errors
     /// Code 100 with the kernel's words; those of the packet filter and of our own files.
-    pub(super) fn restore(&mut self, item: &Item) -> Result<(), Error> {
+    pub(super) fn restore<K: Kind>(&mut self, item: &Item) -> Result<Option<String>, Error> {
+        let (call, index, key) = (self.call, self.index, self.call.attachment());
+        match &item.state {
+            State::LinkLocal { link } => host_side::restore_ipv6(&mut self.namespaces.host, link),
+            State::NoAdvertisements { link } => advertisements::refuse(link),
+            State::Forwarding { ipv4, restore } => {
+                forwarding::hold_family(index, key, *ipv4, forwarding::at_the_end(*restore))
+            }
+            State::Filter { plan, iptables, addresses } => {
+                rules::add(index, key, backend(*iptables), plan, addresses)
+            }
+            State::Claim { object } => claim::restore(call, index, self.plugin, object),
+            State::NoNeighbour { link, address, mac } => {
+                return self.forget_neighbours(item.place, link, *address, mac).map(Some);
+            }
+            State::Mac { .. }
+            | State::Mtu { .. }
+            | State::Up { .. }
+            | State::Mark { .. }
+            | State::Address(_)
+            | State::Route(_)
+            | State::SubnetRoute { .. } => self.change(item),
+            _ => return K::restore(self, item),
+        }
+        .map(|()| None)
+    }
+
+    /// Restores an item that takes one change of the kernel.
+    fn change(&mut self, item: &Item) -> Result<(), Error> {
         let place = item.place;
         let link = match item.state.link() {
             Some(name) => self.side(place).link(name)?.map_or(0, |link| link.index),
@@ -412,7 +501,6 @@ impl<'c> Picture<'c> {
         let change = match &item.state {
             State::Mac { mac, .. } => set(LinkSet { mac: mac.parse().ok(), ..LinkSet::default() }),
             State::Mtu { mtu, .. } => set(LinkSet { mtu: Some(*mtu), ..LinkSet::default() }),
-            State::Up { .. } => set(LinkSet::default().up(true)),
             State::Mark { alias, .. } => {
                 set(LinkSet { alias: Some(alias.clone()), ..LinkSet::default() })
             }
@@ -441,28 +529,49 @@ impl<'c> Picture<'c> {
                     Place::Container => Change::AppendRoute(route),
                 }
             }
-            State::LinkLocal { link } => {
-                return host_side::restore_ipv6(&mut self.namespaces.host, link);
+            State::SubnetRoute { gateway, to, .. } => {
+                host_side::restore_route(&SubnetRoute { gateway: *gateway, to: *to }, link)
             }
-            State::NoAdvertisements { link } => return advertisements::refuse(link),
-            State::Forwarding { ipv4, restore } => {
-                let at_the_end = forwarding::at_the_end(*restore);
-                let key = self.call.attachment();
-                return forwarding::hold_family(self.index, key, *ipv4, at_the_end);
-            }
-            State::Filter { plan, iptables, addresses } => {
-                let key = self.call.attachment();
-                return rules::add(self.index, key, backend(*iptables), plan, addresses);
-            }
-            State::Claim { object } => return claim::take_again(self.call, self.index, object),
-            // Never restored: see `Item::restored`.
-            _ => return Ok(()),
+            _ => set(LinkSet::default().up(true)),
         };
         match self.side(place).socket.apply_one(&change) {
             // Another call was faster. The host's route to the container may be another's.
             Err(error) if error.is_exists() && !matches!(change, Change::AddRoute(_)) => prepared,
             done => done.map_err(kernel).and(prepared),
         }
+    }
+
+    /// Finds lasting neighbour entries of an address that lead to another hardware address.
+    fn wrong_neighbours(
+        &mut self,
+        place: Place,
+        link: &str,
+        address: IpAddr,
+        mac: &str,
+    ) -> Result<Vec<Neighbour>, Error> {
+        let Some(found) = self.side(place).link(link)? else { return Ok(Vec::new()) };
+        let Ok(mac) = mac.parse::<MacAddr>() else { return Ok(Vec::new()) };
+        let present = self.side(place).neighbours(address, found.index)?;
+        Ok(repair::leads_elsewhere(present, address, mac).cloned().collect())
+    }
+
+    /// Removes such entries, so that the kernel solicits the neighbour again.
+    fn forget_neighbours(
+        &mut self,
+        place: Place,
+        link: &str,
+        address: IpAddr,
+        mac: &str,
+    ) -> Result<String, Error> {
+        let mut removed = Vec::new();
+        for entry in self.wrong_neighbours(place, link, address, mac)? {
+            removed.push(format!("{} (removed)", repair::neighbour_name(&entry, link)));
+            match self.side(place).socket.apply_one(&Change::DelNeighbour(entry)) {
+                Err(error) if !error.is_not_found() => return Err(kernel(error)),
+                _ => {}
+            }
+        }
+        Ok(removed.join(", "))
     }
 
     /// Writes the sysctls that an interface needs for an address.

@@ -277,14 +277,25 @@ impl<T: SingleLink> Kind for Single<T> {
     const NAME: &'static str = T::NAME;
     type Config = T::Config;
     type Recorded = serde_json::Value;
+    type Observed = ();
 
     fn config(call: &Call<'_>) -> Result<T::Config, Error> {
         T::config(call)
     }
 
+    fn observe(
+        _: &T::Config,
+        _: Option<&serde_json::Value>,
+        _: &Attached<'_>,
+        _: &mut Picture<'_>,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn wanted(
         config: &T::Config,
         recorded: Option<&serde_json::Value>,
+        (): &(),
         attached: &Attached<'_>,
     ) -> Wanted {
         let link = || attached.ifname.to_owned();
@@ -318,11 +329,12 @@ impl<T: SingleLink> Kind for Single<T> {
     }
 
     fn others(
-        call: &Call<'_>,
         config: &T::Config,
+        (): &(),
         attached: &Attached<'_>,
         picture: &mut Picture<'_>,
     ) -> Result<Vec<Difference>, Error> {
+        let call = attached.call;
         let link = picture.link(wanted::Place::Container, attached.ifname)?;
         let mut found = Vec::new();
         match &link {

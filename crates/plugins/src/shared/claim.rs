@@ -192,6 +192,54 @@ pub fn wanted(objects: &[String]) -> impl Iterator<Item = Item> {
         .map(|object| Item::host(State::Claim { object: object.clone() }, Because::Ownership))
 }
 
+/// Returns the claim that an item is about.
+#[must_use]
+pub fn of_item(item: &Item) -> Option<&String> {
+    match &item.state {
+        State::Claim { object } => Some(object),
+        _ => None,
+    }
+}
+
+/// Takes a claim again that an attachment has lost. Its record lists the claim first, so that DEL
+/// knows it: the attachment may be reachable in another place than before.
+///
+/// # Errors
+/// As [`take_again`].
+pub fn restore(call: &Call<'_>, index: &Index, plugin: &str, object: &String) -> Result<(), Error> {
+    if let Some(mut record) = index.get(call.attachment(), plugin).found {
+        let mut claims = recorded(&record.data);
+        if !claims.contains(object) {
+            claims.push(object.clone());
+            record.data[CLAIMS] = json!(claims);
+            index.put(&record).map_err(|error| file_error(&error))?;
+        }
+    }
+    take_again(call, index, object)
+}
+
+/// Releases the claims that a record lists besides those of an attachment that is sound: it was
+/// reachable in another place before. `record` may have been read before they were taken.
+///
+/// # Errors
+/// Code 105 and 11 for our own files.
+pub fn settle(index: &Index, record: &Record, objects: &[&String]) -> Result<(), Error> {
+    let is_as_recorded = |record: &Record| {
+        let before = recorded(&record.data);
+        before.len() == objects.len() && before.iter().all(|object| objects.contains(&object))
+    };
+    if is_as_recorded(record) {
+        return Ok(());
+    }
+    let key = &record.attachment;
+    let Some(mut record) = index.get(key, &record.plugin).found else { return Ok(()) };
+    for object in recorded(&record.data).iter().filter(|object| !objects.contains(object)) {
+        let_go(index, object, &key.hash())?;
+    }
+    record.data[CLAIMS] = json!(objects);
+    index.put(&record).map_err(|error| file_error(&error))
+}
+
 /// Names a claim, for messages.
 #[must_use]
 pub fn name(object: &str) -> String {

@@ -247,15 +247,26 @@ pub fn wrong_neighbours(
         }
         let family = if v4 { IpFamily::V4 } else { IpFamily::V6 };
         let present = socket.neighbours(family, Some(ifindex)).map_err(kernel)?;
-        wrong.extend(present.into_iter().filter(|entry| {
-            let lasting = matches!(entry.state, NeighbourState::PERMANENT | NeighbourState::NOARP);
-            let expected = who.iter().find(|(address, _)| *address == entry.address);
-            !entry.proxy
-                && lasting
-                && expected.is_some_and(|(_, mac)| entry.mac.is_some_and(|found| found != *mac))
-        }));
+        for (address, mac) in who {
+            wrong.extend(leads_elsewhere(&present, *address, *mac).cloned());
+        }
     }
     Ok(wrong)
+}
+
+/// Finds the lasting entries of an address that lead to another hardware address.
+pub fn leads_elsewhere(
+    present: &[Neighbour],
+    address: IpAddr,
+    mac: MacAddr,
+) -> impl Iterator<Item = &Neighbour> {
+    present.iter().filter(move |entry| {
+        let lasting = matches!(entry.state, NeighbourState::PERMANENT | NeighbourState::NOARP);
+        !entry.proxy
+            && lasting
+            && entry.address == address
+            && entry.mac.is_some_and(|found| found != mac)
+    })
 }
 
 /// Names an entry of the neighbour table, for messages.

@@ -8,7 +8,7 @@ use wanted::{Address, Because, Item, Route, SatisfiedBy, State, Wanted};
 use super::config::{self, Config};
 use super::connect::Recorded;
 use super::{NAME, Ptp, plan};
-use crate::engine::{Attached, Kind};
+use crate::engine::{Attached, Kind, Picture};
 use crate::shared::rules::{self, MasqueradeBackend};
 use crate::shared::shared_object::AtTheEnd;
 use crate::shared::{claim, container, owner};
@@ -17,13 +17,28 @@ impl Kind for Ptp {
     const NAME: &'static str = NAME;
     type Config = Config;
     type Recorded = Recorded;
+    type Observed = ();
 
     fn config(call: &Call<'_>) -> Result<Config, Error> {
         let config = Config::of(call)?;
         config::ipam(call).map(|_| config)
     }
 
-    fn wanted(config: &Config, recorded: Option<&Recorded>, attached: &Attached<'_>) -> Wanted {
+    fn observe(
+        _: &Config,
+        _: Option<&Recorded>,
+        _: &Attached<'_>,
+        _: &mut Picture<'_>,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn wanted(
+        config: &Config,
+        recorded: Option<&Recorded>,
+        (): &(),
+        attached: &Attached<'_>,
+    ) -> Wanted {
         let ips: Vec<IpConfig> = attached.result.container_ips(attached.ifname).cloned().collect();
         let mut wanted = Wanted::new();
         let host = host_end(recorded, attached);
