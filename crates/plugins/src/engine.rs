@@ -175,7 +175,8 @@ fn in_rounds<K: Kind>(
     loop {
         let Observation { wanted, found, failed } = look.observe()?;
         let differs = |item: &Item| {
-            found.iter().any(|one| one.item.is_some_and(|number| wanted.items[number] == *item))
+            let mut of_items = found.iter().filter(|one| one.by_repair);
+            of_items.any(|one| one.item.is_some_and(|number| wanted.items[number] == *item))
         };
         for (item, what) in done.drain(..) {
             if !differs(&item) && !restoring.lines.contains(&what) {
@@ -187,6 +188,11 @@ fn in_rounds<K: Kind>(
                 && matches!(item.state, State::Address(_))
                 && !differs(item)
         });
+        let is_taken = |one: &Difference| {
+            !one.by_repair
+                && one.item.is_some_and(|number| claim::of_item(&wanted.items[number]).is_some())
+        };
+        let is_free = !found.iter().any(is_taken);
         let mut before = None;
         for difference in found.iter().filter(|difference| difference.by_repair) {
             // One item may differ in several ways.
@@ -196,7 +202,9 @@ fn in_rounds<K: Kind>(
             before = Some(number);
             let item = &wanted.items[number];
             // A container never gets an address that is not reserved for it, nor routes without one.
-            let allowed = match item.state {
+            // It never comes to a bridge where another has its address.
+            let allowed = match &item.state {
+                State::Port(port) => is_free || look.picture.is_port(port)?,
                 State::Address(_) if item.place == Place::Container => reserved.is_ok(),
                 State::Route(_) if item.place == Place::Container => {
                     reserved.is_ok() || has_address
@@ -307,39 +315,6 @@ impl<'c, K: Kind> Look<'c, K> {
             Some(record) => claim::settle(self.index, record, &objects),
             None => Ok(()),
         }
-    }
-}
-
-/// The differences that a CHECK finds which compares step by step.
-#[derive(Debug, Default)]
-pub(crate) struct Differences(Vec<Difference>);
-
-impl Differences {
-    /// Collects what a step says of a difference; returns what the step found if there is none.
-    ///
-    /// # Errors
-    /// The step's, unless its code is 104.
-    pub(crate) fn note<T>(&mut self, compared: Result<T, Error>) -> Result<Option<T>, Error> {
-        match compared {
-            Ok(found) => Ok(Some(found)),
-            Err(error) => {
-                self.0.extend(Difference::of(Err(error))?);
-                Ok(None)
-            }
-        }
-    }
-
-    /// Collects one difference.
-    pub(crate) fn push(&mut self, text: String) {
-        self.0.push(Difference::text(text));
-    }
-
-    /// Reports them all.
-    ///
-    /// # Errors
-    /// Code 104 when there is any: the first is the message, the others are the details.
-    pub(crate) fn into_result(self) -> Result<(), Error> {
-        as_error(&self.0)
     }
 }
 

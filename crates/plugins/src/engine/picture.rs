@@ -20,7 +20,7 @@ use super::Kind;
 use crate::interface::single::Namespaces;
 use crate::shared::claim::{self, Routed};
 use crate::shared::container::{self, Options};
-use crate::shared::host_side::{self, SubnetRoute};
+use crate::shared::host_side::{self, Astray};
 use crate::shared::rules::{self, MasqueradeBackend};
 use crate::shared::{advertisements, forwarding, identity, kernel_error as kernel, owner, repair};
 
@@ -66,17 +66,24 @@ pub(crate) struct Found {
     text: String,
     /// What a person does about it, if repair does not.
     by_hand: Option<String>,
+    /// The link that the item is about is missing: nothing else of it is compared.
+    without_link: bool,
 }
 
 impl Found {
     /// What repair restores, unless the item says otherwise.
     pub(crate) fn new(text: String) -> Self {
-        Found { text, by_hand: None }
+        Found { text, by_hand: None, without_link: false }
     }
 
     /// What a person restores.
     pub(crate) fn by_hand(text: String, remedy: &str) -> Self {
-        Found { text, by_hand: Some(remedy.to_owned()) }
+        Found { text, by_hand: Some(remedy.to_owned()), without_link: false }
+    }
+
+    /// Has nothing else of the link compared.
+    pub(crate) fn without_link(self) -> Self {
+        Found { without_link: true, ..self }
     }
 
     /// Takes what CHECK says of a difference; its details are what a person does.
@@ -88,7 +95,7 @@ impl Found {
             Ok(()) => sound(),
             Err(drift) if drift.code == codes::DRIFT => {
                 let by_hand = Some(drift.details).filter(|details| !details.is_empty());
-                Ok(vec![Found { text: drift.msg, by_hand }])
+                Ok(vec![Found { by_hand, ..Found::new(drift.msg) }])
             }
             Err(error) => Err(error),
         }
@@ -219,6 +226,25 @@ impl<'c> Picture<'c> {
         self.side(place).link(name)
     }
 
+    /// Reports whether a link is a port of its bridge.
+    pub(super) fn is_port(&mut self, port: &wanted::Port) -> Result<bool, Error> {
+        let link = self.link(Place::Host, &port.link)?;
+        let bridge = self.link(Place::Host, &port.bridge)?;
+        Ok(link.zip(bridge).is_some_and(|(link, bridge)| link.master == Some(bridge.index)))
+    }
+
+    /// Returns the addresses of a link of one side, as they were when they were first asked for.
+    ///
+    /// # Errors
+    /// Code 100 when the kernel does not answer.
+    pub(crate) fn addresses(
+        &mut self,
+        place: Place,
+        ifindex: u32,
+    ) -> Result<&[route::Address], Error> {
+        self.side(place).addresses(ifindex)
+    }
+
     /// Compares every item. What needs a link that is missing or is another's is left out: the
     /// difference of the link says it all. What cannot be compared does not keep the rest from it:
     /// the first such error is returned beside the differences.
@@ -229,14 +255,21 @@ impl<'c> Picture<'c> {
         let mut all = Vec::new();
         let mut failed = None;
         let mut without: Vec<(Place, String)> = Vec::new();
+        let mut foreign: Option<(Place, String)> = None;
         for (number, item) in wanted.items.iter().enumerate() {
             let link = item.state.link().map(|link| (item.place, link.to_owned()));
             if link.as_ref().is_some_and(|link| without.contains(link)) {
                 continue;
             }
+            // Its hardware address shows that it is another link.
+            let is_foreign = link.is_some() && link == foreign;
+            if is_foreign && !matches!(item.state, State::Mac { .. }) {
+                continue;
+            }
             let compared = self.compare::<K>(item).and_then(|found| {
                 let remedy = match item.restored() {
                     _ if found.is_empty() => None,
+                    _ if is_foreign => Some(String::new()),
                     Restored::ByHand(remedy) => Some(remedy.to_owned()),
                     Restored::ByRepair => self.by_hand(item)?,
                 };
@@ -257,8 +290,9 @@ impl<'c> Picture<'c> {
                 // The container's link is another one by now: nothing of it is ours.
                 State::Peer { of, .. } => {
                     without.extend(link);
-                    without.push((Place::Container, of.clone()));
+                    foreign = Some((Place::Container, of.clone()));
                 }
+                _ if found.iter().any(|one| one.without_link) => without.extend(link),
                 _ => {}
             }
             all.extend(found.into_iter().map(|found| {
@@ -343,13 +377,13 @@ impl<'c> Picture<'c> {
             }
             State::SubnetRoute { link, gateway, to } => {
                 let Some(found) = self.side(Place::Host).link(link)? else { return sound() };
-                let way = SubnetRoute { gateway: *gateway, to: *to };
-                let astray = host_side::astray(&mut self.namespaces.host, &found, &[way])?;
-                let missing = astray.missing.iter().map(|_| Found::new(format!("{item} is gone")));
-                let covered = astray.covered.iter();
-                let covered =
-                    covered.map(|one| Found::by_hand(one.told(link), host_side::COVERED_REMEDY));
-                Ok(missing.chain(covered).collect())
+                match host_side::astray(&mut self.namespaces.host, &found, gateway, *to)? {
+                    None => sound(),
+                    Some(Astray::Missing) => differs(format!("{item} is gone")),
+                    Some(Astray::Covered(by)) => {
+                        Ok(vec![Found::by_hand(by.told(link), host_side::COVERED_REMEDY)])
+                    }
+                }
             }
             State::NoNeighbour { link, address, mac } => {
                 let wrong = self.wrong_neighbours(place, link, *address, mac)?;
@@ -357,7 +391,7 @@ impl<'c> Picture<'c> {
                 Ok(told.map(Found::new).collect())
             }
             State::LinkLocal { link } => {
-                let lack = host_side::missing_ipv6_of(&mut self.namespaces.host, link)?;
+                let lack = host_side::missing_ipv6(&mut self.namespaces.host, link)?;
                 lack.map_or_else(sound, |lack| differs(lack.told(link)))
             }
             State::NoAdvertisements { link } => Found::of(advertisements::check(link)),
@@ -529,14 +563,13 @@ impl<'c> Picture<'c> {
                     Place::Container => Change::AppendRoute(route),
                 }
             }
-            State::SubnetRoute { gateway, to, .. } => {
-                host_side::restore_route(&SubnetRoute { gateway: *gateway, to: *to }, link)
-            }
+            State::SubnetRoute { gateway, .. } => host_side::restore_route(gateway, link),
             _ => set(LinkSet::default().up(true)),
         };
+        let may_be_anothers = place == Place::Host && matches!(item.state, State::Route(_));
         match self.side(place).socket.apply_one(&change) {
-            // Another call was faster. The host's route to the container may be another's.
-            Err(error) if error.is_exists() && !matches!(change, Change::AddRoute(_)) => prepared,
+            // Another call was faster, or the route came with an address.
+            Err(error) if error.is_exists() && !may_be_anothers => prepared,
             done => done.map_err(kernel).and(prepared),
         }
     }

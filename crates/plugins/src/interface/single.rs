@@ -300,10 +300,10 @@ impl<T: SingleLink> Kind for Single<T> {
     ) -> Wanted {
         let link = || attached.ifname.to_owned();
         let reported = attached.result.container_interface(attached.ifname);
-        let mac = reported.map(|link| link.mac.clone()).filter(|mac| !mac.is_empty());
+        let has_mac = reported.is_some_and(|link| !link.mac.is_empty());
         let mut wanted = Wanted::new();
         // A device that the kernel does not show as a link never had an address.
-        if mac.is_some() || !T::KINDS.is_empty() {
+        if has_mac || !T::KINDS.is_empty() {
             let kinds = T::KINDS.iter().map(ToString::to_string).collect();
             wanted.push(Item::container(State::Link { link: link(), kinds }, Because::Created));
         }
@@ -311,19 +311,8 @@ impl<T: SingleLink> Kind for Single<T> {
             let state = State::Recorded { link: link() };
             wanted.push(Item::container(state, Because::Ownership));
         }
-        if let Some(mac) = mac {
-            wanted.push(Item::container(State::Mac { link: link(), mac }, Because::Created));
-        }
         let ips: Vec<IpConfig> = attached.result.container_ips(attached.ifname).cloned().collect();
-        let nodad = T::options(config).skip_dad;
-        wanted.extend(container::wanted_addresses(attached.ifname, &ips, nodad, false));
-        wanted.push(Item::container(State::Up { link: link() }, Because::Created));
-        let all: Vec<&IpConfig> = ips.iter().collect();
-        let routes = attached.result.routes.iter();
-        let routes = routes.map(|asked| (container::kernel_route(0, asked, &all), asked));
-        let routes =
-            routes.map(|(route, asked)| container::wanted_route(attached.ifname, &route, asked));
-        wanted.extend(container::each_once(routes.map(|route| (route, Because::Ipam))));
+        wanted.extend(container::wanted_side(attached, &ips, T::options(config), false));
         wanted.extend(claim::wanted(&recorded.map(claim::recorded).unwrap_or_default()));
         wanted
     }

@@ -13,7 +13,6 @@ use cni_plugin::codes;
 use kernel::sysctl::{Sysctl, SysctlError};
 
 use super::drift;
-use super::repair::Repair;
 
 /// The value of the sysctl with which the kernel accepts no advertisement.
 const REFUSED: &str = "0";
@@ -61,15 +60,6 @@ pub fn check(ifname: &str) -> Result<(), Error> {
             "link {ifname:?} takes router advertisements from containers (accept_ra is {value})"
         ))),
         None => Ok(()),
-    }
-}
-
-/// Makes a link of ours accept none again.
-pub fn refuse_again(ifname: &str, repair: &mut Repair) {
-    if let Err(drift) = check(ifname) {
-        let done = switch(ifname).and_then(|switch| switch.write(REFUSED));
-        let done = done.map_err(|error| Error::from_chain(codes::KERNEL, &error));
-        repair.note(&drift, done);
     }
 }
 

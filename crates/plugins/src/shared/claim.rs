@@ -5,7 +5,7 @@
 //! ifindex and VLAN, and the host's routing table, or a VRF's, for containers that the host routes
 //! to. Equal addresses in different places are fine. A link keeps its ifindex when it is renamed. A
 //! bridge that is created again has another one, so a repair claims the addresses anew
-//! ([`move_to`]).
+//! ([`restore`], [`settle`]).
 //!
 //! One symbolic link below `/run/netwright/claims` ([`state::Index::claim`]) records who has an
 //! address in a place, so ADD pays for one call, however many attachments there are. A claim counts
@@ -275,39 +275,6 @@ pub fn take_again(call: &Call<'_>, index: &Index, object: &str) -> Result<(), Er
         _ => join(index, object, key, &holders, &living)?,
     };
     if taken { Ok(()) } else { Err(changes_hands(object)) }
-}
-
-/// Moves an attachment's claims to the place where it is reachable now, if that is not the one in
-/// its record.
-///
-/// # Errors
-/// As [`put_back`].
-pub fn move_to(
-    call: &Call<'_>,
-    index: &Index,
-    plugin: &str,
-    objects: &[String],
-    repair: &mut Repair,
-) -> Result<(), Error> {
-    let Some(mut record) = index.get(call.attachment(), plugin).found else { return Ok(()) };
-    let before = recorded(&record.data);
-    let gone: Vec<String> =
-        before.iter().filter(|object| !objects.contains(object)).cloned().collect();
-    if gone.is_empty() && before.len() == objects.len() {
-        return put_back(call, index, objects, repair);
-    }
-    // Until the old claims are released, DEL must know both.
-    let mut write = |claims: Vec<&String>| {
-        record.data[CLAIMS] = json!(claims);
-        index.put(&record).map_err(|error| file_error(&error))
-    };
-    write(gone.iter().chain(objects).collect())?;
-    put_back(call, index, objects, repair)?;
-    let hash = call.attachment().hash();
-    for object in &gone {
-        repair.look("let go of an address", let_go(index, object, &hash));
-    }
-    write(objects.iter().collect())
 }
 
 /// The key under which a record lists its claims, besides the plugin's own facts.

@@ -17,6 +17,7 @@ use kernel::sysctl::{Folder, Sysctl, SysctlError};
 use wanted::{Because, Item, SatisfiedBy, State};
 
 use super::{drift, kernel_error as kernel};
+use crate::engine::Attached;
 
 /// How long duplicate address detection may take: one second of waiting for answers, up to one
 /// second of random delay (RFC 4862 §5.4.2), and a reserve for a busy machine.
@@ -223,6 +224,33 @@ pub fn wanted_addresses(
         };
         Item::container(State::Address(address), Because::Ipam)
     })
+}
+
+/// Describes the container's side as items: what ADD reported of the interface, its addresses, and
+/// the routes of the result. An interface that is `left_down` is not configured.
+#[must_use]
+pub(crate) fn wanted_side(
+    attached: &Attached<'_>,
+    ips: &[IpConfig],
+    options: Options,
+    left_down: bool,
+) -> Vec<Item> {
+    let link = || attached.ifname.to_owned();
+    let mut items = Vec::new();
+    let reported = attached.result.container_interface(attached.ifname);
+    if let Some(mac) = reported.map(|link| link.mac.clone()).filter(|mac| !mac.is_empty()) {
+        items.push(Item::container(State::Mac { link: link(), mac }, Because::Created));
+    }
+    items.extend(wanted_addresses(attached.ifname, ips, options.skip_dad, false));
+    if !left_down {
+        items.push(Item::container(State::Up { link: link() }, Because::Created));
+    }
+    let all: Vec<&IpConfig> = ips.iter().collect();
+    let routes = attached.result.routes.iter();
+    let routes = routes.map(|asked| (kernel_route(0, asked, &all), asked));
+    let routes = routes.map(|(route, asked)| wanted_route(attached.ifname, &route, asked));
+    items.extend(each_once(routes.map(|route| (route, Because::Ipam))));
+    items
 }
 
 /// Turns routes of the container's interface into items, each once: a result may name one twice.

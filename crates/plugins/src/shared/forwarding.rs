@@ -5,8 +5,8 @@
 
 use cni::{AttachmentKey, Error, IpConfig};
 use state::Index;
+use wanted::{Because, Item, State};
 
-use super::drift;
 use super::failures::Failures;
 use super::shared_object::{AtTheEnd, FORWARD_V4, FORWARD_V6, Leaving, SharedSysctl};
 
@@ -56,28 +56,6 @@ pub fn at_the_end(restore: bool) -> AtTheEnd {
     if restore { AtTheEnd::PutBack } else { AtTheEnd::StaysOn }
 }
 
-/// Verifies that the host forwards packets from and to the addresses.
-///
-/// # Errors
-/// Code 104 when it does not; as [`SharedSysctl::is_on`].
-pub fn check(ips: &[IpConfig]) -> Result<(), Error> {
-    for (switch, family) in needed(ips) {
-        if let Some(text) = difference(switch, family)? {
-            return Err(drift(text));
-        }
-    }
-    Ok(())
-}
-
-/// Lists the families of the addresses that the host does not forward, one clause each.
-///
-/// # Errors
-/// As [`SharedSysctl::is_on`].
-pub fn differences(ips: &[IpConfig]) -> Result<Vec<String>, Error> {
-    let all = needed(ips).map(|(switch, family)| difference(switch, family));
-    all.filter_map(Result::transpose).collect()
-}
-
 fn difference(switch: SharedSysctl, family: &str) -> Result<Option<String>, Error> {
     Ok((!switch.is_on()?).then(|| format!("{family} forwarding is off")))
 }
@@ -89,6 +67,16 @@ fn difference(switch: SharedSysctl, family: &str) -> Result<Option<String>, Erro
 pub fn check_family(ipv4: bool) -> Result<Option<String>, Error> {
     let (switch, family) = of_family(ipv4);
     difference(switch, family)
+}
+
+/// Describes the forwarding that these addresses need as items.
+pub fn wanted(ips: &[IpConfig], at_the_end: AtTheEnd) -> impl Iterator<Item = Item> {
+    let restore = at_the_end == AtTheEnd::PutBack;
+    let has = |ipv4: bool| ips.iter().any(|ip| ip.address.addr().is_ipv4() == ipv4);
+    [true, false]
+        .into_iter()
+        .filter(move |ipv4| has(*ipv4))
+        .map(move |ipv4| Item::host(State::Forwarding { ipv4, restore }, Because::Outbound))
 }
 
 /// Releases forwarding for an attachment; [`SharedSysctl::release`] decides whether it stays on. An

@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use cni::{Error, IpConfig};
+use cni::Error;
 use cni_plugin::codes;
 use ipnet::{IpNet, Ipv6Net};
 use kernel::route::{
@@ -16,8 +16,7 @@ use kernel::route::{
 };
 use kernel::sysctl::{Sysctl, SysctlError};
 
-use super::repair::Repair;
-use super::{drift, kernel_error as kernel};
+use super::kernel_error as kernel;
 
 /// How long the kernel may take to give a link-local address to a link that got its carrier: it
 /// does so at once, unless the machine is busy.
@@ -65,22 +64,7 @@ impl MissingIpv6 {
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
-pub fn missing_ipv6(
-    host: &mut RouteSocket,
-    ifname: &str,
-    ips: &[IpConfig],
-) -> Result<Option<MissingIpv6>, Error> {
-    if ips.iter().all(|ip| ip.address.addr().is_ipv4()) {
-        return Ok(None);
-    }
-    missing_ipv6_of(host, ifname)
-}
-
-/// Finds what a link of ours is missing for containers with IPv6 addresses, as they exist.
-///
-/// # Errors
-/// Code 100 when the kernel does not answer.
-pub fn missing_ipv6_of(host: &mut RouteSocket, ifname: &str) -> Result<Option<MissingIpv6>, Error> {
+pub fn missing_ipv6(host: &mut RouteSocket, ifname: &str) -> Result<Option<MissingIpv6>, Error> {
     let deadline = Instant::now() + LINK_LOCAL_TIMEOUT;
     loop {
         let Some(link) = host.link_by_name(ifname).map_err(kernel)? else { return Ok(None) };
@@ -118,47 +102,16 @@ fn switch(ifname: &str, name: &str) -> Result<Sysctl, SysctlError> {
     Sysctl::of_link(SWITCHES, ifname, name)
 }
 
-/// Reports what is missing, as CHECK does.
-///
-/// # Errors
-/// Code 104 if anything is missing.
-pub fn require_ipv6(lack: Option<MissingIpv6>, ifname: &str) -> Result<(), Error> {
-    lack.map_or(Ok(()), |lack| Err(drift(lack.told(ifname))))
-}
-
-/// Restores what a link of ours is missing. If all of IPv6 was off, the caller then restores what
-/// is missing after that.
-///
-/// # Errors
-/// Code 100 when the kernel does not answer.
-pub fn put_ipv6_back(
-    host: &mut RouteSocket,
-    ifname: &str,
-    ips: &[IpConfig],
-    repair: &mut Repair,
-) -> Result<(), Error> {
-    let mut lack = missing_ipv6(host, ifname, ips)?;
-    if lack == Some(MissingIpv6::Switched) {
-        let done = switch(ifname, "disable_ipv6").and_then(|switch| switch.write("0"));
-        repair.note(MissingIpv6::Switched.told(ifname), refused(done));
-        lack = missing_ipv6(host, ifname, ips)?;
-    }
-    if let Some(lack @ (MissingIpv6::LinkLocal | MissingIpv6::LinkLocalYet)) = lack {
-        repair.note(lack.told(ifname), have_link_local_made(host, ifname));
-    }
-    Ok(())
-}
-
 /// Restores what a link of ours is missing for containers with IPv6 addresses. IPv6 is switched on
 /// first: the kernel then creates an address if it may.
 ///
 /// # Errors
 /// Code 100 when the kernel refuses.
 pub fn restore_ipv6(host: &mut RouteSocket, ifname: &str) -> Result<(), Error> {
-    let mut lack = missing_ipv6_of(host, ifname)?;
+    let mut lack = missing_ipv6(host, ifname)?;
     if lack == Some(MissingIpv6::Switched) {
         refused(switch(ifname, "disable_ipv6").and_then(|switch| switch.write("0")))?;
-        lack = missing_ipv6_of(host, ifname)?;
+        lack = missing_ipv6(host, ifname)?;
     }
     match lack {
         Some(MissingIpv6::LinkLocal | MissingIpv6::LinkLocalYet) => {
@@ -196,22 +149,13 @@ fn refused(done: Result<(), SysctlError>) -> Result<(), Error> {
     done.map_err(|error| Error::from_chain(codes::KERNEL, &error))
 }
 
-/// A subnet that must be reachable by a link of ours, with the gateway's address there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SubnetRoute {
-    /// The gateway's address with the subnet's prefix length.
-    pub gateway: IpNet,
-    /// A container's address.
-    pub to: IpAddr,
-}
-
-/// What is wrong with the host's routes to containers.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Astray {
-    /// Addresses to which no route leads by the link.
-    pub missing: Vec<SubnetRoute>,
-    /// Addresses to which a route leads by the link while another route covers it.
-    pub covered: Vec<Covered>,
+/// How the host's way to a container differs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Astray {
+    /// No route leads there by the link.
+    Missing,
+    /// A route leads there by the link, and another route covers it.
+    Covered(Covered),
 }
 
 /// An address that a foreign route covers.
@@ -324,62 +268,52 @@ fn by_another(
     Ok(other.map(|other| Covered { to, by: Some(other.name) }))
 }
 
-/// Finds the addresses to which no route leads by the link, and those whose route by the link is
-/// covered by another route. Any route that leads there counts.
+/// Compares the host's routes to a container, `to`, with the route to the subnet of a gateway's
+/// address on the link. Any route by the link that leads there counts.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
-pub fn astray(host: &mut RouteSocket, link: &Link, ways: &[SubnetRoute]) -> Result<Astray, Error> {
-    let mut found = Astray::default();
-    for v4 in [true, false] {
-        // The subnets of the addresses themselves: an address alone has no route of its own.
-        let wanted = ways.iter().filter(|way| way.to.is_ipv4() == v4);
-        let mut wanted: Vec<SubnetRoute> =
-            wanted.filter(|way| way.gateway.contains(&way.to)).copied().collect();
-        // One query, however many routes there are. The host's rules may send its own packets
-        // elsewhere.
-        wanted.retain(|way| {
-            let taken = host.route_to(way.to).ok().flatten();
-            taken.is_none_or(|route| route.oif != Some(link.index) || route.gateway.is_some())
-        });
-        if wanted.is_empty() {
-            continue;
-        }
-        let family = if v4 { IpFamily::V4 } else { IpFamily::V6 };
-        let filter = RouteFilter { family, table: None, oif: Some(link.index) };
-        let present = host.routes(filter).map_err(kernel)?;
-        for way in wanted {
-            let ours = present.iter().filter(|route| leads_directly(route, way.to));
-            let ours: Vec<&Route> = ours.collect();
-            let in_main = ours.iter().find(|route| route.table == TABLE_MAIN);
-            match in_main {
-                Some(ours) => {
-                    found.covered.extend(covering(host, link, way.to, &ours.destination)?);
-                }
-                None if ours.is_empty() => found.missing.push(way),
-                None => {}
-            }
-        }
+pub fn astray(
+    host: &mut RouteSocket,
+    link: &Link,
+    gateway: &IpNet,
+    to: IpAddr,
+) -> Result<Option<Astray>, Error> {
+    // An address alone has no route of its own.
+    if !gateway.contains(&to) {
+        return Ok(None);
     }
-    Ok(found)
-}
-
-/// Names a route to a subnet, for messages.
-#[must_use]
-pub fn route_name(way: &SubnetRoute, ifname: &str) -> String {
-    format!("the host's route to {} by {ifname:?}", way.gateway.trunc())
+    // One query, however many routes there are. The host's rules may send its own packets
+    // elsewhere.
+    let taken = host.route_to(to).ok().flatten();
+    if taken.is_some_and(|route| route.oif == Some(link.index) && route.gateway.is_none()) {
+        return Ok(None);
+    }
+    let filter = RouteFilter { family: IpFamily::of(to), table: None, oif: Some(link.index) };
+    let present = host.routes(filter).map_err(kernel)?;
+    let mut ours = present.iter().filter(|route| leads_directly(route, to)).peekable();
+    if ours.peek().is_none() {
+        return Ok(Some(Astray::Missing));
+    }
+    match ours.find(|route| route.table == TABLE_MAIN) {
+        Some(ours) => {
+            let covered = covering(host, link, to, &ours.destination)?;
+            Ok(covered.map(Astray::Covered))
+        }
+        None => Ok(None),
+    }
 }
 
 /// Returns the route to a subnet that the kernel creates with the gateway's address.
 #[must_use]
-pub fn restore_route(way: &SubnetRoute, ifindex: u32) -> Change {
-    let v4 = way.to.is_ipv4();
+pub fn restore_route(gateway: &IpNet, ifindex: u32) -> Change {
+    let v4 = gateway.addr().is_ipv4();
     Change::AddRoute(Route {
         oif: Some(ifindex),
         protocol: Some(RouteProtocol::KERNEL),
         scope: v4.then_some(Scope::LINK),
-        source: v4.then_some(way.gateway.addr()),
+        source: v4.then_some(gateway.addr()),
         priority: (!v4).then_some(PREFIX_ROUTE_V6),
-        ..Route::new(way.gateway.trunc())
+        ..Route::new(gateway.trunc())
     })
 }

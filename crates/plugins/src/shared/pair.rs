@@ -12,6 +12,9 @@ use kernel::mac::MacAddr;
 use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkKind, NewLink, OperState, RouteSocket, VethPeer};
 use state::Index;
+use wanted::{Because, Item, State};
+
+use crate::engine::Attached;
 
 use super::attachment::{self, Left, Stale};
 use super::failures::Failures;
@@ -263,6 +266,27 @@ pub fn reported_host_end<'r>(
     }
     container::same_mtu(reported, &end)?;
     Ok((end, reported))
+}
+
+/// Describes both ends as items: the container's link, and the host's under this name, with what ADD
+/// reported of it. `ours` says whether the plugin marked it.
+pub(crate) fn wanted_ends(host: &str, ours: bool, attached: &Attached<'_>) -> Vec<Item> {
+    let (link, of) = (|| host.to_owned(), attached.ifname.to_owned());
+    let veth = State::Link { link: of.clone(), kinds: vec!["veth".to_owned()] };
+    let mut items = vec![
+        Item::container(veth, Because::Created),
+        Item::host(State::Peer { link: link(), of }, Because::Created),
+    ];
+    let mut links = attached.result.interfaces.iter();
+    let reported = links.find(|link| link.name == host && link.sandbox.is_empty());
+    if let Some(mtu) = reported.map(|link| link.mtu).filter(|mtu| *mtu != 0) {
+        items.push(Item::host(State::Mtu { link: link(), mtu }, Because::Created));
+    }
+    if ours {
+        let alias = owner::alias(attached.key);
+        items.push(Item::host(State::Mark { link: link(), alias }, Because::Ownership));
+    }
+    items
 }
 
 /// Reports whether a link on the host is the attachment's: by its mark, or, without one, by its

@@ -12,7 +12,7 @@ use cni::{AddResult, Error, IpConfig};
 use cni_plugin::{Call, Outcome, Plugin};
 use kernel::mac::MacAddr;
 use kernel::netns::Netns;
-use kernel::route::{Change, IpFamily, Link, LinkSet, Neighbour, NeighbourState, RouteSocket};
+use kernel::route::{Change, Link, LinkSet, Neighbour, NeighbourState, RouteSocket};
 use state::{AttachmentLock, Index};
 
 use super::container::{self, Options};
@@ -230,30 +230,6 @@ pub fn container_side(
     Ok(Some(link))
 }
 
-/// Finds entries of a link's neighbour table that lead to the wrong hardware address: that of the
-/// IP address's former holder, or a permanent forged one.
-///
-/// # Errors
-/// When the kernel does not answer.
-pub fn wrong_neighbours(
-    socket: &mut RouteSocket,
-    ifindex: u32,
-    who: &[(IpAddr, MacAddr)],
-) -> Result<Vec<Neighbour>, Error> {
-    let mut wrong = Vec::new();
-    for v4 in [true, false] {
-        if !who.iter().any(|(address, _)| address.is_ipv4() == v4) {
-            continue;
-        }
-        let family = if v4 { IpFamily::V4 } else { IpFamily::V6 };
-        let present = socket.neighbours(family, Some(ifindex)).map_err(kernel)?;
-        for (address, mac) in who {
-            wrong.extend(leads_elsewhere(&present, *address, *mac).cloned());
-        }
-    }
-    Ok(wrong)
-}
-
 /// Finds the lasting entries of an address that lead to another hardware address.
 pub fn leads_elsewhere(
     present: &[Neighbour],
@@ -274,17 +250,4 @@ pub fn leads_elsewhere(
 pub fn neighbour_name(entry: &Neighbour, ifname: &str) -> String {
     let mac = entry.mac.map(|mac| mac.to_string()).unwrap_or_default();
     format!("neighbour entry of {} on {ifname:?} that leads to {mac}", entry.address)
-}
-
-/// Removes entries of the neighbour table, so that the kernel solicits the neighbours again.
-pub fn forget_neighbours(
-    socket: &mut RouteSocket,
-    ifname: &str,
-    wrong: Vec<Neighbour>,
-    repair: &mut Repair,
-) {
-    for entry in wrong {
-        let what = format!("{} (removed)", neighbour_name(&entry, ifname));
-        repair.apply(socket, what, &Change::DelNeighbour(entry));
-    }
 }

@@ -7,9 +7,10 @@ use cni_plugin::Call;
 use firewall::{Concern, Firewall, Plan, iptables, masquerade};
 use ipnet::IpNet;
 use state::Index;
+use wanted::{Because, Item, State};
 
 use super::failures::Failures;
-use super::filter::{Spared, drift, filter_error, iptables_error};
+use super::filter::{Spared, filter_error, iptables_error};
 
 /// The concerns of these plugins.
 const CONCERNS: &[Concern] = &[Concern::Masquerade, Concern::Spoof];
@@ -82,6 +83,19 @@ pub fn add(
     Ok(())
 }
 
+/// Describes an attachment's part of the packet filter as an item, if it needs any.
+#[must_use]
+pub fn wanted(
+    backend: Option<MasqueradeBackend>,
+    plan: Plan,
+    addresses: Vec<IpNet>,
+    because: Because,
+) -> Option<Item> {
+    let iptables = backend == Some(MasqueradeBackend::Iptables);
+    (iptables || !plan.is_empty())
+        .then(|| Item::host(State::Filter { plan, iptables, addresses }, because))
+}
+
 /// Removes what the plugin, or the reference's in its place, put into the packet filter; `recorded`
 /// is the recorded plan and addresses.
 ///
@@ -148,29 +162,4 @@ pub fn differences(
         found.extend(checked.map_err(|error| iptables_error(&error))?);
     }
     Ok(found.into_iter().map(|text| format!("packet filter: {text}")).collect())
-}
-
-/// Compares the packet filter with what ADD put there (CHECK).
-///
-/// # Errors
-/// Code 104 naming what is missing.
-pub fn check(
-    index: &Index,
-    key: &AttachmentKey,
-    backend: Option<MasqueradeBackend>,
-    wanted: &Plan,
-    ips: &[IpNet],
-) -> Result<(), Error> {
-    if !wanted.is_empty() {
-        let differences = Firewall::open(index)
-            .and_then(|mut firewall| firewall.check(key, wanted))
-            .map_err(|error| filter_error(&error))?;
-        drift(&differences)?;
-    }
-    if backend == Some(MasqueradeBackend::Iptables) {
-        let differences =
-            iptables::masquerade::check(key, ips).map_err(|error| iptables_error(&error))?;
-        drift(&differences)?;
-    }
-    Ok(())
 }

@@ -6,19 +6,18 @@
 
 use std::collections::BTreeMap;
 
-use cni::{AddResult, AttachmentKey, Error, code};
+use cni::{AttachmentKey, Error, code};
 use cni_plugin::codes;
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
 use kernel::route::{BridgeOptions, Change, Link, LinkKind, LinkSet, NewLink, RouteSocket};
 use serde::{Deserialize, Serialize};
 use state::{Index, Release};
+use wanted::{Bridge, Gateways};
 
-use super::config::Config;
-use super::gateway::{self, Wanted};
+use super::gateway::{self, OnConflict};
 use super::vlan_gateway;
 use crate::shared::kernel_error as kernel;
-use crate::shared::repair::Repair;
 use crate::shared::shared_object::{LOCK_TIMEOUT, file_error, lock_error};
 use crate::shared::{advertisements, owner};
 
@@ -27,32 +26,32 @@ use crate::shared::{advertisements, owner};
 #[serde(default)]
 pub(super) struct Made {
     /// We created the bridge.
-    created: bool,
+    pub(super) created: bool,
     /// The hardware address with which it was created. The kernel sets a link's alias only once the
     /// link exists. If an ADD is killed in between, only this address shows that the bridge is
     /// ours.
     #[serde(skip_serializing_if = "String::is_empty")]
-    mac: String,
+    pub(super) mac: String,
     /// The hardware addresses of bridges that we created earlier under this name and that someone
     /// renamed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     earlier: Vec<String>,
     /// Addresses we added.
-    addresses: Vec<IpNet>,
+    pub(super) addresses: Vec<IpNet>,
     /// Links that carry VLAN gateways.
     pub(super) vlan_links: Vec<String>,
     /// The MTU that a configuration asked for. Without it the kernel chooses: the lowest of the
     /// ports'.
     #[serde(skip_serializing_if = "Option::is_none")]
-    mtu: Option<u32>,
+    pub(super) mtu: Option<u32>,
     /// Links that existed before and accepted router advertisements, with the value of their sysctl
     /// `accept_ra`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    took_advertisements: BTreeMap<String, String>,
+    pub(super) took_advertisements: BTreeMap<String, String>,
     /// The bridge learned from link-local frames before we switched that off
     /// ([`learns_past_filters`]).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    learnt_past_filters: bool,
+    pub(super) learnt_past_filters: bool,
     /// The ifindex of a bridge that someone else created; it stays when the bridge is renamed. One
     /// of ours is known by its mark.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,6 +62,12 @@ pub(super) struct Made {
 }
 
 impl Made {
+    /// Reports whether an attachment created the bridge, which may be gone, and no other bridge has
+    /// its name by now.
+    pub(super) fn is_of(&self, bridge: Option<&Link>) -> bool {
+        self.created && bridge.is_none_or(|link| is_ours(link, self))
+    }
+
     /// Carries over what was recorded for the bridge that had this name before, so that the last
     /// attachment undoes it.
     fn after(before: Made, new: Made) -> Made {
@@ -85,15 +90,14 @@ pub(super) fn object(bridge: &str) -> String {
 ///
 /// # Errors
 /// Code 108 when its name belongs to something else, 7 when the name is not the bridge's own.
-pub(super) fn observe(host: &mut RouteSocket, config: &Config) -> Result<(), Error> {
-    match host.link_by_name(config.bridge.as_str()).map_err(kernel)? {
-        Some(link) => require_bridge(&link, config),
+pub(super) fn observe(host: &mut RouteSocket, name: &str) -> Result<(), Error> {
+    match host.link_by_name(name).map_err(kernel)? {
+        Some(link) => require_bridge(&link, name),
         None => Ok(()),
     }
 }
 
-fn require_bridge(link: &Link, config: &Config) -> Result<(), Error> {
-    let name = config.bridge.as_str();
+fn require_bridge(link: &Link, name: &str) -> Result<(), Error> {
     if link.kind.as_deref() == Some("bridge") {
         if link.name == name {
             return Ok(());
@@ -106,7 +110,8 @@ fn require_bridge(link: &Link, config: &Config) -> Result<(), Error> {
         .with_details(format!("it is a {}", link.kind.as_deref().unwrap_or("physical link"))))
 }
 
-/// Creates the bridge if necessary and holds it for the attachment.
+/// Creates the bridge if necessary and holds it for the attachment. `pin_mac` fixes the hardware
+/// address of a bridge that someone else created, for the first attachment that holds it.
 ///
 /// # Errors
 /// Code 100 with the kernel's words, 108 when something foreign is in the way, 11 when the lock
@@ -114,17 +119,18 @@ fn require_bridge(link: &Link, config: &Config) -> Result<(), Error> {
 pub(super) fn ensure(
     host: &mut RouteSocket,
     index: &Index,
-    config: &Config,
+    wanted: &Bridge,
+    pin_mac: bool,
     key: &AttachmentKey,
 ) -> Result<Link, Error> {
-    let name = config.bridge.as_str();
+    let name = wanted.link.as_str();
     let object = object(name);
     let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
-    let before = read_made(index, &object)?;
+    let before = read_made(index, name)?;
     let mut created = before.created;
     let link = match host.link_by_name(name).map_err(kernel)? {
         Some(link) => {
-            require_bridge(&link, config)?;
+            require_bridge(&link, name)?;
             let mut made = before.clone();
             let is_anothers = match created {
                 true => !is_ours(&link, &before),
@@ -136,11 +142,11 @@ pub(super) fn ensure(
             }
             made.index = (!created).then_some(link.index);
             if created {
-                made.mtu = config.mtu.or(made.mtu);
+                made.mtu = wanted.mtu.or(made.mtu);
             } else if let Some(was) = advertisements::taken_by(name) {
                 made.took_advertisements.entry(name.to_owned()).or_insert(was);
             }
-            made.learnt_past_filters |= learns_past_filters(config, &link);
+            made.learnt_past_filters |= learns_past_filters(wanted, &link);
             if made != before {
                 write_made(index, &object, &made)?;
             }
@@ -153,25 +159,25 @@ pub(super) fn ensure(
             let made = Made {
                 created: true,
                 mac: mac.to_string(),
-                mtu: config.mtu,
+                mtu: wanted.mtu,
                 // In case it must stay, for foreign ports.
-                learnt_past_filters: config.check_spoofing,
+                learnt_past_filters: wanted.no_link_local_learning,
                 ..Made::default()
             };
             let made = Made::after(before.clone(), made);
             write_made(index, &object, &made)?;
             created = true;
-            create(host, config, mac)?
+            create(host, wanted, mac)?
         }
     };
     // Held before anything else is changed: releasing it undoes what follows.
     index.hold(&object, key).map_err(|error| file_error(&error))?;
     let others = || index.is_held_by_others(&object, key).map_err(|error| file_error(&error));
-    let pin_mac = config.gateway && !created && !others()?;
+    let pin_mac = pin_mac && !created && !others()?;
     if !created && advertisements::taken_by(name).is_some() {
         advertisements::refuse(name)?;
     }
-    adjust(host, config, &link, created, pin_mac)?;
+    adjust(host, wanted, &link, created, pin_mac)?;
     Ok(link)
 }
 
@@ -180,8 +186,8 @@ pub(super) fn ensure(
 /// with STP, to :00. From frames to other such groups it learns after a hook that is not the
 /// checking one (linux net/bridge/br_input.c `br_handle_frame`). A forged address would send
 /// another container's frames to the forger.
-pub(super) fn learns_past_filters(config: &Config, bridge: &Link) -> bool {
-    config.check_spoofing && learns_link_local(bridge)
+pub(super) fn learns_past_filters(wanted: &Bridge, bridge: &Link) -> bool {
+    wanted.no_link_local_learning && learns_link_local(bridge)
 }
 
 fn learns_link_local(bridge: &Link) -> bool {
@@ -197,16 +203,16 @@ fn learns_link_local(bridge: &Link) -> bool {
 pub(super) fn give_gateways(
     host: &mut RouteSocket,
     index: &Index,
-    config: &Config,
     bridge: &Link,
-    wanted: &Wanted<'_>,
+    wanted: &Gateways,
+    others: OnConflict,
     refuse: &mut dyn FnMut(&mut RouteSocket) -> Result<(), Error>,
 ) -> Result<Option<(String, Option<MacAddr>)>, Error> {
-    let gateways = wanted.addresses;
+    let gateways = &wanted.addresses;
     if gateways.is_empty() {
         return Ok(None);
     }
-    if config.vlans.access.is_none() {
+    if wanted.vlan.is_none() {
         let present = gateway::present(host, bridge.index)?;
         if gateways.iter().all(|gateway| present.contains(gateway)) {
             return Ok(None);
@@ -215,19 +221,18 @@ pub(super) fn give_gateways(
     refuse(host)?;
     let object = object(&bridge.name);
     let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
-    let before = read_made(index, &object)?;
+    let before = read_made(index, &bridge.name)?;
     let mut made = before.clone();
-    if let Some(vlan) = config.vlans.access {
-        let name = super::config::gateway_name(&config.bridge, vlan)?;
-        if let Some(was) = advertisements::taken_by(name.as_str()) {
-            made.took_advertisements.entry(name.to_string()).or_insert(was);
-            write_made(index, &object, &made)?;
-        }
+    if wanted.vlan.is_some()
+        && let Some(was) = advertisements::taken_by(&wanted.link)
+    {
+        made.took_advertisements.entry(wanted.link.clone()).or_insert(was);
+        write_made(index, &object, &made)?;
     }
-    let vlan_gateway = match config.vlans.access {
-        Some(vlan) => Some(vlan_gateway::ensure(host, config, bridge, vlan, wanted, &mut made)?),
+    let vlan_gateway = match wanted.vlan {
+        Some(vlan) => Some(vlan_gateway::ensure(host, bridge, vlan, wanted, others, &mut made)?),
         None => {
-            gateway::add(host, bridge, gateways, wanted.others, &mut made.addresses)?;
+            gateway::add(host, bridge, gateways, others, &mut made.addresses)?;
             None
         }
     };
@@ -237,187 +242,24 @@ pub(super) fn give_gateways(
     Ok(vlan_gateway)
 }
 
-/// Restores the bridge for an attachment that holds it: creates it again with its old address, up,
-/// in its modes. A bridge that someone else created is only set up; the rest is left to its owner.
-/// Returns the bridge if it exists in the end.
-///
-/// # Errors
-/// As [`ensure`].
-pub(super) fn put_back(
-    host: &mut RouteSocket,
-    index: &Index,
-    config: &Config,
-    key: &AttachmentKey,
-    result: &AddResult,
-    repair: &mut Repair,
-) -> Result<Option<Link>, Error> {
-    let name = config.bridge.as_str();
-    let object = object(name);
-    let reported = result.interfaces.iter().find(|link| link.name == name);
-    let mac: Option<MacAddr> = reported.and_then(|link| link.mac.parse().ok());
-    let made = read_made(index, &object)?;
-    let Some(link) = host.link_by_name(name).map_err(kernel)? else {
-        let Some(mac) = mac.filter(|_| made.created) else { return Ok(None) };
-        let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
-        if !index.holders(&object).found.contains(key) {
-            return Ok(None);
-        }
-        if host.link_by_name(name).map_err(kernel)?.is_none() {
-            // Its addresses are added again, and recorded then.
-            let anew = Made { addresses: Vec::new(), mac: mac.to_string(), ..made };
-            write_made(index, &object, &anew)?;
-            let created = create(host, config, mac);
-            repair.note(format_args!("bridge {name:?}"), created.map(drop));
-        }
-        return host.link_by_name(name).map_err(kernel);
-    };
-    if require_bridge(&link, config).is_err() {
-        return Ok(None);
-    }
-    let ours = made.created && is_ours(&link, &made);
-    let no_stp = ours && has_unwanted_stp(host, &link)?;
-    let set = LinkSet {
-        up: (!link.up()).then_some(true),
-        promiscuous: (config.promisc != link.promiscuous() && (ours || config.promisc))
-            .then_some(config.promisc),
-        mac: mac.filter(|mac| ours && link.mac != Some(*mac)),
-        bridge: BridgeOptions {
-            vlan_filtering: (config.vlans.wanted && !filters_vlans(&link)).then_some(true),
-            stp: no_stp.then_some(false),
-            link_local_learning: learns_past_filters(config, &link).then_some(false),
-            ..BridgeOptions::default()
-        },
-        ..LinkSet::default()
-    };
-    note_what_was(index, &object, &link, &made, set.bridge.link_local_learning.is_some())?;
-    advertisements::refuse_again(name, repair);
-    let mut parts = Vec::new();
-    parts.extend(set.up.map(|_| "up".to_owned()));
-    parts.extend(
-        set.promiscuous.map(|on| format!("promiscuous mode {}", if on { "on" } else { "off" })),
-    );
-    parts.extend(set.mac.map(|mac| format!("MAC address {mac}")));
-    parts.extend(set.bridge.vlan_filtering.map(|_| "VLAN filtering on".to_owned()));
-    parts.extend(set.bridge.stp.map(|_| "STP off".to_owned()));
-    let learning = set.bridge.link_local_learning;
-    parts.extend(learning.map(|_| "no learning from link-local frames".to_owned()));
-    if set != LinkSet::default() {
-        let what = format!("bridge {name:?}: {}", parts.join(", "));
-        repair.apply(host, what, &Change::SetLink { ifindex: link.index, set });
-    }
-    // Read again: what its ports may be set to depends on it.
-    Ok(host.link_by_index(link.index).map_err(kernel)?.or(Some(link)))
-}
-
-/// Records what a repair is about to change on a bridge for the first time: an older release's ADD
-/// did not record it.
-fn note_what_was(
-    index: &Index,
-    object: &str,
-    link: &Link,
-    made: &Made,
-    learns: bool,
-) -> Result<(), Error> {
-    let took = advertisements::taken_by(&link.name).filter(|_| !made.created);
-    let took = took.filter(|_| !made.took_advertisements.contains_key(&link.name));
-    if took.is_none() && (!learns || made.learnt_past_filters) {
-        return Ok(());
-    }
-    let _lock = index.lock(object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
-    let mut made = read_made(index, object)?;
-    made.learnt_past_filters |= learns;
-    if let Some(was) = took {
-        made.took_advertisements.entry(link.name.clone()).or_insert(was);
-    }
-    write_made(index, object, &made)
-}
-
-/// Reports whether a bridge is the one that we created.
-///
-/// # Errors
-/// When our note cannot be read.
-pub(super) fn is_made_by_us(index: &Index, link: &Link) -> Result<bool, Error> {
-    let made = read_made(index, &object(&link.name))?;
-    Ok(made.created && is_ours(link, &made))
-}
-
-/// Finds the link that carries the gateways, if it exists and is ours: the bridge, or the link of
-/// its VLAN.
-///
-/// # Errors
-/// Code 100 when the kernel does not answer; when our note cannot be read.
-pub(super) fn own_gateway_link(
-    host: &mut RouteSocket,
-    index: &Index,
-    config: &Config,
-    bridge: &Link,
-) -> Result<Option<Link>, Error> {
-    match config.vlans.access {
-        None => Ok(is_made_by_us(index, bridge)?.then(|| bridge.clone())),
-        Some(vlan) => vlan_gateway::find(host, config, vlan),
-    }
-}
-
-/// Reports whether a bridge of ours has STP on for no purpose: a new port then carries nothing for
-/// half a minute. If someone has added a port that leads out, STP may prevent loops, and is left
-/// on.
-///
-/// # Errors
-/// Code 100 when the kernel does not answer.
-pub(super) fn has_unwanted_stp(host: &mut RouteSocket, link: &Link) -> Result<bool, Error> {
-    if !link.bridge.as_ref().is_some_and(|bridge| bridge.stp) {
-        return Ok(false);
-    }
-    let ports = host.links_of_master(link.index).map_err(kernel)?;
-    Ok(ports.iter().all(|port| port.is_kind("veth") || port.is_kind("tun")))
-}
-
-/// Returns the MTU that a bridge of ours should have but does not have: packets to its containers
-/// would be cut or lost. `port` is one of its ports.
-///
-/// # Errors
-/// Code 100 when the kernel does not answer; when our note cannot be read.
-pub(super) fn wrong_mtu(
-    host: &mut RouteSocket,
-    index: &Index,
-    link: &Link,
-    port: &Link,
-) -> Result<Option<u32>, Error> {
-    if link.mtu == port.mtu {
-        return Ok(None);
-    }
-    let made = read_made(index, &object(&link.name))?;
-    if !made.created || !is_ours(link, &made) {
-        return Ok(None);
-    }
-    let wanted = match made.mtu {
-        Some(mtu) => Some(mtu),
-        None => {
-            let ports = host.links_of_master(link.index).map_err(kernel)?;
-            ports.iter().map(|port| port.mtu).min()
-        }
-    };
-    Ok(wanted.filter(|mtu| *mtu != link.mtu))
-}
-
-fn create(host: &mut RouteSocket, config: &Config, mac: MacAddr) -> Result<Link, Error> {
-    let name = config.bridge.as_str();
+pub(super) fn create(host: &mut RouteSocket, wanted: &Bridge, mac: MacAddr) -> Result<Link, Error> {
+    let name = wanted.link.as_str();
     let new = NewLink {
         mac: Some(mac),
-        mtu: config.mtu,
+        mtu: wanted.mtu,
         alias: Some(format!("{}bridge", owner::PREFIX)),
         ..NewLink::new(
             name,
             LinkKind::Bridge(BridgeOptions {
-                vlan_filtering: config.vlans.wanted.then_some(true),
-                link_local_learning: config.check_spoofing.then_some(false),
+                vlan_filtering: wanted.vlan_filtering.then_some(true),
+                link_local_learning: wanted.no_link_local_learning.then_some(false),
                 ..BridgeOptions::default()
             }),
         )
     };
     let link = host.create_link(&new).map_err(|error| {
         let mut error = kernel(error);
-        if config.vlans.wanted {
+        if wanted.vlan_filtering {
             error = error.with_details("VLANs need a kernel with bridge VLAN filtering");
         }
         error
@@ -427,7 +269,7 @@ fn create(host: &mut RouteSocket, config: &Config, mac: MacAddr) -> Result<Link,
     advertisements::refuse(name)?;
     let up = LinkSet {
         up: Some(true),
-        promiscuous: config.promisc.then_some(true),
+        promiscuous: wanted.promiscuous.then_some(true),
         ..LinkSet::default()
     };
     host.apply_one(&Change::SetLink { ifindex: link.index, set: up }).map_err(kernel)?;
@@ -438,18 +280,18 @@ fn create(host: &mut RouteSocket, config: &Config, mac: MacAddr) -> Result<Link,
 /// bridge is ours.
 fn adjust(
     host: &mut RouteSocket,
-    config: &Config,
+    wanted: &Bridge,
     link: &Link,
     ours: bool,
     pin_mac: bool,
 ) -> Result<(), Error> {
     let set = LinkSet {
         up: (!link.up()).then_some(true),
-        promiscuous: (config.promisc && !link.promiscuous()).then_some(true),
-        mtu: config.mtu.filter(|mtu| ours && *mtu != link.mtu),
+        promiscuous: (wanted.promiscuous && !link.promiscuous()).then_some(true),
+        mtu: wanted.mtu.filter(|mtu| ours && *mtu != link.mtu),
         bridge: BridgeOptions {
-            vlan_filtering: (config.vlans.wanted && !filters_vlans(link)).then_some(true),
-            link_local_learning: learns_past_filters(config, link).then_some(false),
+            vlan_filtering: (wanted.vlan_filtering && !filters_vlans(link)).then_some(true),
+            link_local_learning: learns_past_filters(wanted, link).then_some(false),
             ..BridgeOptions::default()
         },
         // Fixes the hardware address, which would otherwise change with the ports; an empty bridge
@@ -464,7 +306,7 @@ fn adjust(
     host.apply_one(&Change::SetLink { ifindex: link.index, set }).map_err(kernel)
 }
 
-fn filters_vlans(link: &Link) -> bool {
+pub(super) fn filters_vlans(link: &Link) -> bool {
     link.bridge.as_ref().is_some_and(|bridge| bridge.vlan_filtering)
 }
 
@@ -518,7 +360,7 @@ pub(super) fn collect(index: &Index) -> Result<(), Error> {
 /// attachment's own DEL finds the note.
 fn delete_unused(index: &Index, bridge: &str) -> Result<(), Error> {
     let object = object(bridge);
-    let made = read_made(index, &object)?;
+    let made = read_made(index, bridge)?;
     let mut host = RouteSocket::open().map_err(kernel)?;
     let bridges = bridges_of(&mut host, bridge, &made)?;
     for (link, _) in &bridges {
@@ -631,12 +473,16 @@ fn has_ports(host: &mut RouteSocket, bridge: u32) -> Result<bool, Error> {
     Ok(!host.links_of_master(bridge).map_err(kernel)?.is_empty())
 }
 
-fn read_made(index: &Index, object: &str) -> Result<Made, Error> {
-    let note = index.known_note(object).map_err(|error| file_error(&error))?;
+/// Reads what was created and changed for the bridge of a name.
+///
+/// # Errors
+/// Code 105 when it cannot be read.
+pub(super) fn read_made(index: &Index, bridge: &str) -> Result<Made, Error> {
+    let note = index.known_note(&object(bridge)).map_err(|error| file_error(&error))?;
     Ok(note.and_then(|note| serde_json::from_value(note).ok()).unwrap_or_default())
 }
 
-fn write_made(index: &Index, object: &str, made: &Made) -> Result<(), Error> {
+pub(super) fn write_made(index: &Index, object: &str, made: &Made) -> Result<(), Error> {
     let note = serde_json::to_value(made).expect("a note has string keys only");
     index.note(object, &note).map_err(|error| file_error(&error))
 }

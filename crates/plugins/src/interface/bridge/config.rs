@@ -7,6 +7,7 @@ use cni_plugin::Call;
 use kernel::mac::MacAddr;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use wanted::{Gateways, Port, PortVlans};
 
 use crate::shared::forwarding;
 use crate::shared::mac::parse_mac;
@@ -79,7 +80,7 @@ type RawRuntime = RawMac;
 
 /// VLANs of a bridge port.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Vlans {
+pub(crate) struct Vlans {
     /// The untagged VLAN; `None` when the configuration has neither `vlan` nor a trunk.
     pub(super) native: Option<u16>,
     /// The tagged VLANs.
@@ -94,7 +95,7 @@ pub(super) struct Vlans {
 
 /// A bridge network as this plugin understands it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Config {
+pub(crate) struct Config {
     pub(super) bridge: IfName,
     pub(super) gateway: bool,
     pub(super) default_gateway: bool,
@@ -127,6 +128,49 @@ impl Config {
             .map(parse_mac)
             .transpose()?;
         Config::check(&raw, mac, call.ipam().is_some())
+    }
+
+    /// Describes the bridge, as a configuration alone can.
+    pub(super) fn wanted_bridge(&self) -> wanted::Bridge {
+        wanted::Bridge {
+            link: self.bridge.to_string(),
+            ours: false,
+            mac: None,
+            mtu: self.mtu,
+            promiscuous: self.promisc,
+            vlan_filtering: self.vlans.wanted,
+            no_link_local_learning: self.check_spoofing,
+        }
+    }
+
+    /// Describes the host's end as a port of the bridge.
+    pub(super) fn wanted_port(&self, link: &str) -> Port {
+        let vlans = self.vlans.wanted.then(|| PortVlans {
+            native: self.vlans.native,
+            tagged: self.vlans.tagged.iter().copied().collect(),
+            keep_default: self.vlans.keep_default,
+        });
+        let (link, bridge) = (link.to_owned(), self.bridge.to_string());
+        Port { link, bridge, hairpin: self.hairpin, isolated: self.isolated, vlans }
+    }
+
+    /// Describes the gateways, still without addresses.
+    ///
+    /// # Errors
+    /// Code 7 when the link of the VLAN has no name.
+    pub(super) fn wanted_gateways(&self) -> Result<Gateways, Error> {
+        let link = match self.vlans.access {
+            Some(vlan) => gateway_name(&self.bridge, vlan)?,
+            None => self.bridge.clone(),
+        };
+        Ok(Gateways {
+            link: link.to_string(),
+            bridge: self.bridge.to_string(),
+            vlan: self.vlans.access,
+            mac: None,
+            addresses: Vec::new(),
+            ours: false,
+        })
     }
 
     fn check(raw: &Raw, mac: Option<MacAddr>, has_ipam: bool) -> Result<Self, Error> {

@@ -7,13 +7,14 @@ use cni_plugin::{Call, codes};
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
 use kernel::netns::Netns;
-use kernel::route::{BridgeVlan, BridgeVlanSide, Change, Link, LinkSet, OperState, RouteSocket};
+use kernel::route::{Link, OperState, RouteSocket};
 use serde::{Deserialize, Serialize};
 use state::Index;
+use wanted::Gateways;
 
-use super::config::{Config, Vlans, gateway_name};
-use super::gateway::{self, OnConflict, Wanted};
-use super::{NAME, bridge_link, filter};
+use super::config::{Config, gateway_name};
+use super::gateway::{self, OnConflict};
+use super::{NAME, bridge_link, filter, port};
 use crate::shared::claim::{self, Place, Routed, Segment};
 use crate::shared::container::{self, Options};
 use crate::shared::kernel_error as kernel;
@@ -33,7 +34,7 @@ const CONTAINER_POSITION: usize = 2;
 /// What is recorded about an attachment, for DEL and GC.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Facts {
+pub(crate) struct Recorded {
     pub(super) bridge: String,
     pub(super) host_ifname: String,
     pub(super) ips: Vec<IpNet>,
@@ -42,7 +43,7 @@ pub(super) struct Facts {
     pub(super) claims: Vec<String>,
 }
 
-impl Facts {
+impl Recorded {
     /// Reads what a record holds, if there is one and it is still legible.
     pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<Self> {
         attachment::read_facts(index, key, NAME)
@@ -134,15 +135,16 @@ fn attach<'a>(
     let key = call.attachment();
     let index = Index::new(call.roots());
     undo.record("remove what was made", move || super::remove::all(call, None));
-    let bridge = bridge_link::ensure(host, &index, config, key)?;
+    let bridge = bridge_link::ensure(host, &index, &config.wanted_bridge(), config.gateway, key)?;
     let mac = config.mac.unwrap_or_else(MacAddr::random);
     let wanted = NewPair { mac, mtu: config.mtu, master: Some(bridge.index) };
     let pair = pair::make(host, call, netns, wanted)?;
+    let port = config.wanted_port(&pair.host_ifname);
 
     let early = call.ipam().as_ref().is_some_and(attachment::talks_over_the_link);
     if early {
         guard_port(call, &index, config, netns, mac, &pair.host_ifname)?;
-        bring_port_up(host, config, pair.host_index)?;
+        port::bring_up(host, &port, pair.host_index)?;
     }
     let ipam = call.ipam().map(|ipam| attachment::add_addresses(ipam, undo)).transpose()?;
     let plan = plan(call, config, ipam)?;
@@ -150,7 +152,7 @@ fn attach<'a>(
     let around = Around::of(host, config, &bridge)?;
     around.refuse(call, host, &plan.ips)?;
     let places = around.places();
-    let facts = Facts {
+    let recorded = Recorded {
         claims: claim::objects(&places, &ips),
         bridge: config.bridge.to_string(),
         filter: filter::plan(key.network.as_str(), config, &ips, mac, &pair.host_ifname),
@@ -158,19 +160,19 @@ fn attach<'a>(
         ips,
     };
     // Until here marks identify everything; filter elements are found faster by the record.
-    attachment::write_down(call, &index, NAME, &facts, netns)?;
-    claim::take(call, &index, &places, &facts.ips)?;
-    let gateways =
-        Wanted { addresses: &plan.gateways, others: OnConflict::of(config), vlan_mac: None };
+    attachment::write_down(call, &index, NAME, &recorded, netns)?;
+    claim::take(call, &index, &places, &recorded.ips)?;
+    let gateways = Gateways { addresses: plan.gateways.clone(), ..config.wanted_gateways()? };
+    let others = OnConflict::of(config);
     let mut new = |host: &mut RouteSocket| {
         claim::refuse_gateways(call, host, &index, &around.routed, &places, &plan.ips)
     };
     let vlan_gateway =
-        bridge_link::give_gateways(host, &index, config, &bridge, &gateways, &mut new)?;
-    rules::add(&index, key, config.masquerade, &facts.filter, &facts.ips)?;
+        bridge_link::give_gateways(host, &index, &bridge, &gateways, others, &mut new)?;
+    rules::add(&index, key, config.masquerade, &recorded.filter, &recorded.ips)?;
     configure(inside, netns, call, config, &plan, pair.container_index)?;
     if !early {
-        bring_port_up(host, config, pair.host_index)?;
+        port::bring_up(host, &port, pair.host_index)?;
     }
     if config.gateway {
         forwarding::hold(&index, key, &plan.ips, config.forwarding)?;
@@ -197,18 +199,18 @@ fn guard_port(
     mac: MacAddr,
     host_ifname: &str,
 ) -> Result<(), Error> {
-    let facts = Facts {
+    let recorded = Recorded {
         bridge: config.bridge.to_string(),
         host_ifname: host_ifname.to_owned(),
         filter: filter::guard(config, mac, host_ifname),
-        ..Facts::default()
+        ..Recorded::default()
     };
-    if facts.filter.is_empty() {
+    if recorded.filter.is_empty() {
         return Ok(());
     }
     // An earlier record would not list these elements.
-    attachment::write_down(call, index, NAME, &facts, netns)?;
-    rules::add(index, call.attachment(), None, &facts.filter, &[])
+    attachment::write_down(call, index, NAME, &recorded, netns)?;
+    rules::add(index, call.attachment(), None, &recorded.filter, &[])
 }
 
 /// Where a container of the bridge is reachable: in its VLAN, and by everything that the host
@@ -286,38 +288,6 @@ impl Around {
         }
         places
     }
-}
-
-/// Sets the properties of a port (hairpin, isolation, VLANs), and brings it up.
-fn bring_port_up(host: &mut RouteSocket, config: &Config, ifindex: u32) -> Result<(), Error> {
-    let set = LinkSet {
-        up: Some(true),
-        hairpin: config.hairpin.then_some(true),
-        isolated: config.isolated.then_some(true),
-        ..LinkSet::default()
-    };
-    let mut changes = plan_vlans(ifindex, &config.vlans);
-    changes.push(Change::SetLink { ifindex, set });
-    host.apply(&changes).map_err(|error| kernel(error.source))
-}
-
-/// Plans the VLANs of a new port, which starts in VLAN 1, untagged.
-pub(super) fn plan_vlans(ifindex: u32, vlans: &Vlans) -> Vec<Change> {
-    let side = BridgeVlanSide::Port;
-    let mut changes = Vec::new();
-    if !vlans.wanted {
-        return changes;
-    }
-    if !vlans.keep_default && vlans.native != Some(1) {
-        changes.push(Change::DelBridgeVlan { ifindex, side, vlan: BridgeVlan::tagged(1) });
-    }
-    for id in &vlans.tagged {
-        changes.push(Change::AddBridgeVlan { ifindex, side, vlan: BridgeVlan::tagged(*id) });
-    }
-    if let Some(native) = vlans.native {
-        changes.push(Change::AddBridgeVlan { ifindex, side, vlan: BridgeVlan::access(native) });
-    }
-    changes
 }
 
 /// Sets up the container's side.

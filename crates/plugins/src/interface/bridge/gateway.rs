@@ -3,12 +3,15 @@
 use std::net::IpAddr;
 
 use cni::{Error, code};
-use cni_plugin::codes;
+use cni_plugin::{Call, codes};
 use ipnet::IpNet;
-use kernel::mac::MacAddr;
 use kernel::route::{AddressOptions, Change, Link, RouteSocket};
+use wanted::{Gateways, Place};
 
+use super::bridge_link;
 use super::config::Config;
+use crate::engine::{Compared, Picture, differs, sound};
+use crate::ipam::host_local;
 use crate::shared::{container, kernel_error as kernel};
 
 pub(super) fn present(host: &mut RouteSocket, ifindex: u32) -> Result<Vec<IpNet>, Error> {
@@ -82,17 +85,6 @@ struct Plan {
     add: Vec<IpNet>,
 }
 
-/// The wanted addresses of gateways.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted<'a> {
-    /// Their addresses.
-    pub(super) addresses: &'a [IpNet],
-    /// What becomes of conflicting addresses.
-    pub(super) others: OnConflict,
-    /// The hardware address of a VLAN's link, if it must be created; `None` means a random one.
-    pub(super) vlan_mac: Option<MacAddr>,
-}
-
 /// What becomes of addresses that conflict with a gateway's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OnConflict {
@@ -161,6 +153,79 @@ pub(crate) fn refuse_others(
     gateways: &[IpNet],
 ) -> Result<(), Error> {
     plan(link, present, gateways, OnConflict::Refuse).map(drop)
+}
+
+/// Compares the addresses of the gateways. If the bridge is gone, another item says so.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Gateways) -> Compared {
+    let name = &wanted.link;
+    let Some(link) = picture.link(Place::Host, name)? else {
+        return match wanted.vlan {
+            Some(_) => differs(format!("link {name:?} with the gateway is gone")),
+            None => sound(),
+        };
+    };
+    let present = picture.addresses(Place::Host, link.index)?;
+    let missing = missing(wanted, present.iter().map(|one| one.address.addr()));
+    match missing.as_slice() {
+        [] => sound(),
+        [gateway] => differs(format!("gateway address {gateway} is gone from {name:?}")),
+        several => {
+            let several: Vec<String> = several.iter().map(ToString::to_string).collect();
+            let several = several.join(", ");
+            differs(format!("gateway addresses {several} are gone from {name:?}"))
+        }
+    }
+}
+
+/// An address counts whatever its prefix.
+fn missing(wanted: &Gateways, present: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
+    let present: Vec<IpAddr> = present.collect();
+    let gateways = wanted.addresses.iter().map(IpNet::addr);
+    gateways.filter(|gateway| !present.contains(gateway)).collect()
+}
+
+/// Adds the addresses that are missing, and the link of a VLAN if that is gone. Returns what was
+/// added.
+///
+/// # Errors
+/// Code 108 when a foreign address on a foreign link is in the way; code 100 with the kernel's
+/// words.
+pub(super) fn restore(
+    picture: &mut Picture<'_>,
+    wanted: &Gateways,
+) -> Result<Option<String>, Error> {
+    let host = &mut picture.namespaces.host;
+    let Some(bridge) = host.link_by_name(&wanted.bridge).map_err(kernel)? else { return Ok(None) };
+    let link = host.link_by_name(&wanted.link).map_err(kernel)?;
+    let present = link.map(|link| present(host, link.index)).transpose()?.unwrap_or_default();
+    let missing = missing(wanted, present.iter().map(IpNet::addr));
+    // An address that is in the way by now is a foreign one. On a link of ours it can stay in
+    // addition to ours.
+    let others = if wanted.ours { OnConflict::Keep } else { OnConflict::Refuse };
+    bridge_link::give_gateways(host, picture.index, &bridge, wanted, others, &mut |_| Ok(()))?;
+    let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
+    Ok(Some(format!("gateway address {} of {:?}", missing.join(", "), wanted.link)))
+}
+
+/// Returns the link of the host that carries the gateways and the addresses that the configuration
+/// gives it, as far as they are known before addresses are assigned: with the IPAM plugin
+/// `host-local`. `None` if other addresses do not matter.
+///
+/// # Errors
+/// Code 7 when the link of the VLAN has no name.
+pub(super) fn configured(
+    call: &Call<'_>,
+    config: &Config,
+) -> Result<Option<(String, Vec<IpNet>)>, Error> {
+    if !config.gateway || config.force_address {
+        return Ok(None);
+    }
+    let gateways = host_local::gateways(call);
+    let link = config.wanted_gateways()?.link;
+    Ok((!gateways.is_empty()).then_some((link, gateways)))
 }
 
 /// Returns the address that a subnet's gateway has on the bridge: the IPAM plugin's, or the first

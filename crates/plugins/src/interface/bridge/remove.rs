@@ -5,7 +5,7 @@ use cni_plugin::Call;
 use kernel::netns::Netns;
 use state::Index;
 
-use super::connect::Facts;
+use super::connect::Recorded;
 use super::{NAME, bridge_link};
 use crate::shared::failures::Failures;
 use crate::shared::shared_object::Leaving;
@@ -32,19 +32,19 @@ fn remove_pair(
     key: &AttachmentKey,
     netns: Option<&Netns>,
 ) -> Result<(), Error> {
-    let known = Facts::read(index, key).map(|facts| facts.host_ifname);
+    let known = Recorded::read(index, key).map(|recorded| recorded.host_ifname);
     pair::remove(call, key, known.as_deref(), netns)
 }
 
 /// Removes everything except the link: filter elements, holds on shared objects, and last their
 /// record.
 fn objects(call: &Call<'_>, index: &Index, key: &AttachmentKey, failures: &mut Failures) {
-    let facts = Facts::read(index, key);
-    let claims = facts.as_ref().map(|facts| facts.claims.clone());
-    let recorded = facts.as_ref().map(|facts| (&facts.filter, facts.ips.as_slice()));
-    failures.note("remove filter rules", rules::remove(index, key, recorded));
-    let bridge = facts
-        .map(|facts| facts.bridge)
+    let recorded = Recorded::read(index, key);
+    let claims = recorded.as_ref().map(|recorded| recorded.claims.clone());
+    let filter = recorded.as_ref().map(|recorded| (&recorded.filter, recorded.ips.as_slice()));
+    failures.note("remove filter rules", rules::remove(index, key, filter));
+    let bridge = recorded
+        .map(|recorded| recorded.bridge)
         .or_else(|| held_bridge(index, key))
         .or_else(|| configured_bridge(call));
     // Not while its port may exist: the bridge would stay, without a known owner.

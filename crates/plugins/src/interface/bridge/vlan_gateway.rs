@@ -8,11 +8,12 @@ use kernel::route::{
     BridgeVlan, BridgeVlanSide, Change, Link, LinkKind, LinkSet, NewLink, RouteSocket, VethPeer,
 };
 
+use wanted::{Gateways, Place};
+
 use super::bridge_link::Made;
-use super::config::{Config, gateway_name};
-use super::gateway::{self, Wanted};
-use crate::shared::repair::Repair;
-use crate::shared::{advertisements, drift, kernel_error as kernel, owner};
+use super::gateway::{self, OnConflict};
+use crate::engine::{Compared, Found, Picture, differs, sound};
+use crate::shared::{advertisements, kernel_error as kernel, owner};
 
 /// Creates the link if necessary, adds the gateways' addresses, and returns its name and hardware
 /// address.
@@ -21,14 +22,14 @@ use crate::shared::{advertisements, drift, kernel_error as kernel, owner};
 /// Code 100 with the kernel's words, 108 when something foreign is in the way.
 pub(super) fn ensure(
     host: &mut RouteSocket,
-    config: &Config,
     bridge: &Link,
     vlan: u16,
-    wanted: &Wanted<'_>,
+    wanted: &Gateways,
+    others: OnConflict,
     made: &mut Made,
 ) -> Result<(String, Option<MacAddr>), Error> {
-    let name = gateway_name(&config.bridge, vlan)?;
-    let link = match host.link_by_name(name.as_str()).map_err(kernel)? {
+    let name = wanted.link.as_str();
+    let link = match host.link_by_name(name).map_err(kernel)? {
         Some(link) if link.kind.as_deref() == Some("veth") => {
             if advertisements::taken_by(&link.name).is_some() {
                 advertisements::refuse(&link.name)?;
@@ -38,22 +39,22 @@ pub(super) fn ensure(
         Some(_) => {
             return Err(Error::new(
                 codes::CONFLICT,
-                format!("{:?} already exists but is not a veth link", name.as_str()),
+                format!("{name:?} already exists but is not a veth link"),
             ));
         }
         None => {
-            let port = format!("veth{}", cni::owner::sha512_hex(name.as_str(), 8));
-            if !made.vlan_links.iter().any(|known| *known == name.as_str()) {
-                made.vlan_links.push(name.to_string());
+            let port = format!("veth{}", cni::owner::sha512_hex(name, 8));
+            if !made.vlan_links.iter().any(|known| known == name) {
+                made.vlan_links.push(name.to_owned());
             }
             let new = NewLink {
-                mac: wanted.vlan_mac,
+                mac: wanted.mac.as_ref().and_then(|mac| mac.parse().ok()),
                 mtu: Some(bridge.mtu),
                 alias: Some(format!("{}gateway", owner::PREFIX)),
-                ..NewLink::new(name.as_str(), LinkKind::Veth(VethPeer::new(&port)))
+                ..NewLink::new(name, LinkKind::Veth(VethPeer::new(&port)))
             };
             let link = host.create_link(&new).map_err(kernel)?;
-            advertisements::refuse(name.as_str())?;
+            advertisements::refuse(name)?;
             let peer = link.peer_index.ok_or_else(|| {
                 Error::new(codes::CONFLICT, format!("{port:?} vanished while being made"))
             })?;
@@ -62,7 +63,7 @@ pub(super) fn ensure(
             link
         }
     };
-    gateway::add(host, &link, wanted.addresses, wanted.others, &mut Vec::new())?;
+    gateway::add(host, &link, &wanted.addresses, others, &mut Vec::new())?;
     Ok((link.name, link.mac))
 }
 
@@ -81,75 +82,66 @@ fn connect(link: &Link, port: u32, bridge: &Link, vlan: u16) -> Vec<Change> {
     changes
 }
 
-/// Finds the link that carries the gateway, if it exists and is ours.
+/// Reports whether a link is one that we created for the gateways of a VLAN.
+pub(super) fn is_ours(link: &Link) -> bool {
+    let marked = link.alias.as_deref().is_some_and(|mark| mark.starts_with(owner::PREFIX));
+    link.is_kind("veth") && marked
+}
+
+/// Compares the link of a VLAN: it must reach the VLAN. If it is gone, another item says so.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
-pub(super) fn find(
-    host: &mut RouteSocket,
-    config: &Config,
-    vlan: u16,
-) -> Result<Option<Link>, Error> {
-    let name = gateway_name(&config.bridge, vlan)?;
-    let link = host.link_by_name(name.as_str()).map_err(kernel)?;
-    let ours =
-        |link: &Link| link.alias.as_deref().is_some_and(|mark| mark.starts_with(owner::PREFIX));
-    Ok(link.filter(|link| link.is_kind("veth") && ours(link)))
-}
-
-/// Verifies that the link reaches its VLAN.
-///
-/// # Errors
-/// Code 104 when it does not; code 100 when the kernel does not answer.
-pub(super) fn check(
-    host: &mut RouteSocket,
-    link: &Link,
-    bridge: &Link,
-    vlan: u16,
-) -> Result<(), Error> {
-    let Some(port) = port(host, link)? else {
-        return Err(drift(format!("link {:?} with the gateway has no other end", link.name)));
+pub(super) fn compare(picture: &mut Picture<'_>, link: &str, bridge: &str, vlan: u16) -> Compared {
+    let link = picture.link(Place::Host, link)?;
+    let bridge = picture.link(Place::Host, bridge)?;
+    let Some((link, bridge)) = link.zip(bridge) else { return sound() };
+    let host = &mut picture.namespaces.host;
+    let Some(port) = port(host, &link)? else {
+        return differs(format!("link {:?} with the gateway has no other end", link.name));
     };
-    for end in [link, &port] {
-        if !end.up() {
-            return Err(drift(format!("link {:?} is down", end.name)));
-        }
+    let mut found = Vec::new();
+    for end in [&link, &port].into_iter().filter(|end| !end.up()) {
+        found.push(format!("link {:?} is down", end.name));
     }
-    advertisements::check(&link.name)?;
-    if port.master != Some(bridge.index) {
-        return Err(drift(format!(
+    if let Err(drift) = advertisements::check(&link.name) {
+        found.push(drift.msg);
+    }
+    if port.master == Some(bridge.index) {
+        let present = host.bridge_vlans(port.index).map_err(kernel)?;
+        let own = |found: &BridgeVlan| {
+            (found.first..=found.last).contains(&vlan) && found.pvid && found.untagged
+        };
+        if !present.iter().any(own) {
+            found.push(format!("VLAN {vlan} is not port {:?}'s own any more", port.name));
+        }
+    } else {
+        found.push(format!(
             "link {:?} to the gateway is not a port of bridge {:?} any more",
             port.name, bridge.name
-        )));
+        ));
     }
-    let present = host.bridge_vlans(port.index).map_err(kernel)?;
-    let own = |found: &BridgeVlan| {
-        (found.first..=found.last).contains(&vlan) && found.pvid && found.untagged
-    };
-    if !present.iter().any(own) {
-        return Err(drift(format!("VLAN {vlan} is not port {:?}'s own any more", port.name)));
-    }
-    Ok(())
+    Ok(found.into_iter().map(Found::new).collect())
 }
 
 /// Connects the link to its VLAN again.
 ///
 /// # Errors
-/// Code 100 when the kernel does not answer.
-pub(super) fn put_back(
-    host: &mut RouteSocket,
-    link: &Link,
-    bridge: &Link,
+/// Code 100 with the kernel's words.
+pub(super) fn restore(
+    picture: &mut Picture<'_>,
+    link: &str,
+    bridge: &str,
     vlan: u16,
-    repair: &mut Repair,
 ) -> Result<(), Error> {
-    advertisements::refuse_again(&link.name, repair);
-    let (Err(drift), Some(port)) = (check(host, link, bridge, vlan), port(host, link)?) else {
+    let host = &mut picture.namespaces.host;
+    let [link, bridge] = [link, bridge].map(|name| host.link_by_name(name));
+    let (Some(link), Some(bridge)) = (link.map_err(kernel)?, bridge.map_err(kernel)?) else {
         return Ok(());
     };
-    let done = host.apply(&connect(link, port.index, bridge, vlan));
-    repair.note(&drift, done.map_err(|error| kernel(error.source)));
-    Ok(())
+    advertisements::refuse(&link.name)?;
+    let Some(port) = port(host, &link)? else { return Ok(()) };
+    host.apply(&connect(&link, port.index, &bridge, vlan)).map_err(|error| kernel(error.source))
 }
 
 fn port(host: &mut RouteSocket, link: &Link) -> Result<Option<Link>, Error> {

@@ -9,9 +9,7 @@ use super::config::{self, Config};
 use super::connect::Recorded;
 use super::{NAME, Ptp, plan};
 use crate::engine::{Attached, Kind, Picture};
-use crate::shared::rules::{self, MasqueradeBackend};
-use crate::shared::shared_object::AtTheEnd;
-use crate::shared::{claim, container, owner};
+use crate::shared::{claim, container, forwarding, pair, rules};
 
 impl Kind for Ptp {
     const NAME: &'static str = NAME;
@@ -42,16 +40,19 @@ impl Kind for Ptp {
         let ips: Vec<IpConfig> = attached.result.container_ips(attached.ifname).cloned().collect();
         let mut wanted = Wanted::new();
         let host = host_end(recorded, attached);
-        pair(&mut wanted, &host, recorded.is_some(), attached);
+        // The host's end comes first: the kernel adds no IPv6 routes to an interface without a
+        // carrier.
+        wanted.extend(pair::wanted_ends(&host, recorded.is_some(), attached));
+        let mut links = attached.result.interfaces.iter();
+        let reported = links.find(|link| link.name == host && link.sandbox.is_empty());
+        if let Some(mac) = reported.map(|link| link.mac.clone()).filter(|mac| !mac.is_empty()) {
+            let state = State::Mac { link: host.clone(), mac };
+            wanted.push(Item::host(state, Because::Created));
+        }
+        wanted.push(Item::host(State::Up { link: host.clone() }, Because::Created));
         container_side(&mut wanted, attached, &ips);
         host_side(&mut wanted, &host, &ips);
-        for ipv4 in [true, false] {
-            if ips.iter().any(|ip| ip.address.addr().is_ipv4() == ipv4) {
-                let restore = config.forwarding == AtTheEnd::PutBack;
-                let state = State::Forwarding { ipv4, restore };
-                wanted.push(Item::host(state, Because::Outbound));
-            }
-        }
+        wanted.extend(forwarding::wanted(&ips, config.forwarding));
         filter(&mut wanted, config, recorded, attached, &host, &ips);
         let claims = recorded.map(|recorded| recorded.claims.as_slice());
         wanted.extend(claim::wanted(claims.unwrap_or_default()));
@@ -68,34 +69,6 @@ fn host_end(recorded: Option<&Recorded>, attached: &Attached<'_>) -> String {
         links.find(|link| link.sandbox.is_empty()).map(|link| link.name.clone())
     };
     recorded.filter(|name| !name.is_empty()).or_else(reported).unwrap_or_default()
-}
-
-/// Both ends. The host's end comes first: the kernel adds no IPv6 routes to an interface without a
-/// carrier.
-fn pair(wanted: &mut Wanted, host: &str, ours: bool, attached: &Attached<'_>) {
-    let (ifname, host) = (attached.ifname.to_owned(), host.to_owned());
-    wanted.push(Item::container(
-        State::Link { link: ifname.clone(), kinds: vec!["veth".to_owned()] },
-        Because::Created,
-    ));
-    wanted.push(Item::host(State::Peer { link: host.clone(), of: ifname }, Because::Created));
-    let mut links = attached.result.interfaces.iter();
-    let reported = links.find(|link| link.name == host && link.sandbox.is_empty());
-    if let Some(reported) = reported {
-        if !reported.mac.is_empty() {
-            let state = State::Mac { link: host.clone(), mac: reported.mac.clone() };
-            wanted.push(Item::host(state, Because::Created));
-        }
-        if reported.mtu != 0 {
-            let state = State::Mtu { link: host.clone(), mtu: reported.mtu };
-            wanted.push(Item::host(state, Because::Created));
-        }
-    }
-    if ours {
-        let alias = owner::alias(attached.key);
-        wanted.push(Item::host(State::Mark { link: host.clone(), alias }, Because::Ownership));
-    }
-    wanted.push(Item::host(State::Up { link: host }, Because::Created));
 }
 
 fn container_side(wanted: &mut Wanted, attached: &Attached<'_>, ips: &[IpConfig]) {
@@ -163,9 +136,6 @@ fn filter(
     let network = attached.key.network.as_str();
     let planned = || rules::masquerade(config.masquerade, network, host, &addresses);
     let plan = recorded.map_or_else(planned, |recorded| recorded.filter.clone());
-    let iptables = config.masquerade == Some(MasqueradeBackend::Iptables);
-    if iptables || !plan.is_empty() {
-        let state = State::Filter { plan, iptables, addresses };
-        wanted.push(Item::host(state, Because::Key("ipMasq".to_owned())));
-    }
+    let because = Because::Key("ipMasq".to_owned());
+    wanted.extend(rules::wanted(config.masquerade, plan, addresses, because));
 }

@@ -1,0 +1,285 @@
+//! What an attachment of `bridge` wants, for CHECK and repair.
+
+use cni::{Error, IpConfig};
+use cni_plugin::Call;
+use ipnet::IpNet;
+use kernel::MacAddr;
+use wanted::{Because, Item, Place, State, Wanted};
+
+use super::config::{Config, gateway_name};
+use super::connect::{Around, Recorded};
+use super::{Bridge, NAME, bridge_item, bridge_link, filter, gateway, port, vlan_gateway};
+use crate::engine::{Attached, Compared, Difference, Kind, Picture, sound};
+use crate::shared::container::Options;
+use crate::shared::{claim, container, forwarding, pair, rules};
+
+/// What decides what is wanted, besides configuration, result and record.
+pub(crate) struct Observed {
+    /// An attachment created the bridge, and no other bridge has its name by now.
+    ours: bool,
+    /// The same of the link that carries the gateways.
+    gateway_link_is_ours: bool,
+    /// The MTU that a configuration gave the bridge.
+    mtu: Option<u32>,
+    /// Where the container is reachable; `None` without a bridge.
+    around: Option<Around>,
+}
+
+impl Kind for Bridge {
+    const NAME: &'static str = NAME;
+    type Config = Config;
+    type Recorded = Recorded;
+    type Observed = Observed;
+
+    fn config(call: &Call<'_>) -> Result<Config, Error> {
+        Config::of(call)
+    }
+
+    fn observe(
+        config: &Config,
+        _: Option<&Recorded>,
+        _: &Attached<'_>,
+        picture: &mut Picture<'_>,
+    ) -> Result<Observed, Error> {
+        let bridge = picture.link(Place::Host, config.bridge.as_str())?;
+        let bridge = bridge.filter(|link| link.is_kind("bridge"));
+        let made = bridge_link::read_made(picture.index, config.bridge.as_str())?;
+        let ours = made.is_of(bridge.as_ref());
+        let gateway_link_is_ours = match config.vlans.access {
+            _ if !config.gateway => false,
+            None => ours,
+            Some(vlan) => {
+                let name = gateway_name(&config.bridge, vlan)?;
+                let link = picture.link(Place::Host, name.as_str())?;
+                link.is_some_and(|link| vlan_gateway::is_ours(&link))
+            }
+        };
+        let host = &mut picture.namespaces.host;
+        let around = bridge.map(|link| Around::of(host, config, &link)).transpose()?;
+        Ok(Observed { ours, gateway_link_is_ours, mtu: made.mtu, around })
+    }
+
+    /// The bridge comes first, because ports need it. The packet filter comes before the port: it
+    /// must check what the container sends from the first frame. The port comes before the
+    /// container's side: the kernel adds no IPv6 routes to an interface without a carrier.
+    fn wanted(
+        config: &Config,
+        recorded: Option<&Recorded>,
+        observed: &Observed,
+        attached: &Attached<'_>,
+    ) -> Wanted {
+        let ips: Vec<IpConfig> = attached.result.container_ips(attached.ifname).cloned().collect();
+        let mut wanted = Wanted::new();
+        let bridge = bridge(config, recorded.is_some(), observed, attached);
+        wanted.push(Item::host(State::Bridge(bridge), Because::Created));
+        let host = host_end(config, recorded, attached);
+        wanted.extend(pair::wanted_ends(&host, recorded.is_some(), attached));
+        wanted.extend(filtered(config, recorded, attached, &host, &ips));
+        wanted.extend(claim::wanted(&claims(recorded, observed)));
+        of_port(&mut wanted, config, recorded.is_some(), observed, &host);
+        let options = Options { skip_dad: !config.detect_duplicates };
+        wanted.extend(container::wanted_side(attached, &ips, options, config.leave_down));
+        if config.gateway {
+            gateways(&mut wanted, config, observed, attached, &ips);
+            wanted.extend(forwarding::wanted(&ips, config.forwarding));
+        }
+        // With a VLAN the gateway is on a link of its own, with another hardware address.
+        if config.vlans.access.is_none() {
+            neighbours(&mut wanted, config, attached, &ips);
+        }
+        wanted
+    }
+
+    fn compare(picture: &mut Picture<'_>, item: &Item) -> Compared {
+        match &item.state {
+            State::Bridge(bridge) => bridge_item::compare(picture, bridge),
+            State::Port(wanted) => port::compare(picture, wanted),
+            State::BridgeMtu { link, port, mtu } => {
+                bridge_item::compare_mtu(picture, link, port, *mtu)
+            }
+            State::VlanLink { link, bridge, vlan } => {
+                vlan_gateway::compare(picture, link, bridge, *vlan)
+            }
+            State::Gateways(gateways) => gateway::compare(picture, gateways),
+            _ => sound(),
+        }
+    }
+
+    fn restore(picture: &mut Picture<'_>, item: &Item) -> Result<Option<String>, Error> {
+        match &item.state {
+            State::Bridge(bridge) => bridge_item::restore(picture, bridge),
+            State::Port(wanted) => port::restore(picture, wanted),
+            State::BridgeMtu { link, port, mtu } => {
+                bridge_item::restore_mtu(picture, link, port, *mtu)
+            }
+            State::VlanLink { link, bridge, vlan } => {
+                vlan_gateway::restore(picture, link, bridge, *vlan).map(|()| None)
+            }
+            State::Gateways(gateways) => gateway::restore(picture, gateways),
+            _ => Ok(None),
+        }
+    }
+
+    fn others(
+        config: &Config,
+        observed: &Observed,
+        attached: &Attached<'_>,
+        picture: &mut Picture<'_>,
+    ) -> Result<Vec<Difference>, Error> {
+        let mut found = Vec::new();
+        let name = config.bridge.as_str();
+        if reported(attached, name).is_none() {
+            found.push(Difference::text(format!("prevResult does not list bridge {name:?}")));
+        }
+        if let Some(around) = &observed.around {
+            let ips = attached.result.container_ips(attached.ifname);
+            let ips: Vec<IpConfig> = ips.cloned().collect();
+            let host = &mut picture.namespaces.host;
+            found.extend(Difference::of(around.check(attached.call, host, &ips))?);
+        }
+        Ok(found)
+    }
+}
+
+/// Returns what ADD reported of a link of the host.
+fn reported<'a>(attached: &Attached<'a>, name: &str) -> Option<&'a cni::Interface> {
+    let mut links = attached.result.interfaces.iter();
+    links.find(|link| link.name == name && link.sandbox.is_empty())
+}
+
+fn mac_of(link: Option<&cni::Interface>) -> Option<String> {
+    link.map(|link| link.mac.clone()).filter(|mac| !mac.is_empty())
+}
+
+/// Describes the bridge. The reference's plugin has bridges learn from link-local frames, so that is
+/// not a difference where it attached the container.
+fn bridge(
+    config: &Config,
+    recorded: bool,
+    observed: &Observed,
+    attached: &Attached<'_>,
+) -> wanted::Bridge {
+    let mac = mac_of(reported(attached, config.bridge.as_str()));
+    let bridge = config.wanted_bridge();
+    let no_link_local_learning = recorded && bridge.no_link_local_learning;
+    wanted::Bridge { ours: observed.ours, mac, no_link_local_learning, ..bridge }
+}
+
+/// Returns the name of the host's end. Without a record it is the first link of the host in the
+/// result that is neither the bridge nor the link of its VLAN.
+fn host_end(config: &Config, recorded: Option<&Recorded>, attached: &Attached<'_>) -> String {
+    let vlan = config.vlans.access.and_then(|vlan| gateway_name(&config.bridge, vlan).ok());
+    let is_shared = |name: &str| {
+        name == config.bridge.as_str() || vlan.as_ref().is_some_and(|vlan| vlan.as_str() == name)
+    };
+    let reported = || {
+        let mut links = attached.result.interfaces.iter();
+        let end = links.find(|link| link.sandbox.is_empty() && !is_shared(&link.name));
+        end.map(|link| link.name.clone())
+    };
+    let recorded = recorded.map(|recorded| recorded.host_ifname.clone());
+    recorded.filter(|name| !name.is_empty()).or_else(reported).unwrap_or_default()
+}
+
+fn filtered(
+    config: &Config,
+    recorded: Option<&Recorded>,
+    attached: &Attached<'_>,
+    host: &str,
+    ips: &[IpConfig],
+) -> Option<Item> {
+    let addresses: Vec<IpNet> = ips.iter().map(|ip| ip.address).collect();
+    let planned = || {
+        let mac = mac_of(attached.result.container_interface(attached.ifname));
+        let mac: Option<MacAddr> = mac.and_then(|mac| mac.parse().ok());
+        let network = attached.key.network.as_str();
+        mac.map(|mac| filter::plan(network, config, &addresses, mac, host)).unwrap_or_default()
+    };
+    let plan = recorded.map_or_else(planned, |recorded| recorded.filter.clone());
+    let key = if config.masquerade.is_some() { "ipMasq" } else { "macspoofchk" };
+    rules::wanted(config.masquerade, plan, addresses, Because::Key(key.to_owned()))
+}
+
+/// Returns the claims where the container is reachable now: a bridge that was created again is
+/// another link, and so may be the one that has its name by now.
+fn claims(recorded: Option<&Recorded>, observed: &Observed) -> Vec<String> {
+    match (recorded, &observed.around) {
+        (Some(recorded), Some(around)) => claim::objects(&around.places(), &recorded.ips),
+        (Some(recorded), None) => recorded.claims.clone(),
+        (None, _) => Vec::new(),
+    }
+}
+
+fn of_port(wanted: &mut Wanted, config: &Config, ours: bool, observed: &Observed, host: &str) {
+    let link = || host.to_owned();
+    wanted.push(Item::host(State::Port(config.wanted_port(host)), Because::Created));
+    wanted.push(Item::host(State::Up { link: link() }, Because::Created));
+    // The reference's plugin does not prevent this, so it is not a difference there.
+    if ours {
+        wanted.push(Item::host(State::NoAdvertisements { link: link() }, Because::Safety));
+    }
+    if observed.ours {
+        let mtu =
+            State::BridgeMtu { link: config.bridge.to_string(), port: link(), mtu: observed.mtu };
+        wanted.push(Item::host(mtu, Because::Created));
+    }
+}
+
+/// The gateways' addresses, and what the host needs to reach the containers.
+fn gateways(
+    wanted: &mut Wanted,
+    config: &Config,
+    observed: &Observed,
+    attached: &Attached<'_>,
+    ips: &[IpConfig],
+) {
+    let with: Vec<(&IpConfig, IpNet)> = ips
+        .iter()
+        .filter_map(|ip| Some((ip, gateway::of(&ip.address, ip.gateway).ok()?)))
+        .collect();
+    let Ok(mut all) = config.wanted_gateways() else { return };
+    if with.is_empty() {
+        return;
+    }
+    all.ours = observed.gateway_link_is_ours;
+    for (_, gateway) in with.iter().filter(|(ip, _)| ip.gateway.is_some()) {
+        if !all.addresses.contains(gateway) {
+            all.addresses.push(*gateway);
+        }
+    }
+    // Containers know the link by its old hardware address.
+    all.mac = all.vlan.and_then(|_| mac_of(reported(attached, &all.link)));
+    let link = all.link.clone();
+    if !all.ours {
+        wanted.push(Item::host(State::Gateways(all), Because::Outbound));
+        return;
+    }
+    if let Some(vlan) = all.vlan {
+        let state = State::VlanLink { link: link.clone(), bridge: all.bridge.clone(), vlan };
+        wanted.push(Item::host(state, Because::Key("vlan".to_owned())));
+    }
+    if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
+        wanted.push(Item::host(State::LinkLocal { link: link.clone() }, Because::Inbound));
+    }
+    wanted.push(Item::host(State::Gateways(all), Because::Outbound));
+    wanted.extend(with.into_iter().map(|(ip, gateway)| {
+        let (link, to) = (link.clone(), ip.address.addr());
+        Item::host(State::SubnetRoute { link, gateway, to }, Because::Inbound)
+    }));
+}
+
+fn neighbours(wanted: &mut Wanted, config: &Config, attached: &Attached<'_>, ips: &[IpConfig]) {
+    let bridge = config.bridge.as_str();
+    if let Some(mac) = mac_of(attached.result.container_interface(attached.ifname)) {
+        wanted.extend(ips.iter().map(|ip| {
+            let (link, address, mac) = (bridge.to_owned(), ip.address.addr(), mac.clone());
+            Item::host(State::NoNeighbour { link, address, mac }, Because::Inbound)
+        }));
+    }
+    if let (Some(mac), true) = (mac_of(reported(attached, bridge)), config.gateway) {
+        wanted.extend(ips.iter().filter_map(|ip| ip.gateway).map(|address| {
+            let (link, mac) = (attached.ifname.to_owned(), mac.clone());
+            Item::container(State::NoNeighbour { link, address, mac }, Because::Outbound)
+        }));
+    }
+}
