@@ -71,8 +71,8 @@ pub(crate) trait Kind {
     ///
     /// # Errors
     /// Code 100 when the kernel does not answer.
-    fn compare(picture: &mut Picture<'_>, item: &Item) -> Compared {
-        let _ = picture;
+    fn compare(config: &Self::Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
+        let _ = (config, picture);
         Err(Error::new(codes::CONFLICT, format!("unknown item {:?}", item.state)))
     }
 
@@ -81,8 +81,12 @@ pub(crate) trait Kind {
     ///
     /// # Errors
     /// Code 100 with the kernel's words.
-    fn restore(picture: &mut Picture<'_>, item: &Item) -> Result<Option<String>, Error> {
-        let _ = picture;
+    fn restore(
+        config: &Self::Config,
+        picture: &mut Picture<'_>,
+        item: &Item,
+    ) -> Result<Option<String>, Error> {
+        let _ = (config, picture);
         Err(Error::new(codes::CONFLICT, format!("unknown item {:?}", item.state)))
     }
 
@@ -215,7 +219,7 @@ fn in_rounds<K: Kind>(
                 continue;
             }
             let what = look.picture.describe(item);
-            match look.picture.restore::<K>(item) {
+            match look.picture.restore::<K>(&look.config, item) {
                 Ok(set) => done.push((item.clone(), set.unwrap_or(what))),
                 Err(error) => {
                     tries.end(item);
@@ -299,7 +303,7 @@ impl<'c, K: Kind> Look<'c, K> {
         let attached = Attached { call: self.call, key, ifname, result: &self.result };
         let seen = K::observe(&self.config, recorded, &attached, &mut self.picture)?;
         let wanted = K::wanted(&self.config, recorded, &seen, &attached);
-        let (mut found, mut failed) = self.picture.differences::<K>(&wanted);
+        let (mut found, mut failed) = self.picture.differences::<K>(&self.config, &wanted);
         match K::others(&self.config, &seen, &attached, &mut self.picture) {
             Ok(others) => found.extend(others),
             Err(error) => failed = failed.or(Some(error)),

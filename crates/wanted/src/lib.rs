@@ -88,9 +88,10 @@ impl Item {
     #[must_use]
     pub fn restored(&self) -> Restored {
         match &self.state {
-            State::Link { .. } | State::Recorded { .. } | State::Peer { .. } => {
-                Restored::ByHand("detach the container, and attach it anew")
-            }
+            State::Link { .. }
+            | State::Recorded { .. }
+            | State::Peer { .. }
+            | State::Taken { .. } => Restored::ByHand("detach the container, and attach it anew"),
             State::Path { .. } => Restored::ByHand(
                 "remove or narrow that route (`ip route`, `ip -6 route`), or give the network \
                  another subnet: repair leaves the routes of others alone",
@@ -265,6 +266,33 @@ pub enum State {
         port: String,
         /// The MTU that the configuration asks for, in bytes.
         mtu: Option<u32>,
+    },
+    /// A link of the container is the one that ADD took there: it has its owner's mark.
+    Taken {
+        /// The link.
+        link: String,
+        /// The alias.
+        alias: String,
+    },
+    /// A bridge of Open vSwitch has a port, as the configuration asks for it.
+    OvsPort {
+        /// The port's name.
+        port: String,
+        /// The port is a link of this host by that name; the switch has created it otherwise.
+        is_link: bool,
+        /// The bridge.
+        bridge: String,
+        /// The hardware address of the container's interface.
+        mac: Option<String>,
+    },
+    /// The link of a port that the switch has created is the container's interface, or beneath it.
+    OvsInterface {
+        /// The container's interface.
+        link: String,
+        /// The port's name.
+        port: String,
+        /// The hardware address.
+        mac: Option<String>,
     },
     /// IPv6 is on, and the link has the link-local address from which the kernel solicits its
     /// neighbours.
@@ -465,13 +493,17 @@ impl State {
             | State::NotOfHost { link, .. }
             | State::SubnetRoute { link, .. }
             | State::NoNeighbour { link, .. }
-            | State::BridgeMtu { link, .. } => Some(link),
+            | State::BridgeMtu { link, .. }
+            | State::Taken { link, .. }
+            | State::OvsInterface { link, .. }
+            | State::OvsPort { port: link, is_link: true, .. } => Some(link),
             State::Bridge(bridge) => Some(&bridge.link),
             State::Port(port) => Some(&port.link),
             State::Address(address) => Some(&address.link),
             State::Route(route) => Some(&route.link),
             // The link of a VLAN is created with the addresses.
             State::VlanLink { .. }
+            | State::OvsPort { .. }
             | State::Gateways(_)
             | State::Forwarding { .. }
             | State::Filter { .. }
@@ -535,6 +567,11 @@ impl fmt::Display for Item {
                 let addresses = gateways.addresses.iter().map(|net| net.addr().to_string());
                 let addresses: Vec<String> = addresses.collect();
                 write!(f, "gateway addresses {} of {:?}", addresses.join(", "), gateways.link)
+            }
+            State::Taken { link: name, .. } => write!(f, "{link} {name:?}, which ADD took"),
+            State::OvsPort { port, bridge, .. } => write!(f, "port {port:?} of bridge {bridge:?}"),
+            State::OvsInterface { link: name, port, .. } => {
+                write!(f, "link of port {port:?} as interface {name:?}")
             }
             State::BridgeMtu { link: name, mtu: Some(mtu), .. } => {
                 write!(f, "MTU {mtu} of bridge {name:?}")

@@ -250,6 +250,7 @@ impl<'c> Picture<'c> {
     /// the first such error is returned beside the differences.
     pub(super) fn differences<K: Kind>(
         &mut self,
+        config: &K::Config,
         wanted: &Wanted,
     ) -> (Vec<Difference>, Option<Error>) {
         let mut all = Vec::new();
@@ -266,7 +267,7 @@ impl<'c> Picture<'c> {
             if is_foreign && !matches!(item.state, State::Mac { .. }) {
                 continue;
             }
-            let compared = self.compare::<K>(item).and_then(|found| {
+            let compared = self.compare::<K>(config, item).and_then(|found| {
                 let remedy = match item.restored() {
                     _ if found.is_empty() => None,
                     _ if is_foreign => Some(String::new()),
@@ -328,7 +329,7 @@ impl<'c> Picture<'c> {
             .map(|other| format!("the link has the mark of {other}: it is left alone")))
     }
 
-    fn compare<K: Kind>(&mut self, item: &Item) -> Compared {
+    fn compare<K: Kind>(&mut self, config: &K::Config, item: &Item) -> Compared {
         let place = item.place;
         match &item.state {
             State::Link { link, kinds } => self.compare_link(place, link, kinds),
@@ -417,7 +418,7 @@ impl<'c> Picture<'c> {
                 let own = claim::check_own(self.call, &mut self.namespaces.host, &routed, &[ip]);
                 Found::of(own)
             }
-            _ => K::compare(self, item),
+            _ => K::compare(config, self, item),
         }
     }
 
@@ -496,7 +497,11 @@ impl<'c> Picture<'c> {
     ///
     /// # Errors
     /// Code 100 with the kernel's words; those of the packet filter and of our own files.
-    pub(super) fn restore<K: Kind>(&mut self, item: &Item) -> Result<Option<String>, Error> {
+    pub(super) fn restore<K: Kind>(
+        &mut self,
+        config: &K::Config,
+        item: &Item,
+    ) -> Result<Option<String>, Error> {
         let (call, index, key) = (self.call, self.index, self.call.attachment());
         match &item.state {
             State::LinkLocal { link } => host_side::restore_ipv6(&mut self.namespaces.host, link),
@@ -518,7 +523,7 @@ impl<'c> Picture<'c> {
             | State::Address(_)
             | State::Route(_)
             | State::SubnetRoute { .. } => self.change(item),
-            _ => return K::restore(self, item),
+            _ => return K::restore(config, self, item),
         }
         .map(|()| None)
     }

@@ -18,7 +18,8 @@
 //! | `link` | the link that a driver lends |
 //! | `connect`, `plan` | ADD |
 //! | `remove` | DEL and GC |
-//! | `verify` | CHECK, repair and STATUS |
+//! | `wanted` | what CHECK compares and repair restores |
+//! | `status` | STATUS |
 
 mod config;
 mod connect;
@@ -29,12 +30,14 @@ mod network;
 mod plan;
 mod pools;
 mod remove;
-mod verify;
+mod status;
+mod wanted;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error};
-use cni_plugin::{Call, Info, Plugin, Role};
+use cni_plugin::{Call, Info, Outcome, Plugin, Role};
 
+use crate::engine;
 use crate::shared::attachment;
 
 /// What the plugin is.
@@ -62,11 +65,11 @@ impl Plugin for Cnm {
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        verify::check(call)
+        engine::check::<Cnm>(call)
     }
 
-    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        verify::repair(call)
+    fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
+        engine::repair::<Cnm>(call)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -78,7 +81,7 @@ impl Plugin for Cnm {
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
-        verify::status(call)
+        status::status(call)
     }
 
     fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {

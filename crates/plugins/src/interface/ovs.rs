@@ -19,8 +19,9 @@
 //! | `mirrors` | joining and leaving mirrors |
 //! | `chained` | joining mirrors as plugins of their own |
 //! | `remove` | DEL and GC |
-//! | `verify` | CHECK and STATUS |
-//! | `repair` | a CHECK that restores |
+//! | `wanted` | what CHECK compares and repair restores |
+//! | `port` | the same of the port and its link |
+//! | `status` | STATUS |
 //! | `sweep` | ports of containers that are gone |
 
 mod chained;
@@ -33,17 +34,19 @@ mod interior;
 mod made;
 mod mirrors;
 mod place;
+mod port;
 mod remove;
-mod repair;
 mod rows;
+mod status;
 mod sweep;
-mod verify;
 mod vlans;
+mod wanted;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error};
-use cni_plugin::{Call, Info, Plugin, Role};
+use cni_plugin::{Call, Info, Outcome, Plugin, Role};
 
+use crate::engine;
 use crate::shared::attachment;
 
 pub use chained::{MirrorConsumer, MirrorProducer};
@@ -73,11 +76,11 @@ impl Plugin for Ovs {
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        verify::check(call)
+        engine::check::<Ovs>(call)
     }
 
-    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        repair::run(call)
+    fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
+        engine::repair::<Ovs>(call)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -89,7 +92,7 @@ impl Plugin for Ovs {
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
-        verify::status(call)
+        status::status(call)
     }
 
     fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {

@@ -32,7 +32,6 @@ pub use place::{Met, Place, Segment, follow, vlan_link};
 
 use super::attachment::may_live;
 use super::failures::Failures;
-use super::repair::Repair;
 use super::shared_object::{LOCK_TIMEOUT, file_error, lock_error};
 use super::{drift, kernel_error as kernel};
 
@@ -166,25 +165,6 @@ pub fn look(call: &Call<'_>, index: &Index, object: &str) -> Result<bool, Error>
     Ok(is_held)
 }
 
-/// Takes claims again that an attachment's record names and that were lost. Reports those that
-/// another living attachment got meanwhile, unless the configuration allows it.
-///
-/// # Errors
-/// Code 105 and 11 for our own files.
-pub fn put_back(
-    call: &Call<'_>,
-    index: &Index,
-    objects: &[String],
-    repair: &mut Repair,
-) -> Result<(), Error> {
-    for object in objects {
-        if !is_held(index, call.attachment(), object)? {
-            repair.note(name(object), take_again(call, index, object));
-        }
-    }
-    Ok(())
-}
-
 /// Describes claims as items.
 pub fn wanted(objects: &[String]) -> impl Iterator<Item = Item> {
     objects
@@ -244,15 +224,6 @@ pub fn settle(index: &Index, record: &Record, objects: &[&String]) -> Result<(),
 #[must_use]
 pub fn name(object: &str) -> String {
     format!("claim of address {}", place::told(object))
-}
-
-/// Reports whether an attachment holds a claim.
-///
-/// # Errors
-/// Code 105 when the claim cannot be read.
-pub fn is_held(index: &Index, key: &AttachmentKey, object: &str) -> Result<bool, Error> {
-    let holders = index.claimed_by(object).map_err(|error| file_error(&error))?;
-    Ok(holders.contains(&key.hash()))
 }
 
 /// Takes a claim again that an attachment has lost.

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use cni::{AddResult, AttachmentKey, Command, ContainerId, Error, IfName, Interface};
+use cni::{AttachmentKey, Command, ContainerId, Error, IfName};
 use cni_plugin::{Call, codes};
 use kernel::mac::MacAddr;
 use kernel::netns::Netns;
@@ -20,7 +20,7 @@ use super::attachment::{self, Left, Stale};
 use super::failures::Failures;
 use super::filter::Spared;
 use super::kernel_error as kernel;
-use super::{advertisements, container, drift, owner, rules, shared_object};
+use super::{advertisements, owner, rules, shared_object};
 
 /// How many queues each end has: the one that the kernel would use, without the others that it
 /// would create and not use.
@@ -228,44 +228,6 @@ pub fn remove(
         return Ok(());
     }
     inside.delete_link(link.index).map(drop).map_err(kernel)
-}
-
-/// Finds the host's end of the container's `link`, which must be one that ADD reported (CHECK).
-///
-/// # Errors
-/// Code 104, with the text of `missing` when it is not found; code 100 when the kernel does not
-/// answer.
-pub fn host_end_of<'r>(
-    host: &mut RouteSocket,
-    result: &'r AddResult,
-    link: &Link,
-    missing: impl Fn() -> Error,
-) -> Result<(Link, &'r Interface), Error> {
-    let peer = link.peer_index.ok_or_else(&missing)?;
-    let end = host.link_by_index(peer).map_err(kernel)?.ok_or_else(&missing)?;
-    let mut interfaces = result.interfaces.iter();
-    let reported = interfaces
-        .find(|reported| reported.name == end.name && reported.sandbox.is_empty())
-        .ok_or_else(&missing)?;
-    Ok((end, reported))
-}
-
-/// Finds the host's end as [`host_end_of`] does, which must be up and have its MTU.
-///
-/// # Errors
-/// As [`host_end_of`]; code 104 for a difference.
-pub fn reported_host_end<'r>(
-    host: &mut RouteSocket,
-    result: &'r AddResult,
-    link: &Link,
-    missing: impl Fn() -> Error,
-) -> Result<(Link, &'r Interface), Error> {
-    let (end, reported) = host_end_of(host, result, link, missing)?;
-    if !end.up() {
-        return Err(drift(format!("link {:?} is down", end.name)));
-    }
-    container::same_mtu(reported, &end)?;
-    Ok((end, reported))
 }
 
 /// Describes both ends as items: the container's link, and the host's under this name, with what ADD

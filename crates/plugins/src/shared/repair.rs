@@ -8,17 +8,15 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use cni::{AddResult, Error, IpConfig};
+use cni::Error;
 use cni_plugin::{Call, Outcome, Plugin};
 use kernel::mac::MacAddr;
-use kernel::netns::Netns;
-use kernel::route::{Change, Link, LinkSet, Neighbour, NeighbourState, RouteSocket};
+use kernel::route::{Change, Neighbour, NeighbourState, RouteSocket};
 use state::{AttachmentLock, Index};
 
-use super::container::{self, Options};
 use super::failures::Failures;
+use super::kernel_error as kernel;
 use super::shared_object::lock_error;
-use super::{kernel_error as kernel, owner};
 
 /// How long DEL waits for a repair, which takes milliseconds. Then DEL goes on: it must finish.
 pub const DEL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -149,85 +147,6 @@ pub fn unless_sound(plugin: &dyn Plugin, call: &Call<'_>) -> Outcome {
         Ok(()) => Outcome { repaired: Ok(Vec::new()), checked: Ok(()) },
         Err(_) => Outcome { repaired: plugin.repair(call), checked: plugin.check(call) },
     }
-}
-
-/// What must be as ADD left it on a container's interface.
-#[derive(Debug, Clone, Copy)]
-pub struct Inside<'a> {
-    /// The kernel's kinds of such links; empty for any.
-    pub kinds: &'a [&'a str],
-    /// The options with which addresses were added.
-    pub options: Options,
-    /// Whether the container may have the addresses, as the IPAM plugin reported.
-    pub addresses: bool,
-}
-
-/// Restores what differs from the result on the container's interface: hardware address, up,
-/// addresses, routes. The MTU is not compared: the reference's `tuning` changes it without saying
-/// so in the result. Returns the link as it was found; `None` if it is gone or is of another kind,
-/// which cannot be restored.
-///
-/// # Errors
-/// When the kernel does not answer.
-pub fn container_side(
-    call: &Call<'_>,
-    netns: &Netns,
-    socket: &mut RouteSocket,
-    result: &AddResult,
-    wanted: Inside<'_>,
-    repair: &mut Repair,
-) -> Result<Option<Link>, Error> {
-    let ifname = call.ifname().as_str();
-    let Some(link) = socket.link_by_name(ifname).map_err(kernel)? else { return Ok(None) };
-    let Ok(reported) = container::reported_interface(call, result) else { return Ok(None) };
-    if !wanted.kinds.is_empty() && !wanted.kinds.iter().any(|kind| link.is_kind(kind)) {
-        return Ok(None);
-    }
-    let mark = link.alias.as_deref().filter(|mark| mark.starts_with(owner::PREFIX));
-    if mark.is_some_and(|mark| mark != owner::alias(call.attachment())) {
-        return Ok(None);
-    }
-    let ifindex = link.index;
-    let set = |set: LinkSet| Change::SetLink { ifindex, set };
-    let mac: Option<MacAddr> = reported.mac.parse().ok();
-    if let (Some(mac), true) = (mac, container::same_mac(reported, &link).is_err()) {
-        let change = set(LinkSet { mac: Some(mac), ..LinkSet::default() });
-        repair.apply(socket, format_args!("MAC address {mac} of interface {ifname:?}"), &change);
-    }
-    let ips: Vec<&IpConfig> = result.container_ips(ifname).collect();
-    let present = socket.addresses(Some(ifindex)).map_err(kernel)?;
-    let missing: Vec<&IpConfig> = ips
-        .iter()
-        .filter(|ip| !present.iter().any(|address| address.address == ip.address))
-        .copied()
-        .collect();
-    if wanted.addresses && !missing.is_empty() {
-        let switches = container::switches(ifname, &ips, wanted.options);
-        repair.look("write switches", container::write_switches(netns, &switches));
-        for ip in missing {
-            let change = container::address(ifindex, ip.address, wanted.options, false);
-            repair.apply(
-                socket,
-                format_args!("address {} of interface {ifname:?}", ip.address),
-                &change,
-            );
-        }
-    }
-    if !link.up() {
-        let change = set(LinkSet::default().up(true));
-        repair.apply(socket, format_args!("interface {ifname:?} up"), &change);
-    }
-    if !wanted.addresses
-        && !present.iter().any(|address| ips.iter().any(|ip| address.address == ip.address))
-    {
-        return Ok(Some(link));
-    }
-    for route in container::missing_routes(socket, &result.routes)? {
-        let change = Change::AppendRoute(container::kernel_route(ifindex, &route, &ips));
-        let what = format_args!("{} of interface {ifname:?}", container::RouteName(&route));
-        repair.apply(socket, what, &change);
-    }
-    Ok(Some(link))
 }
 
 /// Finds the lasting entries of an address that lead to another hardware address.

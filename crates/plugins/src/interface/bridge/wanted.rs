@@ -90,7 +90,7 @@ impl Kind for Bridge {
         wanted
     }
 
-    fn compare(picture: &mut Picture<'_>, item: &Item) -> Compared {
+    fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
         match &item.state {
             State::Bridge(bridge) => bridge_item::compare(picture, bridge),
             State::Port(wanted) => port::compare(picture, wanted),
@@ -105,7 +105,11 @@ impl Kind for Bridge {
         }
     }
 
-    fn restore(picture: &mut Picture<'_>, item: &Item) -> Result<Option<String>, Error> {
+    fn restore(
+        _: &Config,
+        picture: &mut Picture<'_>,
+        item: &Item,
+    ) -> Result<Option<String>, Error> {
         match &item.state {
             State::Bridge(bridge) => bridge_item::restore(picture, bridge),
             State::Port(wanted) => port::restore(picture, wanted),

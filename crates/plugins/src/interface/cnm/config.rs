@@ -125,7 +125,7 @@ pub(super) struct Wanted {
 
 /// A network as this plugin understands it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Config {
+pub(crate) struct Config {
     pub(super) network: Wanted,
     /// What Docker's users pass with `--driver-opt`.
     pub(super) endpoint_options: BTreeMap<String, String>,

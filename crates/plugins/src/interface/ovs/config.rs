@@ -115,7 +115,7 @@ pub(super) struct NewBridge {
 
 /// A network as this plugin understands it.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Config {
+pub(crate) struct Config {
     pub(super) remote: Remote,
     pub(super) bridge: String,
     pub(super) create: Option<NewBridge>,

@@ -35,7 +35,7 @@ pub(super) const OPTIONS: Options = Options { skip_dad: true };
 /// What is recorded about an attachment, for DEL and GC.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Facts {
+pub(crate) struct Recorded {
     pub(super) place: Place,
     pub(super) bridge: String,
     /// The pair's end on the host; empty for a port that the switch created.
@@ -270,7 +270,7 @@ fn attach<'a>(
     undo: &mut Undo<'a>,
 ) -> Result<AddResult, Error> {
     let index = Index::new(call.roots());
-    let mut facts = Facts {
+    let mut recorded = Recorded {
         place: Place::of(&config.remote),
         bridge: config.bridge.clone(),
         host_ifname: String::new(),
@@ -278,7 +278,7 @@ fn attach<'a>(
         inside: None,
         claims: Vec::new(),
     };
-    attachment::write_down(call, &index, NAME, &facts, site.netns)?;
+    attachment::write_down(call, &index, NAME, &recorded, site.netns)?;
     undo.record("remove what was made", move || super::remove::all(call, None));
     let first_mac = config.mac.unwrap_or_else(MacAddr::random);
     let pair = match config.kind {
@@ -291,8 +291,8 @@ fn attach<'a>(
     if let Some(pair) = &pair
         && pair.host_ifname != owner::host_ifname(call.attachment(), 0)
     {
-        facts.host_ifname.clone_from(&pair.host_ifname);
-        attachment::write_down(call, &index, NAME, &facts, site.netns)?;
+        recorded.host_ifname.clone_from(&pair.host_ifname);
+        attachment::write_down(call, &index, NAME, &recorded, site.netns)?;
     }
     let early = call.ipam().as_ref().is_some_and(attachment::talks_over_the_link);
     let ipam = |undo: &mut Undo<'a>| {
@@ -322,8 +322,8 @@ fn attach<'a>(
         }
         None => {
             let taken = interior::take(call, site, &name, mac, config.mtu)?;
-            facts.inside = Some(taken.identity);
-            attachment::write_down(call, &index, NAME, &facts, site.netns)?;
+            recorded.inside = Some(taken.identity);
+            attachment::write_down(call, &index, NAME, &recorded, site.netns)?;
             Made::Interior(taken)
         }
     };
@@ -340,8 +340,8 @@ fn attach<'a>(
         let (segment, own) = segment(site.host, config)?;
         claim::refuse_addresses_of(call, site.host, own.as_slice(), &addresses)?;
         let places = [claim::Place::Segment(segment)];
-        facts.claims = claim::objects(&places, &addresses);
-        attachment::write_down(call, &index, NAME, &facts, site.netns)?;
+        recorded.claims = claim::objects(&places, &addresses);
+        attachment::write_down(call, &index, NAME, &recorded, site.netns)?;
         claim::take(call, &index, &places, &addresses)?;
     }
     let ips: Vec<&IpConfig> = result.ips.iter().collect();

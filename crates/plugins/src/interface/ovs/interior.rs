@@ -15,9 +15,8 @@ use kernel::route::{
 };
 
 use super::connect::Site;
-use super::rows;
 use crate::shared::identity::{self, Identity};
-use crate::shared::{drift, kernel_error as kernel, owner};
+use crate::shared::{kernel_error as kernel, owner};
 
 /// The kernel's kind for links of its own datapath.
 const OF_KERNEL: &str = "openvswitch";
@@ -94,24 +93,6 @@ fn cover(call: &Call<'_>, inside: &mut RouteSocket, lower: &Link) -> Result<Link
         ..NewLink::new(call.ifname().as_str(), LinkKind::Macvlan(passthru))
     };
     inside.create_link(&new).map_err(kernel)
-}
-
-/// Reports what is wrong with the link under the container's interface, if anything.
-pub(super) fn check_lower(
-    call: &Call<'_>,
-    inside: &mut RouteSocket,
-    link: &Link,
-) -> Result<(), Error> {
-    if !link.is_kind("macvlan") {
-        return Ok(());
-    }
-    let name = rows::interior_name(call.attachment());
-    let lower = inside.link_by_name(&name).map_err(kernel)?;
-    match lower.filter(|lower| Some(lower.index) == link.peer_index) {
-        None => Err(drift(format!("interface {:?} is not over port {name:?} any more", link.name))),
-        Some(lower) if !lower.up() => Err(drift(format!("interface {name:?} is down"))),
-        Some(_) => Ok(()),
-    }
 }
 
 /// Removes the link of a port that a switch which is not running has left behind, wherever it is. A

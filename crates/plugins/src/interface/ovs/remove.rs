@@ -9,7 +9,7 @@ use ovsdb::{Condition, Mutation, Remote, Row, Transaction, Until, Uuid, Value};
 use state::Index;
 
 use super::config::Config;
-use super::connect::{Facts, remove_ports};
+use super::connect::{Recorded, remove_ports};
 use super::database::{ATTEMPTS, Numbered, Switch, busy, number};
 use super::place::Place;
 use super::rows::{self, has_id, ids};
@@ -34,10 +34,10 @@ pub(super) fn all(call: &Call<'_>, netns: Option<&Netns>) -> Result<(), Error> {
 fn of(call: &Call<'_>, key: &AttachmentKey, netns: Option<&Netns>) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let record = index.get(key, NAME).found;
-    let facts: Option<Facts> =
+    let recorded: Option<Recorded> =
         record.as_ref().and_then(|record| serde_json::from_value(record.data.clone()).ok());
     let mut failures = Failures::new();
-    let recorded = match (netns, &record) {
+    let recorded_netns = match (netns, &record) {
         (None, Some(record)) => failures
             .note(
                 "open the container's namespace",
@@ -46,8 +46,8 @@ fn of(call: &Call<'_>, key: &AttachmentKey, netns: Option<&Netns>) -> Result<(),
             .flatten(),
         _ => None,
     };
-    let netns = netns.or(recorded.as_ref());
-    match take_out(call, key, facts.as_ref()) {
+    let netns = netns.or(recorded_netns.as_ref());
+    match take_out(call, key, recorded.as_ref()) {
         // There is no record, so most likely nothing exists. If it does, GC finds it.
         Err(error) if record.is_none() && error.code == codes::SWITCH => {
             call.warn(format_args!("the switch is not asked: {error}"));
@@ -57,9 +57,9 @@ fn of(call: &Call<'_>, key: &AttachmentKey, netns: Option<&Netns>) -> Result<(),
         }
     }
     let name = rows::interior_name(key);
-    let inside = facts.as_ref().and_then(|facts| facts.inside);
+    let inside = recorded.as_ref().and_then(|recorded| recorded.inside);
     failures.note("remove the port's link", interior::remove_link(key, &name, netns, inside));
-    let (known, claims) = facts.map(|facts| (facts.host_ifname, facts.claims)).unzip();
+    let (known, claims) = recorded.map(|recorded| (recorded.host_ifname, recorded.claims)).unzip();
     failures.note("remove the link", pair::remove(call, key, known.as_deref(), netns));
     claim::release(&index, key, claims.as_deref(), &mut failures);
     if failures.is_empty() {
@@ -69,9 +69,9 @@ fn of(call: &Call<'_>, key: &AttachmentKey, netns: Option<&Netns>) -> Result<(),
 }
 
 /// Returns the database's address: as recorded, as configured, or the usual place.
-fn remote(call: &Call<'_>, facts: Option<&Facts>) -> Result<Remote, Error> {
-    if let Some(facts) = facts.filter(|facts| !facts.place.socket_file.is_empty()) {
-        return facts.place.remote();
+fn remote(call: &Call<'_>, recorded: Option<&Recorded>) -> Result<Remote, Error> {
+    if let Some(recorded) = recorded.filter(|recorded| !recorded.place.socket_file.is_empty()) {
+        return recorded.place.remote();
     }
     // An unreadable configuration must not keep DEL from what is known without it.
     let place = defaults::document(call).ok();
@@ -81,19 +81,23 @@ fn remote(call: &Call<'_>, facts: Option<&Facts>) -> Result<Remote, Error> {
 }
 
 /// Returns the bridge that may be removed with the last port of a network, if its name is known.
-fn shared_bridge(call: &Call<'_>, facts: Option<&Facts>) -> Option<String> {
-    if let Some(facts) = facts {
-        return facts.shares.then(|| facts.bridge.clone());
+fn shared_bridge(call: &Call<'_>, recorded: Option<&Recorded>) -> Option<String> {
+    if let Some(recorded) = recorded {
+        return recorded.shares.then(|| recorded.bridge.clone());
     }
     let config = Config::of(call).ok()?;
     (config.create.is_some() || config.tunnel.is_some()).then_some(config.bridge)
 }
 
 /// Removes the attachment's port from the database, with what only it used.
-fn take_out(call: &Call<'_>, key: &AttachmentKey, facts: Option<&Facts>) -> Result<(), Error> {
-    let mut switch = Switch::connect(call, &remote(call, facts)?)?;
+fn take_out(
+    call: &Call<'_>,
+    key: &AttachmentKey,
+    recorded: Option<&Recorded>,
+) -> Result<(), Error> {
+    let mut switch = Switch::connect(call, &remote(call, recorded)?)?;
     for _ in 0..ATTEMPTS {
-        let found = find(&mut switch, call, key, shared_bridge(call, facts))?;
+        let found = find(&mut switch, call, key, shared_bridge(call, recorded))?;
         if found.ports.is_empty() && found.tunnels.is_empty() && found.bridge.is_none() {
             return Ok(());
         }

@@ -1,0 +1,90 @@
+//! What an attachment of `cnm` wants, for CHECK and repair: the container's side. The driver is
+//! responsible for its own, and CHECK asks it whether it knows the endpoint.
+
+use cni::{Error, IpConfig};
+use cni_plugin::Call;
+use cnm::method::Method;
+use cnm::network::EndpointName;
+use serde::de::IgnoredAny;
+use wanted::{Because, Item, Place, State, Wanted};
+
+use super::config::Config;
+use super::connect::OPTIONS;
+use super::driver::{Driver, Timeouts};
+use super::journal::{Found, Journal, damaged, endpoint_id, network_id};
+use super::remove::Told;
+use super::{Cnm, NAME};
+use crate::engine::{self, Attached, Compared, Difference, Kind, Picture, sound};
+use crate::shared::{container, owner};
+
+impl Kind for Cnm {
+    const NAME: &'static str = NAME;
+    type Config = Config;
+    type Recorded = IgnoredAny;
+    type Observed = ();
+
+    fn config(call: &Call<'_>) -> Result<Config, Error> {
+        Config::of(call)
+    }
+
+    fn observe(
+        _: &Config,
+        _: Option<&IgnoredAny>,
+        _: &Attached<'_>,
+        _: &mut Picture<'_>,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn wanted(_: &Config, _: Option<&IgnoredAny>, (): &(), attached: &Attached<'_>) -> Wanted {
+        let ips: Vec<IpConfig> = attached.result.container_ips(attached.ifname).cloned().collect();
+        let link = || attached.ifname.to_owned();
+        let mut wanted = Wanted::new();
+        let is_there = State::Link { link: link(), kinds: Vec::new() };
+        wanted.push(Item::container(is_there, Because::Created));
+        let taken = State::Taken { link: link(), alias: owner::alias(attached.key) };
+        wanted.push(Item::container(taken, Because::Ownership));
+        wanted.extend(container::wanted_side(attached, &ips, OPTIONS, false));
+        wanted
+    }
+
+    fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
+        let State::Taken { link: ifname, alias } = &item.state else { return sound() };
+        let found = picture.link(Place::Container, ifname)?;
+        if found.is_none_or(|link| link.alias.as_ref() == Some(alias)) {
+            return sound();
+        }
+        let text = format!("interface {ifname:?} is not the one that ADD took");
+        Ok(vec![engine::Found::new(text).without_link()])
+    }
+
+    /// Compares the record and what the driver knows.
+    fn others(
+        config: &Config,
+        (): &(),
+        attached: &Attached<'_>,
+        _: &mut Picture<'_>,
+    ) -> Result<Vec<Difference>, Error> {
+        let (call, key) = (attached.call, attached.key);
+        let journal = Journal::new(call.roots(), key.network.as_str());
+        let endpoint = match journal.endpoint(key)? {
+            Found::This(endpoint) => endpoint,
+            Found::Nothing => {
+                return Ok(vec![Difference::text(format!("nothing is written down about {key}"))]);
+            }
+            Found::Damaged(words) => return Err(damaged(&key.to_string(), &words)),
+        };
+        let timeouts = Timeouts::new(config.timeout, call.context().deadline);
+        let driver = Driver::again(&endpoint.driver, &timeouts).map_err(|error| error.to_cni())?;
+        let network_id = network_id(key.network.as_str());
+        let name = EndpointName { network_id, endpoint_id: endpoint_id(key) };
+        match driver.ask::<Told>(Method::EndpointOperInfo, &name) {
+            Err(error) if error.is_refusal() && !error.is_unsupported() => {
+                let text = format!("the driver does not know the endpoint: {error}");
+                Ok(vec![Difference::text(text)])
+            }
+            Err(error) if !error.is_refusal() => Err(error.to_cni()),
+            _ => Ok(Vec::new()),
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The port in the database, and the link of a port that the switch has created, as CHECK compares
+//! them and repair restores them.
+
+use cni::{Error, code};
+use cni_plugin::Call;
+use kernel::mac::MacAddr;
+use kernel::route::{Change, LinkSet};
+use ovsdb::vswitch::{Bridge, DATABASE, Interface, Port, TypedRow as _};
+use ovsdb::{Condition, Transaction};
+use wanted::Place;
+
+use super::config::Config;
+use super::database::Switch;
+use super::rows::{self, ids};
+use super::{NAME, connect, interior};
+use crate::engine::{Compared, Found, Picture, sound};
+use crate::shared::{identity, kernel_error as kernel};
+
+/// What a person does about a bridge that this plugin does not create.
+const NO_BRIDGE: &str =
+    "the bridge must be created again (ovs-vsctl add-br): this plugin did not create it";
+
+/// Compares a port's rows with what ADD wrote.
+///
+/// # Errors
+/// Code 112 when the database does not answer.
+pub(super) fn compare(config: &Config, picture: &Picture<'_>, name: &str) -> Compared {
+    let mut switch = Switch::connect(picture.call, &config.remote)?;
+    let seen = look(&mut switch, config, name)?;
+    if seen.bridge.is_none() && config.create.is_none() {
+        let text = format!("bridge {:?} is gone", config.bridge);
+        return Ok(vec![Found::by_hand(text, NO_BRIDGE)]);
+    }
+    let found = differences(picture.call, config, name, &seen);
+    Ok(found.into_iter().map(Found::new).collect())
+}
+
+/// The database's rows about an attachment's port.
+#[derive(Debug)]
+struct Observed {
+    bridge: Option<Bridge>,
+    port: Option<Port>,
+    interface: Option<Interface>,
+}
+
+/// Reads the port by its name, and its bridge.
+fn look(switch: &mut Switch, config: &Config, name: &str) -> Result<Observed, Error> {
+    let mut look = Transaction::new(DATABASE);
+    let by_name = |name: &str| vec![Condition::equals("name", name)];
+    let columns = ["_uuid", "name", "datapath_type"];
+    let bridge = look.select(Bridge::TABLE, by_name(&config.bridge), &columns);
+    let port = look.select(Port::TABLE, by_name(name), Port::COLUMNS);
+    let interface = look.select(Interface::TABLE, by_name(name), Interface::COLUMNS);
+    let outcome = switch.transact(&look)?;
+    let mut seen = Observed {
+        bridge: outcome.rows(bridge).first().map(Bridge::read),
+        port: outcome.rows(port).first().map(Port::read),
+        interface: outcome.rows(interface).first().map(Interface::read),
+    };
+    // Whether the port is on that bridge is queried by the port, since the bridge may have
+    // thousands of ports.
+    if let (Some(bridge), Some(port)) = (&mut seen.bridge, &seen.port)
+        && let Some(uuid) = &port.uuid
+    {
+        let mut look = Transaction::new(DATABASE);
+        let conditions = vec![
+            Condition::equals("name", config.bridge.as_str()),
+            Condition::includes("ports", ovsdb::Value::Atom(uuid.into())),
+        ];
+        let has = look.select(Bridge::TABLE, conditions, &["name"]);
+        if !switch.transact(&look)?.rows(has).is_empty() {
+            bridge.ports = vec![uuid.clone()];
+        }
+    }
+    Ok(seen)
+}
+
+/// Lists how the rows differ from what ADD wrote, one clause each.
+fn differences(call: &Call<'_>, config: &Config, name: &str, seen: &Observed) -> Vec<String> {
+    let Some(bridge) = &seen.bridge else {
+        return vec![format!("bridge {:?} is gone", config.bridge)];
+    };
+    let (Some(port), Some(interface)) = (&seen.port, &seen.interface) else {
+        return vec![format!("port {name:?} is gone from bridge {:?}", config.bridge)];
+    };
+    if port.uuid.as_ref().is_none_or(|uuid| !bridge.ports.contains(uuid)) {
+        return vec![format!("port {name:?} is not on bridge {:?} any more", config.bridge)];
+    }
+    // A port that another plugin created does not have our mark.
+    if let Some(hash) =
+        port.external_ids.get(ids::OWNER).filter(|hash| **hash != call.attachment().hash())
+    {
+        return vec![format!("port {name:?} belongs to attachment {hash}")];
+    }
+    let mut found: Vec<String> = rows::vlan_drift(config, port).into_iter().collect();
+    if let Some(ovn_port) = &config.ovn_port
+        && interface.external_ids.get("iface-id") != Some(ovn_port)
+    {
+        found.push(format!("port {name:?} has not the iface-id {ovn_port:?}"));
+    }
+    let ids = config.external_ids.iter();
+    for (key, _) in ids.filter(|(key, value)| interface.external_ids.get(*key) != Some(value)) {
+        found.push(format!("port {name:?} has not the external_ids {key:?} of the configuration"));
+    }
+    if config.qos.shapes_egress() && port.qos.is_none() {
+        found.push(format!("port {name:?} has no QoS any more"));
+    }
+    let error = &interface.error;
+    if !error.is_empty() {
+        found.push(format!("the switch cannot use port {name:?}: {error}"));
+    } else if interface.ofport.is_none_or(|number| number <= 0) {
+        found.push(format!("the switch does not use port {name:?}"));
+    }
+    found
+}
+
+/// Removes what exists of our rows and writes them again, in one transaction.
+///
+/// # Errors
+/// Code 112 when the database does not answer or the switch does not take the port.
+pub(super) fn restore(
+    config: &Config,
+    picture: &Picture<'_>,
+    name: &str,
+    mac: Option<&str>,
+) -> Result<(), Error> {
+    let call = picture.call;
+    let mac = mac_of(name, mac)?;
+    let mut switch = Switch::connect(call, &config.remote)?;
+    switch.listen()?;
+    let seen = connect::observe(&mut switch, call, config)?;
+    let (interface, _) = connect::write(&mut switch, call, config, seen, name, mac)?;
+    switch.wait_for_port(&interface, name).map(drop)
+}
+
+fn mac_of(name: &str, mac: Option<&str>) -> Result<MacAddr, Error> {
+    mac.and_then(|mac| mac.parse().ok()).ok_or_else(|| {
+        let message = format!("the result of ADD has no hardware address for port {name:?}");
+        Error::new(code::INVALID_CONFIG, message)
+    })
+}
+
+/// Compares the container's interface of a port that the switch has created. A switch that was
+/// restarted has created another link, on the host, and the one in the container has no other end.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub(super) fn compare_interface(picture: &mut Picture<'_>, ifname: &str, port: &str) -> Compared {
+    if picture.link(Place::Host, port)?.is_some() {
+        let text = format!("the switch has created the link of port {port:?} again, on the host");
+        return Ok(vec![Found::new(text).without_link()]);
+    }
+    let Some(link) = picture.link(Place::Container, ifname)? else {
+        let text = format!("interface {ifname:?} is gone from the container");
+        return Ok(vec![Found::by_hand(text, ATTACH_ANEW).without_link()]);
+    };
+    if !interior::KINDS.iter().any(|kind| link.is_kind(kind)) {
+        let kinds = interior::KINDS.join(" or ");
+        let text = format!("interface {ifname:?} is no {kinds} link any more");
+        return Ok(vec![Found::by_hand(text, ATTACH_ANEW).without_link()]);
+    }
+    if !link.is_kind("macvlan") {
+        return sound();
+    }
+    let lower = picture.link(Place::Container, port)?;
+    match lower.filter(|lower| Some(lower.index) == link.peer_index) {
+        None => {
+            let text = format!("interface {ifname:?} is not over port {port:?} any more");
+            Ok(vec![Found::by_hand(text, ATTACH_ANEW)])
+        }
+        Some(lower) if !lower.up() => Ok(vec![Found::new(format!("interface {port:?} is down"))]),
+        Some(_) => sound(),
+    }
+}
+
+/// What a person does about an interface that repair cannot create again.
+const ATTACH_ANEW: &str = "detach the container, and attach it anew";
+
+/// Moves a link that the switch has created again into the container; sets it up if it is there.
+///
+/// # Errors
+/// Code 100 with the kernel's words; code 108 when the container's interface is not ours.
+pub(super) fn restore_interface(
+    config: &Config,
+    picture: &mut Picture<'_>,
+    port: &str,
+    mac: Option<&str>,
+) -> Result<(), Error> {
+    let (call, index) = (picture.call, picture.index);
+    let sides = &mut picture.namespaces;
+    if sides.host.link_index(port).map_err(kernel)?.is_some() {
+        let mac = mac_of(port, mac)?;
+        interior::remove_dead(&mut sides.inside, call)?;
+        let (netns, host, inside) = (&sides.netns, &mut sides.host, &mut sides.inside);
+        let link = interior::move_in(call, netns, host, inside, port, mac, config.mtu)?;
+        return identity::write_down(index, call.attachment(), NAME, &link);
+    }
+    let Some(lower) = sides.inside.link_by_name(port).map_err(kernel)? else { return Ok(()) };
+    let up = Change::SetLink { ifindex: lower.index, set: LinkSet::default().up(true) };
+    sides.inside.apply_one(&up).map_err(kernel)
+}
