@@ -41,6 +41,12 @@ pub(crate) trait Kind {
     /// for example.
     type Observed;
 
+    /// Whether another plugin attached the interface. Then the result need not report it, and a
+    /// repair of a sound attachment takes no lock: there are no claims to settle.
+    const CHAINED: bool = false;
+    /// What a call without `prevResult` is told.
+    const NO_PREVIOUS: &'static str = "Required prevResult missing";
+
     /// Reads and checks the configuration. Reads nothing else.
     ///
     /// # Errors
@@ -90,6 +96,23 @@ pub(crate) trait Kind {
         Err(Error::new(codes::CONFLICT, format!("unknown item {:?}", item.state)))
     }
 
+    /// Says in the plugin's own words that an item of the engine differs: a value of a link is `now`,
+    /// or a link is gone. `None` for the engine's words.
+    fn words(item: &Item, now: Option<&str>) -> Option<String> {
+        let _ = (item, now);
+        None
+    }
+
+    /// Is called once under the attachment's lock before anything is restored: refuses the repair,
+    /// or records what DEL must know by then.
+    ///
+    /// # Errors
+    /// Why nothing is restored.
+    fn before_repair(call: &Call<'_>, index: &Index) -> Result<(), Error> {
+        let _ = (call, index);
+        Ok(())
+    }
+
     /// Finds what differs and is not an item: what only this kind compares, and repair leaves to a
     /// person.
     ///
@@ -136,6 +159,9 @@ pub(crate) fn check<K: Kind>(call: &Call<'_>) -> Result<(), Error> {
 
 /// Runs the CHECK that repairs.
 pub(crate) fn repair<K: Kind>(call: &Call<'_>) -> Outcome {
+    if K::CHAINED && check::<K>(call).is_ok() {
+        return Outcome { repaired: Ok(Vec::new()), checked: Ok(()) };
+    }
     let index = Index::new(call.roots());
     let lock = index.lock_attachment(call.attachment(), REPAIR_TIMEOUT);
     let _lock = match lock {
@@ -146,6 +172,9 @@ pub(crate) fn repair<K: Kind>(call: &Call<'_>) -> Outcome {
             return Outcome { repaired: Err(lock_error(&error)), checked: check::<K>(call) };
         }
     };
+    if let Err(refused) = K::before_repair(call, &index) {
+        return Outcome { repaired: Err(refused), checked: check::<K>(call) };
+    }
     let mut restoring = Restoring::default();
     let checked = in_rounds::<K>(call, &index, &mut restoring);
     let repaired = restoring.failures.into_result().map(|()| restoring.lines);
@@ -284,9 +313,14 @@ struct Look<'c, K: Kind> {
 
 impl<'c, K: Kind> Look<'c, K> {
     fn begin(call: &'c Call<'_>, index: &'c Index, config: K::Config) -> Result<Self, Error> {
-        let result = call.require_prev_result("Required prevResult missing")?;
-        let netns = call.open_netns()?;
-        container::reported_interface(call, &result)?;
+        let result = call.require_prev_result(K::NO_PREVIOUS)?;
+        let netns = if K::CHAINED {
+            None
+        } else {
+            let netns = call.open_netns()?;
+            container::reported_interface(call, &result)?;
+            Some(netns)
+        };
         let record = index.get(call.attachment(), K::NAME).found;
         let picture = Picture::open(call, index, K::NAME, netns)?;
         Ok(Look { call, index, config, result, record, picture })

@@ -197,6 +197,29 @@ pub enum State {
         /// The MTU.
         mtu: u32,
     },
+    /// A link has this transmission queue length, in packets.
+    QueueLength {
+        /// The link.
+        link: String,
+        /// The length.
+        length: u32,
+    },
+    /// Promiscuous mode of a link (IFF_PROMISC) is on or off.
+    Promiscuous {
+        /// The link.
+        link: String,
+        /// Whether it is on.
+        on: bool,
+    },
+    /// All-multicast mode of a link (IFF_ALLMULTI) is on or off.
+    AllMulticast {
+        /// The link.
+        link: String,
+        /// Whether it is on.
+        on: bool,
+    },
+    /// Kernel parameters have these values.
+    Sysctls(Sysctls),
     /// A link is up (IFF_UP).
     Up {
         /// The link.
@@ -412,6 +435,26 @@ pub enum SatisfiedBy {
     Any,
 }
 
+/// Kernel parameters of one namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sysctls {
+    /// The link whose own they are; `None` for those of the whole namespace.
+    pub link: Option<String>,
+    /// Their values, in the order in which they are written.
+    pub values: Vec<Sysctl>,
+}
+
+/// A kernel parameter and its value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sysctl {
+    /// Its path below `/proc/sys`. If there are several, the first one that exists is meant.
+    pub paths: Vec<String>,
+    /// The value that is written.
+    pub value: String,
+    /// The value that the kernel shows afterwards, if it sorts or merges what is written.
+    pub shown: Option<String>,
+}
+
 /// A bridge as attachments need it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bridge {
@@ -486,6 +529,9 @@ impl State {
             | State::Mac { link, .. }
             | State::Mtu { link, .. }
             | State::Up { link }
+            | State::QueueLength { link, .. }
+            | State::Promiscuous { link, .. }
+            | State::AllMulticast { link, .. }
             | State::Mark { link, .. }
             | State::Path { link, .. }
             | State::LinkLocal { link }
@@ -497,6 +543,7 @@ impl State {
             | State::Taken { link, .. }
             | State::OvsInterface { link, .. }
             | State::OvsPort { port: link, is_link: true, .. } => Some(link),
+            State::Sysctls(sysctls) => sysctls.link.as_deref(),
             State::Bridge(bridge) => Some(&bridge.link),
             State::Port(port) => Some(&port.link),
             State::Address(address) => Some(&address.link),
@@ -530,6 +577,19 @@ impl fmt::Display for Item {
             State::Mac { link: name, mac } => write!(f, "MAC address {mac} of {link} {name:?}"),
             State::Mtu { link: name, mtu } => write!(f, "MTU {mtu} of {link} {name:?}"),
             State::Up { link: name } => write!(f, "{link} {name:?} up"),
+            State::QueueLength { link: name, length } => {
+                write!(f, "transmission queue length {length} of {link} {name:?}")
+            }
+            State::Promiscuous { link: name, on } => {
+                write!(f, "promiscuous mode {} of {link} {name:?}", on_off(*on))
+            }
+            State::AllMulticast { link: name, on } => {
+                write!(f, "all-multicast mode {} of {link} {name:?}", on_off(*on))
+            }
+            State::Sysctls(sysctls) => {
+                let values = sysctls.values.iter().map(ToString::to_string);
+                f.write_str(&values.collect::<Vec<_>>().join(", "))
+            }
             State::Mark { link: name, .. } => write!(f, "the owner's mark of {link} {name:?}"),
             State::Address(Address { link: name, address, gateway: true, .. }) => {
                 write!(f, "gateway address {} of {name:?}", address.addr())
@@ -600,6 +660,16 @@ impl fmt::Display for Item {
             State::NotOfHost { address, .. } => write!(f, "{address} is not the host's own"),
         }
     }
+}
+
+impl fmt::Display for Sysctl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sysctl {} = {:?}", self.paths.join(" or "), self.value)
+    }
+}
+
+fn on_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
 }
 
 #[cfg(test)]

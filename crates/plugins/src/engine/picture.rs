@@ -113,18 +113,48 @@ struct Seen {
     neighbours: BTreeMap<(bool, u32), Vec<Neighbour>>,
 }
 
-/// One namespace: its socket, and what has been observed by it.
-struct Side<'p> {
-    socket: &'p mut RouteSocket,
+/// Both namespaces, opened when one of them is first needed: what a chained plugin wants may be in
+/// the packet filter alone.
+#[derive(Debug)]
+pub(crate) struct Sides<'c> {
+    call: &'c Call<'c>,
+    opened: Option<Namespaces>,
+}
+
+impl Sides<'_> {
+    /// Returns both, opened.
+    ///
+    /// # Errors
+    /// Code 100 when the kernel refuses; those of [`Call::open_netns`].
+    pub(crate) fn get(&mut self) -> Result<&mut Namespaces, Error> {
+        if self.opened.is_none() {
+            self.opened = Some(Namespaces::open(self.call.open_netns()?)?);
+        }
+        Ok(self.opened.as_mut().expect("both were opened just now"))
+    }
+
+    fn socket(&mut self, place: Place) -> Result<&mut RouteSocket, Error> {
+        let namespaces = self.get()?;
+        Ok(match place {
+            Place::Host => &mut namespaces.host,
+            Place::Container => &mut namespaces.inside,
+        })
+    }
+}
+
+/// One namespace: where to ask, and what has been observed of it.
+struct Side<'p, 'c> {
+    sides: &'p mut Sides<'c>,
+    place: Place,
     seen: &'p mut Seen,
 }
 
-impl<'p> Side<'p> {
+impl<'p> Side<'p, '_> {
     fn link(self, name: &str) -> Result<Option<Link>, Error> {
         if let Some(known) = self.seen.links.get(name) {
             return Ok(known.clone());
         }
-        let found = self.socket.link_by_name(name).map_err(kernel)?;
+        let found = self.sides.socket(self.place)?.link_by_name(name).map_err(kernel)?;
         self.seen.links.insert(name.to_owned(), found.clone());
         Ok(found)
     }
@@ -133,7 +163,8 @@ impl<'p> Side<'p> {
         match self.seen.addresses.entry(ifindex) {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(unknown) => {
-                Ok(unknown.insert(self.socket.addresses(Some(ifindex)).map_err(kernel)?))
+                let found = self.sides.socket(self.place)?.addresses(Some(ifindex));
+                Ok(unknown.insert(found.map_err(kernel)?))
             }
         }
     }
@@ -142,7 +173,8 @@ impl<'p> Side<'p> {
         match self.seen.neighbours.entry((of.is_ipv4(), ifindex)) {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(unknown) => {
-                let found = self.socket.neighbours(IpFamily::of(of), Some(ifindex));
+                let socket = self.sides.socket(self.place)?;
+                let found = socket.neighbours(IpFamily::of(of), Some(ifindex));
                 Ok(unknown.insert(found.map_err(kernel)?))
             }
         }
@@ -153,7 +185,8 @@ impl<'p> Side<'p> {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(unknown) => {
                 let filter = RouteFilter { family: IpFamily::of(to.addr()), table: None, oif };
-                Ok(unknown.insert(self.socket.routes(filter).map_err(kernel)?))
+                let found = self.sides.socket(self.place)?.routes(filter);
+                Ok(unknown.insert(found.map_err(kernel)?))
             }
         }
     }
@@ -169,7 +202,7 @@ pub(crate) struct Picture<'c> {
     /// The plugin's type.
     plugin: &'static str,
     /// Both sides.
-    pub(crate) namespaces: Namespaces,
+    pub(crate) namespaces: Sides<'c>,
     host: Seen,
     container: Seen,
 }
@@ -188,7 +221,7 @@ pub(crate) fn differs(text: String) -> Compared {
 }
 
 impl<'c> Picture<'c> {
-    /// Opens both sides, and observes nothing yet.
+    /// Opens both sides if the container's namespace is given, and observes nothing yet.
     ///
     /// # Errors
     /// Code 100 when the kernel refuses.
@@ -196,9 +229,9 @@ impl<'c> Picture<'c> {
         call: &'c Call<'_>,
         index: &'c Index,
         plugin: &'static str,
-        netns: Netns,
+        netns: Option<Netns>,
     ) -> Result<Self, Error> {
-        let namespaces = Namespaces::open(netns)?;
+        let namespaces = Sides { call, opened: netns.map(Namespaces::open).transpose()? };
         let (host, container) = (Seen::default(), Seen::default());
         Ok(Picture { call, index, plugin, namespaces, host, container })
     }
@@ -209,13 +242,12 @@ impl<'c> Picture<'c> {
         self.container = Seen::default();
     }
 
-    fn side(&mut self, place: Place) -> Side<'_> {
-        match place {
-            Place::Host => Side { socket: &mut self.namespaces.host, seen: &mut self.host },
-            Place::Container => {
-                Side { socket: &mut self.namespaces.inside, seen: &mut self.container }
-            }
-        }
+    fn side(&mut self, place: Place) -> Side<'_, 'c> {
+        let seen = match place {
+            Place::Host => &mut self.host,
+            Place::Container => &mut self.container,
+        };
+        Side { sides: &mut self.namespaces, place, seen }
     }
 
     /// Returns a link of one side, as it was when it was first asked for.
@@ -332,24 +364,14 @@ impl<'c> Picture<'c> {
     fn compare<K: Kind>(&mut self, config: &K::Config, item: &Item) -> Compared {
         let place = item.place;
         match &item.state {
-            State::Link { link, kinds } => self.compare_link(place, link, kinds),
+            State::Link { link, kinds } => self.compare_link::<K>(item, link, kinds),
             State::Peer { link, of } => self.compare_peer(link, of),
-            State::Recorded { .. } => Found::of(identity::refuse_another(self.call, self.plugin)),
-            State::Mac { link, mac } => {
-                let Some(found) = self.side(place).link(link)?.and_then(|link| link.mac) else {
-                    return sound();
-                };
-                if found.to_string().eq_ignore_ascii_case(mac) {
-                    return sound();
-                }
-                differs(format!("interface {link:?} has MAC address {found}, ADD reported {mac}"))
-            }
-            State::Mtu { link, mtu } => match self.side(place).link(link)? {
-                Some(found) if found.mtu != *mtu => {
-                    differs(format!("interface {link:?} has MTU {}, ADD reported {mtu}", found.mtu))
-                }
-                _ => sound(),
-            },
+            State::Recorded { link } => self.compare_recorded(place, link),
+            State::Mac { link, .. }
+            | State::Mtu { link, .. }
+            | State::QueueLength { link, .. }
+            | State::Promiscuous { link, .. }
+            | State::AllMulticast { link, .. } => self.compare_value::<K>(item, link),
             State::Up { link } => match self.side(place).link(link)? {
                 Some(found) if !found.up() => {
                     let what = if place == Place::Host { "link" } else { "interface" };
@@ -373,12 +395,13 @@ impl<'c> Picture<'c> {
                 if !ours.iter().any(|route| route.destination == *by) {
                     return sound();
                 }
-                let covered = host_side::covering(&mut self.namespaces.host, &found, *to, by)?;
+                let covered =
+                    host_side::covering(&mut self.namespaces.get()?.host, &found, *to, by)?;
                 covered.map_or_else(sound, |covered| differs(covered.told(link)))
             }
             State::SubnetRoute { link, gateway, to } => {
                 let Some(found) = self.side(Place::Host).link(link)? else { return sound() };
-                match host_side::astray(&mut self.namespaces.host, &found, gateway, *to)? {
+                match host_side::astray(&mut self.namespaces.get()?.host, &found, gateway, *to)? {
                     None => sound(),
                     Some(Astray::Missing) => differs(format!("{item} is gone")),
                     Some(Astray::Covered(by)) => {
@@ -392,7 +415,7 @@ impl<'c> Picture<'c> {
                 Ok(told.map(Found::new).collect())
             }
             State::LinkLocal { link } => {
-                let lack = host_side::missing_ipv6(&mut self.namespaces.host, link)?;
+                let lack = host_side::missing_ipv6(&mut self.namespaces.get()?.host, link)?;
                 lack.map_or_else(sound, |lack| differs(lack.told(link)))
             }
             State::NoAdvertisements { link } => Found::of(advertisements::check(link)),
@@ -415,23 +438,60 @@ impl<'c> Picture<'c> {
                 let Some(found) = self.side(Place::Host).link(link)? else { return sound() };
                 let ip = IpConfig::new(IpNet::from(*address), None);
                 let routed = Routed::one_by_one(found.index);
-                let own = claim::check_own(self.call, &mut self.namespaces.host, &routed, &[ip]);
+                let own =
+                    claim::check_own(self.call, &mut self.namespaces.get()?.host, &routed, &[ip]);
                 Found::of(own)
             }
             _ => K::compare(config, self, item),
         }
     }
 
-    fn compare_link(&mut self, place: Place, name: &str, kinds: &[String]) -> Compared {
-        let found = self.side(place).link(name)?;
-        let whose = if place == Place::Host { "host" } else { "container" };
+    fn compare_link<K: Kind>(&mut self, item: &Item, name: &str, kinds: &[String]) -> Compared {
+        let found = self.side(item.place).link(name)?;
+        let whose = if item.place == Place::Host { "host" } else { "container" };
         let Some(link) = found else {
-            return differs(format!("interface {name:?} is gone from the {whose}"));
+            let text = || format!("interface {name:?} is gone from the {whose}");
+            return differs(K::words(item, None).unwrap_or_else(text));
         };
         if kinds.is_empty() || kinds.iter().any(|kind| link.is_kind(kind)) {
             return sound();
         }
         differs(format!("interface {name:?} is no {} link any more", kinds.join(" or ")))
+    }
+
+    fn compare_recorded(&mut self, place: Place, name: &str) -> Compared {
+        let Some(link) = self.side(place).link(name)? else { return sound() };
+        let record = self.index.get(self.call.attachment(), self.plugin).found;
+        let Some(record) = record else { return sound() };
+        let netns = &self.namespaces.get()?.netns;
+        Found::of(identity::refuse_another_link(self.index, &record, netns, &link))
+    }
+
+    /// Compares a value of a link that one change sets.
+    fn compare_value<K: Kind>(&mut self, item: &Item, name: &str) -> Compared {
+        let Some(link) = self.side(item.place).link(name)? else { return sound() };
+        let (value, wanted, now) = match &item.state {
+            State::Mtu { mtu, .. } => ("MTU", mtu.to_string(), link.mtu.to_string()),
+            State::QueueLength { length, .. } => {
+                ("transmission queue length", length.to_string(), link.tx_queue_len.to_string())
+            }
+            State::Promiscuous { on, .. } => {
+                ("promiscuous mode", on.to_string(), link.promiscuous().to_string())
+            }
+            State::AllMulticast { on, .. } => {
+                ("all-multicast mode", on.to_string(), link.all_multicast().to_string())
+            }
+            State::Mac { mac, .. } => {
+                let Some(found) = link.mac else { return sound() };
+                ("MAC address", mac.to_ascii_lowercase(), found.to_string())
+            }
+            _ => return sound(),
+        };
+        if wanted == now {
+            return sound();
+        }
+        let text = || format!("interface {name:?} has {value} {now}, ADD reported {wanted}");
+        differs(K::words(item, Some(&now)).unwrap_or_else(text))
     }
 
     fn compare_peer(&mut self, name: &str, of: &str) -> Compared {
@@ -504,7 +564,9 @@ impl<'c> Picture<'c> {
     ) -> Result<Option<String>, Error> {
         let (call, index, key) = (self.call, self.index, self.call.attachment());
         match &item.state {
-            State::LinkLocal { link } => host_side::restore_ipv6(&mut self.namespaces.host, link),
+            State::LinkLocal { link } => {
+                host_side::restore_ipv6(&mut self.namespaces.get()?.host, link)
+            }
             State::NoAdvertisements { link } => advertisements::refuse(link),
             State::Forwarding { ipv4, restore } => {
                 forwarding::hold_family(index, key, *ipv4, forwarding::at_the_end(*restore))
@@ -518,6 +580,9 @@ impl<'c> Picture<'c> {
             }
             State::Mac { .. }
             | State::Mtu { .. }
+            | State::QueueLength { .. }
+            | State::Promiscuous { .. }
+            | State::AllMulticast { .. }
             | State::Up { .. }
             | State::Mark { .. }
             | State::Address(_)
@@ -540,6 +605,15 @@ impl<'c> Picture<'c> {
         let change = match &item.state {
             State::Mac { mac, .. } => set(LinkSet { mac: mac.parse().ok(), ..LinkSet::default() }),
             State::Mtu { mtu, .. } => set(LinkSet { mtu: Some(*mtu), ..LinkSet::default() }),
+            State::QueueLength { length, .. } => {
+                set(LinkSet { tx_queue_len: Some(*length), ..LinkSet::default() })
+            }
+            State::Promiscuous { on, .. } => {
+                set(LinkSet { promiscuous: Some(*on), ..LinkSet::default() })
+            }
+            State::AllMulticast { on, .. } => {
+                set(LinkSet { all_multicast: Some(*on), ..LinkSet::default() })
+            }
             State::Mark { alias, .. } => {
                 set(LinkSet { alias: Some(alias.clone()), ..LinkSet::default() })
             }
@@ -572,7 +646,7 @@ impl<'c> Picture<'c> {
             _ => set(LinkSet::default().up(true)),
         };
         let may_be_anothers = place == Place::Host && matches!(item.state, State::Route(_));
-        match self.side(place).socket.apply_one(&change) {
+        match self.namespaces.socket(place)?.apply_one(&change) {
             // Another call was faster, or the route came with an address.
             Err(error) if error.is_exists() && !may_be_anothers => prepared,
             done => done.map_err(kernel).and(prepared),
@@ -604,7 +678,7 @@ impl<'c> Picture<'c> {
         let mut removed = Vec::new();
         for entry in self.wrong_neighbours(place, link, address, mac)? {
             removed.push(format!("{} (removed)", repair::neighbour_name(&entry, link)));
-            match self.side(place).socket.apply_one(&Change::DelNeighbour(entry)) {
+            match self.namespaces.socket(place)?.apply_one(&Change::DelNeighbour(entry)) {
                 Err(error) if !error.is_not_found() => return Err(kernel(error)),
                 _ => {}
             }
@@ -613,11 +687,11 @@ impl<'c> Picture<'c> {
     }
 
     /// Writes the sysctls that an interface needs for an address.
-    fn prepare(&self, address: &Address) -> Result<(), Error> {
+    fn prepare(&mut self, address: &Address) -> Result<(), Error> {
         let ip = IpConfig::new(address.address, None);
         let options = Options { skip_dad: address.nodad };
         let switches = container::switches(&address.link, &[&ip], options);
-        container::write_switches(&self.namespaces.netns, &switches)
+        container::write_switches(&self.namespaces.get()?.netns, &switches)
     }
 }
 

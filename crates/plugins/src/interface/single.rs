@@ -333,7 +333,7 @@ impl<T: SingleLink> Kind for Single<T> {
             // An item says so.
             _ => return Ok(found),
         }
-        let namespaces = &mut picture.namespaces;
+        let namespaces = picture.namespaces.get()?;
         found.extend(Difference::of(T::verify(call, config, link.as_ref(), namespaces))?);
         let Some(link) = link else { return Ok(found) };
         let (host, inside) = (&mut namespaces.host, &mut namespaces.inside);

@@ -8,10 +8,11 @@
 
 use cni::{AttachmentKey, Error};
 use cni_plugin::Call;
+use kernel::netns::Netns;
 use kernel::route::{Link, RouteSocket};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use state::Index;
+use state::{Index, Record};
 
 use super::shared_object::file_error;
 use super::{drift, kernel_error as kernel, owner};
@@ -88,24 +89,34 @@ pub const NUMBER_KEY: &str = "ifindex";
 pub fn refuse_another(call: &Call<'_>, plugin: &str) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let Some(record) = index.get(call.attachment(), plugin).found else { return Ok(()) };
+    let Some(netns) = call.open_netns_if_there()? else { return Ok(()) };
+    let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
+    let link = inside.link_by_name(call.ifname().as_str()).map_err(kernel)?;
+    link.map_or(Ok(()), |link| refuse_another_link(&index, &record, &netns, &link))
+}
+
+/// [`refuse_another`], for a record and a link of the namespace that were read before.
+///
+/// # Errors
+/// Code 104 when it is a different link.
+pub fn refuse_another_link(
+    index: &Index,
+    record: &Record,
+    netns: &Netns,
+    link: &Link,
+) -> Result<(), Error> {
     let number = record.data[NUMBER_KEY].as_u64();
     let recorded = Identity::recorded(&record.data);
-    if number.is_none() && recorded.is_none() {
+    let names_none = number.is_none() && recorded.is_none();
+    if names_none || !record.noted().is_some_and(|noted| noted.is(netns)) {
         return Ok(());
     }
-    let Some(netns) = call.open_netns_if_there()? else { return Ok(()) };
-    if !record.noted().is_some_and(|noted| noted.is(&netns)) {
-        return Ok(());
-    }
-    let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
-    let ifname = call.ifname().as_str();
-    let Some(link) = inside.link_by_name(ifname).map_err(kernel)? else { return Ok(()) };
-    let same = number == Some(link.index.into()) || recorded.is_some_and(|known| known.is(&link));
+    let same = number == Some(link.index.into()) || recorded.is_some_and(|known| known.is(link));
     // The plugin that created it may have created it again.
-    if same || record_of_link(&index, call.attachment(), &link) {
+    if same || record_of_link(index, &record.attachment, link) {
         return Ok(());
     }
-    let text = format!("interface {ifname:?} is another link than the one that ADD saw");
+    let text = format!("interface {:?} is another link than the one that ADD saw", link.name);
     Err(drift(text).with_details("what ADD did to that one is not done to this one"))
 }
 

@@ -56,7 +56,7 @@ pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Bridge) -> Compared {
     if wanted.vlan_filtering && !filters_vlans(&bridge) {
         differs(format!("bridge {name:?} does not filter VLANs any more"), true);
     }
-    if wanted.ours && has_unwanted_stp(&mut picture.namespaces.host, &bridge)? {
+    if wanted.ours && has_unwanted_stp(&mut picture.namespaces.get()?.host, &bridge)? {
         differs(format!("bridge {name:?} has STP on, and new ports wait for it"), true);
     }
     if let Err(drift) = advertisements::check(name) {
@@ -77,7 +77,7 @@ pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Bridge) -> Compared {
 /// As [`ensure`].
 pub(super) fn restore(picture: &mut Picture<'_>, wanted: &Bridge) -> Result<Option<String>, Error> {
     let (index, key) = (picture.index, picture.call.attachment());
-    let host = &mut picture.namespaces.host;
+    let host = &mut picture.namespaces.get()?.host;
     let name = &wanted.link;
     let object = object(name);
     let mac: Option<MacAddr> = wanted.mac.as_ref().and_then(|mac| mac.parse().ok());
@@ -181,7 +181,7 @@ pub(super) fn compare_mtu(
     let bridge = picture.link(Place::Host, link)?;
     let port = picture.link(Place::Host, port)?;
     let Some((bridge, port)) = bridge.zip(port) else { return sound() };
-    let mtu = wrong_mtu(&mut picture.namespaces.host, &bridge, &port, wanted)?;
+    let mtu = wrong_mtu(&mut picture.namespaces.get()?.host, &bridge, &port, wanted)?;
     mtu.map_or_else(sound, |mtu| {
         differs(format!("bridge {link:?} has MTU {}, not {mtu}", bridge.mtu))
     })
@@ -197,7 +197,7 @@ pub(super) fn restore_mtu(
     port: &str,
     wanted: Option<u32>,
 ) -> Result<Option<String>, Error> {
-    let host = &mut picture.namespaces.host;
+    let host = &mut picture.namespaces.get()?.host;
     // It follows the ports' MTU, which may be restored by now.
     let [bridge, port] = [link, port].map(|name| host.link_by_name(name));
     let (Some(bridge), Some(port)) = (bridge.map_err(kernel)?, port.map_err(kernel)?) else {

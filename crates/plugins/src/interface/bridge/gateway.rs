@@ -197,7 +197,7 @@ pub(super) fn restore(
     picture: &mut Picture<'_>,
     wanted: &Gateways,
 ) -> Result<Option<String>, Error> {
-    let host = &mut picture.namespaces.host;
+    let host = &mut picture.namespaces.get()?.host;
     let Some(bridge) = host.link_by_name(&wanted.bridge).map_err(kernel)? else { return Ok(None) };
     let link = host.link_by_name(&wanted.link).map_err(kernel)?;
     let present = link.map(|link| present(host, link.index)).transpose()?.unwrap_or_default();

@@ -67,7 +67,11 @@ pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Port) -> Compared {
     if holds_back(&port, &bridge) {
         found.push(format!("port {name:?} of bridge {:?} forwards nothing", bridge.name));
     }
-    found.extend(vlan_difference(&mut picture.namespaces.host, wanted.vlans.as_ref(), &port)?);
+    found.extend(vlan_difference(
+        &mut picture.namespaces.get()?.host,
+        wanted.vlans.as_ref(),
+        &port,
+    )?);
     Ok(found.into_iter().map(Found::new).collect())
 }
 
@@ -108,7 +112,7 @@ fn vlan_difference(
 /// # Errors
 /// Code 100 with the kernel's words.
 pub(super) fn restore(picture: &mut Picture<'_>, wanted: &Port) -> Result<Option<String>, Error> {
-    let host = &mut picture.namespaces.host;
+    let host = &mut picture.namespaces.get()?.host;
     // The bridge may have been created a moment ago.
     let [port, bridge] = [&wanted.link, &wanted.bridge].map(|name| host.link_by_name(name));
     let (Some(port), Some(bridge)) = (port.map_err(kernel)?, bridge.map_err(kernel)?) else {

@@ -96,7 +96,7 @@ pub(super) fn compare(picture: &mut Picture<'_>, link: &str, bridge: &str, vlan:
     let link = picture.link(Place::Host, link)?;
     let bridge = picture.link(Place::Host, bridge)?;
     let Some((link, bridge)) = link.zip(bridge) else { return sound() };
-    let host = &mut picture.namespaces.host;
+    let host = &mut picture.namespaces.get()?.host;
     let Some(port) = port(host, &link)? else {
         return differs(format!("link {:?} with the gateway has no other end", link.name));
     };
@@ -134,7 +134,7 @@ pub(super) fn restore(
     bridge: &str,
     vlan: u16,
 ) -> Result<(), Error> {
-    let host = &mut picture.namespaces.host;
+    let host = &mut picture.namespaces.get()?.host;
     let [link, bridge] = [link, bridge].map(|name| host.link_by_name(name));
     let (Some(link), Some(bridge)) = (link.map_err(kernel)?, bridge.map_err(kernel)?) else {
         return Ok(());

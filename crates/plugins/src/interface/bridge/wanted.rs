@@ -54,7 +54,7 @@ impl Kind for Bridge {
                 link.is_some_and(|link| vlan_gateway::is_ours(&link))
             }
         };
-        let host = &mut picture.namespaces.host;
+        let host = &mut picture.namespaces.get()?.host;
         let around = bridge.map(|link| Around::of(host, config, &link)).transpose()?;
         Ok(Observed { ours, gateway_link_is_ours, mtu: made.mtu, around })
     }
@@ -138,7 +138,7 @@ impl Kind for Bridge {
         if let Some(around) = &observed.around {
             let ips = attached.result.container_ips(attached.ifname);
             let ips: Vec<IpConfig> = ips.cloned().collect();
-            let host = &mut picture.namespaces.host;
+            let host = &mut picture.namespaces.get()?.host;
             found.extend(Difference::of(around.check(attached.call, host, &ips))?);
         }
         Ok(found)

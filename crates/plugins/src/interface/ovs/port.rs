@@ -187,7 +187,7 @@ pub(super) fn restore_interface(
     mac: Option<&str>,
 ) -> Result<(), Error> {
     let (call, index) = (picture.call, picture.index);
-    let sides = &mut picture.namespaces;
+    let sides = picture.namespaces.get()?;
     if sides.host.link_index(port).map_err(kernel)?.is_some() {
         let mac = mac_of(port, mac)?;
         interior::remove_dead(&mut sides.inside, call)?;

@@ -99,7 +99,7 @@ impl Kind for Ovs {
     ) -> Result<Vec<Difference>, Error> {
         let ips = attached.result.container_ips(attached.ifname);
         let ips: Vec<IpNet> = ips.map(|ip| ip.address).collect();
-        let host = &mut picture.namespaces.host;
+        let host = &mut picture.namespaces.get()?.host;
         let (_, own) = connect::segment(host, config)?;
         let refused = claim::refuse_addresses_of(attached.call, host, own.as_slice(), &ips);
         Ok(Difference::of(refused.map_err(claim::as_drift))?.into_iter().collect())
