@@ -53,7 +53,7 @@ pub fn all() -> &'static [&'static dyn Plugin] {
         &chained::sbr::Sbr,
         &ipam::static_ipam::Static,
         &interface::single::Single(interface::tap::Tap),
-        &chained::tuning::Tuning::new(),
+        &chained::tuning::Tuning,
         &interface::single::Single(interface::vlan::Vlan),
         &chained::vrf::Vrf,
     ];

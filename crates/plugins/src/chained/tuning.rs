@@ -12,9 +12,9 @@
 //! sysctls as they are.) DEL needs neither configuration nor `prevResult`, namespace, interface or
 //! files.
 //!
-//! CHECK compares what the configuration names, each value separately. GC removes what attachments
-//! left that are no longer valid. STATUS fails if the list of allowed sysctls cannot be read, as
-//! ADD would.
+//! CHECK compares what the configuration names, each value separately (`wanted`). GC removes what
+//! attachments left that are no longer valid. STATUS fails if the list of allowed sysctls cannot be
+//! read, as ADD would.
 //!
 //! | where | what |
 //! |---|---|
@@ -25,13 +25,13 @@
 
 mod allowlist;
 mod backup;
-mod check;
 mod config;
 #[cfg(test)]
 mod crash_tests;
 mod node;
 mod plan;
 mod sysctl;
+mod wanted;
 
 use std::path::{Path, PathBuf};
 
@@ -45,10 +45,11 @@ use state::{Index, Record};
 use self::allowlist::Allowlist;
 use self::config::{Config, LinkValues};
 use self::node::{Node, PLUGIN};
-use self::plan::{Apply as _, Observed, Remains, Saved, SavedSysctl, Step};
+use self::plan::{Apply as _, Observed, Remains, Saved, Step};
+use crate::engine::{self, Kind as _};
 use crate::shared::attachment::{self, Stale};
 use crate::shared::failures::Failures;
-use crate::shared::{identity, repair};
+use crate::shared::repair;
 
 /// What the plugin is.
 pub const INFO: Info = Info::new("tuning").role(Role::Chained).capabilities(&["mac"]);
@@ -57,40 +58,20 @@ pub const INFO: Info = Info::new("tuning").role(Role::Chained).capabilities(&["m
 const ALLOWLIST: &str = "/etc/cni/tuning/allowlist.conf";
 
 /// The plugin `tuning`.
-#[derive(Debug, Clone)]
-pub struct Tuning {
-    allowlist: &'static str,
-}
+#[derive(Debug)]
+pub struct Tuning;
 
 impl Tuning {
-    /// Creates the plugin with the usual list of allowed sysctls.
-    #[must_use]
-    pub const fn new() -> Self {
-        Tuning { allowlist: ALLOWLIST }
+    fn allowlist() -> Result<Option<Allowlist>, Error> {
+        Allowlist::read(Path::new(ALLOWLIST))
     }
 
-    /// Creates the plugin with another list of allowed sysctls.
-    #[must_use]
-    pub const fn with_allowlist(path: &'static str) -> Self {
-        Tuning { allowlist: path }
-    }
-
-    fn allowlist(&self) -> Result<Option<Allowlist>, Error> {
-        Allowlist::read(Path::new(self.allowlist))
-    }
-
-    fn require_allowed(&self, config: &Config) -> Result<(), Error> {
+    fn require_allowed(config: &Config) -> Result<(), Error> {
         if config.sysctls.is_empty() {
             return Ok(());
         }
-        let Some(allowlist) = self.allowlist()? else { return Ok(()) };
+        let Some(allowlist) = Tuning::allowlist()? else { return Ok(()) };
         config.sysctls.iter().try_for_each(|sysctl| allowlist.require(sysctl.key.written()))
-    }
-}
-
-impl Default for Tuning {
-    fn default() -> Self {
-        Tuning::new()
     }
 }
 
@@ -107,66 +88,43 @@ impl Plugin for Tuning {
     }
 
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        attachment::add_alone(call, || self.add_locked(call))
+        attachment::add_alone(call, || add(call))
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
         let _no_repair = repair::lock_out_repair(call)?;
         let mut node = Node::new(call, call.attachment())?;
-        let saved = node.saved();
+        let recorded = node.saved();
         // Where ADD put it, even if the configuration names another place by now. A damaged record
         // may name a place where nothing is.
         let configured = backup::path(&config::read_data_dir(call.document()), call.attachment());
-        let recorded = saved.as_ref().and_then(|(saved, _)| saved.backup.clone());
-        let backup_path = recorded
-            .filter(|recorded| *recorded == configured || recorded.exists())
-            .unwrap_or(configured);
+        let backup_path = recorded.as_ref().and_then(|(saved, _)| saved.backup.clone());
+        let backup_path =
+            backup_path.filter(|path| *path == configured || path.exists()).unwrap_or(configured);
         let backup = backup::read(&backup_path, |warning| call.warn(warning));
-        let lost = match &saved {
-            Some(_) => Vec::new(),
-            None => node::claims_of(&Index::new(call.roots()), call.attachment()),
-        };
-        let netns = match (&saved, &backup) {
-            (None, None) if lost.is_empty() => None,
-            (Some((_, record)), _) => {
-                call.open_any_netns()?.filter(|netns| node.is_of(record, netns))
+        let (saved, netns) = match recorded {
+            Some((saved, record)) => {
+                let netns = call.open_any_netns()?.filter(|netns| node.is_of(&record, netns));
+                (Some(saved), netns)
             }
-            _ => call.open_netns_if_there()?,
+            None => {
+                let index = Index::new(call.roots());
+                let claimed = Saved::lost(node::claims_of(&index, call.attachment()));
+                let is_there = backup.is_some() || claimed.is_some();
+                (claimed, if is_there { call.open_netns_if_there()? } else { None })
+            }
         };
-        give_up(call, &mut node, lost, netns.as_ref())?;
-        let left = Left { backup_path: Some(backup_path), backup, saved, netns };
-        take_down(call, &mut node, left)
+        let backup_path = Some(backup_path);
+        let remains = Remains { backup_path, backup, saved, ..Remains::default() };
+        take_down(call, &mut node, remains, netns.as_ref())
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        let config = Config::of(call)?;
-        call.require_prev_result(NO_PREVIOUS)?;
-        if config.is_empty() {
-            return Ok(());
-        }
-        let netns = call.open_netns()?;
-        identity::refuse_another(call, PLUGIN)?;
-        let drift = inside(&netns, || {
-            let mut node = Node::new(call, call.attachment())?;
-            let link = if config.link.is_empty() { None } else { node.link()? };
-            let sysctls = node::read_sysctls(&config.sysctls, call.ifname())?;
-            let saved = node.saved().map(|(saved, _)| saved).unwrap_or_default();
-            let link = link.as_ref().map(node::link_state);
-            Ok(check::drift(&config, call.ifname().as_str(), link.as_ref(), &sysctls, &saved))
-        })?;
-        if drift.is_empty() {
-            return Ok(());
-        }
-        Err(Error::new(codes::DRIFT, drift.join("; ")))
-    }
-
-    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        let is_same = || identity::refuse_another(call, PLUGIN);
-        repair::by_adding_again(call, self, PLUGIN, is_same)
+        engine::check::<Tuning>(call)
     }
 
     fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
-        repair::unless_sound(self, call)
+        engine::repair::<Tuning>(call)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -204,11 +162,11 @@ impl Plugin for Tuning {
     }
 
     fn fits_host(&self, call: &Call<'_>) -> Result<(), Error> {
-        self.require_allowed(&Config::of_network(call)?)
+        Tuning::require_allowed(&Config::of_network(call)?)
     }
 
     fn status(&self, _call: &Call<'_>) -> Result<(), Error> {
-        match self.allowlist() {
+        match Tuning::allowlist() {
             Ok(_) => Ok(()),
             Err(error) => Err(Error { code: code::PLUGIN_NOT_AVAILABLE, ..error }),
         }
@@ -219,23 +177,19 @@ impl Plugin for Tuning {
     }
 }
 
-impl Tuning {
-    /// Runs ADD under the attachment's lock.
-    fn add_locked(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        let config = Config::of(call)?;
-        self.require_allowed(&config)?;
-        let mut result = call.require_prev_result(NO_PREVIOUS)?;
-        if config.is_empty() {
-            return Ok(result);
-        }
-        let netns = call.open_netns()?;
-        inside(&netns, || add_inside(call, &config, &netns))?;
-        update(&mut result, call.ifname().as_str(), &config.link);
-        Ok(result)
+/// Runs ADD under the attachment's lock.
+fn add(call: &Call<'_>) -> Result<AddResult, Error> {
+    let config = Config::of(call)?;
+    Tuning::require_allowed(&config)?;
+    let mut result = call.require_prev_result(Tuning::NO_PREVIOUS)?;
+    if config.is_empty() {
+        return Ok(result);
     }
+    let netns = call.open_netns()?;
+    inside(&netns, || add_inside(call, &config, &netns))?;
+    update(&mut result, call.ifname().as_str(), &config.link);
+    Ok(result)
 }
-
-const NO_PREVIOUS: &str = "Required prevResult missing";
 
 /// Runs `work` in the container's namespace.
 fn inside<T>(netns: &Netns, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
@@ -283,17 +237,7 @@ fn observe(
         observed.link = Some(node::link_state(&link));
         observed.backup = backup::read(backup_path, |warning| call.warn(warning));
     }
-    for (sysctl, state) in
-        config.sysctls.iter().zip(node::read_sysctls(&config.sysctls, call.ifname())?)
-    {
-        observed.sysctls.push(state.ok_or_else(|| {
-            Error::new(
-                codes::KERNEL,
-                format!("sysctl {:?} does not exist in the container", sysctl.key.path()),
-            )
-            .with_details("its kernel module may not be loaded, or its interface not be there")
-        })?);
-    }
+    observed.sysctls = node::read_sysctls(&config.sysctls, call.ifname())?;
     if observed.link.is_none() && observed.sysctls.iter().any(|sysctl| sysctl.own) {
         observed.own_link = node.link()?.map(|link| link.index);
     }
@@ -329,27 +273,19 @@ fn update(result: &mut AddResult, ifname: &str, values: &LinkValues) {
     }
 }
 
-/// The findings of DEL and GC.
-struct Left {
-    backup_path: Option<PathBuf>,
-    backup: Option<LinkValues>,
-    saved: Option<(Saved, Record)>,
-    netns: Option<Netns>,
-}
-
-/// Restores what still exists and removes the attachment's record.
+/// Restores what still exists in the attachment's namespace and removes its record.
 ///
 /// A link that cannot be restored is an error and stays recorded for the next attempt, because it
 /// may outlive the container. Sysctls are deleted with the namespace. One that cannot be restored
 /// is a warning, so that the plugins before this one still get their DEL.
-fn take_down(call: &Call<'_>, node: &mut Node<'_>, left: Left) -> Result<(), Error> {
-    let Left { backup_path, backup, saved, netns } = left;
-    let netns =
-        netns.filter(|netns| saved.as_ref().is_none_or(|(_, record)| node.is_of(record, netns)));
-    let saved = saved.map(|(saved, _)| saved);
-    let mut remains = Remains { backup_path, backup, saved, namespace: false, link: None };
+fn take_down(
+    call: &Call<'_>,
+    node: &mut Node<'_>,
+    mut remains: Remains,
+    netns: Option<&Netns>,
+) -> Result<(), Error> {
     let Some(netns) = netns else { return run_down(call, node, &remains) };
-    inside(&netns, || {
+    inside(netns, || {
         remains.namespace = true;
         let own = |saved: &Saved| saved.ifindex.is_some() && saved.own().next().is_some();
         if remains.backup.is_some() || remains.saved.as_ref().is_some_and(own) {
@@ -365,36 +301,6 @@ fn take_down(call: &Call<'_>, node: &mut Node<'_>, left: Left) -> Result<(), Err
         }
         run_down(call, node, &remains)
     })
-}
-
-/// Releases claims without a record: the sysctls are restored if the container still exists.
-fn give_up(
-    call: &Call<'_>,
-    node: &mut Node<'_>,
-    paths: Vec<String>,
-    netns: Option<&Netns>,
-) -> Result<(), Error> {
-    if paths.is_empty() {
-        return Ok(());
-    }
-    let saved = Saved {
-        sysctls: paths
-            .into_iter()
-            .map(|path| SavedSysctl { path, ..SavedSysctl::default() })
-            .collect(),
-        ..Saved::default()
-    };
-    let remains = Remains {
-        backup_path: None,
-        backup: None,
-        saved: Some(saved),
-        namespace: netns.is_some(),
-        link: None,
-    };
-    match netns {
-        Some(netns) => inside(netns, || run_down(call, node, &remains)),
-        None => run_down(call, node, &remains),
-    }
 }
 
 fn run_down(call: &Call<'_>, node: &mut Node<'_>, remains: &Remains) -> Result<(), Error> {
@@ -429,7 +335,10 @@ fn collect(call: &Call<'_>, record: &Record, ours: &[Record]) -> Result<(), Erro
     let backup =
         backup_path.as_deref().and_then(|path| backup::read(path, |warning| call.warn(warning)));
     let netns = attachment::recorded_netns(record, &Census::new()).ok().flatten();
-    take_down(call, &mut node, Left { backup_path, backup, saved, netns })
+    let netns = netns.filter(|netns| node.is_of(record, netns));
+    let saved = saved.map(|(saved, _)| saved);
+    let remains = Remains { backup_path, backup, saved, ..Remains::default() };
+    take_down(call, &mut node, remains, netns.as_ref())
 }
 
 fn is_backup_of(path: &Path, record: &Record) -> bool {

@@ -144,7 +144,7 @@ const USUAL_IFNAME: &str = "eth0";
 
 /// What `tuning` must do for one attachment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Config {
+pub(crate) struct Config {
     pub(super) data_dir: PathBuf,
     /// In the order written: those of the configuration, then those that are only in `args.cni`.
     pub(super) sysctls: Vec<Sysctl>,

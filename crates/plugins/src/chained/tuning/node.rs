@@ -12,11 +12,15 @@ use state::{Index, Record, Release};
 
 use super::config::{Config, LinkValues, Sysctl};
 use super::plan::{Apply, LinkState, Saved, Step, SysctlState};
-use super::sysctl::{SysctlKey, is_of_interface, same_value};
+use super::sysctl::{is_of_interface, same_value};
 use crate::shared::shared_object::file_error;
 
 /// The plugin's name in the index.
 pub(super) const PLUGIN: &str = super::INFO.name;
+
+/// Why a sysctl may not exist.
+pub(super) const MISSING: &str =
+    "its kernel module may not be loaded, or its interface not be there";
 
 /// The prefix of the names of a container's sysctls in the index. The container's ID, a colon and
 /// the path follow.
@@ -151,17 +155,6 @@ impl<'a> Node<'a> {
         }
         Ok(note.found.as_ref().and_then(|note| note["was"].as_str()).map(str::to_owned))
     }
-
-    fn write(&mut self, path: &str, value: &str) -> Result<(), Error> {
-        let sysctl = name(path)?;
-        sysctl.write(as_written(value)).map_err(|error| kernel_error(&error))?;
-        if let Ok(now) = sysctl.read()
-            && !same_value(&now, value)
-        {
-            self.became.push((path.to_owned(), now));
-        }
-        Ok(())
-    }
 }
 
 impl Apply for Node<'_> {
@@ -178,7 +171,11 @@ impl Apply for Node<'_> {
                 })
             }
             Step::ClaimSysctl { path, was } => self.claim(path, was.as_deref()),
-            Step::WriteSysctl { path, value } => self.write(path, value),
+            Step::WriteSysctl { path, value } => {
+                let became = write(path, value)?;
+                self.became.extend(became.map(|became| (path.clone(), became)));
+                Ok(())
+            }
             Step::RestoreSysctl { path, value } => restore(path, value),
             Step::ReleaseSysctl { path } => match self.release(path)? {
                 Some(was) => restore(path, &was),
@@ -241,27 +238,43 @@ pub(super) fn check_link(config: &Config, link: &Link) -> Result<(), Error> {
     }
 }
 
-/// Reads the configuration's sysctls in the calling thread's namespace; `None` for those that do
-/// not exist.
-pub(super) fn read_sysctls(
-    sysctls: &[Sysctl],
-    ifname: &IfName,
-) -> Result<Vec<Option<SysctlState>>, Error> {
-    sysctls.iter().map(|sysctl| read_sysctl(&sysctl.key, ifname)).collect()
+/// Reads the configuration's sysctls in the calling thread's namespace.
+///
+/// # Errors
+/// Code 100 for one that does not exist or cannot be read.
+pub(super) fn read_sysctls(sysctls: &[Sysctl], ifname: &IfName) -> Result<Vec<SysctlState>, Error> {
+    let state = |sysctl: &Sysctl| {
+        let (path, value) = read_first(sysctl.key.paths())?.ok_or_else(|| {
+            let text = format!("sysctl {:?} does not exist in the container", sysctl.key.path());
+            Error::new(codes::KERNEL, text).with_details(MISSING)
+        })?;
+        Ok(SysctlState { path: path.to_owned(), value, own: is_of_interface(path, ifname) })
+    };
+    sysctls.iter().map(state).collect()
 }
 
-fn read_sysctl(key: &SysctlKey, ifname: &IfName) -> Result<Option<SysctlState>, Error> {
-    for path in [Some(key.path()), key.alternative()].into_iter().flatten() {
-        let value = match name(path)?.read() {
-            Ok(value) => Some(value),
+/// Reads the first of these sysctls that exists, in the calling thread's namespace. Returns its path,
+/// and its value unless it can only be written.
+pub(super) fn read_first<'p>(
+    paths: impl Iterator<Item = &'p str>,
+) -> Result<Option<(&'p str, Option<String>)>, Error> {
+    for path in paths {
+        return match name(path)?.read() {
+            Ok(value) => Ok(Some((path, Some(value)))),
             Err(error) if error.is_missing() => continue,
-            Err(error) if is_refused(&error) => None,
-            Err(error) => return Err(kernel_error(&error)),
+            Err(error) if is_refused(&error) => Ok(Some((path, None))),
+            Err(error) => Err(kernel_error(&error)),
         };
-        let own = is_of_interface(path, ifname);
-        return Ok(Some(SysctlState { path: path.to_owned(), value, own }));
     }
     Ok(None)
+}
+
+/// Writes a sysctl in the calling thread's namespace. Returns what it reads afterwards, if that is
+/// something else.
+pub(super) fn write(path: &str, value: &str) -> Result<Option<String>, Error> {
+    let sysctl = name(path)?;
+    sysctl.write(as_written(value)).map_err(|error| kernel_error(&error))?;
+    Ok(sysctl.read().ok().filter(|now| !same_value(now, value)))
 }
 
 /// Returns the text to write for a value. Writing zero bytes has no effect; an empty line empties

@@ -12,7 +12,7 @@ use super::sysctl::{of_interface, same_value};
 /// What is recorded about an attachment besides the reference's backup.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Saved {
+pub(crate) struct Saved {
     /// The link whose values the backup holds, or whose own sysctls were configured.
     pub(super) ifindex: Option<u32>,
     /// The backup, if there is one.
@@ -22,6 +22,13 @@ pub(super) struct Saved {
 }
 
 impl Saved {
+    /// Builds what claims tell of an attachment whose record is lost; `None` if it has none.
+    pub(super) fn lost(claimed: Vec<String>) -> Option<Self> {
+        let sysctl = |path| SavedSysctl { path, ..SavedSysctl::default() };
+        let sysctls: Vec<SavedSysctl> = claimed.into_iter().map(sysctl).collect();
+        (!sysctls.is_empty()).then(|| Saved { sysctls, ..Saved::default() })
+    }
+
     /// Returns the sysctls whose original values are kept with the container.
     pub(super) fn claimed(&self) -> impl Iterator<Item = &SavedSysctl> {
         self.sysctls.iter().filter(|sysctl| sysctl.was.is_none())

@@ -56,9 +56,9 @@ impl SysctlKey {
         &self.path
     }
 
-    /// Returns the path to use if nothing exists at [`SysctlKey::path`].
-    pub(super) fn alternative(&self) -> Option<&str> {
-        self.alternative.as_deref()
+    /// Lists the paths that it may mean: the first one that exists counts.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
+        [Some(self.path()), self.alternative.as_deref()].into_iter().flatten()
     }
 }
 

@@ -65,7 +65,7 @@ fn each_difference_is_named() {
     drifts.iter().for_each(|(change, ..)| drop(c1.sh(change)));
     let error = check(&node, &c1, &config).error();
     for (.., words) in drifts {
-        assert!(error.msg.contains(words), "{error}");
+        assert!(error.to_string().contains(words), "{error}");
     }
     c1.sh("ip link del eth0");
     check(&node, &c1, &config).fails(codes::DRIFT, "Cannot find container link eth0");

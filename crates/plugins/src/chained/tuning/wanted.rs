@@ -1,0 +1,167 @@
+//! What an attachment of `tuning` wants, for CHECK and repair.
+
+use cni::Error;
+use cni_plugin::Call;
+use state::Index;
+use wanted::{Because, Item, State, Sysctl, Sysctls, Wanted};
+
+use super::config::{self, Config};
+use super::node::{self, PLUGIN};
+use super::plan::Saved;
+use super::sysctl::{is_of_interface, same_value};
+use super::{Tuning, inside};
+use crate::engine::{Attached, Compared, Found, Kind, Picture, sound};
+
+impl Kind for Tuning {
+    const NAME: &'static str = PLUGIN;
+    const CHAINED: bool = true;
+    type Config = Config;
+    type Recorded = Saved;
+    type Observed = ();
+
+    fn config(call: &Call<'_>) -> Result<Config, Error> {
+        Config::of(call)
+    }
+
+    fn observe(
+        _: &Config,
+        _: Option<&Saved>,
+        _: &Attached<'_>,
+        _: &mut Picture<'_>,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// The link comes before sysctls: setting its MTU resets the one of IPv6.
+    fn wanted(
+        config: &Config,
+        recorded: Option<&Saved>,
+        (): &(),
+        attached: &Attached<'_>,
+    ) -> Wanted {
+        let mut wanted = Wanted::new();
+        let link = || attached.ifname.to_owned();
+        if !config.link.is_empty() {
+            let state = State::Link { link: link(), kinds: Vec::new() };
+            wanted.push(Item::container(state, Because::Created));
+        }
+        let is_own = |sysctl: &&config::Sysctl| {
+            sysctl.key.paths().any(|path| is_of_interface(path, attached.call.ifname()))
+        };
+        let (own, others): (Vec<_>, Vec<_>) = config.sysctls.iter().partition(is_own);
+        if !config.link.is_empty() || !own.is_empty() {
+            let state = State::Recorded { link: link() };
+            wanted.push(Item::container(state, Because::Ownership));
+        }
+        wanted.extend(link_values(config, attached.ifname));
+        for (of, link) in [(own, Some(link())), (others, None)] {
+            if !of.is_empty() {
+                let values = of.into_iter().map(|sysctl| sysctl_of(sysctl, recorded)).collect();
+                let state = State::Sysctls(Sysctls { link, values });
+                wanted.push(Item::container(state, Because::Key("sysctl".to_owned())));
+            }
+        }
+        wanted
+    }
+
+    /// The reference's words.
+    fn words(item: &Item, now: Option<&str>) -> Option<String> {
+        let (name, link, wanted) = match &item.state {
+            State::Link { link, .. } => return Some(format!("Cannot find container link {link}")),
+            State::Mac { link, mac } => ("Ethernet", link, mac.clone()),
+            State::Promiscuous { link, on } => ("promisc", link, on.to_string()),
+            State::Mtu { link, mtu } => ("MTU", link, mtu.to_string()),
+            State::AllMulticast { link, on } => ("all-multicast mode", link, on.to_string()),
+            State::QueueLength { link, length } => {
+                ("transmission queue length", link, length.to_string())
+            }
+            _ => return None,
+        };
+        let now = now.unwrap_or("none");
+        Some(format!("Tuning configured {name} of {link} is {wanted}, current value is {now}"))
+    }
+
+    fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
+        let State::Sysctls(sysctls) = &item.state else { return sound() };
+        let each = || sysctls.values.iter().map(difference).collect::<Result<Vec<_>, Error>>();
+        Ok(inside(&picture.namespaces.get()?.netns, each)?.into_iter().flatten().collect())
+    }
+
+    fn restore(
+        _: &Config,
+        picture: &mut Picture<'_>,
+        item: &Item,
+    ) -> Result<Option<String>, Error> {
+        let State::Sysctls(sysctls) = &item.state else { return Ok(None) };
+        let write = || {
+            let mut written = Vec::new();
+            for sysctl in &sysctls.values {
+                if let Some((path, Some(now))) = read(sysctl)?
+                    && !is_wanted(sysctl, &now)
+                {
+                    node::write(path, &sysctl.value)?;
+                    written.push(format!("sysctl {path} = {:?}", sysctl.value));
+                }
+            }
+            Ok(Some(written.join(", ")))
+        };
+        inside(&picture.namespaces.get()?.netns, write)
+    }
+
+    /// What the administrator's list no longer allows is not written again.
+    fn before_repair(call: &Call<'_>, _: &Index) -> Result<(), Error> {
+        Tuning::require_allowed(&Config::of(call)?)
+    }
+}
+
+/// `promisc` is the only value that can only be switched on.
+fn link_values(config: &Config, ifname: &str) -> Vec<Item> {
+    let link = || ifname.to_owned();
+    let values = config.link;
+    let states = [
+        ("mac", values.mac.map(|mac| State::Mac { link: link(), mac: mac.to_string() })),
+        ("promisc", values.promisc.map(|on| State::Promiscuous { link: link(), on })),
+        ("mtu", values.mtu.map(|mtu| State::Mtu { link: link(), mtu })),
+        ("allmulti", values.allmulti.map(|on| State::AllMulticast { link: link(), on })),
+        (
+            "txQLen",
+            values.tx_queue_length.map(|length| State::QueueLength { link: link(), length }),
+        ),
+    ];
+    let item = |(key, state): (&str, Option<State>)| {
+        Some(Item::container(state?, Because::Key(key.to_owned())))
+    };
+    states.into_iter().filter_map(item).collect()
+}
+
+fn sysctl_of(wanted: &config::Sysctl, recorded: Option<&Saved>) -> Sysctl {
+    let paths: Vec<String> = wanted.key.paths().map(ToOwned::to_owned).collect();
+    let mut known = recorded.iter().flat_map(|saved| &saved.sysctls);
+    let known =
+        known.find(|known| paths.contains(&known.path) && same_value(&known.asked, &wanted.value));
+    let shown = known.and_then(|known| known.became.clone());
+    Sysctl { paths, value: wanted.value.clone(), shown }
+}
+
+fn read(sysctl: &Sysctl) -> Result<Option<(&str, Option<String>)>, Error> {
+    node::read_first(sysctl.paths.iter().map(String::as_str))
+}
+
+fn is_wanted(sysctl: &Sysctl, now: &str) -> bool {
+    same_value(now, &sysctl.value)
+        || sysctl.shown.as_ref().is_some_and(|shown| same_value(now, shown))
+}
+
+/// Compares one sysctl of the calling thread's namespace. One that can only be written is not
+/// compared.
+fn difference(sysctl: &Sysctl) -> Result<Option<Found>, Error> {
+    let Some((path, now)) = read(sysctl)? else {
+        let text = format!("Tuning cannot find sysctl {}", sysctl.paths.join(" or "));
+        return Ok(Some(Found::by_hand(text, node::MISSING)));
+    };
+    let now = now.filter(|now| !is_wanted(sysctl, now));
+    Ok(now.map(|now| {
+        let value = &sysctl.value;
+        Found::new(format!("Tuning configured value of {path} is {value}, current value is {now}"))
+    }))
+}
