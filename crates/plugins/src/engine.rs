@@ -15,7 +15,7 @@
 mod picture;
 
 use cni::{AddResult, AttachmentKey, Error};
-use cni_plugin::{Call, Outcome, codes};
+use cni_plugin::{Call, Delegate, Outcome, codes};
 use serde::de::DeserializeOwned;
 use state::{Index, Record};
 use wanted::{Item, Place, State, Wanted};
@@ -148,13 +148,18 @@ pub(crate) struct Attached<'a> {
 /// Code 104 with all differences; code 100 when the kernel does not answer.
 pub(crate) fn check<K: Kind>(call: &Call<'_>) -> Result<(), Error> {
     let config = K::config(call)?;
-    if let Some(ipam) = call.ipam() {
+    if let Some(ipam) = ipam::<K>(call) {
         ipam.check()?;
     }
     let index = Index::new(call.roots());
     let Observation { found, failed, .. } = Look::<K>::begin(call, &index, config)?.observe()?;
     as_error(&found)?;
     failed.map_or(Ok(()), Err)
+}
+
+/// Returns the IPAM plugin. A chained plugin has none, whatever its configuration says.
+fn ipam<'c, K: Kind>(call: &'c Call<'_>) -> Option<Delegate<'c>> {
+    if K::CHAINED { None } else { call.ipam() }
 }
 
 /// Runs the CHECK that repairs.
@@ -194,7 +199,7 @@ fn in_rounds<K: Kind>(
     restoring: &mut Restoring,
 ) -> Result<(), Error> {
     let config = K::config(call)?;
-    let reserved = match call.ipam().map(|ipam| ipam.repair()) {
+    let reserved = match ipam::<K>(call).map(|ipam| ipam.repair()) {
         Some(Ok(lines)) => {
             restoring.lines.extend(lines);
             Ok(())

@@ -4,6 +4,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use firewall::firewalld::Source;
+use firewall::iptables::isolation::Isolation;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -345,6 +347,8 @@ pub enum State {
         /// The container's addresses.
         addresses: Vec<IpNet>,
     },
+    /// Packet filters that are not ours have what the attachment needs of them.
+    Foreign(Foreign),
     /// The attachment holds a claim on an address ([the name of the claim](State::Claim::object)),
     /// and no other living attachment does.
     Claim {
@@ -433,6 +437,30 @@ pub enum SatisfiedBy {
     Gateway,
     /// Any: a later plugin may have replaced it.
     Any,
+}
+
+/// What an attachment needs in one part of a packet filter that is not ours.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Foreign {
+    /// The reference's chains of iptables accept what these addresses forward.
+    Chains {
+        /// The addresses.
+        addresses: Vec<IpAddr>,
+        /// The chain for the administrator's own rules.
+        admin_chain: String,
+    },
+    /// The reference's chains of iptables isolate these bridges.
+    Isolation(Vec<Isolation>),
+    /// The chain of iptables that drops forwarded packets accepts those of these addresses first.
+    Accept {
+        /// The addresses, of one family.
+        addresses: Vec<IpAddr>,
+        /// It is legacy iptables, which nftables does not show.
+        legacy: bool,
+    },
+    /// Zones of firewalld have these addresses.
+    Zones(Vec<Source>),
 }
 
 /// Kernel parameters of one namespace.
@@ -554,6 +582,7 @@ impl State {
             | State::Gateways(_)
             | State::Forwarding { .. }
             | State::Filter { .. }
+            | State::Foreign(_)
             | State::Claim { .. } => None,
         }
     }
@@ -656,8 +685,32 @@ impl fmt::Display for Item {
                 }
                 write!(f, " {}", elements.join(", "))
             }
+            State::Foreign(foreign) => write!(f, "packet filter: {foreign}"),
             State::Claim { object } => write!(f, "the claim {object:?}"),
             State::NotOfHost { address, .. } => write!(f, "{address} is not the host's own"),
+        }
+    }
+}
+
+impl fmt::Display for Foreign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |words: Vec<String>| words.join(", ");
+        let addresses = |of: &[IpAddr]| list(of.iter().map(ToString::to_string).collect());
+        match self {
+            Foreign::Chains { addresses: of, .. } => {
+                write!(f, "the reference's chains accept {}", addresses(of))
+            }
+            Foreign::Isolation(of) => {
+                let bridges = of.iter().map(|one| format!("{:?}", one.bridge)).collect();
+                write!(f, "the reference's chains isolate {}", list(bridges))
+            }
+            Foreign::Accept { addresses: of, .. } => {
+                write!(f, "iptables accepts {}", addresses(of))
+            }
+            Foreign::Zones(sources) => {
+                let source = |one: &Source| format!("{} in {} zone", one.address, one.zone);
+                f.write_str(&list(sources.iter().map(source).collect()))
+            }
         }
     }
 }

@@ -20,13 +20,15 @@
 mod config;
 mod facts;
 mod want;
+mod wanted;
 
 use std::net::IpAddr;
 
 use ::firewall::firewalld::{Source, TRUSTED};
 use ::firewall::forward::Blocker;
-use ::firewall::iptables::{filter, isolation};
+use ::firewall::iptables::isolation;
 use ::firewall::{Concern, Firewall, iptables, reference};
+use ::wanted::Foreign;
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error, Version, code};
 use cni_plugin::{Call, Info, Outcome, Plugin, Role};
@@ -35,9 +37,11 @@ use state::{Index, Record};
 use self::config::{Backend, Config};
 use self::facts::Facts;
 use self::want::{addresses, blockers, firewalld, hint, want};
+use self::wanted::{foreign, put};
+use crate::engine::{self, Kind as _};
 use crate::shared::failures::Failures;
 use crate::shared::filter::{
-    Spared, change_error, collect, drift, filter_error, firewalld_error, iptables_error,
+    Spared, change_error, collect, filter_error, firewalld_error, iptables_error,
 };
 use crate::shared::shared_object::file_error;
 use crate::shared::{attachment, repair};
@@ -51,8 +55,6 @@ pub const INFO: Info =
 const NAME: &str = INFO.name;
 /// The concerns of this plugin.
 const CONCERNS: &[Concern] = &[Concern::Policy];
-/// The reference's words.
-const NO_PREVIOUS: &str = "missing prevResult from earlier plugin";
 
 /// The plugin.
 #[derive(Debug)]
@@ -77,46 +79,11 @@ impl Plugin for FirewallPlugin {
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        let config = Config::of(call)?;
-        let result = call.require_prev_result(NO_PREVIOUS)?;
-        let index = Index::new(call.roots());
-        let key = call.attachment();
-        let wanted = want(call, &config, &result, Facts::read(&index, key).as_ref())?;
-        let mut differences = Vec::new();
-        if !wanted.plan.is_empty() {
-            differences = Firewall::open(&index)
-                .and_then(|mut firewall| firewall.check(key, &wanted.plan))
-                .map_err(|error| filter_error(&error))?;
-        }
-        if wanted.iptables {
-            differences.extend(
-                filter::check(&wanted.addresses, &config.admin_chain)
-                    .map_err(|error| iptables_error(&error))?,
-            );
-        }
-        let apart = isolation::check(&wanted.isolation);
-        differences.extend(apart.map_err(|error| iptables_error(&error))?);
-        for accepted in &wanted.accepted {
-            let addresses = wanted.addresses_of(*accepted);
-            differences.extend(
-                filter::check_accept(&addresses, key, accepted.legacy)
-                    .map_err(|error| iptables_error(&error))?,
-            );
-        }
-        if !wanted.sources.is_empty() {
-            let missing = firewalld(call).check(&wanted.sources);
-            differences.extend(missing.map_err(|error| firewalld_error(&error))?);
-        }
-        drift(&differences)
-    }
-
-    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        // It depends on addresses and bridges, and changes no link.
-        repair::by_adding_again(call, self, NAME, || Ok(()))
+        engine::check::<FirewallPlugin>(call)
     }
 
     fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
-        repair::unless_sound(self, call)
+        engine::repair::<FirewallPlugin>(call)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -176,7 +143,7 @@ impl FirewallPlugin {
     fn add_locked(&self, call: &Call<'_>) -> Result<AddResult, Error> {
         let config = Config::of(call)?;
         config.warning().into_iter().for_each(|warning| call.warn(warning));
-        let result = call.require_prev_result(NO_PREVIOUS)?;
+        let result = call.require_prev_result(Self::NO_PREVIOUS)?;
         let index = Index::new(call.roots());
         let key = call.attachment();
         let before = Facts::read(&index, key);
@@ -213,27 +180,16 @@ fn put_in_place(
             .and_then(|mut firewall| firewall.add(key, &wanted.plan))
             .map_err(|error| filter_error(&error))?;
     }
-    if wanted.iptables {
-        filter::add(index, &wanted.addresses, &config.admin_chain)
-            .map_err(|error| change_error(&error))?;
-    }
-    if !wanted.isolation.is_empty() {
-        isolation::hold(index, key, &wanted.isolation).map_err(|error| change_error(&error))?;
-    }
-    for accepted in &wanted.accepted {
-        filter::accept(&wanted.addresses_of(*accepted), key, accepted.legacy)
-            .map_err(|error| iptables_error(&error))?;
-    }
+    let parts = foreign(config, wanted);
+    let (zones, others): (Vec<_>, Vec<_>) =
+        parts.iter().partition(|part| matches!(part, Foreign::Zones(_)));
+    others.into_iter().try_for_each(|part| put(call, index, part))?;
     // An address can be in only one zone at a time.
     let stale = before.map(|before| before.sources_but(&wanted.sources)).unwrap_or_default();
-    let firewalld = firewalld(call);
     if !stale.is_empty() {
-        firewalld.release(index, key, &stale).map_err(|error| firewalld_error(&error))?;
+        firewalld(call).release(index, key, &stale).map_err(|error| firewalld_error(&error))?;
     }
-    if !wanted.sources.is_empty() {
-        firewalld.hold(index, key, &wanted.sources).map_err(|error| firewalld_error(&error))?;
-    }
-    Ok(())
+    zones.into_iter().try_for_each(|part| put(call, index, part))
 }
 
 /// Removes what an earlier ADD created and this one does not want.

@@ -43,7 +43,7 @@ pub(super) enum Backend {
 
 /// The checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Config {
+pub(crate) struct Config {
     pub(super) backend: Backend,
     /// The configured text, if it does not name a backend.
     unknown_backend: Option<String>,

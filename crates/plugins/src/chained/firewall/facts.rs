@@ -15,7 +15,7 @@ use super::NAME;
 /// What ADD records about an attachment for DEL.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Facts {
+pub(crate) struct Facts {
     /// What nftables must contain.
     pub(super) plan: Plan,
     /// The addresses that are accepted.
