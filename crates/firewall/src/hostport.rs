@@ -37,6 +37,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 use crate::element::{Element, Field, Protocol, Set, Value, ifname};
 use crate::plan::{Plan, Shared};
@@ -58,7 +59,8 @@ pub const SETS: &[Set] = &[
 ];
 
 /// One port of the host and where it leads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Forward {
     /// The protocol.
     pub protocol: Protocol,
@@ -81,7 +83,8 @@ pub struct Target {
 }
 
 /// Which flows are masqueraded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Snat {
     /// None.
     No,

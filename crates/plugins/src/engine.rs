@@ -157,7 +157,7 @@ pub(crate) fn check<K: Kind>(call: &Call<'_>) -> Result<(), Error> {
     failed.map_or(Ok(()), Err)
 }
 
-/// Returns the IPAM plugin. A chained plugin has none, whatever its configuration says.
+/// Returns the IPAM plugin that assigned the addresses.
 fn ipam<'c, K: Kind>(call: &'c Call<'_>) -> Option<Delegate<'c>> {
     if K::CHAINED { None } else { call.ipam() }
 }

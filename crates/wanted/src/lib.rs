@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use firewall::firewalld::Source;
+use firewall::iptables::hostport::Wanted as Chains;
 use firewall::iptables::isolation::Isolation;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -349,6 +350,8 @@ pub enum State {
     },
     /// Packet filters that are not ours have what the attachment needs of them.
     Foreign(Foreign),
+    /// Ports of the host lead to the container.
+    HostPorts(HostPorts),
     /// The attachment holds a claim on an address ([the name of the claim](State::Claim::object)),
     /// and no other living attachment does.
     Claim {
@@ -461,6 +464,16 @@ pub enum Foreign {
     },
     /// Zones of firewalld have these addresses.
     Zones(Vec<Source>),
+}
+
+/// Ports of the host that lead to a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HostPorts {
+    /// The elements of our tables, and the kernel parameters that go with them.
+    pub plan: firewall::Plan,
+    /// What the reference's chains of iptables have, if they have the ports.
+    pub chains: Option<Chains>,
 }
 
 /// Kernel parameters of one namespace.
@@ -583,6 +596,7 @@ impl State {
             | State::Forwarding { .. }
             | State::Filter { .. }
             | State::Foreign(_)
+            | State::HostPorts(_)
             | State::Claim { .. } => None,
         }
     }
@@ -675,10 +689,7 @@ impl fmt::Display for Item {
             }
             State::Filter { plan, iptables, addresses } => {
                 f.write_str("packet filter:")?;
-                let elements = plan.own.iter().map(ToString::to_string);
-                let shared = plan.shared.iter().flat_map(firewall::Shared::elements);
-                let mut elements: Vec<String> =
-                    elements.chain(shared.map(|element| element.to_string())).collect();
+                let mut elements = elements(plan);
                 if *iptables {
                     let of = addresses.iter().map(|address| format!("iptables rules of {address}"));
                     elements.extend(of);
@@ -686,10 +697,21 @@ impl fmt::Display for Item {
                 write!(f, " {}", elements.join(", "))
             }
             State::Foreign(foreign) => write!(f, "packet filter: {foreign}"),
+            State::HostPorts(ports) => {
+                let mut elements = elements(&ports.plan);
+                elements.extend(ports.chains.iter().map(|_| "the reference's chains".to_owned()));
+                write!(f, "host ports: {}", elements.join(", "))
+            }
             State::Claim { object } => write!(f, "the claim {object:?}"),
             State::NotOfHost { address, .. } => write!(f, "{address} is not the host's own"),
         }
     }
+}
+
+fn elements(plan: &firewall::Plan) -> Vec<String> {
+    let shared = plan.shared.iter().flat_map(firewall::Shared::elements);
+    let own = plan.own.iter().map(ToString::to_string);
+    own.chain(shared.map(|element| element.to_string())).collect()
 }
 
 impl fmt::Display for Foreign {

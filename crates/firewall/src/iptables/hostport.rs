@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use cni::AttachmentKey;
 use cni::owner::sha512_hex;
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 use state::Index;
 
 use super::text::target;
@@ -34,7 +35,8 @@ const PORTS: usize = 15;
 const COMMENT_MAX: usize = 255;
 
 /// What the backend must set up for an attachment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Wanted {
     /// The container's addresses with their prefix lengths, one per family.
     pub addresses: Vec<IpNet>,

@@ -18,6 +18,7 @@ mod config;
 mod facts;
 mod flows;
 mod siblings;
+mod wanted;
 
 use std::net::IpAddr;
 
@@ -26,7 +27,7 @@ use cni::{AddResult, AttachmentKey, Error, code};
 use cni_plugin::{Call, Info, Outcome, Plugin, Role};
 use firewall::element::Element;
 use firewall::hostport::{self, Forward, Snat, Target};
-use firewall::iptables::hostport::Wanted;
+use firewall::iptables::hostport::Wanted as Chains;
 use firewall::taken::{self, Families};
 use firewall::{Concern, Firewall, Shared, iptables, reference};
 use ipnet::IpNet;
@@ -36,8 +37,9 @@ use state::{Index, Record};
 use self::config::{Backend, Config, Iptables};
 use self::facts::{Facts, udp_ports};
 use self::flows::When;
+use crate::engine;
 use crate::shared::failures::Failures;
-use crate::shared::filter::{Spared, change_error, collect, drift, filter_error, iptables_error};
+use crate::shared::filter::{Spared, change_error, collect, filter_error, iptables_error};
 use crate::shared::repair;
 use crate::shared::shared_object::file_error;
 use crate::shared::{attachment, host_side, kernel_error};
@@ -75,45 +77,11 @@ impl Plugin for Portmap {
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        let found = Differences::find(call)?;
-        if found.filter.is_empty() {
-            return found.drift_of_ways();
-        }
-        drift(&[found.filter, found.ways].concat())
-    }
-
-    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        repair::of_record(call, NAME, |index, repair| {
-            let found = Differences::find(call)?;
-            if let Err(other) = found.drift_of_ways() {
-                repair.look("leave the way", Err::<(), Error>(other));
-            }
-            if let (Err(other), Some(want)) = (drift(&found.filter), &found.want) {
-                // A program that has a port by now would no longer receive any packets.
-                if let Some(taken) = strangers(call)? {
-                    let left = other.with_details(format!("nothing was put back: {taken}"));
-                    repair.look("leave the ports", Err::<(), Error>(left));
-                    return Ok(());
-                }
-                let facts = Facts::read(index, call.attachment());
-                // What an older release's record does not list, DEL must know before it exists.
-                let both = want.facts.joined(facts.as_ref());
-                let noted = facts.as_ref().map(|facts| facts.plan.shared.as_slice());
-                if noted
-                    .is_some_and(|noted| both.plan.shared.iter().any(|one| !noted.contains(one)))
-                {
-                    both.write(call, index).map_err(|error| file_error(&error))?;
-                }
-                let put = put_in_place(index, call.attachment(), want, facts.as_ref());
-                repair.note(&other, put);
-                flows::forget(call, &want.facts.udp, When::Added);
-            }
-            Ok(())
-        })
+        engine::check::<Portmap>(call)
     }
 
     fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
-        repair::unless_sound(self, call)
+        engine::repair::<Portmap>(call)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -196,87 +164,11 @@ pub fn published(record: &Record) -> Option<Vec<Forward>> {
     Some(record).filter(|record| record.plugin == NAME).and_then(Facts::of)?.forwards()
 }
 
-/// Differences from what ADD left.
-#[derive(Default)]
-struct Differences {
-    /// What must exist, if anything.
-    want: Option<Want>,
-    /// Differences in the packet filter, and in the sysctls that go with it.
-    filter: Vec<String>,
-    /// Differences in how the host reaches the container, which are not ours to change.
-    ways: Vec<String>,
-}
-
-impl Differences {
-    /// Returns the error for routes to the container that foreign routes cover; a repair does not
-    /// change those.
-    fn drift_of_ways(&self) -> Result<(), Error> {
-        drift(&self.ways).map_err(|error| error.with_details(host_side::COVERED_REMEDY))
-    }
-
-    fn find(call: &Call<'_>) -> Result<Self, Error> {
-        let config = Config::of(call)?;
-        let result = call.require_prev_result("Required prevResult missing")?;
-        let addresses = addresses(&result, call.ifname().as_str());
-        if config.forwards.is_empty() || addresses.is_empty() {
-            return Ok(Differences::default());
-        }
-        let key = call.attachment();
-        let index = Index::new(call.roots());
-        let facts = Facts::read(&index, key);
-        let want = want(call, &config, &result, facts.as_ref())?;
-        let ways = facts.as_ref().map_or(Ok(Vec::new()), |facts| covered(facts, &addresses))?;
-        let noted = facts.is_some();
-        let by_reference =
-            !noted && reference::has_hostports(key).map_err(|error| filter_error(&error))?;
-        let mut differences = Vec::new();
-        if !by_reference {
-            differences = Firewall::open(&index)
-                .and_then(|mut firewall| firewall.check(key, &want.facts.plan))
-                .map_err(|error| filter_error(&error))?;
-        }
-        // What the reference's plugin created before us is right as long as it is complete.
-        let theirs = by_reference.then(|| wanted(&config, &Iptables::default(), &addresses));
-        if let Some(iptables) = want.iptables.as_ref().or(theirs.as_ref()) {
-            let iptables = Wanted { guarded: !by_reference, ..iptables.clone() };
-            differences.extend(
-                iptables::hostport::check(key, &iptables)
-                    .map_err(|error| iptables_error(&error))?,
-            );
-        }
-        Ok(Differences { want: Some(want), filter: differences, ways })
-    }
-}
-
-/// Lists the addresses that the host reaches by another interface than ADD recorded.
-fn covered(facts: &Facts, addresses: &[IpNet]) -> Result<Vec<String>, Error> {
-    let mut host = RouteSocket::open().map_err(kernel_error)?;
-    let mut told = Vec::new();
-    for to in addresses.iter().map(IpNet::addr) {
-        let Some(ifname) = facts.way_to(to) else { continue };
-        let Some(link) = host.link_by_name(&ifname).map_err(kernel_error)? else { continue };
-        // Only the plugin that created our route knows which one it is. Here only a dropping route
-        // must be told from it.
-        let covered = host_side::covering(&mut host, &link, to, &IpNet::from(to));
-        told.extend(covered?.map(|covered| covered.told(&ifname)));
-    }
-    Ok(told)
-}
-
 /// Returns the first address of each family on the container's interface.
 fn addresses(result: &AddResult, ifname: &str) -> Vec<IpNet> {
     let own: Vec<IpNet> = result.container_ips(ifname).map(|ip| ip.address).collect();
     let first = |ipv4| own.iter().copied().find(|at: &IpNet| at.addr().is_ipv4() == ipv4);
     [first(true), first(false)].into_iter().flatten().collect()
-}
-
-/// Finds a port of the attachment that a program of the host uses.
-fn strangers(call: &Call<'_>) -> Result<Option<taken::Taken>, Error> {
-    let config = Config::of(call)?;
-    let result = call.require_prev_result("Required prevResult missing")?;
-    let addresses = addresses(&result, call.ifname().as_str());
-    let taken = taken::find(&config.forwards, families(&addresses));
-    Ok(taken.into_iter().find(taken::Taken::is_strangers))
 }
 
 /// Returns the families in which ports are published.
@@ -288,7 +180,7 @@ fn families(addresses: &[IpNet]) -> Families {
 /// What an attachment needs: the recorded part, and what only iptables has to know.
 struct Want {
     facts: Facts,
-    iptables: Option<Wanted>,
+    iptables: Option<Chains>,
 }
 
 /// Decides what the attachment needs. The route to the container is the one that ADD recorded, if
@@ -324,15 +216,15 @@ fn want(
             if options.conditions4.is_empty() && options.conditions6.is_empty() {
                 plan.join(held);
             }
-            Some(wanted(config, options, &addresses))
+            Some(chains(config, options, &addresses))
         }
     };
     let udp = udp_ports(&config.forwards, &targets);
     Ok(Want { facts: Facts { plan, iptables: iptables.is_some(), udp }, iptables })
 }
 
-fn wanted(config: &Config, options: &Iptables, addresses: &[IpNet]) -> Wanted {
-    Wanted {
+fn chains(config: &Config, options: &Iptables, addresses: &[IpNet]) -> Chains {
+    Chains {
         addresses: addresses.to_vec(),
         forwards: config.forwards.clone(),
         snat: config.snat,

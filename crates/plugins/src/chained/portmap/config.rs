@@ -78,7 +78,7 @@ impl Default for Iptables {
 
 /// The checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Config {
+pub(crate) struct Config {
     pub(super) backend: Backend,
     pub(super) snat: Snat,
     pub(super) forwards: Vec<Forward>,

@@ -15,7 +15,7 @@ use super::NAME;
 /// The plugin's own part of its record.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Facts {
+pub(crate) struct Facts {
     /// What nftables must contain.
     pub(super) plan: Plan,
     /// Whether the reference's chains are used.

@@ -1,0 +1,165 @@
+//! What an attachment of `portmap` wants, for CHECK and repair.
+
+use cni::Error;
+use cni_plugin::{Call, codes};
+use firewall::iptables::hostport::Wanted as Chains;
+use firewall::{Firewall, Plan, iptables, reference, taken};
+use ipnet::IpNet;
+use kernel::route::RouteSocket;
+use state::Index;
+use wanted::{Because, HostPorts, Item, State, Wanted};
+
+use super::config::{Config, Iptables};
+use super::facts::Facts;
+use super::flows::{self, When};
+use super::{NAME, Portmap, Want, addresses, chains, families, put_in_place, want};
+use crate::engine::{Attached, Compared, Difference, Found, Kind, Picture, sound};
+use crate::shared::filter::{filter_error, iptables_error};
+use crate::shared::shared_object::file_error;
+use crate::shared::{host_side, kernel_error as kernel};
+
+/// What the host has that decides what is wanted.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// The ports, if there are any.
+    ports: Option<HostPorts>,
+    /// Routes of others that cover the container's addresses.
+    covered: Vec<Error>,
+}
+
+impl Kind for Portmap {
+    const NAME: &'static str = NAME;
+    const CHAINED: bool = true;
+    type Config = Config;
+    type Recorded = Facts;
+    type Observed = Seen;
+
+    fn config(call: &Call<'_>) -> Result<Config, Error> {
+        Config::of(call)
+    }
+
+    /// Without a record, the reference's plugin may have created its chains: they are right as long
+    /// as they are complete.
+    fn observe(
+        config: &Config,
+        recorded: Option<&Facts>,
+        attached: &Attached<'_>,
+        _: &mut Picture<'_>,
+    ) -> Result<Seen, Error> {
+        let addresses = addresses(attached.result, attached.ifname);
+        if config.forwards.is_empty() || addresses.is_empty() {
+            return Ok(Seen::default());
+        }
+        let Want { facts, iptables } = want(attached.call, config, attached.result, recorded)?;
+        let Some(recorded) = recorded else {
+            let theirs =
+                reference::has_hostports(attached.key).map_err(|error| filter_error(&error))?;
+            let ports = if theirs {
+                let usual = || chains(config, &Iptables::default(), &addresses);
+                let theirs = Chains { guarded: false, ..iptables.unwrap_or_else(usual) };
+                HostPorts { plan: Plan::default(), chains: Some(theirs) }
+            } else {
+                HostPorts { plan: facts.plan, chains: iptables }
+            };
+            return Ok(Seen { ports: Some(ports), covered: Vec::new() });
+        };
+        let covered = covered(recorded, &addresses)?;
+        Ok(Seen { ports: Some(HostPorts { plan: facts.plan, chains: iptables }), covered })
+    }
+
+    fn wanted(_: &Config, _: Option<&Facts>, seen: &Seen, _: &Attached<'_>) -> Wanted {
+        let mut wanted = Wanted::new();
+        let item = |ports: &HostPorts| {
+            let because = Because::Key(taken::PORT_MAPPINGS.to_owned());
+            Item::host(State::HostPorts(ports.clone()), because)
+        };
+        wanted.extend(seen.ports.iter().map(item));
+        wanted
+    }
+
+    fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
+        let State::HostPorts(HostPorts { plan, chains }) = &item.state else { return sound() };
+        let key = picture.call.attachment();
+        let mut found = Vec::new();
+        if !plan.is_empty() {
+            let checked =
+                Firewall::open(picture.index).and_then(|mut firewall| firewall.check(key, plan));
+            found.extend(checked.map_err(|error| filter_error(&error))?);
+        }
+        if let Some(chains) = chains {
+            let checked = iptables::hostport::check(key, chains);
+            found.extend(checked.map_err(|error| iptables_error(&error))?);
+        }
+        Ok(found.into_iter().map(|text| Found::new(format!("packet filter: {text}"))).collect())
+    }
+
+    /// A program that has a port by now would no longer receive any packets.
+    fn restore(
+        _: &Config,
+        picture: &mut Picture<'_>,
+        item: &Item,
+    ) -> Result<Option<String>, Error> {
+        let State::HostPorts(HostPorts { plan, chains }) = &item.state else { return Ok(None) };
+        let (call, index) = (picture.call, picture.index);
+        if let Some(taken) = strangers(call)? {
+            return Err(Error::new(codes::HOST_PORT, format!("nothing was put back: {taken}")));
+        }
+        let recorded = Facts::read(index, call.attachment());
+        let udp = recorded.iter().flat_map(|facts| facts.udp.clone()).collect();
+        let facts = Facts { plan: plan.clone(), iptables: chains.is_some(), udp };
+        let want = Want { facts, iptables: chains.clone() };
+        put_in_place(index, call.attachment(), &want, recorded.as_ref())?;
+        flows::forget(call, &want.facts.udp, When::Added);
+        Ok(None)
+    }
+
+    /// What an older release's record does not list, DEL must know before it exists.
+    fn before_repair(call: &Call<'_>, index: &Index) -> Result<(), Error> {
+        let config = Config::of(call)?;
+        let result = call.require_prev_result(Self::NO_PREVIOUS)?;
+        let Some(recorded) = Facts::read(index, call.attachment()) else { return Ok(()) };
+        if config.forwards.is_empty() || addresses(&result, call.ifname().as_str()).is_empty() {
+            return Ok(());
+        }
+        let both = want(call, &config, &result, Some(&recorded))?.facts.joined(Some(&recorded));
+        if both.plan.shared.iter().all(|one| recorded.plan.shared.contains(one)) {
+            return Ok(());
+        }
+        both.write(call, index).map_err(|error| file_error(&error))
+    }
+
+    /// Routes to the container that routes of others cover: repair leaves those alone.
+    fn others(
+        _: &Config,
+        seen: &Seen,
+        _: &Attached<'_>,
+        _: &mut Picture<'_>,
+    ) -> Result<Vec<Difference>, Error> {
+        let covered = seen.covered.iter().map(|covered| Difference::of(Err(covered.clone())));
+        Ok(covered.collect::<Result<Vec<_>, Error>>()?.into_iter().flatten().collect())
+    }
+}
+
+/// Lists the addresses that the host reaches by another interface than ADD recorded.
+fn covered(recorded: &Facts, addresses: &[IpNet]) -> Result<Vec<Error>, Error> {
+    let mut host = RouteSocket::open().map_err(kernel)?;
+    let mut found = Vec::new();
+    for to in addresses.iter().map(IpNet::addr) {
+        let Some(ifname) = recorded.way_to(to) else { continue };
+        let Some(link) = host.link_by_name(&ifname).map_err(kernel)? else { continue };
+        // Only the plugin that created our route knows which one it is. Here only a dropping route
+        // must be told from it.
+        let covered = host_side::covering(&mut host, &link, to, &IpNet::from(to))?;
+        found.extend(covered.map(|covered| covered.drift(&ifname)));
+    }
+    Ok(found)
+}
+
+/// Finds a port of the attachment that a program of the host uses.
+fn strangers(call: &Call<'_>) -> Result<Option<taken::Taken>, Error> {
+    let config = Config::of(call)?;
+    let result = call.require_prev_result(Portmap::NO_PREVIOUS)?;
+    let addresses = addresses(&result, call.ifname().as_str());
+    let taken = taken::find(&config.forwards, families(&addresses));
+    Ok(taken.into_iter().find(taken::Taken::is_strangers))
+}
