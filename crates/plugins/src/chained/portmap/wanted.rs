@@ -6,7 +6,6 @@ use firewall::iptables::hostport::Wanted as Chains;
 use firewall::{Firewall, Plan, iptables, reference, taken};
 use ipnet::IpNet;
 use kernel::route::RouteSocket;
-use state::Index;
 use wanted::{Because, HostPorts, Item, State, Wanted};
 
 use super::config::{Config, Iptables};
@@ -104,28 +103,18 @@ impl Kind for Portmap {
         if let Some(taken) = strangers(call)? {
             return Err(Error::new(codes::HOST_PORT, format!("nothing was put back: {taken}")));
         }
-        let recorded = Facts::read(index, call.attachment());
-        let udp = recorded.iter().flat_map(|facts| facts.udp.clone()).collect();
-        let facts = Facts { plan: plan.clone(), iptables: chains.is_some(), udp };
+        let recorded = Facts::read(index, call.attachment()).unwrap_or_default();
+        let (udp, iptables) = (recorded.udp.clone(), chains.is_some());
+        let facts = Facts { plan: plan.clone(), iptables, udp };
+        // What an older release's record does not list, DEL must know before it exists.
+        let both = facts.joined(Some(&recorded));
+        if both.plan.shared.iter().any(|one| !recorded.plan.shared.contains(one)) {
+            both.write(call, index).map_err(|error| file_error(&error))?;
+        }
         let want = Want { facts, iptables: chains.clone() };
-        put_in_place(index, call.attachment(), &want, recorded.as_ref())?;
+        put_in_place(index, call.attachment(), &want, Some(&recorded))?;
         flows::forget(call, &want.facts.udp, When::Added);
         Ok(None)
-    }
-
-    /// What an older release's record does not list, DEL must know before it exists.
-    fn before_repair(call: &Call<'_>, index: &Index) -> Result<(), Error> {
-        let config = Config::of(call)?;
-        let result = call.require_prev_result(Self::NO_PREVIOUS)?;
-        let Some(recorded) = Facts::read(index, call.attachment()) else { return Ok(()) };
-        if config.forwards.is_empty() || addresses(&result, call.ifname().as_str()).is_empty() {
-            return Ok(());
-        }
-        let both = want(call, &config, &result, Some(&recorded))?.facts.joined(Some(&recorded));
-        if both.plan.shared.iter().all(|one| recorded.plan.shared.contains(one)) {
-            return Ok(());
-        }
-        both.write(call, index).map_err(|error| file_error(&error))
     }
 
     /// Routes to the container that routes of others cover: repair leaves those alone.
