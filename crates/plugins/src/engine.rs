@@ -39,7 +39,7 @@ pub(crate) trait Kind {
     type Recorded: DeserializeOwned;
     /// What the host has that decides what is wanted, besides the record: whose a shared link is,
     /// for example.
-    type Observed;
+    type Observed: Default;
 
     /// Whether another plugin attached the interface. Then the result need not report it, and a
     /// repair of a sound attachment takes no lock: there are no claims to settle.
@@ -62,7 +62,10 @@ pub(crate) trait Kind {
         recorded: Option<&Self::Recorded>,
         attached: &Attached<'_>,
         picture: &mut Picture<'_>,
-    ) -> Result<Self::Observed, Error>;
+    ) -> Result<Self::Observed, Error> {
+        let _ = (config, recorded, attached, picture);
+        Ok(Self::Observed::default())
+    }
 
     /// Says what an attachment wants. Pure: the same for CHECK and repair. Without a record, another
     /// project's plugin may have attached the container.

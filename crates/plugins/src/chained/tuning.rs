@@ -212,9 +212,7 @@ fn add_inside(call: &Call<'_>, config: &Config, netns: &Netns) -> Result<(), Err
         .unwrap_or_else(|| backup::path(&config.data_dir, key));
     let known = Observed { saved, stale, ..Observed::default() };
     let observed = observe(call, &mut node, config, known, &backup_path)?;
-    let plan = plan::add(config, backup_path, &observed);
-    plan::run(&plan, &mut node)?;
-    remember_what_became(&plan, &mut node)
+    plan::run(&plan::add(config, backup_path, &observed), &mut node)
 }
 
 fn observe(
@@ -239,25 +237,9 @@ fn observe(
     }
     observed.sysctls = node::read_sysctls(&config.sysctls, call.ifname())?;
     if observed.link.is_none() && observed.sysctls.iter().any(|sysctl| sysctl.own) {
-        observed.own_link = node.link()?.map(|link| link.index);
+        observed.link = node.link()?.as_ref().map(node::link_state);
     }
     Ok(observed)
-}
-
-/// Records the sysctls that read differently from what was written, for CHECK.
-fn remember_what_became(plan: &plan::Plan, node: &mut Node<'_>) -> Result<(), Error> {
-    let became = std::mem::take(&mut node.became);
-    let saved = plan.forward.iter().find_map(|step| match step {
-        Step::SaveRecord(Some(saved)) => Some(saved.clone()),
-        _ => None,
-    });
-    let Some(mut saved) = saved.filter(|_| !became.is_empty()) else { return Ok(()) };
-    for (path, value) in became {
-        let entry = saved.sysctls.iter_mut().find(|known| known.path == path);
-        entry.expect("every sysctl that is written is remembered").became = Some(value);
-    }
-    let late = plan::Plan { forward: vec![Step::SaveRecord(Some(saved))], back: plan.back.clone() };
-    plan::run(&late, node)
 }
 
 /// Updates the container's interface in the result.

@@ -283,15 +283,6 @@ impl<T: SingleLink> Kind for Single<T> {
         T::config(call)
     }
 
-    fn observe(
-        _: &T::Config,
-        _: Option<&serde_json::Value>,
-        _: &Attached<'_>,
-        _: &mut Picture<'_>,
-    ) -> Result<(), Error> {
-        Ok(())
-    }
-
     fn wanted(
         config: &T::Config,
         recorded: Option<&serde_json::Value>,

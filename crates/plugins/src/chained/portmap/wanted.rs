@@ -50,20 +50,17 @@ impl Kind for Portmap {
             return Ok(Seen::default());
         }
         let Want { facts, iptables } = want(attached.call, config, attached.result, recorded)?;
-        let Some(recorded) = recorded else {
-            let theirs =
-                reference::has_hostports(attached.key).map_err(|error| filter_error(&error))?;
-            let ports = if theirs {
-                let usual = || chains(config, &Iptables::default(), &addresses);
-                let theirs = Chains { guarded: false, ..iptables.unwrap_or_else(usual) };
-                HostPorts { plan: Plan::default(), chains: Some(theirs) }
-            } else {
-                HostPorts { plan: facts.plan, chains: iptables }
-            };
-            return Ok(Seen { ports: Some(ports), covered: Vec::new() });
-        };
-        let covered = covered(recorded, &addresses)?;
-        Ok(Seen { ports: Some(HostPorts { plan: facts.plan, chains: iptables }), covered })
+        let mut ports = HostPorts { plan: facts.plan, chains: iptables };
+        let mut foreign = Vec::new();
+        if let Some(recorded) = recorded {
+            foreign = covered(recorded, &addresses)?;
+        } else if reference::has_hostports(attached.key).map_err(|error| filter_error(&error))? {
+            let usual = || chains(config, &Iptables::default(), &addresses);
+            let theirs = ports.chains.take().unwrap_or_else(usual);
+            let theirs = Chains { guarded: false, ..theirs };
+            ports = HostPorts { plan: Plan::default(), chains: Some(theirs) };
+        }
+        Ok(Seen { ports: Some(ports), covered: foreign })
     }
 
     fn wanted(_: &Config, _: Option<&Facts>, seen: &Seen, _: &Attached<'_>) -> Wanted {

@@ -57,7 +57,6 @@ impl World {
             own: sysctl.key.path() == "net/b",
         });
         let observed = Observed {
-            own_link: None,
             link: Some(LinkState { ifindex: 2, values: self.link }),
             sysctls: sysctls.collect(),
             backup: self.backup,

@@ -35,8 +35,8 @@ pub(super) struct Node<'a> {
     boot_id: String,
     netns: Option<(PathBuf, Netns)>,
     netlink: Option<RouteSocket>,
-    /// The values that sysctls had after they were written, if they differ from what was written.
-    pub(super) became: Vec<(String, String)>,
+    /// The record as it was written last.
+    written: Option<Saved>,
 }
 
 impl<'a> Node<'a> {
@@ -50,7 +50,7 @@ impl<'a> Node<'a> {
             boot_id,
             netns: None,
             netlink: None,
-            became: Vec::new(),
+            written: None,
         })
     }
 
@@ -109,8 +109,17 @@ impl<'a> Node<'a> {
         format!("{CLAIM}{}:{path}", self.key.container_id)
     }
 
-    fn save_record(&self, saved: Option<&Saved>) -> Result<(), Error> {
-        let Some(saved) = saved else {
+    /// Records, for CHECK, that a sysctl reads differently from what was written.
+    fn note_what_became(&mut self, path: &str, became: &str) -> Result<(), Error> {
+        let known = self.written.iter_mut().flat_map(|saved| &mut saved.sysctls);
+        for known in known.filter(|known| known.path == path) {
+            known.became = Some(became.to_owned());
+        }
+        self.save_record()
+    }
+
+    fn save_record(&self) -> Result<(), Error> {
+        let Some(saved) = &self.written else {
             return self
                 .index
                 .remove(&self.key, PLUGIN)
@@ -160,7 +169,10 @@ impl<'a> Node<'a> {
 impl Apply for Node<'_> {
     fn apply(&mut self, step: &Step) -> Result<(), Error> {
         match step {
-            Step::SaveRecord(saved) => self.save_record(saved.as_ref()),
+            Step::SaveRecord(saved) => {
+                self.written.clone_from(saved);
+                self.save_record()
+            }
             Step::SaveBackup { path, values: Some(values) } => super::backup::write(path, values),
             Step::SaveBackup { path, values: None } => super::backup::remove(path),
             Step::SetLink { ifindex, to } => {
@@ -171,11 +183,10 @@ impl Apply for Node<'_> {
                 })
             }
             Step::ClaimSysctl { path, was } => self.claim(path, was.as_deref()),
-            Step::WriteSysctl { path, value } => {
-                let became = write(path, value)?;
-                self.became.extend(became.map(|became| (path.clone(), became)));
-                Ok(())
-            }
+            Step::WriteSysctl { path, value } => match write(path, value)? {
+                Some(became) => self.note_what_became(path, &became),
+                None => Ok(()),
+            },
             Step::RestoreSysctl { path, value } => restore(path, value),
             Step::ReleaseSysctl { path } => match self.release(path)? {
                 Some(was) => restore(path, &was),

@@ -87,11 +87,8 @@ pub(super) struct SysctlState {
 /// What ADD found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Observed {
-    /// The container's link, if the configuration concerns it.
+    /// The container's link, if the configuration concerns it or its own sysctls.
     pub(super) link: Option<LinkState>,
-    /// The ifindex of the container's link, if the configuration concerns only the link's own
-    /// sysctls.
-    pub(super) own_link: Option<u32>,
     /// One for each sysctl of the configuration, in its order.
     pub(super) sysctls: Vec<SysctlState>,
     /// The existing backup.
@@ -248,7 +245,7 @@ fn remember(
 ) -> Saved {
     let earlier = observed.saved.clone().unwrap_or_default();
     let mut saved = Saved {
-        ifindex: link.map(|link| link.ifindex).or(observed.own_link).or(earlier.ifindex),
+        ifindex: observed.link.map(|link| link.ifindex).or(earlier.ifindex),
         backup: link.map(|_| backup_path.to_owned()).or(earlier.backup),
         sysctls: earlier.sysctls,
     };

@@ -160,7 +160,6 @@ fn a_second_add_keeps_the_originals() {
     check(
         &config(everything(), &[("net.core.somaxconn", "6")]),
         &Observed {
-            own_link: None,
             link: Some(link_with(mtu(1400))),
             sysctls: vec![sysctl("net/core/somaxconn", "5")],
             backup: Some(mtu(1500)),
@@ -220,7 +219,6 @@ fn memories_of_another_link_or_namespace_do_not_count() {
     check(
         &config(mtu(1400), &[("net.core.somaxconn", "5")]),
         &Observed {
-            own_link: None,
             link: Some(link_with(mtu(1400))),
             sysctls: vec![sysctl("net/core/somaxconn", "4096")],
             backup,

@@ -23,15 +23,6 @@ impl Kind for Tuning {
         Config::of(call)
     }
 
-    fn observe(
-        _: &Config,
-        _: Option<&Saved>,
-        _: &Attached<'_>,
-        _: &mut Picture<'_>,
-    ) -> Result<(), Error> {
-        Ok(())
-    }
-
     /// The link comes before sysctls: setting its MTU resets the one of IPv6.
     fn wanted(
         config: &Config,

@@ -14,6 +14,7 @@ use crate::shared::container::Options;
 use crate::shared::{claim, container, forwarding, pair, rules};
 
 /// What decides what is wanted, besides configuration, result and record.
+#[derive(Default)]
 pub(crate) struct Observed {
     /// An attachment created the bridge, and no other bridge has its name by now.
     ours: bool,

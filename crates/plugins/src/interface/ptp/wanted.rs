@@ -8,7 +8,7 @@ use wanted::{Address, Because, Item, Route, SatisfiedBy, State, Wanted};
 use super::config::{self, Config};
 use super::connect::Recorded;
 use super::{NAME, Ptp, plan};
-use crate::engine::{Attached, Kind, Picture};
+use crate::engine::{Attached, Kind};
 use crate::shared::{claim, container, forwarding, pair, rules};
 
 impl Kind for Ptp {
@@ -20,15 +20,6 @@ impl Kind for Ptp {
     fn config(call: &Call<'_>) -> Result<Config, Error> {
         let config = Config::of(call)?;
         config::ipam(call).map(|_| config)
-    }
-
-    fn observe(
-        _: &Config,
-        _: Option<&Recorded>,
-        _: &Attached<'_>,
-        _: &mut Picture<'_>,
-    ) -> Result<(), Error> {
-        Ok(())
     }
 
     fn wanted(
