@@ -27,7 +27,7 @@ use std::net::IpAddr;
 use ::firewall::firewalld::{Source, TRUSTED};
 use ::firewall::forward::Blocker;
 use ::firewall::iptables::isolation;
-use ::firewall::{Concern, Firewall, iptables, reference};
+use ::firewall::{Concern, Plan, iptables, reference};
 use ::wanted::Foreign;
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error, Version, code};
@@ -41,9 +41,9 @@ use self::wanted::{foreign, put};
 use crate::engine::{self, Kind as _};
 use crate::shared::failures::Failures;
 use crate::shared::filter::{
-    Spared, change_error, collect, filter_error, firewalld_error, iptables_error,
+    Spared, change_error, collect, filter_error, firewalld_error, iptables_error, remove_own,
+    remove_stale, undo_add, with_firewall,
 };
-use crate::shared::shared_object::file_error;
 use crate::shared::{attachment, repair};
 
 /// What the plugin is. The reference supports `prevResult` only in the versions that define it for
@@ -148,20 +148,14 @@ impl FirewallPlugin {
         let key = call.attachment();
         let before = Facts::read(&index, key);
         let wanted = want(call, &config, &result, before.as_ref())?;
-        wanted.joined(before.as_ref()).write(call, &index).map_err(|error| file_error(&error))?;
-        if let Err(error) = put_in_place(call, &index, &config, &wanted, before.as_ref()) {
-            if before.is_some() {
-                // What the first ADD created works until DEL, which finds both in the record.
-                return Err(error);
-            }
-            return Err(match take_down(call, &index, key, Some(&wanted), &[]) {
-                Ok(()) => error,
-                Err(undo) => error.with_details(format!("undoing it failed too: {undo}")),
-            });
-        }
+        wanted.joined(before.as_ref()).write(call, &index)?;
+        put_in_place(call, &index, &config, &wanted, before.as_ref()).map_err(|error| {
+            let undo = || take_down(call, &index, key, Some(&wanted), &[]);
+            undo_add(error, before.is_none(), undo)
+        })?;
         if let Some(before) = before {
             remove_what_changed(&index, key, &wanted, &before)?;
-            wanted.write(call, &index).map_err(|error| file_error(&error))?;
+            wanted.write(call, &index)?;
         }
         Ok(result)
     }
@@ -176,9 +170,7 @@ fn put_in_place(
 ) -> Result<(), Error> {
     let key = call.attachment();
     if !wanted.plan.is_empty() {
-        Firewall::open(index)
-            .and_then(|mut firewall| firewall.add(key, &wanted.plan))
-            .map_err(|error| filter_error(&error))?;
+        with_firewall(index, |firewall| firewall.add(key, &wanted.plan))?;
     }
     let parts = foreign(config, wanted);
     let (zones, others): (Vec<_>, Vec<_>) =
@@ -199,14 +191,7 @@ fn remove_what_changed(
     now: &Facts,
     before: &Facts,
 ) -> Result<(), Error> {
-    let mut stale = before.plan.clone();
-    stale.own.retain(|element| !now.plan.own.contains(element));
-    stale.shared.retain(|shared| !now.plan.shared.contains(shared));
-    if !stale.is_empty() {
-        Firewall::open(index)
-            .and_then(|mut firewall| firewall.remove(key, &stale))
-            .map_err(|error| filter_error(&error))?;
-    }
+    remove_stale(index, key, &before.plan, &now.plan)?;
     let gone: Vec<IpAddr> = before
         .addresses
         .iter()
@@ -233,17 +218,10 @@ fn take_down(
     previous: &[IpAddr],
 ) -> Result<(), Error> {
     let mut failures = Failures::new();
-    let removed = match facts {
-        Some(facts) if facts.plan.is_empty() => Ok(()),
-        Some(facts) => {
-            Firewall::open(index).and_then(|mut firewall| firewall.remove(key, &facts.plan))
-        }
-        None if index.made_nothing(key, NAME) => Ok(()),
-        None => {
-            Firewall::open(index).and_then(|mut firewall| firewall.remove_unrecorded(key, CONCERNS))
-        }
-    };
-    failures.note("nftables", removed.map_err(|error| filter_error(&error)));
+    let nothing = Plan::default();
+    let made_nothing = || index.made_nothing(key, NAME).then_some(&nothing);
+    let plan = facts.map(|facts| &facts.plan).or_else(made_nothing);
+    failures.note("nftables", remove_own(index, key, plan, CONCERNS));
     let mut addresses: Vec<IpAddr> = facts.map(|facts| facts.addresses.clone()).unwrap_or_default();
     addresses.extend(previous.iter().filter(|at| !addresses.contains(at)).collect::<Vec<_>>());
     // The reference's rules, whichever plugin created them, including ours: with today's iptables
@@ -265,8 +243,7 @@ fn take_down(
         failures.note("firewalld", released.map_err(|error| firewalld_error(&error)));
     }
     if failures.is_empty() {
-        let removed = index.remove(key, NAME).map(drop);
-        failures.note("record", removed.map_err(|error| file_error(&error)));
+        failures.note("record", attachment::forget(index, key, NAME));
     }
     failures.into_result()
 }

@@ -25,11 +25,10 @@ use std::net::IpAddr;
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, AttachmentKey, Error, code};
 use cni_plugin::{Call, Info, Outcome, Plugin, Role};
-use firewall::element::Element;
 use firewall::hostport::{self, Forward, Snat, Target};
 use firewall::iptables::hostport::Wanted as Chains;
 use firewall::taken::{self, Families};
-use firewall::{Concern, Firewall, Shared, iptables, reference};
+use firewall::{Concern, Plan, Shared, iptables, reference};
 use ipnet::IpNet;
 use kernel::route::RouteSocket;
 use state::{Index, Record};
@@ -39,10 +38,11 @@ use self::facts::{Facts, udp_ports};
 use self::flows::When;
 use crate::engine;
 use crate::shared::failures::Failures;
-use crate::shared::filter::{Spared, change_error, collect, filter_error, iptables_error};
-use crate::shared::repair;
-use crate::shared::shared_object::file_error;
-use crate::shared::{attachment, host_side, kernel_error};
+use crate::shared::filter::{
+    Spared, change_error, collect, filter_error, iptables_error, remove_own, remove_stale,
+    undo_add, with_firewall,
+};
+use crate::shared::{attachment, host_side, kernel_error, repair};
 
 /// What the plugin is.
 pub const INFO: Info = Info::new("portmap")
@@ -133,19 +133,12 @@ impl Portmap {
         let want = want(call, &config, &result, None)?;
         // Until the change is complete, DEL must know the old and the new.
         let both = want.facts.joined(before.as_ref());
-        both.write(call, &index).map_err(|error| file_error(&error))?;
-        if let Err(error) = put_in_place(&index, key, &want, before.as_ref()) {
-            if before.is_some() {
-                // What the first ADD created works until DEL, which finds both in the record.
-                return Err(error);
-            }
-            return Err(match take_down(call, &index, key, Some(&both)) {
-                Ok(()) => error,
-                Err(undo) => error.with_details(format!("undoing it failed too: {undo}")),
-            });
-        }
+        both.write(call, &index)?;
+        put_in_place(&index, key, &want, before.as_ref()).map_err(|error| {
+            undo_add(error, before.is_none(), || take_down(call, &index, key, Some(&both)))
+        })?;
         if both != want.facts {
-            want.facts.write(call, &index).map_err(|error| file_error(&error))?;
+            want.facts.write(call, &index)?;
         }
         flows::forget(call, &want.facts.udp, When::Added);
         for taken in taken::find(&config.forwards, families(&addresses)) {
@@ -277,11 +270,10 @@ fn put_in_place(
     before: Option<&Facts>,
 ) -> Result<(), Error> {
     // Before the old state is removed, so that it stays if another attachment holds a port.
-    let mut firewall = Firewall::open(index).map_err(|error| filter_error(&error))?;
-    firewall.add(key, &want.facts.plan).map_err(|error| filter_error(&error))?;
-    let passed_over = firewall.passed_over();
-    let outlived = firewall.outlived().to_vec();
-    drop(firewall);
+    let (passed_over, outlived) = with_firewall(index, |firewall| {
+        firewall.add(key, &want.facts.plan)?;
+        Ok((firewall.passed_over(), firewall.outlived().to_vec()))
+    })?;
     // iptables forwarding to them would take precedence over ours.
     for gone in &outlived {
         reference::remove_hostports(gone, &[]).map_err(|error| filter_error(&error))?;
@@ -307,17 +299,7 @@ fn remove_what_changed(
     now: &Facts,
     before: &Facts,
 ) -> Result<(), Error> {
-    let mut stale = before.plan.clone();
-    let is_wanted = |element: &Element| {
-        now.plan.own.iter().any(|new| new.set == element.set && new.key == element.key)
-    };
-    stale.own.retain(|element| !is_wanted(element));
-    stale.shared.retain(|shared| !now.plan.shared.contains(shared));
-    if !stale.is_empty() {
-        Firewall::open(index)
-            .and_then(|mut firewall| firewall.remove(key, &stale))
-            .map_err(|error| filter_error(&error))?;
-    }
+    remove_stale(index, key, &before.plan, &now.plan)?;
     if before.iptables && !now.iptables {
         reference::remove_hostports(key, &[]).map_err(|error| filter_error(&error))?;
     }
@@ -336,17 +318,10 @@ fn take_down(
     let previous = call.prev_result().ok().flatten().unwrap_or_default();
     let addresses: Vec<IpAddr> =
         addresses(&previous, key.ifname.as_str()).iter().map(ipnet::IpNet::addr).collect();
-    let removed = match facts {
-        Some(facts) if facts.plan.is_empty() => Ok(()),
-        Some(facts) => {
-            Firewall::open(index).and_then(|mut firewall| firewall.remove(key, &facts.plan))
-        }
-        None if index.made_nothing(key, NAME) => Ok(()),
-        None => {
-            Firewall::open(index).and_then(|mut firewall| firewall.remove_unrecorded(key, CONCERNS))
-        }
-    };
-    failures.note("nftables", removed.map_err(|error| filter_error(&error)));
+    let nothing = Plan::default();
+    let made_nothing = || index.made_nothing(key, NAME).then_some(&nothing);
+    let plan = facts.map(|facts| &facts.plan).or_else(made_nothing);
+    failures.note("nftables", remove_own(index, key, plan, CONCERNS));
     // The reference's chains, whichever plugin created them: with today's iptables they are
     // nftables chains.
     let left = reference::remove_hostports(key, &addresses);
@@ -355,8 +330,7 @@ fn take_down(
         flows::forget(call, &facts.udp, When::Removed);
     }
     if failures.is_empty() {
-        let removed = index.remove(key, NAME).map(drop);
-        failures.note("record", removed.map_err(|error| file_error(&error)));
+        failures.note("record", attachment::forget(index, key, NAME));
     }
     failures.note("the container's other networks", siblings::take_over(call, index, key));
     failures.into_result()

@@ -1,16 +1,21 @@
 //! What plugins that use the packet filter share: errors, keys, GC.
 
 use std::collections::HashSet;
+use std::path::Path;
 
 use cni::{AttachmentKey, ContainerId, Error, IfName, code};
 use cni_plugin::{Call, codes};
+use firewall::element::Element;
 use firewall::firewalld::FirewalldError;
 use firewall::iptables::{ChangeError, IptablesError};
-use firewall::{Concern, Firewall, FirewallError};
+use firewall::{Concern, Firewall, FirewallError, Plan};
+use kernel::netns::Netns;
+use serde::Serialize;
 use state::{Index, Record};
 
 use super::attachment::{Stale, stale_records};
 use super::failures::Failures;
+use super::shared_object::file_error;
 
 /// Returns the error object for a failure of the packet filter.
 #[must_use]
@@ -52,14 +57,87 @@ pub fn change_error(error: &ChangeError) -> Error {
     Error::from_chain(code, error)
 }
 
-/// Reports differences that CHECK found, the first as the message and the others as the details.
+/// Opens our part of nftables and works with it.
 ///
 /// # Errors
-/// Code 104 when there is any.
-pub fn drift(differences: &[String]) -> Result<(), Error> {
-    let Some(first) = differences.first() else { return Ok(()) };
-    let error = Error::new(codes::DRIFT, format!("packet filter: {first}"));
-    Err(error.with_details(differences[1..].join("; ")))
+/// Code 101, or 103 for a host port that another attachment has; 11 when the lock cannot be taken in
+/// time.
+pub fn with_firewall<T>(
+    index: &Index,
+    work: impl FnOnce(&mut Firewall<'_>) -> Result<T, FirewallError>,
+) -> Result<T, Error> {
+    Firewall::open(index)
+        .and_then(|mut firewall| work(&mut firewall))
+        .map_err(|error| filter_error(&error))
+}
+
+/// Removes an attachment's part of our tables: the recorded one, or what its marks show.
+///
+/// # Errors
+/// As [`with_firewall`].
+pub fn remove_own(
+    index: &Index,
+    key: &AttachmentKey,
+    recorded: Option<&Plan>,
+    concerns: &[Concern],
+) -> Result<(), Error> {
+    match recorded {
+        Some(plan) if plan.is_empty() => Ok(()),
+        Some(plan) => with_firewall(index, |firewall| firewall.remove(key, plan)),
+        None => with_firewall(index, |firewall| firewall.remove_unrecorded(key, concerns)),
+    }
+}
+
+/// Removes from our tables what an earlier ADD put there and this one does not want. An element that
+/// leads elsewhere now is not stale.
+///
+/// # Errors
+/// As [`with_firewall`].
+pub fn remove_stale(
+    index: &Index,
+    key: &AttachmentKey,
+    before: &Plan,
+    now: &Plan,
+) -> Result<(), Error> {
+    let mut stale = before.clone();
+    let is_wanted =
+        |old: &Element| now.own.iter().any(|new| new.set == old.set && new.key == old.key);
+    stale.own.retain(|element| !is_wanted(element));
+    stale.shared.retain(|shared| !now.shared.contains(shared));
+    remove_own(index, key, Some(&stale), &[])
+}
+
+/// Undoes an ADD that failed, and returns the error for both. What an earlier ADD created works until
+/// DEL, which finds both in the record.
+pub fn undo_add(error: Error, is_first: bool, undo: impl FnOnce() -> Result<(), Error>) -> Error {
+    match if is_first { undo() } else { Ok(()) } {
+        Ok(()) => error,
+        Err(undo) => error.with_details(format!("undoing it failed too: {undo}")),
+    }
+}
+
+/// Writes the record of a plugin that is called with a namespace or without, before anything is
+/// changed. `place` adds the namespace, if it is there.
+///
+/// # Errors
+/// Code 105.
+pub fn write_down(
+    call: &Call<'_>,
+    index: &Index,
+    plugin: &str,
+    facts: &impl Serialize,
+    place: impl FnOnce(Record, &Path, &Netns) -> Record,
+) -> Result<(), Error> {
+    let data = serde_json::to_value(facts).expect("facts have string keys only");
+    let boot_id = state::boot_id().map_err(|error| file_error(&error))?;
+    let record = Record::new(call.attachment().clone(), plugin, boot_id, data);
+    let netns = call.open_netns_if_there().ok().flatten();
+    let record = match (call.netns_path(), &netns) {
+        (Some(path), Some(netns)) => place(record, path, netns),
+        (Some(path), None) => record.with_netns(path, None),
+        (None, _) => record,
+    };
+    index.put(&record).map_err(|error| file_error(&error))
 }
 
 /// Returns the keys of the attachments that GC must leave alone. Names that an attachment cannot
@@ -154,9 +232,8 @@ pub fn collect(
         failures.note(&one.key, done);
     }
     let stays = |hash: &str| spared.contains(hash);
-    let collected =
-        Firewall::open(&index).and_then(|mut firewall| firewall.gc(network, &stays, concerns));
-    failures.note("nftables", collected.map_err(|error| filter_error(&error)));
+    let collected = with_firewall(&index, |firewall| firewall.gc(network, &stays, concerns));
+    failures.note("nftables", collected);
     let left = foreign(network, &spared);
     failures.note(what, left.map_err(|error| filter_error(&error)));
     failures.into_result()

@@ -4,13 +4,13 @@
 
 use cni::{AttachmentKey, Error, code};
 use cni_plugin::Call;
-use firewall::{Concern, Firewall, Plan, iptables, masquerade};
+use firewall::{Concern, Plan, iptables, masquerade};
 use ipnet::IpNet;
 use state::Index;
 use wanted::{Because, Item, State};
 
 use super::failures::Failures;
-use super::filter::{Spared, filter_error, iptables_error};
+use super::filter::{Spared, filter_error, iptables_error, remove_own, with_firewall};
 
 /// The concerns of these plugins.
 const CONCERNS: &[Concern] = &[Concern::Masquerade, Concern::Spoof];
@@ -73,9 +73,7 @@ pub fn add(
     ips: &[IpNet],
 ) -> Result<(), Error> {
     if !plan.is_empty() {
-        Firewall::open(index)
-            .and_then(|mut firewall| firewall.add(key, plan))
-            .map_err(|error| filter_error(&error))?;
+        with_firewall(index, |firewall| firewall.add(key, plan))?;
     }
     if backend == Some(MasqueradeBackend::Iptables) {
         iptables::masquerade::add(key, ips).map_err(|error| iptables_error(&error))?;
@@ -107,17 +105,8 @@ pub fn remove(
     recorded: Option<(&Plan, &[IpNet])>,
 ) -> Result<(), Error> {
     let mut failures = Failures::new();
-    let removed = match recorded {
-        Some((plan, _)) if plan.is_empty() => Ok(()),
-        Some((plan, _)) => {
-            Firewall::open(index).and_then(|mut firewall| firewall.remove(key, plan))
-        }
-        // Without a record, the marks on the elements decide.
-        None => {
-            Firewall::open(index).and_then(|mut firewall| firewall.remove_unrecorded(key, CONCERNS))
-        }
-    };
-    failures.note("nftables", removed.map_err(|error| filter_error(&error)));
+    let plan = recorded.map(|(plan, _)| plan);
+    failures.note("nftables", remove_own(index, key, plan, CONCERNS));
     let addresses = recorded.map(|(_, ips)| ips).unwrap_or_default();
     let left = firewall::reference::remove_bridge(key, addresses);
     failures.note("rules of the reference plugin", left.map_err(|error| filter_error(&error)));
@@ -132,10 +121,8 @@ pub fn collect(call: &Call<'_>, index: &Index, spared: &Spared<'_>) -> Result<()
     let network = call.network().as_str();
     let stays = |hash: &str| spared.contains(hash);
     let mut failures = Failures::new();
-    let collected = Firewall::open(index)
-        .and_then(|mut firewall| firewall.gc(network, &stays, CONCERNS))
-        .map(drop);
-    failures.note("nftables", collected.map_err(|error| filter_error(&error)));
+    let collected = with_firewall(index, |firewall| firewall.gc(network, &stays, CONCERNS));
+    failures.note("nftables", collected);
     let left = firewall::reference::gc_bridge(network, &spared.keys());
     failures.note("rules of the reference plugin", left.map_err(|error| filter_error(&error)));
     failures.into_result()
@@ -154,8 +141,7 @@ pub fn differences(
 ) -> Result<Vec<String>, Error> {
     let mut found = Vec::new();
     if !wanted.is_empty() {
-        let checked = Firewall::open(index).and_then(|mut firewall| firewall.check(key, wanted));
-        found.extend(checked.map_err(|error| filter_error(&error))?);
+        found.extend(with_firewall(index, |firewall| firewall.check(key, wanted))?);
     }
     if backend == Some(MasqueradeBackend::Iptables) {
         let checked = iptables::masquerade::check(key, ips);

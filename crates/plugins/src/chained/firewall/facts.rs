@@ -2,15 +2,17 @@
 
 use std::net::IpAddr;
 
-use cni::AttachmentKey;
+use cni::{AttachmentKey, Error};
 use cni_plugin::Call;
 use firewall::Plan;
 use firewall::firewalld::Source;
 use firewall::iptables::isolation::Isolation;
 use serde::{Deserialize, Serialize};
-use state::{FileError, Index, Record};
+use state::{Index, Record};
 
 use super::NAME;
+use crate::shared::attachment;
+use crate::shared::filter::write_down;
 
 /// What ADD records about an attachment for DEL.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +49,7 @@ pub(super) struct Accepted {
 impl Facts {
     /// Reads an attachment's record. An unreadable one counts as missing.
     pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<Facts> {
-        index.get(key, NAME).found.as_ref().and_then(Facts::of)
+        attachment::read_facts(index, key, NAME)
     }
 
     pub(super) fn of(record: &Record) -> Option<Facts> {
@@ -55,14 +57,9 @@ impl Facts {
     }
 
     /// Writes the record, before anything is changed.
-    pub(super) fn write(&self, call: &Call<'_>, index: &Index) -> Result<(), FileError> {
-        let data = serde_json::to_value(self).expect("notes have string keys only");
-        let record = Record::new(call.attachment().clone(), NAME, state::boot_id()?, data);
-        let netns = call.open_netns_if_there().ok().flatten();
-        index.put(&match (call.netns_path(), &netns) {
-            (Some(path), Some(netns)) => record.in_netns_of_another(path, netns),
-            (Some(path), None) => record.with_netns(path, None),
-            (None, _) => record,
+    pub(super) fn write(&self, call: &Call<'_>, index: &Index) -> Result<(), Error> {
+        write_down(call, index, NAME, self, |record, path, netns| {
+            record.in_netns_of_another(path, netns)
         })
     }
 

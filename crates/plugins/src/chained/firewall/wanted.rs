@@ -12,7 +12,7 @@ use super::want::{firewalld, want};
 use super::{FirewallPlugin, NAME};
 use crate::engine::{Attached, Compared, Found, Kind, Picture, sound};
 use crate::shared::filter::{change_error, firewalld_error, iptables_error};
-use crate::shared::shared_object::file_error;
+use crate::shared::rules;
 
 impl Kind for FirewallPlugin {
     const NAME: &'static str = NAME;
@@ -39,11 +39,8 @@ impl Kind for FirewallPlugin {
 
     fn wanted(config: &Config, _: Option<&Facts>, seen: &Facts, _: &Attached<'_>) -> Wanted {
         let mut wanted = Wanted::new();
-        if !seen.plan.is_empty() {
-            let state =
-                State::Filter { plan: seen.plan.clone(), iptables: false, addresses: Vec::new() };
-            wanted.push(Item::host(state, Because::Key("ingressPolicy".to_owned())));
-        }
+        let because = Because::Key("ingressPolicy".to_owned());
+        wanted.extend(rules::wanted(None, seen.plan.clone(), Vec::new(), because));
         let item = |foreign| Item::host(State::Foreign(foreign), Because::Outbound);
         wanted.extend(foreign(config, seen).into_iter().map(item));
         wanted
@@ -84,7 +81,7 @@ impl Kind for FirewallPlugin {
         if recorded.as_ref() == Some(&both) {
             return Ok(());
         }
-        both.write(call, index).map_err(|error| file_error(&error))
+        both.write(call, index)
     }
 }
 

@@ -2,15 +2,17 @@
 
 use std::net::IpAddr;
 
-use cni::AttachmentKey;
+use cni::{AttachmentKey, Error};
 use cni_plugin::Call;
 use firewall::element::{Element, Field, Protocol, Set};
 use firewall::hostport::{self, Forward, Target};
 use firewall::{Plan, Shared};
 use serde::{Deserialize, Serialize};
-use state::{FileError, Index, Record};
+use state::{Index, Record};
 
 use super::NAME;
+use crate::shared::attachment;
+use crate::shared::filter::write_down;
 
 /// The plugin's own part of its record.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +43,7 @@ pub(super) struct UdpPort {
 impl Facts {
     /// Reads an attachment's note. An unreadable one counts as missing.
     pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<Facts> {
-        index.get(key, NAME).found.as_ref().and_then(Facts::of)
+        attachment::read_facts(index, key, NAME)
     }
 
     /// Reads the note in a record.
@@ -57,15 +59,8 @@ impl Facts {
 
     /// Writes the note, before anything is changed: a crash then leaves a superfluous note, never a
     /// port without one. What an earlier ADD created stays in the note until it is removed.
-    pub(super) fn write(&self, call: &Call<'_>, index: &Index) -> Result<(), FileError> {
-        let data = serde_json::to_value(self).expect("notes have string keys only");
-        let record = Record::new(call.attachment().clone(), NAME, state::boot_id()?, data);
-        let netns = call.open_netns_if_there().ok().flatten();
-        index.put(&match (call.netns_path(), &netns) {
-            (Some(path), Some(netns)) => record.in_netns(path, netns),
-            (Some(path), None) => record.with_netns(path, None),
-            (None, _) => record,
-        })
+    pub(super) fn write(&self, call: &Call<'_>, index: &Index) -> Result<(), Error> {
+        write_down(call, index, NAME, self, |record, path, netns| record.in_netns(path, netns))
     }
 
     /// Returns the interface by which the host reached an address of the container during ADD.

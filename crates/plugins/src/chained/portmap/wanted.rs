@@ -3,7 +3,7 @@
 use cni::Error;
 use cni_plugin::{Call, codes};
 use firewall::iptables::hostport::Wanted as Chains;
-use firewall::{Firewall, Plan, iptables, reference, taken};
+use firewall::{Plan, iptables, reference, taken};
 use ipnet::IpNet;
 use kernel::route::RouteSocket;
 use wanted::{Because, HostPorts, Item, State, Wanted};
@@ -13,8 +13,7 @@ use super::facts::Facts;
 use super::flows::{self, When};
 use super::{NAME, Portmap, Want, addresses, chains, families, put_in_place, want};
 use crate::engine::{Attached, Compared, Difference, Found, Kind, Picture, sound};
-use crate::shared::filter::{filter_error, iptables_error};
-use crate::shared::shared_object::file_error;
+use crate::shared::filter::{filter_error, iptables_error, with_firewall};
 use crate::shared::{host_side, kernel_error as kernel};
 
 /// What the host has that decides what is wanted.
@@ -78,9 +77,7 @@ impl Kind for Portmap {
         let key = picture.call.attachment();
         let mut found = Vec::new();
         if !plan.is_empty() {
-            let checked =
-                Firewall::open(picture.index).and_then(|mut firewall| firewall.check(key, plan));
-            found.extend(checked.map_err(|error| filter_error(&error))?);
+            found.extend(with_firewall(picture.index, |firewall| firewall.check(key, plan))?);
         }
         if let Some(chains) = chains {
             let checked = iptables::hostport::check(key, chains);
@@ -106,7 +103,7 @@ impl Kind for Portmap {
         // What an older release's record does not list, DEL must know before it exists.
         let both = facts.joined(Some(&recorded));
         if both.plan.shared.iter().any(|one| !recorded.plan.shared.contains(one)) {
-            both.write(call, index).map_err(|error| file_error(&error))?;
+            both.write(call, index)?;
         }
         let want = Want { facts, iptables: chains.clone() };
         put_in_place(index, call.attachment(), &want, Some(&recorded))?;
