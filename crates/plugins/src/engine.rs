@@ -53,7 +53,7 @@ pub(crate) trait Kind {
     /// Code 7 or 2, naming the key.
     fn config(call: &Call<'_>) -> Result<Self::Config, Error>;
 
-    /// Looks up what decides what is wanted. Changes nothing.
+    /// Looks up what decides what is wanted: nothing, by default. Changes nothing.
     ///
     /// # Errors
     /// Code 100 when the kernel does not answer; code 105 for our own files.
