@@ -88,13 +88,13 @@ impl Kind for Portmap {
 
     /// A program that has a port by now would no longer receive any packets.
     fn restore(
-        _: &Config,
+        config: &Config,
         picture: &mut Picture<'_>,
         item: &Item,
     ) -> Result<Option<String>, Error> {
         let State::HostPorts(HostPorts { plan, chains }) = &item.state else { return Ok(None) };
         let (call, index) = (picture.call, picture.index);
-        if let Some(taken) = strangers(call)? {
+        if let Some(taken) = strangers(config, call)? {
             return Err(Error::new(codes::HOST_PORT, format!("nothing was put back: {taken}")));
         }
         let recorded = Facts::read(index, call.attachment()).unwrap_or_default();
@@ -139,8 +139,7 @@ fn covered(recorded: &Facts, addresses: &[IpNet]) -> Result<Vec<Error>, Error> {
 }
 
 /// Finds a port of the attachment that a program of the host uses.
-fn strangers(call: &Call<'_>) -> Result<Option<taken::Taken>, Error> {
-    let config = Config::of(call)?;
+fn strangers(config: &Config, call: &Call<'_>) -> Result<Option<taken::Taken>, Error> {
     let result = call.require_prev_result(Portmap::NO_PREVIOUS)?;
     let addresses = addresses(&result, call.ifname().as_str());
     let taken = taken::find(&config.forwards, families(&addresses));
