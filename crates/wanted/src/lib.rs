@@ -752,6 +752,44 @@ mod tests {
     use super::*;
 
     #[test]
+    fn states_of_chained_plugins_are_read_back_and_say_what_they_are() {
+        let address: IpAddr = "192.0.2.2".parse().unwrap();
+        let sysctl = Sysctl {
+            paths: vec!["net/core/somaxconn".to_owned()],
+            value: "77".to_owned(),
+            shown: None,
+        };
+        let source = Source { zone: "trusted".to_owned(), address };
+        let link = || "eth0".to_owned();
+        for (state, text) in [
+            (
+                State::Sysctls(Sysctls { link: None, values: vec![sysctl] }),
+                "sysctl net/core/somaxconn = \"77\"",
+            ),
+            (
+                State::QueueLength { link: link(), length: 5 },
+                "transmission queue length 5 of interface \"eth0\"",
+            ),
+            (
+                State::AllMulticast { link: link(), on: false },
+                "all-multicast mode off of interface \"eth0\"",
+            ),
+            (
+                State::Foreign(Foreign::Zones(vec![source])),
+                "packet filter: 192.0.2.2 in trusted zone",
+            ),
+            (
+                State::Foreign(Foreign::Accept { addresses: vec![address], legacy: true }),
+                "packet filter: iptables accepts 192.0.2.2",
+            ),
+        ] {
+            let written = serde_json::to_string(&state).unwrap();
+            assert_eq!(serde_json::from_str::<State>(&written).unwrap(), state);
+            assert_eq!(Item::container(state, Because::Created).to_string(), text);
+        }
+    }
+
+    #[test]
     fn a_picture_is_read_back_as_it_was_written() {
         let mut wanted = Wanted::new();
         wanted.push(Item::host(

@@ -1,4 +1,6 @@
-//! CHECK.
+//! CHECK, and the CHECK that repairs.
+
+use std::fs;
 
 use cni_plugin::codes;
 use serde_json::{Value, json};
@@ -9,6 +11,12 @@ use crate::support::{Answer, Node};
 
 fn check(node: &Node, container: &testkit::Container, config: &Value) -> Answer {
     node.run("tuning", "CHECK").to(container).prev(&prev()).config(config.clone()).call()
+}
+
+fn repair(node: &Node, container: &testkit::Container, config: &Value) -> Answer {
+    let mut config = config.clone();
+    config[cni::REPAIR] = json!(true);
+    check(node, container, &config)
 }
 
 /// `tuning | CHECK`
@@ -103,4 +111,56 @@ fn a_sysctl_that_is_gone_is_named() {
     c1.sh("ip link del eth0");
     check(&node, &c1, &config)
         .fails(codes::DRIFT, "Tuning cannot find sysctl net/ipv4/conf/eth0/arp_notify");
+}
+
+#[test]
+fn a_repair_names_what_it_restored() {
+    let node = Node::new("tun-repair");
+    let c1 = container(&node, "c1");
+    let mut config = json!({ "mtu": 1400, "promisc": true });
+    config["sysctl"] =
+        json!({ "net.core.somaxconn": "77", "net.ipv4.conf.IFNAME.arp_notify": "1" });
+    add(&node, &c1, &config).call().ok();
+    c1.sh("ip link set eth0 mtu 1450 promisc off");
+    c1.sh("sysctl -qw net.core.somaxconn=78 net.ipv4.conf.eth0.arp_notify=0");
+    let said = repair(&node, &c1, &config);
+    let expected = [
+        "promiscuous mode on of interface \"eth0\"",
+        "MTU 1400 of interface \"eth0\"",
+        "sysctl net/ipv4/conf/eth0/arp_notify = \"1\"",
+        "sysctl net/core/somaxconn = \"77\"",
+    ];
+    assert_eq!(cni::Repaired::parse(&said.output.stdout).lines, expected, "{said:?}");
+    check(&node, &c1, &config).silent();
+}
+
+#[test]
+fn a_sysctl_that_is_gone_keeps_nothing_else_from_repair() {
+    let node = Node::new("tun-gone-else");
+    let c1 = container(&node, "c1");
+    let config = json!({
+        "sysctl": { "net.core.somaxconn": "77", "net.ipv4.conf.IFNAME.arp_notify": "1" },
+    });
+    add(&node, &c1, &config).call().ok();
+    c1.sh("ip link del eth0; sysctl -qw net.core.somaxconn=78");
+    let gone = "Tuning cannot find sysctl net/ipv4/conf/eth0/arp_notify";
+    repair(&node, &c1, &config).fails(codes::DRIFT, gone);
+    assert_eq!(super::sysctl(&c1, "net.core.somaxconn"), "77");
+}
+
+#[test]
+fn a_sysctl_that_is_no_longer_allowed_is_not_restored() {
+    let node = Node::new("tun-forbidden");
+    let c1 = container(&node, "c1");
+    let config = json!({ "sysctl": { "net.core.somaxconn": "77" } });
+    add(&node, &c1, &config).call().ok();
+    let allowlist = node.lab.path("/etc/cni/tuning/allowlist.conf");
+    fs::create_dir_all(allowlist.parent().unwrap()).unwrap();
+    fs::write(&allowlist, "^net\\.ipv4\n").unwrap();
+    c1.sh("sysctl -qw net.core.somaxconn=78");
+    repair(&node, &c1, &config).fails(codes::DRIFT, "could not put it back");
+    assert_eq!(super::sysctl(&c1, "net.core.somaxconn"), "78");
+    fs::remove_file(&allowlist).unwrap();
+    repair(&node, &c1, &config).ok();
+    assert_eq!(super::sysctl(&c1, "net.core.somaxconn"), "77");
 }
