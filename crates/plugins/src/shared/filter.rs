@@ -126,14 +126,14 @@ pub fn write_down(
     index: &Index,
     plugin: &str,
     facts: &impl Serialize,
-    place: impl FnOnce(Record, &Path, &Netns) -> Record,
+    place: impl FnOnce(&Path, &Netns, Record) -> Record,
 ) -> Result<(), Error> {
     let data = serde_json::to_value(facts).expect("facts have string keys only");
     let boot_id = state::boot_id().map_err(|error| file_error(&error))?;
     let record = Record::new(call.attachment().clone(), plugin, boot_id, data);
     let netns = call.open_netns_if_there().ok().flatten();
     let record = match (call.netns_path(), &netns) {
-        (Some(path), Some(netns)) => place(record, path, netns),
+        (Some(path), Some(netns)) => place(path, netns, record),
         (Some(path), None) => record.with_netns(path, None),
         (None, _) => record,
     };

@@ -58,7 +58,7 @@ impl Facts {
 
     /// Writes the record, before anything is changed.
     pub(super) fn write(&self, call: &Call<'_>, index: &Index) -> Result<(), Error> {
-        write_down(call, index, NAME, self, |record, path, netns| {
+        write_down(call, index, NAME, self, |path, netns, record| {
             record.in_netns_of_another(path, netns)
         })
     }

@@ -60,7 +60,7 @@ impl Facts {
     /// Writes the note, before anything is changed: a crash then leaves a superfluous note, never a
     /// port without one. What an earlier ADD created stays in the note until it is removed.
     pub(super) fn write(&self, call: &Call<'_>, index: &Index) -> Result<(), Error> {
-        write_down(call, index, NAME, self, |record, path, netns| record.in_netns(path, netns))
+        write_down(call, index, NAME, self, |path, netns, record| record.in_netns(path, netns))
     }
 
     /// Returns the interface by which the host reached an address of the container during ADD.

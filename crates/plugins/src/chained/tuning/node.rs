@@ -270,12 +270,12 @@ pub(super) fn read_first<'p>(
     paths: impl Iterator<Item = &'p str>,
 ) -> Result<Option<(&'p str, Option<String>)>, Error> {
     for path in paths {
-        return match name(path)?.read() {
-            Ok(value) => Ok(Some((path, Some(value)))),
-            Err(error) if error.is_missing() => continue,
-            Err(error) if is_refused(&error) => Ok(Some((path, None))),
-            Err(error) => Err(kernel_error(&error)),
-        };
+        match name(path)?.read() {
+            Ok(value) => return Ok(Some((path, Some(value)))),
+            Err(error) if error.is_missing() => {}
+            Err(error) if is_refused(&error) => return Ok(Some((path, None))),
+            Err(error) => return Err(kernel_error(&error)),
+        }
     }
     Ok(None)
 }
