@@ -304,6 +304,9 @@ impl<'c> Picture<'c> {
                     _ if found.is_empty() => None,
                     _ if is_foreign => Some(String::new()),
                     Restored::ByHand(remedy) => Some(remedy.to_owned()),
+                    // The mark is that of the attachment that created the interface, which may be
+                    // another one of a plugin that calls several.
+                    Restored::ByRepair if K::CHAINED && item.place == Place::Container => None,
                     Restored::ByRepair => self.by_hand(item)?,
                 };
                 Ok((found, remedy))
