@@ -173,9 +173,8 @@ pub fn check(wanted: &[Isolation]) -> Result<Vec<String>, IptablesError> {
     let mut missing = Vec::new();
     for one in wanted {
         let observed = Tool::host(one.family()).observe(TABLE)?;
-        // Older releases of the reference use another comment.
-        if !observed.rules(FORWARD).iter().any(|rule| target(rule) == Some(STAGE_1)) {
-            missing.push(format!("missing: -A {FORWARD} {}", jump()));
+        if !is_in_front(&observed) {
+            missing.push(format!("missing ahead of {CNI_FORWARD}: -A {FORWARD} {}", jump()));
         }
         let first = one.rules().into_iter().map(|rule| (STAGE_1, rule));
         let rules = first.chain([(STAGE_2, one.last_rule())]);
@@ -191,11 +190,7 @@ pub fn check(wanted: &[Isolation]) -> Result<Vec<String>, IptablesError> {
 fn plan_add(one: &Isolation, observed: &Observed, restore: &mut Restore) {
     restore.ensure_chain(observed, STAGE_1);
     restore.ensure_chain(observed, STAGE_2);
-    // Ahead of CNI-FORWARD: a packet that this chain accepts goes no further.
-    let place = |chain| observed.rules(FORWARD).iter().position(|rule| target(rule) == Some(chain));
-    let in_front =
-        place(STAGE_1).is_some_and(|at| place(CNI_FORWARD).is_none_or(|other| at < other));
-    if !in_front {
+    if !is_in_front(observed) {
         restore.delete_rules(observed, FORWARD, |rule| target(rule) == Some(STAGE_1));
         restore.insert(FORWARD, &jump());
     }
@@ -206,6 +201,13 @@ fn plan_add(one: &Isolation, observed: &Observed, restore: &mut Restore) {
     restore.ensure_first(observed, STAGE_2, &one.last_rule());
     restore.ensure_last(observed, STAGE_1, &back());
     restore.ensure_last(observed, STAGE_2, &back());
+}
+
+/// Reports whether the first stage comes ahead of CNI-FORWARD: a packet that this chain accepts goes
+/// no further. Older releases of the reference use another comment.
+fn is_in_front(observed: &Observed) -> bool {
+    let place = |chain| observed.rules(FORWARD).iter().position(|rule| target(rule) == Some(chain));
+    place(STAGE_1).is_some_and(|at| place(CNI_FORWARD).is_none_or(|other| at < other))
 }
 
 /// Removes a policy's rules. If no attachment holds the bridge's other policy, removes all rules of

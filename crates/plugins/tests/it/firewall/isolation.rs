@@ -27,7 +27,31 @@ fn damages(backend: &str) -> Vec<(&'static str, &'static str)> {
         ("iptables -D CNI-ISOLATION-STAGE-1 2", "STAGE-1 -i br1"),
         ("ip6tables -F CNI-ISOLATION-STAGE-2", "STAGE-2 -o br1"),
         ("iptables -D FORWARD 1", "FORWARD"),
+        (
+            "iptables -D FORWARD -m comment --comment 'CNI firewall plugin rules' -j CNI-FORWARD; \
+             iptables -I FORWARD -m comment --comment 'CNI firewall plugin rules' -j CNI-FORWARD",
+            "ahead of CNI-FORWARD",
+        ),
     ]
+}
+
+/// The reference's chain that accepts is put back at the front: isolation must come before it.
+#[test]
+fn a_repair_keeps_isolation_ahead_of_what_accepts() {
+    testkit::require!("root");
+    let host = Host::new("fwahead");
+    let (c1, prev) = host.container("c1", 1, 2);
+    let keys = || json!({ "backend": "iptables", "ingressPolicy": "isolated" });
+    host.run("ADD", &c1, &prev, keys()).call().ok();
+    host.node
+        .sh("iptables -D FORWARD -m comment --comment 'CNI firewall plugin rules' -j CNI-FORWARD");
+    let check = || host.run("CHECK", &c1, &prev, keys());
+    check().call().fails(104, "-j CNI-FORWARD");
+    check().config(json!({ "netwright/repair": true })).call().ok();
+    let first = host.node.sh("iptables -S FORWARD | grep -m 1 '^-A'");
+    assert!(first.contains("CNI-ISOLATION-STAGE-1"), "{first}");
+    check().call().silent();
+    host.run("DEL", &c1, &prev, keys()).call().silent();
 }
 
 /// Row: firewall | same-bridge.
