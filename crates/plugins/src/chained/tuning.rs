@@ -33,7 +33,7 @@ mod plan;
 mod sysctl;
 mod wanted;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use cni::json::UnknownKey;
 use cni::{AddResult, AttachmentKey, Error, code};
@@ -199,7 +199,7 @@ fn inside<T>(netns: &Netns, work: impl FnOnce() -> Result<T, Error>) -> Result<T
 fn add_inside(call: &Call<'_>, config: &Config, netns: &Netns) -> Result<(), Error> {
     let key = call.attachment();
     let mut node = Node::new(call, key)?;
-    node.enter(netns, PathBuf::from(&call.env().netns));
+    node.enter(netns);
     let (saved, stale) = match node.saved() {
         Some((saved, record)) if node.is_of(&record, netns) => (Some(saved), None),
         Some((stale, _)) => (None, Some(stale)),

@@ -1,7 +1,5 @@
 //! The kernel and the files: reads them and applies steps.
 
-use std::path::PathBuf;
-
 use cni::{AttachmentKey, Error, IfName, code};
 use cni_plugin::{Call, codes};
 use kernel::netns::Netns;
@@ -13,6 +11,7 @@ use state::{Index, Record, Release};
 use super::config::{Config, LinkValues, Sysctl};
 use super::plan::{Apply, LinkState, Saved, Step, SysctlState};
 use super::sysctl::{is_of_interface, same_value};
+use crate::shared::attachment;
 use crate::shared::shared_object::file_error;
 
 /// The plugin's name in the index.
@@ -33,7 +32,7 @@ pub(super) struct Node<'a> {
     index: Index,
     key: AttachmentKey,
     boot_id: String,
-    netns: Option<(PathBuf, Netns)>,
+    netns: Option<Netns>,
     netlink: Option<RouteSocket>,
     /// The record as it was written last.
     written: Option<Saved>,
@@ -55,8 +54,8 @@ impl<'a> Node<'a> {
     }
 
     /// Adds the container's namespace, which the calling thread has entered.
-    pub(super) fn enter(&mut self, netns: &Netns, path: PathBuf) {
-        self.netns = Some((path, netns.clone()));
+    pub(super) fn enter(&mut self, netns: &Netns) {
+        self.netns = Some(netns.clone());
     }
 
     /// Reads what an earlier call recorded, and whether that belongs to `netns`.
@@ -120,19 +119,10 @@ impl<'a> Node<'a> {
 
     fn save_record(&self) -> Result<(), Error> {
         let Some(saved) = &self.written else {
-            return self
-                .index
-                .remove(&self.key, PLUGIN)
-                .map(drop)
-                .map_err(|error| file_error(&error));
+            return attachment::forget(&self.index, &self.key, PLUGIN);
         };
-        let data = serde_json::to_value(saved).expect("strings and numbers serialise");
-        let record = Record::new(self.key.clone(), PLUGIN, self.boot_id.clone(), data);
-        let record = match &self.netns {
-            Some((path, netns)) => record.in_netns(path, netns),
-            None => record,
-        };
-        self.index.put(&record).map_err(|error| file_error(&error))
+        let netns = self.netns.as_ref().expect("only ADD writes a record, in the namespace");
+        attachment::write_down(self.call, &self.index, PLUGIN, saved, netns)
     }
 
     /// Claims a sysctl. A container's calls do not overlap (CNI 1.1.0 §3 "Lifecycle & Ordering"),
