@@ -10,7 +10,8 @@
 //!
 //! A round observes everything anew, because one difference hides others: a link that was set down
 //! has lost its routes only once it is up. What is wanted is said anew too: a bridge that was
-//! created again is another place for claims. A sound attachment costs one round, which is CHECK.
+//! created again is another place for claims. A sound attachment costs one round, which is CHECK; that
+//! of a chained plugin is not even locked.
 
 mod picture;
 

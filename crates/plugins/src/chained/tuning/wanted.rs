@@ -105,7 +105,7 @@ impl Kind for Tuning {
     }
 }
 
-/// `promisc` is the only value that can only be switched on.
+/// Lists the link's values that the configuration names.
 fn link_values(config: &Config, ifname: &str) -> Vec<Item> {
     let link = || ifname.to_owned();
     let values = config.link;
