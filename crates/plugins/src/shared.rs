@@ -16,6 +16,7 @@ pub mod netns_lock;
 pub mod owner;
 pub mod pair;
 pub mod parent;
+pub mod policy;
 pub mod repair;
 pub mod rules;
 pub mod shared_object;

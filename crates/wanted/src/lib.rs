@@ -358,6 +358,10 @@ pub enum State {
         /// The claim's name in the index.
         object: String,
     },
+    /// A rule sends packets from an address to a table.
+    Rule(Rule),
+    /// The routes of a link are in tables of its addresses, and not in the main table.
+    SourceTables(SourceTables),
     /// The host itself does not have an address on any link.
     NotOfHost {
         /// The address.
@@ -559,6 +563,41 @@ pub struct Gateways {
     pub ours: bool,
 }
 
+/// A routing rule that matches on the source alone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rule {
+    /// The link that has the address.
+    pub link: String,
+    /// The address that packets carry as their source.
+    pub from: IpAddr,
+    /// The table.
+    pub table: u32,
+}
+
+/// The tables of a link's addresses.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceTables {
+    /// The link.
+    pub link: String,
+    /// The table of each address.
+    pub tables: Vec<SourceTable>,
+    /// The main table keeps the routes to the subnets, each with its address as the source.
+    pub hints: bool,
+}
+
+/// The table of one address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceTable {
+    /// The address with the length of its prefix.
+    pub address: IpNet,
+    /// The table.
+    pub table: u32,
+    /// The next hop of the default route, if there is to be one.
+    pub gateway: Option<IpAddr>,
+    /// No other next hop counts: else the default route that the link had may have another.
+    pub replaces: bool,
+}
+
 impl State {
     /// Returns the link that the state is about, without which it cannot exist.
     #[must_use]
@@ -589,6 +628,8 @@ impl State {
             State::Port(port) => Some(&port.link),
             State::Address(address) => Some(&address.link),
             State::Route(route) => Some(&route.link),
+            State::Rule(rule) => Some(&rule.link),
+            State::SourceTables(tables) => Some(&tables.link),
             // The link of a VLAN is created with the addresses.
             State::VlanLink { .. }
             | State::OvsPort { .. }
@@ -703,6 +744,14 @@ impl fmt::Display for Item {
                 write!(f, "host ports: {}", elements.join(", "))
             }
             State::Claim { object } => write!(f, "the claim {object:?}"),
+            State::Rule(Rule { from, table, .. }) => {
+                write!(f, "rule that sends packets from {from} to table {table}")
+            }
+            State::SourceTables(SourceTables { link: name, tables, .. }) => {
+                let tables: Vec<String> =
+                    tables.iter().map(|own| format!("{} of {}", own.table, own.address)).collect();
+                write!(f, "routes of {link} {name:?} in table {}", tables.join(" and table "))
+            }
             State::NotOfHost { address, .. } => write!(f, "{address} is not the host's own"),
         }
     }

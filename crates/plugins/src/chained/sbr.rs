@@ -14,10 +14,9 @@
 //! reference does ([`netns_lock`]).
 
 mod config;
-mod node;
 mod plan;
 mod remove;
-mod verify;
+mod wanted;
 
 use std::net::IpAddr;
 
@@ -25,12 +24,15 @@ use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error, IpConfig, code};
 use cni_plugin::{Call, Info, Outcome, Plugin, Role};
 use kernel::netns::Netns;
+use kernel::route::{IpFamily, Link, RouteSocket};
 use serde::{Deserialize, Serialize};
 use state::{Index, Record};
 
 use self::config::Config;
-use self::node::Node;
-use crate::shared::{attachment, identity, netns_lock, repair, steps};
+use crate::engine;
+use crate::shared::policy::Policy;
+use crate::shared::steps::{self, Step};
+use crate::shared::{attachment, kernel_error, netns_lock, repair};
 
 /// What the plugin is.
 pub const INFO: Info = Info::new("sbr").role(Role::Chained);
@@ -47,7 +49,7 @@ pub struct Sbr;
 /// What ADD records about an attachment for DEL.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Facts {
+pub(crate) struct Facts {
     /// Which table packets from which address use.
     sources: Vec<Source>,
     /// Whether the tables are ours, with their routes.
@@ -57,9 +59,16 @@ struct Facts {
     ifindex: Option<u32>,
 }
 
+impl Facts {
+    /// Returns the tables that ADD chose: none if they were given.
+    fn tables(recorded: Option<&Self>) -> &[Source] {
+        recorded.filter(|facts| facts.own_tables).map_or(&[], |facts| &facts.sources)
+    }
+}
+
 /// A rule of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Source {
+pub(crate) struct Source {
     address: IpAddr,
     table: u32,
 }
@@ -79,16 +88,11 @@ impl Plugin for Sbr {
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        verify::check(call)
-    }
-
-    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        let is_same = || identity::refuse_another(call, NAME);
-        repair::by_adding_again(call, self, NAME, is_same)
+        engine::check::<Sbr>(call)
     }
 
     fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
-        repair::unless_sound(self, call)
+        engine::repair::<Sbr>(call)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -99,8 +103,14 @@ impl Plugin for Sbr {
         Config::of(call).map(drop)
     }
 
+    /// Reports whether the configuration is valid and the kernel has rules.
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
-        verify::status(call)
+        Config::of(call)?;
+        let rules = RouteSocket::open().and_then(|mut socket| socket.rules(IpFamily::V4));
+        rules.map(drop).map_err(|error| {
+            Error { code: code::PLUGIN_NOT_AVAILABLE, ..kernel_error(error) }
+                .with_details("the kernel needs CONFIG_IP_MULTIPLE_TABLES")
+        })
     }
 
     fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
@@ -113,38 +123,46 @@ impl Sbr {
     fn add_locked(&self, call: &Call<'_>) -> Result<AddResult, Error> {
         let config = Config::of(call)?;
         let result = call.require_prev_result(NO_PREVIOUS)?;
-        let ips = addresses(call, &result)?;
+        let ifname = call.ifname().as_str();
+        let ips = addresses(ifname, &result)?;
         let netns = call.open_netns()?;
         let index = Index::new(call.roots());
         let key = call.attachment();
-        let before: Option<Facts> = attachment::read_facts(&index, key, NAME);
         let record = index.get(key, NAME).found;
-        let same = record.as_ref().is_some_and(|record| is_of(record, &netns));
-        let noted = before.as_ref().filter(|before| same && before.own_tables);
-        let noted = noted.map_or(&[][..], |before| &before.sources);
+        let facts = record.as_ref().map(|record| serde_json::from_value(record.data.clone()));
+        let before: Option<Facts> = facts.and_then(Result::ok);
+        let same = record.is_some_and(|record| is_of(&record, &netns));
         let _lock = netns_lock::lock(&netns)?;
-        let mut node = Node::observe(&netns, call.ifname().as_str())?;
-        let plan = plan::add(&config, &ips, &node.link, &node.state, noted);
-        let facts = Facts {
-            sources: plan.sources,
-            own_tables: config.table.is_none(),
-            ifindex: Some(node.link.index),
-        };
+        let mut socket = RouteSocket::open_in(&netns).map_err(kernel_error)?;
+        let link = find_link(&mut socket, ifname)?;
+        let policy = Policy::read(&mut socket)?;
+        let noted = Facts::tables(before.as_ref().filter(|_| same));
+        let sources = plan::sources(&config, &ips, &policy, noted);
+        let items = wanted::items(&config, &ips, &sources, ifname);
+        let steps = items.iter().flat_map(|item| plan::steps(item, link.index, &policy));
+        let steps: Vec<Step> = steps.collect();
+        let own_tables = config.table.is_none();
+        let facts = Facts { sources, own_tables, ifindex: Some(link.index) };
         attachment::write_down(call, &index, NAME, &facts, &netns)?;
-        let done = steps::apply(&mut node.socket, &plan.steps);
-        done.map_err(|error| match &before {
-            // The record describes what is still there.
-            Some(before) => match attachment::write_down(call, &index, NAME, before, &netns) {
-                Ok(()) => error,
-                Err(also) => error.with_details(also.to_string()),
-            },
-            None => match attachment::forget(&index, key, NAME) {
-                Ok(()) => error,
-                Err(also) => error.with_details(also.to_string()),
-            },
+        steps::apply(&mut socket, &steps).map_err(|error| {
+            let described = match &before {
+                // The record describes what is still there.
+                Some(before) => attachment::write_down(call, &index, NAME, before, &netns),
+                None => attachment::forget(&index, key, NAME),
+            };
+            error.with_details(described.err().map(|also| also.to_string()).unwrap_or_default())
         })?;
         Ok(result)
     }
+}
+
+/// Finds the interface. Fails in the reference's words if there is none.
+fn find_link(socket: &mut RouteSocket, ifname: &str) -> Result<Link, Error> {
+    socket.link_by_name(ifname).map_err(kernel_error)?.ok_or_else(|| {
+        let text = format!("Cannot find network interface {ifname}: Link not found");
+        Error::new(code::INVALID_CONFIG, text)
+            .with_details("sbr changes an interface that a plugin before it in the list made")
+    })
 }
 
 /// Returns whether a record is of this very namespace.
@@ -153,8 +171,7 @@ fn is_of(record: &Record, netns: &Netns) -> bool {
 }
 
 /// Returns the addresses of the container's interface, each once.
-fn addresses(call: &Call<'_>, result: &AddResult) -> Result<Vec<IpConfig>, Error> {
-    let ifname = call.ifname().as_str();
+fn addresses(ifname: &str, result: &AddResult) -> Result<Vec<IpConfig>, Error> {
     let mut ips: Vec<IpConfig> = Vec::new();
     for ip in result.container_ips(ifname) {
         if !ips.iter().any(|known| known.address.addr() == ip.address.addr()) {

@@ -21,6 +21,7 @@ use crate::interface::single::Namespaces;
 use crate::shared::claim::{self, Routed};
 use crate::shared::container::{self, Options};
 use crate::shared::host_side::{self, Astray};
+use crate::shared::policy::Policy;
 use crate::shared::rules::{self, MasqueradeBackend};
 use crate::shared::{advertisements, forwarding, identity, kernel_error as kernel, owner, repair};
 
@@ -111,6 +112,8 @@ struct Seen {
     routes: BTreeMap<(bool, Option<u32>), Vec<route::Route>>,
     /// By family and link.
     neighbours: BTreeMap<(bool, u32), Vec<Neighbour>>,
+    /// The rules, and the routes of all tables.
+    policy: Option<Policy>,
 }
 
 /// Both namespaces, opened when one of them is first needed: what a chained plugin wants may be in
@@ -275,6 +278,18 @@ impl<'c> Picture<'c> {
         ifindex: u32,
     ) -> Result<&[route::Address], Error> {
         self.side(place).addresses(ifindex)
+    }
+
+    /// Returns the rules and routes of one side, as they were when they were first asked for.
+    ///
+    /// # Errors
+    /// Code 100 when the kernel does not answer.
+    pub(crate) fn policy(&mut self, place: Place) -> Result<&Policy, Error> {
+        let Side { sides, place, seen } = self.side(place);
+        match &mut seen.policy {
+            Some(known) => Ok(known),
+            unknown => Ok(unknown.insert(Policy::read(sides.socket(place)?)?)),
+        }
     }
 
     /// Compares every item. What needs a link that is missing or is another's is left out: the

@@ -25,7 +25,7 @@ pub(super) struct Raw {
 
 /// The checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Config {
+pub(crate) struct Config {
     /// The table of the rules; `None` means tables of our own.
     pub(super) table: Option<u32>,
     /// Gateways that replace those in the previous result, at most one of each family.

@@ -1,75 +1,36 @@
-//! Plans tables, rules and routes. Reads nothing, changes nothing.
+//! Chooses tables, and compares and plans rules and routes. Reads nothing, changes nothing.
 
 use std::net::IpAddr;
 
 use cni::IpConfig;
 use ipnet::IpNet;
 use kernel::route::{
-    Change, IpFamily, Link, Route, RouteKind, Rule, RuleAction, Scope, TABLE_MAIN, is_link_local_v6,
+    Change, IpFamily, Route, RouteKind, Rule, Scope, TABLE_MAIN, is_link_local_v6,
 };
+use wanted::{Item, SourceTable, SourceTables, State};
 
 use super::Source;
 use super::config::Config;
-use super::node::State;
+use crate::shared::policy::{Policy, RESERVED, table_of};
 use crate::shared::steps::Step;
 
 /// Our first table, the same as the reference's.
 pub(super) const FIRST_TABLE: u32 = 100;
-/// The tables that the kernel reserves: compat, default, main, local.
-const RESERVED: std::ops::RangeInclusive<u32> = 252..=255;
 
-/// What ADD does.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Plan {
-    pub(super) sources: Vec<Source>,
-    pub(super) steps: Vec<Step>,
-}
-
-/// Plans ADD. `noted` is what an earlier ADD of the attachment has chosen.
-pub(super) fn add(
+/// Chooses the table of each address: the configured one, one of an earlier ADD, or the first
+/// unused one. `noted` is what an earlier ADD of the attachment has chosen.
+pub(super) fn sources(
     config: &Config,
     ips: &[IpConfig],
-    link: &Link,
-    state: &State,
+    policy: &Policy,
     noted: &[Source],
-) -> Plan {
-    let sources = sources(config, ips, state, noted);
-    let mut steps: Vec<Step> = sources
-        .iter()
-        .map(rule)
-        .filter(|rule| !state.rules.iter().any(|found| is_same_rule(found, rule)))
-        .map(|rule| Step::new(Change::AddRule(rule.clone()), Change::DelRule(rule)))
-        .collect();
-    if config.table.is_none() {
-        let movable = movable(link.index, state);
-        let mut moved = vec![false; movable.len()];
-        for (ip, source) in ips.iter().zip(&sources) {
-            let wanted =
-                table_routes(config, ips, ip, source.table, link.index, &movable, &mut moved);
-            let new = wanted.into_iter().filter(|route| !is_there(route, state));
-            steps.extend(new.map(put));
-        }
-        let gone = movable.into_iter().zip(moved).filter(|(_, moved)| *moved);
-        steps.extend(gone.filter_map(|(route, _)| leave_main(config, route)));
-        if config.source_hints {
-            let hints = ips.iter().map(|ip| hint(ip, link.index));
-            let new = hints.filter(|hint| !state.routes.iter().any(|found| is_hint(found, hint)));
-            steps.extend(new.map(|hint| replace(hint, state)));
-        }
-    }
-    Plan { sources, steps }
-}
-
-/// Chooses the table of each address: the configured one, the one that a rule already uses, the one
-/// that an earlier ADD chose, or the first unused one.
-fn sources(config: &Config, ips: &[IpConfig], state: &State, noted: &[Source]) -> Vec<Source> {
-    let mut used: Vec<u32> = state.routes.iter().map(|route| route.table).collect();
-    used.extend(state.rules.iter().filter_map(table_of));
+) -> Vec<Source> {
+    let mut used: Vec<u32> = policy.tables().collect();
     let mut sources = Vec::new();
     for ip in ips {
         let address = ip.address.addr();
         let table =
-            config.table.or_else(|| earlier_table(address, state, noted)).unwrap_or_else(|| {
+            config.table.or_else(|| earlier_table(address, policy, noted)).unwrap_or_else(|| {
                 (FIRST_TABLE..)
                     .find(|table| !used.contains(table) && !RESERVED.contains(table))
                     .unwrap_or(u32::MAX)
@@ -80,23 +41,142 @@ fn sources(config: &Config, ips: &[IpConfig], state: &State, noted: &[Source]) -
     sources
 }
 
-/// Finds the table of an earlier ADD: a rule uses it, or the record names it and no other rule uses
-/// it now.
-fn earlier_table(address: IpAddr, state: &State, noted: &[Source]) -> Option<u32> {
-    let ours = |rule: &&Rule| is_plain(rule) && rule.source == Some(IpNet::from(address));
-    let tables = state.rules.iter().filter(ours).filter_map(table_of);
-    let by_rule = tables.filter(|table| FIRST_TABLE <= *table && !RESERVED.contains(table)).min();
-    by_rule.or_else(|| {
-        let noted = noted.iter().find(|source| source.address == address)?.table;
-        (!state.rules.iter().any(|rule| table_of(rule) == Some(noted))).then_some(noted)
+/// Finds the table of an earlier ADD: the record names it and no other rule uses it now, or a rule
+/// of the address does.
+fn earlier_table(address: IpAddr, policy: &Policy, noted: &[Source]) -> Option<u32> {
+    let noted = noted.iter().find(|source| source.address == address);
+    let noted = noted.filter(|source| !is_taken(source, policy)).map(|source| source.table);
+    noted.or_else(|| {
+        let own = policy.rules.iter().filter(|rule| is_of_address(rule, address));
+        let tables = own.filter_map(table_of);
+        tables.filter(|table| FIRST_TABLE <= *table && !RESERVED.contains(table)).min()
     })
 }
 
-pub(super) fn table_of(rule: &Rule) -> Option<u32> {
-    match rule.action {
-        RuleAction::Table(table) => Some(table),
-        _ => None,
+/// Returns whether rules of others use the table of an address.
+pub(super) fn is_taken(source: &Source, policy: &Policy) -> bool {
+    let mut others = policy.rules.iter().filter(|rule| !is_of_address(rule, source.address));
+    others.any(|rule| table_of(rule) == Some(source.table))
+}
+
+fn is_of_address(rule: &Rule, address: IpAddr) -> bool {
+    is_plain(rule) && rule.source == Some(IpNet::from(address))
+}
+
+/// Says in which tables the routes of an interface are; nothing if the table is given.
+pub(super) fn tables(
+    config: &Config,
+    ips: &[IpConfig],
+    sources: &[Source],
+    ifname: &str,
+) -> Option<SourceTables> {
+    let table = |(ip, source): (&IpConfig, &Source)| {
+        let family = IpFamily::of(source.address);
+        let given = config.gateway(family);
+        SourceTable {
+            address: ip.address,
+            table: source.table,
+            gateway: given.or(ip.gateway).filter(|gateway| IpFamily::of(*gateway) == family),
+            replaces: given.is_some(),
+        }
+    };
+    config.table.is_none().then(|| SourceTables {
+        link: ifname.to_owned(),
+        tables: ips.iter().zip(sources).map(table).collect(),
+        hints: config.source_hints,
+    })
+}
+
+/// Compares an item with the rules and routes of the namespace, in which the interface has this
+/// ifindex. Returns what differs, each in one clause.
+pub(super) fn differences(state: &State, oif: u32, policy: &Policy) -> Vec<String> {
+    match state {
+        State::Rule(wanted::Rule { from, table, .. }) => {
+            let rule = rule(&Source { address: *from, table: *table });
+            let gone = !policy.rules.iter().any(|found| is_same_rule(found, &rule));
+            let text =
+                || format!("there is no rule that sends packets from {from} to table {table}");
+            gone.then(text).into_iter().collect()
+        }
+        State::SourceTables(wanted) => {
+            let tables = wanted.tables.iter();
+            let missing = tables.flat_map(|own| missing(own, wanted.hints, oif, policy));
+            missing.chain(back_in_main(wanted, oif, policy)).collect()
+        }
+        _ => Vec::new(),
     }
+}
+
+fn missing(wanted: &SourceTable, hints: bool, oif: u32, policy: &Policy) -> Vec<String> {
+    let SourceTable { address: net, table, gateway, replaces } = *wanted;
+    let address = net.addr();
+    let mut own = policy
+        .routes
+        .iter()
+        .filter(|route| route.table == table && is_of_family(route, &net) && leaves_by(route, oif));
+    let mut missing = Vec::new();
+    if let Some(gateway) = gateway {
+        // A default route that the interface had before may use another gateway than the result's.
+        let good = own.find(|route| route.is_default());
+        if !good.is_some_and(|route| !replaces || route.gateway == Some(gateway)) {
+            missing.push(format!(
+                "table {table} of address {address} has no default route via {gateway}"
+            ));
+        }
+    } else if net.prefix_len() < net.max_prefix_len() && own.next().is_none() {
+        missing.push(format!("table {table} of address {address} has no route"));
+    }
+    let hint = hint(&net, oif);
+    if hints && !policy.routes.iter().any(|found| is_hint(found, &hint)) {
+        missing.push(format!(
+            "the main table has no route {} that says to send from {address}",
+            hint.destination
+        ));
+    }
+    missing
+}
+
+/// Only default routes: others may have been added since (CNI 1.1.0 §2 "CHECK").
+fn back_in_main(wanted: &SourceTables, oif: u32, policy: &Policy) -> impl Iterator<Item = String> {
+    let back = policy.routes.iter().filter(move |route| {
+        let of_ours = wanted.tables.iter().any(|own| is_of_family(route, &own.address));
+        route.table == TABLE_MAIN && route.is_default() && leaves_by(route, oif) && of_ours
+    });
+    let link = &wanted.link;
+    back.map(move |route| format!("the main table has route {route} of interface {link:?} again"))
+}
+
+/// Plans what makes an item as it is wanted. ADD and repair do the same.
+pub(super) fn steps(item: &Item, oif: u32, policy: &Policy) -> Vec<Step> {
+    match &item.state {
+        State::Rule(_) if differences(&item.state, oif, policy).is_empty() => Vec::new(),
+        State::Rule(wanted::Rule { from, table, .. }) => {
+            let rule = rule(&Source { address: *from, table: *table });
+            vec![Step::new(Change::AddRule(rule.clone()), Change::DelRule(rule))]
+        }
+        State::SourceTables(wanted) => fill_tables(wanted, oif, policy),
+        _ => Vec::new(),
+    }
+}
+
+/// Moves the interface's routes from the main table into those of its addresses, and adds what
+/// these need besides.
+fn fill_tables(wanted: &SourceTables, oif: u32, policy: &Policy) -> Vec<Step> {
+    let movable = movable(oif, policy);
+    let mut moved = vec![false; movable.len()];
+    let mut steps = Vec::new();
+    for own in &wanted.tables {
+        let routes = table_routes(own, &wanted.tables, oif, &movable, &mut moved);
+        steps.extend(routes.into_iter().filter(|route| !is_there(route, policy)).map(put));
+    }
+    let gone = movable.into_iter().zip(moved).filter(|(_, moved)| *moved);
+    steps.extend(gone.filter_map(|(route, _)| leave_main(wanted.hints, route)));
+    if wanted.hints {
+        let hints = wanted.tables.iter().map(|own| hint(&own.address, oif));
+        let new = hints.filter(|hint| !policy.routes.iter().any(|found| is_hint(found, hint)));
+        steps.extend(new.map(|hint| replace(hint, policy)));
+    }
+    steps
 }
 
 /// Returns the rule for a source.
@@ -120,23 +200,23 @@ pub(super) fn is_same_rule(found: &Rule, rule: &Rule) -> bool {
 
 /// Returns whether an earlier ADD put a route into its table. A hint may have changed its source
 /// since then.
-fn is_there(route: &Route, state: &State) -> bool {
+fn is_there(route: &Route, policy: &Policy) -> bool {
     let way =
         |route: &Route| (route.destination, route.gateway, route.oif, route.next_hops.clone());
-    state.routes.iter().any(|found| {
+    policy.routes.iter().any(|found| {
         let same_metric = found.priority == route.priority || route.priority.is_none();
         found.table == route.table && same_metric && way(found) == way(route)
     })
 }
 
 /// Returns the main table's routes that use only this interface.
-fn movable(oif: u32, state: &State) -> Vec<Route> {
+fn movable(oif: u32, policy: &Policy) -> Vec<Route> {
     let by_link = |route: &&Route| {
         route.table == TABLE_MAIN
             && matches!(route.kind, RouteKind::Unicast)
             && leaves_by(route, oif)
     };
-    state.routes.iter().filter(by_link).cloned().collect()
+    policy.routes.iter().filter(by_link).cloned().collect()
 }
 
 /// Returns whether a route uses this link and no other.
@@ -145,36 +225,35 @@ pub(super) fn leaves_by(route: &Route, oif: u32) -> bool {
         || !route.next_hops.is_empty() && route.next_hops.iter().all(|hop| hop.oif == Some(oif))
 }
 
+/// Returns whether a route is of an address's family.
+fn is_of_family(route: &Route, address: &IpNet) -> bool {
+    IpFamily::of(route.destination.addr()) == IpFamily::of(address.addr())
+}
+
 /// Plans the routes of an address's table, and marks the main table's routes that it then contains.
 fn table_routes(
-    config: &Config,
-    ips: &[IpConfig],
-    ip: &IpConfig,
-    table: u32,
+    own: &SourceTable,
+    all: &[SourceTable],
     oif: u32,
     movable: &[Route],
     moved: &mut [bool],
 ) -> Vec<Route> {
-    let family = IpFamily::of(ip.address.addr());
-    let given = config.gateway(family);
     let mut routes = Vec::new();
     for (route, moved) in movable.iter().zip(moved) {
-        if IpFamily::of(route.destination.addr()) != family {
+        if !is_of_family(route, &own.address) {
             continue;
         }
-        if given.is_some() && route.is_default() {
-            // The configured gateway replaces it.
+        if own.replaces && route.is_default() {
             *moved = true;
-        } else if belongs(route, ip) || is_nobodys(route, ip, ips) {
+        } else if belongs(route, &own.address) || is_nobodys(route, own, all) {
             *moved |= !is_link_local(route);
-            routes.push(Route { table, ..route.clone() });
+            routes.push(Route { table: own.table, ..route.clone() });
         }
     }
-    let gateway = given.or(ip.gateway).filter(|gateway| IpFamily::of(*gateway) == family);
-    if let Some(gateway) = gateway
+    if let Some(gateway) = own.gateway
         && !routes.iter().any(Route::is_default)
     {
-        routes.push(default(gateway, ip, table, oif));
+        routes.push(default(gateway, own, oif));
     }
     // The kernel looks up gateways in the table itself.
     routes.sort_by_key(|route| route.gateway.is_some() || !route.next_hops.is_empty());
@@ -183,23 +262,24 @@ fn table_routes(
 
 /// Returns a default route by a gateway. A gateway outside the subnet is declared reachable on the
 /// link.
-pub(super) fn default(gateway: IpAddr, ip: &IpConfig, table: u32, oif: u32) -> Route {
+fn default(gateway: IpAddr, own: &SourceTable, oif: u32) -> Route {
     let anywhere = match gateway {
         IpAddr::V4(_) => IpNet::V4(ipnet::Ipv4Net::default()),
         IpAddr::V6(_) => IpNet::V6(ipnet::Ipv6Net::default()),
     };
-    let near = ip.address.contains(&gateway) || is_link_local_v6(gateway);
-    Route { gateway: Some(gateway), oif: Some(oif), table, onlink: !near, ..Route::new(anywhere) }
+    let onlink = !own.address.contains(&gateway) && !is_link_local_v6(gateway);
+    let table = own.table;
+    Route { gateway: Some(gateway), oif: Some(oif), table, onlink, ..Route::new(anywhere) }
 }
 
 /// Returns whether a route belongs to an address: its source or gateway is in the address's subnet,
 /// or it has neither.
-fn belongs(route: &Route, ip: &IpConfig) -> bool {
-    let near = |address: IpAddr| ip.address.contains(&address) || is_link_local_v6(address);
+fn belongs(route: &Route, net: &IpNet) -> bool {
+    let near = |address: IpAddr| net.contains(&address) || is_link_local_v6(address);
     let hops = route.next_hops.iter().filter_map(|hop| hop.gateway);
     let gateways: Vec<IpAddr> = route.gateway.into_iter().chain(hops).collect();
     match route.source {
-        Some(source) if ip.address.contains(&source) => true,
+        Some(source) if net.contains(&source) => true,
         Some(_) => gateways.iter().any(|&gateway| near(gateway)),
         None => gateways.is_empty() || gateways.iter().any(|&gateway| near(gateway)),
     }
@@ -207,11 +287,9 @@ fn belongs(route: &Route, ip: &IpConfig) -> bool {
 
 /// Returns whether a route belongs to no address and this is the first address of its family: the
 /// route must go somewhere.
-fn is_nobodys(route: &Route, ip: &IpConfig, ips: &[IpConfig]) -> bool {
-    let v4 = ip.address.addr().is_ipv4();
-    let mut family = ips.iter().filter(|other| other.address.addr().is_ipv4() == v4);
-    let first = family.clone().next().is_some_and(|first| first.address == ip.address);
-    first && !family.any(|other| belongs(route, other))
+fn is_nobodys(route: &Route, own: &SourceTable, all: &[SourceTable]) -> bool {
+    let mut family = all.iter().map(|other| &other.address).filter(|net| is_of_family(route, net));
+    family.next() == Some(&own.address) && !family.any(|other| belongs(route, other))
 }
 
 /// Returns whether a route is the link's own prefix, which neighbour discovery always needs.
@@ -228,27 +306,27 @@ fn put(route: Route) -> Step {
 }
 
 /// Removes a route that was moved from the main table. With hints, routes without a gateway stay.
-fn leave_main(config: &Config, route: Route) -> Option<Step> {
+fn leave_main(hints: bool, route: Route) -> Option<Step> {
     let to_subnet = route.gateway.is_none() && route.next_hops.is_empty();
-    if config.source_hints && to_subnet {
+    if hints && to_subnet {
         return None;
     }
     Some(Step::new(Change::DelRoute(route.clone()), Change::AppendRoute(route)))
 }
 
 /// Returns the main table's route to an address's subnet, with that address as the source.
-pub(super) fn hint(ip: &IpConfig, oif: u32) -> Route {
-    let v4 = ip.address.addr().is_ipv4();
+fn hint(net: &IpNet, oif: u32) -> Route {
+    let v4 = net.addr().is_ipv4();
     Route {
         oif: Some(oif),
         scope: v4.then_some(Scope::LINK),
-        source: Some(ip.address.addr()),
-        ..Route::new(ip.address.trunc())
+        source: Some(net.addr()),
+        ..Route::new(net.trunc())
     }
 }
 
 /// Returns whether a route that was found is a hint.
-pub(super) fn is_hint(found: &Route, hint: &Route) -> bool {
+fn is_hint(found: &Route, hint: &Route) -> bool {
     found.table == TABLE_MAIN
         && found.destination == hint.destination
         && found.oif == hint.oif
@@ -256,8 +334,8 @@ pub(super) fn is_hint(found: &Route, hint: &Route) -> bool {
 }
 
 /// Replaces the route to the same subnet, if there is one, by a hint.
-fn replace(hint: Route, state: &State) -> Step {
-    let before = state.routes.iter().find(|found| {
+fn replace(hint: Route, policy: &Policy) -> Step {
+    let before = policy.routes.iter().find(|found| {
         found.table == TABLE_MAIN && found.destination == hint.destination && found.oif == hint.oif
     });
     match before {
@@ -287,16 +365,21 @@ mod tests {
         }
     }
 
+    /// Plans ADD for link 7.
+    fn add(config: &Config, ips: &[IpConfig], policy: &Policy) -> Vec<Step> {
+        let sources = sources(config, ips, policy, &[]);
+        let items = super::super::wanted::items(config, ips, &sources, "eth0");
+        items.iter().flat_map(|item| steps(item, 7, policy)).collect()
+    }
+
     #[track_caller]
-    fn check(config: &Config, ips: &[IpConfig], state: &State, expect: Expect) {
-        let mut link = Link::default();
-        link.index = 7;
-        let plan = add(config, ips, &link, state, &[]);
-        let lines: Vec<String> = plan.steps.iter().map(|step| step.change.to_string()).collect();
+    fn check(config: &Config, ips: &[IpConfig], policy: &Policy, expect: Expect) {
+        let steps = add(config, ips, policy);
+        let lines: Vec<String> = steps.iter().map(|step| step.change.to_string()).collect();
         expect.assert_eq(&lines.join("\n"));
     }
 
-    fn dual() -> State {
+    fn dual() -> Policy {
         let routes = vec![
             route("10.0.0.0/24", None, 7),
             route("0.0.0.0/0", Some("10.0.0.1"), 7),
@@ -306,7 +389,7 @@ mod tests {
             route("fe80::/64", None, 7),
             Route { table: 100, ..route("203.0.113.0/24", None, 8) },
         ];
-        State { rules: vec![Rule::to_table(IpFamily::V6, 101)], routes }
+        Policy { rules: vec![Rule::to_table(IpFamily::V6, 101)], routes }
     }
 
     #[test]
@@ -347,12 +430,12 @@ mod tests {
     #[test]
     fn a_rule_that_is_there_says_which_table() {
         let ips = [ip("10.0.0.2/24", Some("10.0.0.1"))];
-        let mut state = dual();
-        state.rules.push(rule(&Source { address: ips[0].address.addr(), table: 150 }));
+        let mut policy = dual();
+        policy.rules.push(rule(&Source { address: ips[0].address.addr(), table: 150 }));
         check(
             &Config { gateways: vec!["10.0.0.9".parse().unwrap()], ..Config::default() },
             &ips,
-            &state,
+            &policy,
             expect![[r#"
                 append route 10.0.0.0/24 on link 7 in table 150
                 append route 172.16.0.0/12 via 192.0.2.1 on link 7 in table 150
@@ -361,19 +444,51 @@ mod tests {
                 delete route 0.0.0.0/0 via 10.0.0.1 on link 7
                 delete route 172.16.0.0/12 via 192.0.2.1 on link 7"#]],
         );
-        check(&Config { table: Some(150), ..Config::default() }, &ips, &state, expect![""]);
+        check(&Config { table: Some(150), ..Config::default() }, &ips, &policy, expect![""]);
+    }
+
+    #[test]
+    fn a_table_of_an_earlier_add_is_taken_again_unless_another_rule_uses_it() {
+        let ips = [ip("10.0.0.2/24", None)];
+        let address = ips[0].address.addr();
+        let noted = [Source { address, table: 120 }];
+        let table = |policy: &Policy| sources(&Config::default(), &ips, policy, &noted)[0].table;
+        let mut policy = dual();
+        assert_eq!(table(&policy), 120);
+        policy.rules.push(Rule::to_table(IpFamily::V4, 120));
+        assert_eq!(table(&policy), 102);
+        policy.rules.push(rule(&Source { address, table: 120 }));
+        assert_eq!(table(&policy), 120);
+    }
+
+    #[test]
+    fn what_differs_is_named() {
+        let ips = [ip("10.0.0.2/24", Some("10.0.0.1")), ip("fd00::2/64", None)];
+        let config = Config { source_hints: true, ..Config::default() };
+        let policy = dual();
+        let sources = sources(&config, &ips, &policy, &[]);
+        let items = super::super::wanted::items(&config, &ips, &sources, "eth0");
+        let lines: Vec<String> =
+            items.iter().flat_map(|item| differences(&item.state, 7, &policy)).collect();
+        expect![[r#"
+            there is no rule that sends packets from 10.0.0.2 to table 102
+            there is no rule that sends packets from fd00::2 to table 103
+            table 102 of address 10.0.0.2 has no default route via 10.0.0.1
+            the main table has no route 10.0.0.0/24 that says to send from 10.0.0.2
+            table 103 of address fd00::2 has no route
+            the main table has no route fd00::/64 that says to send from fd00::2
+            the main table has route 0.0.0.0/0 via 10.0.0.1 on link 7 of interface "eth0" again"#]]
+        .assert_eq(&lines.join("\n"));
     }
 
     /// Undone in reverse, the plan restores the previous state.
     #[test]
     fn every_step_can_be_undone() {
         let ips = [ip("10.0.0.2/24", Some("10.0.0.1")), ip("fd00::2/64", None)];
-        let mut link = Link::default();
-        link.index = 7;
         for source_hints in [false, true] {
             let config = Config { source_hints, ..Config::default() };
-            let plan = add(&config, &ips, &link, &dual(), &[]);
-            assert!(plan.steps.iter().all(|step| step.back.len() == 1), "{plan:#?}");
+            let steps = add(&config, &ips, &dual());
+            assert!(steps.iter().all(|step| step.back.len() == 1), "{steps:#?}");
         }
     }
 }

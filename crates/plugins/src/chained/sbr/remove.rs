@@ -8,11 +8,11 @@ use kernel::route::{Change, IpFamily, Route, RouteFilter, RouteSocket};
 use state::Index;
 
 use super::config::Config;
-use super::node::State;
 use super::plan::{self, FIRST_TABLE};
 use super::{Facts, NAME, Source};
 use crate::shared::attachment::{self, Stale};
 use crate::shared::failures::Failures;
+use crate::shared::policy::{Policy, table_of};
 use crate::shared::{kernel_error as kernel, netns_lock};
 
 /// Runs DEL. Needs only the attachment's key: if the namespace is gone, everything in it is gone
@@ -54,16 +54,16 @@ fn unrecorded(call: &Call<'_>, socket: &mut RouteSocket) -> Result<Facts, Error>
         addresses.extend(on_link.iter().map(|found| found.address.addr()));
     }
     let fixed = Config::of(call).ok().and_then(|config| config.table);
-    let state = State::read(socket)?;
+    let policy = Policy::read(socket)?;
     let mut facts = Facts { own_tables: fixed.is_none(), ..Facts::default() };
-    for table in state.rules.iter().filter_map(plan::table_of) {
+    for table in policy.rules.iter().filter_map(table_of) {
         if fixed.map_or(table < FIRST_TABLE, |fixed| fixed != table) {
             continue;
         }
         for &address in &addresses {
             let source = Source { address, table };
             let rule = plan::rule(&source);
-            let there = state.rules.iter().any(|found| plan::is_same_rule(found, &rule));
+            let there = policy.rules.iter().any(|found| plan::is_same_rule(found, &rule));
             if there && !facts.sources.contains(&source) {
                 facts.sources.push(source);
             }

@@ -1,0 +1,117 @@
+//! What an attachment of `sbr` wants, for ADD, CHECK and repair.
+
+use cni::{Error, IpConfig, code};
+use cni_plugin::Call;
+use wanted::{Because, Item, Place, State, Wanted};
+
+use super::config::Config;
+use super::{Facts, NAME, NO_PREVIOUS, Sbr, Source, addresses, plan};
+use crate::engine::{Attached, Compared, Found, Kind, Picture};
+use crate::shared::policy::Policy;
+use crate::shared::shared_object::file_error;
+use crate::shared::{netns_lock, steps};
+
+impl Kind for Sbr {
+    const NAME: &'static str = NAME;
+    type Config = Config;
+    type Recorded = Facts;
+    /// The addresses of the interface, and the table of each.
+    type Observed = (Vec<IpConfig>, Vec<Source>);
+    const CHAINED: bool = true;
+    const NO_PREVIOUS: &'static str = NO_PREVIOUS;
+
+    fn config(call: &Call<'_>) -> Result<Config, Error> {
+        Config::of(call)
+    }
+
+    /// Finds the tables: after a loss they are those that ADD would choose.
+    fn observe(
+        config: &Config,
+        recorded: Option<&Facts>,
+        attached: &Attached<'_>,
+        picture: &mut Picture<'_>,
+    ) -> Result<Self::Observed, Error> {
+        let ips = addresses(attached.ifname, attached.result)?;
+        let policy = picture.policy(Place::Container)?;
+        let sources = plan::sources(config, &ips, policy, Facts::tables(recorded));
+        Ok((ips, sources))
+    }
+
+    fn wanted(
+        config: &Config,
+        recorded: Option<&Facts>,
+        (ips, sources): &Self::Observed,
+        attached: &Attached<'_>,
+    ) -> Wanted {
+        let link = || attached.ifname.to_owned();
+        let mut wanted = Wanted::new();
+        let exists = State::Link { link: link(), kinds: Vec::new() };
+        wanted.push(Item::container(exists, Because::Created));
+        if recorded.is_some() {
+            let same = State::Recorded { link: link() };
+            wanted.push(Item::container(same, Because::Ownership));
+        }
+        wanted.extend(items(config, ips, sources, attached.ifname));
+        wanted
+    }
+
+    fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
+        let oif = ifindex(picture, item)?;
+        let found = plan::differences(&item.state, oif, picture.policy(item.place)?);
+        Ok(found.into_iter().map(Found::new).collect())
+    }
+
+    /// Does what ADD would do, under the namespace's lock.
+    fn restore(
+        _: &Config,
+        picture: &mut Picture<'_>,
+        item: &Item,
+    ) -> Result<Option<String>, Error> {
+        let oif = ifindex(picture, item)?;
+        let _lock = netns_lock::lock(&picture.namespaces.get()?.netns)?;
+        let policy = Policy::read(&mut picture.namespaces.get()?.inside)?;
+        if let State::Rule(rule) = &item.state {
+            record(picture, &policy, Source { address: rule.from, table: rule.table })?;
+        }
+        let steps = plan::steps(item, oif, &policy);
+        steps::apply(&mut picture.namespaces.get()?.inside, &steps).map(|_| None)
+    }
+}
+
+/// The rules and the tables, in the order in which ADD makes them.
+pub(super) fn items(
+    config: &Config,
+    ips: &[IpConfig],
+    sources: &[Source],
+    ifname: &str,
+) -> Vec<Item> {
+    let rules = sources.iter().map(|&Source { address, table }| {
+        State::Rule(wanted::Rule { link: ifname.to_owned(), from: address, table })
+    });
+    let tables = plan::tables(config, ips, sources, ifname).map(State::SourceTables);
+    rules.chain(tables).map(|state| Item::container(state, Because::Outbound)).collect()
+}
+
+fn ifindex(picture: &mut Picture<'_>, item: &Item) -> Result<u32, Error> {
+    let name = item.state.link().unwrap_or_default();
+    Ok(picture.link(item.place, name)?.map_or(0, |link| link.index))
+}
+
+/// Records the table of an address before a rule leads there: DEL goes by the record.
+fn record(picture: &Picture<'_>, policy: &Policy, source: Source) -> Result<(), Error> {
+    let key = picture.call.attachment();
+    let Some(mut record) = picture.index.get(key, NAME).found else { return Ok(()) };
+    let facts = serde_json::from_value::<Facts>(record.data.clone());
+    let Some(mut facts) = facts.ok().filter(|facts| facts.own_tables) else { return Ok(()) };
+    if plan::is_taken(&source, policy) {
+        let text = format!("another rule uses table {} by now", source.table);
+        return Err(Error::new(code::TRY_AGAIN_LATER, text));
+    }
+    if facts.sources.contains(&source) {
+        return Ok(());
+    }
+    facts.sources.retain(|known| known.address != source.address);
+    facts.sources.push(source);
+    record.data = serde_json::to_value(facts).expect("facts have string keys only");
+    picture.index.put(&record).map_err(|error| file_error(&error))
+}
