@@ -362,6 +362,8 @@ pub enum State {
     Rule(Rule),
     /// The routes of a link are in tables of its addresses, and not in the main table.
     SourceTables(SourceTables),
+    /// Token buckets limit what a pair carries.
+    Shaping(Shaping),
     /// The host itself does not have an address on any link.
     NotOfHost {
         /// The address.
@@ -598,6 +600,54 @@ pub struct SourceTable {
     pub replaces: bool,
 }
 
+/// The limits of what a pair carries, and what else is compared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shaping {
+    /// The host's end of the pair.
+    pub link: String,
+    /// The limits.
+    pub limits: Limits,
+    /// Packets queue fairly inside the buckets (fq_codel).
+    pub fair: bool,
+    /// ADD recorded it: buckets that another project's plugin creates for these limits do not count.
+    pub recorded: bool,
+}
+
+/// A limit for each direction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// For traffic to the container.
+    pub ingress: Option<Limit>,
+    /// For traffic from the container.
+    pub egress: Option<Limit>,
+}
+
+impl Limits {
+    /// Returns whether nothing is limited.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ingress.is_none() && self.egress.is_none()
+    }
+}
+
+/// A rate to enforce.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    /// The rate in bits per second, as configured.
+    pub rate_bits_per_s: u64,
+    /// How many bytes an idle sender may send at once, if configured; if not, the rate holds in
+    /// every second.
+    pub burst_bytes: Option<u32>,
+}
+
+impl Limit {
+    /// Returns the rate as the kernel has it.
+    #[must_use]
+    pub fn bytes_per_s(&self) -> u64 {
+        self.rate_bits_per_s / 8
+    }
+}
+
 impl State {
     /// Returns the link that the state is about, without which it cannot exist.
     #[must_use]
@@ -630,6 +680,7 @@ impl State {
             State::Route(route) => Some(&route.link),
             State::Rule(rule) => Some(&rule.link),
             State::SourceTables(tables) => Some(&tables.link),
+            State::Shaping(shaping) => Some(&shaping.link),
             // The link of a VLAN is created with the addresses.
             State::VlanLink { .. }
             | State::OvsPort { .. }
@@ -746,6 +797,14 @@ impl fmt::Display for Item {
             State::Claim { object } => write!(f, "the claim {object:?}"),
             State::Rule(Rule { from, table, .. }) => {
                 write!(f, "rule that sends packets from {from} to table {table}")
+            }
+            State::Shaping(Shaping { link: name, limits, .. }) => {
+                let to = [("to", limits.ingress), ("from", limits.egress)];
+                let to = to.iter().filter_map(|(way, limit)| {
+                    let rate = limit.as_ref()?.rate_bits_per_s;
+                    Some(format!("{rate} bit/s {way} the container"))
+                });
+                write!(f, "{link} {name:?} limited to {}", to.collect::<Vec<_>>().join(", "))
             }
             State::SourceTables(SourceTables { link: name, tables, .. }) => {
                 let tables: Vec<String> =

@@ -16,7 +16,8 @@
 //! | `plan` | buckets and queues for a rate, and what to change |
 //! | `node` | links and their qdiscs |
 //! | `remove` | DEL and GC |
-//! | `verify` | CHECK and STATUS |
+//! | `status` | STATUS |
+//! | `wanted` | what CHECK compares and repair restores |
 //!
 //! DEL and GC find everything by our record, and without it by the name and the owner's mark on the
 //! `ifb` link.
@@ -25,18 +26,21 @@ mod config;
 mod node;
 mod plan;
 mod remove;
-mod verify;
+mod status;
+mod wanted;
 
+use ::wanted::Limits;
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error, Interface, Version};
 use cni_plugin::{Call, Info, Outcome, Plugin, Role};
-use kernel::route::RouteSocket;
+use kernel::route::Link;
 use serde::{Deserialize, Serialize};
 use state::Index;
 
-use self::config::Config;
 use self::node::Node;
-use crate::shared::{attachment, kernel_error as kernel, repair};
+use crate::engine;
+use crate::interface::single::Namespaces;
+use crate::shared::{attachment, repair};
 
 /// What the plugin is. Its versions are those that have `prevResult`, as the reference.
 pub const INFO: Info = Info::new("bandwidth")
@@ -57,7 +61,7 @@ pub struct Bandwidth;
 /// What ADD records about an attachment for DEL.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Facts {
+pub(crate) struct Facts {
     /// The host's end of the pair.
     host_ifname: String,
     /// Its ifindex: a later link may have its name.
@@ -85,15 +89,17 @@ impl Plugin for Bandwidth {
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        verify::check(call)
-    }
-
-    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        repair::by_adding_again(call, self, NAME, || verify::refuse_another(call))
+        if config::read(call)?.is_empty() {
+            return Ok(());
+        }
+        engine::check::<Bandwidth>(call)
     }
 
     fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
-        repair::unless_sound(self, call)
+        if config::read(call).is_ok_and(|limits| limits.is_empty()) {
+            return Outcome { repaired: Ok(Vec::new()), checked: Ok(()) };
+        }
+        engine::repair::<Bandwidth>(call)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -101,11 +107,11 @@ impl Plugin for Bandwidth {
     }
 
     fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
-        config::validate(call)
+        config::read(call).map(drop)
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
-        verify::status(call)
+        status::status(call)
     }
 
     fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
@@ -116,37 +122,17 @@ impl Plugin for Bandwidth {
 impl Bandwidth {
     /// Runs ADD under the attachment's lock.
     fn add_locked(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        let config = Config::of(call)?;
+        let limits = config::of(call)?;
         let index = Index::new(call.roots());
-        let key = call.attachment();
-        let before: Option<Facts> = attachment::read_facts(&index, key, NAME);
-        if config.is_empty() && before.is_none() {
+        let before: Option<Facts> = attachment::read_facts(&index, call.attachment(), NAME);
+        if limits.is_empty() && before.is_none() {
             return Ok(call.prev_result()?.unwrap_or_default());
         }
         let mut result = call.require_prev_result(NO_PREVIOUS)?;
-        let netns = call.open_netns()?;
-        let mut socket = RouteSocket::open().map_err(kernel)?;
-        let host = node::find_host(&mut socket, call, &netns, &result)?;
-        let (host_ifname, host_index) = (host.name.clone(), host.index);
-        let mut node = Node::observe(socket, key, host)?;
-        let own_hook = node.recall(before.as_ref()) && config.egress.is_some();
-        let mut facts = Facts { host_ifname, host_index, fair: false, own_hook };
-        attachment::write_down(call, &index, NAME, &facts, &netns)?;
-        let shaped = node.shape(&config).map_err(|error| match &before {
-            // The record describes what is still there.
-            Some(_) => error,
-            None => match attachment::forget(&index, key, NAME) {
-                Ok(()) => error,
-                Err(also) => error.with_details(also.to_string()),
-            },
-        })?;
-        if config.is_empty() {
-            attachment::forget(&index, key, NAME)?;
-        } else if shaped.fair {
-            facts.fair = true;
-            attachment::write_down(call, &index, NAME, &facts, &netns)?;
-        }
-        if let Some(ifb) = shaped.ifb {
+        let mut namespaces = Namespaces::open(call.open_netns()?)?;
+        let Namespaces { host: socket, inside, .. } = &mut namespaces;
+        let host = node::find_host(socket, inside, call.ifname().as_str(), &result)?;
+        if let Some(ifb) = shape(call, &index, &mut namespaces, host, &limits, before)? {
             result.interfaces.retain(|link| link.name != ifb.name || !link.sandbox.is_empty());
             result.interfaces.push(Interface {
                 name: ifb.name,
@@ -156,4 +142,36 @@ impl Bandwidth {
         }
         Ok(result)
     }
+}
+
+/// Enforces the limits on a pair and records it; `before` is what was recorded. Returns the link
+/// for traffic from the container.
+fn shape(
+    call: &Call<'_>,
+    index: &Index,
+    namespaces: &mut Namespaces,
+    host: Link,
+    limits: &Limits,
+    before: Option<Facts>,
+) -> Result<Option<Link>, Error> {
+    let key = call.attachment();
+    let (host_ifname, host_index) = (host.name.clone(), host.index);
+    let mut node = Node::observe(&mut namespaces.host, key, host)?;
+    let own_hook = node.recall(before.as_ref()) && limits.egress.is_some();
+    let mut facts = Facts { host_ifname, host_index, fair: false, own_hook };
+    let netns = &namespaces.netns;
+    attachment::write_down(call, index, NAME, &facts, netns)?;
+    let shaped = node.shape(limits).map_err(|error| {
+        // The record describes what is still there.
+        let forgotten =
+            if before.is_some() { Ok(()) } else { attachment::forget(index, key, NAME) };
+        error.with_details(forgotten.err().map(|also| also.to_string()).unwrap_or_default())
+    })?;
+    if limits.is_empty() {
+        attachment::forget(index, key, NAME)?;
+    } else if shaped.fair {
+        facts.fair = true;
+        attachment::write_down(call, index, NAME, &facts, netns)?;
+    }
+    Ok(shaped.ifb)
 }

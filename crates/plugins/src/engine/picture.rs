@@ -280,6 +280,11 @@ impl<'c> Picture<'c> {
         self.side(place).addresses(ifindex)
     }
 
+    /// Takes a link that was found by something else than its name.
+    pub(crate) fn know(&mut self, place: Place, link: &Link) {
+        self.side(place).seen.links.insert(link.name.clone(), Some(link.clone()));
+    }
+
     /// Returns the rules and routes of one side, as they were when they were first asked for.
     ///
     /// # Errors
@@ -319,9 +324,9 @@ impl<'c> Picture<'c> {
                     _ if found.is_empty() => None,
                     _ if is_foreign => Some(String::new()),
                     Restored::ByHand(remedy) => Some(remedy.to_owned()),
-                    // The mark is that of the attachment that created the interface, which may be
+                    // The mark is that of the attachment that created the pair, which may be
                     // another one of a plugin that calls several.
-                    Restored::ByRepair if K::CHAINED && item.place == Place::Container => None,
+                    Restored::ByRepair if K::CHAINED => None,
                     Restored::ByRepair => self.by_hand(item)?,
                 };
                 Ok((found, remedy))

@@ -4,6 +4,7 @@ use cni::{Error, code};
 use cni_plugin::Call;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use wanted::{Limit, Limits};
 
 /// What runtimes write for a burst that was not given: kubelet and CRI-O the largest signed 32-bit
 /// number, containerd the largest unsigned one.
@@ -50,95 +51,55 @@ struct Subnets {
     shaped_subnets: Option<IgnoredAny>,
 }
 
-/// The checked configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Config {
-    /// For traffic to the container.
-    pub(super) ingress: Option<Limit>,
-    /// For traffic from the container.
-    pub(super) egress: Option<Limit>,
-}
-
-/// A rate to enforce.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Limit {
-    /// In bits per second, as configured.
-    pub(super) rate: BitsPerSec,
-    /// How many bytes an idle container may send at once, if configured; `None` if not.
-    pub(super) burst: Option<Bytes>,
-}
-
-impl Limit {
-    /// Returns how many seconds' worth of traffic a configured burst lets through at once, if it is
-    /// more than one second's worth.
-    fn seconds_at_once(&self) -> Option<u64> {
-        let burst = u64::from(self.burst?.0);
-        let rate = self.rate.bytes_per_sec();
-        (rate < burst).then(|| burst.div_ceil(rate))
-    }
-}
-
 /// The limit that is tried if none is configured.
-pub(super) const EXAMPLE: Limit = Limit { rate: BitsPerSec(8_000_000), burst: None };
+pub(super) const EXAMPLE: Limit = Limit { rate_bits_per_s: 8_000_000, burst_bytes: None };
 
-/// A rate as the configuration has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct BitsPerSec(pub(super) u64);
-
-/// A size as the kernel has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Bytes(pub(super) u32);
-
-impl BitsPerSec {
-    /// Returns the rate as the kernel has it: bytes per second.
-    pub(super) fn bytes_per_sec(self) -> u64 {
-        self.0 / 8
+/// Reads and checks everything, and warns of what a person may not expect.
+///
+/// # Errors
+/// Code 6 when a type is wrong, 7 when a value is.
+pub(super) fn of(call: &Call<'_>) -> Result<Limits, Error> {
+    let limits = read(call)?;
+    let subnets: Subnets = call.read_config().unwrap_or_default();
+    for (key, given) in
+        [("unshapedSubnets", subnets.unshaped_subnets), ("shapedSubnets", subnets.shaped_subnets)]
+    {
+        if given.is_some() {
+            call.warn(format_args!(
+                "{key} is ignored, as by the reference since 1.6.0: everything is shaped"
+            ));
+        }
     }
+    for (way, limit) in [("ingress", &limits.ingress), ("egress", &limits.egress)] {
+        if let Some(seconds) = limit.as_ref().and_then(seconds_at_once) {
+            call.warn(format_args!(
+                "{way}Burst is what {way}Rate carries in {seconds} s: after idleness so much \
+                 passes at once; {} asks for a burst with which the rate holds in every second",
+                NO_BURST_GIVEN[0]
+            ));
+        }
+    }
+    Ok(limits)
 }
 
-impl Config {
-    /// Reads and checks everything.
-    ///
-    /// # Errors
-    /// Code 6 when a type is wrong, 7 when a value is.
-    pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
-        let raw: Raw = call.read_config()?;
-        let subnets: Subnets = call.read_config().unwrap_or_default();
-        for (key, given) in [
-            ("unshapedSubnets", subnets.unshaped_subnets),
-            ("shapedSubnets", subnets.shaped_subnets),
-        ] {
-            if given.is_some() {
-                call.warn(format_args!(
-                    "{key} is ignored, as by the reference since 1.6.0: everything is shaped"
-                ));
-            }
-        }
-        let config = raw.check()?;
-        for (way, limit) in [("ingress", &config.ingress), ("egress", &config.egress)] {
-            if let Some(seconds) = limit.as_ref().and_then(Limit::seconds_at_once) {
-                call.warn(format_args!(
-                    "{way}Burst is what {way}Rate carries in {seconds} s: after idleness so much \
-                     passes at once; {} asks for a burst with which the rate holds in every second",
-                    NO_BURST_GIVEN[0]
-                ));
-            }
-        }
-        Ok(config)
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.ingress.is_none() && self.egress.is_none()
-    }
+/// Returns how many seconds' worth of traffic a configured burst lets through at once, if it is
+/// more than one second's worth.
+fn seconds_at_once(limit: &Limit) -> Option<u64> {
+    let burst = u64::from(limit.burst_bytes?);
+    let rate = limit.bytes_per_s();
+    (rate < burst).then(|| burst.div_ceil(rate))
 }
 
-/// Refuses what ADD would refuse; does not report what ADD would accept.
-pub(super) fn validate(call: &Call<'_>) -> Result<(), Error> {
-    call.read_config::<Raw>()?.check().map(drop)
+/// Does the same as [`of`], and does not warn.
+///
+/// # Errors
+/// As [`of`].
+pub(super) fn read(call: &Call<'_>) -> Result<Limits, Error> {
+    call.read_config::<Raw>()?.check()
 }
 
 impl Raw {
-    fn check(&self) -> Result<Config, Error> {
+    fn check(&self) -> Result<Limits, Error> {
         let fixed = [self.ingress_rate, self.ingress_burst, self.egress_rate, self.egress_burst];
         // If the configuration has one of the keys, the runtime's values are ignored.
         let asked = if fixed.iter().any(Option::is_some) {
@@ -148,7 +109,7 @@ impl Raw {
         } else {
             self.runtime_config.bandwidth.unwrap_or_default()
         };
-        Ok(Config {
+        Ok(Limits {
             ingress: limit("ingress", asked.ingress_rate, asked.ingress_burst)?,
             egress: limit("egress", asked.egress_rate, asked.egress_burst)?,
         })
@@ -189,15 +150,15 @@ fn limit(way: &str, rate: u64, burst: u64) -> Result<Option<Limit>, Error> {
             "rates are in bits a second".to_owned(),
         );
     }
-    let burst = (!NO_BURST_GIVEN.contains(&burst)).then_some(Bytes(bytes));
-    Ok(Some(Limit { rate: BitsPerSec(rate), burst }))
+    let burst = (!NO_BURST_GIVEN.contains(&burst)).then_some(bytes);
+    Ok(Some(Limit { rate_bits_per_s: rate, burst_bytes: burst }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn check(text: &str) -> Result<Config, Error> {
+    fn check(text: &str) -> Result<Limits, Error> {
         cni::json::from_str::<Raw>(text).unwrap().check()
     }
 
@@ -205,7 +166,7 @@ mod tests {
     fn limits(text: &str) -> [Option<(u64, Option<u32>)>; 2] {
         let config = check(text).unwrap();
         [config.ingress, config.egress]
-            .map(|limit| limit.map(|limit| (limit.rate.0, limit.burst.map(|burst| burst.0))))
+            .map(|limit| limit.map(|limit| (limit.rate_bits_per_s, limit.burst_bytes)))
     }
 
     #[test]

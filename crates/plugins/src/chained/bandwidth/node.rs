@@ -1,14 +1,13 @@
 //! The host's links and their qdiscs.
 
 use cni::{AddResult, AttachmentKey, Error, code};
-use cni_plugin::{Call, codes};
-use kernel::netns::Netns;
+use cni_plugin::codes;
 use kernel::route::{
     Change, FilterInfo, Link, LinkKind, LinkSet, NewLink, Qdisc, RouteSocket, TcHandle,
 };
+use wanted::Limits;
 
 use super::Facts;
-use super::config::Config;
 use super::plan::{self, Hook, QUEUE_PLACE, Shape};
 use crate::shared::steps::{self, Step};
 use crate::shared::{kernel_error as kernel, owner};
@@ -19,8 +18,8 @@ const IFB_DIGITS: usize = 12;
 
 /// The host's end of a pair and everything of ours around it.
 #[derive(Debug)]
-pub(super) struct Node {
-    socket: RouteSocket,
+pub(super) struct Node<'s> {
+    socket: &'s mut RouteSocket,
     alias: String,
     pub(super) host: Link,
     pub(super) root: Standing,
@@ -57,15 +56,13 @@ pub(super) struct Shaped {
 /// Code 7 in the reference's words.
 pub(super) fn find_host(
     socket: &mut RouteSocket,
-    call: &Call<'_>,
-    netns: &Netns,
+    inside: &mut RouteSocket,
+    ifname: &str,
     result: &AddResult,
 ) -> Result<Link, Error> {
     if result.interfaces.is_empty() {
         return Err(unusable("no interfaces provided".to_owned()));
     }
-    let ifname = call.ifname().as_str();
-    let mut inside = RouteSocket::open_in(netns).map_err(kernel)?;
     let no_peer = |why: String| {
         unusable(format!("container interface {ifname} has no veth peer: {why}"))
             .with_details("only pairs of links (veth) can be shaped, as bridge and ptp make them")
@@ -127,22 +124,22 @@ pub(super) fn find_ifb(
     Ok((unmarked, free))
 }
 
-impl Node {
+impl<'s> Node<'s> {
     /// Reads everything.
     pub(super) fn observe(
-        mut socket: RouteSocket,
+        socket: &'s mut RouteSocket,
         key: &AttachmentKey,
         host: Link,
     ) -> Result<Self, Error> {
-        let root = Standing::on(&mut socket, host.index)?;
+        let root = Standing::on(socket, host.index)?;
         let hook = socket.qdisc(host.index, TcHandle::INGRESS).map_err(kernel)?;
         let filters = match &hook {
             Some(_) => socket.filters(host.index, TcHandle::INGRESS_FILTERS).map_err(kernel)?,
             None => Vec::new(),
         };
-        let (ifb, free_name) = find_ifb(&mut socket, key)?;
+        let (ifb, free_name) = find_ifb(socket, key)?;
         let ifb_root = match &ifb {
-            Some(ifb) => Standing::on(&mut socket, ifb.index)?,
+            Some(ifb) => Standing::on(socket, ifb.index)?,
             None => Standing::default(),
         };
         let hook = Hook { qdisc: hook.map(|found| found.qdisc), ours: false };
@@ -164,12 +161,12 @@ impl Node {
         to.is_some() && self.filters.iter().any(|filter| filter.redirects_to == to)
     }
 
-    /// Brings everything to the configured state: creates what is missing, changes what differs,
-    /// removes what is no longer wanted. On failure everything is as before.
-    pub(super) fn shape(&mut self, config: &Config) -> Result<Shaped, Error> {
+    /// Enforces the limits: creates what is missing, changes what differs, removes what is no
+    /// longer wanted. On failure everything is as before.
+    pub(super) fn shape(&mut self, limits: &Limits) -> Result<Shaped, Error> {
         let mtu = self.host.mtu;
         let shape = |limit: &Option<_>| limit.as_ref().map(|limit| Shape::of(limit, mtu));
-        let (ingress, egress) = (shape(&config.ingress), shape(&config.egress));
+        let (ingress, egress) = (shape(&limits.ingress), shape(&limits.egress));
         let host = (self.host.index, self.host.name.as_str());
         let mut steps = self.root.steps(host, ingress.as_ref())?;
         let made = match (&self.ifb, &egress) {
@@ -238,8 +235,7 @@ impl Node {
 
     /// Does all steps, or undoes those that were done. Returns whether packets queue fairly.
     fn apply(&mut self, steps: &[Step]) -> Result<bool, Error> {
-        let queued =
-            steps::apply(&mut self.socket, steps).map_err(|error| error.with_details(HINT))?;
+        let queued = steps::apply(self.socket, steps).map_err(|error| error.with_details(HINT))?;
         Ok(queued || self.root.is_fair() || self.ifb_root.is_fair())
     }
 }

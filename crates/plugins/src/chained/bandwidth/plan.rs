@@ -12,8 +12,8 @@
 use cni::Error;
 use cni_plugin::codes;
 use kernel::route::{Change, FilterInfo, FqCodel, Peak, Qdisc, QdiscKind, Redirect, Tbf, TcHandle};
+use wanted::Limit;
 
-use super::config::Limit;
 use crate::shared::steps::Step;
 
 /// A burst that was not configured is what the rate carries in a second, divided by this.
@@ -59,10 +59,10 @@ pub(super) struct Shape {
 impl Shape {
     /// Decides on bucket and queue for packets of up to an MTU.
     pub(super) fn of(limit: &Limit, mtu: u32) -> Self {
-        let rate = limit.rate.bytes_per_sec();
+        let rate = limit.bytes_per_s();
         let packet = mtu.min(MTU_MAX) + HEADER;
         let least = packet * LEAST_PACKETS;
-        let chosen = limit.burst.map(|burst| burst.0.max(least));
+        let chosen = limit.burst_bytes.map(|burst| burst.max(least));
         let burst = chosen.unwrap_or_else(|| size(rate / HARMLESS).max(least));
         let at_once = u64::from(chosen.unwrap_or_default()) * AT_ONCE;
         let quick = rate.saturating_mul(PEAK).max(at_once);
@@ -101,8 +101,8 @@ pub(super) fn is_for(limit: &Limit, mtu: u32, read: &Tbf) -> bool {
 /// That bucket has no small bucket, and its burst is the configured one, which we only know if our
 /// configuration has it too.
 pub(super) fn is_references(limit: &Limit, read: &Tbf) -> bool {
-    let rate = limit.rate.bytes_per_sec();
-    let burst = limit.burst.map_or(read.burst, |burst| burst.0);
+    let rate = limit.bytes_per_s();
+    let burst = limit.burst_bytes.unwrap_or(read.burst);
     Tbf { rate, burst, limit: read.limit, peak: None }.is_as(read)
 }
 
@@ -238,11 +238,10 @@ pub(super) fn redirection(
 mod tests {
     use expect_test::{Expect, expect};
 
-    use super::super::config::{BitsPerSec, Bytes};
     use super::*;
 
     fn limit(rate: u64, burst: Option<u32>) -> Limit {
-        Limit { rate: BitsPerSec(rate), burst: burst.map(Bytes) }
+        Limit { rate_bits_per_s: rate, burst_bytes: burst }
     }
 
     #[track_caller]

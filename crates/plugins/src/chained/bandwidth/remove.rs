@@ -4,8 +4,8 @@ use cni::{AttachmentKey, ContainerId, Error, IfName};
 use cni_plugin::Call;
 use kernel::route::{Link, RouteSocket};
 use state::Index;
+use wanted::Limits;
 
-use super::config::Config;
 use super::node::{self, Node};
 use super::{Facts, NAME};
 use crate::shared::attachment::{self, Stale};
@@ -24,7 +24,8 @@ pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
         None => {
             let netns = call.open_netns_if_there().ok().flatten()?;
             let result = call.prev_result().ok().flatten()?;
-            node::find_host(socket, call, &netns, &result).ok()
+            let mut inside = RouteSocket::open_in(&netns).ok()?;
+            node::find_host(socket, &mut inside, call.ifname().as_str(), &result).ok()
         }
     };
     take_down(&index, key, facts.as_ref(), unknown)
@@ -45,12 +46,11 @@ fn take_down(
     match host {
         Some(host) => {
             let number = host.index;
-            let unshaped = Node::observe(socket, key, host).and_then(|mut node| {
+            let unshaped = Node::observe(&mut socket, key, host).and_then(|mut node| {
                 node.recall(facts);
-                node.shape(&Config::default()).map(drop)
+                node.shape(&Limits::default()).map(drop)
             });
             if let Err(error) = unshaped {
-                let mut socket = RouteSocket::open().map_err(kernel)?;
                 if socket.link_by_index(number).map_err(kernel)?.is_some() {
                     return Err(error);
                 }

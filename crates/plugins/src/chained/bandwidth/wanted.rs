@@ -1,0 +1,135 @@
+//! What an attachment of `bandwidth` wants, for CHECK and repair.
+
+use cni::Error;
+use cni_plugin::Call;
+use kernel::route::{Link, QdiscKind};
+use wanted::{Because, Item, Limit, Limits, Place, Shaping, State, Wanted};
+
+use super::node::{self, Node, Standing};
+use super::plan::{self, Shape};
+use super::{Bandwidth, Facts, NAME, config, shape};
+use crate::engine::{Attached, Compared, Found, Kind, Picture, sound};
+use crate::shared::{attachment, drift};
+
+impl Kind for Bandwidth {
+    const NAME: &'static str = NAME;
+    const CHAINED: bool = true;
+    /// The reference's words.
+    const NO_PREVIOUS: &'static str = "must be called as a chained plugin";
+    type Config = Limits;
+    type Recorded = Facts;
+    /// The host's end of the pair.
+    type Observed = Link;
+
+    fn config(call: &Call<'_>) -> Result<Limits, Error> {
+        config::of(call)
+    }
+
+    /// Finds the host's end, which by now may be another link than the one that ADD shaped.
+    fn observe(
+        _: &Limits,
+        recorded: Option<&Facts>,
+        attached: &Attached<'_>,
+        picture: &mut Picture<'_>,
+    ) -> Result<Link, Error> {
+        let namespaces = picture.namespaces.get()?;
+        let (host, inside) = (&mut namespaces.host, &mut namespaces.inside);
+        let host = node::find_host(host, inside, attached.ifname, attached.result)?;
+        if recorded.is_none_or(|facts| facts.host_index == host.index) {
+            picture.know(Place::Host, &host);
+            return Ok(host);
+        }
+        let text = format!("link {:?} is another link than the one that ADD saw", host.name);
+        Err(drift(text).with_details("what ADD did to that one is not done to this one"))
+    }
+
+    fn wanted(limits: &Limits, recorded: Option<&Facts>, host: &Link, _: &Attached<'_>) -> Wanted {
+        let mut wanted = Wanted::new();
+        let shaping = Shaping {
+            link: host.name.clone(),
+            limits: *limits,
+            fair: recorded.is_some_and(|facts| facts.fair),
+            recorded: recorded.is_some(),
+        };
+        let because = Because::Key("bandwidth".to_owned());
+        wanted.push(Item::host(State::Shaping(shaping), because));
+        wanted
+    }
+
+    fn compare(_: &Limits, picture: &mut Picture<'_>, item: &Item) -> Compared {
+        let State::Shaping(wanted) = &item.state else { return sound() };
+        let Some(host) = picture.link(Place::Host, &wanted.link)? else { return sound() };
+        let key = picture.call.attachment();
+        let node = Node::observe(&mut picture.namespaces.get()?.host, key, host)?;
+        Ok(differences(wanted, &node).into_iter().map(Found::new).collect())
+    }
+
+    /// Does what ADD would do.
+    fn restore(
+        _: &Limits,
+        picture: &mut Picture<'_>,
+        item: &Item,
+    ) -> Result<Option<String>, Error> {
+        let State::Shaping(wanted) = &item.state else { return Ok(None) };
+        let Some(host) = picture.link(Place::Host, &wanted.link)? else { return Ok(None) };
+        let (call, index) = (picture.call, picture.index);
+        let before = attachment::read_facts(index, call.attachment(), NAME);
+        let namespaces = picture.namespaces.get()?;
+        shape(call, index, namespaces, host, &wanted.limits, before).map(|_| None)
+    }
+}
+
+/// Compares buckets, queues, and the redirection to them. Returns what differs, each in one clause.
+fn differences(wanted: &Shaping, node: &Node<'_>) -> Vec<String> {
+    let (name, mtu) = (&node.host.name, node.host.mtu);
+    let mut differences = Vec::new();
+    if let Some(limit) = &wanted.limits.ingress {
+        differences.extend(of_bucket(name, &node.root, limit, mtu, wanted));
+    }
+    let Some(limit) = &wanted.limits.egress else { return differences };
+    let Some(ifb) = &node.ifb else {
+        differences.push("get ifb device: Link not found".to_owned());
+        return differences;
+    };
+    if !ifb.up() {
+        differences.push(format!("link {:?} is down", ifb.name));
+    }
+    differences.extend(of_bucket(&ifb.name, &node.ifb_root, limit, mtu, wanted));
+    if !node.is_redirected() {
+        let text = format!("what comes in by link {name:?} is not led to {:?} any more", ifb.name);
+        differences.push(text);
+    }
+    differences
+}
+
+fn of_bucket(
+    name: &str,
+    standing: &Standing,
+    limit: &Limit,
+    mtu: u32,
+    wanted: &Shaping,
+) -> Option<String> {
+    let Some(root) = &standing.root else {
+        return Some(format!("Failed to find qdisc: link {name:?} has none"));
+    };
+    let QdiscKind::Tbf(read) = &root.kind else {
+        return Some(format!("link {name:?} has {root}, not a bucket (tbf)"));
+    };
+    let asked = limit.bytes_per_s();
+    if read.rate != asked {
+        return Some(format!(
+            "Rate doesn't match: link {name:?} has {} bytes/s, the configuration asks for {asked}",
+            read.rate
+        ));
+    }
+    // A bucket that the reference created before us may stay until DEL.
+    let theirs = !wanted.recorded && plan::is_references(limit, read);
+    if !theirs && !plan::is_for(limit, mtu, read) {
+        let bucket = Shape::of(limit, mtu).bucket;
+        return Some(format!(
+            "the bucket of link {name:?} does not match: {read:?}, it should be {bucket:?}"
+        ));
+    }
+    let lost = wanted.fair && !standing.is_fair();
+    lost.then(|| format!("the queue (fq_codel) of link {name:?} is gone"))
+}
