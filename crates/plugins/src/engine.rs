@@ -19,7 +19,7 @@ use cni::{AddResult, AttachmentKey, Error};
 use cni_plugin::{Call, Delegate, Outcome, codes};
 use serde::de::DeserializeOwned;
 use state::{Index, Record};
-use wanted::{Item, Place, State, Wanted};
+use wanted::{Because, Item, Place, State, Wanted};
 
 use crate::shared::failures::Failures;
 use crate::shared::repair::REPAIR_TIMEOUT;
@@ -144,6 +144,17 @@ pub(crate) struct Attached<'a> {
     pub(crate) ifname: &'a str,
     /// The result of ADD, and of the plugins after this one.
     pub(crate) result: &'a AddResult,
+}
+
+/// Says what a plugin wants first that changes an interface which another one created: it is there,
+/// and is still the one that ADD saw.
+pub(crate) fn wanted_of_another(ifname: &str) -> Wanted {
+    let link = || ifname.to_owned();
+    let mut wanted = Wanted::new();
+    let exists = State::Link { link: link(), kinds: Vec::new() };
+    wanted.push(Item::container(exists, Because::Created));
+    wanted.push(Item::container(State::Recorded { link: link() }, Because::Ownership));
+    wanted
 }
 
 /// Runs CHECK: the IPAM plugin's, then every item.

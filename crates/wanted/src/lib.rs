@@ -364,6 +364,8 @@ pub enum State {
     SourceTables(SourceTables),
     /// Token buckets limit what a pair carries.
     Shaping(Shaping),
+    /// A link is in a routing domain (VRF), which is up, and has what it had before it moved there.
+    Vrf(Vrf),
     /// The host itself does not have an address on any link.
     NotOfHost {
         /// The address.
@@ -600,6 +602,17 @@ pub struct SourceTable {
     pub replaces: bool,
 }
 
+/// A routing domain and a link in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vrf {
+    /// The link.
+    pub link: String,
+    /// The VRF.
+    pub vrf: String,
+    /// Its table, if one is configured.
+    pub table: Option<u32>,
+}
+
 /// The limits of what a pair carries, and what else is compared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shaping {
@@ -609,7 +622,7 @@ pub struct Shaping {
     pub limits: Limits,
     /// Packets queue fairly inside the buckets (fq_codel).
     pub fair: bool,
-    /// ADD recorded it: buckets that another project's plugin creates for these limits do not count.
+    /// ADD recorded it: another project's buckets for these limits do not count.
     pub recorded: bool,
 }
 
@@ -681,6 +694,7 @@ impl State {
             State::Rule(rule) => Some(&rule.link),
             State::SourceTables(tables) => Some(&tables.link),
             State::Shaping(shaping) => Some(&shaping.link),
+            State::Vrf(vrf) => Some(&vrf.link),
             // The link of a VLAN is created with the addresses.
             State::VlanLink { .. }
             | State::OvsPort { .. }
@@ -798,6 +812,7 @@ impl fmt::Display for Item {
             State::Rule(Rule { from, table, .. }) => {
                 write!(f, "rule that sends packets from {from} to table {table}")
             }
+            State::Vrf(Vrf { link: name, vrf, .. }) => write!(f, "{link} {name:?} in VRF {vrf:?}"),
             State::Shaping(Shaping { link: name, limits, .. }) => {
                 let to = [("to", limits.ingress), ("from", limits.egress)];
                 let to = to.iter().filter_map(|(way, limit)| {
@@ -869,6 +884,10 @@ mod tests {
         };
         let source = Source { zone: "trusted".to_owned(), address };
         let link = || "eth0".to_owned();
+        let net = IpNet::new(address, 24).unwrap();
+        let table = SourceTable { address: net, table: 100, gateway: None, replaces: false };
+        let egress = Some(Limit { rate_bits_per_s: 8000, burst_bytes: None });
+        let limits = Limits { ingress: None, egress };
         for (state, text) in [
             (
                 State::Sysctls(Sysctls { link: None, values: vec![sysctl] }),
@@ -889,6 +908,26 @@ mod tests {
             (
                 State::Foreign(Foreign::Accept { addresses: vec![address], legacy: true }),
                 "packet filter: iptables accepts 192.0.2.2",
+            ),
+            (
+                State::Rule(Rule { link: link(), from: address, table: 100 }),
+                "rule that sends packets from 192.0.2.2 to table 100",
+            ),
+            (
+                State::SourceTables(SourceTables {
+                    link: link(),
+                    tables: vec![table],
+                    hints: false,
+                }),
+                "routes of interface \"eth0\" in table 100 of 192.0.2.2/24",
+            ),
+            (
+                State::Shaping(Shaping { link: link(), limits, fair: true, recorded: true }),
+                "interface \"eth0\" limited to 8000 bit/s from the container",
+            ),
+            (
+                State::Vrf(Vrf { link: link(), vrf: "blue".to_owned(), table: None }),
+                "interface \"eth0\" in VRF \"blue\"",
             ),
         ] {
             let written = serde_json::to_string(&state).unwrap();

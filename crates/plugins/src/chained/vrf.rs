@@ -17,17 +17,20 @@ mod enslave;
 mod moving;
 mod node;
 mod remove;
-mod verify;
+mod wanted;
 
 use cni::json::{JsonError, UnknownKey, unknown_keys};
 use cni::{AddResult, Error, Version};
 use cni_plugin::{Call, Info, Outcome, Plugin, Role};
+use kernel::netns::Netns;
+use kernel::route::{LinkKind, NewLink};
 use serde::{Deserialize, Serialize};
 use state::Index;
 
 use self::config::Config;
 use self::moving::Moving;
-use crate::shared::{attachment, identity, netns_lock, repair};
+use crate::engine;
+use crate::shared::{attachment, kernel_error, netns_lock, repair, trial};
 
 /// What the plugin is. Its versions are the reference's.
 pub const INFO: Info =
@@ -38,13 +41,16 @@ const NAME: &str = INFO.name;
 /// The reference's words.
 const NO_PREVIOUS: &str = "missing prevResult from earlier plugin";
 
+/// The table that STATUS tries; its namespace contains nothing else.
+const TRIAL_TABLE: u32 = 10;
+
 /// The plugin.
 #[derive(Debug)]
 pub struct Vrf;
 
 /// What ADD records about an attachment for DEL.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Facts {
+pub(crate) struct Facts {
     /// The VRF.
     vrf: String,
     /// Its table and its hardware address, in case someone removes it.
@@ -75,16 +81,11 @@ impl Plugin for Vrf {
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        verify::check(call)
-    }
-
-    fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        let is_same = || identity::refuse_another(call, NAME);
-        repair::by_adding_again(call, self, NAME, is_same)
+        engine::check::<Vrf>(call)
     }
 
     fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
-        repair::unless_sound(self, call)
+        engine::repair::<Vrf>(call)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -95,8 +96,17 @@ impl Plugin for Vrf {
         Config::of(call).map(drop)
     }
 
+    /// Reports whether the configuration is valid, and whether the kernel has VRFs: STATUS tries
+    /// that in a namespace of its own, which is deleted at once.
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
-        verify::status(call)
+        Config::of(call)?;
+        trial::in_fresh_netns(|socket| {
+            let vrf = NewLink::new("trial", LinkKind::Vrf { table: TRIAL_TABLE });
+            let made = socket.create_link(&vrf).map(drop);
+            made.map_err(|error| {
+                kernel_error(error).with_details("the kernel needs CONFIG_NET_VRF")
+            })
+        })
     }
 
     fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
@@ -110,28 +120,29 @@ impl Vrf {
         let config = Config::of(call)?;
         let result = call.require_prev_result(NO_PREVIOUS)?;
         let netns = call.open_netns()?;
-        let index = Index::new(call.roots());
-        let key = call.attachment();
-        let _lock = netns_lock::lock(&netns)?;
-        let known: Option<Facts> = attachment::read_facts(&index, key, NAME);
-        let (known, earlier) = (known.is_some(), known.unwrap_or_default());
-        let refused = |error: Error| error.context("cmdAdd failed");
-        let plan = enslave::look(&netns, key, &config, earlier).map_err(refused)?;
-        let (table, mac, ifindex) = (Some(plan.table()), plan.mac(), Some(plan.ifindex()));
-        let write_down = |moving| {
-            let facts = Facts { vrf: config.vrf.clone(), table, mac: mac.clone(), moving, ifindex };
-            attachment::write_down(call, &index, NAME, &facts, &netns)
-        };
-        let moving = plan.moving();
-        let moves = moving.is_some();
-        write_down(moving)?;
-        plan.carry_out().map_err(refused).map_err(|error| {
-            let forgotten = if known { Ok(()) } else { attachment::forget(&index, key, NAME) };
-            error.with_details(forgotten.err().map(|also| also.to_string()).unwrap_or_default())
-        })?;
-        if moves {
-            write_down(None)?;
-        }
-        Ok(result)
+        enter(call, &Index::new(call.roots()), &netns, &config).map(|()| result)
     }
+}
+
+/// Moves the interface into its VRF, or completes the move, and records it.
+fn enter(call: &Call<'_>, index: &Index, netns: &Netns, config: &Config) -> Result<(), Error> {
+    let key = call.attachment();
+    let _lock = netns_lock::lock(netns)?;
+    let known: Option<Facts> = attachment::read_facts(index, key, NAME);
+    let (known, earlier) = (known.is_some(), known.unwrap_or_default());
+    let refused = |error: Error| error.context("cmdAdd failed");
+    let plan = enslave::look(netns, key, config, earlier).map_err(refused)?;
+    let (table, mac, ifindex) = (Some(plan.table()), plan.mac(), Some(plan.ifindex()));
+    let write_down = |moving| {
+        let facts = Facts { vrf: config.vrf.clone(), table, mac: mac.clone(), moving, ifindex };
+        attachment::write_down(call, index, NAME, &facts, netns)
+    };
+    let moving = plan.moving();
+    let moves = moving.is_some();
+    write_down(moving)?;
+    plan.carry_out().map_err(refused).map_err(|error| {
+        let forgotten = if known { Ok(()) } else { attachment::forget(index, key, NAME) };
+        error.with_details(forgotten.err().map(|also| also.to_string()).unwrap_or_default())
+    })?;
+    if moves { write_down(None) } else { Ok(()) }
 }

@@ -487,7 +487,7 @@ impl<'c> Picture<'c> {
         let record = self.index.get(self.call.attachment(), self.plugin).found;
         let Some(record) = record else { return sound() };
         let netns = &self.namespaces.get()?.netns;
-        Found::of(identity::refuse_another_link(self.index, &record, netns, &link))
+        Found::of(identity::refuse_another(self.index, &record, netns, &link))
     }
 
     /// Compares a value of a link that one change sets.

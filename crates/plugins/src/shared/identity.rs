@@ -7,7 +7,6 @@
 //! beneath Docker.
 
 use cni::{AttachmentKey, Error};
-use cni_plugin::Call;
 use kernel::netns::Netns;
 use kernel::route::{Link, RouteSocket};
 use serde::{Deserialize, Serialize};
@@ -85,21 +84,8 @@ pub const NUMBER_KEY: &str = "ifindex";
 /// another ifindex, so there it is not judged.
 ///
 /// # Errors
-/// Code 104 when it is a different link; 100 when the kernel does not answer.
-pub fn refuse_another(call: &Call<'_>, plugin: &str) -> Result<(), Error> {
-    let index = Index::new(call.roots());
-    let Some(record) = index.get(call.attachment(), plugin).found else { return Ok(()) };
-    let Some(netns) = call.open_netns_if_there()? else { return Ok(()) };
-    let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
-    let link = inside.link_by_name(call.ifname().as_str()).map_err(kernel)?;
-    link.map_or(Ok(()), |link| refuse_another_link(&index, &record, &netns, &link))
-}
-
-/// [`refuse_another`], for a record and a link of the namespace that were read before.
-///
-/// # Errors
 /// Code 104 when it is a different link.
-pub fn refuse_another_link(
+pub fn refuse_another(
     index: &Index,
     record: &Record,
     netns: &Netns,

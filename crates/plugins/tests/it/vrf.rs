@@ -92,8 +92,8 @@ fn vm_an_interface_moves_with_all_it_has() {
     picture.assert_same(&Picture::of(&c1));
 }
 
-/// The next ADD restores what the kernel removed; DEL at least restores the sysctl that ADD had
-/// set.
+/// The next ADD or repair restores what the kernel removed; DEL at least restores the sysctl that
+/// ADD had set.
 #[test]
 fn vm_an_add_that_was_killed_while_it_moved_is_completed() {
     testkit::require!("root", "vrf");
@@ -138,6 +138,12 @@ fn vm_an_add_that_was_killed_while_it_moved_is_completed() {
     killed();
     run(&node, "CHECK", &c1, &prev, json!({})).call().fails(104, "failed to find");
     run(&node, "ADD", &c1, &prev, json!({})).call().ok();
+    whole.assert_same(&Picture::of(&c1));
+    killed();
+    let check = |keys| run(&node, "CHECK", &c1, &prev, keys).call();
+    check(json!({})).fails(104, "moved into VRF \"blue\" halfway");
+    let repaired = check(json!({ "netwright/repair": true }));
+    assert!(repaired.succeeded(), "{repaired:?}");
     whole.assert_same(&Picture::of(&c1));
     run(&node, "CHECK", &c1, &prev, json!({})).call().silent();
     // The record has nothing left of the move.

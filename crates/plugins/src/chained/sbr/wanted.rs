@@ -6,19 +6,19 @@ use wanted::{Because, Item, Place, State, Wanted};
 
 use super::config::Config;
 use super::{Facts, NAME, NO_PREVIOUS, Sbr, Source, addresses, plan};
-use crate::engine::{Attached, Compared, Found, Kind, Picture};
+use crate::engine::{self, Attached, Compared, Found, Kind, Picture};
 use crate::shared::policy::Policy;
 use crate::shared::shared_object::file_error;
 use crate::shared::{netns_lock, steps};
 
 impl Kind for Sbr {
     const NAME: &'static str = NAME;
+    const CHAINED: bool = true;
+    const NO_PREVIOUS: &'static str = NO_PREVIOUS;
     type Config = Config;
     type Recorded = Facts;
     /// The addresses of the interface, and the table of each.
     type Observed = (Vec<IpConfig>, Vec<Source>);
-    const CHAINED: bool = true;
-    const NO_PREVIOUS: &'static str = NO_PREVIOUS;
 
     fn config(call: &Call<'_>) -> Result<Config, Error> {
         Config::of(call)
@@ -39,18 +39,11 @@ impl Kind for Sbr {
 
     fn wanted(
         config: &Config,
-        recorded: Option<&Facts>,
+        _: Option<&Facts>,
         (ips, sources): &Self::Observed,
         attached: &Attached<'_>,
     ) -> Wanted {
-        let link = || attached.ifname.to_owned();
-        let mut wanted = Wanted::new();
-        let exists = State::Link { link: link(), kinds: Vec::new() };
-        wanted.push(Item::container(exists, Because::Created));
-        if recorded.is_some() {
-            let same = State::Recorded { link: link() };
-            wanted.push(Item::container(same, Because::Ownership));
-        }
+        let mut wanted = engine::wanted_of_another(attached.ifname);
         wanted.extend(items(config, ips, sources, attached.ifname));
         wanted
     }

@@ -22,7 +22,7 @@ pub(super) struct Raw {
 
 /// The checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Config {
+pub(crate) struct Config {
     /// The VRF's name.
     pub(super) vrf: String,
     /// Its table; `None` means one that nothing uses.

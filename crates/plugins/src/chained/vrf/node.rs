@@ -5,23 +5,18 @@ use cni_plugin::codes;
 use ipnet::IpNet;
 use kernel::netns::{Netns, within};
 use kernel::route::{
-    IpFamily, Link, Route, RouteFilter, RouteKind, RouteSocket, RuleAction, TABLE_LOCAL,
-    is_link_local_v6,
+    IpFamily, Link, Route, RouteFilter, RouteKind, RouteSocket, TABLE_LOCAL, is_link_local_v6,
 };
 use kernel::sysctl::{Sysctl, SysctlError};
 
 use crate::shared::kernel_error as kernel;
-
-const FAMILIES: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
-
-/// The tables that the kernel reserves: compat, default, main, local.
-const RESERVED: std::ops::RangeInclusive<u32> = 252..=255;
+use crate::shared::policy::{Policy, RESERVED};
 
 /// Lists the routes of both families that use a link, except those that the kernel itself creates
 /// for the host's own addresses and for multicast.
 pub(super) fn routes_of(socket: &mut RouteSocket, ifindex: u32) -> Result<Vec<Route>, Error> {
     let mut routes = Vec::new();
-    for family in FAMILIES {
+    for family in [IpFamily::V4, IpFamily::V6] {
         let filter = RouteFilter { family, table: None, oif: Some(ifindex) };
         routes.extend(socket.routes(filter).map_err(kernel)?);
     }
@@ -69,18 +64,7 @@ pub(super) fn with_keep_addr_on_down<T: Send>(
 pub(super) fn free_table(socket: &mut RouteSocket, preferred: Option<u32>) -> Result<u32, Error> {
     let links = socket.links().map_err(kernel)?;
     let mut used: Vec<u32> = links.iter().filter_map(|link| link.vrf_table).collect();
-    for family in FAMILIES {
-        let rules = match socket.rules(family) {
-            Err(error) if family == IpFamily::V6 && error.is_unsupported() => continue,
-            rules => rules.map_err(kernel)?,
-        };
-        used.extend(rules.iter().filter_map(|rule| match rule.action {
-            RuleAction::Table(table) => Some(table),
-            _ => None,
-        }));
-        let filter = RouteFilter { family, table: None, oif: None };
-        used.extend(socket.routes(filter).map_err(kernel)?.iter().map(|route| route.table));
-    }
+    used.extend(Policy::read(socket)?.tables());
     let is_free = |table: &u32| !used.contains(table) && !RESERVED.contains(table);
     Ok(preferred.into_iter().chain(1..).find(is_free).unwrap_or(u32::MAX))
 }
