@@ -32,7 +32,7 @@ use self::config::Config;
 use crate::engine;
 use crate::shared::policy::Policy;
 use crate::shared::steps::{self, Step};
-use crate::shared::{attachment, kernel_error, netns_lock, repair};
+use crate::shared::{attachment, kernel_error, netns_lock};
 
 /// What the plugin is.
 pub const INFO: Info = Info::new("sbr").role(Role::Chained);
@@ -83,7 +83,6 @@ impl Plugin for Sbr {
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        let _no_repair = repair::lock_out_repair(call)?;
         remove::del(call)
     }
 
@@ -129,8 +128,7 @@ impl Sbr {
         let index = Index::new(call.roots());
         let key = call.attachment();
         let record = index.get(key, NAME).found;
-        let facts = record.as_ref().map(|record| serde_json::from_value(record.data.clone()));
-        let before: Option<Facts> = facts.and_then(Result::ok);
+        let before: Option<Facts> = record.as_ref().and_then(attachment::facts_of);
         let same = record.is_some_and(|record| is_of(&record, &netns));
         let _lock = netns_lock::lock(&netns)?;
         let mut socket = RouteSocket::open_in(&netns).map_err(kernel_error)?;

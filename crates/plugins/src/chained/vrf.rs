@@ -30,7 +30,7 @@ use state::Index;
 use self::config::Config;
 use self::moving::Moving;
 use crate::engine;
-use crate::shared::{attachment, kernel_error, netns_lock, repair, trial};
+use crate::shared::{attachment, kernel_error, netns_lock, trial};
 
 /// What the plugin is. Its versions are the reference's.
 pub const INFO: Info =
@@ -76,7 +76,6 @@ impl Plugin for Vrf {
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        let _no_repair = repair::lock_out_repair(call)?;
         remove::del(call)
     }
 

@@ -192,6 +192,62 @@ pub fn del_pair(
     del_with(call, open, remove)
 }
 
+/// Runs DEL of a plugin that changes nothing but the container's namespace: `remove` gets the one
+/// that the call's path or the record leads to, with the record. If it is gone, everything in it is
+/// gone too.
+///
+/// # Errors
+/// Those of `remove`; code 8 when the namespace may live and cannot be entered; code 105 for our
+/// own files.
+pub fn del_inside(
+    call: &Call<'_>,
+    plugin: &str,
+    remove: impl FnOnce(&Netns, Option<&Record>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let _no_repair = super::repair::lock_out_repair(call)?;
+    let index = Index::new(call.roots());
+    let key = call.attachment();
+    let record = index.get(key, plugin).found;
+    let netns = match (call.open_netns_if_there()?, &record) {
+        (None, Some(record)) => recorded_netns(record, &Census::new())?,
+        (netns, _) => netns,
+    };
+    if let Some(netns) = netns {
+        remove(&netns, record.as_ref())?;
+    }
+    forget(&index, key, plugin)
+}
+
+/// Runs GC of such a plugin on attachments of this network that are not valid, by their records.
+///
+/// # Errors
+/// Every failure; the other attachments are collected.
+pub fn gc_inside(
+    call: &Call<'_>,
+    plugin: &str,
+    remove: impl Fn(&Netns, &Record) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let index = Index::new(call.roots());
+    let (mut failures, census) = (Failures::new(), Census::new());
+    for record in stale_records(call, &index, plugin) {
+        let key = &record.attachment;
+        let collected = Stale::of(record.clone()).collect(&index, plugin, || {
+            if let Some(netns) = recorded_netns(&record, &census)? {
+                remove(&netns, &record)?;
+            }
+            forget(&index, key, plugin)
+        });
+        failures.note(format_args!("collect {key}"), collected);
+    }
+    failures.into_result()
+}
+
+/// Reads what a record holds, if it is still legible.
+#[must_use]
+pub fn facts_of<T: DeserializeOwned>(record: &Record) -> Option<T> {
+    serde_json::from_value(record.data.clone()).ok()
+}
+
 fn del_with(
     call: &Call<'_>,
     open: impl FnOnce() -> Result<Option<Netns>, Error>,
@@ -299,8 +355,7 @@ pub fn read_facts<T: DeserializeOwned>(
     key: &AttachmentKey,
     plugin: &str,
 ) -> Option<T> {
-    let record = index.get(key, plugin).found?;
-    serde_json::from_value(record.data).ok()
+    facts_of(&index.get(key, plugin).found?)
 }
 
 /// Removes the record.

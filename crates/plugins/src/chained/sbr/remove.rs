@@ -1,44 +1,37 @@
 //! DEL and GC.
 
-use cni::{AttachmentKey, Error, IfName};
+use cni::{Error, IfName};
 use cni_plugin::Call;
-use kernel::living::Census;
-use kernel::netns::Netns;
 use kernel::route::{Change, IpFamily, Route, RouteFilter, RouteSocket};
-use state::Index;
 
 use super::config::Config;
 use super::plan::{self, FIRST_TABLE};
 use super::{Facts, NAME, Source};
-use crate::shared::attachment::{self, Stale};
 use crate::shared::failures::Failures;
 use crate::shared::policy::{Policy, table_of};
-use crate::shared::{kernel_error as kernel, netns_lock};
+use crate::shared::{attachment, kernel_error as kernel, netns_lock};
 
-/// Runs DEL. Needs only the attachment's key: if the namespace is gone, everything in it is gone
-/// too.
+/// Runs DEL. Needs only the attachment's key.
 pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
-    let index = Index::new(call.roots());
-    let key = call.attachment();
-    let record = index.get(key, NAME).found;
-    let facts: Option<Facts> = attachment::read_facts(&index, key, NAME);
-    let netns = match call.open_netns_if_there()? {
-        Some(netns) => Some(netns),
-        None => match &record {
-            Some(record) => attachment::recorded_netns(record, &Census::new())?,
-            None => None,
-        },
-    };
-    if let Some(netns) = netns {
-        let _lock = netns_lock::lock(&netns)?;
-        let mut socket = RouteSocket::open_in(&netns).map_err(kernel)?;
-        let facts = match facts {
+    attachment::del_inside(call, NAME, |netns, record| {
+        let _lock = netns_lock::lock(netns)?;
+        let mut socket = RouteSocket::open_in(netns).map_err(kernel)?;
+        let facts = match record.and_then(attachment::facts_of) {
             Some(facts) => facts,
             None => unrecorded(call, &mut socket)?,
         };
-        take_down(&mut socket, call.ifname(), &facts)?;
-    }
-    attachment::forget(&index, key, NAME)
+        take_down(&mut socket, call.ifname(), &facts)
+    })
+}
+
+/// Runs GC on attachments of this network that are not valid, by their records.
+pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
+    attachment::gc_inside(call, NAME, |netns, record| {
+        let _lock = netns_lock::lock(netns)?;
+        let mut socket = RouteSocket::open_in(netns).map_err(kernel)?;
+        let facts = attachment::facts_of(record).unwrap_or_default();
+        take_down(&mut socket, &record.attachment.ifname, &facts)
+    })
 }
 
 /// Finds what the reference's ADD, or one whose record is lost, has created: by the addresses on
@@ -105,35 +98,4 @@ fn remove(socket: &mut RouteSocket, change: Change) -> Result<(), Error> {
         Err(error) if !error.is_not_found() => Err(kernel(error)),
         _ => Ok(()),
     }
-}
-
-/// Runs GC on attachments of this network that are not valid, by their records. If a namespace is
-/// gone, everything in it is gone too.
-pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
-    let index = Index::new(call.roots());
-    let (mut failures, census) = (Failures::new(), Census::new());
-    for record in attachment::stale_records(call, &index, NAME) {
-        let key = &record.attachment;
-        let facts: Facts = serde_json::from_value(record.data.clone()).unwrap_or_default();
-        let collected = Stale::of(record.clone()).collect(&index, NAME, || {
-            let netns = attachment::recorded_netns(&record, &census)?;
-            collect(&index, key, netns.as_ref(), &facts)
-        });
-        failures.note(format_args!("collect {key}"), collected);
-    }
-    failures.into_result()
-}
-
-fn collect(
-    index: &Index,
-    key: &AttachmentKey,
-    netns: Option<&Netns>,
-    facts: &Facts,
-) -> Result<(), Error> {
-    if let Some(netns) = netns {
-        let _lock = netns_lock::lock(netns)?;
-        let mut socket = RouteSocket::open_in(netns).map_err(kernel)?;
-        take_down(&mut socket, &key.ifname, facts)?;
-    }
-    attachment::forget(index, key, NAME)
 }

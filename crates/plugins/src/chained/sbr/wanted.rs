@@ -9,7 +9,7 @@ use super::{Facts, NAME, NO_PREVIOUS, Sbr, Source, addresses, plan};
 use crate::engine::{self, Attached, Compared, Found, Kind, Picture};
 use crate::shared::policy::Policy;
 use crate::shared::shared_object::file_error;
-use crate::shared::{netns_lock, steps};
+use crate::shared::{attachment, netns_lock, steps};
 
 impl Kind for Sbr {
     const NAME: &'static str = NAME;
@@ -94,8 +94,8 @@ fn ifindex(picture: &mut Picture<'_>, item: &Item) -> Result<u32, Error> {
 fn record(picture: &Picture<'_>, policy: &Policy, source: Source) -> Result<(), Error> {
     let key = picture.call.attachment();
     let Some(mut record) = picture.index.get(key, NAME).found else { return Ok(()) };
-    let facts = serde_json::from_value::<Facts>(record.data.clone());
-    let Some(mut facts) = facts.ok().filter(|facts| facts.own_tables) else { return Ok(()) };
+    let facts: Option<Facts> = attachment::facts_of(&record);
+    let Some(mut facts) = facts.filter(|facts| facts.own_tables) else { return Ok(()) };
     if plan::is_taken(&source, policy) {
         let text = format!("another rule uses table {} by now", source.table);
         return Err(Error::new(code::TRY_AGAIN_LATER, text));

@@ -2,37 +2,32 @@
 
 use cni::{Error, IfName};
 use cni_plugin::Call;
-use kernel::living::Census;
 use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
-use state::Index;
 
 use super::config::Config;
 use super::{Facts, NAME, node};
-use crate::shared::attachment::{self, Stale};
-use crate::shared::failures::Failures;
-use crate::shared::{kernel_error as kernel, netns_lock};
+use crate::shared::{attachment, kernel_error as kernel, netns_lock};
 
-/// Runs DEL. Needs only the attachment's key: if the namespace is gone, everything in it is gone
-/// too.
+/// Runs DEL. Needs only the attachment's key.
 pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
-    let index = Index::new(call.roots());
-    let key = call.attachment();
-    let record = index.get(key, NAME).found;
-    let facts: Option<Facts> = attachment::read_facts(&index, key, NAME);
-    let netns = match (call.open_netns_if_there()?, &record) {
-        (Some(netns), _) => Some(netns),
-        (None, Some(record)) => attachment::recorded_netns(record, &Census::new())?,
-        (None, None) => None,
-    };
-    if let Some(netns) = netns {
+    attachment::del_inside(call, NAME, |netns, record| {
+        let facts: Option<Facts> = record.and_then(attachment::facts_of);
         // There is no record of ours: DEL removes what the reference created in the reference's
         // way.
         let configured = || Config::of(call).ok().map(|config| config.vrf);
         let vrf = facts.as_ref().map(|facts| facts.vrf.clone()).or_else(configured);
-        take_down(&netns, call.ifname(), vrf.as_deref(), facts.as_ref())?;
-    }
-    attachment::forget(&index, key, NAME)
+        take_down(netns, call.ifname(), vrf.as_deref(), facts.as_ref())
+    })
+}
+
+/// Runs GC on attachments of this network that are not valid, by their records.
+pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
+    attachment::gc_inside(call, NAME, |netns, record| {
+        let facts: Facts = attachment::facts_of(record).unwrap_or_default();
+        let name = Some(facts.vrf.as_str()).filter(|name| !name.is_empty());
+        take_down(netns, &record.attachment.ifname, name, Some(&facts))
+    })
 }
 
 /// Takes the interface out of its VRF, if both exist, and removes the VRF with its last interface
@@ -82,23 +77,4 @@ fn find_vrf(
         (None, None) => None,
     };
     Ok(found.filter(|found| found.vrf_table.is_some()))
-}
-
-/// Runs GC on attachments of this network that are not valid, by their records.
-pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
-    let index = Index::new(call.roots());
-    let (mut failures, census) = (Failures::new(), Census::new());
-    for record in attachment::stale_records(call, &index, NAME) {
-        let key = &record.attachment;
-        let facts: Facts = serde_json::from_value(record.data.clone()).unwrap_or_default();
-        let name = Some(facts.vrf.as_str()).filter(|name| !name.is_empty());
-        let down = Stale::of(record.clone()).collect(&index, NAME, || {
-            if let Some(netns) = attachment::recorded_netns(&record, &census)? {
-                take_down(&netns, &key.ifname, name, Some(&facts))?;
-            }
-            attachment::forget(&index, key, NAME)
-        });
-        failures.note(format_args!("collect {key}"), down);
-    }
-    failures.into_result()
 }
