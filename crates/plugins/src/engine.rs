@@ -267,7 +267,7 @@ fn in_rounds<K: Kind>(
             if !allowed || !tries.again(item) {
                 continue;
             }
-            let what = look.picture.describe(item);
+            let what = look.picture.what_is_restored(item, difference);
             match look.picture.restore::<K>(&look.config, item) {
                 Ok(set) => done.push((item.clone(), set.unwrap_or(what))),
                 Err(error) => {

@@ -568,10 +568,15 @@ impl<'c> Picture<'c> {
         })
     }
 
-    /// Names an item, for messages.
-    pub(super) fn describe(&self, item: &Item) -> String {
+    /// Says what is restored of an item: the item, or what differs of an item of several parts.
+    pub(super) fn what_is_restored(&self, item: &Item, difference: &Difference) -> String {
         match &item.state {
             State::Claim { object } => claim::name(object),
+            State::Forwarding { .. }
+            | State::Filter { .. }
+            | State::Gateways(_)
+            | State::VlanLink { .. }
+            | State::OvsPort { .. } => difference.text.clone(),
             _ => item.to_string(),
         }
     }
@@ -588,7 +593,7 @@ impl<'c> Picture<'c> {
         let (call, index, key) = (self.call, self.index, self.call.attachment());
         match &item.state {
             State::LinkLocal { link } => {
-                host_side::restore_ipv6(&mut self.namespaces.get()?.host, link)
+                return host_side::restore_ipv6(&mut self.namespaces.get()?.host, link).map(Some);
             }
             State::NoAdvertisements { link } => advertisements::refuse(link),
             State::Forwarding { ipv4, restore } => {

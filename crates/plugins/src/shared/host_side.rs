@@ -103,22 +103,23 @@ fn switch(ifname: &str, name: &str) -> Result<Sysctl, SysctlError> {
 }
 
 /// Restores what a link of ours is missing for containers with IPv6 addresses. IPv6 is switched on
-/// first: the kernel then creates an address if it may.
+/// first: the kernel then creates an address if it may. Returns what was missing.
 ///
 /// # Errors
 /// Code 100 when the kernel refuses.
-pub fn restore_ipv6(host: &mut RouteSocket, ifname: &str) -> Result<(), Error> {
+pub fn restore_ipv6(host: &mut RouteSocket, ifname: &str) -> Result<String, Error> {
     let mut lack = missing_ipv6(host, ifname)?;
+    let mut missing = Vec::new();
     if lack == Some(MissingIpv6::Switched) {
+        missing.extend(lack.map(|lack| lack.told(ifname)));
         refused(switch(ifname, "disable_ipv6").and_then(|switch| switch.write("0")))?;
         lack = missing_ipv6(host, ifname)?;
     }
-    match lack {
-        Some(MissingIpv6::LinkLocal | MissingIpv6::LinkLocalYet) => {
-            have_link_local_made(host, ifname)
-        }
-        _ => Ok(()),
+    if let Some(lack @ (MissingIpv6::LinkLocal | MissingIpv6::LinkLocalYet)) = lack {
+        have_link_local_made(host, ifname)?;
+        missing.push(lack.told(ifname));
     }
+    Ok(missing.join(", "))
 }
 
 /// Makes the kernel create the address, which it does when the sysctl changes. An address derived

@@ -168,7 +168,10 @@ pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Gateways) -> Compared 
         };
     };
     let present = picture.addresses(Place::Host, link.index)?;
-    let missing = missing(wanted, present.iter().map(|one| one.address.addr()));
+    // An address counts whatever its prefix.
+    let is_present = |gateway: &IpAddr| present.iter().any(|one| one.address.addr() == *gateway);
+    let gateways = wanted.addresses.iter().map(IpNet::addr);
+    let missing: Vec<IpAddr> = gateways.filter(|gateway| !is_present(gateway)).collect();
     match missing.as_slice() {
         [] => sound(),
         [gateway] => differs(format!("gateway address {gateway} is gone from {name:?}")),
@@ -180,34 +183,19 @@ pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Gateways) -> Compared 
     }
 }
 
-/// An address counts whatever its prefix.
-fn missing(wanted: &Gateways, present: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
-    let present: Vec<IpAddr> = present.collect();
-    let gateways = wanted.addresses.iter().map(IpNet::addr);
-    gateways.filter(|gateway| !present.contains(gateway)).collect()
-}
-
-/// Adds the addresses that are missing, and the link of a VLAN if that is gone. Returns what was
-/// added.
+/// Adds the addresses that are missing, and the link of a VLAN if that is gone.
 ///
 /// # Errors
 /// Code 108 when a foreign address on a foreign link is in the way; code 100 with the kernel's
 /// words.
-pub(super) fn restore(
-    picture: &mut Picture<'_>,
-    wanted: &Gateways,
-) -> Result<Option<String>, Error> {
+pub(super) fn restore(picture: &mut Picture<'_>, wanted: &Gateways) -> Result<(), Error> {
     let host = &mut picture.namespaces.get()?.host;
-    let Some(bridge) = host.link_by_name(&wanted.bridge).map_err(kernel)? else { return Ok(None) };
-    let link = host.link_by_name(&wanted.link).map_err(kernel)?;
-    let present = link.map(|link| present(host, link.index)).transpose()?.unwrap_or_default();
-    let missing = missing(wanted, present.iter().map(IpNet::addr));
+    let Some(bridge) = host.link_by_name(&wanted.bridge).map_err(kernel)? else { return Ok(()) };
     // An address that is in the way by now is a foreign one. On a link of ours it can stay in
     // addition to ours.
     let others = if wanted.ours { OnConflict::Keep } else { OnConflict::Refuse };
-    bridge_link::give_gateways(host, picture.index, &bridge, wanted, others, &mut |_| Ok(()))?;
-    let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
-    Ok(Some(format!("gateway address {} of {:?}", missing.join(", "), wanted.link)))
+    bridge_link::give_gateways(host, picture.index, &bridge, wanted, others, &mut |_| Ok(()))
+        .map(drop)
 }
 
 /// Returns the link of the host that carries the gateways and the addresses that the configuration

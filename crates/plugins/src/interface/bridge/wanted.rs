@@ -120,7 +120,7 @@ impl Kind for Bridge {
             State::VlanLink { link, bridge, vlan } => {
                 vlan_gateway::restore(picture, link, bridge, *vlan).map(|()| None)
             }
-            State::Gateways(gateways) => gateway::restore(picture, gateways),
+            State::Gateways(gateways) => gateway::restore(picture, gateways).map(|()| None),
             _ => Ok(None),
         }
     }
