@@ -56,9 +56,14 @@ impl<'n> Chain<'n> {
 
     /// Repairs; returns what was restored, and what could not be.
     pub(super) fn repair(&self) -> (Vec<String>, Vec<String>) {
-        let (mut put_back, mut left) = (Vec::new(), Vec::new());
         // A later plugin may restore what an earlier one misses; runtimes repeat the repair, too.
-        for _ in 0..2 {
+        self.repair_times(2)
+    }
+
+    /// Has each plugin repair so many times; returns what was restored, and what the last time left.
+    pub(super) fn repair_times(&self, times: usize) -> (Vec<String>, Vec<String>) {
+        let (mut put_back, mut left) = (Vec::new(), Vec::new());
+        for _ in 0..times {
             left.clear();
             for said in self.each("CHECK", &json!({ "netwright/repair": true })) {
                 if said.succeeded() {

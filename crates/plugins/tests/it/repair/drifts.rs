@@ -400,6 +400,42 @@ fn check_names_each_drift_and_repair_puts_it_back() {
     chain.del();
 }
 
+/// Drifts of [`BRIDGE`] that happen at once. One hides another, or undoes what was restored.
+const TOGETHER: &[&[&str]] = &[
+    &["STP on", "bridge's link-local address gone", "container's link down"],
+    &["bridge gone", "container's link down", "default route gone", "IPv4 forwarding off"],
+    &["bridge's MAC changed", "host end off the bridge", "IPv6 address gone"],
+    &["IPv6 off on the bridge", "host end down", "host end's MTU changed", "owner's mark gone"],
+    &["bridge down", "port switched off", "a route gone", "hairpin off", "isolation off"],
+];
+
+#[test]
+fn one_repair_restores_what_differs_at_once() {
+    testkit::require!("root");
+    let node = Node::new("drift-together");
+    let c1 = node.container("c1");
+    let chain = Chain::add(&node, &c1, bridge(&node));
+    let port = chain.result["interfaces"][1]["name"].as_str().unwrap().to_owned();
+    let before = picture(&node.lab, &c1);
+    for names in TOGETHER {
+        for name in *names {
+            let found = BRIDGE.iter().find(|drift| drift.0 == *name);
+            let Drift(_, at, damage, _) = found.unwrap_or_else(|| panic!("no drift {name:?}"));
+            let damage = damage.replace("$port", &port);
+            match at {
+                Host => node.sh(&damage),
+                Inside => c1.sh(&damage),
+            };
+        }
+        assert_ne!(chain.drift(), [""; 0], "{names:?}");
+        let (put_back, left) = chain.repair_times(1);
+        assert_eq!(left, [""; 0], "{names:?}: {put_back:#?}");
+        assert_eq!(chain.drift(), [""; 0], "{names:?}: {put_back:#?}");
+        assert_eq!(differences(&before, &picture(&node.lab, &c1)), [""; 0], "{names:?}");
+    }
+    chain.del();
+}
+
 #[test]
 fn a_pair_and_the_hosts_routes_are_put_back() {
     testkit::require!("root");
