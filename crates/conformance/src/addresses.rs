@@ -47,9 +47,9 @@ pub(crate) fn start() -> Outcome {
 pub(crate) fn forget() -> Outcome {
     let asked = json!({ "version": 1, "collect": { "network": NETWORK, "valid": [] } });
     let mut stream = UnixStream::connect(SOCKET).or_broken("reach the daemon")?;
-    writeln!(stream, "{asked}").or_broken("tell the daemon")?;
+    writeln!(stream, "{asked}").or_broken("ask the daemon")?;
     let mut said = String::new();
-    BufReader::new(stream).read_line(&mut said).or_broken("hear the daemon")?;
+    BufReader::new(stream).read_line(&mut said).or_broken("read the daemon's answer")?;
     Ok(())
 }
 
@@ -78,7 +78,7 @@ impl Held {
                     ranges
                         .iter()
                         .find(|range| range.0.contains(address))
-                        .map(|range| told(range, *address)),
+                        .map(|range| assigned(range, *address)),
                 );
             }
             return json!({ "assigned": all });
@@ -119,7 +119,7 @@ impl Held {
             if holder.1 != owner {
                 return refused("the address is taken");
             }
-            all.push(told(range, address));
+            all.push(assigned(range, address));
         }
         json!({ "assigned": all })
     }
@@ -141,12 +141,12 @@ fn ranges(network: &Value) -> Vec<Range> {
     .collect()
 }
 
-fn told((subnet, gateway): &Range, address: IpAddr) -> Value {
-    let mut told = json!({ "address": format!("{address}/{}", subnet.prefix_len()) });
+fn assigned((subnet, gateway): &Range, address: IpAddr) -> Value {
+    let mut one = json!({ "address": format!("{address}/{}", subnet.prefix_len()) });
     if let Some(gateway) = gateway {
-        told["gateway"] = json!(gateway);
+        one["gateway"] = json!(gateway);
     }
-    told
+    one
 }
 
 fn refused(why: &str) -> Value {

@@ -19,7 +19,7 @@ impl Again {
         program.clone_into(&mut self.program);
     }
 
-    /// Adds an option that the suite was given, and without which a case is another one.
+    /// Adds an option of the suite's without which the case would be another one.
     pub(crate) fn option(&mut self, name: &str, value: &str) {
         self.options.extend([name.to_owned(), value.to_owned()]);
     }

@@ -39,7 +39,7 @@ impl Answer {
         if self.finished.code == Some(0) {
             return Ok(());
         }
-        fail(format!("{} succeeds", self.question), self.told())
+        fail(format!("{} succeeds", self.question), self.ending())
     }
 
     /// Expects exit code 0 and one JSON object on standard output.
@@ -68,7 +68,7 @@ impl Answer {
             }),
             _ => fail(
                 format!("{} fails with an error object: `code`, `msg`", self.question),
-                self.told(),
+                self.ending(),
             ),
         }
     }
@@ -105,7 +105,7 @@ impl Answer {
     }
 
     /// Describes how it ended, in a line or two.
-    fn told(&self) -> String {
+    fn ending(&self) -> String {
         let finished = &self.finished;
         let mut text = format!("exit code {}", finished.code.unwrap_or(-1));
         for (name, bytes) in [("output", &finished.stdout), ("error", &finished.stderr)] {

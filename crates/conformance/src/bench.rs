@@ -38,7 +38,7 @@ pub(crate) const CALL_DEADLINE: Duration = Duration::from_secs(10);
 const CALL_LIMIT: usize = 4 << 20;
 
 /// How many calls a report of a failure shows.
-const TOLD: usize = 6;
+const CALLS_SHOWN: usize = 6;
 
 /// What a case's process needs to know.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -115,7 +115,7 @@ impl Bench {
     /// Returns the calls so far, for a report.
     pub(crate) fn evidence(&self) -> Vec<String> {
         let log = self.log.borrow();
-        log[log.len().saturating_sub(TOLD)..].to_vec()
+        log[log.len().saturating_sub(CALLS_SHOWN)..].to_vec()
     }
 
     pub(crate) fn costs(&self) -> Vec<Cost> {
@@ -167,13 +167,13 @@ impl Bench {
         if self.plugin_config(1)["ipam"]["type"] == delegate::NAME {
             return Ok(());
         }
-        Err(Stop::NotApplicable("its configuration names no delegate of ours".to_owned()))
+        Err(Stop::NotApplicable("its configuration does not name the suite's delegate".to_owned()))
     }
 
     /// Prepares what the plugin needs on its machine.
     pub(crate) fn prepare_host(&self) -> Outcome {
         if self.job.config.is_none() && matches!(self.kind(), Kind::Unknown) {
-            let reason = "no configuration for this plugin is known: give one with --config";
+            let reason = "the suite has no configuration for this plugin: give one with --config";
             return Err(Stop::Skipped(reason.to_owned()));
         }
         (self.profile.host)(self)

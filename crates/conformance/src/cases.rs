@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_those_stood_on_come_first() {
+    fn names_are_unique_and_cases_follow_those_they_depend_on() {
         let ids: Vec<_> = cases().map(|case| case.id).collect();
         for (at, case) in cases().enumerate() {
             assert!(!ids[..at].contains(&case.id), "{} is there twice", case.id);

@@ -77,7 +77,7 @@ fn run(job: Job) -> Reply {
             Verdict::Failed { expected, found, evidence: bench.evidence() }
         }
         Err(Stop::Broken(why)) => Verdict::Failed {
-            expected: "a laboratory that works".to_owned(),
+            expected: "the private machine works".to_owned(),
             found: why,
             evidence: bench.evidence(),
         },

@@ -1,5 +1,5 @@
-//! The IPAM plugin that the suite provides to plugins that delegate: it records how it was called
-//! and answers as it was told to.
+//! The IPAM plugin that the suite provides to plugins that delegate: it records its calls and gives
+//! the answers that the suite sets.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -58,7 +58,7 @@ pub(crate) struct Call {
 pub(crate) fn install() -> Outcome {
     let file = PathBuf::from(FOLDER).join(NAME);
     fs::create_dir_all(FOLDER).or_broken("make the delegate's folder")?;
-    fs::create_dir_all(format!("{DESK}/calls")).or_broken("make the delegate's desk")?;
+    fs::create_dir_all(format!("{DESK}/calls")).or_broken("make the delegate's folder")?;
     fs::write(&file, SCRIPT).or_broken("write the delegate")?;
     let mode = fs::Permissions::from_mode(0o755);
     fs::set_permissions(&file, mode).or_broken("make the delegate executable")
@@ -84,7 +84,7 @@ pub(crate) fn calls() -> Outcome<Vec<Call>> {
         let mut word = || words.next().unwrap_or_default().to_owned();
         let (number, verb, container) = (word(), word(), word());
         let read = |what: &str| {
-            fs::read(format!("{DESK}/calls/{number}.{what}")).or_broken("read the delegate's notes")
+            fs::read(format!("{DESK}/calls/{number}.{what}")).or_broken("read the delegate's log")
         };
         let environment = String::from_utf8_lossy(&read("environment")?)
             .split('\0')

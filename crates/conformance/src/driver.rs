@@ -43,8 +43,8 @@ pub(crate) fn start() -> Outcome {
     Ok(())
 }
 
-/// Starts a daemon that accepts everything it is told about pods. It need not know any pod, since
-/// the suite's containers are not pods.
+/// Starts a daemon that accepts every message about pods. It need not know any pod, since the
+/// suite's containers are not pods.
 pub(crate) fn start_pods() -> Outcome {
     if let Some(folder) = Path::new(PODS).parent() {
         std::fs::create_dir_all(folder).or_broken("make the daemon's folder")?;
@@ -101,8 +101,8 @@ impl Held {
     fn act(&mut self, method: &str, asked: &Value) -> Result<Value, String> {
         let id = |key: &str| asked[key].as_str().unwrap_or_default().to_owned();
         let (network, endpoint) = (id("NetworkID"), id("EndpointID"));
-        let told = |error: &dyn std::error::Error| error.to_string();
-        let mut netlink = RouteSocket::open().map_err(|error| told(&error))?;
+        let words = |error: &dyn std::error::Error| error.to_string();
+        let mut netlink = RouteSocket::open().map_err(|error| words(&error))?;
         match method {
             "/Plugin.Activate" => return Ok(json!({ "Implements": ["NetworkDriver"] })),
             "/NetworkDriver.GetCapabilities" => return Ok(json!({ "Scope": "local" })),
@@ -114,13 +114,13 @@ impl Held {
                 let gateways: Vec<IpNet> = gateways.collect();
                 let kind = LinkKind::Bridge(BridgeOptions::default());
                 let bridge = netlink.create_link(&NewLink::new(name("cb", &network), kind));
-                let ifindex = bridge.map_err(|error| told(&error))?.index;
+                let ifindex = bridge.map_err(|error| words(&error))?.index;
                 let options = AddressOptions { nodad: true, ..AddressOptions::default() };
                 let give =
                     |address: &IpNet| Change::AddAddress { ifindex, address: *address, options };
                 let mut changes: Vec<Change> = gateways.iter().map(give).collect();
                 changes.push(Change::SetLink { ifindex, set: LinkSet::default().up(true) });
-                netlink.apply(&changes).map_err(|error| told(&error))?;
+                netlink.apply(&changes).map_err(|error| words(&error))?;
                 self.networks.insert(network, gateways);
             }
             "/NetworkDriver.DeleteNetwork" => {
@@ -129,14 +129,14 @@ impl Held {
             }
             "/NetworkDriver.CreateEndpoint" => {
                 let bridge =
-                    netlink.link_by_name(&name("cb", &network)).map_err(|error| told(&error))?;
+                    netlink.link_by_name(&name("cb", &network)).map_err(|error| words(&error))?;
                 let bridge = bridge.ok_or("no such network")?;
                 let kind = LinkKind::Veth(VethPeer::new(name("ci", &endpoint)));
                 let outer = NewLink::new(name("co", &endpoint), kind);
-                let outer = netlink.create_link(&outer).map_err(|error| told(&error))?;
+                let outer = netlink.create_link(&outer).map_err(|error| words(&error))?;
                 let set = LinkSet { master: Some(Some(bridge.index)), ..LinkSet::default() };
                 let change = Change::SetLink { ifindex: outer.index, set: set.up(true) };
-                netlink.apply_one(&change).map_err(|error| told(&error))?;
+                netlink.apply_one(&change).map_err(|error| words(&error))?;
                 self.endpoints.insert(endpoint, network);
             }
             "/NetworkDriver.DeleteEndpoint" => {

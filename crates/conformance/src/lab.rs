@@ -75,7 +75,7 @@ pub(crate) fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
 /// [`LabError`]; it needs root.
 pub(crate) fn enter(kept: &[PathBuf]) -> Result<(), LabError> {
     unshare(UnshareFlags::NEWNS | UnshareFlags::NEWNET)
-        .step("make mount and network namespaces (it takes root)")?;
+        .step("make mount and network namespaces (needs root)")?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .step("make / private")?;
     let covered = kept.iter().filter(|path| is_covered(path));

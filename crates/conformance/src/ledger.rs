@@ -7,11 +7,11 @@ use std::fmt::Write as _;
 /// Rules without a case, each with its reason.
 pub const WITHOUT_CASE: &[(&str, &[&str])] = &[
     (
-        "A rule for whoever writes configurations.",
+        "A rule for authors of configurations.",
         &["network-name-unique", "reserved-keys", "config-constant"],
     ),
     (
-        "A rule for runtimes, which the suite is itself: no plugin can break it.",
+        "A rule for runtimes. Here the suite is the runtime, so no plugin can break it.",
         &[
             "disable-check",
             "disable-gc",
@@ -53,11 +53,11 @@ pub const WITHOUT_CASE: &[(&str, &[&str])] = &[
     ),
     ("A rule for authors of the specification.", &["format-compatible"]),
     (
-        "What a plugin that reads them makes of `ipMasq` and `dns` is its own documentation's matter; `ipam` is asked for by every case about delegates.",
+        "Each plugin documents what it does with `ipMasq` and `dns`; every case about delegates tests `ipam`.",
         &["well-known-keys"],
     ),
     (
-        "No input makes every plugin raise code 2: which fields one does not support is its own matter.",
+        "No input makes every plugin fail with code 2: each plugin decides which fields it does not support.",
         &["error-unsupported-field"],
     ),
 ];
@@ -76,8 +76,7 @@ pub fn reason_of(rule: &str) -> Option<&'static str> {
 /// Writes the table of all cases, for `docs/conformance.md`.
 #[must_use]
 pub fn table_of_cases() -> String {
-    let mut text =
-        "| case | level | § | what is asked | rules |\n|---|---|---|---|---|\n".to_owned();
+    let mut text = "| case | level | § | requirement | rules |\n|---|---|---|---|---|\n".to_owned();
     for case in crate::cases() {
         let rules: Vec<_> = case.rules.iter().map(|rule| format!("`{rule}`")).collect();
         let _ = writeln!(

@@ -49,7 +49,7 @@ pub(crate) struct Finished {
     pub(crate) peak_kib: u64,
 }
 
-/// What no program may do, whatever it is called for.
+/// What a program must not do in any call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Trouble {
     NotStarted(String),
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_says_and_how_it_ends_is_told() {
+    fn output_and_exit_code_are_returned() {
         let done = sh("cat; echo more >&2; exit 3");
         assert_eq!(
             (done.stdout.as_slice(), done.stderr.as_slice()),
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_none_is_told() {
+    fn a_program_that_does_not_exist_is_an_error() {
         let program = Program {
             executable: Path::new("/nowhere"),
             arguments: &[],

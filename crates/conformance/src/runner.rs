@@ -25,7 +25,7 @@ use crate::{cases, lab};
 /// at every one.
 const CASE_DEADLINE_CALLS: u32 = 6;
 
-/// How much a case's process may answer.
+/// The most bytes that a case's process may answer.
 const CASE_LIMIT: usize = 16 << 20;
 
 /// How many cases run at the same time: a case waits for the kernel for half of its time.
@@ -100,7 +100,7 @@ pub enum SuiteError {
         problem: String,
     },
     /// Creating namespaces needs privileges.
-    #[error("the suite makes namespaces, which takes root")]
+    #[error("the suite creates namespaces: it needs root")]
     NotRoot,
 }
 
@@ -329,7 +329,7 @@ fn no_reply(finished: &Finished) -> Verdict {
     let stderr = crate::answer::shown(&finished.stderr);
     let code = finished.code;
     Verdict::Failed {
-        expected: "the case comes to an end".to_owned(),
+        expected: "the case ends".to_owned(),
         found: trouble.unwrap_or_else(|| format!("its process ended with {code:?}: {stderr}")),
         evidence: Vec::new(),
     }

@@ -98,7 +98,7 @@ impl State {
             Verdict::Passed => None,
             Verdict::Skipped { reason } | Verdict::NotApplicable { reason } => Some(reason.clone()),
             Verdict::Failed { .. } => {
-                Some(format!("it stands on {}, which failed", job.case.after.unwrap_or_default()))
+                Some(format!("it depends on {}, which failed", job.case.after.unwrap_or_default()))
             }
         }
     }
@@ -159,7 +159,7 @@ mod tests {
             assert!(first.failed());
             for report in rest {
                 let Verdict::Skipped { reason } = &report.verdict else { panic!("{report:?}") };
-                assert_eq!(reason, &format!("it stands on {}, which failed", first.id));
+                assert_eq!(reason, &format!("it depends on {}, which failed", first.id));
             }
         }
     }

@@ -95,7 +95,7 @@ pub(crate) fn judge(result: &Value, version: &str, of_ipam: bool) -> Outcome {
     if result["cniVersion"].as_str() != Some(version) {
         return wrong(format!("cniVersion is {}", result["cniVersion"]));
     }
-    let Some(object) = result.as_object() else { return wrong("no object".to_owned()) };
+    let Some(object) = result.as_object() else { return wrong("it is not an object".to_owned()) };
     let problem = if is_old(version) { old(object) } else { new(object, version, of_ipam) };
     match problem {
         Some(problem) => wrong(problem),
@@ -106,13 +106,13 @@ pub(crate) fn judge(result: &Value, version: &str, of_ipam: bool) -> Outcome {
 fn old(result: &Map<String, Value>) -> Option<String> {
     if let Some(key) = ["ips", "interfaces", "routes"].iter().find(|key| result.contains_key(**key))
     {
-        return Some(format!("it has `{key}`, which came with 0.3.0"));
+        return Some(format!("it has `{key}`, which 0.3.0 introduced"));
     }
     ["ip4", "ip6"].iter().filter_map(|key| Some((key, result.get(*key)?))).find_map(|(key, ip)| {
         let v4 = *key == "ip4";
         let right = |net: &str| net.parse::<IpNet>().is_ok_and(|net| net.addr().is_ipv4() == v4);
         if !ip["ip"].as_str().is_some_and(right) {
-            return Some(format!("{key}.ip is no address with a prefix length"));
+            return Some(format!("{key}.ip is not an address with a prefix length"));
         }
         routes(ip.get("routes"))
     })
@@ -120,12 +120,12 @@ fn old(result: &Map<String, Value>) -> Option<String> {
 
 fn new(result: &Map<String, Value>, version: &str, of_ipam: bool) -> Option<String> {
     if let Some(key) = ["ip4", "ip6", "ip"].iter().find(|key| result.contains_key(**key)) {
-        return Some(format!("it has `{key}`, which went with 0.3.0"));
+        return Some(format!("it has `{key}`, which 0.3.0 removed"));
     }
     let list = |key: &str| match result.get(key) {
         None => Ok(Vec::new()),
         Some(Value::Array(list)) => Ok(list.clone()),
-        Some(_) => Err(format!("`{key}` is no list")),
+        Some(_) => Err(format!("`{key}` is not a list")),
     };
     let (interfaces, ips) = match (list("interfaces"), list("ips")) {
         (Ok(interfaces), Ok(ips)) => (interfaces, ips),
@@ -147,7 +147,7 @@ fn new(result: &Map<String, Value>, version: &str, of_ipam: bool) -> Option<Stri
             (true, found) if found.and_then(Value::as_str) != Some(family) => {
                 return Some(format!("{ip} lacks `version` \"{family}\""));
             }
-            (false, Some(_)) => return Some(format!("{ip} has `version`, which went with 1.0.0")),
+            (false, Some(_)) => return Some(format!("{ip} has `version`, which 1.0.0 removed")),
             _ => {}
         }
         match ip.get("interface") {
@@ -160,7 +160,7 @@ fn new(result: &Map<String, Value>, version: &str, of_ipam: bool) -> Option<Stri
         let gateway = ip.get("gateway").filter(|gateway| !gateway.is_null());
         if gateway.is_some_and(|text| text.as_str().is_none_or(|ip| ip.parse::<IpAddr>().is_err()))
         {
-            return Some(format!("{ip} has a `gateway` that is no address"));
+            return Some(format!("{ip} has a `gateway` that is not an address"));
         }
     }
     routes(result.get("routes"))
@@ -172,7 +172,7 @@ fn count(list: &[Value]) -> u64 {
 
 fn routes(routes: Option<&Value>) -> Option<String> {
     let routes = routes.filter(|routes| !routes.is_null())?;
-    let Some(list) = routes.as_array() else { return Some("`routes` is no list".to_owned()) };
+    let Some(list) = routes.as_array() else { return Some("`routes` is not a list".to_owned()) };
     list.iter().find_map(|route| {
         let good = |net: &str| net.parse::<IpNet>().is_ok();
         if !route["dst"].as_str().is_some_and(good) {
@@ -182,7 +182,7 @@ fn routes(routes: Option<&Value>) -> Option<String> {
         let bad = gateway.is_some_and(|text| {
             text.as_str().is_none_or(|ip| !ip.is_empty() && ip.parse::<IpAddr>().is_err())
         });
-        bad.then(|| format!("{route} has a `gw` that is no address"))
+        bad.then(|| format!("{route} has a `gw` that is not an address"))
     })
 }
 

@@ -218,8 +218,8 @@ impl Snapshot {
         if path.parent().is_some_and(|parent| parent.ends_with("run/netwright/addresses")) {
             return self.add("file", path.display().to_string(), "an index".to_owned());
         }
-        // A lock that nobody holds does not count; plugins create their locks when they first need
-        // them.
+        // A lock that no process holds does not count; plugins create their locks when they first
+        // need them.
         let is_lock = path.file_name().is_some_and(|name| name == "lock")
             || path.extension().is_some_and(|extension| extension == "lock");
         if meta.is_file() && meta.len() == 0 && is_lock {

@@ -104,7 +104,7 @@ fn echoed(to: IpAddr) -> io::Result<()> {
         IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP, 8, 0),
         IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6, 128, 129),
     };
-    // Not a socket for pings: a new namespace allows those to nobody, root included
+    // Not a socket for pings: a new namespace lets no user open one, not even root
     // (`net.ipv4.ping_group_range`).
     let socket = socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(protocol))?;
     connect(&socket, &SocketAddr::new(to, 0))?;

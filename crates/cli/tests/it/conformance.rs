@@ -44,7 +44,7 @@ fn what_cannot_be_asked_is_a_wrong_command_line() {
 fn the_cases_are_listed() {
     let said = Scratch::new().call(&["conformance", "--list"]).succeeded();
     let line = said.stdout.lines().find(|line| line.starts_with("del-twice "));
-    let words = "MUST   §2 DEL: DEL succeeds again when there is nothing left.";
+    let words = "MUST   §2 DEL: A second DEL, with nothing left to remove, succeeds.";
     assert!(line.is_some_and(|line| line.ends_with(words)), "{line:?}");
     assert!(100 < said.stdout.lines().count());
 }
@@ -153,7 +153,7 @@ fn several_folders_are_shown_beside_each_other() {
     assert_eq!(said.code, 1, "{said:#?}");
     let head = format!("| | {good} | {bad} |\n");
     assert!(said.stdout.starts_with(&head), "{}", said.stdout);
-    assert!(said.stdout.contains("| MUST: passed / asked | 1 / 1 | 0 / 1 |"), "{}", said.stdout);
+    assert!(said.stdout.contains("| MUST: passed / tested | 1 / 1 | 0 / 1 |"), "{}", said.stdout);
     assert!(
         said.stdout.contains("| `version-answers` (MUST) | pass | FAIL: host-local |"),
         "{}",

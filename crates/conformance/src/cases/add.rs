@@ -25,9 +25,9 @@ pub(super) const CASES: &[Case] = cases![
     "add-existing-ifname" Must "2 ADD" after "add-succeeds" for INTERFACE ["add-existing-ifname"]
         "ADD fails when the container has an interface of that name, and leaves it as it was." => existing_ifname;
     "add-netns-missing" Must "2 ADD" after "add-succeeds" for INTERFACE []
-        "ADD into a namespace that is not there fails." => netns_missing;
+        "ADD fails when the namespace does not exist." => netns_missing;
     "error-names-version" Should "5 Error" after "add-succeeds" for INTERFACE ["error-keys"]
-        "An error object has `cniVersion`, the one of the configuration." => error_version;
+        "An error object has the configuration's `cniVersion`." => error_version;
     "add-failed-leaves-nothing" Should "2 ADD" after "add-succeeds" for INTERFACE []
         "An ADD that fails leaves machine and container as they were." => failed_leaves_nothing;
     "add-failed-then-del" Must "3 Lifecycle & Ordering" after "add-succeeds" for INTERFACE ["add-then-delete"]
@@ -241,7 +241,7 @@ fn at_once(calls: Vec<crate::bench::Detached>) -> Outcome<Vec<Value>> {
     });
     let mut results = Vec::new();
     for answer in answers {
-        let Ok(answer) = answer else { return fail("the calls come back", "a thread died") };
+        let Ok(answer) = answer else { return fail("every call ends", "a thread panicked") };
         answer.succeeded()?;
         results.push(serde_json::from_slice(&answer.finished.stdout).unwrap_or_default());
     }

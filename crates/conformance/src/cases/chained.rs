@@ -12,9 +12,9 @@ pub(super) const CASES: &[Case] = cases![
     "prev-result-wrong-version" Should "reference" after "add-succeeds" for CHAINED []
         "A `prevResult` whose shape cannot be the configuration's version is refused." => wrong_version;
     "prev-result-wrong-type" Must "5 Error" after "add-succeeds" for CHAINED []
-        "A `prevResult` that is no result is refused with an error object." => wrong_type;
+        "A `prevResult` that is not a result is refused with an error object." => wrong_type;
     "prev-result-missing" Should "2 ADD" after "add-succeeds" for CHAINED []
-        "ADD without `prevResult` ends in order: with a result, or with an error object." => missing;
+        "ADD without `prevResult` ends with a result or with an error object." => missing;
 ];
 
 fn passed_on(bench: &Bench) -> Outcome {

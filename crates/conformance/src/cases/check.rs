@@ -26,13 +26,13 @@ pub(super) const CASES: &[Case] = cases![
     "check-route-gone" Should "2 CHECK" after "check-after-add" for INTERFACE ["check-result-resources"]
         "CHECK fails when a route of the result is gone." => route_gone;
     "check-mac-changed" Should "2 CHECK" after "check-after-add" for INTERFACE ["check-result-resources"]
-        "CHECK fails when the interface has another hardware address than the result says." => mac_changed;
+        "CHECK fails when the interface does not have the result's hardware address." => mac_changed;
     "check-consults-prev-result" Must "2 CHECK" after "check-after-add" for INTERFACE ["check-consults-prev-result"]
         "CHECK fails when `prevResult` lists an address that the interface does not have." => prev_result;
     "check-without-prev-result" Should "reference" after "check-after-add" for INTERFACE ["check-consults-prev-result"]
         "CHECK without `prevResult` fails: there is nothing to compare with." => without_prev_result;
     "check-own-resources" Should "2 CHECK" after "check-after-add" for ALL ["check-other-resources"]
-        "CHECK fails when something is gone that is not in the result: rules, shaping, sysctls, reservations." => own_resources;
+        "CHECK fails when something that the result does not list is gone: rules, shaping, sysctls, reservations." => own_resources;
     "check-after-del" Should "2 CHECK" after "check-after-add" for ALL ["check-result-resources"]
         "CHECK fails when the attachment was deleted." => after_del;
     "check-delegates" Must "4 Delegated plugin execution procedure" after "check-after-add" for INTERFACE ["check-delegates", "delegate-verbs"]
@@ -95,7 +95,7 @@ fn link_gone(bench: &Bench) -> Outcome {
     let target = attached(bench)?;
     let mut inside = bench.inside(&target.container)?;
     if name_of(bench) == "lo" {
-        return not_applicable("`lo` cannot go");
+        return not_applicable("`lo` cannot be deleted");
     }
     let ifindex = find(&mut inside, IFNAME)?.index;
     inside.delete_link(ifindex).or_broken("delete a link")?;
@@ -170,14 +170,14 @@ fn prev_result(bench: &Bench) -> Outcome {
 fn without_prev_result(bench: &Bench) -> Outcome {
     let target = attached(bench)?;
     if name_of(bench) == "lo" {
-        return not_applicable("what `lo` has is known without it");
+        return not_applicable("what `lo` must have does not depend on `prevResult`");
     }
     bench.about("CHECK", &target).without("prevResult").send().refused().map(|_| ())
 }
 
 fn own_resources(bench: &Bench) -> Outcome {
     let Some(damage) = bench.profile.damage else {
-        return not_applicable("nothing is known of it that is not in the result");
+        return not_applicable("the suite knows of nothing that it makes beyond the result");
     };
     let target = attached(bench)?;
     damage(bench, &target)?;
@@ -190,7 +190,7 @@ fn after_del(bench: &Bench) -> Outcome {
         return not_applicable("it keeps nothing of an attachment");
     }
     if bench.kind() == crate::Kind::Chained && bench.profile.damage.is_none() {
-        return not_applicable("nothing is known of it that is not in the result");
+        return not_applicable("the suite knows of nothing that it makes beyond the result");
     }
     bench.detach(&target)?;
     notices(bench, &target)

@@ -28,9 +28,9 @@ pub(super) const CASES: &[Case] = cases![
     "connect-from-machine" Must "2 ADD" after "add-succeeds" for INTERFACE ["add-makes-or-adjusts"]
         "The machine reaches a container, in both families, by ping, TCP and UDP." => from_machine;
     "connect-chained" Must "2 ADD" after "add-succeeds" for CHAINED ["add-makes-or-adjusts"]
-        "A container is reached from the machine after a chained plugin's ADD as before." => chained;
+        "The machine still reaches a container after a chained plugin's ADD." => chained;
     "connect-after-del" Should "2 DEL" after "del-succeeds" for LINKS ["del-undoes"]
-        "The other containers are reached after one was deleted." => after_del;
+        "After the DEL of one container the others are still reached." => after_del;
     "hostport-v4" Must "CONVENTIONS" after "add-succeeds" for CHAINED []
         "A published port is reached from outside by IPv4, TCP and UDP." => |bench| published(bench, true, From::Outside);
     "hostport-v6" Must "CONVENTIONS" after "add-succeeds" for CHAINED []
@@ -66,12 +66,12 @@ fn address(target: &Target, v4: bool) -> Outcome<IpAddr> {
 fn reached(from: &Netns, to: SocketAddr, whence: &str) -> Outcome {
     reached_by_tcp(from, to, whence)?;
     let outcome = udp(from, to)?;
-    expect(outcome.is_ok(), &format!("{to} is reached by UDP from {whence}"), || told(outcome))
+    expect(outcome.is_ok(), &format!("{to} is reached by UDP from {whence}"), || reason(outcome))
 }
 
 fn reached_by_tcp(from: &Netns, to: SocketAddr, whence: &str) -> Outcome {
     let outcome = tcp(from, to)?;
-    expect(outcome.is_ok(), &format!("{to} is reached by TCP from {whence}"), || told(outcome))
+    expect(outcome.is_ok(), &format!("{to} is reached by TCP from {whence}"), || reason(outcome))
 }
 
 /// Expects pings to be answered, and TCP and UDP to work.
@@ -82,7 +82,7 @@ fn reached_in_every_way(from: &Netns, to: SocketAddr, whence: &str) -> Outcome {
 
 fn answers(from: &Netns, to: IpAddr, whence: &str) -> Outcome {
     let outcome = ping(from, to)?;
-    expect(outcome.is_ok(), &format!("{to} answers a ping from {whence}"), || told(outcome))
+    expect(outcome.is_ok(), &format!("{to} answers a ping from {whence}"), || reason(outcome))
 }
 
 /// Expects a chained plugin's container to be reached from the machine.
@@ -95,7 +95,7 @@ fn reached_from_machine(bench: &Bench, to: SocketAddr) -> Outcome {
     reached(&here()?, to, "the machine")
 }
 
-fn told(outcome: Result<(), String>) -> String {
+fn reason(outcome: Result<(), String>) -> String {
     outcome.err().unwrap_or_default()
 }
 
@@ -105,7 +105,9 @@ fn here() -> Outcome<Netns> {
 
 fn siblings(bench: &Bench, v4: bool) -> Outcome {
     if !bench.profile.siblings {
-        return not_applicable("it is not known to connect containers with each other");
+        return not_applicable(
+            "the suite does not know whether it connects containers with each other",
+        );
     }
     let (first, second) = (bench.attach(1)?, bench.attach(2)?);
     let server = Server::start(&second.container.netns, PORT)?;
@@ -120,7 +122,7 @@ fn claims_gateway(bench: &Bench) -> Outcome {
     if bench.profile.gateway {
         return Ok(());
     }
-    not_applicable("it is not known to connect containers with the machine")
+    not_applicable("the suite does not know whether it connects containers with the machine")
 }
 
 fn gateway(bench: &Bench, v4: bool) -> Outcome {
@@ -171,7 +173,7 @@ fn publishes(bench: &Bench) -> Outcome {
     if bench.job.plugin == "portmap" {
         return Ok(());
     }
-    not_applicable("it is not known to publish ports")
+    not_applicable("the suite does not know whether it publishes ports")
 }
 
 fn published(bench: &Bench, v4: bool, from: From) -> Outcome {
@@ -207,13 +209,14 @@ fn closed(bench: &Bench) -> Outcome {
     expect(tried.is_err(), "the port is closed", || "it is open".to_owned())
 }
 
-/// Creates another machine, on a cable with ours, which forwards from now on.
+/// Creates another machine, linked to ours by a veth. Ours forwards from then on.
 fn outside(bench: &Bench) -> Outcome<Container> {
     let outside = bench.namespace("outside")?;
     let mut peer = VethPeer::new("eth0");
     peer.netns = Some(outside.netns.clone());
     let mut host = RouteSocket::open().or_broken("open netlink")?;
-    host.create_link(&NewLink::new("up0", LinkKind::Veth(peer))).or_broken("make a cable")?;
+    host.create_link(&NewLink::new("up0", LinkKind::Veth(peer)))
+        .or_broken("make a pair of links to the other machine")?;
     let mut far = bench.inside(&outside)?;
     let options = AddressOptions { nodad: true, ..AddressOptions::default() };
     for (netlink, name, last) in [(&mut host, "up0", 1), (&mut far, "eth0", 2)] {

@@ -15,15 +15,15 @@ pub(super) const CASES: &[Case] = cases![
     "unknown-capability" Should "CONVENTIONS" after "add-succeeds" for ALL []
         "Capability arguments that the plugin does not know are ignored." => unknown_capability;
     "unknown-cni-args" Should "CONVENTIONS" after "add-succeeds" for ALL []
-        "Unknown CNI_ARGS are ignored when IgnoreUnknown is set, wherever it stands." => unknown_cni_args;
+        "Unknown CNI_ARGS are ignored when IgnoreUnknown is set, wherever in CNI_ARGS it stands." => unknown_cni_args;
     "capability-mac" Should "CONVENTIONS" after "add-succeeds" for INTERFACE []
-        "The hardware address of the capability `mac` is the interface's." => capability_mac;
+        "The interface gets the hardware address of the capability `mac`." => capability_mac;
     "large-configuration" Should "robustness" after "add-succeeds" for ALL []
         "A configuration of a megabyte is read." => large;
     "deep-configuration" Should "robustness" after "version-answers" for ALL []
-        "A configuration nested ten thousand deep is answered in order." => deep;
+        "A configuration nested ten thousand levels deep gets a result or an error object." => deep;
     "null-keys" Should "robustness" after "add-succeeds" for ALL []
-        "Keys that are null are as if absent." => null_keys;
+        "A key that is null counts as absent." => null_keys;
 ];
 
 fn adds(bench: &Bench, keys: &Value) -> Outcome {
@@ -61,7 +61,7 @@ fn unknown_cni_args(bench: &Bench) -> Outcome {
 
 fn capability_mac(bench: &Bench) -> Outcome {
     if !bench.profile.takes_mac || bench.job.config.is_some() {
-        return not_applicable("it is not known to have the capability `mac`");
+        return not_applicable("the suite does not know whether it has the capability `mac`");
     }
     let target = bench.attach(1)?;
     let link = find(&mut bench.inside(&target.container)?, IFNAME)?;

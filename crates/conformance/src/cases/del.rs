@@ -13,29 +13,29 @@ pub(super) const CASES: &[Case] = cases![
     "del-restores-the-container" Should "2 DEL" after "del-succeeds" for LINKS ["del-undoes"]
         "After DEL the container is as it was before ADD." => restores_container;
     "del-leaves-nothing" Should "2 DEL" after "del-succeeds" for ALL ["del-undoes"]
-        "After DEL nothing of the attachment is left on the machine, beside others that are attached." => leaves_nothing;
+        "DEL leaves nothing of the attachment on the machine while others stay attached." => leaves_nothing;
     "del-last-restores-the-machine" Should "2 DEL" after "del-succeeds" for ALL ["del-undoes"]
-        "After the last DEL links, addresses, routes, sysctls and files of the machine are as before the first ADD, but for forwarding, which may stay on." => last_restores;
+        "After the last DEL the machine's links, addresses, routes, sysctls and files are as before the first ADD. Only forwarding may stay on." => last_restores;
     "del-twice" Must "2 DEL" after "del-succeeds" for ALL ["del-repeatable", "delete-repeated"]
-        "DEL succeeds again when there is nothing left." => twice;
+        "A second DEL, with nothing left to remove, succeeds." => twice;
     "del-without-add" Must "2 DEL" after "del-succeeds" for ALL ["del-repeatable", "del-tolerates-missing"]
         "DEL of what was never added succeeds and changes nothing." => without_add;
     "del-in-any-order" Must "3 Lifecycle & Ordering" after "del-succeeds" for ALL ["plugins-concurrent"]
         "Attachments may be deleted in any order." => any_order;
     "del-netns-not-a-namespace" Should "2 DEL" after "del-succeeds" for ALL ["del-tolerates-missing"]
-        "DEL succeeds and cleans up although CNI_NETNS is a plain file: what is left when its mount went." => plain_file;
+        "DEL succeeds and cleans up when CNI_NETNS is a plain file, as it is once the namespace is unmounted." => plain_file;
     "del-interface-gone" Should "2 DEL" after "del-succeeds" for LINKS ["del-tolerates-missing"]
-        "DEL succeeds and cleans up although the container's interface is gone." => interface_gone;
+        "DEL succeeds and cleans up when the container's interface is gone." => interface_gone;
     "del-with-files-gone" Should "2 DEL" after "del-succeeds" for ALL ["del-tolerates-missing"]
-        "DEL succeeds although every file below /run and /var was lost." => files_gone;
+        "DEL succeeds when every file below /run and /var is lost." => files_gone;
     "del-delegates" Must "4 Delegated plugin execution procedure" after "del-succeeds" for INTERFACE ["delegate-verbs"]
         "DEL executes the delegate." => delegates;
     "del-delegates-without-netns" Should "2 DEL" after "del-succeeds" for INTERFACE ["del-delegates-when-netns-is-gone"]
-        "DEL executes the delegate although the namespace is gone." => delegates_without_netns;
+        "DEL executes the delegate when the namespace is gone." => delegates_without_netns;
     "del-without-nothing" Should "2 DEL" after "del-succeeds" for ALL ["del-repeatable"]
         "DEL with everything that a runtime gives cleans up." => |bench| lacking(bench, 0);
     "del-without-netns" Should "2 DEL" after "del-succeeds" for ALL ["del-tolerates-missing", "del-required-environment"]
-        "DEL without CNI_NETNS, the namespace being gone, succeeds and cleans up." => |bench| lacking(bench, 1);
+        "DEL without CNI_NETNS succeeds and cleans up when the namespace is gone." => |bench| lacking(bench, 1);
     "del-without-prev-result" Should "2 DEL" after "del-succeeds" for ALL ["del-tolerates-missing"]
         "DEL without `prevResult` succeeds and cleans up." => |bench| lacking(bench, 2);
     "del-without-netns-prev-result" Should "2 DEL" after "del-succeeds" for ALL ["del-tolerates-missing"]
@@ -66,7 +66,7 @@ pub(super) const CASES: &[Case] = cases![
         "DEL with nothing but the attachment's name succeeds and cleans up." => |bench| lacking(bench, 15);
 ];
 
-/// What of a runtime's usual input is missing, as bits.
+/// Which parts of a runtime's usual input are missing, as bits.
 const NETNS: u8 = 1;
 const PREV_RESULT: u8 = 2;
 const RUNTIME_CONFIG: u8 = 4;
@@ -294,8 +294,8 @@ fn delegates(bench: &Bench) -> Outcome {
 
 fn delegates_without_netns(bench: &Bench) -> Outcome {
     bench.delegates()?;
-    // Each time another attachment: the kernel takes its time to remove the links of a namespace
-    // that is gone.
+    // Each turn uses a new attachment: after a namespace is gone, the kernel needs some time to
+    // remove its links.
     for (number, missing) in (1..).zip([0, NETNS, NETNS | PREV_RESULT]) {
         let target = bench.attach(number)?;
         delegate::calls()?;

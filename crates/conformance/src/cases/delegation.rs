@@ -10,23 +10,23 @@ pub(super) const CASES: &[Case] = cases![
     "delegate-called" Must "4 Delegated plugin protocol" after "add-succeeds" for INTERFACE ["delegate-lookup"]
         "ADD executes the plugin that `ipam.type` names, found in a later folder of CNI_PATH." => |bench| added(bench).map(|_| ());
     "delegate-configuration" Must "4 Delegated plugin protocol" after "delegate-called" for INTERFACE ["delegate-complete-config", "delegate-same-input"]
-        "The delegate gets the whole configuration, byte by byte." => configuration;
+        "The delegate gets the whole configuration, byte for byte." => configuration;
     "delegate-environment" Must "4 Delegated plugin protocol" after "delegate-called" for INTERFACE ["delegate-environment", "delegate-same-input"]
         "The delegate gets every environment variable that the delegating plugin got." => environment;
     "delegate-missing" Should "4 Delegated plugin execution procedure" after "delegate-called" for INTERFACE ["delegate-lookup"]
-        "A delegate that is not found is an error that names it." => missing;
+        "ADD fails with an error that names the delegate when the delegate is not found." => missing;
     "delegate-path" Must "1 Plugin configuration objects" after "delegate-called" for INTERFACE ["ipam-type-path", "plugin-type-path"]
-        "An `ipam.type` with a separator is refused, not executed." => outside;
+        "An `ipam.type` with a path separator is refused, and nothing is executed." => outside;
     "delegate-error" Should "4 Delegated plugin execution procedure" after "delegate-called" for INTERFACE ["delegate-errors"]
-        "An error of the delegate's ADD is returned with its code and message." => error;
+        "When the delegate's ADD fails, ADD fails with the delegate's code and message." => error;
     "delegate-failed-add" Should "4 Delegated plugin execution procedure" after "delegate-called" for INTERFACE ["delegate-failed-add"]
-        "A delegate whose ADD failed is executed with DEL before the failure is returned." => failed_add;
+        "When the delegate's ADD fails, the plugin executes its DEL before it returns the error." => failed_add;
     "delegate-stderr" Should "4 Delegated plugin execution procedure" after "delegate-called" for INTERFACE ["delegate-stderr"]
-        "What the delegate writes to standard error is on the plugin's standard error." => stderr;
+        "The plugin passes on what the delegate writes to standard error." => stderr;
     "delegate-released-on-failure" Should "4 Delegated plugin execution procedure" after "delegate-called" for INTERFACE ["delegate-failed-add"]
         "When ADD fails after the delegate gave an address, the delegate is executed with DEL." => released;
     "delegate-garbage" Must "4 Delegated plugin execution procedure" after "delegate-called" for INTERFACE []
-        "A delegate that prints garbage makes ADD fail with an error object." => garbage;
+        "ADD fails with an error object when the delegate prints garbage." => garbage;
 ];
 
 fn call_of(verb: &str) -> Outcome<Call> {
@@ -115,8 +115,8 @@ fn error(bench: &Bench) -> Outcome {
     fail_add()?;
     let target = bench.container(1)?;
     let refusal = bench.about("ADD", &target).send().refused_with(142)?;
-    let told = refusal.words().contains("no address today");
-    expect(told, "the delegate's message", || refusal.words())
+    let passed_on = refusal.words().contains("no address today");
+    expect(passed_on, "the delegate's message", || refusal.words())
 }
 
 fn failed_add(bench: &Bench) -> Outcome {
@@ -149,7 +149,9 @@ fn released(bench: &Bench) -> Outcome {
     delegate::reply(&target.container.name, &target.ifname, &unusable)?;
     let answer = bench.about("ADD", &target).send();
     if answer.finished.code == Some(0) {
-        return crate::case::not_applicable("it takes what the suite thinks unusable");
+        return crate::case::not_applicable(
+            "it accepts addresses that the suite takes for unusable",
+        );
     }
     answer.refused()?;
     let calls = delegate::calls()?;

@@ -18,17 +18,17 @@ pub(super) const CASES: &[Case] = cases![
     "gc-removes-stale" Should "2 GC" after "gc-succeeds" for ALL ["gc-removes-stale"]
         "GC removes what an attachment outside the list left on the machine." => removes_stale;
     "gc-empty-list" Should "2 GC" after "gc-succeeds" for ALL ["gc-empty-list", "gc-removes-stale"]
-        "An empty list says that no attachment is valid." => empty_list;
+        "With an empty list no attachment is valid: GC removes them all." => empty_list;
     "gc-no-list" Should "2 GC" after "gc-succeeds" for ALL ["gc-empty-list"]
-        "Without a list nothing is collected: it is not the same as an empty one." => no_list;
+        "Without a list GC removes nothing: a missing list is not an empty one." => no_list;
     "gc-other-network" Must "2 GC" after "gc-succeeds" for ALL ["gc-removes-stale"]
         "GC of one network leaves the attachments of another." => other_network;
     "gc-other-interface" Must "2 GC" after "gc-succeeds" for INTERFACE ["gc-attachments"]
-        "An attachment is container and interface: GC tells two of a container apart." => other_interface;
+        "An attachment is a container and an interface: GC tells two interfaces of a container apart." => other_interface;
     "gc-delegates" Must "2 GC" after "gc-succeeds" for INTERFACE ["gc-delegates", "delegate-verbs"]
         "GC executes the delegate with the list." => delegates;
     "gc-goes-on" Should "2 GC" after "gc-succeeds" for INTERFACE ["gc-continues"]
-        "GC tells an error of the delegate, and collects what it can all the same." => goes_on;
+        "GC reports an error of the delegate, and still removes what it can." => goes_on;
 ];
 
 fn succeeds(bench: &Bench) -> Outcome {
@@ -153,7 +153,7 @@ fn goes_on(bench: &Bench) -> Outcome {
     let (valid, before) = orphan(bench)?;
     delegate::fail_at("GC", &json!({ "code": 142, "msg": "the store is locked" }))?;
     let refusal = bench.collect(&[&valid]).send().refused()?;
-    let told = refusal.words().contains("the store is locked");
-    expect(told, "the delegate's words", || refusal.words())?;
+    let passed_on = refusal.words().contains("the store is locked");
+    expect(passed_on, "the delegate's words", || refusal.words())?;
     as_before(bench, &before)
 }

@@ -16,11 +16,11 @@ pub(super) const CASES: &[Case] = cases![
     "ipam-released" Should "2 DEL" after "del-succeeds" for IPAM ["del-undoes"]
         "DEL releases what ADD reserved: any number of containers may come and go." => released;
     "ipam-needs-no-namespace" Should "reference" after "add-succeeds" for IPAM []
-        "An address is given although the namespace cannot be looked at." => no_namespace;
+        "ADD gives an address even if the namespace cannot be opened." => no_namespace;
     "ipam-ips-capability" Should "CONVENTIONS" after "add-succeeds" for IPAM []
-        "An address asked for by the capability `ips` is given." => |bench| asked(bench, "capability");
+        "ADD gives the address that the capability `ips` requests." => |bench| asked(bench, "capability");
     "ipam-ips-args" Should "CONVENTIONS" after "add-succeeds" for IPAM []
-        "An address asked for by `args.cni.ips` is given." => |bench| asked(bench, "args.cni");
+        "ADD gives the address that `args.cni.ips` requests." => |bench| asked(bench, "args.cni");
 ];
 
 fn abbreviated(bench: &Bench) -> Outcome {
@@ -53,7 +53,7 @@ fn released(bench: &Bench) -> Outcome {
     let small =
         json!({ "ipam": { "type": bench.job.plugin, "ranges": [[{ "subnet": "10.88.2.0/29" }]] } });
     if bench.job.plugin != "host-local" {
-        return not_applicable("its addresses are no range that the suite knows to make small");
+        return not_applicable("the suite does not know how to give it a small range");
     }
     for number in 1..=12 {
         let target = bench.container(number)?;

@@ -1,5 +1,5 @@
-//! The protocol, which applies to every plugin and before it changes anything: verbs, environment,
-//! errors, versions.
+//! The protocol, which applies to every plugin: verbs, environment, errors, versions. A plugin
+//! obeys it before it changes anything.
 
 use serde_json::{Value, json};
 
@@ -11,17 +11,17 @@ pub(super) const CASES: &[Case] = cases![
     "version-answers" Must "2 VERSION" for ANY ["version-prints", "exit-code"]
         "VERSION ends with exit code 0 and one JSON object on standard output." => answers;
     "version-keys" Must "5 Version" after "version-answers" for ANY ["version-keys"]
-        "A version result has `cniVersion`, and `supportedVersions` that the specification knows." => version_keys;
+        "A version result has `cniVersion`, and `supportedVersions` with a version of the specification." => version_keys;
     "version-echoes" Should "5 Version" after "version-answers" for ANY ["version-keys"]
-        "The `cniVersion` of a version result is the one on input." => version_echoes;
+        "A version result has the `cniVersion` of the input." => version_echoes;
     "version-needs-no-input" Should "reference" after "version-answers" for ANY []
-        "VERSION is answered although standard input is empty: runtimes that probe send nothing." => version_without_input;
+        "VERSION succeeds with empty standard input: runtimes that probe a plugin send nothing." => version_without_input;
     "version-needs-no-path" Should "2 VERSION" after "version-answers" for ANY []
         "VERSION needs no variable but CNI_COMMAND." => version_alone;
     "verb-unknown" Must "2 Parameters" after "version-answers" for ANY ["error-environment-names"]
         "An unknown CNI_COMMAND is an error." => |bench| refused(container(bench, "NOPE"), &[4]);
     "verb-lower-case" Should "reference" after "version-answers" for ANY []
-        "Verbs are written in upper case: `add` is not one." => |bench| refused(container(bench, "add"), &[4]);
+        "Verbs are upper case: `add` is not a verb." => |bench| refused(container(bench, "add"), &[4]);
     "verb-missing-does-nothing" Should "reference" after "version-answers" for ANY []
         "Without CNI_COMMAND a plugin prints nothing to standard output that looks like a result." => no_verb;
 
@@ -46,7 +46,7 @@ pub(super) const CASES: &[Case] = cases![
         "GC without CNI_PATH fails with code 4 and names the variable." => gc_needs_path;
 
     "container-id-characters" Must "2 Parameters" after "version-answers" for ANY ["container-id-characters", "container-id-parameter"]
-        "A CNI_CONTAINERID with characters that it must not have is refused." => container_ids;
+        "A CNI_CONTAINERID with characters that the specification forbids is refused." => container_ids;
     "ifname-unusable" Must "2 Parameters" after "version-answers" for ANY ["ifname-unusable"]
         "A CNI_IFNAME that no link can have is refused: `/`, `:`, white space, `.`, `..`, 16 bytes." => ifnames;
 
@@ -56,12 +56,12 @@ pub(super) const CASES: &[Case] = cases![
         "Empty standard input is refused with code 6." =>
         |bench| refused(container(bench, "ADD").stdin(b""), &[6]);
     "stdin-wrong-types" Must "5 Error" after "version-answers" for ANY []
-        "A configuration whose keys have other types than the specification's is refused." => wrong_types;
+        "A configuration whose keys have types other than the specification's is refused." => wrong_types;
     "name-missing" Must "1 Configuration format" after "version-answers" for ANY ["error-codes-reserved"]
         "A configuration without a name is refused with code 7." =>
         |bench| refused(container(bench, "ADD").without("name"), &[7]);
     "name-characters" Must "1 Configuration format" after "version-answers" for ANY ["network-name-characters"]
-        "A network's name with characters that it must not have is refused with code 7." => names;
+        "A network's name with characters that the specification forbids is refused with code 7." => names;
     "version-unsupported" Must "5 Error" after "version-answers" for ANY ["error-codes-reserved"]
         "A cniVersion that the plugin does not support is refused with code 1." =>
         |bench| refused(container(bench, "ADD").version("9.9.9"), &[1]);
@@ -69,7 +69,7 @@ pub(super) const CASES: &[Case] = cases![
         "A cniVersion is compared as it is written: `1.1` is not 1.1.0." =>
         |bench| refused(container(bench, "ADD").version("1.1"), &[1]);
     "version-unreadable" Should "reference" after "version-answers" for ANY []
-        "A cniVersion that is no version is refused with code 6, or 1." =>
+        "A cniVersion that is not a version is refused with code 6 or 1." =>
         |bench| refused(container(bench, "CHECK").version("abc"), &[6, 1]);
     "check-before-0.4.0" Should "reference" after "version-answers" for ANY []
         "CHECK with a cniVersion before 0.4.0 is refused with code 1." =>
@@ -82,7 +82,7 @@ pub(super) const CASES: &[Case] = cases![
         |bench| too_old(bench, "STATUS", "1.0.0");
 
     "error-object" Should "2 Errors" after "version-answers" for ANY ["error-structure", "exit-code"]
-        "A plugin that fails prints an error object on standard output and ends with another code than 0." => error_object;
+        "A plugin that fails prints an error object on standard output and ends with an exit code other than 0." => error_object;
     "failure-changes-nothing" Must "5 Error" after "version-answers" for ANY []
         "A call that is refused leaves the machine as it was." => failure_changes_nothing;
 ];

@@ -26,9 +26,9 @@ pub(super) const CASES: &[Case] = cases![
     "result-addresses" Must "4 Delegated plugin protocol" after "add-succeeds" for INTERFACE ["ipam-determines"]
         "The addresses of the delegate are in the result, with their gateways." => addresses;
     "result-interfaces" Must "5 ADD Success" after "add-succeeds" for LINKS ["result-interfaces"]
-        "Every link that ADD made is in the result, those on the machine included." => interfaces;
+        "Every link that ADD made is in the result, including those on the machine." => interfaces;
     "result-sandbox" Should "5 ADD Success" after "add-succeeds" for INTERFACE ["result-sandbox"]
-        "An interface in the container has CNI_NETNS as `sandbox`, one on the machine has none." => sandbox;
+        "An interface in the container has CNI_NETNS as `sandbox`; one on the machine has none." => sandbox;
     "result-true" Must "5 ADD Success" after "add-succeeds" for INTERFACE ["result-keys"]
         "Hardware address and MTU of the result are those of the link." => truth;
 ];

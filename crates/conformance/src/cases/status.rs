@@ -44,7 +44,7 @@ fn ready_again(bench: &Bench) -> Outcome {
 fn not_ready(bench: &Bench) -> Outcome {
     bench.needs_verb("STATUS")?;
     let Some(unready) = bench.profile.unready else {
-        return not_applicable("nothing is known to keep it from serving ADD");
+        return not_applicable("the suite does not know how to keep it from serving ADD");
     };
     let keys = unready(bench)?;
     let target = bench.container(1)?;
@@ -78,6 +78,6 @@ fn delegate_error(bench: &Bench) -> Outcome {
     ready(bench)?;
     fail_status()?;
     let refusal = bench.configured("STATUS").send().refused_with(50)?;
-    let told = refusal.words().contains("the addresses are used up");
-    expect(told, "the delegate's words", || refusal.words())
+    let passed_on = refusal.words().contains("the addresses are used up");
+    expect(passed_on, "the delegate's words", || refusal.words())
 }

@@ -160,7 +160,7 @@ pub fn side_by_side(subjects: &[(&str, &Report)]) -> String {
     }
     let _ = writeln!(text, "\n|---|{}", "---|".repeat(subjects.len()));
     for level in [Level::Must, Level::Should] {
-        let _ = write!(text, "| {level}: passed / asked |");
+        let _ = write!(text, "| {level}: passed / tested |");
         for (_, report) in subjects {
             let tally = report.tally(level);
             let _ = write!(text, " {} / {} |", tally.passed, tally.passed + tally.failed);
@@ -174,7 +174,7 @@ pub fn side_by_side(subjects: &[(&str, &Report)]) -> String {
             let _ = writeln!(text, "| `{}` ({}) | {} |", case.id, case.level, cells.join(" | "));
         }
     }
-    text.push_str("\nEvery other case is passed, or could not be asked, by all of them.\n");
+    text.push_str("\nAll of them pass every other case that could be tested.\n");
     text
 }
 

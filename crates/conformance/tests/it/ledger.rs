@@ -115,9 +115,9 @@ fn the_report_has_three_subjects_beside_each_other() {
     let path = docs().join("conformance-report.md");
     let [ours, go, broken] = ["ours.txt", "go.txt", "broken.txt"].map(list);
     let mut page = "# Three subjects beside each other\n\n\
-        Made from the lists that tests hold the subjects to (`crates/conformance/tests/*.txt`): our plugins; the\n\
+        Made from the lists that tests compare the subjects with (`crates/conformance/tests/*.txt`): our plugins; the\n\
         reference's, from Debian's `containernetworking-plugins` 1.1.1; and our `bridge` with faults switched on. A cell names\n\
-        the plugins, or the faults, that fail the case; every other case is passed, or could not be asked.\n\n\
+        the plugins, or the faults, that fail the case. All three pass every other case that could be tested.\n\n\
         | case | level | ours | the reference's | broken on purpose |\n|---|---|---|---|---|\n"
         .to_owned();
     for case in conformance::cases() {
@@ -127,9 +127,9 @@ fn the_report_has_three_subjects_beside_each_other() {
             page += &format!("| `{}` | {} | {ours} | {go} | {broken} |\n", case.id, case.level);
         }
     }
-    page += "\n## How much was asked and kept\n\n\
-        Of each plugin on a machine whose kernel has what it needs. `dummy`, `ipvlan`, `vlan` and `vrf` of ours are asked in the\n\
-        virtual machine, where nothing is left out, and keep everything but what [conformance.md](conformance.md) says of `vrf`.\n\n";
+    page += "\n## How much was tested and passed\n\n\
+        For each plugin, on a machine whose kernel has what it needs. Our `dummy`, `ipvlan`, `vlan` and `vrf` are tested in the\n\
+        virtual machine, where nothing is skipped. They pass everything except what [conformance.md](conformance.md) says of `vrf`.\n\n";
     page += &table_of_counts();
     for (title, list) in [("Ours", &ours), ("The reference's", &go)] {
         page += &format!("\n## {title}: why\n\n");
