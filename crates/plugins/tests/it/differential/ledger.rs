@@ -21,9 +21,9 @@ struct Entry {
     against: Vec<String>,
     /// Patterns of differences.
     lines: Vec<String>,
-    /// Like `lines`, but of what is not there in every run: the kernel's own time.
+    /// Like `lines`, but of differences that depend on the kernel's own time: a run may lack them.
     sometimes: Vec<String>,
-    /// Tests that show it, `FILE::FUNCTION`, where no table can: it takes more than a configuration.
+    /// Tests that show it, `FILE::FUNCTION`, where a configuration alone cannot show it.
     tests: Vec<String>,
     reason: String,
 }
@@ -42,7 +42,8 @@ impl Ledger {
         })
     }
 
-    /// What is wrong: differences that are not listed, and listed ones that were seen in none of these cases.
+    /// Returns what is wrong: differences that are not listed, and listed ones that none of these
+    /// cases showed.
     pub(super) fn judge(&self, release: Release, seen: &[(&str, Vec<String>)]) -> Vec<String> {
         let mut wrong = Vec::new();
         for (case, lines) in seen {
@@ -75,13 +76,13 @@ impl Ledger {
     /// The page for readers.
     fn page(&self) -> String {
         let mut page = "# What is different from the reference plugins\n\n\
-            The same configuration is given to our plugins and to the reference's Go plugins, of Debian's stable and of its \
-            unstable release, on two equal hosts, and everything that networking consists of is compared: results, links, \
-            addresses, routes, rules, sysctls, firewall rules, queueing disciplines, files. These are all the differences; each is \
-            intended. A difference that is not listed here fails a test, and so does one that is listed and no longer there.\n\n\
-            This page is made from [differences.toml](differences.toml), which also says for each what exactly is \
-            different, by the tests `differential::…` of the crate `plugins` (`UPDATE_EXPECT=1` writes it). Where it takes more than a \
-            configuration, the test that shows it is named instead.\n\n\
+            Tests give the same configuration to our plugins and to the reference's Go plugins, on two equal hosts. The \
+            reference's are those of Debian's stable and of its unstable release. The tests then compare results, links, addresses, \
+            routes, rules, sysctls, firewall rules, queueing disciplines and files. This page lists all the differences. Each is \
+            intended: a test fails if it finds a difference that is not listed, or no longer finds one that is.\n\n\
+            The tests `differential::…` of the crate `plugins` make this page from [differences.toml](differences.toml) \
+            (`UPDATE_EXPECT=1` writes it). That file also has the exact text of each difference. Where a configuration alone \
+            cannot show a difference, the page names the test that does.\n\n\
             | where | against | what, and why |\n|---|---|---|\n"
             .to_owned();
         for entry in &self.entries {
