@@ -27,7 +27,7 @@ Environment:
   NETWRIGHT_RUN_DIR    our state until the next boot [default: /run/netwright]
   NETWRIGHT_STATE_DIR  our state beyond it [default: /var/lib/netwright]
   NETWRIGHT_CACHE_DIR  results of attachments, in libcni's format [default: /var/lib/cni]
-  NETWRIGHT_LOG        what happens, on standard error, plugins too: error, warn, info, debug or trace
+  NETWRIGHT_LOG        log on standard error, of plugins too: error, warn, info, debug or trace
   NO_COLOR             no colours
 
 Exit codes:
@@ -42,8 +42,8 @@ Exit codes:
 
 /// Connects containers to networks.
 ///
-/// Every CNI plugin and a runtime to drive them, in one executable. Linked under the name of a plugin, or called with one
-/// as its first argument, it is that plugin.
+/// Every CNI plugin and a runtime to drive them, in one executable. Linked under the name of a
+/// plugin, or called with one as its first argument, it is that plugin.
 #[derive(Debug, Parser)]
 #[command(name = "netwright", version, after_help = AFTER_HELP, disable_help_subcommand = true)]
 pub(crate) struct CommandLine {
@@ -96,9 +96,10 @@ pub(crate) struct Common {
 pub(crate) enum Command {
     /// Run a command in a fresh network namespace, attached to networks.
     ///
-    /// The namespace and everything made for it are gone when the command ends, also after SIGINT and SIGTERM, which are
-    /// passed on to the command. Without a command the built-in probe shows what the network can do. Should
-    /// netwright itself be killed with SIGKILL, the command is killed too and `netwright gc` removes what is left.
+    /// The namespace and everything made for it are gone when the command ends, also after SIGINT
+    /// and SIGTERM, which are passed on to the command. Without a command the built-in probe shows
+    /// what the network can do. Should netwright itself be killed with SIGKILL, the command is
+    /// killed too and `netwright gc` removes what is left.
     Run(Run),
     /// Show addresses and routes here, and try the gateway and the outside.
     ///
@@ -112,16 +113,18 @@ pub(crate) enum Command {
     Check(Check),
     /// Say which networks could serve an attachment now, and why others cannot.
     Status(Status),
-    /// Remove what containers that are gone have left behind.
+    /// Remove what deleted containers left behind.
     ///
-    /// An attachment is left behind when its namespace no longer exists. With --valid every other attachment of the network
-    /// goes and each plugin collects what nobody owns; with --all there are no others.
+    /// An attachment is left behind when its namespace no longer exists. With --valid, all other
+    /// attachments of the network are removed, and each plugin removes what has no owner. With
+    /// --all, every attachment is removed.
     Gc(Gc),
-    /// Put back what somebody changed of attachments, under their running containers.
+    /// Put back what other programs changed of attachments, while the containers run.
     ///
-    /// Routes, rules, addresses, ports of bridges, neighbours, sysctls and what is in the packet filter come back as they were
-    /// made, also after `nft flush ruleset`. What another owner holds by now is left alone and reported, as is what needs the
-    /// container to be made anew. Ends with 0 when everything is as it was made.
+    /// Routes, rules, addresses, bridge ports, neighbours, sysctls and the packet filter's part are
+    /// put back as ADD made them, also after `nft flush ruleset`. What belongs to another owner by
+    /// now is left alone and reported; so is what only a new container can have again. Ends with 0
+    /// when everything is as ADD made it.
     Repair(Repair),
     /// List attachments.
     List(List),
@@ -129,26 +132,30 @@ pub(crate) enum Command {
     Inspect(Inspect),
     /// Find mistakes in network configurations before a container does.
     ///
-    /// An error is what ADD refuses on every host, or a plugin that cannot be called. A warning is what is allowed and probably not
-    /// meant, or what stands in the way on this host.
+    /// An error is what ADD refuses on every host, or a plugin that cannot be called. A warning is
+    /// what is allowed but probably a mistake, or what prevents ADD on this host.
     Lint(Lint),
-    /// Put this executable and a link for every plugin into a folder that runtimes look at.
+    /// Put this executable and a link for every plugin into a folder where runtimes look for
+    /// plugins.
     ///
-    /// Each name changes hands in one step, so that runtimes may go on calling plugins meanwhile. Foreign files are
-    /// kept in DIR/.netwright-replaced and put back by `uninstall`.
+    /// Each name is replaced in one step, so that runtimes can call plugins meanwhile. Files of
+    /// others are kept in DIR/.netwright-replaced, and `uninstall` puts them back.
     Install(Install),
-    /// Take back what `install` did, and remove our state from this machine.
+    /// Undo `install`, and remove our state from this machine.
     Uninstall(Uninstall),
-    /// Test CNI plugins, anybody's, for what the specification asks of them.
+    /// Test the CNI plugins of any project against the specification.
     ///
-    /// Each case runs on a private machine of its own, made of namespaces: the network of this one is not touched. Ends
-    /// with 0 when every MUST is kept, with 1 when one is not. It takes root.
+    /// Each case runs on a private machine made of namespaces: the network of this one is not
+    /// touched. Ends with 0 when every MUST is kept, with 1 when one is not. Needs root.
     Conformance(Conformance),
-    /// Serve an OCI runtime (runc, crun, youki) as a hook, with the container's state on standard input.
+    /// Serve an OCI runtime (runc, crun, youki) as a hook, with the container's state on standard
+    /// input.
     ///
     /// Networks are chosen by the annotation dev.netwright.networks: a list of
-    /// NAME[:ifname=NAME,ip=ADDRESS,mac=ADDRESS,default-route[=GATEWAY]] separated by commas. Ports are published by dev.netwright.publish: a list of [IP:]HOST:CONTAINER[/PROTOCOL]. A
-    /// container without these is left alone; an annotation whose name is one of these but for a slip is refused.
+    /// NAME[:ifname=NAME,ip=ADDRESS,mac=ADDRESS,default-route[=GATEWAY]] separated by commas. Ports
+    /// are published by dev.netwright.publish: a list of [IP:]HOST:CONTAINER[/PROTOCOL]. A
+    /// container without these is left alone; an annotation whose name is one of these, misspelt,
+    /// is refused.
     OciHook(OciHook),
     /// Write a completion script for a shell to standard output.
     Completions(Completions),
@@ -160,8 +167,8 @@ pub(crate) enum Command {
 pub(crate) struct Run {
     /// Attach to this network; may be repeated [default: the embedded network "netwright"].
     ///
-    /// The default route is that of the first network that has one, or of the one with `default-route`, through its own gateway or the one
-    /// that is named.
+    /// The default route is that of the first network that has one, or of the one with
+    /// `default-route`, through its own gateway or the one that is named.
     #[arg(long, value_name = "NAME[:ifname=NAME,ip=ADDRESS,mac=ADDRESS,default-route[=GATEWAY]]")]
     pub(crate) net: Vec<NetworkSpec>,
     #[command(flatten)]
@@ -187,7 +194,7 @@ pub(crate) struct Probe {
     /// What to try to reach outside.
     #[arg(long, value_name = "HOST:PORT", default_value = "example.com:80")]
     pub(crate) to: String,
-    /// The machine's own namespace, to tell its troubles from ours [default: that of process 1].
+    /// The machine's own namespace, to tell its faults from ours [default: that of process 1].
     #[arg(long, value_name = "NETNS", hide = true)]
     pub(crate) home: Option<PathBuf>,
 }
@@ -208,7 +215,7 @@ pub(crate) struct Attach {
     pub(crate) capabilities: Vec<(String, String)>,
 }
 
-/// Which attachment is meant.
+/// The attachment that a command is about.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Which {
     /// The network.
@@ -254,10 +261,11 @@ pub(crate) struct Status {
 pub(crate) struct Gc {
     /// Only this network.
     pub(crate) network: Option<String>,
-    /// Keep this container's attachment, or only that of one interface, and remove all others; may be repeated.
+    /// Keep this container's attachment, or only that of one interface, and remove all others; may
+    /// be repeated.
     #[arg(long, value_name = "CONTAINER[:IFNAME]", requires = "network", conflicts_with = "all")]
     pub(crate) valid: Vec<String>,
-    /// Remove every attachment, living containers' included, and our empty tables.
+    /// Remove every attachment, also those of living containers, and our empty tables.
     #[arg(long)]
     pub(crate) all: bool,
     /// Say what would be removed, and remove nothing.
@@ -272,7 +280,7 @@ pub(crate) struct Repair {
     /// Only attachments to this network.
     #[arg(long, value_name = "NETWORK")]
     pub(crate) network: Option<String>,
-    /// Say what is not as it was made, and change nothing.
+    /// Say what is not as ADD made it, and change nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -286,7 +294,8 @@ pub(crate) struct List {
 #[derive(Debug, Args)]
 #[group(id = "subject_group", required = true, multiple = false)]
 pub(crate) struct Inspect {
-    /// A network's name, or a container: its namespace's path or name, a process ID or the container ID.
+    /// A network's name, or a container: its namespace's path or name, a process ID or the
+    /// container ID.
     pub(crate) subject: Option<String>,
     /// Show the embedded default network.
     #[arg(long)]
@@ -305,12 +314,12 @@ pub(crate) struct Lint {
 
 #[derive(Debug, Args)]
 pub(crate) struct Install {
-    /// The folder for the plugins [default: where the container runtimes of this machine take them from, by their configurations;
-    /// /opt/cni/bin where there is none].
+    /// The folder for the plugins [default: the one in the configurations of this machine's
+    /// container runtimes; /opt/cni/bin if there is no runtime].
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) bin_dir: Option<PathBuf>,
-    /// Also answer to this name, by which configurations written for another project's plugin call ours: `multus`, `multus-shim`,
-    /// `whereabouts`; may be repeated.
+    /// Also answer to this name, by which configurations written for another project's plugin call
+    /// ours: `multus`, `multus-shim`, `whereabouts`; may be repeated.
     #[arg(long, value_name = "NAME", value_parser = alias)]
     pub(crate) also: Vec<&'static str>,
     /// Do not write the default network's configuration.
@@ -323,7 +332,8 @@ pub(crate) struct Install {
 
 #[derive(Debug, Args)]
 pub(crate) struct Uninstall {
-    /// The folder that `install` put the plugins into [default: the one where it did, of those that runtimes look at].
+    /// The folder into which `install` put the plugins [default: found among the folders where
+    /// runtimes look for plugins].
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) bin_dir: Option<PathBuf>,
     /// Detach what is still attached, instead of refusing.
@@ -333,7 +343,8 @@ pub(crate) struct Uninstall {
 
 #[derive(Debug, Args)]
 pub(crate) struct Conformance {
-    /// The folder of the plugins. Repeated, each folder is tested, and a table shows where they differ.
+    /// The folder of the plugins. Repeated, each folder is tested, and a table shows where they
+    /// differ.
     #[arg(
         long,
         value_name = "DIR",
@@ -362,10 +373,11 @@ pub(crate) struct Conformance {
     /// Mention each case, not only those that fail.
     #[arg(long, short)]
     pub(crate) verbose: bool,
-    /// How many cases are run beside each other [default: two a processor, at most 8].
+    /// How many cases run at the same time [default: two per processor, at most 8].
     #[arg(long, value_name = "NUMBER", value_parser = number)]
     pub(crate) workers: Option<usize>,
-    /// How long a call of a plugin may take, for slow machines; a case may take six times that [default: 10].
+    /// How long a call of a plugin may take, for slow machines; a case may take six times that
+    /// [default: 10].
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) call_timeout: Option<u32>,
     /// Be the process of one case.
@@ -373,7 +385,7 @@ pub(crate) struct Conformance {
     pub(crate) serve_case: bool,
 }
 
-/// A way to write the findings of the acceptance suite.
+/// A format for the findings of the acceptance suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum ReportFormat {
     /// JUnit's XML, for CI.

@@ -185,7 +185,7 @@ fn hint_for(error: &Error) -> Option<&'static str> {
         code::INTERNAL if !says("plugin type=") => "this is a bug: please report it",
         // Errors of firewalld have their own advice.
         codes::FIREWALL if !says("firewalld") => {
-            "see whether `nft list ruleset` works and names a rule in the way"
+            "check that `nft list ruleset` works, and look in it for a rule that blocks this"
         }
         codes::HOST_PORT => "choose another port, or detach its holder (`netwright list`)",
         codes::DRIFT if says(COVERED_REMEDY) => COVERED_REMEDY,

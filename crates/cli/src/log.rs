@@ -24,7 +24,7 @@ pub(crate) fn start(value: Option<&OsStr>) {
     // Only once per process: nothing else sets one.
     let _ = tracing::subscriber::set_global_default(subscriber);
     if level.is_none() {
-        tracing::warn!("{VARIABLE} is error, warn, info, debug or trace; taken for info");
+        tracing::warn!("{VARIABLE} must be error, warn, info, debug or trace; info is used");
     }
 }
 

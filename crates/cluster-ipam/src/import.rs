@@ -47,11 +47,11 @@ pub enum ImportError {
     #[error("not JSON: {0}")]
     Json(#[source] serde_json::Error),
     /// It is neither a Kubernetes object nor a list of them.
-    #[error("neither an object of Kubernetes nor a list of them: kubectl get -o json writes such")]
+    #[error("not the output of kubectl get -o json: neither an object nor a list of objects")]
     NoObject,
     /// It contains no pods, so it is unknown which pods live, and where.
     #[error(
-        "pools, but no pods: who lives, and on which node, only they tell (kubectl get pods -A -o json)"
+        "pools without pods: only pods show which containers live, and on which node (kubectl get pods -A -o json)"
     )]
     NoPods,
 }
@@ -171,7 +171,7 @@ impl Found {
     fn pool(&mut self, name: String, spec: &Value) {
         let range = spec["range"].as_str().and_then(parse_prefix);
         let Some(range) = range else {
-            self.notes.push(format!("pool {name} says no range and is passed over"));
+            self.notes.push(format!("pool {name} has no range and is ignored"));
             return;
         };
         let family = Family::of(range.addr());
@@ -265,7 +265,7 @@ pub fn plan(found: &Found) -> Result<Plan, ImportError> {
     for pool in &found.pools {
         let Some(name) = found.space_of(pool) else {
             plan.notes.push(format!(
-                "pool {} is not named after its range {} and is passed over",
+                "pool {} is not named after its range {} and is ignored",
                 pool.name, pool.range
             ));
             continue;
@@ -295,7 +295,7 @@ pub fn plan(found: &Found) -> Result<Plan, ImportError> {
             None => plan.passed_over.push(PassedOver {
                 of: name.clone(),
                 address: None,
-                why: "its name says no address".to_owned(),
+                why: "its name contains no address".to_owned(),
             }),
         }
     }
@@ -327,7 +327,7 @@ impl Plan {
         };
         if holder.container.is_empty() || holder.ifname.is_empty() {
             self.notes.push(format!(
-                "nothing says which container or interface of {} has {address}: DEL will not free it, a restart of node {node} does",
+                "no record says which container or interface of {} has {address}: a restart of node {node} frees it, DEL does not",
                 told(&holder)
             ));
         }
@@ -352,7 +352,7 @@ fn whose(
     allocation: &Allocation,
 ) -> Result<(Holder, String), String> {
     let Some((namespace, name)) = allocation.podref.split_once('/') else {
-        return Err(format!("{:?} is no pod", allocation.podref));
+        return Err(format!("{:?} is not a pod", allocation.podref));
     };
     let key = (namespace.to_owned(), name.to_owned());
     let Some(pod) = found.pods.get(&key) else {

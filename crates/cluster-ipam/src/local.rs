@@ -145,7 +145,9 @@ impl Files {
         found.node = content(&path, &mut found.notices);
         for name in names(&self.dir.join("blocks"))? {
             let Some(id) = block_of(&name) else {
-                found.notices.push(format!("blocks/{name} is no name of a block: passed over"));
+                found
+                    .notices
+                    .push(format!("ignored blocks/{name}, which is not the name of a block"));
                 continue;
             };
             let path = self.dir.join("blocks").join(&name);
@@ -156,7 +158,9 @@ impl Files {
         }
         for name in names(&self.dir.join("held"))? {
             let Some(held) = held_of(&name) else {
-                found.notices.push(format!("held/{name} is no name of an address: passed over"));
+                found
+                    .notices
+                    .push(format!("ignored held/{name}, which is not the name of an address"));
                 continue;
             };
             let path = self.dir.join("held").join(&name);

@@ -116,7 +116,7 @@ pub enum NetworkError {
     NoName,
     /// The space's name cannot be the name of a Kubernetes object.
     #[error(
-        "network_name {0:?} is no name: at most {MAX_SPACE_NAME} lower-case letters, digits, dots and dashes, the first and last no dot or dash"
+        "network_name {0:?} is not valid: it has at most {MAX_SPACE_NAME} lower-case letters, digits, dots and dashes, and begins and ends with a letter or digit"
     )]
     SpaceName(String),
     /// There are no ranges.

@@ -450,7 +450,7 @@ impl Node {
             let Some(name) = name else { continue };
             if table.is_lost(name) {
                 let text = format!(
-                    "the address {} may be given to somebody else: node {} was given up while its container ran on",
+                    "the address {} may be given to another container: node {} was given up while this one ran on",
                     name.address, self.settings.node
                 );
                 return Err(Refusal::new(ADDRESS, text).with_details("start the container again"));
@@ -560,7 +560,7 @@ fn wanted_of(network: &Network, wanted: &[IpAddr]) -> Result<Vec<Option<IpAddr>>
         let place = of.find(|(place, range)| range.allows(*address) && !places.contains_key(place));
         let Some((place, _)) = place else {
             let text = format!(
-                "the address {address} that is asked for is in no range of network {:?} that may give it",
+                "the requested address {address} is in no range of network {:?} that may give it",
                 network.name()
             );
             return Err(Refusal::new(ADDRESS, text));
@@ -572,7 +572,7 @@ fn wanted_of(network: &Network, wanted: &[IpAddr]) -> Result<Vec<Option<IpAddr>>
 
 fn check_owner(owner: &Owner) -> Result<(), Refusal> {
     if owner.container.is_empty() || owner.ifname.is_empty() {
-        let text = "an address is asked for by nobody: container ID or interface name is missing";
+        let text = "the request for an address has no container ID or no interface name";
         return Err(Refusal::new(code::INVALID_ENVIRONMENT, text));
     }
     Ok(())

@@ -158,7 +158,7 @@ pub fn forget(store: &dyn Store, node: &str) -> Result<Option<Duration>, StoreEr
             return Ok(fence_unknown(store, node)?.then_some(Duration::ZERO));
         };
         let Some(found) = record::read::<NodeRecord>(&entry.value) else {
-            return Err(StoreError::Refused(format!("the record {key} is none of a node")));
+            return Err(StoreError::Refused(format!("the record {key} is not that of a node")));
         };
         let wait = surely_over(lease_of(&found));
         if found.forgotten || found.fenced {

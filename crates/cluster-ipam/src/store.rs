@@ -92,7 +92,7 @@ pub struct Entry {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum StoreError {
     /// The record exists already, has another revision, or is gone. Nothing was done.
-    #[error("somebody else was quicker")]
+    #[error("another node was quicker")]
     Conflict,
     /// The outcome is unknown: it may have been done, or be done yet.
     #[error("the store does not answer: {0}")]

@@ -275,7 +275,7 @@ fn refuse_unread(call: &Call<'_>) -> Result<(), Error> {
         Some(damaged) => {
             let path = damaged.path.display();
             Err(Error::new(crate::codes::STATE, format!("read {path}: {}", damaged.reason)).with_details(
-                "what was found without it is removed; it may tell of more, which another try finds",
+                "everything found without it is removed; it may name more, which another call finds once it can be read",
             ))
         }
     }

@@ -84,9 +84,9 @@ pub fn answer(
         let undone = respond(plugin, &env, &mut undoing(&stdin.read).as_slice(), context);
         let _ = world.stderr.write_all(&undone.stderr);
         let text: &[u8] = match undone.status {
-            Status::Success => b"nobody can read the result on standard output; nothing stays\n",
+            Status::Success => b"the result cannot be written to standard output; ADD was undone\n",
             _ => {
-                b"nobody can read the result on standard output, and undoing ADD failed: run DEL\n"
+                b"the result cannot be written to standard output, and undoing ADD failed: run DEL\n"
             }
         };
         let _ = world.stderr.write_all(text);

@@ -125,5 +125,5 @@ fn not_given(what: &str, asked: &str, given: &str) -> Error {
         code::INVALID_CONFIG,
         format!("the {what} {asked} was asked for, and {given} was given"),
     )
-    .with_details("no plugin of the network takes the address that it is to give")
+    .with_details("no plugin of the network honours a requested address")
 }

@@ -241,7 +241,7 @@ impl fmt::Display for DelError {
                 write!(f, "no configuration for attachment {attachment}: {reason}")
             }
             DelError::Plugins(failures) => f.write_str(&join(failures, "; ")),
-            DelError::NoTimeLeft => f.write_str("the deadline passed before its turn came"),
+            DelError::NoTimeLeft => f.write_str("the deadline passed before it could be started"),
             DelError::Back { attachment } => {
                 write!(f, "the container of {attachment} came back; nothing was removed")
             }
@@ -352,7 +352,7 @@ impl ValidateError {
             None => code::INTERNAL,
         };
         let mut problems = self.problems.iter().map(ValidateProblem::to_string);
-        let first = problems.next().unwrap_or_else(|| "no problem was named".to_owned());
+        let first = problems.next().unwrap_or_else(|| "the plugins named no problem".to_owned());
         problems.fold(Error::new(code, first), Error::with_details)
     }
 }

@@ -82,9 +82,9 @@ impl Apart {
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            Apart::Dockers => "of Docker's containers, which `netwrightd repair` looks after",
+            Apart::Dockers => "of Docker's containers, which `netwrightd repair` repairs",
             Apart::Elsewhere => "of runtimes that keep their cache elsewhere",
-            Apart::Unfinished => "whose ADD has not come to its end",
+            Apart::Unfinished => "whose ADD is not complete",
             Apart::Unseen => "whose namespace cannot be seen",
         }
     }
@@ -394,8 +394,7 @@ impl Known {
     /// result in it is.
     #[must_use]
     pub fn damage(&self) -> Option<Error> {
-        let hint =
-            "what plugins wrote down of it stays: DEL takes it, and another ADD makes it anew";
+        let hint = "the plugins' records of it are kept: DEL removes them, and another ADD writes them again";
         let told = |path: &Path, reason: &str| {
             Error::new(
                 code::DECODE_FAILURE,

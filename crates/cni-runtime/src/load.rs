@@ -410,7 +410,7 @@ fn read_file(
     }
     if list.plugins.is_empty() {
         let hint = if Object::parse(&document).is_ok_and(|o| o.get_ignore_case("type").is_some()) {
-            "no plugin configs found: a single plugin's configuration belongs into a .conf file"
+            "no plugin configs found: a single plugin's configuration belongs in a .conf file"
         } else {
             "no plugin configs found"
         };
@@ -428,7 +428,7 @@ fn reason(error: &Error, kind: Kind, document: &[u8]) -> String {
     };
     let object = Object::parse(document).ok();
     if kind == Kind::Single && object.is_some_and(|o| o.get_ignore_case("plugins").is_some()) {
-        return format!("{text} (a list of plugins belongs into a .conflist file)");
+        return format!("{text} (a list of plugins belongs in a .conflist file)");
     }
     text
 }

@@ -164,7 +164,7 @@ impl Runtime<'_> {
             Ok(info) => info,
             Err(error) => {
                 return Err(PluginError::Reported(
-                    refused.with_details(format!("and it does not tell its versions: {error}")),
+                    refused.with_details(format!("and it does not report its versions: {error}")),
                 ));
             }
         };

@@ -251,7 +251,7 @@ impl Args {
             format!("ARGS: unknown args {}", quote_list(unknown.iter().map(String::as_str))),
         )
         .with_details(
-            "add IgnoreUnknown=1 to CNI_ARGS to let plugins pass over keys they do not know",
+            "add IgnoreUnknown=1 to CNI_ARGS to let plugins ignore keys they do not know",
         ))
     }
 }

@@ -56,7 +56,7 @@ pub enum HttpError {
         limit: usize,
     },
     /// Its length is unknown.
-    #[error("the length of the message's body cannot be told: {0}")]
+    #[error("the length of the message's body is not clear: {0}")]
     Length(String),
     /// It ended early.
     #[error("the message ended before its end")]
@@ -250,7 +250,7 @@ fn read_fields(
             "content-length" => {
                 let digits = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
                 let found = value.parse::<usize>().ok().filter(|_| digits);
-                let found = found.ok_or_else(|| wrong("Content-Length is no number"))?;
+                let found = found.ok_or_else(|| wrong("Content-Length is not a number"))?;
                 if length.is_some_and(|before| before != found) {
                     return Err(wrong("Content-Length is given twice"));
                 }

@@ -45,7 +45,7 @@ pub fn candidates(root: &Path, name: &str) -> Vec<Candidate> {
 #[non_exhaustive]
 pub enum AddressError {
     /// It has no scheme.
-    #[error("{0:?} is no address: it must begin with unix:// or tcp://")]
+    #[error("{0:?} is not an address: it must begin with unix:// or tcp://")]
     NoScheme(String),
     /// It is not on this host.
     #[error("{0:?} is not on this host: it is neither unix:///PATH nor tcp://127.0.0.1:PORT")]

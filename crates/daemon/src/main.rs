@@ -29,11 +29,11 @@ Usage: netwrightd SERVICE [FLAG…]
 
 Services:
   dhcp      keeps DHCP leases for the CNI plugin dhcp; netwrightd dhcp -help lists its flags
-  collect   removes what containers that are gone have left; netwrightd collect -help lists its flags
+  collect   removes what deleted containers left behind; netwrightd collect -help lists its flags
   docker    makes CNI networks into Docker networks; netwrightd docker -help lists its flags
   ipam      gives addresses of networks that span nodes; netwrightd ipam -help lists its flags
   multinet  gives pods several networks; netwrightd multinet -help lists its flags
-  repair    puts back what is changed under containers; netwrightd repair -help lists its flags
+  repair    puts back what other programs change under containers; netwrightd repair -help lists its flags
 
   --version prints the version
 ";

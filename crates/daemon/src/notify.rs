@@ -16,6 +16,6 @@ pub(crate) fn send(socket: Option<&OsStr>, state: &str) {
     let sent = address
         .and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
     if let Err(error) = sent {
-        tracing::warn!(%error, state, "cannot tell the service manager");
+        tracing::warn!(%error, state, "cannot notify the service manager");
     }
 }

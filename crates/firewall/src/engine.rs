@@ -201,7 +201,7 @@ impl<'a> Firewall<'a> {
                 continue;
             }
             if !owner.is(&hash) {
-                differences.push(format!("not ours any more ({}): {element}", found.comment));
+                differences.push(format!("no longer ours ({}): {element}", found.comment));
             } else if !same_value(element, &found) {
                 differences.push(format!("leads elsewhere: {element}"));
             } else if let Some(chain) = element.chain()

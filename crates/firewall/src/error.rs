@@ -22,7 +22,7 @@ pub enum FirewallError {
     #[error(transparent)]
     Tables(#[from] TablesError),
     /// A file of ours failed.
-    #[error("keep account of {object:?}")]
+    #[error("record the users of {object:?}")]
     State {
         /// The shared object.
         object: String,
@@ -65,7 +65,7 @@ fn holder_text(holder: Option<&AttachmentKey>, hash: &str) -> String {
             key.ifname.as_str(),
             key.network.as_str()
         ),
-        None => format!("an attachment of which nothing but its hash {hash} is known"),
+        None => format!("an attachment of which only its hash {hash} is known"),
     }
 }
 
@@ -74,7 +74,9 @@ impl FirewallError {
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            FirewallError::Lock(_) => Some("whoever holds the lock is stuck; it is named"),
+            FirewallError::Lock(_) => {
+                Some("the process that holds the lock does not release it: see what it waits for")
+            }
             FirewallError::Open(_) => {
                 Some("the kernel needs nf_tables and the caller CAP_NET_ADMIN in this namespace")
             }

@@ -101,7 +101,7 @@ pub enum FirewalldError {
     #[error("lock the sources of firewalld")]
     Lock(#[source] LockError),
     /// A file of ours failed.
-    #[error("keep account of {object:?}")]
+    #[error("record the users of {object:?}")]
     State {
         /// The shared object.
         object: String,
@@ -135,8 +135,7 @@ impl FirewalldError {
                 "it was built without the cargo feature \"firewalld\"".to_owned()
             }
             FirewalldError::Absent => {
-                "start firewalld, or have the list ask for another backend than firewalld"
-                    .to_owned()
+                "start firewalld, or choose a backend other than firewalld in the list".to_owned()
             }
             FirewalldError::Late { .. } => {
                 "see whether firewalld is reloading or stuck: systemctl status firewalld".to_owned()
@@ -147,7 +146,10 @@ impl FirewalldError {
             FirewalldError::Add { at, .. } if self.is_conflict() => {
                 format!("see firewall-cmd --get-zone-of-source={}", Family::host(at.address))
             }
-            FirewalldError::Lock(_) => "whoever holds the lock is stuck; it is named".to_owned(),
+            FirewalldError::Lock(_) => {
+                "the process that holds the lock does not release it: see what it waits for"
+                    .to_owned()
+            }
             _ => return None,
         })
     }

@@ -178,7 +178,7 @@ fn drops_forward(observed: &Observed) -> bool {
 
 fn failed(error: NetlinkError) -> FirewallError {
     FirewallError::Tables(TablesError {
-        operation: "look who drops forwarded packets".to_owned(),
+        operation: "find what drops forwarded packets".to_owned(),
         absent: error.is_not_found(),
         source: Box::new(error),
     })

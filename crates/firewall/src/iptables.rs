@@ -63,7 +63,7 @@ pub enum ChangeError {
     #[error("lock the chains of iptables")]
     Lock(#[source] LockError),
     /// A file of ours failed.
-    #[error("keep account of {object:?}")]
+    #[error("record the users of {object:?}")]
     State {
         /// The shared object.
         object: String,

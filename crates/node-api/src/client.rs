@@ -96,7 +96,7 @@ impl ExchangeError {
 #[non_exhaustive]
 pub enum AskError {
     /// The request cannot be sent.
-    #[error("say it on {socket:?}")]
+    #[error("send the request to {socket:?}")]
     Request {
         /// Where it would be sent.
         socket: PathBuf,
@@ -107,7 +107,7 @@ pub enum AskError {
     #[error(transparent)]
     Exchange(ExchangeError),
     /// The answer is invalid.
-    #[error("the answer on {socket:?} is none")]
+    #[error("the answer on {socket:?} is not valid")]
     Answer {
         /// Where the daemon listens.
         socket: PathBuf,
@@ -115,7 +115,7 @@ pub enum AskError {
         source: LineError,
     },
     /// The answer is to another question.
-    #[error("the answer on {socket:?} is one to another question")]
+    #[error("the answer on {socket:?} is to another request")]
     Other {
         /// Where the daemon listens.
         socket: PathBuf,

@@ -238,7 +238,7 @@ pub fn read_question(line: &[u8]) -> Result<Ask, Failure> {
         )),
         Err(error) => Err(failed(
             cni::code::DECODE_FAILURE,
-            format!("not a question of the DHCP protocol: {error}"),
+            format!("not a request of the DHCP protocol: {error}"),
         )),
     }
 }

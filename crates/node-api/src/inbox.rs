@@ -94,7 +94,7 @@ fn finish<M: Message>(path: &Path, done: &mut impl FnMut(M) -> bool) {
     let is_done = match M::from_line(&text) {
         Ok(message) => done(message),
         Err(error) => {
-            tracing::warn!(%error, path = %path.display(), "a plugin left nonsense");
+            tracing::warn!(%error, path = %path.display(), "a plugin left a message that is not valid");
             true
         }
     };

@@ -222,7 +222,7 @@ impl FromStr for RangeSpec {
 
 /// A text is not a range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no range: a subnet such as 192.0.2.0/24, or 192.0.2.10-192.0.2.20/24")]
+#[error("{0:?} is not a range: write a subnet such as 192.0.2.0/24, or 192.0.2.10-192.0.2.20/24")]
 pub struct RangeError(String);
 
 /// An address that is assigned.
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn what_is_no_message() {
         let refused = |line: &str| Request::from_line(line.as_bytes()).unwrap_err().to_string();
-        assert_eq!(refused(r#"{"version":1}"#), "a message that says nothing that is known");
+        assert_eq!(refused(r#"{"version":1}"#), "a message without a known key");
         assert_eq!(refused("{}"), "a message of version 0; this is version 1");
         assert!(
             refused(r#"{"version":1,"assign":{"network":{"ranges":[{"subnet":"tea"}]}}}"#)

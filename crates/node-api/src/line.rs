@@ -44,7 +44,7 @@ pub enum LineError {
         known: u32,
     },
     /// This version knows none, or several, of its keys.
-    #[error("a message that says nothing that is known")]
+    #[error("a message without a known key")]
     Unknown,
 }
 

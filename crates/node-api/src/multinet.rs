@@ -447,10 +447,10 @@ mod tests {
             refused(r#"{"version":2,"plan":"tea"}"#),
             "a message of version 2; this is version 1"
         );
-        assert_eq!(refused(r#"{"version":1}"#), "a message that says nothing that is known");
+        assert_eq!(refused(r#"{"version":1}"#), "a message without a known key");
         assert_eq!(
             refused(r#"{"version":1,"ok":{},"refused":{}}"#),
-            "a message that says nothing that is known"
+            "a message without a known key"
         );
         assert_eq!(
             refused(r#"{"version":1,"plan":{"networks":[{"defaultRoute":["tea"]}]}}"#),

@@ -24,7 +24,7 @@ pub fn checked_path(key: &str, text: &str) -> Result<PathBuf, Error> {
     let path = Path::new(text);
     if !path.is_absolute() {
         let error = Error::new(code::INVALID_CONFIG, format!("{key}: {text:?} is not absolute"));
-        return Err(error.with_details("plugins run in whatever folder the runtime runs in"));
+        return Err(error.with_details("plugins run in the runtime's working directory"));
     }
     if MAX_PATH < path.as_os_str().as_bytes().len() {
         return Err(Error::new(

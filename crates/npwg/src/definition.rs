@@ -43,7 +43,7 @@ pub enum DefinitionError {
     NoPlugin,
     /// It says twice which plugins to call.
     #[error(
-        "spec.config has both \"type\" and \"plugins\": put the one into the list of the other"
+        "spec.config has both \"type\" and \"plugins\": put the first into the list of the second"
     )]
     Both,
     /// It is not a valid CNI configuration.

@@ -154,7 +154,7 @@ pub enum ElementError {
     )]
     NotAMac(String),
     /// No interface can have the hardware address.
-    #[error("\"mac\": {0:?} cannot be an interface's own: it is nobody's, or a group's")]
+    #[error("\"mac\": {0:?} cannot be an interface's own: it is zero, or a group's")]
     NoOnesMac(String),
     /// A value that must be a GUID is not one.
     #[error("\"infiniband-guid\": {0:?} is not a GUID of 8 bytes in hexadecimal")]

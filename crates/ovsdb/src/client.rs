@@ -279,7 +279,7 @@ impl Client {
                 }
                 Message::Response { id: of, .. } => {
                     return Err(
-                        self.nonsense(format!("an answer to question {of}, which was not asked"))
+                        self.nonsense(format!("an answer to request {of}, which was not sent"))
                     );
                 }
                 other => self.unasked(other, until)?,
@@ -317,9 +317,7 @@ impl Client {
     fn unasked(&mut self, message: Message, until: Instant) -> Result<(), OvsdbError> {
         let (method, params) = match message {
             Message::Response { id, .. } => {
-                return Err(
-                    self.nonsense(format!("an answer to question {id}, which was not asked"))
-                );
+                return Err(self.nonsense(format!("an answer to request {id}, which was not sent")));
             }
             Message::Request { id, method, params } => {
                 let answer = match method.as_str() {
@@ -334,7 +332,7 @@ impl Client {
         };
         let name = || {
             let name = params.get(0).and_then(Json::as_str);
-            name.map(ToOwned::to_owned).ok_or_else(|| format!("{method:?} names nothing"))
+            name.map(ToOwned::to_owned).ok_or_else(|| format!("{method:?} names no operation"))
         };
         let event = match method.as_str() {
             "update" => name().and_then(|monitor| {
@@ -349,7 +347,7 @@ impl Client {
         let event = event.map_err(|what| self.nonsense(what))?;
         if self.limits.events <= self.events.len() {
             let (remote, limit) = (self.remote.clone(), self.limits.events);
-            return Err(OvsdbError::TooMuch { remote, what: "updates that nobody read", limit });
+            return Err(OvsdbError::TooMuch { remote, what: "unread updates", limit });
         }
         self.events.push_back(event);
         Ok(())
@@ -375,13 +373,15 @@ impl Client {
 /// # Errors
 /// What was found instead.
 pub fn parse_updates(json: &Json) -> Result<Vec<RowUpdate>, String> {
-    let tables = json.as_object().ok_or("an update is no object")?;
+    let tables = json.as_object().ok_or("an update is not an object")?;
     let mut rows = Vec::new();
     for (table, changes) in tables {
-        let changes =
-            changes.as_object().ok_or_else(|| format!("the update of {table:?} is no object"))?;
+        let changes = changes
+            .as_object()
+            .ok_or_else(|| format!("the update of {table:?} is not an object"))?;
         for (uuid, change) in changes {
-            let uuid = Uuid::parse(uuid).ok_or_else(|| format!("{uuid:?} names no row"))?;
+            let uuid =
+                Uuid::parse(uuid).ok_or_else(|| format!("{uuid:?} is not the name of a row"))?;
             let row = |key: &str| {
                 change.get(key).filter(|row| !row.is_null()).map(Row::parse).transpose()
             };

@@ -29,7 +29,7 @@ impl std::error::Error for ServerError {}
 #[non_exhaustive]
 pub enum OvsdbError {
     /// An address that is none.
-    #[error("{text:?} is no address of a database: {why}")]
+    #[error("{text:?} is not the address of a database: {why}")]
     Address {
         /// The given value.
         text: String,

@@ -38,7 +38,9 @@ pub enum Message {
 /// What is wrong with it.
 pub fn parse(bytes: &[u8]) -> Result<Message, String> {
     let json: Json = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    let Json::Object(mut members) = json else { return Err("a message is no object".to_owned()) };
+    let Json::Object(mut members) = json else {
+        return Err("a message is not an object".to_owned());
+    };
     let mut take = |key: &str| members.remove(key).unwrap_or(Json::Null);
     let (id, method) = (take("id"), take("method"));
     if let Json::String(method) = method {
@@ -53,7 +55,7 @@ pub fn parse(bytes: &[u8]) -> Result<Message, String> {
         error => Err(server_error(&error)),
     };
     match id {
-        Json::Null => Err("a message is neither answer nor question".to_owned()),
+        Json::Null => Err("a message is neither a reply nor a request".to_owned()),
         id => Ok(Message::Response { id, result }),
     }
 }

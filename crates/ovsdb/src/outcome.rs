@@ -29,18 +29,18 @@ impl Done {
         match shape {
             Shape::Nothing => match answer {
                 Json::Object(_) => Ok(Done::Nothing),
-                _ => Err("it is no object".to_owned()),
+                _ => Err("it is not an object".to_owned()),
             },
             Shape::Uuid => match Atom::parse(member("uuid")?)? {
                 Atom::Uuid(uuid) => Ok(Done::Inserted(uuid)),
-                _ => Err("its \"uuid\" is none".to_owned()),
+                _ => Err("its \"uuid\" is not a UUID".to_owned()),
             },
             Shape::Count => member("count")?
                 .as_u64()
                 .map(Done::Count)
-                .ok_or_else(|| "its \"count\" is none".to_owned()),
+                .ok_or_else(|| "its \"count\" is not a number".to_owned()),
             Shape::Rows => {
-                let rows = member("rows")?.as_array().ok_or("its \"rows\" are no list")?;
+                let rows = member("rows")?.as_array().ok_or("its \"rows\" are not a list")?;
                 rows.iter().map(Row::parse).collect::<Result<_, _>>().map(Done::Rows)
             }
         }

@@ -46,7 +46,7 @@ impl Stream {
             #[cfg(not(feature = "tls"))]
             Remote::Tls(..) => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "this build speaks no TLS: let ovsdb-server listen on a Unix socket",
+                "this build has no TLS: let ovsdb-server listen on a Unix socket",
             )),
         }
         .map_err(failed)

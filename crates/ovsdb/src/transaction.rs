@@ -253,7 +253,7 @@ impl Transaction {
         let nonsense = |what: String| OvsdbError::Nonsense { remote: remote.to_owned(), what };
         let answers = answer
             .as_array()
-            .ok_or_else(|| nonsense("the answer to a transaction is no list".to_owned()))?;
+            .ok_or_else(|| nonsense("the answer to a transaction is not a list".to_owned()))?;
         let is_error = |answer: &&Json| answer.get("error").is_some_and(|error| !error.is_null());
         if let Some((index, answer)) =
             answers.iter().enumerate().find(|(_, answer)| is_error(answer))

@@ -97,7 +97,7 @@ impl Atom {
             },
             _ => None,
         };
-        atom.ok_or_else(|| format!("{} is no value of a column", short(json)))
+        atom.ok_or_else(|| format!("{} is not a value of a column", short(json)))
     }
 }
 
@@ -149,12 +149,12 @@ impl Value {
         };
         let pair = |json: &Json| match json.as_array().map(Vec::as_slice) {
             Some([key, value]) => Ok((Atom::parse(key)?, Atom::parse(value)?)),
-            _ => Err(format!("{} is no pair of a map", short(json))),
+            _ => Err(format!("{} is not a pair of a map", short(json))),
         };
         match tag.as_str() {
             "set" => items.iter().map(Atom::parse).collect::<Result<_, _>>().map(Value::Set),
             "map" => items.iter().map(pair).collect::<Result<_, _>>().map(Value::Map),
-            _ => Err(format!("{} is no value of a column", short(json))),
+            _ => Err(format!("{} is not a value of a column", short(json))),
         }
     }
 
@@ -233,7 +233,7 @@ impl Row {
     /// # Errors
     /// What was found instead.
     pub fn parse(json: &Json) -> Result<Self, String> {
-        let columns = json.as_object().ok_or_else(|| format!("{} is no row", short(json)))?;
+        let columns = json.as_object().ok_or_else(|| format!("{} is not a row", short(json)))?;
         let columns = columns.iter().map(|(name, value)| {
             Value::parse(value)
                 .map(|value| (name.clone(), value))

@@ -101,7 +101,7 @@ fn link(plugin: &PluginConfig, position: usize) -> Option<Refusal> {
             ),
         ),
         Role::Chained if position == 0 && !info.succeeds_alone => (
-            "it changes what the plugins before it made, and is the first",
+            "it changes what plugins before it made, but is the first",
             "put a plugin that makes an interface before it, such as bridge".to_owned(),
         ),
         _ => return None,

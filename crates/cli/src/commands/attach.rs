@@ -89,7 +89,7 @@ pub(crate) fn add(args: &Add, common: &Common, world: &World, shell: &mut Shell)
 /// Warns that nobody reads standard output, unless a warning said so before.
 pub(crate) fn tell_unread(shell: &Shell) {
     if !shell.lost() {
-        shell.say("error: write to standard output\ncause: nobody reads it any more");
+        shell.say("error: write to standard output\ncause: its reader is gone");
     }
 }
 
@@ -155,7 +155,7 @@ impl Report for Done {
         match *outcome {
             "detached" => format!("detached {ifname} of {container_id} from network {network}"),
             "absent" => format!(
-                "nothing was recorded of {ifname} of {container_id} on network {network}; every plugin was asked to \
+                "{ifname} of {container_id} on network {network} has no record; every plugin was asked to \
                  remove what it might have made"
             ),
             _ => format!(

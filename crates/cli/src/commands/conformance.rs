@@ -66,7 +66,9 @@ pub(crate) fn main(args: &Conformance, world: &World, shell: &mut Shell) -> Outc
     let folders: Vec<PathBuf> = args.bin_dir.iter().map(|dir| world.absolute(dir)).collect();
     let format = args.report.or((shell.format == Format::Json).then_some(ReportFormat::Json));
     if 1 < folders.len() && !matches!(format, None | Some(ReportFormat::Md)) {
-        return Err(Failure::usage("several folders are shown as a table or as Markdown only"));
+        return Err(Failure::usage(
+            "several folders can only be reported as a table or as Markdown",
+        ));
     }
     let plans: Result<Vec<Suite>, SuiteError> =
         folders.iter().map(|dir| plan(args, world, dir)).collect();

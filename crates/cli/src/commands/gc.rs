@@ -1,4 +1,4 @@
-//! `gc`: removes what containers that are gone have left behind.
+//! `gc`: removes what deleted containers left behind.
 //!
 //! Without `--valid` the command removes only attachments that are known and whose namespace is
 //! known to be gone, one by one. Then it does not ask plugins to collect: they would take the

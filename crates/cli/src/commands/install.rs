@@ -173,10 +173,10 @@ fn folders(runtimes: &Runtimes, has: &dyn Fn(&Path) -> bool) -> Result<Vec<PathB
     if !runtimes.unknown.is_empty() {
         return Err(Failure::new(
             code::IO_FAILURE,
-            "where the runtimes of this machine look for plugins is not known",
+            "the folder in which this machine's runtimes look for plugins is not known",
         )
         .because(runtimes.unknown.join("; "))
-        .hint("mend that file, or choose the folder with --bin-dir"));
+        .hint("correct that file, or choose the folder with --bin-dir"));
     }
     Ok(runtimes.folders(has))
 }
@@ -191,7 +191,7 @@ fn renew_tables(session: &Session) -> Option<String> {
         }
         Ok(false) => None,
         Err(error) => {
-            tracing::debug!(%error, "the tables of nftables are left to the next ADD");
+            tracing::debug!(%error, "the next ADD updates the tables of nftables");
             None
         }
     }
@@ -220,7 +220,7 @@ fn place(
                 folder.dir().display()
             ),
         )
-        .hint("give --allow-downgrade if that is meant"));
+        .hint("to downgrade, give --allow-downgrade"));
     }
     // Everything that can be refused is refused before any change.
     let mut names: Vec<&str> = links.to_vec();
@@ -320,7 +320,7 @@ fn plan_config(
         let own = old.and_then(|old| old.config.as_ref());
         let own = own.is_some_and(|own| own.path == path && own.is_unchanged());
         let same = own || existing == default::DOCUMENT.as_bytes();
-        let note = format!("{} was there and was left as it is", path.display());
+        let note = format!("{} existed before and was left as it is", path.display());
         return Ok(if same { (Some(path), Vec::new()) } else { (None, vec![note]) });
     }
     if folder.networks().any(|list| list.name == default::NAME) {

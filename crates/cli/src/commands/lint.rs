@@ -233,7 +233,8 @@ fn lint_list(list: &NetworkList, world: &Surroundings<'_>, examined: &mut Examin
         examined.find(
             Severity::Warning,
             cni_version,
-            "without `cniVersion` version 0.1.0 is meant, which has neither CHECK nor GC nor STATUS".to_owned(),
+            "without `cniVersion` the version is 0.1.0, which has no CHECK, GC or STATUS"
+                .to_owned(),
             Some(format!("add \"cniVersion\": \"{}\"", Version::CURRENT)),
         );
     } else if Version::parse(&list.cni_version).is_none() {

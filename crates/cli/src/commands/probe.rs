@@ -249,7 +249,7 @@ mod tests {
         let alone = findings(false, unreachable, true);
         assert!(alone.is_sound());
         let last = alone.text().lines().last().unwrap().to_owned();
-        expect!["outside  this machine cannot reach example.com:80 either: connect to 203.0.113.9:80: Network is unreachable (os error 101). The gateway answered, so the network here works as far as it can"]
+        expect!["outside  this machine cannot reach example.com:80 either: connect to 203.0.113.9:80: Network is unreachable (os error 101). The gateway answered, so this network works as far as its gateway"]
             .assert_eq(&last);
         assert!(!findings(false, unreachable, false).is_sound());
         assert!(!findings(false, None, true).is_sound());

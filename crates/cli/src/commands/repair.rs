@@ -126,7 +126,7 @@ pub(crate) fn main(args: &Repair, common: &Common, world: &World, shell: &mut Sh
             continue;
         }
         let place = format!("{} of {}", number + 1, known.len());
-        let waiting = shell.waiting(format!("looking after {}, {place}", one.key));
+        let waiting = shell.waiting(format!("checking {}, {place}", one.key));
         let repaired = repair(one, args, &session);
         drop(waiting);
         report.add(&one.key, repaired);

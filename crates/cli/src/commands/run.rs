@@ -91,9 +91,7 @@ fn specs(args: &Run, world: &World) -> Result<Vec<NetworkSpec>, Failure> {
         || (ifname.is_some() && first.ifname.is_some())
         || (!ip.is_empty() && !first.ip.is_empty());
     if twice {
-        return Err(Failure::usage(
-            "the first --net says already what --ip, --mac or --ifname say",
-        ));
+        return Err(Failure::usage("the first --net already has what --ip, --mac or --ifname set"));
     }
     first.ip.extend(ip);
     first.mac = first.mac.or(mac);
@@ -245,7 +243,7 @@ fn enter_namespace() -> Result<String, Failure> {
     netns::unshare_net().map_err(|error| match &error {
         // ENOSPC means the limit on namespaces here, not disk space.
         NetnsError::Unshare { source } if source.kind() == io::ErrorKind::StorageFull => {
-            Failure::new(code::INVALID_NETNS, "there are as many network namespaces as may be")
+            Failure::new(code::INVALID_NETNS, "the limit on network namespaces is reached")
                 .hint("end some, or raise the limit: sysctl -w user.max_net_namespaces=NUMBER")
         }
         error => refused(error),

@@ -193,7 +193,7 @@ fn stops_add(problem: &ValidateProblem, list: &NetworkList) -> bool {
 fn spoken(error: &ValidateError) -> cni::Error {
     let told = error.problems.iter().filter_map(|problem| match problem {
         ValidateProblem::Version { plugin_type, supported, .. } => {
-            Some(format!("plugin {plugin_type:?} speaks {}", supported.join(", ")))
+            Some(format!("plugin {plugin_type:?} supports {}", supported.join(", ")))
         }
         _ => None,
     });

@@ -80,7 +80,7 @@ impl ContainerName {
             .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
         let is_other = matches!(error, kernel::netns::NetnsError::NotANamespace { .. });
         Err(match self.kind {
-            _ if is_other => failure.hint("the path leads to no network namespace"),
+            _ if is_other => failure.hint("the path is not that of a network namespace"),
             Kind::Path => failure,
             _ if !missing => failure,
             Kind::Pid => failure.hint(format!("there is no process {}", self.text)),

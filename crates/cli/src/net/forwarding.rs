@@ -24,7 +24,7 @@ pub(crate) fn warnings(list: &NetworkList, index: &Index) -> Vec<String> {
     let blockers = forward::blockers(index).unwrap_or_default();
     let told = |blocker: &forward::Blocker| {
         format!(
-            "network {:?} may reach no further than this host: {blocker}; {}",
+            "containers on network {:?} may not reach beyond this host: {blocker}; {}",
             list.name,
             blocker.hint().unwrap_or("add {\"type\": \"firewall\"} to the network's plugins")
         )

@@ -43,7 +43,7 @@ impl FromStr for PortMapping {
             None => (text, "tcp".to_owned()),
         };
         if !PROTOCOLS.contains(&protocol.as_str()) {
-            return Err(format!("protocol {protocol:?} is none of tcp, udp, sctp"));
+            return Err(format!("protocol {protocol:?} is not tcp, udp or sctp"));
         }
         let form = || "it must be of the form [IP:]HOST:CONTAINER[/PROTOCOL]".to_owned();
         let (rest, container) = text.rsplit_once(':').ok_or_else(form)?;
@@ -111,7 +111,7 @@ mod tests {
         assert!(shown("80").starts_with("error: it must be of the form"));
         assert_eq!(shown("0:80"), "error: \"0\" is not a port (1 to 65535)");
         assert_eq!(shown("80:65536"), "error: \"65536\" is not a port (1 to 65535)");
-        assert_eq!(shown("80:80/icmp"), "error: protocol \"icmp\" is none of tcp, udp, sctp");
+        assert_eq!(shown("80:80/icmp"), "error: protocol \"icmp\" is not tcp, udp or sctp");
         assert_eq!(shown("localhost:80:80"), "error: \"localhost\" is not an address");
         assert_eq!(
             shown("2001:db8::1:80:80"),

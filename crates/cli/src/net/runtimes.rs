@@ -202,7 +202,9 @@ impl Runtimes {
                 }
             }
         }
-        notes.extend(self.unknown.iter().map(|why| format!("where it looks is not known: {why}")));
+        notes.extend(
+            self.unknown.iter().map(|why| format!("a folder of plugins is not known: {why}")),
+        );
         (used, notes)
     }
 
@@ -258,7 +260,7 @@ impl Runtime {
     }
 
     /// Returns its version, in its own words.
-    #[expect(clippy::disallowed_methods, reason = "nobody else knows a runtime's version")]
+    #[expect(clippy::disallowed_methods, reason = "only the runtime knows its version")]
     fn version(&self) -> Option<String> {
         let mut child = Command::new(self.program.as_ref()?)
             .arg("--version")

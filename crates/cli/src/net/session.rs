@@ -25,7 +25,8 @@ use crate::{VERSION, plugin_process};
 const DEFAULT_CONF_DIR: &str = "/etc/cni/net.d";
 
 /// A file that ends too early may be half written, or cut off.
-const UNFINISHED: &str = "if nobody is writing the file now, its end is missing: write it again";
+const UNFINISHED: &str =
+    "if no program is writing the file now, its end is missing: write it again";
 
 /// What a command works with.
 #[derive(Debug)]

@@ -74,7 +74,7 @@ impl Plan {
                 "networks {:?} and {:?} both get interface {ifname}",
                 other.list.name, network.list.name
             ))
-            .hint("name one of them otherwise: NAME:ifname=…"));
+            .hint("give one of them another name: NAME:ifname=…"));
         }
         if let Some(gateways) = &spec.default_route {
             let chosen = DefaultRoute { ifname: ifname.clone(), gateways: gateways.clone() };

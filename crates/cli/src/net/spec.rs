@@ -86,7 +86,7 @@ impl NetworkSpec {
                     value.parse().map_err(|_| format!("{value:?} is not a gateway's address"))?;
                 self.default_route.get_or_insert_default().push(gateway);
             }
-            _ => return Err(format!("{key:?} is none of default-route, ifname, ip, mac")),
+            _ => return Err(format!("{key:?} is not default-route, ifname, ip or mac")),
         }
         Ok(())
     }
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(shown(":ip=10.0.0.1"), "error: the network's name is missing");
         assert_eq!(
             shown("a:colour=red"),
-            "error: \"colour\" is none of default-route, ifname, ip, mac"
+            "error: \"colour\" is not default-route, ifname, ip or mac"
         );
         assert_eq!(shown("a:ip=10.0.0"), "error: \"10.0.0\" is not an address");
         assert_eq!(

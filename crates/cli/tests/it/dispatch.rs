@@ -87,7 +87,7 @@ fn a_plugin_logs_when_it_is_asked_to() {
         assert!(said.contains(part), "{part} is not in: {said}");
     }
     assert!(said.contains("0af7651916cd43dd8448eb211c80319c"), "{said}");
-    assert!(call("loud").contains("NETWRIGHT_LOG is error, warn, info, debug or trace"));
+    assert!(call("loud").contains("NETWRIGHT_LOG must be error, warn, info, debug or trace"));
 }
 
 #[test]

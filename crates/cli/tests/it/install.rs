@@ -230,7 +230,9 @@ fn what_others_changed_since_is_left_and_told() {
     let json = uninstall(&scratch, &lab, &["-o", "json"]).succeeded().json();
     let left = json["left"].to_string();
     assert!(
-        left.contains("somebody replaced our link; what was there before us is still kept"),
+        left.contains(
+            "another program replaced our link; the file from before the installation is still kept"
+        ),
         "{left}"
     );
     assert!(left.contains("99-netwright.conflist: it was changed since we wrote it"), "{left}");
@@ -285,7 +287,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_changed() {
     // The path of a folder that no program can make.
     let said = scratch.call(&["install", "--bin-dir", "/proc/nwt-none"]).failed(3);
     assert!(said.stderr.starts_with("error: /proc/nwt-none cannot be written: "), "{said:#?}");
-    assert!(said.stderr.contains("\nhint: --bin-dir can name another folder"), "{said:#?}");
+    assert!(said.stderr.contains("\nhint: choose with --bin-dir another folder"), "{said:#?}");
 }
 
 #[test]
@@ -365,7 +367,7 @@ fn a_network_of_an_older_version_is_brought_up_to_date() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), new);
     std::fs::write(&file, old + " ").unwrap();
     let said = install(&scratch, &[]).succeeded();
-    assert!(said.stderr.contains("was there and was left as it is"), "{said:#?}");
+    assert!(said.stderr.contains("existed before and was left as it is"), "{said:#?}");
     assert!(std::fs::read_to_string(&file).unwrap().ends_with(' '));
 }
 

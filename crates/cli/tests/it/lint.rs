@@ -240,7 +240,7 @@ fn the_order_of_a_chain_is_looked_at() {
 "#,
         1,
         expect![[r#"
-            error: plugin "portmap" changes what the plugins before it made, and is the first
+            error: plugin "portmap" changes what plugins before it made, but is the first
               --> SCRATCH/net.d/10-x.conflist:2:14
               |
             2 |     {"type": "portmap"},
@@ -259,7 +259,7 @@ fn the_order_of_a_chain_is_looked_at() {
               |
             3 |     {"type": "bridge"},
               |              ^
-              hint: a second interface belongs into a network of its own
+              hint: put the second interface in a network of its own
 
             error: plugin "host-local" hands out addresses and cannot be a link of the chain
               --> SCRATCH/net.d/10-x.conflist:4:14
@@ -339,7 +339,7 @@ fn names_and_versions_are_looked_at() {
           |          ^
           hint: letters, digits, `_`, `.` and `-` are allowed, the first a letter or digit
 
-        warning: without `cniVersion` version 0.1.0 is meant, which has neither CHECK nor GC nor STATUS
+        warning: without `cniVersion` the version is 0.1.0, which has no CHECK, GC or STATUS
           --> SCRATCH/net.d/10-x.conflist
           hint: add "cniVersion": "1.1.0"
 

@@ -136,7 +136,7 @@ fn every_living_container_is_told_of() {
         for alone in [
             "left alone: 1 of Docker's containers",
             "left alone: 1 of runtimes that keep their cache elsewhere",
-            "left alone: 1 whose ADD has not come to its end",
+            "left alone: 1 whose ADD is not complete",
         ] {
             assert!(said.stdout.contains(alone), "{alone}: {said:#?}");
         }

@@ -43,7 +43,7 @@ pub fn apply(store: &dyn Store, plan: &Plan) -> Result<Applied, StoreError> {
             cut.get(block.space.as_str()).and_then(|space| space.block_of(block.block.addr()));
         if is_alone != Some(block.block) {
             applied.refused.push(refused(format!(
-                "the space {} is cut otherwise: netwrightd has given addresses of it before the import",
+                "the space {} has other block sizes: netwrightd gave addresses of it before the import",
                 block.space
             )));
             continue;
@@ -90,7 +90,7 @@ fn write_space(store: &dyn Store, wanted: &SpaceRecord) -> Result<SpaceRecord, S
             Some(entry) => {
                 let Some(mut record) = record::read::<SpaceRecord>(&entry.value) else {
                     return Err(StoreError::Refused(format!(
-                        "the record {key} is none of a space"
+                        "the record {key} is not that of a space"
                     )));
                 };
                 let before = record.parts.len();
@@ -113,5 +113,5 @@ fn write_space(store: &dyn Store, wanted: &SpaceRecord) -> Result<SpaceRecord, S
             Err(error) => return Err(error),
         }
     }
-    Err(StoreError::Away(format!("the record {key} changes all the time")))
+    Err(StoreError::Away(format!("the record {key} keeps changing")))
 }

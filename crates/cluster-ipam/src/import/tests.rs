@@ -201,10 +201,10 @@ fn what_cannot_be_taken_over_is_told() {
     assert_eq!(
         passed_over(&plan),
         [
-            "10.1.0.0-24 10.1.0.1: \"tea\" is no pod",
+            "10.1.0.0-24 10.1.0.1: \"tea\" is not a pod",
             "10.1.0.0-24 10.1.0.4: the pod ns/done is gone",
             "10.9.0.2 10.9.0.2: the pod ns/gone is gone",
-            "tea: its name says no address",
+            "tea: its name contains no address",
         ]
     );
     // Old releases did not record the interface; the pod's status does.
@@ -227,10 +227,10 @@ fn what_cannot_be_taken_over_is_told() {
             "pool 10.1.0.0-24: allocation \"300\" makes no sense",
             "pool 10.1.0.0-24: allocation \"6\" makes no sense",
             "pool 10.1.0.0-24: allocation \"tea\" makes no sense",
-            "pool broken says no range and is passed over",
-            "nothing says which container or interface of ns/a has 10.1.0.2: DEL will not free it, a restart of node n1 does",
-            "nothing says which container or interface of ns/a has 10.1.0.3: DEL will not free it, a restart of node n1 does",
-            "pool other is not named after its range 10.2.0.0/24 and is passed over",
+            "pool broken has no range and is ignored",
+            "no record says which container or interface of ns/a has 10.1.0.2: a restart of node n1 frees it, DEL does not",
+            "no record says which container or interface of ns/a has 10.1.0.3: a restart of node n1 frees it, DEL does not",
+            "pool other is not named after its range 10.2.0.0/24 and is ignored",
         ]
     );
 }
@@ -242,8 +242,8 @@ fn what_is_no_object_is_refused() {
         found.read(text.as_bytes()).and_then(|()| plan(&found)).unwrap_err().to_string()
     };
     assert!(read("tea").starts_with("not JSON: "));
-    assert!(read("[]").starts_with("neither an object of Kubernetes"));
-    assert!(read(r#"{"kind": "IPPoolList", "items": []}"#).starts_with("pools, but no pods"));
+    assert!(read("[]").starts_with("not the output of kubectl get -o json"));
+    assert!(read(r#"{"kind": "IPPoolList", "items": []}"#).starts_with("pools without pods"));
     let mut found = Found::default();
     found.read(br#"{"kind": "PodList", "items": []}"#).unwrap();
     assert_eq!(plan(&found).unwrap(), Plan::default());
@@ -346,5 +346,8 @@ fn what_netwrightd_cut_otherwise_is_told() {
     ]);
     let applied = apply(&store, &plan).unwrap();
     assert_eq!(applied.taken, 0);
-    assert!(applied.refused[0].why.contains("the space default is cut otherwise"), "{applied:?}");
+    assert!(
+        applied.refused[0].why.contains("the space default has other block sizes"),
+        "{applied:?}"
+    );
 }

@@ -126,7 +126,7 @@ fn what_makes_no_sense_is_said_in_a_sentence() {
     let text = "tea".parse::<RangeSpec>().unwrap_err().to_string();
     assert_eq!(
         text,
-        "\"tea\" is no range: a subnet such as 192.0.2.0/24, or 192.0.2.10-192.0.2.20/24"
+        "\"tea\" is not a range: write a subnet such as 192.0.2.0/24, or 192.0.2.10-192.0.2.20/24"
     );
     for bad in ["", "10.0.0.0", "10.0.0.0/33", "10.0.0.1-/24", "10.0.0.1-x/24", "10.0.0.0/x", "/24"]
     {
@@ -169,7 +169,7 @@ fn what_makes_no_sense_is_said_in_a_sentence() {
     );
     assert!(spec(&|spec| spec.block_v6 = Some(129)).starts_with("blocks of /129 do not fit: IPv6"));
     assert!(
-        spec(&|spec| spec.space = "Blue".into()).starts_with("network_name \"Blue\" is no name")
+        spec(&|spec| spec.space = "Blue".into()).starts_with("network_name \"Blue\" is not valid")
     );
     assert_eq!(spec(&|spec| spec.network.clear()), "the network has no name");
 }

@@ -181,7 +181,7 @@ impl Node {
     fn refuse_while_settling(&self) -> Result<(), Refusal> {
         let Some(left) = self.settling() else { return Ok(()) };
         Err(Refusal::for_now(format!(
-            "the store was put back to an earlier state: this node takes no more addresses for {} s, so that others can say what is theirs",
+            "the store was put back to an earlier state: this node takes no more addresses for {} s, so that other nodes can record theirs",
             left.as_secs() + 1
         )))
     }
@@ -287,7 +287,7 @@ impl Node {
                 };
                 if found.node == self.settings.node {
                     return Err(Refusal::for_now(format!(
-                        "the block of {wanted} is being looked at"
+                        "the block of {wanted} is being checked"
                     )));
                 }
                 let text = format!(
@@ -327,8 +327,10 @@ impl Node {
                 }
                 Some(entry) => {
                     let Some(mut record) = record::read::<SpaceRecord>(&entry.value) else {
-                        let text = format!("the store's record {key} is none of a space");
-                        return Err(Refusal::new(ADDRESS, text).with_details("remove or mend it"));
+                        let text = format!("the store's record {key} is not that of a space");
+                        return Err(
+                            Refusal::new(ADDRESS, text).with_details("remove or correct it")
+                        );
                     };
                     if record.covers(&subnet) {
                         (record, Ok(entry.revision))
@@ -349,7 +351,7 @@ impl Node {
                 Err(error) => return Err(away(&error)),
             }
         }
-        Err(Refusal::for_now(format!("the record of the space {space} changes all the time")))
+        Err(Refusal::for_now(format!("the record of the space {space} keeps changing")))
     }
 
     /// Returns the part to add to a space. Blocks of the subnet that no part of the record contains

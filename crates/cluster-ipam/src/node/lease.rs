@@ -72,7 +72,9 @@ impl Node {
             StoreError::Refused(why) => Refusal::for_now(why),
             error => {
                 let mut refusal = away(&error);
-                refusal.details = "its lease has run out: addresses that it may give might be somebody else's by now".to_owned();
+                refusal.details =
+                    "its lease has run out: other nodes may have given its addresses by now"
+                        .to_owned();
                 refusal
             }
         })
@@ -170,7 +172,7 @@ impl Node {
                 }
             }
         }
-        Err(StoreError::Away(format!("the record {key} changes all the time")))
+        Err(StoreError::Away(format!("the record {key} keeps changing")))
     }
 
     fn record(&self, epoch: u64, beat: u64) -> NodeRecord {
@@ -212,7 +214,7 @@ impl Node {
 
     fn claiming(&self, left: Duration) -> StoreError {
         StoreError::Refused(format!(
-            "this machine has started: for {} s it waits whether another one is node {} too",
+            "this machine has started: for {} s it checks whether another machine is node {} too",
             left.as_secs() + 1,
             self.settings.node
         ))
@@ -229,8 +231,10 @@ impl Node {
         // A record written by hand may contain numbers that cannot be incremented.
         let read = record::read::<NodeRecord>(&entry.value);
         let Some(record) = read.filter(|it| it.epoch.max(it.beat) < u64::MAX) else {
-            let text =
-                format!("the store's record {} is none of a node: remove or mend it", entry.key);
+            let text = format!(
+                "the store's record {} is not that of a node: remove or correct it",
+                entry.key
+            );
             return Err(StoreError::Refused(text));
         };
         let next = record.epoch.max(table.epoch) + 1;
@@ -249,7 +253,7 @@ impl Node {
             if record.forgotten && same {
                 table
                     .notices
-                    .push("an administrator said that this node is gone; it is not".to_owned());
+                    .push("an administrator gave this node up, but it is not gone".to_owned());
             }
             return Ok(Standing::Ours { was, epoch, beat });
         }
@@ -273,7 +277,7 @@ impl Node {
         // Another machine has this name, or this one lost its disk. The other's lease must expire.
         if table.trusted {
             table.notices.push(format!(
-                "another machine is node {} too: this one gives no addresses any more",
+                "another machine is node {} too: this one no longer gives addresses",
                 self.settings.node
             ));
         }
@@ -519,7 +523,7 @@ impl Node {
                 Err(error) => return Err(error),
             }
         }
-        Err(StoreError::Away(format!("the record {} changes all the time", id.key())))
+        Err(StoreError::Away(format!("the record {} keeps changing", id.key())))
     }
 
     /// Learns from a record who has the addresses whose files are garbled.
@@ -551,14 +555,14 @@ impl Node {
             let mut table = self.lock();
             table.blocks.remove(id);
             let lost = table.set_lost(id, true);
-            let by = by.unwrap_or("nobody known");
+            let by = by.unwrap_or("an unknown node");
             table.notices.push(format!(
-                "the block {} of the space {} is node {by}'s by now: this node was given up while it was away",
+                "the block {} of the space {} now belongs to node {by}: this node was given up while it was away",
                 id.block, id.space
             ));
             for (name, held) in &lost {
                 table.notices.push(format!(
-                    "the address {} of {held} may be given to somebody else by node {by}: start it again",
+                    "node {by} may give the address {} of {held} to another container: start it again",
                     name.address
                 ));
             }

@@ -113,7 +113,7 @@ impl Node {
             }
             return Ok(address);
         }
-        Err(Refusal::for_now(format!("the record {key} changes all the time")))
+        Err(Refusal::for_now(format!("the record {key} keeps changing")))
     }
 
     /// Returns the address in a record if it may be taken; `None` if the record has no usable one.
@@ -126,8 +126,8 @@ impl Node {
         owner: &Owner,
     ) -> Result<Option<IpAddr>, Refusal> {
         let Some(found) = record::read::<StickyRecord>(&entry.value) else {
-            let text = format!("the store's record {key} is none of a pod's address");
-            return Err(Refusal::new(ADDRESS, text).with_details("remove or mend it"));
+            let text = format!("the store's record {key} is not that of a pod's address");
+            return Err(Refusal::new(ADDRESS, text).with_details("remove or correct it"));
         };
         if let Some(has) = &found.holder
             && !self.is_over(&found, has, owner)?

@@ -83,7 +83,7 @@ impl fmt::Display for Held {
         let Owner { container, ifname, pod, .. } = &self.owner;
         match pod {
             Some(pod) => write!(f, "pod {}/{} ({ifname})", pod.namespace, pod.name),
-            None if container.is_empty() => f.write_str("somebody whose file is garbled"),
+            None if container.is_empty() => f.write_str("a container whose file is garbled"),
             None => write!(f, "container {container} ({ifname})"),
         }
     }
@@ -457,7 +457,7 @@ impl Table {
         let changed = vec![(name.clone(), held.clone())];
         if lost {
             self.notices.push(format!(
-                "the address {} that a pod keeps is somebody else's by now: this node was given up while it was away",
+                "the address {} that a pod keeps now belongs to another: this node was given up while it was away",
                 name.address
             ));
         }

@@ -146,7 +146,7 @@ impl Node {
                 Err(error) => return Err(error),
             }
         }
-        Err(StoreError::Away(format!("the record {} changes all the time", id.key())))
+        Err(StoreError::Away(format!("the record {} keeps changing", id.key())))
     }
 
     /// Checks whether another node wants empty blocks of this one.
@@ -233,7 +233,7 @@ impl Node {
                 }
             }
         }
-        Err(StoreError::Away(format!("the record {} changes all the time", id.key())))
+        Err(StoreError::Away(format!("the record {} keeps changing", id.key())))
     }
 }
 

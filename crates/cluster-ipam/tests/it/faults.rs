@@ -159,11 +159,11 @@ fn records_that_are_none_are_told_of() {
     let n1 = node(dir.path(), &store, &clock, "n1");
     let blue = in_blocks(&["10.0.0.0/28"]);
     let refusal = assign(&n1, &blue, "a").unwrap_err();
-    assert!(refusal.msg.contains("nodes/n1 is none of a node"), "{refusal}");
+    assert!(refusal.msg.contains("nodes/n1 is not that of a node"), "{refusal}");
     let n2 = node(dir.path(), &store, &clock, "n2");
     store.create(&space_key("default"), &serde_json::json!(7)).unwrap();
     let refusal = assign(&n2, &blue, "a").unwrap_err();
-    assert_eq!(refusal.msg, "the store's record spaces/default is none of a space");
+    assert_eq!(refusal.msg, "the store's record spaces/default is not that of a space");
 }
 
 /// Waits until the node knows that no other machine uses its name.

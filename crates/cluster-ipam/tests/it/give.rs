@@ -105,7 +105,8 @@ fn an_address_that_is_wanted_is_given_or_refused() {
         refused(1, "c2", &["10.0.0.78"]),
         "the address 10.0.0.78 is of the block 10.0.0.72/29, which node n1 gives"
     );
-    let outside = "the address 10.0.0.1 that is asked for is in no range of network \"blue\" that may give it";
+    let outside =
+        "the requested address 10.0.0.1 is in no range of network \"blue\" that may give it";
     assert_eq!(refused(0, "c2", &["10.0.0.1"]), outside);
     assert_eq!(
         refused(0, "c1", &["10.0.0.78"]),

@@ -104,7 +104,9 @@ fn a_node_that_is_gone_leaves_its_blocks_once_its_lease_is_over() {
     let text = format!("the address {} of container", again[0]);
     assert!(notices.contains(&text) && notices.contains("by node n2: start it again"), "{notices}");
     let loser = lost[0].owner.container.clone();
-    assert!(held(&n1, &blue, &loser).unwrap_err().msg.contains("may be given to somebody else"));
+    assert!(
+        held(&n1, &blue, &loser).unwrap_err().msg.contains("may be given to another container")
+    );
     // Another ADD assigns another address, if there is one.
     assert_eq!(assign(&n1, &blue, &loser).unwrap_err().code, 102);
     let keeper = if loser == "a" { "b" } else { "a" };
@@ -126,7 +128,7 @@ fn an_administrator_says_that_a_node_is_gone_and_may_be_wrong() {
     reclaimer.look("n2").unwrap();
     clock.pass(LEASE / 2);
     n1.tend().unwrap();
-    assert!(n1.take_notices().join("").contains("said that this node is gone; it is not"));
+    assert!(n1.take_notices().join("").contains("gave this node up, but it is not gone"));
     for _ in 0..5 {
         clock.pass(LEASE);
         assert!(reclaimer.look("n2").unwrap().is_empty());
@@ -348,7 +350,7 @@ fn a_machine_that_its_copy_overtook_stops_when_it_hears_of_it() {
     clock.pass(Duration::from_secs(11));
     let error = n1.tend().unwrap_err().to_string();
     assert!(error.contains("another machine is node n1 too, with a copy"), "{error}");
-    assert!(n1.take_notices().join("").contains("gives no addresses any more"));
+    assert!(n1.take_notices().join("").contains("no longer gives addresses"));
     let refusal = assign(&n1, &blue, "c").unwrap_err();
     assert!(refusal.msg.contains("another machine is node n1 too"), "{refusal}");
     assign(&copy, &blue, "y").unwrap();
@@ -387,7 +389,7 @@ fn a_record_whose_numbers_have_no_next_is_refused() {
         store.update(&key, &found.revision, &value).unwrap();
         clock.pass(Duration::from_secs(11));
         let error = n1.tend().unwrap_err().to_string();
-        assert!(error.contains("remove or mend it"), "{error}");
+        assert!(error.contains("remove or correct it"), "{error}");
     }
 }
 
@@ -471,7 +473,7 @@ fn a_store_that_was_put_back_gives_no_address_twice() {
             }
         }
     }
-    assert_eq!(refused, 1, "no block is taken before all have said what is theirs");
+    assert_eq!(refused, 1, "no block is taken before all have recorded theirs");
     // Each looks within ten seconds.
     for _ in 0..4 {
         clock.pass(Duration::from_secs(11));

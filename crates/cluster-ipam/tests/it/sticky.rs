@@ -114,7 +114,7 @@ fn the_address_of_a_pod_whose_node_is_gone_is_its_elsewhere() {
     // The node is back with its container, and reports it.
     n1.renew().unwrap();
     assert_eq!(n1.lost().len(), 1);
-    assert!(n1.take_notices().join("\n").contains("that a pod keeps is somebody else's"));
+    assert!(n1.take_notices().join("\n").contains("that a pod keeps now belongs to another"));
 }
 
 #[test]

@@ -248,14 +248,14 @@ fn list_validation_errors() {
             06.conflist:1:1: no plugin configs found
             07.conflist:3:2: failed to parse plugin config 1: error parsing configuration: missing 'type'
             08.conflist:1:1: error parsing configuration list: `loadOnlyInlinedPlugins` is true, and no 'plugins' key
-            09.conflist:1:1: no plugin configs found: a single plugin's configuration belongs into a .conf file
+            09.conflist:1:1: no plugin configs found: a single plugin's configuration belongs in a .conf file
             10.conflist:1:36: failed to parse plugin config 0: invalid plugin name: ../evil
             11.conflist: the file is empty
             12.conflist:1:40: error parsing configuration list: invalid cniVersions entry x at index 1: failed to convert major version part "x": not a number
             15.conflist:1:43: error parsing configuration list: trailing characters
             16.conflist:1:1: error parsing configuration list: invalid type: sequence, expected an object
             17.conflist:1:63: failed to parse plugin config 0: error parsing configuration: capabilities.x: invalid type: integer `1`, expected a boolean
-            13.conf:1:1: error parsing configuration: missing 'type' (a list of plugins belongs into a .conflist file)
+            13.conf:1:1: error parsing configuration: missing 'type' (a list of plugins belongs in a .conflist file)
             14.conf:1:23: error parsing configuration: type: invalid type: integer `3`, expected a string
         "#]],
     );

@@ -1,4 +1,4 @@
-//! Collects what containers that are gone have left behind, for runtimes that never do.
+//! Collects what deleted containers left behind, for runtimes that never do.
 //!
 //! An attachment is left behind when its namespace is known to be gone ([`kernel::living`]) and no
 //! runtime keeps anything of its container below `/run` ([`runtimes`]), and both have been true for
@@ -29,7 +29,7 @@ use crate::poll::{Interest, Poller};
 pub(crate) const HELP: &str = "\
 Usage: netwrightd collect [FLAG…]
 
-Finds attachments whose container is gone, for runtimes that never run GC, and removes them if it is told to. See docs/repair.md.
+Finds attachments whose container is gone, for runtimes that never run GC, and removes them with -act. See docs/repair.md.
 
   -act                remove; without it only the log says what would be removed
   -cache DIR          a runtime's cache; may be repeated (default /var/lib/cni)
@@ -37,7 +37,7 @@ Finds attachments whose container is gone, for runtimes that never run GC, and r
   -grace DURATION     how long a container must have been gone (default 5m)
   -interval DURATION  how often to look (default 1m)
   -netwright FILE     the executable whose plugins are called in this process (default: netwright beside this one)
-  -once               look once, and again when the grace time is over, and end
+  -once               look once, look again when the grace time is over, and end
   -path DIR[:DIR…]    where plugins are (default /opt/cni/bin:/usr/lib/cni:/usr/libexec/cni)
 ";
 

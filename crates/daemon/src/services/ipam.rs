@@ -154,7 +154,7 @@ async fn forget(flags: Flags, node: String) -> Result<(), Stop> {
         Some(wait) => {
             tracing::info!(
                 node,
-                "forgotten: its blocks are free in {} minutes, once its lease has run out for certain, unless it renews it",
+                "forgotten: its blocks are free in {} minutes, when its lease has certainly run out, unless the node renews the lease",
                 wait.as_secs().div_ceil(60)
             );
             Ok(())
@@ -170,7 +170,7 @@ async fn release_sticky(flags: Flags, namespace: String, name: String) -> Result
     let work = move || cluster_ipam::sticky::release(&*store, &namespace, &name);
     let released = tokio::task::spawn_blocking(work).await.map_err(failed)?.map_err(failed)?;
     for address in &released.free {
-        tracing::info!(pod, %address, "kept no more: free in some minutes");
+        tracing::info!(pod, %address, "no longer kept: free in some minutes");
     }
     if !released.held.is_empty() {
         let text = format!("pod {pod} has {:?}: delete it first", released.held);

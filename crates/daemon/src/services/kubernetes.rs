@@ -24,7 +24,7 @@ const AGENT: &str = concat!("netwrightd/", env!("CARGO_PKG_VERSION"));
 pub(super) enum ConnectError {
     #[error("read the kubeconfig {path:?}: {cause}")]
     Kubeconfig { path: String, cause: String },
-    #[error("there is no kubeconfig, and this is no pod: {0}")]
+    #[error("there is no kubeconfig, and netwrightd does not run in a pod: {0}")]
     InCluster(String),
     #[error("use the API server's configuration: {0}")]
     Client(String),

@@ -174,7 +174,7 @@ async fn talk<A: Answers>(
             }
         };
         let text = answer.to_line().unwrap_or_else(|error| {
-            let text = format!("the answer does not fit: {error}");
+            let text = format!("the answer is too long: {error}");
             let refused = A::Answer::from(Refusal::new(cni::code::INVALID_CONFIG, text));
             refused.to_line().unwrap_or_default()
         });

@@ -21,7 +21,7 @@ pub(crate) enum ListenError {
     HandedOver(#[source] io::Error),
     #[error("{path:?} is in use: a daemon answers there")]
     InUse { path: PathBuf },
-    #[error("listen at {path:?}: something else than a socket is there")]
+    #[error("listen at {path:?}: a file that is not a socket is there")]
     Foreign { path: PathBuf },
     #[error("listen at {path:?}")]
     Bind {

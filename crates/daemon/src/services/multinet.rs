@@ -151,12 +151,12 @@ async fn take<T: Fact>(
         match &change {
             Change::Lost(error) => {
                 if !lost {
-                    tracing::warn!(%error, what, "nothing is heard; what is known is used on");
+                    tracing::warn!(%error, what, "no changes arrive; the last known state is used");
                 }
                 lost = true;
             }
             Change::Complete | Change::Changed(_) if lost => {
-                tracing::info!(what, "heard again");
+                tracing::info!(what, "changes arrive again");
                 lost = false;
             }
             _ => {}

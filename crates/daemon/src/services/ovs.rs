@@ -80,7 +80,7 @@ impl Switches {
             }
         }
         if failures != self.told && !failures.is_empty() {
-            tracing::warn!(error = failures, "the switch is not looked after");
+            tracing::warn!(error = failures, "ports of Open vSwitch are not cleaned up");
         }
         let done = failures.is_empty();
         self.told = failures;

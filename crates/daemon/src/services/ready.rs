@@ -30,7 +30,7 @@ impl ReadyFile {
         let now = Duration::from_millis(clock::now().at.as_millis());
         let said = node_api::ready::record(&self.socket, now);
         if let (Err(error), false) = (&said, self.told) {
-            tracing::warn!(%error, "while this daemon is restarted STATUS will fail");
+            tracing::warn!(%error, "STATUS will fail while this daemon is restarted");
         }
         self.told = said.is_err();
     }

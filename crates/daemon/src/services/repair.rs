@@ -37,13 +37,13 @@ use schedule::{Backoff, Left, Pace};
 pub(crate) const HELP: &str = "\
 Usage: netwrightd repair [FLAG…]
 
-Puts back under running containers what somebody changes: routes, rules, ports of bridges, neighbours, sysctls, and what is in the
+Puts back what other programs change under running containers: routes, rules, ports of bridges, neighbours, sysctls, and what is in the
 packet filter, also after `nft flush ruleset` or a reload of firewalld. What it cannot put back it logs once. See docs/repair.md.
 
-  -ca-cert FILE       the certificates that ssl: databases' are signed by
+  -ca-cert FILE       the CA certificates of ssl: databases
   -cache DIR          a runtime's cache; may be repeated (default /var/lib/cni)
-  -certificate FILE   what says who we are to ssl: databases
-  -interval DURATION  how often to look though nothing is heard (default 1m)
+  -certificate FILE   our certificate for ssl: databases
+  -interval DURATION  how often to look even if no change is reported (default 1m)
   -ovsdb ADDRESS      listen to this database of Open vSwitch too, and remove ports of containers that are gone; may be
                       repeated: unix:/run/openvswitch/db.sock
   -netwright FILE     the executable whose plugins are called in this process (default: netwright beside this one)
@@ -75,7 +75,7 @@ pub(crate) fn run(
     }
     if !listener.is_everywhere() {
         tracing::warn!(
-            "changes within containers are found by looking only: CAP_NET_BROADCAST is missing"
+            "changes within containers are found only by polling: CAP_NET_BROADCAST is missing"
         );
     }
     let switches = Switches::watch(&flags.databases, &flags.keys)?;
@@ -240,7 +240,7 @@ impl Service {
         tracing::info!(%network, %container_id, %ifname, file = ?known.file(), "wrote the cache's damaged file again");
         let what = [(String::new(), "its file in the cache".to_owned())];
         if let Some(pause) = self.quarrels.note(key, &what, now) {
-            tracing::warn!(%network, %container_id, %ifname, ?pause, "somebody keeps damaging its file; it is left alone for a while");
+            tracing::warn!(%network, %container_id, %ifname, ?pause, "another program keeps damaging its file; it is left alone for a while");
         }
         self.look_after(runtime, &known)
     }
@@ -269,7 +269,7 @@ impl Service {
         }
         let lasts = self.cannot(key, &left);
         if let Some(pause) = self.quarrels.note(key, &put_back, now) {
-            tracing::warn!(%network, %container_id, %ifname, ?pause, "somebody keeps changing it; it is left alone for a while");
+            tracing::warn!(%network, %container_id, %ifname, ?pause, "another program keeps changing it; it is left alone for a while");
         }
         lasts == Left::New
     }

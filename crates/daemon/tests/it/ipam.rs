@@ -159,7 +159,7 @@ fn what_is_no_message_is_answered_in_a_sentence() {
         (b"{\"version\":1,\"assign\":{}}\n", "the network has no name"),
         (
             b"{\"version\":1,\"assign\":{\"network\":{\"network\":\"n\",\"ranges\":[{\"subnet\":\"10.0.0.0/24\"}]}}}\n",
-            "an address is asked for by nobody",
+            "the request for an address has no container ID",
         ),
         (
             b"{\"version\":1,\"status\":{\"network\":{\"network\":\"n\"}}}\n",
@@ -428,7 +428,7 @@ fn an_etcd_that_was_put_back_from_a_copy_gives_no_address_twice() {
         (said(&n1) && said(&n2)).then_some(())
     });
     for daemon in [&n1, &n2] {
-        assert!(!daemon.said().contains("may be given to somebody else"), "{}", daemon.said());
+        assert!(!daemon.said().contains("may be given to another container"), "{}", daemon.said());
     }
 }
 

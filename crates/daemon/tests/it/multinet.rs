@@ -488,7 +488,11 @@ fn a_server_that_is_gone_without_a_word_is_noticed_and_heard_again() {
     cluster.api.change("network-attachment-definitions", "ns", "a", &by);
     let since = std::time::Instant::now();
     wait_for("the loss to be noticed", || {
-        daemon.service.log().contains("nothing is heard; what is known is used on").then_some(())
+        daemon
+            .service
+            .log()
+            .contains("no changes arrive; the last known state is used")
+            .then_some(())
     });
     let noticed = since.elapsed();
     cluster.lab.sh("nft delete table inet cut");

@@ -93,7 +93,7 @@ impl fmt::Display for Holder {
                 write!(f, "container {} interface {}", owner.container_id, owner.ifname)
             }
             Holder::Container(id) => write!(f, "container {id}"),
-            Holder::Nobody => f.write_str("nobody: its file is empty"),
+            Holder::Nobody => f.write_str("no container: its file is empty"),
             Holder::Unknown => f.write_str("an unknown owner: its file is garbled"),
             Holder::Unread => f.write_str("an unknown owner: its file could not be read"),
         }

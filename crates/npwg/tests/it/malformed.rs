@@ -176,9 +176,9 @@ fn json_that_is_no_list_of_networks() {
         [{"name": "a", "mac": "02:00:00:00:00:gg"}]
             network 1 ("a"): "mac": "02:00:00:00:00:gg" is not a hardware address of 6 bytes, or of 20 for InfiniBand, in hexadecimal
         [{"name": "a", "mac": "01:00:5e:00:00:01"}]
-            network 1 ("a"): "mac": "01:00:5e:00:00:01" cannot be an interface's own: it is nobody's, or a group's
+            network 1 ("a"): "mac": "01:00:5e:00:00:01" cannot be an interface's own: it is zero, or a group's
         [{"name": "a", "mac": "00:00:00:00:00:00"}]
-            network 1 ("a"): "mac": "00:00:00:00:00:00" cannot be an interface's own: it is nobody's, or a group's
+            network 1 ("a"): "mac": "00:00:00:00:00:00" cannot be an interface's own: it is zero, or a group's
         [{"name": "a", "infiniband-guid": "02:00:00:00:00:01"}]
             network 1 ("a"): "infiniband-guid": "02:00:00:00:00:01" is not a GUID of 8 bytes in hexadecimal
         [{"name": "a", "cni-args": ["x"]}]
@@ -295,7 +295,7 @@ fn definitions_that_define_nothing() {
         net: {"type": "../../bin/sh"}
             spec.config: invalid plugin name: ../../bin/sh
         net: {"type": "bridge", "plugins": []}
-            spec.config has both "type" and "plugins": put the one into the list of the other
+            spec.config has both "type" and "plugins": put the first into the list of the second
         net: {"plugins": []}
             spec.config: no plugins in list
         net: {"plugins": {}}

@@ -50,7 +50,7 @@ impl Folder {
         let refused = |error: &dyn std::error::Error| {
             Failure::of(code::IO_FAILURE, error)
                 .context(format_args!("{} cannot be written", dir.display()))
-                .hint("--bin-dir can name another folder that the runtime looks at too")
+                .hint("choose with --bin-dir another folder in which the runtime looks for plugins")
         };
         state::create_directory(dir, 0o755).map_err(|error| refused(&error))?;
         let kept = manifest::folder_of(dir);

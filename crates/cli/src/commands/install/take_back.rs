@@ -200,9 +200,9 @@ fn give_back(folder: &Folder, name: &str, report: &mut Removed) -> Result<(), Fa
 
 fn leave(folder: &Folder, name: &str, report: &mut Removed) {
     let path = folder.dir().join(name);
-    let mut line = format!("{}: somebody replaced our link", path.display());
+    let mut line = format!("{}: another program replaced our link", path.display());
     if folder.has_kept(name) {
-        line.push_str("; what was there before us is still kept");
+        line.push_str("; the file from before the installation is still kept");
     }
     report.left.push(line);
 }

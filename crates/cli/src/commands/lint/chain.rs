@@ -34,9 +34,7 @@ pub(super) fn lint(list: &NetworkList, top: &Top<'_>, examined: &mut Examined<'_
             examined.find(
                 Severity::Error,
                 place,
-                format!(
-                    "plugin {name:?} changes what the plugins before it made, and is the first"
-                ),
+                format!("plugin {name:?} changes what plugins before it made, but is the first"),
                 Some("put a plugin that makes an interface before it, such as bridge".to_owned()),
             );
         } else if let Some(before) = before
@@ -46,7 +44,7 @@ pub(super) fn lint(list: &NetworkList, top: &Top<'_>, examined: &mut Examined<'_
                 Severity::Warning,
                 place,
                 format!("plugin {name:?} makes an interface of its own and ignores what {before:?} before it made"),
-                Some("a second interface belongs into a network of its own".to_owned()),
+                Some("put the second interface in a network of its own".to_owned()),
             );
         } else if twice {
             examined.find(

@@ -346,11 +346,8 @@ fn answers(
     let path = executable.display();
     let (text, hint) = match session.runtime.version_info(plugin_type, session.deadline()) {
         Err(failure) => (
-            format!(
-                "plugin {plugin_type:?} does not say which versions it speaks: {}",
-                failure.error
-            ),
-            format!("{path} is what would be called: is it a plugin for this machine?"),
+            format!("plugin {plugin_type:?} does not report its versions: {}", failure.error),
+            format!("the runtime would call {path}: is it a plugin for this machine?"),
         ),
         Ok(info) => {
             let Some(wanted) = Version::parse(around.cni_version) else { return };
@@ -359,8 +356,10 @@ fn answers(
             }
             let spoken = info.supported.join(", ");
             (
-                format!("plugin {plugin_type:?} speaks no version of ours, but {spoken}"),
-                format!("{path} is of another time: update it"),
+                format!(
+                    "plugin {plugin_type:?} supports no version that netwright knows, but {spoken}"
+                ),
+                format!("{path} is too old or too new: replace it"),
             )
         }
     };

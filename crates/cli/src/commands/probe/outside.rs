@@ -48,10 +48,14 @@ impl Outside {
                     gateways.iter().filter(|one| !one.answered).map(|one| one.address).collect();
                 let here = match (gateways, silent.as_slice()) {
                     ([], _) => format!("From here: {error}"),
-                    ([_], []) => "The gateway answered, so the network here works as far as it can"
-                        .to_owned(),
-                    (_, []) => "Each gateway answered, so the network here works as far as it can"
-                        .to_owned(),
+                    ([_], []) => {
+                        "The gateway answered, so this network works as far as its gateway"
+                            .to_owned()
+                    }
+                    (_, []) => {
+                        "Each gateway answered, so this network works as far as its gateways"
+                            .to_owned()
+                    }
                     (_, [one]) => format!("From here: {error}. Gateway {one} did not answer"),
                     (_, several) => {
                         format!("From here: {error}. Gateways {} did not answer", list(several))
@@ -123,7 +127,7 @@ fn resolve(
         Ok(found) => {
             if let Some(server) = found.server {
                 notes.push(format!(
-                    "{host} is {} says name server {server}",
+                    "name server {server} says that {host} is {}",
                     list(&found.addresses)
                 ));
             }

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "somebody has to get the signals")]
+    #[expect(clippy::disallowed_methods, reason = "only this handler can pass signals on")]
     fn what_comes_between_the_commands_start_and_our_knowing_it_is_passed_on() {
         let script = "trap 'echo usr1' USR1; trap 'echo term; exit' TERM; echo ready; while :; do sleep 0.01; done";
         let mut child =

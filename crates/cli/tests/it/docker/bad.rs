@@ -51,7 +51,7 @@ fn what_docker_shows_its_user() {
         (&["-o", "type=../x"], "invalid"),
         (&["-o", "name=lan"], "there is a network list named \"lan\""),
         (&["-o", "conflist=lan", "--subnet", "10.99.0.0/24"], "Docker chose the pool 10.99.0.0/24"),
-        (&["--ipam-driver", "null"], "nobody gives addresses on this network"),
+        (&["--ipam-driver", "null"], "this network has no source of addresses"),
         (&["--ipam-driver", "netwright", "--ipam-opt", "x=y"], "unknown IPAM option \"x\""),
         (
             &["--ipam-driver", "netwright", "--ipam-opt", "conflist=nowhere"],
@@ -154,10 +154,10 @@ fn requests_that_are_none() {
         .as_bytes())
     };
     for (name, body, status, said) in [
-        ("NetworkDriver.CreateNetwork", "{", "200", "the request is not what it should be"),
-        ("NetworkDriver.CreateNetwork", "[]", "200", "the request is not what it should be"),
-        ("NetworkDriver.CreateNetwork", "{}", "200", "is no ID"),
-        ("NetworkDriver.CreateNetwork", r#"{"NetworkID":"../../x"}"#, "200", "is no ID"),
+        ("NetworkDriver.CreateNetwork", "{", "200", "the request is not valid"),
+        ("NetworkDriver.CreateNetwork", "[]", "200", "the request is not valid"),
+        ("NetworkDriver.CreateNetwork", "{}", "200", "is not an ID"),
+        ("NetworkDriver.CreateNetwork", r#"{"NetworkID":"../../x"}"#, "200", "is not an ID"),
         ("NetworkDriver.CreateNetwork", "", "200", "came without content"),
         (
             "NetworkDriver.CreateEndpoint",

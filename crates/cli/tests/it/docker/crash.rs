@@ -80,7 +80,9 @@ fn life(lab: &Lab, docker: &Docker<'_>) -> Vec<String> {
             // try succeeds.
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(
-                said.contains("Docker repeats calls so when a driver was restarted: try again"),
+                said.contains(
+                    "Docker repeats calls without content after a driver's restart: try again"
+                ),
                 "{said}\n{}",
                 docker.log()
             );

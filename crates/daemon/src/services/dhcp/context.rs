@@ -58,7 +58,7 @@ impl Context {
         // Its path is gone, which does not prove that the container is.
         let unknown = || {
             let path = place.netns.display();
-            let text = format!("{path} is gone, and nobody knows whether its container is");
+            let text = format!("{path} is gone, and it is unknown whether its container is");
             NoNetns::Failed(cni::Error::new(cni::code::INVALID_NETNS, text))
         };
         match self.census.life(&noted) {

@@ -47,7 +47,7 @@ impl Late {
             match serde_json::from_slice(&bytes) {
                 Ok(saved) => self.enqueue(path, saved),
                 Err(error) => {
-                    tracing::warn!(file = %path.display(), %error, "removed what is no lease");
+                    tracing::warn!(file = %path.display(), %error, "removed a file that is not a lease");
                     let _ = state::remove_file(&path);
                 }
             }
@@ -76,7 +76,7 @@ fn work(jobs: &Receiver<(PathBuf, Box<Saved>)>) {
     while let Ok((path, saved)) = jobs.recv() {
         release(&saved);
         if let Err(error) = state::remove_file(&path) {
-            tracing::warn!(%error, "a lease will be given back once more");
+            tracing::warn!(%error, "a lease will be given back a second time");
         }
     }
 }

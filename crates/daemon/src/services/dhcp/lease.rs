@@ -238,7 +238,7 @@ impl HeldLease {
                 }
                 Ok(ready) => {
                     if !ready {
-                        tracing::warn!(lease = %self.key, "no carrier yet: asking all the same");
+                        tracing::warn!(lease = %self.key, "no carrier yet: asking anyway");
                     }
                     self.begin(world, now);
                 }

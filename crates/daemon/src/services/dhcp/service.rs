@@ -133,7 +133,7 @@ impl Service {
             .filter(|(_, one)| one.until.is_some_and(|until| until <= now.at));
         let late: Vec<u64> = late.map(|(id, _)| *id).collect();
         for id in late {
-            tracing::warn!("a plugin did not ask, or take its answer, in time");
+            tracing::warn!("a plugin did not send its request, or read the answer, in time");
             self.hang_up(id);
         }
         if self.notes_at <= now.at {
@@ -218,7 +218,7 @@ impl Service {
         self.world.late.take_up();
         let (found, damaged) = self.world.store.all();
         for (path, reason) in damaged {
-            tracing::error!(file = %path.display(), reason, "passed over what is no lease");
+            tracing::error!(file = %path.display(), reason, "ignored a file that is not a lease");
         }
         let now = clock::now();
         for saved in found {
@@ -292,7 +292,7 @@ impl Service {
         }
         let silent = self.conversations.iter().filter(|(_, one)| one.is_asking());
         let Some((_, id)) = silent.map(|(id, one)| (one.until, *id)).min() else { return false };
-        tracing::debug!("hung up on a connection that said nothing: another one needs its place");
+        tracing::debug!("closed a silent connection: another one needs its place");
         self.hang_up(id);
         true
     }
@@ -321,7 +321,7 @@ impl Service {
             Heard::Nothing => {}
             Heard::Question(ask) => self.serve(id, ask),
             Heard::Nonsense(failure) => {
-                tracing::warn!(reason = failure.msg, "a question that is none");
+                tracing::warn!(reason = failure.msg, "refused a malformed request");
                 self.answer(id, Answer::Failed(failure));
             }
             Heard::End => self.hang_up(id),
@@ -347,7 +347,7 @@ impl Service {
             Ask::Collect { network, valid } => self.collect(&network, &valid),
             Ask::Status => Answer::Done,
             _ => Answer::Failed(
-                Error::new(code::UNSUPPORTED_FIELD, "the DHCP daemon does not know the question")
+                Error::new(code::UNSUPPORTED_FIELD, "the DHCP daemon does not know the request")
                     .into(),
             ),
         };
@@ -383,7 +383,7 @@ impl Service {
         let Some(&id) = self.by_key.get(key) else {
             // Its record could not be read: every start reports it until it is gone.
             if let Err(error) = self.world.store.remove(key) {
-                tracing::warn!(lease = %key, error = chain(&error), "what is written of it stays");
+                tracing::warn!(lease = %key, error = chain(&error), "its file stays");
             }
             return Answer::Unknown;
         };
@@ -429,7 +429,7 @@ impl Service {
         });
         if let Some(id) = forsaken {
             tracing::info!(lease = %self.held[&id].key, "no longer sought: its plugin is gone");
-            self.drop_lease(id, Error::new(code::TRY_AGAIN_LATER, "nobody waits for the lease"));
+            self.drop_lease(id, Error::new(code::TRY_AGAIN_LATER, "no plugin waits for the lease"));
         }
     }
 }

@@ -75,7 +75,7 @@ impl Driver {
             match self.remove_network(&network) {
                 Ok(()) => tracing::info!(
                     network = short(&network.id),
-                    "collected: Docker gave its pools back"
+                    "collected: Docker released its pools"
                 ),
                 Err(error) => tracing::warn!(network = short(&network.id), %error, "not collected"),
             }
@@ -87,11 +87,11 @@ impl Driver {
     /// Says why no container has an endpoint any more; `None` when one may have it.
     fn is_stale(&self, endpoint: &Endpoint, now_s: u64, census: &Census) -> Option<&'static str> {
         if endpoint.boot_id != self.boot_id {
-            return Some("the machine has been started since");
+            return Some("the machine has rebooted since");
         }
         let waited = now_s.saturating_sub(endpoint.since_s);
         if endpoint.phase == Phase::Deleting {
-            return Some("it was to go");
+            return Some("it was being removed");
         }
         if waited < GRACE_S {
             return None;

@@ -197,14 +197,14 @@ fn refuse_listed(name: &str, conf_dir: &Path) -> Result<(), Error> {
     }
     Err(Error::new(code::INVALID_CONFIG, format!("there is a network list named {name:?}"))
         .with_details(format!(
-            "to use it say -o conflist={name}, and nothing else; or choose another -o name"
+            "to use it, give only -o conflist={name}; or choose another -o name"
         )))
 }
 
 fn refuse_others(rest: &BTreeMap<String, String>) -> Result<(), Error> {
     let Some(key) = rest.keys().next() else { return Ok(()) };
     Err(unknown(key).with_details(
-        "with conflist everything is said in the network list; ifname and prefix are the only others",
+        "conflist names a network list, which has all the rest: only ifname and prefix may be given beside it",
     ))
 }
 
@@ -297,15 +297,18 @@ fn add_ipam(
             let text = ipam.get("type").and_then(Value::as_str).unwrap_or_default();
             return Err(Error::new(
                 code::INVALID_CONFIG,
-                format!("option \"ipam\" (type {text:?}) and Docker both want to give addresses"),
+                format!("option \"ipam\" (type {text:?}) and Docker both give addresses"),
             )
             .with_details("with -o ipam=… create the network with --ipam-driver null"));
         }
         (None, true) => {
-            return Err(Error::new(code::INVALID_CONFIG, "nobody gives addresses on this network")
-                .with_details(
-                    "with --ipam-driver null say -o ipam={\"type\": …}, or -o conflist=NAME",
-                ));
+            return Err(Error::new(
+                code::INVALID_CONFIG,
+                "this network has no source of addresses",
+            )
+            .with_details(
+                "with --ipam-driver null say -o ipam={\"type\": …}, or -o conflist=NAME",
+            ));
         }
         (None, false) => {}
     }
@@ -425,7 +428,7 @@ mod tests {
         check(
             &request(r#"{"conflist":"leased"}"#, POOL, ""),
             &expect![[
-                r#"network list "leased" has its addresses from "dhcp", which takes no orders; create the network with --ipam-driver null: then the list gives the addresses"#
+                r#"network list "leased" has its addresses from "dhcp", which does not honour requested addresses; create the network with --ipam-driver null: then the list gives the addresses"#
             ]],
         );
         check(
@@ -437,7 +440,7 @@ mod tests {
         check(
             &request(r#"{"conflist":"lan","mtu":"1400"}"#, POOL, ""),
             &expect![[
-                r#"unknown option "mtu"; with conflist everything is said in the network list; ifname and prefix are the only others"#
+                r#"unknown option "mtu"; conflist names a network list, which has all the rest: only ifname and prefix may be given beside it"#
             ]],
         );
     }
@@ -447,7 +450,7 @@ mod tests {
         check(
             &request("{}", NULL, ""),
             &expect![[
-                r#"nobody gives addresses on this network; with --ipam-driver null say -o ipam={"type": …}, or -o conflist=NAME"#
+                r#"this network has no source of addresses; with --ipam-driver null say -o ipam={"type": …}, or -o conflist=NAME"#
             ]],
         );
         check(
@@ -469,7 +472,7 @@ mod tests {
         check(
             &request(r#"{"type":"macvlan","ipam":"{}"}"#, POOL, ""),
             &expect![[
-                r#"option "ipam" (type "") and Docker both want to give addresses; with -o ipam=… create the network with --ipam-driver null"#
+                r#"option "ipam" (type "") and Docker both give addresses; with -o ipam=… create the network with --ipam-driver null"#
             ]],
         );
         check(

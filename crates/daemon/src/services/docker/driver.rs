@@ -127,10 +127,10 @@ impl Driver {
             let _about = log::about(subject);
             match answer {
                 Ok(_) => {
-                    tracing::info!(call = %left.method, "finished for a driver before this one");
+                    tracing::info!(call = %left.method, "finished for an earlier driver");
                 }
                 Err(error) => {
-                    tracing::warn!(call = %left.method, %error, "left undone by a driver before this one");
+                    tracing::warn!(call = %left.method, %error, "not finished by an earlier driver");
                 }
             }
             left.forget();
@@ -206,7 +206,7 @@ impl Driver {
         self.keys.hold(id, LOCK_TIMEOUT).ok_or_else(|| {
             Error::new(
                 code::TRY_AGAIN_LATER,
-                format!("another call about {} has not come to its end", short(id)),
+                format!("another call for {} is still running", short(id)),
             )
         })
     }
@@ -261,7 +261,7 @@ pub(crate) struct Answer {
 
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
     cnm::read(body).map_err(|error| {
-        Error::new(code::DECODE_FAILURE, format!("the request is not what it should be: {error}"))
+        Error::new(code::DECODE_FAILURE, format!("the request is not valid: {error}"))
     })
 }
 

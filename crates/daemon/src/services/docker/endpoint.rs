@@ -60,7 +60,7 @@ impl Driver {
             Err(error) => {
                 // If something remains, the record stays and a later collection removes it.
                 if let Err(left) = self.remove_endpoint(&endpoint, Some(&network)) {
-                    tracing::warn!(error = %left, "an endpoint that failed is not all gone");
+                    tracing::warn!(error = %left, "a part of a failed endpoint could not be removed");
                 }
                 Err(error)
             }
@@ -101,7 +101,7 @@ impl Driver {
             if other.id == asked.endpoint_id || !has.iter().any(|one| wanted.contains(one)) {
                 continue;
             }
-            self.remove_forgotten(&other, "whose address Docker gave away")?;
+            self.remove_forgotten(&other, "whose address Docker gave to another")?;
         }
         Ok(())
     }
@@ -206,7 +206,7 @@ impl Driver {
         let withdrawn = self.withdraw_ports(endpoint, network);
         let back = handover::take_back(&holder, &network.ifname, endpoint, &alias(&key));
         if let Err(error) = back {
-            tracing::warn!(%error, "an interface was not brought back");
+            tracing::warn!(%error, "an interface was not moved back");
         }
         if holder.open()?.is_some() {
             attachment.netns = holder.path().display().to_string();
@@ -345,7 +345,7 @@ fn answer(
             format!("network list {list:?} did not give the address {}", wanted.addr()),
         )
         .with_details(
-            "its address plugin does not take orders: create the network with --ipam-driver null",
+            "its IPAM plugin does not honour requested addresses: create the network with --ipam-driver null",
         ))
     };
     interface.address = fill(&wanted.address, true)?;
@@ -360,7 +360,7 @@ fn answer(
                 wanted.mac_address
             ),
         )
-        .with_details("none of its plugins takes MAC"));
+        .with_details("none of its plugins honours a requested hardware address"));
     }
     Ok(CreatedEndpoint { interface: Some(interface) })
 }

@@ -52,11 +52,11 @@ impl Driver {
             let known = driver.journal.endpoint(&endpoint).ok().flatten();
             let _about = log::about(known.map(|endpoint| endpoint.subject()).unwrap_or_default());
             if let Err(error) = driver.settle(&endpoint) {
-                tracing::warn!(%error, "an interface lacks what Docker does not set");
+                tracing::warn!(%error, "an interface lacks settings that Docker does not make");
             }
         });
         if let Err(error) = spawned {
-            tracing::warn!(endpoint = short(id), %error, "no thread to settle an interface");
+            tracing::warn!(endpoint = short(id), %error, "cannot start the thread that finishes an interface");
         }
     }
 

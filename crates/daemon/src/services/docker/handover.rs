@@ -89,7 +89,7 @@ pub(super) fn look(holder: &Netns, ifname: &str) -> Result<Layout, Error> {
                 others.join(", ")
             ),
         )
-        .with_details("Docker takes one interface of a network, no more"));
+        .with_details("Docker takes only one interface of a network"));
     }
     let mut layout = Layout {
         mac: link.mac.map(|mac| mac.to_string()).unwrap_or_default(),

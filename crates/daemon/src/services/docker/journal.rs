@@ -443,7 +443,7 @@ pub(crate) fn check_id(id: &str) -> Result<(), Error> {
     let plain =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':');
     if id.is_empty() || MAX_ID < id.len() || !id.bytes().all(plain) || id.starts_with('.') {
-        return Err(Error::new(code::INVALID_CONFIG, format!("{id:?} is no ID"))
+        return Err(Error::new(code::INVALID_CONFIG, format!("{id:?} is not an ID"))
             .with_details("letters, digits and - _ . : are allowed, at most 64"));
     }
     Ok(())

@@ -69,7 +69,7 @@ impl Place {
             (Err(damage), Ok(None) | Err(_)) => {
                 let path = &self.record;
                 Err(Error::new(codes::STATE, format!("read {path:?}: {damage}")).with_details(
-                    "the record is damaged: remove what it spoke of, with docker network rm or docker rm, and make it again",
+                    "the record is damaged: remove the network or container that it described (docker network rm, docker rm), and create it again",
                 ))
             }
         }
@@ -96,7 +96,7 @@ impl Place {
             _ => return,
         };
         if let Err(error) = state::write_atomic(path, &found.bytes, 0o600, durability) {
-            tracing::warn!(%error, "a record is there only once");
+            tracing::warn!(%error, "cannot write the second copy of a record");
         }
     }
 

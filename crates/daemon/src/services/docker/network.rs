@@ -68,7 +68,7 @@ impl Driver {
             if (named || overlap.is_some()) && stale {
                 tracing::warn!(
                     network = short(&other.id),
-                    "removing a network whose subnet Docker gave away"
+                    "removing a network whose subnet Docker gave to another"
                 );
                 let _other = self.hold(&other.id)?;
                 self.remove_network(&other)?;
@@ -123,7 +123,7 @@ impl Driver {
             let deadline = Instant::now() + self.timeout;
             let none: &[GcAttachment] = &[];
             if let Err(error) = self.runtime.gc_list(&list, Some(none), Some(deadline)) {
-                tracing::warn!(%error, network = %list.name, "not everything of a network was collected");
+                tracing::warn!(%error, network = %list.name, "a part of a network was not collected");
             }
             pool_config::forget_addresses(&list);
         }

@@ -20,15 +20,12 @@ pub(super) fn end(container_id: &str) {
             return;
         }
         if deadline < Instant::now() {
-            tracing::warn!(container_id, "plugins of a driver before this one do not end");
+            tracing::warn!(container_id, "plugins of an earlier driver do not end");
             return;
         }
         for pid in found {
             if !told {
-                tracing::info!(
-                    container_id,
-                    "ending a plugin that a driver before this one started"
-                );
+                tracing::info!(container_id, "ending a plugin that an earlier driver started");
                 told = true;
             }
             let _ = kill_process(pid, Signal::KILL);

@@ -77,7 +77,7 @@ impl Intents {
         match state::write_atomic(&path, body, 0o600, Durability::Volatile) {
             Ok(()) => Intent { name, path: Some(path) },
             Err(error) => {
-                tracing::warn!(%error, "a call is not noted");
+                tracing::warn!(%error, "a call could not be recorded");
                 Intent { name, path: None }
             }
         }
@@ -117,14 +117,16 @@ impl Intents {
             (found, _) => Err(Error::new(
                 code::TRY_AGAIN_LATER,
                 format!(
-                    "{method} came without content, and {} calls may be meant",
+                    "{method} came without content, and {} unfinished calls match it",
                     match found {
                         None => "no",
                         Some(_) => "several",
                     }
                 ),
             )
-            .with_details("Docker repeats calls so when a driver was restarted: try again")),
+            .with_details(
+                "Docker repeats calls without content after a driver's restart: try again",
+            )),
         }
     }
 }

@@ -91,7 +91,7 @@ pub(super) fn check_pools(list: &NetworkList, pools: &Pools) -> Result<(), Error
         return Err(Error::new(
             code::INVALID_CONFIG,
             format!(
-                "network list {:?} has its addresses from {plugin_type:?}, which takes no orders",
+                "network list {:?} has its addresses from {plugin_type:?}, which does not honour requested addresses",
                 list.name
             ),
         )

@@ -203,7 +203,7 @@ impl Driver {
             fitting.iter().map(|range| format!("--subnet {}", range.subnet())).collect();
         Err(Error::new(
             code::INVALID_CONFIG,
-            format!("Docker takes the addresses of network list {list:?}, which this host knows already, only where it is told to"),
+            format!("the subnets of network list {list:?} are in use on this host: name the one that Docker is to use"),
         )
         .with_details(format!("create the network with {}", listed.join(" or "))))
     }
@@ -276,7 +276,7 @@ impl Driver {
             self.choose(&pool, &id.hold, for_what)?
         } else {
             let wanted: IpAddr = asked.address.parse().map_err(|_| {
-                Error::new(code::INVALID_CONFIG, format!("{:?} is no address", asked.address))
+                Error::new(code::INVALID_CONFIG, format!("{:?} is not an address", asked.address))
             })?;
             self.check_wanted(&pool, wanted, for_what, engine)?;
             wanted

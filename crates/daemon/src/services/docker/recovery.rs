@@ -88,7 +88,7 @@ impl Driver {
                 let ifname = cached.attachment.ifname.as_str();
                 let back = handover::take_back(&holder, ifname, endpoint, &alias(&cached.key()));
                 if let Err(error) = back {
-                    tracing::warn!(%error, "an interface was not brought back");
+                    tracing::warn!(%error, "an interface was not moved back");
                 }
                 let deleted = runtime.del_cached(&cached, Some(deadline));
                 deleted.map_err(|error| error.to_cni())?;

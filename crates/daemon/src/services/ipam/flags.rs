@@ -17,15 +17,15 @@ Usage: netwrightd ipam -node NAME [-etcd URL,…] [FLAG…]
 Gives addresses of networks that span nodes: answers the plugin cluster-ipam from blocks of addresses that this node leases, through
 the Kubernetes API or etcd.
 
-  -apply              with -import: writes it down
+  -apply              with -import: takes the addresses over
   -etcd URL,…         etcd's members (default: the Kubernetes API)
-  -etcd-ca FILE       who signed their certificates, as PEM
+  -etcd-ca FILE       the CA certificates of etcd's members, as PEM
   -etcd-cert FILE     this client's certificate, as PEM
   -etcd-key FILE      its key, as PEM
-  -forget NODE        says that a node will not come back: its blocks are free once its lease has run out; and ends
+  -forget NODE        gives up a node that will not come back, and ends: its blocks are free once its lease has run out
   -idle DURATION      how long a block stays empty before it is given back (default 10m)
-  -import api|FILE,…  prints what would be taken over of Whereabouts' pools, and ends: those of the API server, or of files (kubectl get -A -o
-                      json ippools,overlappingrangeipreservations,pods); before anybody is given an address of them
+  -import api|FILE,…  prints what would be taken over from Whereabouts' pools, and ends: the pools of the API server, or of files (kubectl get -A -o
+                      json ippools,overlappingrangeipreservations,pods). Use it before any of their addresses is given
   -kubeconfig FILE    how to reach the API server (default: as in a pod)
   -lease DURATION     how long addresses are given while the store is away (default 1h)
   -node NAME          this node's name, as Kubernetes has it (default: $NODE_NAME)
@@ -158,7 +158,7 @@ impl Flags {
         }
         match &self.records {
             Records::Etcd(_) if self.kubeconfig.is_some() && self.import.is_none() => {
-                wrong("-etcd and -kubeconfig: addresses are kept in one place")
+                wrong("-etcd and -kubeconfig exclude each other: addresses are kept in one place")
             }
             Records::Etcd(_)
                 if self.etcd_files.certificate.is_some() != self.etcd_files.key.is_some() =>
@@ -169,7 +169,7 @@ impl Flags {
                 wrong("-etcd-ca, -etcd-cert and -etcd-key need -etcd")
             }
             Records::Kubernetes if self.kubeconfig.is_none() && !in_pod && !self.asks_nobody() => {
-                wrong("this is no pod: say where addresses are kept, by -kubeconfig or -etcd")
+                wrong("not running in a pod: pass -kubeconfig or -etcd")
             }
             _ => Ok(()),
         }
@@ -229,16 +229,13 @@ mod tests {
     fn what_makes_no_sense_is_said() {
         let refused = |line: &str| parse(line).unwrap_err();
         assert_eq!(refused("-kubeconfig /k"), "flag needs to be given: -node, or $NODE_NAME");
-        assert_eq!(
-            refused("-node n"),
-            "this is no pod: say where addresses are kept, by -kubeconfig or -etcd"
-        );
+        assert_eq!(refused("-node n"), "not running in a pod: pass -kubeconfig or -etcd");
         assert!(refused("-release-sticky web-0").contains("NAMESPACE/POD"));
         assert!(refused("-node n -etcd host:2379").contains("URLs such as"));
         assert!(refused("-node n -etcd http://a,,http://b").contains("URLs such as"));
         assert_eq!(
             refused("-node n -etcd http://a -kubeconfig /k"),
-            "-etcd and -kubeconfig: addresses are kept in one place"
+            "-etcd and -kubeconfig exclude each other: addresses are kept in one place"
         );
         assert_eq!(
             refused("-node n -etcd https://a -etcd-cert /c"),
@@ -249,7 +246,7 @@ mod tests {
             "-etcd-ca, -etcd-cert and -etcd-key need -etcd"
         );
         assert_eq!(refused("-node n -etcd http://a -lease 1ms"), "-lease is shorter than 1s");
-        let no_pod = "this is no pod: say where addresses are kept, by -kubeconfig or -etcd";
+        let no_pod = "not running in a pod: pass -kubeconfig or -etcd";
         assert_eq!(refused("-import api"), no_pod);
         assert_eq!(refused("-import /a -apply"), no_pod);
         assert!(refused("-import /a -output yaml").contains("text or json"));

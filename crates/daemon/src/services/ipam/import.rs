@@ -46,7 +46,7 @@ pub(super) async fn run(flags: Flags, import: Import) -> Result<(), Stop> {
     let printed = crate::print(&text);
     match applied {
         Some(applied) if !applied.refused.is_empty() => {
-            Err(Stop::Failed(format!("{} addresses are somebody's by now", applied.refused.len())))
+            Err(Stop::Failed(format!("{} addresses are in use by now", applied.refused.len())))
         }
         _ => printed.map_err(|error| Stop::Failed(format!("write to standard output: {error}"))),
     }

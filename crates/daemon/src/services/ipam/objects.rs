@@ -129,7 +129,9 @@ fn entry(kind: Kind, mut object: DynamicObject) -> Option<Entry> {
 
 fn revision(object: DynamicObject) -> Result<Revision, StoreError> {
     let version = object.metadata.resource_version;
-    version.map(Revision).ok_or_else(|| StoreError::Away("an object without version".to_owned()))
+    version
+        .map(Revision)
+        .ok_or_else(|| StoreError::Away("an object without a resource version".to_owned()))
 }
 
 fn refusal(error: &kube::Error) -> StoreError {

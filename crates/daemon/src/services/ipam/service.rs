@@ -44,7 +44,7 @@ impl Service {
     /// Handles a message that a plugin left; says whether it can be deleted.
     fn hear(&self, request: Request) -> bool {
         let Request::Release(owner) = request else {
-            tracing::warn!(?request, "a plugin left what is not left");
+            tracing::warn!(?request, "a plugin left a message other than a release");
             return true;
         };
         let done = self.node.release(&owner);

@@ -37,7 +37,7 @@ pub(super) async fn run(service: Arc<Service>, path: std::path::PathBuf) {
             match service.status() {
                 Ok(()) => wanted = content(&service),
                 Err(refusal) if refusal.msg != refused => {
-                    tracing::warn!(reason = refusal.msg, "pods cannot be answered");
+                    tracing::warn!(reason = refusal.msg, "pods cannot be served");
                     refused = refusal.msg;
                 }
                 Err(_) => {}
@@ -46,9 +46,9 @@ pub(super) async fn run(service: Arc<Service>, path: std::path::PathBuf) {
         if !wanted.is_empty() && !is_there(&path, &wanted) {
             match state::publish(&path, &wanted, 0o600, Durability::Synced) {
                 Ok(()) if written == wanted => {
-                    tracing::warn!(path = %path.display(), "put back: somebody removed or changed it");
+                    tracing::warn!(path = %path.display(), "put back: another program removed or changed it");
                 }
-                Ok(()) => tracing::info!(path = %path.display(), "pods can be answered"),
+                Ok(()) => tracing::info!(path = %path.display(), "pods can be served"),
                 Err(error) if error.to_string() != failed => {
                     tracing::error!(%error, "cannot write the configuration");
                     failed = error.to_string();

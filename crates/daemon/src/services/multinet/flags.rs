@@ -14,7 +14,7 @@ use super::plan::Defaults;
 pub(crate) const HELP: &str = "\
 Usage: netwrightd multinet -node NAME -cluster-network NAME [FLAG…]
 
-Gives pods several networks: answers the plugin netwright-multi from what the API server says of pods and of
+Gives pods several networks: answers the plugin netwright-multi by what the API server has about pods and
 NetworkAttachmentDefinitions, writes the status back, and attaches and detaches when a pod's annotation changes. See
 docs/multi-network.md.
 

@@ -115,7 +115,7 @@ fn forget_gone(service: &Service, id: &str) {
             && seen(netns).is_none()
             && let Err(error) = service.held.remove(&attached.sandbox)
         {
-            tracing::warn!(%error, "a sandbox that is gone is not forgotten");
+            tracing::warn!(%error, "cannot forget a sandbox that is gone");
         }
     }
 }
@@ -241,7 +241,7 @@ impl Plugger {
         let (sandbox, pod) = (&attached.sandbox, &attached.pod);
         // A namespace that cannot be seen from here is not gone: the pod runs on with what it has.
         let netns = seen(&sandbox.netns).ok_or_else(|| {
-            let text = format!("the namespace {} is not seen by netwrightd", sandbox.netns);
+            let text = format!("netwrightd does not see the namespace {}", sandbox.netns);
             let hint = match Path::new(&sandbox.netns).parent() {
                 Some(folder) => format!(
                     "mount {} of the host there, with propagation from the host",

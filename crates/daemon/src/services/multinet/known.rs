@@ -145,7 +145,7 @@ impl<T: Fact> Known<T> {
         }
         // The memory has it: without the file only the next daemon does not know it.
         if let Err(error) = state::write_atomic(&path, &text, 0o600, Durability::Synced) {
-            tracing::warn!(%error, "what is known is not kept");
+            tracing::warn!(%error, "cannot keep an object on disk");
         }
         vec![id]
     }
@@ -154,7 +154,7 @@ impl<T: Fact> Known<T> {
         for id in &ids {
             self.lock().objects.remove(id);
             if let Err(error) = state::remove_file(&self.path(id)) {
-                tracing::warn!(%error, "what is gone is not forgotten");
+                tracing::warn!(%error, "cannot remove the file of an object that is gone");
             }
         }
         ids

@@ -149,7 +149,9 @@ impl Outbox {
                 return;
             }
             Err(ApiError::Refused(reason)) => tracing::warn!(key, reason, "not written"),
-            Err(ApiError::Gone(reason)) => tracing::debug!(key, reason, "nobody to write to"),
+            Err(ApiError::Gone(reason)) => {
+                tracing::debug!(key, reason, "the object to write to is gone")
+            }
             Ok(()) => {}
         }
         inner.until = None;

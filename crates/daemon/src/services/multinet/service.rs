@@ -153,7 +153,7 @@ impl Service {
             pod = told.name,
             retry = refusal.retry,
             err = refusal.msg,
-            "no plan"
+            "cannot plan a pod's networks"
         );
         let pod = pod.or_else(|| {
             // An Event needs the pod's UID.
@@ -339,7 +339,7 @@ impl Service {
         if !self.pods.is_usable() {
             let reason = match self.pods.freshness() {
                 Freshness::Lost(reason) => reason,
-                _ => "it was not reached yet".to_owned(),
+                _ => "the API server was not reached yet".to_owned(),
             };
             return not_ready(format!("nothing is known of the pods of this node: {reason}"));
         }
@@ -420,7 +420,7 @@ impl Service {
         let now = rfc3339(crate::clock::now().wall.as_millis());
         let item = self.events.item(pod, tone, reason, message, (&now, crate::clock::seed()));
         if let Err(error) = self.outbox.put(item) {
-            tracing::warn!(%error, pod = pod.id(), reason, message, "an Event is not told");
+            tracing::warn!(%error, pod = pod.id(), reason, message, "cannot queue an Event");
         }
     }
 }

@@ -104,7 +104,7 @@ fn files_need_no_server_and_mistakes_are_said() {
     write(&json!({"kind": "List", "items": items}));
     let refused = cluster.run(&["-import", path]);
     assert!(
-        !refused.status.success() && text(&refused.stderr).contains("pools, but no pods"),
+        !refused.status.success() && text(&refused.stderr).contains("pools without pods"),
         "{refused:?}"
     );
     items.extend(cluster.api.objects("pods"));

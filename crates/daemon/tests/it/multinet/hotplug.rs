@@ -153,7 +153,7 @@ fn a_namespace_that_is_not_seen_is_not_gone() {
     let before = calls.all().len();
     annotate(&cluster, "b");
     wait_for("the failure", || {
-        let failed = "detach net1: the namespace /var/run/netns/p is not seen by netwrightd";
+        let failed = "detach net1: netwrightd does not see the namespace /var/run/netns/p";
         let told = cluster.events("p").into_iter();
         told.into_iter().find(|event| event.0 == "NetworkFailed" && event.1.contains(failed))
     });

@@ -112,7 +112,7 @@ fn it_does_not_quarrel() {
     ready(&daemon);
     wait_for("it to back off", || {
         c1.try_sh("ip route del default");
-        daemon.log().contains("somebody keeps changing it")
+        daemon.log().contains("another program keeps changing it")
     });
     let looks = daemon.log().matches("put back").count();
     assert!(looks < 40, "{}", daemon.log());

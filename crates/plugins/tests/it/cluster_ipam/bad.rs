@@ -83,7 +83,7 @@ fn what_makes_no_sense_is_refused_before_anybody_is_asked() {
         (
             json!({ "range": "192.0.2.0/24", "network_name": "Blue!" }),
             7,
-            "network_name \"Blue!\" is no name",
+            "network_name \"Blue!\" is not valid",
         ),
         (
             json!({ "range": "192.0.2.0/24", "node_slice_size": "tea" }),

@@ -117,10 +117,10 @@ fn answers_that_are_none_change_nothing() {
     for (reply, words) in [
         (Reply::Writes(b"tea\n".to_vec()), "not a message"),
         (Reply::Writes(b"{}\n".to_vec()), "a message of version 0"),
-        (Reply::Writes(b"{\"version\":1}\n".to_vec()), "says nothing that is known"),
+        (Reply::Writes(b"{\"version\":1}\n".to_vec()), "a message without a known key"),
         (Reply::Writes(b"{\"version\":1,\"plan\"".to_vec()), "no answer on"),
         (Reply::Writes(long), "longer than"),
-        (Reply::Says(Answer::Ok), "is one to another question"),
+        (Reply::Says(Answer::Ok), "is to another request"),
         (Reply::Dies, "no answer on"),
     ] {
         let _daemon = Daemon::start(&node, move |_| reply.clone());

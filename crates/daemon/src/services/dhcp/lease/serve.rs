@@ -242,7 +242,7 @@ impl HeldLease {
             match inside.apply_one(change) {
                 Ok(()) => tracing::info!(lease = %self.key, %change, "changed the interface"),
                 Err(error) if error.is_exists() || error.is_not_found() => {
-                    tracing::debug!(lease = %self.key, %change, "it was so already");
+                    tracing::debug!(lease = %self.key, %change, "nothing to change");
                 }
                 Err(error) => {
                     tracing::error!(lease = %self.key, %change, error = chain(&error), "the interface is not as the lease says");
