@@ -139,7 +139,7 @@ impl Failure {
     /// What the system's error requires comes first: without it the other hints do not help.
     fn all_hints(&self) -> Vec<&str> {
         let remedy = remedy::of(&format!("{}; {}", self.0.error.msg, self.0.error.details));
-        // That a plugin's file cannot be executed depends on its mode, whoever the caller is.
+        // Whether a plugin's file can be executed depends on its mode, not on the caller.
         let remedy = remedy.filter(|_| self.0.error.code != codes::DELEGATE);
         let own = self.0.hints.iter().map(String::as_str);
         let alone = remedy.is_none() && self.0.hints.is_empty();

@@ -2,8 +2,8 @@
 //!
 //! Data goes to standard output, as text for people or as one JSON document; everything else goes
 //! to standard error. When a reader goes away, the writing ends but not the work: an attachment
-//! half undone because somebody quit a pager would be worse than text that nobody reads. Only ADD's
-//! answer must be read, or nobody knows what was made: a command that attaches asks
+//! half undone because a user quit a pager would be worse than unread text. Only ADD's
+//! answer must be read, or the caller does not know what was made: a command that attaches asks
 //! [`Shell::unread`], and undoes its work.
 //!
 //! Names, paths and messages come from files and programs of others. All text for people passes
@@ -126,8 +126,8 @@ impl Shell {
         self.lost
     }
 
-    /// Says whether something was not written to standard output, for whatever reason: nobody has
-    /// read it.
+    /// Says whether something was not written to standard output, whatever the reason: no process
+    /// has read it.
     pub(crate) fn unread(&self) -> bool {
         self.output.is_none()
     }
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
     use std::io;
 
-    /// A place to write that can be looked at afterwards, or that nobody reads.
+    /// A place to write that can be looked at afterwards, or that has no reader.
     #[derive(Clone, Default)]
     struct Seen {
         text: Arc<Mutex<Vec<u8>>>,

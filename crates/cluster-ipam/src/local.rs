@@ -57,7 +57,7 @@ pub(crate) struct NodeFile {
 pub(crate) struct BlockFile {
     pub(crate) version: u32,
     pub(crate) epoch: u64,
-    /// It is being returned: none of its addresses is given any more.
+    /// It is being returned: its addresses are no longer given.
     pub(crate) returning: bool,
     /// The addresses that pods keep.
     pub(crate) kept: BTreeMap<IpAddr, String>,

@@ -119,8 +119,8 @@ impl Reclaimer {
                 self.store.delete(&entry.key, &entry.revision)
             } else {
                 let held = BTreeMap::new();
-                let nobodys = BlockRecord { node: String::new(), epoch: 0, held, ..block };
-                let value = record::write(&nobodys);
+                let free = BlockRecord { node: String::new(), epoch: 0, held, ..block };
+                let value = record::write(&free);
                 self.store.update(&entry.key, &entry.revision, &value).map(|_| ())
             };
             match done {

@@ -78,7 +78,7 @@ pub fn respond(
 fn with_remedy(error: Error) -> Error {
     let told = format!("{}; {}", error.msg, error.details);
     match kernel::remedy::of(&told) {
-        // Whether a plugin's file can be run depends on its mode, whoever the caller is.
+        // Whether a plugin's file can be run depends on its mode, not on the caller.
         _ if error.code == crate::codes::DELEGATE => error,
         Some(remedy) if !told.contains(remedy) => error.with_details(remedy),
         _ => error,

@@ -2,6 +2,6 @@
 //! container that lived.
 
 /// The key that tells DEL that it undoes an ADD that has just failed, or whose answer could not be
-/// read: nobody has relied on what that ADD changed. A plugin that does not know the key removes as
-/// usual.
+/// read: no program has relied on what that ADD changed. A plugin that does not know the key
+/// removes as usual.
 pub const UNDO: &str = "netwright/undo";

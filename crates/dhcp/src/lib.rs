@@ -1,8 +1,8 @@
 //! DHCP clients as state machines: no sockets, no clock, no files. Time and packets are passed in,
 //! actions are returned.
 //!
-//! - [`v4`] is the client of RFC 2131 with all its states, including the conflict detection of
-//!   RFC 5227.
+//! - [`v4`] is the client of RFC 2131 with all its states, including the conflict detection of RFC
+//!   5227.
 //! - [`v6`] is the stateful client of RFC 8415 for addresses.
 //! - [`frame`] is what a DHCPv4 client sends and receives while it has no address: UDP and ARP in
 //!   Ethernet frames.
@@ -85,7 +85,7 @@
 //!  ├──────────────────────────────┬───────────┐                             │
 //!  │                              │  PROBING  │ ARP                         │
 //!  │                              └──────┬────┘                             │
-//!  │                       nobody has it │ Configure, announce              │
+//!  │                      no host has it │ Configure, announce              │
 //!  │                                     ▼                                  │
 //!  │   conflict twice in 10 s     ┌───────────┐◀────────────────────────────┘
 //!  ├──────────────────────────────┤   BOUND   │◀─────────────┐

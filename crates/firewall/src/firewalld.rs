@@ -36,7 +36,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A documentation address, used to ask about a zone: its answer does not matter, only whether the
 /// zone exists.
-const NOBODY: &str = "192.0.2.1/32";
+const ANY_ADDRESS: &str = "192.0.2.1/32";
 
 /// An address in a zone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -218,7 +218,7 @@ impl Firewalld {
     /// # Errors
     /// [`FirewalldError`]; [`FirewalldError::is_no_zone`] when it does not exist.
     pub fn require_zone(&self, zone: &str) -> Result<(), FirewalldError> {
-        let question = [(zone.to_owned(), NOBODY.to_owned())];
+        let question = [(zone.to_owned(), ANY_ADDRESS.to_owned())];
         match self.ask_all(Method::Query, &question)?.pop() {
             Some(Answer::Refused(message)) => {
                 Err(FirewalldError::Query { zone: zone.to_owned(), message })

@@ -13,10 +13,10 @@
 //! The reference creates the file of an address and then writes its owner; a crash in between
 //! leaves an empty file that no DEL ever matches. Here the owner is written to a file without a
 //! name (`O_TMPFILE`), which is then linked under the address. `linkat` fails if the name exists,
-//! whoever created it, and readers see the file complete or not at all. A killed process leaves
-//! nothing. If a file system has no `O_TMPFILE`, `<dataDir>/.netwright.*.tmp` replaces the file
-//! without a name. It is beside the network's folder and not in it, because the reference reads
-//! every file in the folder.
+//! no matter who created it, and readers see the file complete or not at all. A killed process
+//! leaves nothing. If a file system has no `O_TMPFILE`, `<dataDir>/.netwright.*.tmp` replaces the
+//! file without a name. It is beside the network's folder and not in it, because the reference
+//! reads every file in the folder.
 //!
 //! [`Locked::allocate`] does not wait for the disk: a power failure ends every container, and
 //! losing a reservation together with its container is correct. A power failure may also leave the
@@ -42,15 +42,15 @@
 //! namespaces are gone ([`Locked::origins`], [`Locked::remove`]). The reference's reservations have
 //! no attribute, and are never taken back in this way.
 //!
-//! # What other hands leave
+//! # What other programs leave
 //!
-//! An empty file with an address as its name ([`Holder::Nobody`]) is the leftover of a crash: while
-//! we hold the lock no one is writing one, and its creator never learned that it has the address.
-//! The next [`Locked::allocate`] removes it. A damaged file is a reservation with an unknown owner
-//! ([`Holder::Unknown`]): its address is not assigned, no DEL removes it, and [`Locked::collect`]
-//! may. A file that the kernel refused to read ([`Holder::Unread`]) has an owner that the next call
-//! may learn. No call removes it, and a call that would have to release all addresses of an owner,
-//! or all that have no owner, does not report success.
+//! An empty file with an address as its name ([`Holder::Unwritten`]) is the leftover of a crash:
+//! while we hold the lock no one is writing one, and its creator never learned that it has the
+//! address. The next [`Locked::allocate`] removes it. A damaged file is a reservation with an
+//! unknown owner ([`Holder::Unknown`]): its address is not assigned, no DEL removes it, and
+//! [`Locked::collect`] may. A file that the kernel refused to read ([`Holder::Unread`]) has an
+//! owner that the next call may learn. No call removes it, and a call that would have to release
+//! all addresses of an owner, or all that have no owner, does not report success.
 //!
 //! Without the lock, readers ([`Store::reservations`], [`Store::addresses`]) see each file complete
 //! or not at all, unless the reference is just writing it.

@@ -154,7 +154,7 @@ impl Sent {
         Ok(())
     }
 
-    /// Whether no helper will send it any more.
+    /// Whether no helper will send it from now on.
     fn is_lost(&mut self) -> bool {
         // Checked first: what a process reports before it ends is visible by then.
         let has_ended = self.process.is_some_and(has_ended);

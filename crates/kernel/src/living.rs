@@ -49,7 +49,7 @@ const INITIAL_PID_NS: u64 = 0xefff_fffc;
 pub enum Life {
     /// It exists.
     Living,
-    /// It is known not to exist any more.
+    /// It is known that it no longer exists.
     Gone,
     /// It is not known. Act as if it exists.
     Unknown,
@@ -185,8 +185,9 @@ struct Counted {
     pid_ns: Option<u64>,
     /// Whether something could not be examined.
     hidden: bool,
-    /// The namespace that this pass is for, if it is for one. The kernel gives the number of one that is gone to the next that
-    /// is made (linux fs/proc/generic.c, `proc_alloc_inum`): whoever has it is asked for the cookie at once, before he leaves too.
+    /// The namespace that this pass is for, if it is for one. The kernel gives the number of one
+    /// that is gone to the next that is made (linux fs/proc/generic.c, `proc_alloc_inum`): a
+    /// process that has it is asked for the cookie at once, before it leaves too.
     sought: Option<Noted>,
 }
 
@@ -340,13 +341,13 @@ impl Counted {
         same && !self.hidden
     }
 
-    /// Says whether a namespace lives; `None` when none of the paths that led to it does any more.
+    /// Says whether a namespace lives; `None` when none of the paths that led to it still does.
     fn life(&self, id: NetnsId, noted: &Noted) -> Option<Life> {
         let Some(paths) = self.living.get(&id) else {
             return Some(if self.is_whole(noted.pid_ns) { Life::Gone } else { Life::Unknown });
         };
         if paths.is_empty() {
-            return Some(Life::Unknown); // mounted where nobody can go
+            return Some(Life::Unknown); // mounted where no process can reach it
         }
         let mut opened = paths.iter().filter_map(|path| Netns::open(path).ok());
         let found = opened.find(|found| found.id() == id)?;

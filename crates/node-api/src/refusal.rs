@@ -16,7 +16,7 @@ pub struct Refusal {
     /// Longer text.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub details: String,
-    /// Whether the same request may succeed later without a change by anybody: a server does not
+    /// Whether the same request may succeed later without any change: a server does not
     /// answer, something is not known yet.
     pub retry: bool,
 }

@@ -86,14 +86,14 @@ pub(crate) fn add(args: &Add, common: &Common, world: &World, shell: &mut Shell)
     Ok(ExitCode::SUCCESS)
 }
 
-/// Warns that nobody reads standard output, unless a warning said so before.
+/// Warns that no process reads standard output, unless a warning said so before.
 pub(crate) fn tell_unread(shell: &Shell) {
     if !shell.lost() {
         shell.say("error: write to standard output\ncause: its reader is gone");
     }
 }
 
-/// Detaches again: nobody can read the result, so the caller does not know what was made.
+/// Detaches again: the result cannot be read, so the caller does not know what was made.
 pub(crate) fn undo(
     session: &Session,
     list: &NetworkList,

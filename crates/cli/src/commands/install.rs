@@ -316,7 +316,7 @@ fn plan_config(
     let folder = ConfigFolder::scan(&session.conf_dir).map_err(|error| load_failure(&error))?;
     let path = session.conf_dir.join(CONFIG_FILE);
     if let Ok(existing) = std::fs::read(&path) {
-        // If an older version wrote it and nobody has changed it, we may update it.
+        // If an older version wrote it and it is unchanged, we may update it.
         let own = old.and_then(|old| old.config.as_ref());
         let own = own.is_some_and(|own| own.path == path && own.is_unchanged());
         let same = own || existing == default::DOCUMENT.as_bytes();

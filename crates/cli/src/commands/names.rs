@@ -23,8 +23,8 @@ pub(crate) const ASKED: &str = "__names";
 const NETWORKS: &str = "networks";
 const CONTAINERS: &str = "containers";
 
-/// Writes the names of one kind, one per line. Silently leaves out what cannot be read: nobody
-/// asked for a message.
+/// Writes the names of one kind, one per line. Silently leaves out what cannot be read: a
+/// shell that completes a word shows no message.
 pub(crate) fn main(kind: &OsStr, world: &World, shell: &mut Shell) {
     let common = Common { output: Format::Text, timeout: 1, conf_dir: None };
     let Ok(session) = Session::open(world, &common, shell, PluginSource::None) else { return };

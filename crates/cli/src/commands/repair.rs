@@ -1,4 +1,4 @@
-//! `repair`: restores what somebody changed, container by container.
+//! `repair`: restores what other programs changed, container by container.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;

@@ -119,8 +119,8 @@ pub(crate) fn main(args: &Status, common: &Common, world: &World, shell: &mut Sh
     Ok(ExitCode::from(failed.or(broken).unwrap_or(0)))
 }
 
-/// Asks every plugin of a network. A missing plugin is told apart from one that is not ready. What
-/// an unprivileged caller is refused says nothing about the network.
+/// Asks every plugin of a network. It distinguishes a missing plugin from one that is not ready.
+/// What an unprivileged caller is refused says nothing about the network.
 fn state(
     session: &Session,
     network: &Network,
@@ -166,7 +166,7 @@ fn state(
     }
 }
 
-/// Adds that root is told more.
+/// Adds that root gets more details.
 fn with_root(error: cni::Error) -> cni::Error {
     let error = Failure::from(error).to_cni();
     match error.details.contains(remedy::BE_ROOT) {

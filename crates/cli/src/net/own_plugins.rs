@@ -142,7 +142,7 @@ fn elsewhere() -> Option<&'static Path> {
     is_ours(parent).then_some(parent)
 }
 
-/// Says whether we created the folder, and nobody else can write to it.
+/// Says whether we created the folder, and no other user can write to it.
 fn is_ours(dir: &Path) -> bool {
     let own = rustix::process::geteuid().as_raw();
     dir.symlink_metadata()

@@ -126,7 +126,7 @@ impl Plan {
         self.detach_by(&session.runtime, session, shell);
     }
 
-    /// Does the same for an attachment that nobody has been told of.
+    /// Does the same for an attachment that was not reported yet.
     pub(crate) fn undo(&self, session: &Session, shell: &Shell) {
         self.detach_by(&session.runtime.clone().undoing(), session, shell);
     }

@@ -42,9 +42,9 @@ enum Tried {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whose {
     /// Probably never had one: there is no record.
-    Nobody,
+    Free,
     /// Has none: there is no record, or one that says so.
-    NobodyNow,
+    FreeNow,
 }
 
 /// A block that a node owns.
@@ -139,7 +139,7 @@ impl Node {
                 continue;
             }
             // If it has an owner, the list shows which.
-            if matches!(self.try_claim(&id, Whose::Nobody)?, Tried::Ours) {
+            if matches!(self.try_claim(&id, Whose::Free)?, Tried::Ours) {
                 return Ok(());
             }
         }
@@ -151,7 +151,7 @@ impl Node {
                 .first_free(&record, space, range, &taken, at, last)
                 .or_else(|| self.first_free(&record, space, range, &taken, first, at));
             if let Some(id) = free {
-                if matches!(self.try_claim(&id, Whose::NobodyNow)?, Tried::Ours) {
+                if matches!(self.try_claim(&id, Whose::FreeNow)?, Tried::Ours) {
                     return Ok(());
                 }
                 continue;
@@ -277,7 +277,7 @@ impl Node {
             let text = format!("the block of {wanted} is just being given back");
             return Err(Refusal::for_now(text));
         }
-        match self.try_claim(&id, Whose::NobodyNow)? {
+        match self.try_claim(&id, Whose::FreeNow)? {
             Tried::Ours => Ok(()),
             Tried::Theirs => {
                 let found = self.store.get(&id.key()).map_err(|error| away(&error))?;
@@ -444,13 +444,13 @@ impl Node {
             kept: BTreeMap::new(),
         };
         let mut written = self.store.create(&id.key(), &record::write(&record));
-        if written == Err(StoreError::Conflict) && whose == Whose::NobodyNow {
+        if written == Err(StoreError::Conflict) && whose == Whose::FreeNow {
             let found = self.store.get(&id.key()).map_err(|error| away(&error))?;
-            let nobodys = found.and_then(|entry| {
+            let free_now = found.and_then(|entry| {
                 let found = record::read::<BlockRecord>(&entry.value)?;
                 found.node.is_empty().then_some((entry.revision, found.kept))
             });
-            if let Some((was, kept)) = nobodys {
+            if let Some((was, kept)) = free_now {
                 record.kept = kept;
                 written = self.store.update(&id.key(), &was, &record::write(&record));
             }

@@ -6,7 +6,7 @@
 //! with such addresses is not returned. If its node is gone, the block then belongs to no node, but
 //! its record stays.
 //!
-//! A pod's address is taken over once no one has it any more: its container was detached, or its
+//! A pod's address is taken over once no container has it: its container was detached, or its
 //! node was given up. Detaching never waits for the store: what the node has on its disk counts,
 //! and its record follows.
 

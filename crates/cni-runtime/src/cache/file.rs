@@ -18,7 +18,7 @@ use super::FILE_MODE;
 pub(super) fn create(path: &Path, bytes: &[u8]) -> Result<Option<Locked>, FileError> {
     let temporary = Temporary::create(path)
         .map_err(|source| FileError::Create { path: path.to_owned(), source })?;
-    // Locked before it has its name: nobody sees it without the lock.
+    // Locked before it has its name: no process sees it without the lock.
     let locked = Locked::take(&temporary.file);
     let written =
         (&temporary.file).write_all(bytes).and_then(|()| std::fs::hard_link(&temporary.path, path));
@@ -36,7 +36,7 @@ pub(super) struct Locked {
 }
 
 impl Locked {
-    /// Locks a file. On a file system without locks nobody can tell that an ADD is running.
+    /// Locks a file. A file system without locks does not show that an ADD is running.
     fn take(file: &File) -> Self {
         let file = file.try_clone().ok().filter(|file| file.lock().is_ok());
         Locked { _file: file }

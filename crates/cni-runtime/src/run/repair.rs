@@ -59,8 +59,8 @@ impl Moved {
 }
 
 impl Runtime<'_> {
-    /// Restores what ADD made and somebody changed, as far as the plugins can, and reports the
-    /// rest.
+    /// Restores what ADD made and other programs changed, as far as the plugins can, and reports
+    /// the rest.
     ///
     /// Each plugin gets CHECK with the key [`cni::REPAIR`]; one that does not know the key only
     /// checks. Unlike [`Runtime::check_list`] this continues after a failure, because each plugin

@@ -45,7 +45,7 @@ impl UnknownKey {
 /// Keys of this length or more do not count as misspellings; the bound keeps [`distance`] cheap.
 const MAX_COMPARED: usize = 64;
 
-/// The most keys that [`unknown_keys`] lists: nobody reads more, and a hostile document could hold
+/// The most keys that [`unknown_keys`] lists: no user reads more, and a hostile document could hold
 /// millions.
 const MAX_LISTED: usize = 1000;
 

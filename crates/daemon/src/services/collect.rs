@@ -105,7 +105,7 @@ impl Service {
                     }
                 }
                 Err(error) => {
-                    // Its attachments might look like nobody's.
+                    // Its attachments might look as if they had no container.
                     tracing::error!(%error, "cannot read a cache; nothing is collected");
                     return;
                 }

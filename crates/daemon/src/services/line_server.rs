@@ -139,7 +139,7 @@ async fn talk<A: Answers>(
     mut waiting: SilentOne,
     mut stream: UnixStream,
 ) -> std::io::Result<()> {
-    // The socket's mode says the same; its folder's mode does not if somebody has widened it.
+    // The socket's mode says the same; its folder's mode may have been widened.
     let peer = stream.peer_cred()?.uid();
     if peer != 0 && peer != rustix::process::geteuid().as_raw() {
         tracing::warn!(peer, "refused a user that is not root");

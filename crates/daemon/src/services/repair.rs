@@ -1,4 +1,4 @@
-//! Restores what somebody changes under running containers, as soon as the kernel reports the
+//! Restores what other programs change under running containers, as soon as the kernel reports the
 //! change.
 //!
 //! | file | what it is |
@@ -245,8 +245,8 @@ impl Service {
         self.look_after(runtime, &known)
     }
 
-    /// Repairs an attachment, unless somebody keeps changing it, and logs the result. Says whether
-    /// to look again soon.
+    /// Repairs an attachment, unless another program keeps changing it, and logs the result. Says
+    /// whether to look again soon.
     fn look_after(&mut self, runtime: &cni_runtime::Runtime<'_>, known: &Known) -> bool {
         let (key, now) = (&known.key, Instant::now());
         if !self.quarrels.may(key, now) {
@@ -274,8 +274,8 @@ impl Service {
         lasts == Left::New
     }
 
-    /// Restores what somebody changed, where the interface is; `None` when the attachment must be
-    /// left alone now.
+    /// Restores what other programs changed, where the interface is; `None` when the attachment
+    /// must be left alone now.
     fn repair(
         &self,
         runtime: &cni_runtime::Runtime<'_>,

@@ -65,7 +65,7 @@ pub struct Transmit {
 pub enum How {
     /// As a broadcast frame, from a raw socket: there may be no address or no route yet.
     Broadcast,
-    /// To one host, through the namespace's own IP stack. If there is none any more (the
+    /// To one host, through the namespace's own IP stack. If it no longer has one (the
     /// container's link is gone when a lease is released late), a frame to `hint` may do: the
     /// server's last message came from there.
     Unicast {

@@ -54,7 +54,7 @@ pub enum State {
     Rebinding,
     /// REBOOTING: asks for the saved lease.
     Rebooting,
-    /// Ended: released, stopped or failed. Does nothing any more.
+    /// Ended: released, stopped or failed. Does nothing from then on.
     Ended,
 }
 

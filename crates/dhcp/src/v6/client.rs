@@ -57,7 +57,7 @@ pub enum State {
     Declining,
     /// A RELEASE was sent.
     Releasing,
-    /// Ended: released, stopped or failed. Does nothing any more.
+    /// Ended: released, stopped or failed. Does nothing from then on.
     Ended,
 }
 

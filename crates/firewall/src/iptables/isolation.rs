@@ -211,7 +211,7 @@ fn is_in_front(observed: &Observed) -> bool {
 }
 
 /// Removes a policy's rules. If no attachment holds the bridge's other policy, removes all rules of
-/// the bridge, whoever left them, and the chains once no bridge is left in them.
+/// the bridge, no matter which program left them, and the chains once no bridge is left in them.
 fn plan_remove(one: &Isolation, other_is_used: bool, observed: &Observed, restore: &mut Restore) {
     let own = one.rules();
     let first_goes = |rule: &str| {

@@ -180,7 +180,7 @@ impl Folder {
             Some(_) => Holder::Unknown,
             None => match Holder::parse(&content) {
                 // What cannot be read from, such as a pipe, looks empty and is not ours.
-                Holder::Nobody if !self.is_regular(file) => Holder::Unknown,
+                Holder::Unwritten if !self.is_regular(file) => Holder::Unknown,
                 holder => holder,
             },
         })

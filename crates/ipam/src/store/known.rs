@@ -77,7 +77,7 @@ impl Known {
         let mut entries = Vec::with_capacity(reservations.len());
         for Reservation { file, address, holder } in reservations {
             let Some(address) = address else { continue };
-            if holder == Holder::Nobody && folder.remove(&file).is_ok() {
+            if holder == Holder::Unwritten && folder.remove(&file).is_ok() {
                 continue;
             }
             entries.push(Entry { key: key_of(&holder, address), address });
@@ -242,7 +242,7 @@ fn key_of(holder: &Holder, address: IpAddr) -> Key {
         Holder::Attachment(owner) => key_of_owner(owner),
         Holder::Container(id) => key_of_container(id),
         // A text that no holder has.
-        Holder::Nobody | Holder::Unknown | Holder::Unread => key(&format!("\n{address}")),
+        Holder::Unwritten | Holder::Unknown | Holder::Unread => key(&format!("\n{address}")),
     }
 }
 

@@ -44,7 +44,7 @@ pub enum Holder {
     Container(String),
     /// None: the file is empty, or holds NUL bytes only. The machine, or the reference, died before
     /// it was written.
-    Nobody,
+    Unwritten,
     /// Unknown: the file is damaged, or is not a file that can be read.
     Unknown,
     /// The kernel refused to read the file (`EIO`, `EMFILE`, …): it has a holder, which the next
@@ -57,7 +57,7 @@ impl Holder {
     #[must_use]
     pub fn parse(content: &[u8]) -> Holder {
         if content.iter().all(|byte| *byte == 0) {
-            return Holder::Nobody;
+            return Holder::Unwritten;
         }
         let Ok(text) = std::str::from_utf8(content) else { return Holder::Unknown };
         let text = text.trim();
@@ -93,7 +93,7 @@ impl fmt::Display for Holder {
                 write!(f, "container {} interface {}", owner.container_id, owner.ifname)
             }
             Holder::Container(id) => write!(f, "container {id}"),
-            Holder::Nobody => f.write_str("no container: its file is empty"),
+            Holder::Unwritten => f.write_str("no container: its file is empty"),
             Holder::Unknown => f.write_str("an unknown owner: its file is garbled"),
             Holder::Unread => f.write_str("an unknown owner: its file could not be read"),
         }
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(Holder::parse(b"c1"), Holder::Container("c1".into()));
         assert_eq!(Holder::parse(b"\tc1\n"), Holder::Container("c1".into()));
         for unwritten in [&b""[..], b"\0\0\0\0\0\0\0\0"] {
-            assert_eq!(Holder::parse(unwritten), Holder::Nobody, "{unwritten:?}");
+            assert_eq!(Holder::parse(unwritten), Holder::Unwritten, "{unwritten:?}");
         }
         for garbled in [
             &b" \r\n"[..],

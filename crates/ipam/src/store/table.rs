@@ -227,8 +227,8 @@ impl Table {
         Ok(taken)
     }
 
-    /// Passes the blocks of a run in turn, until told to stop: where each begins, the run's part of
-    /// it, its bits.
+    /// Passes the blocks of a run in turn, until the caller stops it: where each begins, the run's
+    /// part of it, its bits.
     fn each_block(
         &self,
         run: &Run<'_>,
@@ -286,7 +286,7 @@ impl Table {
         self.bytes.write(at + 16 + u64::try_from(bit / 8).expect("a small number"), &[byte])
     }
 
-    /// Passes the slots at which a key may be, in turn, until told to stop or one is empty.
+    /// Passes the slots at which a key may be, in turn, until the caller stops it or one is empty.
     fn probe(&self, key: Key, mut show: impl FnMut(u64, Slot) -> bool) -> io::Result<()> {
         let slots = self.head.slots;
         let home = u64::from_le_bytes(key.to_le_bytes()[1..9].try_into().expect("eight bytes"));

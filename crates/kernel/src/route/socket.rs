@@ -207,7 +207,7 @@ impl RouteSocket {
     /// Returns when the bridge is out of sight and its name and addresses are free. The kernel
     /// reports that it is gone 20 to 40 ms later, once callbacks of its multicast tables have run
     /// (linux net/bridge/br_multicast.c `br_multicast_dev_del`). By then it has long reported that
-    /// the bridge has no IPv4 settings any more, which is the last step before
+    /// the bridge no longer has IPv4 settings, which is the last step before
     /// (net/ipv4/devinet.c `inetdev_destroy`).
     ///
     /// # Errors

@@ -181,7 +181,7 @@ impl Plugin for HostLocal {
                 }
                 Holder::Container(id) => containers.contains(&**id),
                 Holder::Unread => true,
-                Holder::Nobody | Holder::Unknown => false,
+                Holder::Unwritten | Holder::Unknown => false,
             })
             .map_err(|error| store_error(&error))?;
         let mut failures = crate::shared::failures::Failures::new();

@@ -60,7 +60,7 @@ pub(crate) fn uninstall(
     let (dir, installed) = match installation(args, world) {
         Ok(found) => found,
         Err(failure) => {
-            // Somebody who runs plugins without an installation gets this warning nowhere else.
+            // A user who runs plugins without an installation gets this warning nowhere else.
             let index = Index::new(&world.roots());
             forwarding::left_on(&index).into_iter().for_each(|line| shell.warn(line));
             return Err(failure);

@@ -174,7 +174,7 @@ impl Service {
 
     fn grant(&mut self, id: u64) {
         let Some(held) = self.held.get_mut(&id) else { return };
-        // On disk before anybody uses it.
+        // On disk before a container uses it.
         if let Err(error) = self.world.store.put(&held.saved(&self.world)) {
             let error = Error::from_chain(codes::STATE, &error)
                 .with_details("a lease that cannot be written down would be lost with the daemon");

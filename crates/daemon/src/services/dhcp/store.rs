@@ -111,7 +111,7 @@ impl Store {
     /// Writes a lease; the file survives a power cut.
     pub(crate) fn put(&self, saved: &Saved) -> Result<(), FileError> {
         let bytes = serde_json::to_vec(saved).expect("a lease has string keys only");
-        // Somebody may have removed the folder while it held no lease.
+        // Another program may have removed the folder while it held no lease.
         state::create_directory(&self.folder, FOLDER_MODE)?;
         state::write_atomic(&self.path(&saved.attachment), &bytes, FILE_MODE, Durability::Synced)
     }

@@ -31,7 +31,7 @@ pub(super) fn run(driver: &Arc<Driver>, end: &Receiver<()>) {
 }
 
 impl Driver {
-    /// Removes endpoints that no container has any more.
+    /// Removes endpoints that no container has.
     pub(super) fn collect(&self) {
         let now_s = clock::now().at.as_millis() / 1000;
         let census = Census::new();
@@ -84,7 +84,7 @@ impl Driver {
         *suspects = now;
     }
 
-    /// Says why no container has an endpoint any more; `None` when one may have it.
+    /// Says why no container has an endpoint; `None` when one may have it.
     fn is_stale(&self, endpoint: &Endpoint, now_s: u64, census: &Census) -> Option<&'static str> {
         if endpoint.boot_id != self.boot_id {
             return Some("the machine has rebooted since");

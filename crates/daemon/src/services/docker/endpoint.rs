@@ -3,8 +3,8 @@
 //!
 //! Docker before 28 wants the interface before the container's namespace exists; Docker 28 and
 //! later want it afterwards. So plugins never see the container's namespace: CreateEndpoint runs
-//! ADD in a namespace that holds the interface, Join moves it to the host under a name that Docker
-//! is told, and DeleteEndpoint brings it back to where ADD made it and runs DEL there.
+//! ADD in a namespace that holds the interface, Join moves it to the host and tells Docker its name
+//! there, and DeleteEndpoint brings it back to where ADD made it and runs DEL there.
 
 use std::net::IpAddr;
 use std::path::PathBuf;

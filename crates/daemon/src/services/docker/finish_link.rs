@@ -181,7 +181,7 @@ fn announce_by(inside: &mut RouteSocket, link: &Link) -> Result<(), Error> {
 }
 
 /// Plans what to add to the link and what to remove; `None` while Docker is still working on it.
-/// `told` are the destinations that Docker was told.
+/// `told` are the destinations that Docker knows.
 fn changes(
     inside: &mut RouteSocket,
     link: &Link,

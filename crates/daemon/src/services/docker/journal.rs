@@ -472,7 +472,7 @@ mod tests {
         let network = Network::new(asked, conflist.to_owned());
         let list = network.list_without_ports().unwrap();
         let types: Vec<&str> = list.plugins.iter().map(|plugin| &*plugin.plugin_type).collect();
-        // Not what does something else too, and not what was never told of ports.
+        // Not what does something else too, and not what never got ports.
         assert_eq!(types, ["cilium-cni", "portmap", "firewall"]);
     }
 }

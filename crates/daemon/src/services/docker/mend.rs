@@ -52,8 +52,8 @@ impl Dockers {
         })
     }
 
-    /// Restores what somebody changed of an endpoint. `None` when its start is not complete, or
-    /// nothing is known of it here.
+    /// Restores what other programs changed of an endpoint. `None` when its start is not complete,
+    /// or nothing is known of it here.
     ///
     /// # Errors
     /// When records, namespace or kernel cannot be read; when the interface is no longer in the

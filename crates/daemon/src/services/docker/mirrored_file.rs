@@ -210,7 +210,7 @@ mod tests {
                 assert_eq!(a.read::<One>("a").unwrap(), Some(one("a", 5)), "{path:?}: {bytes:?}");
                 a.write(&one("a", 5)).unwrap();
             }
-            // Both: there is something that nobody knows.
+            // Both: something exists, and neither file says what.
             std::fs::write(&a.record, bytes).unwrap();
             std::fs::write(&a.copy, bytes).unwrap();
             let read = a.read::<One>("a");

@@ -157,8 +157,8 @@ pub(super) fn has_content(method: Method) -> bool {
     )
 }
 
-/// Says whether a call only removes: its answer is empty, and it may be completed without anybody
-/// asking for it again.
+/// Says whether a call only removes: its answer is empty, and it may be completed even if Docker
+/// does not repeat it.
 pub(super) fn removes(method: Method) -> bool {
     matches!(
         method,

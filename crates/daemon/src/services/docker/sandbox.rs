@@ -98,7 +98,7 @@ mod tests {
             // Its namespace may be made yet.
             (folder.path().join("removed"), Phase::Joined, Some(engine), false),
             (folder.path().join("removed"), Phase::Joined, None, false),
-            // Whoever asks does not have the engine's folders.
+            // The caller does not have the engine's folders.
             (folder.path().join("elsewhere/sandbox"), Phase::Joined, Some(before), false),
             (PathBuf::from("/proc/self/ns/net"), Phase::Joined, Some(before), false),
             (file.clone(), Phase::Added, Some(before), false),

@@ -1,6 +1,6 @@
 //! The socket: one thread per connection, one request each, an answer within a bounded time.
 //!
-//! Only root can send requests: the mode of the socket's file lets nobody else write to it.
+//! Only root can send requests: the mode of the socket's file lets no other user write to it.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};

@@ -17,8 +17,8 @@ use super::service::Service;
 
 /// The pause before it is written for the first time.
 const FIRST_WRITE_DELAY: Duration = Duration::from_millis(250);
-/// The pause between checks of the file: after somebody removed it, a pod may start with another
-/// network for that long.
+/// The pause between checks of the file: after another program removed it, a pod may start with
+/// another network for that long.
 const LOOK: Duration = Duration::from_secs(1);
 /// How many checks of the file there are between two checks of its content: a network may come or
 /// change.

@@ -31,7 +31,7 @@ pub(super) async fn run(service: Arc<Service>, path: Vec<PathBuf>) {
     let mut written: Option<BTreeMap<String, String>> = None;
     loop {
         let wanted = wanted(&service, &path);
-        // Nobody else is to write them, so they are read only once.
+        // No other program may write them, so they are read only once.
         if written.as_ref() != Some(&wanted) && service.definitions.is_usable() {
             match write(&service, &wanted).await {
                 Ok(()) => {

@@ -364,8 +364,8 @@ impl Service {
         }
         self.held.put(attached)?;
         let pod = facts(&attached.pod);
-        // Pods that a node starts with have the default network, and nobody reads their status (as
-        // Multus sees it).
+        // Pods that a node starts with have the default network, and no program reads their status
+        // (as Multus sees it).
         let defaults = &self.flags.defaults;
         if attached.results.len() == 1 && defaults.system_namespaces.contains(&pod.namespace) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! When to look again, and how to back off from somebody who changes things back.
+//! When to look again, and how to back off from a program that changes things back.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -135,8 +135,8 @@ impl Backoff {
         self.0.get(key).is_some_and(|quarrel| quarrel.left.starts_with(left))
     }
 
-    /// Says what to do about what could not be restored: a DEL, or an incomplete change by somebody
-    /// else, looks like that for a moment.
+    /// Says what to do about what could not be restored: a DEL, or an incomplete change by another
+    /// program, looks like that for a moment.
     pub(super) fn left(&mut self, key: &AttachmentKey, left: &str) -> Left {
         if left.is_empty() && !self.0.contains_key(key) {
             return Left::Nothing;

@@ -104,7 +104,7 @@ fn container_of(holder: &Holder) -> &str {
     match holder {
         Holder::Attachment(owner) => &owner.container_id,
         Holder::Container(id) => id,
-        Holder::Nobody | Holder::Unknown | Holder::Unread => "",
+        Holder::Unwritten | Holder::Unknown | Holder::Unread => "",
     }
 }
 
