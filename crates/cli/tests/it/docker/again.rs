@@ -8,8 +8,8 @@ use super::life::needs_docker;
 use super::support::{Driver, LAN, assert_nothing_left, write_network};
 use crate::system::{address_of, install};
 
-/// A network of each kind: with Docker's addresses and with ours, without a way out, on a parent,
-/// from a list.
+/// A network of each kind: with Docker's addresses and with ours, without access to the outside, on
+/// a parent, from a list.
 const NETWORKS: [(&str, &str, &str); 5] = [
     ("made", "10.84.0.9", "--opt bridge=made0 --subnet 10.84.0.0/24"),
     ("own", "10.85.0.9", "--opt bridge=own0 --ipam-driver netwright --subnet 10.85.0.0/24"),

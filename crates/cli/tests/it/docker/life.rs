@@ -200,7 +200,8 @@ pub(super) fn made_of_options(engine: Engine) {
     let said = docker.run(&["exec", "web", "nslookup", "other", "127.0.0.11"]);
     assert!(said.contains(&address_of(&other, "eth0", "inet").to_string()), "{said}");
 
-    // A second network while the container runs, without a way out; then disconnected again.
+    // A second network while the container runs, without access to the outside; then disconnected
+    // again.
     docker.create_network("--internal --ipam-driver netwright inner");
     docker.run(&["network", "connect", "inner", "web"]);
     docker.run(&["network", "connect", "inner", "other"]);

@@ -228,7 +228,7 @@ fn plan(ifindex: u32, has: &[IpNet], routes: &[Route], layout: &Layout) -> Vec<C
     let there = |destination: &IpNet| {
         routes.iter().any(|route| route.destination == *destination && !is_surplus(route))
     };
-    // Docker sets default routes: another network may be the way out.
+    // Docker sets default routes: another network may be the gateway network.
     let mut lacking: Vec<_> = layout
         .routes
         .iter()

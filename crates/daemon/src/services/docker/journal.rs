@@ -41,7 +41,7 @@ pub(crate) struct Network {
     pub(crate) conflist: String,
     /// We made the list from options: only Docker uses the network.
     pub(crate) made: bool,
-    /// The network has no way out.
+    /// The network does not reach outside.
     pub(crate) internal: bool,
     /// The interface's name while plugins work on it.
     pub(crate) ifname: String,
@@ -98,7 +98,7 @@ pub(crate) struct Endpoint {
     pub(crate) joined: Option<Joined>,
     /// The published ports, as the capability `portMappings` has them.
     pub(crate) ports: Vec<PortMapping>,
-    /// Docker has said that this endpoint is the container's way out.
+    /// Docker has said that this endpoint is on the container's gateway network.
     #[serde(default)]
     pub(crate) leads_out: bool,
 }

@@ -1,5 +1,5 @@
 //! Publishes ports: runs the chain's plugins that have the capability when Docker says that the
-//! endpoint is the container's way out, and undoes that when it no longer is.
+//! endpoint is on the container's gateway network, and undoes that when it no longer is.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -69,7 +69,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Records that the endpoint is the container's way out, for the repair service.
+    /// Records that the endpoint is on the container's gateway network, for the repair service.
     fn note_way_out(&self, id: &str) -> Result<(), Error> {
         match self.journal.endpoint(id)? {
             Some(endpoint) if !endpoint.leads_out => {
