@@ -37,14 +37,14 @@ complete -c netwright -n "__fish_netwright_needs_command" -f -a "add" -d 'Attach
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "del" -d 'Detach a container from a network. Detaching again is not an error'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "check" -d 'Verify that an attachment is as it was made'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "status" -d 'Say which networks could serve an attachment now, and why others cannot'
-complete -c netwright -n "__fish_netwright_needs_command" -f -a "gc" -d 'Remove what containers that are gone have left behind'
-complete -c netwright -n "__fish_netwright_needs_command" -f -a "repair" -d 'Put back what somebody changed of attachments, under their running containers'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "gc" -d 'Remove what deleted containers left behind'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "repair" -d 'Put back what other programs changed of attachments, while the containers run'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "list" -d 'List attachments'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "inspect" -d 'Show a network, or the attachments of a container, with all that is known'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "lint" -d 'Find mistakes in network configurations before a container does'
-complete -c netwright -n "__fish_netwright_needs_command" -f -a "install" -d 'Put this executable and a link for every plugin into a folder that runtimes look at'
-complete -c netwright -n "__fish_netwright_needs_command" -f -a "uninstall" -d 'Take back what `install` did, and remove our state from this machine'
-complete -c netwright -n "__fish_netwright_needs_command" -f -a "conformance" -d 'Test CNI plugins, anybody\'s, for what the specification asks of them'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "install" -d 'Put this executable and a link for every plugin into a folder where runtimes look for plugins'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "uninstall" -d 'Undo `install`, and remove our state from this machine'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "conformance" -d 'Test the CNI plugins of any project against the specification'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "oci-hook" -d 'Serve an OCI runtime (runc, crun, youki) as a hook, with the container\'s state on standard input'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "completions" -d 'Write a completion script for a shell to standard output'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "man" -d 'Write a man page for each command into a folder'
@@ -63,7 +63,7 @@ complete -c netwright -n "__fish_netwright_using_subcommand run" -l timeout -d '
 complete -c netwright -n "__fish_netwright_using_subcommand run" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c netwright -n "__fish_netwright_using_subcommand probe" -l to -d 'What to try to reach outside' -r
-complete -c netwright -n "__fish_netwright_using_subcommand probe" -l home -d 'The machine\'s own namespace, to tell its troubles from ours [default: that of process 1]' -r -F
+complete -c netwright -n "__fish_netwright_using_subcommand probe" -l home -d 'The machine\'s own namespace, to tell its faults from ours [default: that of process 1]' -r -F
 complete -c netwright -n "__fish_netwright_using_subcommand probe" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand probe" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
@@ -115,7 +115,7 @@ complete -c netwright -n "__fish_netwright_using_subcommand gc" -s o -l output -
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand gc" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
 complete -c netwright -n "__fish_netwright_using_subcommand gc" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
-complete -c netwright -n "__fish_netwright_using_subcommand gc" -l all -d 'Remove every attachment, living containers\' included, and our empty tables'
+complete -c netwright -n "__fish_netwright_using_subcommand gc" -l all -d 'Remove every attachment, also those of living containers, and our empty tables'
 complete -c netwright -n "__fish_netwright_using_subcommand gc" -l dry-run -d 'Say what would be removed, and remove nothing'
 complete -c netwright -n "__fish_netwright_using_subcommand gc" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c netwright -n "__fish_netwright_using_subcommand repair" -l network -d 'Only attachments to this network' -r
@@ -123,7 +123,7 @@ complete -c netwright -n "__fish_netwright_using_subcommand repair" -s o -l outp
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand repair" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
 complete -c netwright -n "__fish_netwright_using_subcommand repair" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
-complete -c netwright -n "__fish_netwright_using_subcommand repair" -l dry-run -d 'Say what is not as it was made, and change nothing'
+complete -c netwright -n "__fish_netwright_using_subcommand repair" -l dry-run -d 'Say what is not as ADD made it, and change nothing'
 complete -c netwright -n "__fish_netwright_using_subcommand repair" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c netwright -n "__fish_netwright_using_subcommand list" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
@@ -142,7 +142,7 @@ complete -c netwright -n "__fish_netwright_using_subcommand lint" -l timeout -d 
 complete -c netwright -n "__fish_netwright_using_subcommand lint" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand lint" -l strict -d 'Fail on warnings too'
 complete -c netwright -n "__fish_netwright_using_subcommand lint" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c netwright -n "__fish_netwright_using_subcommand install" -l bin-dir -d 'The folder for the plugins [default: where the container runtimes of this machine take them from, by their configurations; /opt/cni/bin where there is none]' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand install" -l bin-dir -d 'The folder for the plugins [default: the one in the configurations of this machine\'s container runtimes; /opt/cni/bin if there is no runtime]' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand install" -l also -d 'Also answer to this name, by which configurations written for another project\'s plugin call ours: `multus`, `multus-shim`, `whereabouts`; may be repeated' -r
 complete -c netwright -n "__fish_netwright_using_subcommand install" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
@@ -151,7 +151,7 @@ complete -c netwright -n "__fish_netwright_using_subcommand install" -l conf-dir
 complete -c netwright -n "__fish_netwright_using_subcommand install" -l no-config -d 'Do not write the default network\'s configuration'
 complete -c netwright -n "__fish_netwright_using_subcommand install" -l allow-downgrade -d 'Replace a newer version, too'
 complete -c netwright -n "__fish_netwright_using_subcommand install" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l bin-dir -d 'The folder that `install` put the plugins into [default: the one where it did, of those that runtimes look at]' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l bin-dir -d 'The folder into which `install` put the plugins [default: found among the folders where runtimes look for plugins]' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
@@ -167,7 +167,7 @@ json\t'One JSON document'
 md\t'Markdown'
 html\t'A page of HTML'"
 complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l report-file -d 'Write the report to this file instead of standard output' -r -F
-complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l workers -d 'How many cases are run beside each other [default: two a processor, at most 8]' -r
+complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l workers -d 'How many cases run at the same time [default: two per processor, at most 8]' -r
 complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l call-timeout -d 'How long a call of a plugin may take, for slow machines; a case may take six times that [default: 10]' -r
 complete -c netwright -n "__fish_netwright_using_subcommand conformance" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
