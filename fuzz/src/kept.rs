@@ -108,7 +108,7 @@ pub fn address_store(data: &[u8]) {
 /// The reserved addresses. An empty file reserves nothing: a power cut left it.
 fn reserved_in(store: &Store) -> BTreeSet<IpAddr> {
     let all = store.reservations().unwrap_or_default().into_iter();
-    all.filter(|one| one.holder != Holder::Nobody).filter_map(|one| one.address).collect()
+    all.filter(|one| one.holder != Holder::Unwritten).filter_map(|one| one.address).collect()
 }
 
 fn set(bytes: &mut [u8], at: usize, value: u8) {

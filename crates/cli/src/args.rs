@@ -135,8 +135,7 @@ pub(crate) enum Command {
     /// An error is what ADD refuses on every host, or a plugin that cannot be called. A warning is
     /// what is allowed but probably a mistake, or what prevents ADD on this host.
     Lint(Lint),
-    /// Put this executable and a link for every plugin into a folder where runtimes look for
-    /// plugins.
+    /// Put this executable and a link for every plugin where runtimes look for plugins.
     ///
     /// Each name is replaced in one step, so that runtimes can call plugins meanwhile. Files of
     /// others are kept in DIR/.netwright-replaced, and `uninstall` puts them back.

@@ -53,7 +53,7 @@ impl<B: Builtin> Mixed<B> {
         Ok(Mixed { builtin, exec, own: Some((metadata.dev(), metadata.ino())) })
     }
 
-    /// Creates one that executes everything, for comparing the two ways.
+    /// Creates one that executes everything, for comparing the two methods.
     #[must_use]
     pub fn always_exec(builtin: B, exec: Exec) -> Self {
         Mixed { builtin, exec, own: None }

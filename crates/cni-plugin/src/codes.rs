@@ -18,7 +18,7 @@ pub const STATE: u32 = 105;
 pub const EXISTS: u32 = 106;
 /// A delegated plugin could not be run.
 pub const DELEGATE: u32 = 107;
-/// Something outside our control is in the way: a foreign link, bridge or rule.
+/// Something outside our control conflicts: a foreign link, bridge or rule.
 pub const CONFLICT: u32 = 108;
 /// Several independent steps failed; the details hold each.
 pub const SEVERAL: u32 = 109;

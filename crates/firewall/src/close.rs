@@ -18,7 +18,7 @@ use kernel::nft::{Batch, NftError, NftSocket, Operation};
 
 /// How long a socket is kept: several times what the kernel needs to destroy things.
 const CLOSE_AFTER: Duration = Duration::from_millis(100);
-/// The maximum number of kept sockets. Further ones are closed the slow way, which slows down the
+/// The maximum number of kept sockets. Further ones are closed by the caller, which slows down the
 /// process that makes so many.
 const KEPT_MAX: usize = 64;
 

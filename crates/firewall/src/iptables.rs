@@ -5,7 +5,7 @@
 //! Chain names, comments and rules are the reference's to the letter, so that each implementation
 //! can check and remove what the other made.
 //!
-//! Every change goes the same way: `iptables -S` once, decide ([`Observed`], [`Restore`]),
+//! Every change has the same steps: `iptables -S` once, decide ([`Observed`], [`Restore`]),
 //! `iptables-restore --noflush` once. A transaction of `iptables-restore` is all or nothing. It
 //! takes two processes per family and verb, whatever the number of rules; the reference starts one
 //! or two per rule.

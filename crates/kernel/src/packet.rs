@@ -35,7 +35,8 @@ const ETH_P_ARP: u16 = 0x0806;
 const ETH_P_IPV6: u16 = 0x86dd;
 /// `linux include/uapi/linux/if_packet.h`.
 const PACKET_VNET_HDR: libc::c_int = 15;
-/// Size of `struct virtio_net_hdr`, which PACKET_VNET_HDR puts before each frame, both ways.
+/// Size of `struct virtio_net_hdr`, which PACKET_VNET_HDR puts before each frame, in both
+/// directions.
 const VNET_HDR: usize = 10;
 /// `linux include/uapi/linux/virtio_net.h` VIRTIO_NET_HDR_F_NEEDS_CSUM: the checksum is only
 /// started.

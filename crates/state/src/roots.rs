@@ -26,7 +26,7 @@ pub struct Roots {
 /// The first file or folder of ours that existed and could not be read: not garbled, but refused by
 /// the kernel.
 ///
-/// A garbled record is skipped for good. A record that could not be read contains something that
+/// A garbled record is always skipped. A record that could not be read contains something that
 /// this call did not learn, and the next call may read it. So a call that removes keeps such a
 /// record, and must not report success. Copies share this value.
 #[derive(Debug, Clone, Default)]
@@ -57,8 +57,8 @@ impl Roots {
         Roots { run: run.into(), lib: lib.into(), system_bus: None, unread: Unread::default() }
     }
 
-    /// Reads the directories and the message bus from an environment, of which `variable` returns one
-    /// variable. An empty variable counts as unset.
+    /// Reads the directories and the message bus from an environment, of which `variable` returns
+    /// one variable. An empty variable counts as unset.
     #[must_use]
     pub fn of_environment(variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());

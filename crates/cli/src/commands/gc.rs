@@ -145,7 +145,7 @@ pub(crate) fn main(args: &Gc, common: &Common, world: &World, shell: &mut Shell)
 
 /// Removes our tables from the packet filter, and our folder below `/run`, when they are empty.
 pub(crate) fn prune(session: &Session, shell: &Shell) {
-    // Without state of ours there are no tables of ours, and looking must create nothing.
+    // If we have no state, we have no tables either; the check itself must create nothing.
     if !session.roots.run.join("locks").exists() {
         return;
     }

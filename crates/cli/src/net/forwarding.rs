@@ -1,8 +1,8 @@
 //! Checks whether the host forwards what a network's containers send beyond it.
 //!
-//! A `firewall` plugin in the list opens the way where a chain of another program drops forwarded
-//! packets. A plugin cannot check whether `firewall` is there: it sees its own configuration, not
-//! the list. So the command line warns.
+//! A `firewall` plugin in the list lets traffic pass where a chain of another program drops
+//! forwarded packets. A plugin cannot check whether `firewall` is there: it sees its own
+//! configuration, not the list. So the command line warns.
 
 use cni::NetworkList;
 use cni_plugin::Routed;
@@ -11,7 +11,7 @@ use state::Index;
 
 use crate::shell::Shell;
 
-/// The plugin that opens the way, or itself reports that it cannot.
+/// The plugin that lets the traffic pass, or itself reports that it cannot.
 const OPENER: &str = plugins::chained::firewall::INFO.name;
 
 /// Returns what will drop the packets that a network's containers send beyond the host; empty when

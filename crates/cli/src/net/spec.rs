@@ -20,7 +20,8 @@ pub(crate) struct Addresses {
     /// Ask for this hardware address.
     #[arg(long, value_name = "ADDRESS", value_parser = mac)]
     pub(crate) mac: Option<MacAddr>,
-    /// The interface's name in the container [default: CNI_IFNAME, or eth0; further networks: eth1, eth2, …].
+    /// The interface's name in the container [default: CNI_IFNAME, or eth0; further networks: eth1,
+    /// eth2, …].
     #[arg(long, value_name = "NAME", value_parser = ifname)]
     pub(crate) ifname: Option<IfName>,
 }
@@ -30,8 +31,8 @@ pub(crate) struct Addresses {
 pub(crate) struct NetworkSpec {
     pub(crate) name: String,
     pub(crate) addresses: Addresses,
-    /// The container's default route goes this way: through these gateways, or, if there are none,
-    /// through the network's own.
+    /// The container's default route uses this network: through these gateways, or, if there are
+    /// none, through the network's own.
     pub(crate) default_route: Option<Vec<IpAddr>>,
 }
 

@@ -85,7 +85,7 @@ impl Tool {
     }
 
     /// Lists a table: `iptables -t TABLE -S`. A table that legacy iptables does not use is returned
-    /// as empty: listing it would make the kernel set it up for good.
+    /// as empty: listing it would make the kernel set it up permanently.
     ///
     /// # Errors
     /// [`IptablesError`].

@@ -294,7 +294,7 @@ pub const fn fib_saddr_type() -> Field {
 pub mod ct_state_bits {
     /// Belongs to no connection.
     pub const INVALID: u32 = 1;
-    /// Of a connection with packets both ways.
+    /// Of a connection with packets in both directions.
     pub const ESTABLISHED: u32 = 2;
     /// Belongs to another connection, such as an ICMP error.
     pub const RELATED: u32 = 4;

@@ -1,6 +1,6 @@
 //! The operands of expressions: registers, and the keys of what they load.
 
-/// Maps an enum to the kernel's numbers, both ways, from one table. A variant without a number does
+/// Maps an enum to the kernel's numbers and back, from one table. A variant without a number does
 /// not compile.
 macro_rules! numbers {
     ($name:ident, or $other:ident: $($variant:ident = $number:literal),+ $(,)?) => {

@@ -53,7 +53,7 @@ impl BridgeVlan {
         Self { first, last, pvid: false, untagged: false }
     }
 
-    /// The VLAN of untagged frames, both ways (an access port).
+    /// The VLAN of untagged frames, in both directions (an access port).
     #[must_use]
     pub fn access(id: u16) -> Self {
         Self { first: id, last: id, pvid: true, untagged: true }

@@ -75,7 +75,8 @@ pub struct VethPeer {
     pub netns: Option<Netns>,
     /// Length of its transmit queue in packets.
     pub tx_queue_len: Option<u32>,
-    /// The number of its queues, each way; see [`NewLink::queues`](super::NewLink::queues).
+    /// The number of its queues, in each direction; see
+    /// [`NewLink::queues`](super::NewLink::queues).
     pub queues: Option<u32>,
 }
 

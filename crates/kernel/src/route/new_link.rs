@@ -30,8 +30,8 @@ pub struct NewLink {
     pub alias: Option<String>,
     /// Length of its transmit queue in packets.
     pub tx_queue_len: Option<u32>,
-    /// The number of its queues, each way (IFLA_NUM_TX_QUEUES, IFLA_NUM_RX_QUEUES); `None`: the
-    /// kernel's choice.
+    /// The number of its queues, in each direction (IFLA_NUM_TX_QUEUES, IFLA_NUM_RX_QUEUES);
+    /// `None`: the kernel's choice.
     ///
     /// By default a veth end has as many as there are processors, and uses one; reducing them to
     /// one waits for an RCU grace period, twice per pair. With 1 there is nothing to reduce.

@@ -323,8 +323,8 @@ impl HeldLease {
         saved
     }
 
-    /// Releases what is granted, over the interface. Returns what is left to be released another
-    /// way.
+    /// Releases what is granted, over the interface. Returns what is left to be released without
+    /// the interface.
     pub(crate) fn give_back(&mut self, world: &Context) -> Option<Saved> {
         let saved = self.saved(world);
         if saved.v4.is_none() && saved.v6.is_none() {

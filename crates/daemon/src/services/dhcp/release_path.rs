@@ -98,7 +98,7 @@ impl ReleasePath {
         }
     }
 
-    /// Sends a frame this way, on the host. May take two seconds.
+    /// Sends a frame by this path, on the host. May take two seconds.
     pub(crate) fn send(&self, frame: &[u8], mac: MacAddr) -> Result<(), ReleasePathError> {
         let mut host = RouteSocket::open()?;
         let mut find = |ifname: &str| {

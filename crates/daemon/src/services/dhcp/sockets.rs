@@ -53,7 +53,7 @@ impl V4Sockets {
         within(netns, open).map_err(PacketError::Enter)?
     }
 
-    /// Sends a message the way it wants to be sent.
+    /// Sends a message as its `How` requires.
     pub(crate) fn send(
         &mut self,
         netns: &Netns,

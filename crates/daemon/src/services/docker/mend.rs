@@ -115,8 +115,8 @@ fn repair_at(
     runtime.repair_list_at(list, attachment, moved, deadline).map_err(|error| error.to_cni())
 }
 
-/// Returns where the interface is. A default route is to lead by it when Docker has made it the way
-/// out and no other network has the default route.
+/// Returns where the interface is. The default route uses it if Docker has made it the gateway
+/// network and no other network has the default route.
 fn moved(
     sandbox: &Path,
     link: &Link,
