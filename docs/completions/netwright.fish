@@ -42,7 +42,7 @@ complete -c netwright -n "__fish_netwright_needs_command" -f -a "repair" -d 'Put
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "list" -d 'List attachments'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "inspect" -d 'Show a network, or the attachments of a container, with all that is known'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "lint" -d 'Find mistakes in network configurations before a container does'
-complete -c netwright -n "__fish_netwright_needs_command" -f -a "install" -d 'Put this executable and a link for every plugin into a folder where runtimes look for plugins'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "install" -d 'Put this executable and a link for every plugin where runtimes look for plugins'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "uninstall" -d 'Undo `install`, and remove our state from this machine'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "conformance" -d 'Test the CNI plugins of any project against the specification'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "oci-hook" -d 'Serve an OCI runtime (runc, crun, youki) as a hook, with the container\'s state on standard input'
