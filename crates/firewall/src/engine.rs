@@ -203,7 +203,7 @@ impl<'a> Firewall<'a> {
             if !owner.is(&hash) {
                 differences.push(format!("no longer ours ({}): {element}", found.comment));
             } else if !same_value(element, &found) {
-                differences.push(format!("leads elsewhere: {element}"));
+                differences.push(format!("has another value: {element}"));
             } else if let Some(chain) = element.chain()
                 && self.tables.jumps_to(&chain)?.is_none()
             {

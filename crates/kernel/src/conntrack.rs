@@ -248,7 +248,7 @@ impl ConntrackSocket {
     }
 
     fn delete(&mut self, flow: &Flow) -> Result<(), NetlinkError> {
-        let operation = std::fmt::from_fn(|f| write!(f, "forget the flow {}", flow.original));
+        let operation = std::fmt::from_fn(|f| write!(f, "delete the flow {}", flow.original));
         let body = |writer: &mut Writer| flow.key.encode(writer);
         let request = Request { operation: &operation, kind: CT_DELETE, flags: 0, body: &body };
         self.socket.execute(&request)

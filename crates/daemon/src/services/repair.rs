@@ -38,7 +38,7 @@ pub(crate) const HELP: &str = "\
 Usage: netwrightd repair [FLAG…]
 
 Puts back what other programs change under running containers: routes, rules, ports of bridges, neighbours, sysctls, and what is in the
-packet filter, also after `nft flush ruleset` or a reload of firewalld. What it cannot put back it logs once. See docs/repair.md.
+packet filter, also after `nft flush ruleset` or a reload of firewalld. It logs once what it cannot put back. See docs/repair.md.
 
   -ca-cert FILE       the CA certificates of ssl: databases
   -cache DIR          a runtime's cache; may be repeated (default /var/lib/cni)

@@ -223,7 +223,7 @@ impl Socket {
             }
         });
         for group in groups {
-            self.inner.drop_membership(*group).map_err(failed("listen no more"))?;
+            self.inner.drop_membership(*group).map_err(failed("leave a multicast group"))?;
         }
         self.discard_received();
         result

@@ -34,7 +34,7 @@ impl Late {
         if let Err(error) =
             std::thread::Builder::new().name("late".to_owned()).spawn(move || work(&jobs))
         {
-            tracing::error!(%error, "cannot start the thread that gives leases back late");
+            tracing::error!(%error, "cannot start the thread that releases leases later");
         }
         Ok(Late { folder, queue })
     }
@@ -76,7 +76,7 @@ fn work(jobs: &Receiver<(PathBuf, Box<Saved>)>) {
     while let Ok((path, saved)) = jobs.recv() {
         release(&saved);
         if let Err(error) = state::remove_file(&path) {
-            tracing::warn!(%error, "a lease will be given back a second time");
+            tracing::warn!(%error, "a lease will be released a second time");
         }
     }
 }
@@ -95,11 +95,11 @@ fn release(saved: &Saved) {
     let address = v4.lease.address;
     match sent {
         Ok(()) => {
-            tracing::info!(%lease, %address, way = ?saved.way, "gave the lease back after its interface was gone");
+            tracing::info!(%lease, %address, way = ?saved.way, "released the lease after its interface was gone");
         }
         Err(error) => tracing::warn!(
             %lease, %address, way = ?saved.way, error,
-            "could not give the lease back: the server frees it when it ends"
+            "could not release the lease: the server frees it when it ends"
         ),
     }
 }

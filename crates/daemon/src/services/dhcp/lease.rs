@@ -346,11 +346,11 @@ impl HeldLease {
             });
         match sent {
             Ok(()) => {
-                tracing::info!(lease = %self.key, address = %v4.lease.address, "gave the lease back");
+                tracing::info!(lease = %self.key, address = %v4.lease.address, "released the lease");
                 None
             }
             Err(error) => {
-                tracing::debug!(lease = %self.key, error, "cannot give the lease back over its interface");
+                tracing::debug!(lease = %self.key, error, "cannot release the lease over its interface");
                 Some(saved)
             }
         }

@@ -177,7 +177,7 @@ impl Service {
         // On disk before a container uses it.
         if let Err(error) = self.world.store.put(&held.saved(&self.world)) {
             let error = Error::from_chain(codes::STATE, &error)
-                .with_details("a lease that cannot be written down would be lost with the daemon");
+                .with_details("a lease that is not on disk would be lost with the daemon");
             return self.drop_lease(id, error);
         }
         held.hand_over();
@@ -199,7 +199,7 @@ impl Service {
         let rest = held.give_back(&self.world);
         self.give_back_late(rest);
         if let Err(error) = self.world.store.remove(&held.key) {
-            tracing::error!(lease = %held.key, error = chain(&error), "a lease that was given back is still written down");
+            tracing::error!(lease = %held.key, error = chain(&error), "a released lease is still on disk");
         }
         for waiter in std::mem::take(&mut held.waiters) {
             self.answer(waiter, Answer::Failed(error.clone().into()));
@@ -210,7 +210,7 @@ impl Service {
         let Some(saved) = saved else { return };
         let lease = saved.attachment.clone();
         if let Err(error) = self.world.late.give_back(saved) {
-            tracing::error!(%lease, error = chain(&error), "the lease is not given back: the server frees it when it ends");
+            tracing::error!(%lease, error = chain(&error), "the lease is not released: the server frees it when it ends");
         }
     }
 

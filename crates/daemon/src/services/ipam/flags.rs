@@ -33,7 +33,7 @@ the Kubernetes API or etcd.
   -release-sticky NAMESPACE/POD
                       frees the addresses that a pod keeps, unless it has them; and ends
   -socketpath PATH    where to listen (default /run/netwright/ipam.sock); also -socket
-  -state DIR          what the node has (default /var/lib/netwright/ipam)
+  -state DIR          where the node's blocks and addresses are recorded (default /var/lib/netwright/ipam)
 
 One dash or two, values apart or after `=`.
 ";

@@ -26,7 +26,7 @@ const LOOKS: u32 = 5;
 /// What runtimes can be asked to pass on; they pass on the capabilities in the configuration.
 const CAPABILITIES: [&str; 6] = ["portMappings", "bandwidth", "ipRanges", "dns", "aliases", "mac"];
 
-/// Writes the file once pods can be answered, and again when its content is to change or the file
+/// Writes the file once pods can be served, and again when its content is to change or the file
 /// has changed.
 pub(super) async fn run(service: Arc<Service>, path: std::path::PathBuf) {
     let mut wanted = Vec::new();

@@ -21,9 +21,9 @@ docs/multi-network.md.
   -cluster-network NAME     the default network: [namespace/]name of a definition, or a network's name on the node
   -config FILE              policy and defaults, as JSON
   -confdir DIR              where networks of the node are (default /etc/cni/net.d and /etc/cni/multus/net.d)
-  -conflist FILE            the CNI configuration that is written once pods can be answered, last and in one step, and
-                            never removed; none is written without this flag
-  -default-networks LIST    more networks for every pod that is in no system namespace, separated by commas
+  -conflist FILE            the CNI configuration; it is written in one step once pods can be served, and
+                            never removed; without this flag none is written
+  -default-networks LIST    more networks for every pod outside the system namespaces, separated by commas
   -checkpoint FILE          the kubelet's record of devices
                             (default /var/lib/kubelet/device-plugins/kubelet_internal_checkpoint)
   -kubeconfig FILE          how to reach the API server (default: as in a pod)

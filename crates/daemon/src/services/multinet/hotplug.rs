@@ -193,7 +193,7 @@ fn keep(service: &Service, attached: &Attached) -> Option<bool> {
         }
         Ok(there)
     });
-    kept.inspect_err(|error| tracing::error!(%error, "cannot be written down")).ok()
+    kept.inspect_err(|error| tracing::error!(%error, "cannot be written to disk")).ok()
 }
 
 impl Plugger {

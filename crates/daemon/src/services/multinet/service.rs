@@ -122,8 +122,8 @@ impl Service {
         match done {
             Ok(()) => Answer::Ok,
             Err(error) => {
-                tracing::error!(%error, "cannot be written down");
-                let text = "netwrightd cannot write down what the pod has";
+                tracing::error!(%error, "cannot be written to disk");
+                let text = "netwrightd cannot record what the pod has";
                 let details = cni::Error::from_chain(0, &error).msg;
                 Answer::Refused(Refusal::for_now(text).with_details(details))
             }
@@ -323,7 +323,7 @@ impl Service {
         self.flags.conf_dirs().iter().find_map(found)
     }
 
-    /// Succeeds if pods can be answered; the error says why not.
+    /// Succeeds if pods can be served; the error says why not.
     pub(super) fn status(&self) -> Result<(), Refusal> {
         let not_ready = |text: String| {
             Err(Refusal { retry: true, ..Refusal::new(cni::code::PLUGIN_NOT_AVAILABLE, text) })

@@ -137,7 +137,7 @@ impl HeldLease {
                 }
                 v6::Action::Deconfigure { lease, reason } => {
                     if reason == v6::LostReason::Released {
-                        tracing::info!(lease = %self.key, "gave the DHCPv6 lease back");
+                        tracing::info!(lease = %self.key, "released the DHCPv6 lease");
                     } else {
                         tracing::warn!(lease = %self.key, %reason, "the DHCPv6 lease is lost");
                     }
@@ -257,7 +257,7 @@ impl HeldLease {
             Ok(()) => self.unsaved = false,
             // Tried again with the next renewal; the record on disk is older, but still ours.
             Err(error) => {
-                tracing::error!(lease = %self.key, error = chain(&error), "cannot write the lease down");
+                tracing::error!(lease = %self.key, error = chain(&error), "cannot write the lease to disk");
             }
         }
     }
