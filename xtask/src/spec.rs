@@ -139,7 +139,7 @@ fn judge(rules: &[Rule], tests: &BTreeSet<String>) -> Vec<String> {
                 }
             }
             (None, None, Some("pending")) => {
-                tell(format!("pending, with {}", rule.text("owner").unwrap_or("nobody")));
+                tell(format!("pending, with {}", rule.text("owner").unwrap_or("no owner")));
             }
             _ => tell("needs exactly one of tests, reason and test = \"pending\"".to_owned()),
         }
