@@ -183,7 +183,7 @@ impl Found {
             let allocation = serde_json::from_value::<Allocation>(value.clone()).ok();
             match (address, allocation) {
                 (Some(address), Some(allocation)) => allocations.push((address, allocation)),
-                _ => self.notes.push(format!("pool {name}: allocation {offset:?} makes no sense")),
+                _ => self.notes.push(format!("pool {name}: allocation {offset:?} is not valid")),
             }
         }
         allocations.sort_by_key(|(address, _)| *address);

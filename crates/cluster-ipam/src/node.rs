@@ -277,7 +277,7 @@ impl Node {
             if made.iter().all(|name| table.may_give(name, self.clock.now())) {
                 return Ok(assigned);
             }
-            Err(Refusal::for_now("this node's lease ended while an address was written down"))
+            Err(Refusal::for_now("this node's lease ended while an address was being recorded"))
         });
         if assigned.is_err() {
             for name in made {

@@ -124,7 +124,7 @@ impl Tables for NftTables {
 
 fn refused(error: NetlinkError) -> TablesError {
     TablesError {
-        operation: "look at the packet filter".to_owned(),
+        operation: "read the packet filter".to_owned(),
         absent: error.is_not_found(),
         source: Box::new(error),
     }

@@ -234,7 +234,9 @@ pub fn read_question(line: &[u8]) -> Result<Ask, Failure> {
         Ok(question) => Ok(question.ask),
         Err(LineError::Version { found, known }) => Err(failed(
             cni::code::INCOMPATIBLE_VERSION,
-            format!("the DHCP daemon speaks version {known} of its protocol, the plugin {found}"),
+            format!(
+                "the DHCP daemon has version {known} of its protocol, the plugin version {found}"
+            ),
         )),
         Err(error) => Err(failed(
             cni::code::DECODE_FAILURE,

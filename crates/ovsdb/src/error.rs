@@ -94,7 +94,7 @@ pub enum OvsdbError {
         doing: &'static str,
     },
     /// The server sent something that is not OVSDB.
-    #[error("{remote} answers nonsense: {what}")]
+    #[error("{remote} sent an invalid answer: {what}")]
     Nonsense {
         /// The address.
         remote: String,

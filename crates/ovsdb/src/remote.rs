@@ -113,7 +113,10 @@ mod tests {
     #[test]
     fn what_is_no_address_is_told_why() {
         for text in ["", "unix:relative", "tcp:name:1", "tcp:192.0.2.1:x", "udp:1", "unix:", "\0"] {
-            assert!(read(text).unwrap_err().contains("is no address of a database"), "{text:?}");
+            assert!(
+                read(text).unwrap_err().contains("is not the address of a database"),
+                "{text:?}"
+            );
         }
     }
 }

@@ -341,7 +341,7 @@ mod tests {
             json!([{ "uuid": "x" }, { "count": 1 }]),
             json!([fine, { "count": 1 }, {}]),
         ] {
-            assert!(fails(answer).starts_with("unix:/x answers nonsense: "));
+            assert!(fails(answer).starts_with("unix:/x sent an invalid answer: "));
         }
     }
 }

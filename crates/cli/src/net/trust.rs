@@ -6,7 +6,7 @@ use cni::{NetworkList, PluginConfig};
 use cni_runtime::Runtime;
 
 /// What to do about it.
-pub(crate) const HINT: &str = "anyone who can write this file is root at the next ADD: chown it to root, chmod go-w; with /etc/netwright/require-trusted-plugins \
+pub(crate) const HINT: &str = "anyone who can change a plugin's file or folder gains root at the next ADD: chown it to root, chmod go-w; with /etc/netwright/require-trusted-plugins \
                                such plugins are not run";
 
 /// Names the files of a network's plugins, and of the plugins that these call, that others can

@@ -83,7 +83,7 @@ fn rows() -> Vec<Row> {
         (folder("/etc/plain/file"), Warning, "/etc/plain: it is not a folder", "dataDir"),
         (folder("/etc/sealed/file"), Warning, "Read-only file system", "dataDir"),
         (json!({ "type": "host-local", "ipam": pool() }), Error, "hands out addresses", ""),
-        (json!({ "type": "portmap" }), Error, "and is the first", ""),
+        (json!({ "type": "portmap" }), Error, "but is the first", ""),
         (json!({ "type": "locked" }), Error, "/opt/cni/bin/locked", ""),
         (bridge(&json!({ "ipam": { "type": "locked" } })), Error, "/opt/cni/bin/locked", ""),
         (json!({ "type": "later" }), Error, "9.9.9", ""),

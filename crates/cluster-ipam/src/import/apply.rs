@@ -62,7 +62,7 @@ pub fn apply(store: &dyn Store, plan: &Plan) -> Result<Applied, StoreError> {
                         "node {} has the block {} already",
                         theirs.node, theirs.block
                     ))),
-                    None => applied.refused.push(refused("its record makes no sense".to_owned())),
+                    None => applied.refused.push(refused("its record is not valid".to_owned())),
                 }
             }
             Err(error) => return Err(error),

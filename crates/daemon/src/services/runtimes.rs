@@ -148,7 +148,9 @@ fn warn_of_untrusted(path: &[PathBuf]) {
         let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
         for what in files.flat_map(|entry| distrust(&entry.path())) {
             if !told.contains(&what.path) {
-                tracing::warn!("{what}: anyone who can write this file is root at the next ADD");
+                tracing::warn!(
+                    "{what}: anyone who can change a plugin's file or folder gains root at the next ADD"
+                );
                 told.push(what.path);
             }
         }

@@ -115,7 +115,7 @@ impl Driver {
             {
                 continue;
             }
-            let why = "whose container is gone and whose port is published anew";
+            let why = "whose container is gone and whose port another container publishes";
             self.remove_forgotten(&other, why)?;
         }
         Ok(())

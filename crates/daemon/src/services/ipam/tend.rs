@@ -83,7 +83,7 @@ pub(super) async fn reclaim(service: Arc<Service>, store: Arc<dyn Store>, lease:
                 }
             }
             Err(StoreError::Away(_)) => {}
-            Err(error) => tracing::warn!(%error, "cannot look at other nodes"),
+            Err(error) => tracing::warn!(%error, "cannot check other nodes"),
         }
         let more = crate::clock::seed() % u64::try_from(pause.as_millis() / 2 + 1).unwrap_or(1);
         tokio::time::sleep(pause + Duration::from_millis(more)).await;

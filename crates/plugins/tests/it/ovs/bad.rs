@@ -201,12 +201,12 @@ fn lies(name: &str, answer: &'static str, said: &str) {
 
 #[test]
 fn a_database_that_answers_nonsense() {
-    lies("ovs-nonsense", "SSH-2.0-OpenSSH\r\n", "answers nonsense");
+    lies("ovs-nonsense", "SSH-2.0-OpenSSH\r\n", "sent an invalid answer");
 }
 
 #[test]
 fn a_database_that_answers_something_else() {
-    lies("ovs-other", r#"{"id":1,"result":{},"error":null}"#, "answers nonsense");
+    lies("ovs-other", r#"{"id":1,"result":{},"error":null}"#, "sent an invalid answer");
 }
 
 #[test]

@@ -55,7 +55,7 @@ impl HeldLease {
             Ok(netns) => netns,
             Err(NoNetns::Gone) => return true,
             Err(NoNetns::Failed(error)) => {
-                tracing::warn!(lease = %self.key, %error, "cannot look at the interface");
+                tracing::warn!(lease = %self.key, %error, "cannot observe the interface");
                 return false;
             }
         };

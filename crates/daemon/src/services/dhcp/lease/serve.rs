@@ -266,5 +266,5 @@ impl HeldLease {
 /// Returns the error with which ADD fails.
 fn no_lease(reason: &dyn std::error::Error) -> Error {
     Error::from_chain(codes::ADDRESS, reason)
-        .with_details("look at the server's log, and whether frames reach it: the daemon's log says what was sent")
+        .with_details("read the server's log, and check that frames reach the server: the daemon's log says what was sent")
 }
