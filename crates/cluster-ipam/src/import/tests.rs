@@ -130,7 +130,7 @@ fn large_ranges_are_cut_fine_only_where_addresses_are_taken() {
     assert_eq!(
         plan.notes,
         [
-            "pool blue-fd00---64: allocation \"340282366920938463463374607431768211455\" makes no sense"
+            "pool blue-fd00---64: allocation \"340282366920938463463374607431768211455\" is not valid"
         ]
     );
 }
@@ -224,9 +224,9 @@ fn what_cannot_be_taken_over_is_told() {
     assert_eq!(
         plan.notes,
         [
-            "pool 10.1.0.0-24: allocation \"300\" makes no sense",
-            "pool 10.1.0.0-24: allocation \"6\" makes no sense",
-            "pool 10.1.0.0-24: allocation \"tea\" makes no sense",
+            "pool 10.1.0.0-24: allocation \"300\" is not valid",
+            "pool 10.1.0.0-24: allocation \"6\" is not valid",
+            "pool 10.1.0.0-24: allocation \"tea\" is not valid",
             "pool broken has no range and is ignored",
             "no record says which container or interface of ns/a has 10.1.0.2: a restart of node n1 frees it, DEL does not",
             "no record says which container or interface of ns/a has 10.1.0.3: a restart of node n1 frees it, DEL does not",

@@ -484,7 +484,7 @@ mod tests {
         check(
             &request(r#"{"name":"lan"}"#, POOL, ""),
             &expect![[
-                r#"there is a network list named "lan"; to use it say -o conflist=lan, and nothing else; or choose another -o name"#
+                r#"there is a network list named "lan"; to use it, give only -o conflist=lan; or choose another -o name"#
             ]],
         );
     }
