@@ -56,7 +56,7 @@ mod tests {
             assert!(!case.kinds.is_empty() && case.text.ends_with('.'), "{}", case.id);
             match case.after {
                 Some(after) => {
-                    assert!(ids[..at].contains(&after), "{} depends on {after}", case.id)
+                    assert!(ids[..at].contains(&after), "{} depends on {after}", case.id);
                 }
                 None => assert_eq!(case.id, "version-answers"),
             }

@@ -10,8 +10,8 @@
 //!
 //! A round observes everything anew, because one difference hides others: a link that was set down
 //! has lost its routes only once it is up. What is wanted is said anew too: a bridge that was
-//! created again is another place for claims. A sound attachment costs one round, which is CHECK; that
-//! of a chained plugin is not even locked.
+//! created again is another place for claims. A sound attachment costs one round, which is CHECK;
+//! that of a chained plugin is not even locked.
 
 mod picture;
 
@@ -167,9 +167,7 @@ pub(crate) fn check<K: Kind>(call: &Call<'_>) -> Result<(), Error> {
         ipam.check()?;
     }
     let index = Index::new(call.roots());
-    let Observation { found, failed, .. } = Look::<K>::begin(call, &index, config)?.observe()?;
-    as_error(&found)?;
-    failed.map_or(Ok(()), Err)
+    Look::<K>::begin(call, &index, config)?.observe()?.report().map(drop)
 }
 
 /// Returns the IPAM plugin that assigned the addresses.
@@ -226,45 +224,15 @@ fn in_rounds<K: Kind>(
     let mut tries = Tries::default();
     let mut done: Vec<(Item, String)> = Vec::new();
     loop {
-        let Observation { wanted, found, failed } = look.observe()?;
-        let differs = |item: &Item| {
-            let mut of_items = found.iter().filter(|one| one.by_repair);
-            of_items.any(|one| one.item.is_some_and(|number| wanted.items[number] == *item))
-        };
+        let observed = look.observe()?;
         for (item, what) in done.drain(..) {
-            if !differs(&item) && !restoring.lines.contains(&what) {
+            if !observed.differs(&item) && !restoring.lines.contains(&what) {
                 restoring.lines.push(what);
             }
         }
-        let has_address = wanted.items.iter().any(|item| {
-            item.place == Place::Container
-                && matches!(item.state, State::Address(_))
-                && !differs(item)
-        });
-        let is_taken = |one: &Difference| {
-            !one.by_repair
-                && one.item.is_some_and(|number| claim::of_item(&wanted.items[number]).is_some())
-        };
-        let is_free = !found.iter().any(is_taken);
-        let mut before = None;
-        for difference in found.iter().filter(|difference| difference.by_repair) {
-            // One item may differ in several ways.
-            let Some(number) = difference.item.filter(|number| before != Some(*number)) else {
-                continue;
-            };
-            before = Some(number);
-            let item = &wanted.items[number];
-            // A container never gets an address that is not reserved for it, nor routes without one.
-            // It never comes to a bridge where another has its address.
-            let allowed = match &item.state {
-                State::Port(port) => is_free || look.picture.is_port(port)?,
-                State::Address(_) if item.place == Place::Container => reserved.is_ok(),
-                State::Route(_) if item.place == Place::Container => {
-                    reserved.is_ok() || has_address
-                }
-                _ => true,
-            };
-            if !allowed || !tries.again(item) {
+        let limits = Limits::of(&observed, reserved.is_ok());
+        for (item, difference) in observed.restorable() {
+            if !limits.allow(item, &mut look.picture)? || !tries.again(item) {
                 continue;
             }
             let what = look.picture.what_is_restored(item, difference);
@@ -278,11 +246,48 @@ fn in_rounds<K: Kind>(
         }
         if done.is_empty() {
             reserved?;
-            as_error(&found)?;
-            failed.map_or(Ok(()), Err)?;
-            return look.settle(&wanted);
+            return look.settle(&observed.report()?);
         }
         look.picture.forget();
+    }
+}
+
+/// What a container may not get back now.
+struct Limits {
+    /// The IPAM plugin reserves its addresses.
+    is_reserved: bool,
+    /// It has an address.
+    has_address: bool,
+    /// No other attachment has one of its addresses where it is reachable.
+    is_free: bool,
+}
+
+impl Limits {
+    fn of(observed: &Observation, is_reserved: bool) -> Self {
+        let items = &observed.wanted.items;
+        let is_address =
+            |item: &Item| item.place == Place::Container && matches!(item.state, State::Address(_));
+        let is_claim = |number: usize| claim::of_item(&items[number]).is_some();
+        let is_taken = |one: &Difference| !one.by_repair && one.item.is_some_and(is_claim);
+        Limits {
+            is_reserved,
+            has_address: items.iter().any(|item| is_address(item) && !observed.differs(item)),
+            is_free: !observed.found.iter().any(is_taken),
+        }
+    }
+
+    /// Reports whether an item may be restored. A container never gets an address that is not
+    /// reserved for it, nor routes without one, and never comes to a bridge where another has its
+    /// address.
+    fn allow(&self, item: &Item, picture: &mut Picture<'_>) -> Result<bool, Error> {
+        Ok(match &item.state {
+            State::Port(port) => self.is_free || picture.is_port(port)?,
+            State::Address(_) if item.place == Place::Container => self.is_reserved,
+            State::Route(_) if item.place == Place::Container => {
+                self.is_reserved || self.has_address
+            }
+            _ => true,
+        })
     }
 }
 
@@ -294,8 +299,9 @@ impl Tries {
     /// Counts a try; `false` when there were enough.
     fn again(&mut self, item: &Item) -> bool {
         let tries = self.of(item);
-        *tries += 1;
-        *tries <= TRIES
+        let is_left = *tries < TRIES;
+        *tries += u8::from(is_left);
+        is_left
     }
 
     /// Has the item not tried again.
@@ -319,6 +325,29 @@ struct Observation {
     found: Vec<Difference>,
     /// Why something could not be compared: the first such error.
     failed: Option<Error>,
+}
+
+impl Observation {
+    /// Reports whether repair could restore an item.
+    fn differs(&self, item: &Item) -> bool {
+        self.restorable().any(|(one, _)| one == item)
+    }
+
+    /// Returns the items that repair can restore, each with its first difference.
+    fn restorable(&self) -> impl Iterator<Item = (&Item, &Difference)> {
+        let mut before = None;
+        self.found.iter().filter(|one| one.by_repair).filter_map(move |difference| {
+            let number = difference.item?;
+            (before.replace(number) != Some(number))
+                .then(|| (&self.wanted.items[number], difference))
+        })
+    }
+
+    /// Reports the differences; without any, what could not be compared.
+    fn report(self) -> Result<Wanted, Error> {
+        as_error(&self.found)?;
+        self.failed.map_or(Ok(self.wanted), Err)
+    }
 }
 
 /// An attachment as CHECK and repair look at it.

@@ -150,7 +150,7 @@ impl Outbox {
             }
             Err(ApiError::Refused(reason)) => tracing::warn!(key, reason, "not written"),
             Err(ApiError::Gone(reason)) => {
-                tracing::debug!(key, reason, "the object to write to is gone")
+                tracing::debug!(key, reason, "the object to write to is gone");
             }
             Ok(()) => {}
         }
