@@ -13,7 +13,9 @@
 //! created again is another place for claims. A sound attachment costs one round, which is CHECK;
 //! that of a chained plugin is not even locked.
 
+mod compare;
 mod picture;
+mod restore;
 
 use cni::{AddResult, AttachmentKey, Error};
 use cni_plugin::{Call, Delegate, Outcome, codes};
@@ -23,6 +25,7 @@ use wanted::{Because, Item, Place, State, Wanted};
 
 use crate::shared::failures::Failures;
 use crate::shared::repair::REPAIR_TIMEOUT;
+use crate::shared::rules::MasqueradeBackend;
 use crate::shared::shared_object::lock_error;
 use crate::shared::{claim, container};
 pub(crate) use picture::{Compared, Difference, Found, Picture, differs, sound};
@@ -418,4 +421,9 @@ fn as_error(found: &[Difference]) -> Result<(), Error> {
         }
     }
     Err(Error::new(codes::DRIFT, first.text.clone()).with_details(details.join("; ")))
+}
+
+/// Returns the backend of masquerading of an item.
+fn backend(iptables: bool) -> Option<MasqueradeBackend> {
+    Some(if iptables { MasqueradeBackend::Iptables } else { MasqueradeBackend::Nftables })
 }

@@ -403,7 +403,7 @@ fn check_names_each_drift_and_repair_puts_it_back() {
 /// Drifts of [`BRIDGE`] that happen at once. One hides another, or undoes what was restored.
 const TOGETHER: &[&[&str]] = &[
     &["STP on", "bridge's link-local address gone", "container's link down"],
-    &["bridge gone", "container's link down", "default route gone", "IPv4 forwarding off"],
+    &["bridge gone", "default route gone", "container's link down", "IPv4 forwarding off"],
     &["bridge's MAC changed", "host end off the bridge", "IPv6 address gone"],
     &["IPv6 off on the bridge", "host end down", "host end's MTU changed", "owner's mark gone"],
     &["bridge down", "port switched off", "a route gone", "hairpin off", "isolation off"],

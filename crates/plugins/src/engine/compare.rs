@@ -1,0 +1,215 @@
+//! The comparison of one item with what is there.
+
+use std::net::IpAddr;
+
+use cni::{Error, IpConfig};
+use ipnet::IpNet;
+use kernel::mac::MacAddr;
+use kernel::route::{self, Neighbour};
+use wanted::{Address, Because, Item, Place, Route, SatisfiedBy, State};
+
+use super::picture::{Compared, Found, Picture, differs, sound};
+use super::{Kind, backend};
+use crate::shared::claim::{self, Routed};
+use crate::shared::host_side::{self, Astray};
+use crate::shared::{advertisements, forwarding, identity, repair, rules};
+
+impl Picture<'_> {
+    pub(super) fn compare<K: Kind>(&mut self, config: &K::Config, item: &Item) -> Compared {
+        let place = item.place;
+        match &item.state {
+            State::Link { link, kinds } => self.compare_link::<K>(item, link, kinds),
+            State::Peer { link, of } => self.compare_peer(link, of),
+            State::Recorded { link } => self.compare_recorded(place, link),
+            State::Mac { link, .. }
+            | State::Mtu { link, .. }
+            | State::QueueLength { link, .. }
+            | State::Promiscuous { link, .. }
+            | State::AllMulticast { link, .. } => self.compare_value::<K>(item, link),
+            State::Up { link } => match self.side(place).link(link)? {
+                Some(found) if !found.up() => {
+                    let what = if place == Place::Host { "link" } else { "interface" };
+                    differs(format!("{what} {link:?} is down"))
+                }
+                _ => sound(),
+            },
+            State::Mark { link, alias } => match self.side(place).link(link)? {
+                Some(found) if found.alias.as_ref() != Some(alias) => {
+                    let found = found.alias.unwrap_or_else(|| "none".to_owned());
+                    differs(format!("link {link:?} has mark (alias) {found}, not {alias}"))
+                }
+                _ => sound(),
+            },
+            State::Address(address) => self.compare_address(place, address),
+            State::Route(route) => self.compare_route(place, route),
+            State::Path { link, to, by } => {
+                let Some(found) = self.side(Place::Host).link(link)? else { return sound() };
+                // Without the route of our own there is nothing to cover: that is told by itself.
+                let ours = self.side(Place::Host).routes(by, Some(found.index))?;
+                if !ours.iter().any(|route| route.destination == *by) {
+                    return sound();
+                }
+                let covered =
+                    host_side::covering(&mut self.namespaces.get()?.host, &found, *to, by)?;
+                covered.map_or_else(sound, |covered| differs(covered.told(link)))
+            }
+            State::SubnetRoute { link, gateway, to } => {
+                let Some(found) = self.side(Place::Host).link(link)? else { return sound() };
+                match host_side::astray(&mut self.namespaces.get()?.host, &found, gateway, *to)? {
+                    None => sound(),
+                    Some(Astray::Missing) => differs(format!("{item} is gone")),
+                    Some(Astray::Covered(by)) => {
+                        Ok(vec![Found::by_hand(by.told(link), host_side::COVERED_REMEDY)])
+                    }
+                }
+            }
+            State::NoNeighbour { link, address, mac } => {
+                let wrong = self.wrong_neighbours(place, link, *address, mac)?;
+                let told = wrong.iter().map(|entry| repair::neighbour_name(entry, link));
+                Ok(told.map(Found::new).collect())
+            }
+            State::LinkLocal { link } => {
+                let lack = host_side::missing_ipv6(&mut self.namespaces.get()?.host, link)?;
+                lack.map_or_else(sound, |lack| differs(lack.told(link)))
+            }
+            State::NoAdvertisements { link } => Found::of(advertisements::check(link)),
+            State::Forwarding { ipv4, .. } => match forwarding::check_family(*ipv4)? {
+                None => sound(),
+                Some(text) => differs(text),
+            },
+            State::Filter { plan, iptables, addresses } => {
+                let key = self.call.attachment();
+                let found =
+                    rules::differences(self.index, key, backend(*iptables), plan, addresses)?;
+                Ok(found.into_iter().map(Found::new).collect())
+            }
+            State::Claim { object } => match claim::look(self.call, self.index, object) {
+                Ok(true) => sound(),
+                Ok(false) => differs(format!("{} is gone", claim::name(object))),
+                Err(taken) => Found::of(Err(taken)),
+            },
+            State::NotOfHost { address, link } => {
+                let Some(found) = self.side(Place::Host).link(link)? else { return sound() };
+                let ip = IpConfig::new(IpNet::from(*address), None);
+                let routed = Routed::one_by_one(found.index);
+                let own =
+                    claim::check_own(self.call, &mut self.namespaces.get()?.host, &routed, &[ip]);
+                Found::of(own)
+            }
+            _ => K::compare(config, self, item),
+        }
+    }
+
+    fn compare_link<K: Kind>(&mut self, item: &Item, name: &str, kinds: &[String]) -> Compared {
+        let found = self.side(item.place).link(name)?;
+        let whose = if item.place == Place::Host { "host" } else { "container" };
+        let Some(link) = found else {
+            let text = || format!("interface {name:?} is gone from the {whose}");
+            return differs(K::words(item, None).unwrap_or_else(text));
+        };
+        if kinds.is_empty() || kinds.iter().any(|kind| link.is_kind(kind)) {
+            return sound();
+        }
+        differs(format!("interface {name:?} is no {} link any more", kinds.join(" or ")))
+    }
+
+    fn compare_recorded(&mut self, place: Place, name: &str) -> Compared {
+        let Some(link) = self.side(place).link(name)? else { return sound() };
+        let record = self.index.get(self.call.attachment(), self.plugin).found;
+        let Some(record) = record else { return sound() };
+        let netns = &self.namespaces.get()?.netns;
+        Found::of(identity::refuse_another(self.index, &record, netns, &link))
+    }
+
+    /// Compares a value of a link that one change sets.
+    fn compare_value<K: Kind>(&mut self, item: &Item, name: &str) -> Compared {
+        let Some(link) = self.side(item.place).link(name)? else { return sound() };
+        let (value, wanted, now) = match &item.state {
+            State::Mtu { mtu, .. } => ("MTU", mtu.to_string(), link.mtu.to_string()),
+            State::QueueLength { length, .. } => {
+                ("transmission queue length", length.to_string(), link.tx_queue_len.to_string())
+            }
+            State::Promiscuous { on, .. } => {
+                ("promiscuous mode", on.to_string(), link.promiscuous().to_string())
+            }
+            State::AllMulticast { on, .. } => {
+                ("all-multicast mode", on.to_string(), link.all_multicast().to_string())
+            }
+            State::Mac { mac, .. } => {
+                let Some(found) = link.mac else { return sound() };
+                ("MAC address", mac.to_ascii_lowercase(), found.to_string())
+            }
+            _ => return sound(),
+        };
+        if wanted == now {
+            return sound();
+        }
+        let text = || format!("interface {name:?} has {value} {now}, ADD reported {wanted}");
+        differs(K::words(item, Some(&now)).unwrap_or_else(text))
+    }
+
+    fn compare_peer(&mut self, name: &str, of: &str) -> Compared {
+        let (inner, outer) =
+            (self.side(Place::Container).link(of)?, self.side(Place::Host).link(name)?);
+        let ends = inner.as_ref().zip(outer.as_ref()).is_some_and(|(inner, outer)| {
+            inner.peer_index == Some(outer.index) && outer.peer_index == Some(inner.index)
+        });
+        if ends {
+            return sound();
+        }
+        differs(format!("the host's end of interface {of:?} was not found"))
+    }
+
+    fn compare_address(&mut self, place: Place, wanted: &Address) -> Compared {
+        let Some(link) = self.side(place).link(&wanted.link)? else { return sound() };
+        let present = self.side(place).addresses(link.index)?;
+        let address = wanted.address;
+        let is = |found: &route::Address| {
+            found.address == address || (wanted.gateway && found.address.addr() == address.addr())
+        };
+        if present.iter().any(is) {
+            return sound();
+        }
+        differs(if wanted.gateway {
+            format!("gateway address {} is gone from {:?}", address.addr(), wanted.link)
+        } else {
+            format!("failed to find IP {address} on interface {:?}", wanted.link)
+        })
+    }
+
+    fn compare_route(&mut self, place: Place, wanted: &Route) -> Compared {
+        let Some(link) = self.side(place).link(&wanted.link)? else { return sound() };
+        let oif = (wanted.satisfied_by == SatisfiedBy::Link).then_some(link.index);
+        let present = self.side(place).routes(&wanted.destination, oif)?;
+        let is = |found: &route::Route| {
+            let same_gateway = || {
+                found.gateway == wanted.gateway
+                    || found.next_hops.iter().any(|hop| hop.gateway == wanted.gateway)
+            };
+            found.destination == wanted.destination
+                && (wanted.satisfied_by != SatisfiedBy::Gateway || same_gateway())
+        };
+        if present.iter().any(is) {
+            return sound();
+        }
+        let item = Item { place, state: State::Route(wanted.clone()), because: Because::Created };
+        differs(match place {
+            Place::Host => format!("{item} is gone"),
+            Place::Container => format!("failed to find {item}"),
+        })
+    }
+
+    /// Finds lasting neighbour entries of an address that lead to another hardware address.
+    pub(super) fn wrong_neighbours(
+        &mut self,
+        place: Place,
+        link: &str,
+        address: IpAddr,
+        mac: &str,
+    ) -> Result<Vec<Neighbour>, Error> {
+        let Some(found) = self.side(place).link(link)? else { return Ok(Vec::new()) };
+        let Ok(mac) = mac.parse::<MacAddr>() else { return Ok(Vec::new()) };
+        let present = self.side(place).neighbours(address, found.index)?;
+        Ok(repair::leads_elsewhere(present, address, mac).cloned().collect())
+    }
+}
