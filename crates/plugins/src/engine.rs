@@ -139,8 +139,6 @@ pub(crate) trait Kind {
 /// What every kind knows of an attachment after ADD.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attached<'a> {
-    /// The call that looks.
-    pub(crate) call: &'a Call<'a>,
     /// Whose it is.
     pub(crate) key: &'a AttachmentKey,
     /// The container's interface, as it is called now.
@@ -386,7 +384,7 @@ impl<'c, K: Kind> Look<'c, K> {
             .and_then(|record| serde_json::from_value::<K::Recorded>(record.data.clone()).ok());
         let recorded = recorded.as_ref();
         let (key, ifname) = (self.call.attachment(), self.call.ifname().as_str());
-        let attached = Attached { call: self.call, key, ifname, result: &self.result };
+        let attached = Attached { key, ifname, result: &self.result };
         let seen = K::observe(&self.config, recorded, &attached, &mut self.picture)?;
         let wanted = K::wanted(&self.config, recorded, &seen, &attached);
         let (mut found, mut failed) = self.picture.differences::<K>(&self.config, &wanted);

@@ -147,8 +147,7 @@ fn refuse_mistyped(annotations: &BTreeMap<String, String>) -> Result<(), Failure
         if near.is_none() && !name.starts_with(OURS) {
             continue;
         }
-        let message =
-            format!("this hook does not know annotation {name}, only {NETWORKS} and {PUBLISH}");
+        let message = format!("annotation {name} is not one of this hook: {NETWORKS}, {PUBLISH}");
         let failure = Failure::new(code::INVALID_CONFIG, message);
         return Err(match near {
             Some(near) => failure.hint(format!("did you mean {near}?")),

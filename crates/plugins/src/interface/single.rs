@@ -314,7 +314,7 @@ impl<T: SingleLink> Kind for Single<T> {
         attached: &Attached<'_>,
         picture: &mut Picture<'_>,
     ) -> Result<Vec<Difference>, Error> {
-        let call = attached.call;
+        let call = picture.call;
         let link = picture.link(wanted::Place::Container, attached.ifname)?;
         let mut found = Vec::new();
         match &link {

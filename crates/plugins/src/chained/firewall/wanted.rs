@@ -32,9 +32,9 @@ impl Kind for FirewallPlugin {
         config: &Config,
         recorded: Option<&Facts>,
         attached: &Attached<'_>,
-        _: &mut Picture<'_>,
+        picture: &mut Picture<'_>,
     ) -> Result<Facts, Error> {
-        want(attached.call, config, attached.result, recorded)
+        want(picture.call, config, attached.result, recorded)
     }
 
     fn wanted(config: &Config, _: Option<&Facts>, seen: &Facts, _: &Attached<'_>) -> Wanted {

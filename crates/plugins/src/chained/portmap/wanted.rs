@@ -42,13 +42,13 @@ impl Kind for Portmap {
         config: &Config,
         recorded: Option<&Facts>,
         attached: &Attached<'_>,
-        _: &mut Picture<'_>,
+        picture: &mut Picture<'_>,
     ) -> Result<Seen, Error> {
         let addresses = addresses(attached.result, attached.ifname);
         if config.forwards.is_empty() || addresses.is_empty() {
             return Ok(Seen::default());
         }
-        let Want { facts, iptables } = want(attached.call, config, attached.result, recorded)?;
+        let Want { facts, iptables } = want(picture.call, config, attached.result, recorded)?;
         let mut ports = HostPorts { plan: facts.plan, chains: iptables };
         let mut foreign = Vec::new();
         if let Some(recorded) = recorded {

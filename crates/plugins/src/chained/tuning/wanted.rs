@@ -37,7 +37,7 @@ impl Kind for Tuning {
             wanted.push(Item::container(state, Because::Created));
         }
         let is_own = |sysctl: &&config::Sysctl| {
-            sysctl.key.paths().any(|path| is_of_interface(path, attached.call.ifname()))
+            sysctl.key.paths().any(|path| is_of_interface(path, &attached.key.ifname))
         };
         let (own, others): (Vec<_>, Vec<_>) = config.sysctls.iter().partition(is_own);
         if !config.link.is_empty() || !own.is_empty() {

@@ -293,15 +293,22 @@ fn invalid(msg: &str) -> Error {
 }
 
 #[cfg(test)]
+impl Config {
+    /// Reads and checks a configuration without a call.
+    pub(super) fn of_text(json: &str) -> Result<Self, Error> {
+        let raw: Raw = cni::json::from_str(json).unwrap();
+        Config::check(&raw, None, raw.ipam.is_some())
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use expect_test::{Expect, expect};
 
     use super::*;
 
     fn check(json: &str, expected: Expect) {
-        let raw: Raw = cni::json::from_str(json).unwrap();
-        let has_ipam = raw.ipam.is_some();
-        let text = match Config::check(&raw, None, has_ipam) {
+        let text = match Config::of_text(json) {
             Ok(config) => format!("{:?}", config.vlans),
             Err(error) => format!("{} {error}", error.code),
         };

@@ -139,8 +139,9 @@ impl Kind for Bridge {
         if let Some(around) = &observed.around {
             let ips = attached.result.container_ips(attached.ifname);
             let ips: Vec<IpConfig> = ips.cloned().collect();
+            let call = picture.call;
             let host = &mut picture.namespaces.get()?.host;
-            found.extend(Difference::of(around.check(attached.call, host, &ips))?);
+            found.extend(Difference::of(around.check(call, host, &ips))?);
         }
         Ok(found)
     }
@@ -286,5 +287,54 @@ fn neighbours(wanted: &mut Wanted, config: &Config, attached: &Attached<'_>, ips
             let (link, mac) = (attached.ifname.to_owned(), mac.clone());
             Item::container(State::NoNeighbour { link, address, mac }, Because::Outbound)
         }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cni::{AddResult, AttachmentKey, ContainerId, IfName, Interface, NetworkName};
+    use expect_test::expect;
+
+    use super::*;
+
+    fn link(name: &str, mac: &str, sandbox: &str) -> Interface {
+        let (name, mac, sandbox) = (name.to_owned(), mac.to_owned(), sandbox.to_owned());
+        Interface { name, mac, mtu: 1500, sandbox, ..Interface::default() }
+    }
+
+    #[test]
+    fn a_bridge_that_was_created_for_containers() {
+        let config = Config::of_text(
+            r#"{"isDefaultGateway":true,"ipMasq":true,"hairpinMode":true,"vlan":100,"ipam":{}}"#,
+        )
+        .unwrap();
+        let mut ip = IpConfig::new("10.1.0.2/24".parse().unwrap(), None);
+        ip.gateway = Some("10.1.0.1".parse().unwrap());
+        ip.interface = Some(2);
+        let result = AddResult {
+            interfaces: vec![
+                link("cni0", "02:00:00:00:00:01", ""),
+                link("veth1", "02:00:00:00:00:02", ""),
+                link("eth0", "02:00:00:00:00:03", "/run/netns/c1"),
+                link("cni0.100", "02:00:00:00:00:04", ""),
+            ],
+            ips: vec![ip],
+            routes: vec![cni::Route::new("0.0.0.0/0".parse().unwrap(), None)],
+            ..AddResult::default()
+        };
+        let key = AttachmentKey {
+            network: NetworkName::new("n").unwrap(),
+            container_id: ContainerId::new("c1").unwrap(),
+            ifname: IfName::new("eth0").unwrap(),
+        };
+        let recorded = Recorded {
+            host_ifname: "veth1".to_owned(),
+            claims: vec!["claim".to_owned()],
+            ..Recorded::default()
+        };
+        let seen = Observed { ours: true, gateway_link_is_ours: true, ..Observed::default() };
+        let attached = Attached { key: &key, ifname: "eth0", result: &result };
+        let wanted = Bridge::wanted(&config, Some(&recorded), &seen, &attached);
+        expect![].assert_eq(&wanted.to_string());
     }
 }

@@ -63,9 +63,9 @@ impl Kind for Cnm {
         config: &Config,
         (): &(),
         attached: &Attached<'_>,
-        _: &mut Picture<'_>,
+        picture: &mut Picture<'_>,
     ) -> Result<Vec<Difference>, Error> {
-        let (call, key) = (attached.call, attached.key);
+        let (call, key) = (picture.call, attached.key);
         let journal = Journal::new(call.roots(), key.network.as_str());
         let endpoint = match journal.endpoint(key)? {
             Found::This(endpoint) => endpoint,

@@ -99,9 +99,10 @@ impl Kind for Ovs {
     ) -> Result<Vec<Difference>, Error> {
         let ips = attached.result.container_ips(attached.ifname);
         let ips: Vec<IpNet> = ips.map(|ip| ip.address).collect();
+        let call = picture.call;
         let host = &mut picture.namespaces.get()?.host;
         let (_, own) = connect::segment(host, config)?;
-        let refused = claim::refuse_addresses_of(attached.call, host, own.as_slice(), &ips);
+        let refused = claim::refuse_addresses_of(call, host, own.as_slice(), &ips);
         Ok(Difference::of(refused.map_err(claim::as_drift))?.into_iter().collect())
     }
 }
