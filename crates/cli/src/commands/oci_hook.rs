@@ -147,7 +147,8 @@ fn refuse_mistyped(annotations: &BTreeMap<String, String>) -> Result<(), Failure
         if near.is_none() && !name.starts_with(OURS) {
             continue;
         }
-        let message = format!("annotation {name} is not one of this hook: {NETWORKS}, {PUBLISH}");
+        let message =
+            format!("annotation {name} is unknown: this hook knows only {NETWORKS} and {PUBLISH}");
         let failure = Failure::new(code::INVALID_CONFIG, message);
         return Err(match near {
             Some(near) => failure.hint(format!("did you mean {near}?")),
