@@ -5,9 +5,7 @@ use std::net::IpAddr;
 
 use firewall::firewalld::Source;
 
-use crate::{
-    Address, Foreign, Item, Place, Rule, SatisfiedBy, Shaping, SourceTables, State, Sysctl, Vrf,
-};
+use crate::{Address, Foreign, Item, Place, Rule, Shaping, SourceTables, State, Sysctl, Vrf};
 
 impl fmt::Display for Item {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -52,7 +50,7 @@ impl fmt::Display for Item {
             }
             State::Route(route) => {
                 write!(f, "route {}", route.destination)?;
-                if let (SatisfiedBy::Gateway, Some(gateway)) = (route.satisfied_by, route.gateway) {
+                if let Some(gateway) = route.gateway {
                     write!(f, " via {gateway}")?;
                 }
                 write!(f, " of {link} {:?}", route.link)

@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(
             wanted.to_string(),
             "host: IPv4 forwarding (the configuration's isGateway asks for it)\n\
-             container: route 0.0.0.0/0 of interface \"eth0\" (the IPAM plugin assigned it)\n"
+             container: route 0.0.0.0/0 via 192.0.2.1 of interface \"eth0\" (the IPAM plugin assigned it)\n"
         );
     }
 }

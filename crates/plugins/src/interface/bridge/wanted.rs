@@ -335,6 +335,25 @@ mod tests {
         let seen = Observed { ours: true, gateway_link_is_ours: true, ..Observed::default() };
         let attached = Attached { key: &key, ifname: "eth0", result: &result };
         let wanted = Bridge::wanted(&config, Some(&recorded), &seen, &attached);
-        expect![].assert_eq(&wanted.to_string());
+        expect![[r#"
+            host: bridge "cni0" (ADD created it)
+            container: interface "eth0" (veth) (ADD created it)
+            host: link "veth1", the other end of interface "eth0" (ADD created it)
+            host: MTU 1500 of link "veth1" (ADD created it)
+            host: the owner's mark of link "veth1" (it shows the owner)
+            host: the claim "claim" (it shows the owner)
+            host: link "veth1": port of bridge "cni0" (ADD created it)
+            host: link "veth1" up (ADD created it)
+            host: no router advertisements by link "veth1" (accept_ra 0) (a container must not change the host)
+            host: MTU of bridge "cni0" (ADD created it)
+            container: MAC address 02:00:00:00:00:03 of interface "eth0" (ADD created it)
+            container: address 10.1.0.2/24 of interface "eth0" (the IPAM plugin assigned it)
+            container: interface "eth0" up (ADD created it)
+            container: route 0.0.0.0/0 via 10.1.0.1 of interface "eth0" (the IPAM plugin assigned it)
+            host: link "cni0.100" to VLAN 100 of bridge "cni0" (the configuration's vlan asks for it)
+            host: gateway addresses 10.1.0.1 of "cni0.100" (the container reaches others by it)
+            host: the host's route to 10.1.0.0/24 by "cni0.100" (the host reaches the container by it)
+            host: IPv4 forwarding (the container reaches others by it)
+        "#]].assert_eq(&wanted.to_string());
     }
 }
