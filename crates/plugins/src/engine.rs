@@ -23,8 +23,8 @@ use serde::de::DeserializeOwned;
 use state::{Index, Record};
 use wanted::{Because, Item, Place, State, Wanted};
 
+use crate::shared::attachment::REPAIR_TIMEOUT;
 use crate::shared::failures::Failures;
-use crate::shared::repair::REPAIR_TIMEOUT;
 use crate::shared::rules::MasqueradeBackend;
 use crate::shared::shared_object::lock_error;
 use crate::shared::{claim, container};

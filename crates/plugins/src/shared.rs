@@ -17,7 +17,6 @@ pub mod owner;
 pub mod pair;
 pub mod parent;
 pub mod policy;
-pub mod repair;
 pub mod rules;
 pub mod shared_object;
 pub mod steps;

@@ -78,6 +78,13 @@ impl fmt::Display for Item {
             }
             State::Taken { link: name, .. } => write!(f, "{link} {name:?}, which ADD took"),
             State::OvsPort { port, bridge, .. } => write!(f, "port {port:?} of bridge {bridge:?}"),
+            State::OvsMirrors(mirrors) => {
+                let of = |(name, columns): &(String, Vec<String>)| {
+                    format!("{} of mirror {name:?}", columns.join(", "))
+                };
+                let all: Vec<String> = mirrors.iter().map(of).collect();
+                write!(f, "the port in {}", all.join("; "))
+            }
             State::OvsInterface { link: name, port, .. } => {
                 write!(f, "link of port {port:?} as interface {name:?}")
             }

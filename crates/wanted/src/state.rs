@@ -167,6 +167,8 @@ pub enum State {
         /// The hardware address.
         mac: Option<String>,
     },
+    /// Mirrors of Open vSwitch, each by its name, have the attachment's port in these columns.
+    OvsMirrors(Vec<(String, Vec<String>)>),
     /// IPv6 is on, and the link has the link-local address from which the kernel solicits its
     /// neighbours.
     LinkLocal {
@@ -545,6 +547,7 @@ impl State {
             // The link of a VLAN is created with the addresses.
             State::VlanLink { .. }
             | State::OvsPort { .. }
+            | State::OvsMirrors(_)
             | State::Gateways(_)
             | State::Forwarding { .. }
             | State::Filter { .. }

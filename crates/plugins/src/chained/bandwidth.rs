@@ -40,7 +40,7 @@ use state::Index;
 use self::node::Node;
 use crate::engine;
 use crate::interface::single::Namespaces;
-use crate::shared::{attachment, repair};
+use crate::shared::attachment;
 
 /// What the plugin is. Its versions are those that have `prevResult`, as the reference.
 pub const INFO: Info = Info::new("bandwidth")
@@ -84,7 +84,7 @@ impl Plugin for Bandwidth {
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        let _no_repair = repair::lock_out_repair(call)?;
+        let _no_repair = attachment::lock_out_repair(call)?;
         remove::del(call)
     }
 

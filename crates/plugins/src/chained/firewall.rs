@@ -39,12 +39,12 @@ use self::facts::Facts;
 use self::want::{addresses, blockers, firewalld, hint, want};
 use self::wanted::{foreign, put};
 use crate::engine::{self, Kind as _};
+use crate::shared::attachment;
 use crate::shared::failures::Failures;
 use crate::shared::filter::{
     Spared, change_error, collect, filter_error, firewalld_error, iptables_error, remove_own,
     remove_stale, undo_add, with_firewall,
 };
-use crate::shared::{attachment, repair};
 
 /// What the plugin is. The reference supports `prevResult` only in the versions that define it for
 /// this plugin.
@@ -70,7 +70,7 @@ impl Plugin for FirewallPlugin {
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        let _no_repair = repair::lock_out_repair(call)?;
+        let _no_repair = attachment::lock_out_repair(call)?;
         let index = Index::new(call.roots());
         let key = call.attachment();
         let facts = Facts::read(&index, key);

@@ -42,7 +42,7 @@ use crate::shared::filter::{
     Spared, change_error, collect, filter_error, iptables_error, remove_own, remove_stale,
     undo_add, with_firewall,
 };
-use crate::shared::{attachment, host_side, kernel_error, repair};
+use crate::shared::{attachment, host_side, kernel_error};
 
 /// What the plugin is.
 pub const INFO: Info = Info::new("portmap")
@@ -69,7 +69,7 @@ impl Plugin for Portmap {
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        let _no_repair = repair::lock_out_repair(call)?;
+        let _no_repair = attachment::lock_out_repair(call)?;
         let index = Index::new(call.roots());
         let key = call.attachment();
         let facts = Facts::read(&index, key);

@@ -49,7 +49,6 @@ use self::plan::{Apply as _, Observed, Remains, Saved, Step};
 use crate::engine::{self, Kind as _};
 use crate::shared::attachment::{self, Stale};
 use crate::shared::failures::Failures;
-use crate::shared::repair;
 
 /// What the plugin is.
 pub const INFO: Info = Info::new("tuning").role(Role::Chained).capabilities(&["mac"]);
@@ -92,7 +91,7 @@ impl Plugin for Tuning {
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        let _no_repair = repair::lock_out_repair(call)?;
+        let _no_repair = attachment::lock_out_repair(call)?;
         let mut node = Node::new(call, call.attachment())?;
         let recorded = node.saved();
         // Where ADD put it, even if the configuration names another place by now. A damaged record

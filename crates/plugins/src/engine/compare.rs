@@ -5,14 +5,14 @@ use std::net::IpAddr;
 use cni::{Error, IpConfig};
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
-use kernel::route::{self, Neighbour};
+use kernel::route::{self, Neighbour, NeighbourState};
 use wanted::{Address, Because, Item, Place, Route, SatisfiedBy, State};
 
 use super::picture::{Compared, Found, Picture, differs, sound};
 use super::{Kind, backend};
 use crate::shared::claim::{self, Routed};
 use crate::shared::host_side::{self, Astray};
-use crate::shared::{advertisements, forwarding, identity, repair, rules};
+use crate::shared::{advertisements, forwarding, identity, rules};
 
 impl Picture<'_> {
     pub(super) fn compare<K: Kind>(&mut self, config: &K::Config, item: &Item) -> Compared {
@@ -65,7 +65,7 @@ impl Picture<'_> {
             }
             State::NoNeighbour { link, address, mac } => {
                 let wrong = self.wrong_neighbours(place, link, *address, mac)?;
-                let told = wrong.iter().map(|entry| repair::neighbour_name(entry, link));
+                let told = wrong.iter().map(|entry| neighbour_name(entry, link));
                 Ok(told.map(Found::new).collect())
             }
             State::LinkLocal { link } => {
@@ -210,6 +210,27 @@ impl Picture<'_> {
         let Some(found) = self.side(place).link(link)? else { return Ok(Vec::new()) };
         let Ok(mac) = mac.parse::<MacAddr>() else { return Ok(Vec::new()) };
         let present = self.side(place).neighbours(address, found.index)?;
-        Ok(repair::leads_elsewhere(present, address, mac).cloned().collect())
+        Ok(leads_elsewhere(present, address, mac).cloned().collect())
     }
+}
+
+/// Finds the lasting entries of an address that lead to another hardware address.
+fn leads_elsewhere(
+    present: &[Neighbour],
+    address: IpAddr,
+    mac: MacAddr,
+) -> impl Iterator<Item = &Neighbour> {
+    present.iter().filter(move |entry| {
+        let lasting = matches!(entry.state, NeighbourState::PERMANENT | NeighbourState::NOARP);
+        !entry.proxy
+            && lasting
+            && entry.address == address
+            && entry.mac.is_some_and(|found| found != mac)
+    })
+}
+
+/// Names an entry of the neighbour table, for messages.
+pub(super) fn neighbour_name(entry: &Neighbour, ifname: &str) -> String {
+    let mac = entry.mac.map(|mac| mac.to_string()).unwrap_or_default();
+    format!("neighbour entry of {} on {ifname:?} that leads to {mac}", entry.address)
 }

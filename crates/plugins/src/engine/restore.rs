@@ -6,12 +6,11 @@ use cni::{Error, IpConfig};
 use kernel::route::{self, AddressOptions, Change, LinkSet, Scope, TABLE_MAIN};
 use wanted::{Address, Item, Place, Route, State};
 
+use super::compare::neighbour_name;
 use super::picture::{Difference, Picture};
 use super::{Kind, backend};
 use crate::shared::container::{self, Options};
-use crate::shared::{
-    advertisements, claim, forwarding, host_side, kernel_error as kernel, repair, rules,
-};
+use crate::shared::{advertisements, claim, forwarding, host_side, kernel_error as kernel, rules};
 
 impl Picture<'_> {
     /// Says what is restored of an item: the item, or what differs of an item of several parts.
@@ -22,7 +21,8 @@ impl Picture<'_> {
             | State::Filter { .. }
             | State::Gateways(_)
             | State::VlanLink { .. }
-            | State::OvsPort { .. } => difference.text.clone(),
+            | State::OvsPort { .. }
+            | State::OvsMirrors(_) => difference.text.clone(),
             _ => item.to_string(),
         }
     }
@@ -137,7 +137,7 @@ impl Picture<'_> {
     ) -> Result<String, Error> {
         let mut removed = Vec::new();
         for entry in self.wrong_neighbours(place, link, address, mac)? {
-            removed.push(format!("{} (removed)", repair::neighbour_name(&entry, link)));
+            removed.push(format!("{} (removed)", neighbour_name(&entry, link)));
             match self.namespaces.socket(place)?.apply_one(&Change::DelNeighbour(entry)) {
                 Err(error) if !error.is_not_found() => return Err(kernel(error)),
                 _ => {}

@@ -17,9 +17,9 @@ use kernel::route::RouteSocket;
 use serde::{Deserialize, Serialize};
 use state::{AttachmentLock, Index, Roots};
 
+use crate::shared::attachment::DEL_TIMEOUT;
 use crate::shared::attachment::{self, ADD_TIMEOUT, Stale};
 use crate::shared::failures::Failures;
-use crate::shared::repair::DEL_TIMEOUT;
 use crate::shared::shared_object::lock_error;
 use crate::shared::{drift, kernel_error};
 

@@ -74,6 +74,38 @@ pub fn add_alone(
     added
 }
 
+/// How long DEL waits for a repair, which takes milliseconds. Then DEL goes on: it must finish.
+pub const DEL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a repair waits for a DEL. After that there is nothing to repair.
+pub(crate) const REPAIR_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Excludes ADD, repairs and other DELs while an attachment is removed. If the lock cannot be
+/// taken, DEL goes on, unless it is for a container that was gone and may have come back.
+///
+/// # Errors
+/// Code 11 when it has come back ([`cni::GONE`]).
+pub fn lock_out_repair(call: &Call<'_>) -> Result<Option<AttachmentLock>, Error> {
+    let index = Index::new(call.roots());
+    let key = call.attachment();
+    let begun = index.begin_attachment(key, DEL_TIMEOUT).map(Some);
+    let lock = match begun {
+        // If the folder cannot be created, no ADD can create it either.
+        Err(error) if !error.is_busy() => index.lock_attachment(key, DEL_TIMEOUT),
+        begun => begun,
+    };
+    let lock = match lock {
+        Ok(lock) => lock,
+        Err(error) if call.common().gone.is_some() => return Err(lock_error(&error)),
+        Err(error) => {
+            call.warn(format_args!("an ADD or a repair may be under way: {error}"));
+            None
+        }
+    };
+    call.refuse_if_back()?;
+    Ok(lock)
+}
+
 /// How long GC waits for an ADD, a DEL or a repair of an attachment, which take milliseconds.
 const GC_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -204,7 +236,7 @@ pub fn del_inside(
     plugin: &str,
     remove: impl FnOnce(&Netns, Option<&Record>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let _no_repair = super::repair::lock_out_repair(call)?;
+    let _no_repair = lock_out_repair(call)?;
     let index = Index::new(call.roots());
     let key = call.attachment();
     let record = index.get(key, plugin).found;
@@ -253,7 +285,7 @@ fn del_with(
     open: impl FnOnce() -> Result<Option<Netns>, Error>,
     remove: impl FnOnce(Option<&Netns>) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    let _no_repair = super::repair::lock_out_repair(call)?;
+    let _no_repair = lock_out_repair(call)?;
     let mut failures = Failures::new();
     let netns = failures.note("open the container's namespace", open()).flatten();
     // A plugin that was missing during ADD gave no address, and DEL must not wait for it to appear.

@@ -12,6 +12,7 @@ use ovsdb::{Condition, Transaction, Uuid, Value};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use state::Index;
+use wanted::{Because, Item, State, Wanted};
 
 use super::config::invalid;
 use super::database::{ATTEMPTS, Switch, busy, number};
@@ -21,9 +22,9 @@ use super::mirrors::{self, SeenMirror};
 use super::place::Place;
 use super::remove::unavailable;
 use super::rows::{has_id, ids};
+use crate::engine::{self, Attached, Compared, Found, Kind, Picture};
 use crate::shared::attachment::{self, Stale};
 use crate::shared::failures::Failures;
-use crate::shared::{drift, repair};
 
 /// What `ovs-mirror-producer` is.
 const PRODUCER: Info = Info::new("ovs-mirror-producer").role(cni_plugin::Role::Chained);
@@ -80,7 +81,7 @@ enum Role {
 }
 
 impl Role {
-    fn info(self) -> &'static Info {
+    const fn info(self) -> &'static Info {
         match self {
             Role::Producer => &PRODUCER,
             Role::Consumer => &CONSUMER,
@@ -102,7 +103,7 @@ impl Role {
 
 /// The checked configuration.
 #[derive(Debug)]
-struct Config {
+pub(crate) struct Config {
     place: Place,
     bridge: String,
     mirrors: Vec<Mirror>,
@@ -111,7 +112,7 @@ struct Config {
 /// What is recorded for DEL.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-struct Facts {
+pub(crate) struct Recorded {
     place: Place,
     /// The port's name.
     port: String,
@@ -208,7 +209,7 @@ fn observe(
 /// Runs ADD: the port joins the mirrors; missing mirrors are created.
 fn add(call: &Call<'_>, role: Role) -> Result<AddResult, Error> {
     let config = Config::of(call, role)?;
-    let result = call.require_prev_result("Required prevResult missing")?;
+    let result = call.require_prev_result(NO_PREVIOUS)?;
     let netns = call.open_netns()?;
     let mut switch = Switch::connect(call, &config.place.remote()?)?;
     let index = Index::new(call.roots());
@@ -217,12 +218,12 @@ fn add(call: &Call<'_>, role: Role) -> Result<AddResult, Error> {
     for _ in 0..ATTEMPTS {
         let seen = observe(&mut switch, call, &config, &result)?;
         refuse_circles(&config, &seen)?;
-        let facts = Facts {
+        let recorded = Recorded {
             place: Place::of(&config.place.remote()?),
             port: seen.name.clone(),
             mirrors: config.mirrors.iter().map(|mirror| mirror.name.clone()).collect(),
         };
-        attachment::write_down(call, &index, role.name(), &facts, &netns)?;
+        attachment::write_down(call, &index, role.name(), &recorded, &netns)?;
         let mut plan = Transaction::new(DATABASE);
         let port = Value::Atom((&seen.port).into());
         mirrors::join(&mut plan, &seen.bridge, &config.mirrors, &port, &seen.mirrors);
@@ -277,16 +278,17 @@ fn refuse_circles(config: &Config, seen: &Observed) -> Result<(), Error> {
 
 /// Runs DEL: the port leaves the mirrors; those that we created and that no port uses are removed.
 fn del(call: &Call<'_>, role: Role) -> Result<(), Error> {
-    let _no_repair = repair::lock_out_repair(call)?;
+    let _no_repair = attachment::lock_out_repair(call)?;
     of(call, call.attachment(), role)
 }
 
 fn of(call: &Call<'_>, key: &AttachmentKey, role: Role) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let record = index.get(key, role.name()).found;
-    let facts = record.as_ref().and_then(|record| serde_json::from_value(record.data.clone()).ok());
-    let facts: Facts = facts.unwrap_or_else(|| configured(call, role));
-    match take_out(call, key, role, &facts) {
+    let recorded =
+        record.as_ref().and_then(|record| serde_json::from_value(record.data.clone()).ok());
+    let recorded: Recorded = recorded.unwrap_or_else(|| configured(call, role));
+    match take_out(call, key, role, &recorded) {
         // There is no record, so most likely nothing was done.
         Err(error) if record.is_none() && error.code == codes::SWITCH => {
             call.warn(format_args!("the switch is not asked: {error}"));
@@ -296,24 +298,29 @@ fn of(call: &Call<'_>, key: &AttachmentKey, role: Role) -> Result<(), Error> {
     attachment::forget(&index, key, role.name())
 }
 
-/// Returns the facts that a configuration gives if there is no record; what cannot be read is
+/// Returns the recorded that a configuration gives if there is no record; what cannot be read is
 /// ignored.
-fn configured(call: &Call<'_>, role: Role) -> Facts {
+fn configured(call: &Call<'_>, role: Role) -> Recorded {
     let Ok(config) = Config::of(call, role) else {
         let place = defaults::document(call).ok();
         let place = place.and_then(|document| cni::json::from_slice(&document).ok());
-        return Facts { place: place.unwrap_or_default(), ..Facts::default() };
+        return Recorded { place: place.unwrap_or_default(), ..Recorded::default() };
     };
     let mirrors = config.mirrors.into_iter().map(|mirror| mirror.name).collect();
-    Facts { place: config.place, mirrors, ..Facts::default() }
+    Recorded { place: config.place, mirrors, ..Recorded::default() }
 }
 
-fn take_out(call: &Call<'_>, key: &AttachmentKey, role: Role, facts: &Facts) -> Result<(), Error> {
-    let mut switch = Switch::connect(call, &facts.place.remote()?)?;
+fn take_out(
+    call: &Call<'_>,
+    key: &AttachmentKey,
+    role: Role,
+    recorded: &Recorded,
+) -> Result<(), Error> {
+    let mut switch = Switch::connect(call, &recorded.place.remote()?)?;
     for _ in 0..ATTEMPTS {
         let mut look = Transaction::new(DATABASE);
         let own = look.select(Port::TABLE, vec![has_id(ids::OWNER, &key.hash())], &["_uuid"]);
-        let named = vec![Condition::equals("name", facts.port.as_str())];
+        let named = vec![Condition::equals("name", recorded.port.as_str())];
         let named = look.select(Port::TABLE, named, &["_uuid"]);
         let made = mirrors::look_at_made(&mut look);
         let found = switch.transact(&look)?;
@@ -322,12 +329,12 @@ fn take_out(call: &Call<'_>, key: &AttachmentKey, role: Role, facts: &Facts) -> 
         let mut plan = Transaction::new(DATABASE);
         let ours = found.rows(made).iter();
         let ours: Vec<_> = ours
-            .filter(|row| facts.mirrors.iter().any(|name| name == row.text("name")))
+            .filter(|row| recorded.mirrors.iter().any(|name| name == row.text("name")))
             .cloned()
             .collect();
         mirrors::remove_unused(&mut plan, &ours, role.columns(), &ports);
         for port in &ports {
-            mirrors::leave(&mut plan, &facts.mirrors, role.columns(), port);
+            mirrors::leave(&mut plan, &recorded.mirrors, role.columns(), port);
         }
         if plan.is_empty() {
             return Ok(());
@@ -342,23 +349,32 @@ fn take_out(call: &Call<'_>, key: &AttachmentKey, role: Role, facts: &Facts) -> 
     Err(busy())
 }
 
-/// Runs CHECK: the port is in the columns where ADD put it.
-fn check(call: &Call<'_>, role: Role) -> Result<(), Error> {
-    let config = Config::of(call, role)?;
-    let result = call.require_prev_result("Required prevResult missing")?;
+/// What a call without the result of `ovs` is told.
+const NO_PREVIOUS: &str = "Required prevResult missing";
+
+/// Says what CHECK compares and repair restores: mirrors have the port in their columns.
+fn wanted(config: &Config) -> Wanted {
+    let columns = |mirror| mirrors::columns(mirror).map(str::to_owned).collect();
+    let mirrors = config.mirrors.iter();
+    let mirrors = mirrors.map(|mirror| (mirror.name.clone(), columns(mirror))).collect();
+    let mut wanted = Wanted::new();
+    wanted.push(Item::host(State::OvsMirrors(mirrors), Because::Key("mirrors".to_owned())));
+    wanted
+}
+
+fn compare(config: &Config, call: &Call<'_>) -> Compared {
+    let result = call.require_prev_result(NO_PREVIOUS)?;
     let mut switch = Switch::connect(call, &config.place.remote()?)?;
-    let seen = observe(&mut switch, call, &config, &result)?;
+    let seen = observe(&mut switch, call, config, &result)?;
+    let mut found = Vec::new();
     for (mirror, there) in config.mirrors.iter().zip(&seen.mirrors) {
-        for column in mirrors::columns(mirror) {
-            if !there.has(column, &seen.port) {
-                return Err(drift(format!(
-                    "port {:?} is not in {column} of mirror {:?}",
-                    seen.name, mirror.name
-                )));
-            }
+        for column in mirrors::columns(mirror).filter(|column| !there.has(column, &seen.port)) {
+            let text =
+                format!("port {:?} is not in {column} of mirror {:?}", seen.name, mirror.name);
+            found.push(Found::new(text));
         }
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Runs GC: removes everything of this network that is recorded and not valid.
@@ -408,16 +424,11 @@ macro_rules! plugin {
             }
 
             fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-                check(call, $role)
-            }
-
-            fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-                // It depends on the port's name in the switch's database, and changes no link.
-                repair::by_adding_again(call, self, $role.name(), || Ok(()))
+                engine::check::<$plugin>(call)
             }
 
             fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
-                repair::unless_sound(self, call)
+                engine::repair::<$plugin>(call)
             }
 
             fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -434,6 +445,35 @@ macro_rules! plugin {
 
             fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
                 unknown_keys::<Raw>(config)
+            }
+        }
+
+        impl Kind for $plugin {
+            const NAME: &'static str = $role.info().name;
+            const CHAINED: bool = true;
+            type Config = Config;
+            type Recorded = Recorded;
+            type Observed = ();
+
+            fn config(call: &Call<'_>) -> Result<Config, Error> {
+                Config::of(call, $role)
+            }
+
+            fn wanted(config: &Config, _: Option<&Recorded>, (): &(), _: &Attached<'_>) -> Wanted {
+                wanted(config)
+            }
+
+            fn compare(config: &Config, picture: &mut Picture<'_>, _: &Item) -> Compared {
+                compare(config, picture.call)
+            }
+
+            /// Joins the mirrors again: ADD leaves a port where it is already.
+            fn restore(
+                _: &Config,
+                picture: &mut Picture<'_>,
+                _: &Item,
+            ) -> Result<Option<String>, Error> {
+                add(picture.call, $role).map(|_| None)
             }
         }
     };
