@@ -27,7 +27,7 @@ use crate::shared::attachment::REPAIR_TIMEOUT;
 use crate::shared::failures::Failures;
 use crate::shared::rules::MasqueradeBackend;
 use crate::shared::shared_object::lock_error;
-use crate::shared::{claim, container};
+use crate::shared::{attachment, claim, container};
 pub(crate) use picture::{Compared, Difference, Found, Picture, differs, sound};
 
 /// How often one item is restored in one repair: restoring another may undo it once.
@@ -71,8 +71,8 @@ pub(crate) trait Kind {
         Ok(Self::Observed::default())
     }
 
-    /// Says what an attachment wants. Pure: the same for CHECK and repair. Without a record, another
-    /// project's plugin may have attached the container.
+    /// Says what an attachment wants. Pure, given what [`Kind::observe`] found: the same for CHECK and
+    /// repair. Without a record, another project's plugin may have attached the container.
     fn wanted(
         config: &Self::Config,
         recorded: Option<&Self::Recorded>,
@@ -86,7 +86,7 @@ pub(crate) trait Kind {
     /// Code 100 when the kernel does not answer.
     fn compare(config: &Self::Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
         let _ = (config, picture);
-        Err(Error::new(codes::CONFLICT, format!("unknown item {:?}", item.state)))
+        Err(unknown(item))
     }
 
     /// Restores an item that differs and whose state only this kind has. Returns what was set, or
@@ -100,7 +100,7 @@ pub(crate) trait Kind {
         item: &Item,
     ) -> Result<Option<String>, Error> {
         let _ = (config, picture);
-        Err(Error::new(codes::CONFLICT, format!("unknown item {:?}", item.state)))
+        Err(unknown(item))
     }
 
     /// Says in the plugin's own words that an item of the engine differs: a value of a link is `now`,
@@ -168,7 +168,7 @@ pub(crate) fn check<K: Kind>(call: &Call<'_>) -> Result<(), Error> {
         ipam.check()?;
     }
     let index = Index::new(call.roots());
-    Look::<K>::begin(call, &index, config)?.observe()?.report().map(drop)
+    Look::<K>::begin(call, &index, config)?.observe()?.report()
 }
 
 /// Returns the IPAM plugin that assigned the addresses.
@@ -224,36 +224,51 @@ fn in_rounds<K: Kind>(
     let mut look = Look::<K>::begin(call, index, config)?;
     let mut tries = Tries::default();
     let mut done: Vec<(Item, String)> = Vec::new();
+    let mut is_filtered = true;
     loop {
-        let observed = look.observe()?;
+        let observed = match look.observe() {
+            Ok(observed) => observed,
+            Err(error) => {
+                restoring.lines.extend(done.into_iter().map(|(_, what)| what));
+                return Err(error);
+            }
+        };
         for (item, what) in done.drain(..) {
             if !observed.differs(&item) && !restoring.lines.contains(&what) {
                 restoring.lines.push(what);
             }
         }
-        let limits = Limits::of(&observed, reserved.is_ok());
+        let mut limits = Limits::of(&observed, reserved.is_ok(), is_filtered);
         for (item, difference) in observed.restorable() {
-            if !limits.allow(item, &mut look.picture)? || !tries.again(item) {
+            if !limits.allow(item, &mut look.picture) || !tries.again(item) {
                 continue;
             }
             let what = look.picture.what_is_restored(item, difference);
             match look.picture.restore::<K>(&look.config, item) {
-                Ok(set) => done.push((item.clone(), set.unwrap_or(what))),
+                Ok(set) => {
+                    let what = set.filter(|text| !text.is_empty()).unwrap_or(what);
+                    done.push((item.clone(), what));
+                }
                 Err(error) => {
                     tries.end(item);
+                    limits.without(item);
                     restoring.failures.note::<()>(format_args!("put back {what}"), Err(error));
                 }
             }
         }
         if done.is_empty() {
             reserved?;
-            return look.settle(&observed.report()?);
+            let settled = look.settle(&observed);
+            observed.report()?;
+            restoring.failures.note("release claims of another place", settled);
+            return Ok(());
         }
+        is_filtered = limits.is_filtered;
         look.picture.forget();
     }
 }
 
-/// What a container may not get back now.
+/// What a container may not get back now. What is unknown is not allowed.
 struct Limits {
     /// The IPAM plugin reserves its addresses.
     is_reserved: bool,
@@ -261,34 +276,56 @@ struct Limits {
     has_address: bool,
     /// No other attachment has one of its addresses where it is reachable.
     is_free: bool,
+    /// The packet filter has what it needs, or gets it.
+    is_filtered: bool,
 }
 
 impl Limits {
-    fn of(observed: &Observation, is_reserved: bool) -> Self {
-        let items = &observed.wanted.items;
+    fn of(observed: &Observation, is_reserved: bool, is_filtered: bool) -> Self {
+        let items = || observed.wanted.items.iter().enumerate();
         let is_address =
             |item: &Item| item.place == Place::Container && matches!(item.state, State::Address(_));
-        let is_claim = |number: usize| claim::of_item(&items[number]).is_some();
-        let is_taken = |one: &Difference| !one.by_repair && one.item.is_some_and(is_claim);
-        Limits {
+        let is_there =
+            |number: usize, item: &Item| observed.is_known(number) && !observed.differs(item);
+        let mut limits = Limits {
             is_reserved,
-            has_address: items.iter().any(|item| is_address(item) && !observed.differs(item)),
-            is_free: !observed.found.iter().any(is_taken),
+            has_address: items().any(|(number, item)| is_address(item) && is_there(number, item)),
+            is_free: true,
+            is_filtered,
+        };
+        for (number, item) in items() {
+            if !observed.is_known(number) || observed.is_left(number) {
+                limits.without(item);
+            }
+        }
+        limits
+    }
+
+    /// Goes on without an item that could not be compared or restored.
+    fn without(&mut self, item: &Item) {
+        match &item.state {
+            State::Claim { .. } => self.is_free = false,
+            State::Filter { .. } => self.is_filtered = false,
+            _ => {}
         }
     }
 
     /// Reports whether an item may be restored. A container never gets an address that is not
-    /// reserved for it, nor routes without one, and never comes to a bridge where another has its
-    /// address.
-    fn allow(&self, item: &Item, picture: &mut Picture<'_>) -> Result<bool, Error> {
-        Ok(match &item.state {
-            State::Port(port) => self.is_free || picture.is_port(port)?,
-            State::Address(_) if item.place == Place::Container => self.is_reserved,
+    /// reserved for it or that another has where it is reachable, nor routes without an address. It
+    /// never comes to a switch where another has its address, or before its packets are filtered.
+    fn allow(&self, item: &Item, picture: &mut Picture<'_>) -> bool {
+        match &item.state {
+            State::Port(port) => {
+                (self.is_free && self.is_filtered) || picture.is_port(port).unwrap_or(false)
+            }
+            State::OvsPort { .. } | State::OvsInterface { .. } => self.is_free,
+            State::Foreign(_) => self.is_filtered,
+            State::Address(_) if item.place == Place::Container => self.is_reserved && self.is_free,
             State::Route(_) if item.place == Place::Container => {
                 self.is_reserved || self.has_address
             }
             _ => true,
-        })
+        }
     }
 }
 
@@ -324,11 +361,25 @@ struct Observation {
     wanted: Wanted,
     /// The differences, in the order of the items.
     found: Vec<Difference>,
+    /// The positions of the items that could not be compared.
+    unknown: Vec<usize>,
     /// Why something could not be compared: the first such error.
     failed: Option<Error>,
+    /// The record is there and legible.
+    is_recorded: bool,
 }
 
 impl Observation {
+    /// Reports whether an item was compared.
+    fn is_known(&self, number: usize) -> bool {
+        !self.unknown.contains(&number)
+    }
+
+    /// Reports whether an item differs and is left to a person.
+    fn is_left(&self, number: usize) -> bool {
+        self.found.iter().any(|one| one.item == Some(number) && !one.by_repair)
+    }
+
     /// Reports whether repair could restore an item.
     fn differs(&self, item: &Item) -> bool {
         self.restorable().any(|(one, _)| one == item)
@@ -345,9 +396,9 @@ impl Observation {
     }
 
     /// Reports the differences; without any, what could not be compared.
-    fn report(self) -> Result<Wanted, Error> {
+    fn report(self) -> Result<(), Error> {
         as_error(&self.found)?;
-        self.failed.map_or(Ok(self.wanted), Err)
+        self.failed.map_or(Ok(()), Err)
     }
 }
 
@@ -371,39 +422,47 @@ impl<'c, K: Kind> Look<'c, K> {
             container::reported_interface(call, &result)?;
             Some(netns)
         };
-        let record = index.get(call.attachment(), K::NAME).found;
         let picture = Picture::open(call, index, K::NAME, netns)?;
-        Ok(Look { call, index, config, result, record, picture })
+        Ok(Look { call, index, config, result, record: None, picture })
     }
 
     /// Says what is wanted and compares it with what is there.
     fn observe(&mut self) -> Result<Observation, Error> {
-        let recorded = self
-            .record
-            .as_ref()
-            .and_then(|record| serde_json::from_value::<K::Recorded>(record.data.clone()).ok());
-        let recorded = recorded.as_ref();
         let (key, ifname) = (self.call.attachment(), self.call.ifname().as_str());
+        self.record = self.index.get(key, K::NAME).found;
+        let recorded: Option<K::Recorded> = self.record.as_ref().and_then(attachment::facts_of);
+        let recorded = recorded.as_ref();
         let attached = Attached { key, ifname, result: &self.result };
         let seen = K::observe(&self.config, recorded, &attached, &mut self.picture)?;
         let wanted = K::wanted(&self.config, recorded, &seen, &attached);
-        let (mut found, mut failed) = self.picture.differences::<K>(&self.config, &wanted);
+        let (mut found, failures) = self.picture.differences::<K>(&self.config, &wanted);
+        let (unknown, mut failed): (Vec<usize>, Vec<Error>) = failures.into_iter().unzip();
         match K::others(&self.config, &seen, &attached, &mut self.picture) {
             Ok(others) => found.extend(others),
-            Err(error) => failed = failed.or(Some(error)),
+            Err(error) => failed.push(error),
         }
-        Ok(Observation { wanted, found, failed })
+        let failed = failed.into_iter().next();
+        Ok(Observation { wanted, found, unknown, failed, is_recorded: recorded.is_some() })
     }
 
     /// Has the record list the claims that a sound attachment has now, and releases the others: a
     /// shared link that was created again is another place.
-    fn settle(&self, wanted: &Wanted) -> Result<(), Error> {
-        let objects: Vec<&String> = wanted.items.iter().filter_map(claim::of_item).collect();
+    fn settle(&self, observed: &Observation) -> Result<(), Error> {
+        let is_sound = observed.found.is_empty() && observed.failed.is_none();
+        let items = observed.wanted.items.iter();
+        let objects: Vec<&String> = items.filter_map(claim::of_item).collect();
         match &self.record {
-            Some(record) => claim::settle(self.index, record, &objects),
-            None => Ok(()),
+            Some(record) if observed.is_recorded && is_sound => {
+                claim::settle(self.index, record, &objects)
+            }
+            _ => Ok(()),
         }
     }
+}
+
+/// Returns the error for an item that a kind wants and does not know how to compare or restore.
+pub(crate) fn unknown(item: &Item) -> Error {
+    Error::new(codes::CONFLICT, format!("unknown item {:?}", item.state))
 }
 
 /// Reports differences: the first as the message, the others as the details, with what helps.

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 pub use state::*;
 
-/// The version of the format. A reader that knows an older one ignores what it does not know; a
-/// change that an older reader would misread has another version.
+/// The version of the format. A reader that does not know an item's state cannot read the value; it
+/// says so by the version.
 pub const FORMAT: u32 = 1;
 
 /// Everything that one plugin wants for one attachment.
@@ -94,11 +94,8 @@ impl Item {
             State::Link { .. }
             | State::Recorded { .. }
             | State::Peer { .. }
-            | State::Taken { .. } => Restored::ByHand("detach the container, and attach it anew"),
-            State::Path { .. } => Restored::ByHand(
-                "remove or narrow that route (`ip route`, `ip -6 route`), or give the network \
-                 another subnet: repair leaves the routes of others alone",
-            ),
+            | State::Taken { .. } => Restored::ByHand(ATTACH_ANEW),
+            State::Path { .. } => Restored::ByHand(ROUTE_OF_OTHERS),
             State::NotOfHost { .. } => Restored::ByHand(
                 "give the network addresses that the host does not have, and attach the container \
                  anew",
@@ -151,6 +148,14 @@ impl fmt::Display for Because {
         }
     }
 }
+
+/// What a person does about a link that repair cannot create again.
+pub const ATTACH_ANEW: &str = "detach the container, and attach it anew";
+
+/// What a person does about a route of others that covers one of ours.
+pub const ROUTE_OF_OTHERS: &str = "remove or narrow that route (`ip route`, `ip -6 route`), or \
+                                   give the network another subnet: repair leaves the routes of \
+                                   others alone";
 
 /// How an item is restored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 /// The wanted state of one thing. Links are known by name; a link of another identity under that
-/// name is a difference of its [`State::Link`] or [`State::Peer`].
+/// name is a difference of its [`State::Recorded`], [`State::Peer`] or [`State::Taken`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
@@ -511,6 +511,16 @@ impl Limit {
 }
 
 impl State {
+    /// Reports whether the state is about which link has a name. Unless it is known, nothing else of
+    /// that link is.
+    #[must_use]
+    pub fn identifies_link(&self) -> bool {
+        matches!(
+            self,
+            State::Link { .. } | State::Recorded { .. } | State::Peer { .. } | State::Taken { .. }
+        )
+    }
+
     /// Returns the link that the state is about, without which it cannot exist.
     #[must_use]
     pub fn link(&self) -> Option<&str> {

@@ -59,7 +59,7 @@ impl Picture<'_> {
                     None => sound(),
                     Some(Astray::Missing) => differs(format!("{item} is gone")),
                     Some(Astray::Covered(by)) => {
-                        Ok(vec![Found::by_hand(by.told(link), host_side::COVERED_REMEDY)])
+                        Ok(vec![Found::by_hand(by.told(link), wanted::ROUTE_OF_OTHERS)])
                     }
                 }
             }

@@ -291,14 +291,14 @@ impl<'c> Picture<'c> {
 
     /// Compares every item. What needs a link that is missing or is another's is left out: the
     /// difference of the link says it all. What cannot be compared does not keep the rest from it:
-    /// the first such error is returned beside the differences.
+    /// its position and the error are returned beside the differences.
     pub(super) fn differences<K: Kind>(
         &mut self,
         config: &K::Config,
         wanted: &Wanted,
-    ) -> (Vec<Difference>, Option<Error>) {
+    ) -> (Vec<Difference>, Vec<(usize, Error)>) {
         let mut all = Vec::new();
-        let mut failed = None;
+        let mut failed = Vec::new();
         let mut without: Vec<(Place, String)> = Vec::new();
         let mut foreign: Option<(Place, String)> = None;
         for (number, item) in wanted.items.iter().enumerate() {
@@ -309,6 +309,10 @@ impl<'c> Picture<'c> {
             // Its hardware address shows that it is another link.
             let is_foreign = link.is_some() && link == foreign;
             if is_foreign && !matches!(item.state, State::Mac { .. }) {
+                continue;
+            }
+            // The filter knows the host's end by its name, which another link may have by now.
+            if foreign.is_some() && matches!(item.state, State::Filter { .. }) {
                 continue;
             }
             let compared = self.compare::<K>(config, item).and_then(|found| {
@@ -326,7 +330,10 @@ impl<'c> Picture<'c> {
             let (found, remedy) = match compared {
                 Ok(compared) => compared,
                 Err(error) => {
-                    failed.get_or_insert(error);
+                    failed.push((number, error));
+                    if item.state.identifies_link() {
+                        without.extend(link);
+                    }
                     continue;
                 }
             };

@@ -238,7 +238,8 @@ pub(crate) fn wanted_side(
     let link = || attached.ifname.to_owned();
     let mut items = Vec::new();
     let reported = attached.result.container_interface(attached.ifname);
-    if let Some(mac) = reported.map(|link| link.mac.clone()).filter(|mac| !mac.is_empty()) {
+    let mac = reported.map(|link| link.mac.clone()).filter(|mac| !mac.is_empty() && !left_down);
+    if let Some(mac) = mac {
         items.push(Item::container(State::Mac { link: link(), mac }, Because::Created));
     }
     items.extend(wanted_addresses(attached.ifname, ips, options.skip_dad, false));

@@ -167,17 +167,12 @@ pub struct Covered {
     by: Option<String>,
 }
 
-/// What to do about a route that covers another: repair never changes it, and another ADD would be
-/// covered too.
-pub const COVERED_REMEDY: &str = "remove or narrow that route (`ip route`, `ip -6 route`), or give the network another subnet: \
-                                  repair leaves the routes of others alone";
-
 impl Covered {
     /// Returns the error for it, with a remedy. `ifname` is the interface that the route should
     /// use.
     #[must_use]
     pub fn drift(&self, ifname: &str) -> Error {
-        super::drift(self.told(ifname)).with_details(COVERED_REMEDY)
+        super::drift(self.told(ifname)).with_details(wanted::ROUTE_OF_OTHERS)
     }
 
     /// Describes it, with the interface that the route should use.

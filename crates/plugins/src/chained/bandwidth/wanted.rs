@@ -8,7 +8,7 @@ use wanted::{Because, Item, Limit, Limits, Place, Shaping, State, Wanted};
 use super::node::{self, Node, Standing};
 use super::plan::{self, Shape};
 use super::{Bandwidth, Facts, NAME, config, shape};
-use crate::engine::{Attached, Compared, Found, Kind, Picture, sound};
+use crate::engine::{Attached, Compared, Found, Kind, Picture, sound, unknown};
 use crate::shared::{attachment, drift};
 
 impl Kind for Bandwidth {
@@ -57,7 +57,9 @@ impl Kind for Bandwidth {
     }
 
     fn compare(_: &Limits, picture: &mut Picture<'_>, item: &Item) -> Compared {
-        let State::Shaping(wanted) = &item.state else { return sound() };
+        let State::Shaping(wanted) = &item.state else {
+            return Err(unknown(item));
+        };
         let Some(host) = picture.link(Place::Host, &wanted.link)? else { return sound() };
         let key = picture.call.attachment();
         let node = Node::observe(&mut picture.namespaces.get()?.host, key, host)?;
@@ -70,7 +72,9 @@ impl Kind for Bandwidth {
         picture: &mut Picture<'_>,
         item: &Item,
     ) -> Result<Option<String>, Error> {
-        let State::Shaping(wanted) = &item.state else { return Ok(None) };
+        let State::Shaping(wanted) = &item.state else {
+            return Err(unknown(item));
+        };
         let Some(host) = picture.link(Place::Host, &wanted.link)? else { return Ok(None) };
         let (call, index) = (picture.call, picture.index);
         let before = attachment::read_facts(index, call.attachment(), NAME);

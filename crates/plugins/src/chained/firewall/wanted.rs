@@ -10,7 +10,7 @@ use super::config::Config;
 use super::facts::Facts;
 use super::want::{firewalld, want};
 use super::{FirewallPlugin, NAME};
-use crate::engine::{Attached, Compared, Found, Kind, Picture, sound};
+use crate::engine::{Attached, Compared, Found, Kind, Picture, unknown};
 use crate::shared::filter::{change_error, firewalld_error, iptables_error};
 use crate::shared::rules;
 
@@ -47,7 +47,9 @@ impl Kind for FirewallPlugin {
     }
 
     fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
-        let State::Foreign(foreign) = &item.state else { return sound() };
+        let State::Foreign(foreign) = &item.state else {
+            return Err(unknown(item));
+        };
         let key = picture.call.attachment();
         let missing = match foreign {
             Foreign::Chains { addresses, admin_chain } => filter::check(addresses, admin_chain),
@@ -68,7 +70,7 @@ impl Kind for FirewallPlugin {
     ) -> Result<Option<String>, Error> {
         match &item.state {
             State::Foreign(foreign) => put(picture.call, picture.index, foreign).map(|()| None),
-            _ => Ok(None),
+            _ => Err(unknown(item)),
         }
     }
 

@@ -12,7 +12,7 @@ use super::config::{Config, Iptables};
 use super::facts::Facts;
 use super::flows::{self, When};
 use super::{NAME, Portmap, Want, addresses, chains, families, put_in_place, want};
-use crate::engine::{Attached, Compared, Difference, Found, Kind, Picture, sound};
+use crate::engine::{Attached, Compared, Difference, Found, Kind, Picture, unknown};
 use crate::shared::filter::{filter_error, iptables_error, with_firewall};
 use crate::shared::{host_side, kernel_error as kernel};
 
@@ -73,7 +73,9 @@ impl Kind for Portmap {
     }
 
     fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
-        let State::HostPorts(HostPorts { plan, chains }) = &item.state else { return sound() };
+        let State::HostPorts(HostPorts { plan, chains }) = &item.state else {
+            return Err(unknown(item));
+        };
         let key = picture.call.attachment();
         let mut found = Vec::new();
         if !plan.is_empty() {
@@ -92,14 +94,17 @@ impl Kind for Portmap {
         picture: &mut Picture<'_>,
         item: &Item,
     ) -> Result<Option<String>, Error> {
-        let State::HostPorts(HostPorts { plan, chains }) = &item.state else { return Ok(None) };
+        let State::HostPorts(HostPorts { plan, chains }) = &item.state else {
+            return Err(unknown(item));
+        };
         let (call, index) = (picture.call, picture.index);
         if let Some(taken) = strangers(config, call)? {
             return Err(Error::new(codes::HOST_PORT, format!("nothing was put back: {taken}")));
         }
         let recorded = Facts::read(index, call.attachment()).unwrap_or_default();
-        let (udp, iptables) = (recorded.udp.clone(), chains.is_some());
-        let facts = Facts { plan: plan.clone(), iptables, udp };
+        let result = call.require_prev_result(Portmap::NO_PREVIOUS)?;
+        let udp = want(call, config, &result, Some(&recorded))?.facts.udp;
+        let facts = Facts { plan: plan.clone(), iptables: chains.is_some(), udp };
         // What an older release's record does not list, DEL must know before it exists.
         let both = facts.joined(Some(&recorded));
         if both.plan.shared.iter().any(|one| !recorded.plan.shared.contains(one)) {

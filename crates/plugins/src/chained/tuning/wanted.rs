@@ -10,7 +10,10 @@ use super::node::{self, PLUGIN};
 use super::plan::Saved;
 use super::sysctl::{is_of_interface, same_value};
 use super::{Tuning, inside};
-use crate::engine::{Attached, Compared, Found, Kind, Picture, sound};
+use crate::engine::{Attached, Compared, Found, Kind, Picture, unknown};
+use crate::shared::attachment;
+use crate::shared::failures::Failures;
+use crate::shared::shared_object::file_error;
 
 impl Kind for Tuning {
     const NAME: &'static str = PLUGIN;
@@ -73,7 +76,9 @@ impl Kind for Tuning {
     }
 
     fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
-        let State::Sysctls(sysctls) = &item.state else { return sound() };
+        let State::Sysctls(sysctls) = &item.state else {
+            return Err(unknown(item));
+        };
         let each = || sysctls.values.iter().map(difference).collect::<Result<Vec<_>, Error>>();
         Ok(inside(&picture.namespaces.get()?.netns, each)?.into_iter().flatten().collect())
     }
@@ -83,26 +88,55 @@ impl Kind for Tuning {
         picture: &mut Picture<'_>,
         item: &Item,
     ) -> Result<Option<String>, Error> {
-        let State::Sysctls(sysctls) = &item.state else { return Ok(None) };
+        let State::Sysctls(sysctls) = &item.state else {
+            return Err(unknown(item));
+        };
+        let mut written = Vec::new();
+        let mut became = Vec::new();
+        let mut failures = Failures::new();
         let write = || {
-            let mut written = Vec::new();
             for sysctl in &sysctls.values {
-                if let Some((path, Some(now))) = read(sysctl)?
-                    && !is_wanted(sysctl, &now)
-                {
-                    node::write(path, &sysctl.value)?;
-                    written.push(format!("sysctl {path} = {:?}", sysctl.value));
+                let found = failures.note("read a sysctl", read(sysctl)).flatten();
+                let Some((path, Some(now))) = found else { continue };
+                if is_wanted(sysctl, &now) {
+                    continue;
+                }
+                let what = format!("sysctl {path} = {:?}", sysctl.value);
+                if let Some(now) = failures.note(&what, node::write(path, &sysctl.value)) {
+                    written.push(what);
+                    became.push((path.to_owned(), now));
                 }
             }
-            Ok(Some(written.join(", ")))
+            Ok(())
         };
-        inside(&picture.namespaces.get()?.netns, write)
+        inside(&picture.namespaces.get()?.netns, write)?;
+        failures.note("record what sysctls became", record(picture, &became));
+        failures.into_result().map(|()| Some(written.join(", ")))
     }
 
     /// What the administrator's list no longer allows is not written again.
     fn before_repair(call: &Call<'_>, _: &Index) -> Result<(), Error> {
         Tuning::require_allowed(&Config::of(call)?)
     }
+}
+
+/// Records, for CHECK, what sysctls read as after they were written.
+fn record(picture: &Picture<'_>, became: &[(String, Option<String>)]) -> Result<(), Error> {
+    let Some(mut record) = picture.index.get(picture.call.attachment(), PLUGIN).found else {
+        return Ok(());
+    };
+    let Some(before) = attachment::facts_of::<Saved>(&record) else { return Ok(()) };
+    let mut saved = before.clone();
+    for known in &mut saved.sysctls {
+        if let Some((_, now)) = became.iter().find(|(path, _)| *path == known.path) {
+            known.became.clone_from(now);
+        }
+    }
+    if saved == before {
+        return Ok(());
+    }
+    record.data = serde_json::to_value(&saved).expect("a record has string keys only");
+    picture.index.put(&record).map_err(|error| file_error(&error))
 }
 
 /// Lists the link's values that the configuration names.

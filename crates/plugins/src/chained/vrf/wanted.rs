@@ -8,7 +8,7 @@ use wanted::{Because, Item, Place, State, Wanted};
 
 use super::config::Config;
 use super::{Facts, NAME, NO_PREVIOUS, Vrf, enter, node};
-use crate::engine::{self, Attached, Compared, Difference, Found, Kind, Picture, differs, sound};
+use crate::engine::{self, Attached, Compared, Difference, Found, Kind, Picture, differs, unknown};
 use crate::shared::{attachment, container};
 
 impl Kind for Vrf {
@@ -32,7 +32,9 @@ impl Kind for Vrf {
     }
 
     fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
-        let State::Vrf(wanted) = &item.state else { return sound() };
+        let State::Vrf(wanted) = &item.state else {
+            return Err(unknown(item));
+        };
         let name = &wanted.vrf;
         let Some(vrf) = picture.link(item.place, name)? else {
             return differs(format!("VRF {name:?} is gone"));

@@ -62,10 +62,10 @@ pub(super) struct Made {
 }
 
 impl Made {
-    /// Reports whether an attachment created the bridge, which may be gone, and no other bridge has
-    /// its name by now.
-    pub(super) fn is_of(&self, bridge: Option<&Link>) -> bool {
-        self.created && bridge.is_none_or(|link| is_ours(link, self))
+    /// Reports whether an attachment created the bridge, which may be gone, and no other link has its
+    /// name by now.
+    pub(super) fn is_of(&self, named: Option<&Link>) -> bool {
+        self.created && named.is_none_or(|link| link.is_kind("bridge") && is_ours(link, self))
     }
 
     /// Carries over what was recorded for the bridge that had this name before, so that the last

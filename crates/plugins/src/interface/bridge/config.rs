@@ -108,6 +108,8 @@ pub(crate) struct Config {
     pub(super) check_spoofing: bool,
     pub(super) detect_duplicates: bool,
     pub(super) leave_down: bool,
+    /// There is an IPAM plugin: without one, ADD makes no gateway.
+    pub(super) has_ipam: bool,
     pub(super) isolated: bool,
     pub(super) mac: Option<MacAddr>,
     /// What becomes of the host's forwarding after the last container.
@@ -206,6 +208,7 @@ impl Config {
             check_spoofing: raw.macspoofchk,
             detect_duplicates: raw.enabledad,
             leave_down: raw.disable_container_interface,
+            has_ipam,
             isolated: raw.port_isolation,
             mac,
             forwarding: forwarding::at_the_end(raw.restore_forwarding),

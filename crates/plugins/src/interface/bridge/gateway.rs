@@ -161,11 +161,12 @@ pub(crate) fn refuse_others(
 /// Code 100 when the kernel does not answer.
 pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Gateways) -> Compared {
     let name = &wanted.link;
+    let bridge = picture.link(Place::Host, &wanted.bridge)?;
+    if bridge.is_none_or(|link| !link.is_kind("bridge")) {
+        return sound();
+    }
     let Some(link) = picture.link(Place::Host, name)? else {
-        return match wanted.vlan {
-            Some(_) => differs(format!("link {name:?} with the gateway is gone")),
-            None => sound(),
-        };
+        return differs(format!("link {name:?} with the gateway is gone"));
     };
     let present = picture.addresses(Place::Host, link.index)?;
     // An address counts whatever its prefix.

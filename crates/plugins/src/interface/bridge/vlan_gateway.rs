@@ -12,7 +12,7 @@ use wanted::{Gateways, Place};
 
 use super::bridge_link::Made;
 use super::gateway::{self, OnConflict};
-use crate::engine::{Compared, Found, Picture, differs, sound};
+use crate::engine::{Compared, Found, Picture, sound};
 use crate::shared::{advertisements, kernel_error as kernel, owner};
 
 /// Creates the link if necessary, adds the gateways' addresses, and returns its name and hardware
@@ -95,10 +95,12 @@ pub(super) fn is_ours(link: &Link) -> bool {
 pub(super) fn compare(picture: &mut Picture<'_>, link: &str, bridge: &str, vlan: u16) -> Compared {
     let link = picture.link(Place::Host, link)?;
     let bridge = picture.link(Place::Host, bridge)?;
+    let bridge = bridge.filter(|bridge| bridge.is_kind("bridge"));
     let Some((link, bridge)) = link.zip(bridge) else { return sound() };
     let host = &mut picture.namespaces.get()?.host;
     let Some(port) = port(host, &link)? else {
-        return differs(format!("link {:?} with the gateway has no other end", link.name));
+        let text = format!("link {:?} with the gateway has no other end", link.name);
+        return Ok(vec![Found::by_hand(text, "remove that link: the next ADD creates it again")]);
     };
     let mut found = Vec::new();
     for end in [&link, &port].into_iter().filter(|end| !end.up()) {

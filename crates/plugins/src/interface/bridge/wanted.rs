@@ -9,7 +9,7 @@ use wanted::{Because, Item, Place, State, Wanted};
 use super::config::{Config, gateway_name};
 use super::connect::{Around, Recorded};
 use super::{Bridge, NAME, bridge_item, bridge_link, filter, gateway, port, vlan_gateway};
-use crate::engine::{Attached, Compared, Difference, Kind, Picture, sound};
+use crate::engine::{Attached, Compared, Difference, Kind, Picture, unknown};
 use crate::shared::container::Options;
 use crate::shared::{claim, container, forwarding, pair, rules};
 
@@ -42,10 +42,10 @@ impl Kind for Bridge {
         _: &Attached<'_>,
         picture: &mut Picture<'_>,
     ) -> Result<Observed, Error> {
-        let bridge = picture.link(Place::Host, config.bridge.as_str())?;
-        let bridge = bridge.filter(|link| link.is_kind("bridge"));
+        let named = picture.link(Place::Host, config.bridge.as_str())?;
         let made = bridge_link::read_made(picture.index, config.bridge.as_str())?;
-        let ours = made.is_of(bridge.as_ref());
+        let ours = made.is_of(named.as_ref());
+        let bridge = named.filter(|link| link.is_kind("bridge"));
         let gateway_link_is_ours = match config.vlans.access {
             _ if !config.gateway => false,
             None => ours,
@@ -80,7 +80,7 @@ impl Kind for Bridge {
         of_port(&mut wanted, config, recorded.is_some(), observed, &host);
         let options = Options { skip_dad: !config.detect_duplicates };
         wanted.extend(container::wanted_side(attached, &ips, options, config.leave_down));
-        if config.gateway {
+        if config.gateway && config.has_ipam {
             gateways(&mut wanted, config, observed, attached, &ips);
             wanted.extend(forwarding::wanted(&ips, config.forwarding));
         }
@@ -102,7 +102,7 @@ impl Kind for Bridge {
                 vlan_gateway::compare(picture, link, bridge, *vlan)
             }
             State::Gateways(gateways) => gateway::compare(picture, gateways),
-            _ => sound(),
+            _ => Err(unknown(item)),
         }
     }
 
@@ -121,7 +121,7 @@ impl Kind for Bridge {
                 vlan_gateway::restore(picture, link, bridge, *vlan).map(|()| None)
             }
             State::Gateways(gateways) => gateway::restore(picture, gateways).map(|()| None),
-            _ => Ok(None),
+            _ => Err(unknown(item)),
         }
     }
 
@@ -135,6 +135,17 @@ impl Kind for Bridge {
         let name = config.bridge.as_str();
         if reported(attached, name).is_none() {
             found.push(Difference::text(format!("prevResult does not list bridge {name:?}")));
+        }
+        // Repair does not configure an interface that was left down.
+        let mac = mac_of(attached.result.container_interface(attached.ifname));
+        if let (true, Some(mac)) = (config.leave_down, mac)
+            && let Some(link) = picture.link(Place::Container, attached.ifname)?
+            && let Some(has) = link.mac.map(|mac| mac.to_string())
+            && !has.eq_ignore_ascii_case(&mac)
+        {
+            let ifname = attached.ifname;
+            let text = format!("interface {ifname:?} has MAC address {has}, ADD reported {mac}");
+            found.push(Difference::text(text));
         }
         if let Some(around) = &observed.around {
             let ips = attached.result.container_ips(attached.ifname);
@@ -218,12 +229,12 @@ fn claims(recorded: Option<&Recorded>, observed: &Observed) -> Vec<String> {
 
 fn of_port(wanted: &mut Wanted, config: &Config, ours: bool, observed: &Observed, host: &str) {
     let link = || host.to_owned();
-    wanted.push(Item::host(State::Port(config.wanted_port(host)), Because::Created));
-    wanted.push(Item::host(State::Up { link: link() }, Because::Created));
     // The reference's plugin does not prevent this, so it is not a difference there.
     if ours {
         wanted.push(Item::host(State::NoAdvertisements { link: link() }, Because::Safety));
     }
+    wanted.push(Item::host(State::Port(config.wanted_port(host)), Because::Created));
+    wanted.push(Item::host(State::Up { link: link() }, Because::Created));
     if observed.ours {
         let mtu =
             State::BridgeMtu { link: config.bridge.to_string(), port: link(), mtu: observed.mtu };

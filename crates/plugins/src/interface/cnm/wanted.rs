@@ -27,15 +27,6 @@ impl Kind for Cnm {
         Config::of(call)
     }
 
-    fn observe(
-        _: &Config,
-        _: Option<&IgnoredAny>,
-        _: &Attached<'_>,
-        _: &mut Picture<'_>,
-    ) -> Result<(), Error> {
-        Ok(())
-    }
-
     fn wanted(_: &Config, _: Option<&IgnoredAny>, (): &(), attached: &Attached<'_>) -> Wanted {
         let ips: Vec<IpConfig> = attached.result.container_ips(attached.ifname).cloned().collect();
         let link = || attached.ifname.to_owned();
@@ -49,7 +40,9 @@ impl Kind for Cnm {
     }
 
     fn compare(_: &Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
-        let State::Taken { link: ifname, alias } = &item.state else { return sound() };
+        let State::Taken { link: ifname, alias } = &item.state else {
+            return Err(engine::unknown(item));
+        };
         let found = picture.link(Place::Container, ifname)?;
         if found.is_none_or(|link| link.alias.as_ref() == Some(alias)) {
             return sound();

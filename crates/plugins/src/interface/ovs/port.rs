@@ -7,7 +7,7 @@ use kernel::mac::MacAddr;
 use kernel::route::{Change, LinkSet};
 use ovsdb::vswitch::{Bridge, DATABASE, Interface, Port, TypedRow as _};
 use ovsdb::{Condition, Transaction};
-use wanted::Place;
+use wanted::{ATTACH_ANEW, Place};
 
 use super::config::Config;
 use super::database::Switch;
@@ -172,9 +172,6 @@ pub(super) fn compare_interface(picture: &mut Picture<'_>, ifname: &str, port: &
         Some(_) => sound(),
     }
 }
-
-/// What a person does about an interface that repair cannot create again.
-const ATTACH_ANEW: &str = "detach the container, and attach it anew";
 
 /// Moves a link that the switch has created again into the container; sets it up if it is there.
 ///

@@ -8,7 +8,7 @@ use wanted::{Because, Item, State, Wanted};
 use super::config::{Config, PortKind};
 use super::connect::{self, OPTIONS, Recorded};
 use super::{NAME, Ovs, port, rows};
-use crate::engine::{Attached, Compared, Difference, Kind, Picture, sound};
+use crate::engine::{Attached, Compared, Difference, Kind, Picture, unknown};
 use crate::shared::{claim, container, owner, pair};
 
 impl Kind for Ovs {
@@ -21,16 +21,7 @@ impl Kind for Ovs {
         Config::of(call)
     }
 
-    fn observe(
-        _: &Config,
-        _: Option<&Recorded>,
-        _: &Attached<'_>,
-        _: &mut Picture<'_>,
-    ) -> Result<(), Error> {
-        Ok(())
-    }
-
-    /// The port comes before the container's side. The host's end comes up after the port: a switch
+    /// Claims come before the port, and the port before the container's side. The host's end comes up after the port: a switch
     /// that releases or takes a link may set it down.
     fn wanted(
         config: &Config,
@@ -43,6 +34,8 @@ impl Kind for Ovs {
         let mac = reported.map(|link| link.mac.clone()).filter(|mac| !mac.is_empty());
         let bridge = config.bridge.clone();
         let mut wanted = Wanted::new();
+        let claims = recorded.map(|recorded| recorded.claims.as_slice());
+        wanted.extend(claim::wanted(claims.unwrap_or_default()));
         match config.kind {
             PortKind::Veth => {
                 let port = host_end(config, recorded, attached);
@@ -61,8 +54,6 @@ impl Kind for Ovs {
             }
         }
         wanted.extend(container::wanted_side(attached, &ips, OPTIONS, false));
-        let claims = recorded.map(|recorded| recorded.claims.as_slice());
-        wanted.extend(claim::wanted(claims.unwrap_or_default()));
         wanted
     }
 
@@ -70,7 +61,7 @@ impl Kind for Ovs {
         match &item.state {
             State::OvsPort { port, .. } => port::compare(config, picture, port),
             State::OvsInterface { link, port, .. } => port::compare_interface(picture, link, port),
-            _ => sound(),
+            _ => Err(unknown(item)),
         }
     }
 
@@ -86,7 +77,7 @@ impl Kind for Ovs {
             State::OvsInterface { port, mac, .. } => {
                 port::restore_interface(config, picture, port, mac.as_deref())?;
             }
-            _ => {}
+            _ => return Err(unknown(item)),
         }
         Ok(None)
     }

@@ -196,6 +196,82 @@ fn an_interface_that_is_gone_is_reported() {
     assert!(left.iter().any(|line| line.contains("\"eth0\" is gone")), "{left:?}");
 }
 
+/// A link of another kind has the bridge's name by now: it gets neither the gateways nor the port.
+#[test]
+fn a_link_that_is_no_bridge_is_left_alone() {
+    testkit::require!("root");
+    let node = Node::new("owner-no-bridge");
+    let c1 = node.container("c1");
+    let chain = chain(&node, &c1);
+    node.sh("ip link del cni0; ip link add cni0 type veth peer name far; ip link set cni0 up");
+    let before = node.sh("ip -d link show dev cni0; ip -4 addr show dev cni0; ip route");
+    let (_, left) = chain.repair();
+    assert!(left.iter().any(|line| line.contains("is no bridge any more")), "{left:?}");
+    let after = node.sh("ip -d link show dev cni0; ip -4 addr show dev cni0; ip route");
+    assert_eq!(before, after);
+}
+
+/// Without an IPAM plugin, ADD of a bridge makes no gateway: addresses that a later plugin adds to
+/// the result ask for none either.
+#[test]
+fn a_bridge_without_ipam_wants_no_gateway() {
+    testkit::require!("root");
+    let node = Node::new("owner-no-ipam");
+    let c1 = node.container("c1");
+    let config = json!({ "isGateway": true });
+    let mut result = node.run("bridge", "ADD").to(&c1).config(config.clone()).call().ok();
+    result["ips"] = json!([{ "address": "10.1.0.2/24", "gateway": "10.1.0.1", "interface": 2 }]);
+    c1.sh("ip addr add 10.1.0.2/24 dev eth0");
+    node.sh("sysctl -qw net.ipv4.ip_forward=0");
+    let check = |keys| node.run("bridge", "CHECK").to(&c1).config(config.clone()).config(keys);
+    check(json!({})).prev(&result).call().silent();
+    let repair = json!({ "netwright/repair": true });
+    assert!(check(repair).prev(&result).call().succeeded());
+    assert!(!node.sh("ip addr show dev cni0").contains("10.1.0.1"));
+    assert_eq!(node.sh("sysctl -n net.ipv4.ip_forward").trim(), "0");
+}
+
+/// An interface that was left down is not configured by a repair: the guest behind it may have the
+/// hardware address that ADD reported.
+#[test]
+fn an_interface_that_was_left_down_keeps_its_address() {
+    testkit::require!("root");
+    let node = Node::new("owner-left-down");
+    let c1 = node.container("c1");
+    let config = json!({ "disableContainerInterface": true });
+    let result = node.run("bridge", "ADD").to(&c1).config(config.clone()).call().ok();
+    c1.sh("ip link set eth0 address 02:00:00:00:00:07");
+    let repair = json!({ "netwright/repair": true });
+    let run = node.run("bridge", "CHECK").to(&c1).config(config).config(repair);
+    run.prev(&result).call().fails(104, "has MAC address 02:00:00:00:00:07");
+    assert!(c1.sh("ip link show dev eth0").contains("02:00:00:00:00:07"));
+}
+
+/// The packet filter cannot be restored: the port stays off the bridge until it can.
+#[test]
+fn a_port_without_its_filter_stays_off_the_bridge() {
+    testkit::require!("root");
+    let node = Node::new("owner-unfiltered");
+    let c1 = node.container("c1");
+    let config = json!({ "macspoofchk": true });
+    let result = node.run("bridge", "ADD").to(&c1).config(config.clone()).call().ok();
+    let port = result["interfaces"][1]["name"].as_str().unwrap().to_owned();
+    // Something else has the name of our table: a chain of another kind.
+    node.sh(&format!(
+        "ip link set {port} nomaster; nft delete table bridge netwright; \
+         nft add table bridge netwright; nft add set bridge netwright spoof_ports '{{ type mark; }}'"
+    ));
+    let check = |keys| node.run("bridge", "CHECK").to(&c1).config(config.clone()).config(keys);
+    let repair = || json!({ "netwright/repair": true });
+    let said = check(repair()).prev(&result).call();
+    assert!(!said.succeeded(), "{said:?}");
+    assert!(!node.sh(&format!("ip link show dev {port}")).contains("master"), "{said:?}");
+    node.sh("nft delete table bridge netwright");
+    let said = check(repair()).prev(&result).call();
+    assert!(said.succeeded(), "{said:?}");
+    assert!(node.sh(&format!("ip link show dev {port}")).contains("master cni0"));
+}
+
 /// Two interfaces of a container have the same gateway, as without a gateway in the configuration:
 /// each gets its own route back.
 #[test]
