@@ -430,7 +430,7 @@ impl<'c, K: Kind> Look<'c, K> {
     fn observe(&mut self) -> Result<Observation, Error> {
         let (key, ifname) = (self.call.attachment(), self.call.ifname().as_str());
         self.record = self.index.get(key, K::NAME).found;
-        let recorded: Option<K::Recorded> = self.record.as_ref().and_then(attachment::facts_of);
+        let recorded: Option<K::Recorded> = self.record.as_ref().and_then(attachment::recorded_in);
         let recorded = recorded.as_ref();
         let attached = Attached { key, ifname, result: &self.result };
         let seen = K::observe(&self.config, recorded, &attached, &mut self.picture)?;

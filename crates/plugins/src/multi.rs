@@ -57,7 +57,7 @@ pub struct Multi;
 /// The record of a container's networks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Facts {
+struct Recorded {
     /// In the order of ADD.
     members: Vec<Fact>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,14 +80,14 @@ impl Plugin for Multi {
         container.refuse_existing(&index, &netns, |record| {
             // It belongs to a container of that name that is gone.
             let mut failures = Failures::new();
-            if let Ok(facts) = serde_json::from_value::<Facts>(record) {
+            if let Ok(facts) = serde_json::from_value::<Recorded>(record) {
                 container.detach(&facts.members, Some(""), &mut failures);
             }
             failures.into_result()
         })?;
         members::refuse_interfaces(&inside, &config.members)?;
         // First, so that DEL knows what to remove whenever this call ends.
-        attachment::write_down(call, &index, NAME, &Facts::of(&config)?, &netns)?;
+        attachment::write_down(call, &index, NAME, &Recorded::of(&config)?, &netns)?;
         let chosen = config.default_route.as_ref();
         let attached = container.attach(&config.members, |results| {
             for (member, result) in config.members.iter().zip(results.iter()) {
@@ -112,7 +112,7 @@ impl Plugin for Multi {
         let index = Index::new(call.roots());
         let container = container(call, call.attachment());
         let _lock = container.lock_out_repair_for_del()?;
-        let recorded = attachment::read_facts::<Facts>(&index, call.attachment(), NAME);
+        let recorded = attachment::recorded::<Recorded>(&index, call.attachment(), NAME);
         let mut failures = Failures::new();
         // The runtime knows best where the container is, or that it is gone.
         let netns = Some(call.env().netns.as_str());
@@ -138,7 +138,7 @@ impl Plugin for Multi {
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
         let expected = call.require_prev_result("Required prevResult missing")?;
-        let facts: Facts = members::recorded(call, NAME)?;
+        let facts: Recorded = members::recorded(call, NAME)?;
         container(call, call.attachment()).check(&facts.members, &expected)?;
         match &facts.default_route {
             Some(chosen) => default_route::check(call, chosen),
@@ -147,7 +147,7 @@ impl Plugin for Multi {
     }
 
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        let facts: Facts = members::recorded(call, NAME)?;
+        let facts: Recorded = members::recorded(call, NAME)?;
         container(call, call.attachment()).repair(&facts.members)
     }
 
@@ -158,7 +158,7 @@ impl Plugin for Multi {
             let container = container(call, &record.attachment);
             let collected = container.collect(&Stale::of(record.clone()), &index, || {
                 let mut own = Failures::new();
-                if let Ok(facts) = serde_json::from_value::<Facts>(record.data) {
+                if let Ok(facts) = serde_json::from_value::<Recorded>(record.data) {
                     container.detach(&facts.members, None, &mut own);
                 }
                 if own.is_empty() {
@@ -201,9 +201,9 @@ fn merged(mut results: Vec<AddResult>) -> AddResult {
     first
 }
 
-impl Facts {
+impl Recorded {
     fn of(config: &Config) -> Result<Self, Error> {
         let members = config.members.iter().map(Fact::of).collect::<Result<_, Error>>()?;
-        Ok(Facts { members, default_route: config.default_route.clone() })
+        Ok(Recorded { members, default_route: config.default_route.clone() })
     }
 }

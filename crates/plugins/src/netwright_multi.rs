@@ -20,8 +20,8 @@ mod attach;
 mod config;
 mod daemon;
 mod devices;
-mod facts;
 mod plan;
+mod recorded;
 mod running;
 
 use std::path::PathBuf;
@@ -40,8 +40,8 @@ use crate::shared::attachment::{self, Stale};
 use crate::shared::failures::Failures;
 use config::Config;
 use daemon::Daemon;
-use facts::Facts;
 use plan::Plan;
+use recorded::Recorded;
 
 /// What the plugin is. Configurations for Multus use its other names.
 pub const INFO: Info = Info::new("netwright-multi")
@@ -92,7 +92,7 @@ impl Plugin for NetwrightMulti {
         let container = container(call, config.as_ref(), call.attachment());
         // An ADD for the pod does not delay its end forever.
         let _lock = container.lock_out_repair_for_del()?;
-        let recorded = attachment::read_facts::<Facts>(&index, call.attachment(), NAME);
+        let recorded = attachment::recorded::<Recorded>(&index, call.attachment(), NAME);
         // The runtime knows best where the container is, or that it is gone.
         let netns = Some(call.env().netns.as_str());
         match &recorded {
@@ -120,7 +120,7 @@ impl Plugin for NetwrightMulti {
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
         let expected = call.require_prev_result("Required prevResult missing")?;
-        let facts: Facts = members::recorded(call, NAME)?;
+        let facts: Recorded = members::recorded(call, NAME)?;
         let config = Config::of(call)?;
         container(call, Some(&config), call.attachment()).check(&facts.members, &expected)?;
         if let Some(chosen) = &facts.default_route {
@@ -131,7 +131,7 @@ impl Plugin for NetwrightMulti {
     }
 
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        let facts: Facts = members::recorded(call, NAME)?;
+        let facts: Recorded = members::recorded(call, NAME)?;
         let config = Config::of(call)?;
         container(call, Some(&config), call.attachment()).repair(&facts.members)
     }
@@ -144,7 +144,7 @@ impl Plugin for NetwrightMulti {
             let container = container(call, config.as_ref(), &record.attachment);
             let collected = container.collect(&Stale::of(record.clone()), &index, || {
                 let mut own = Failures::new();
-                let facts = serde_json::from_value::<Facts>(record.data).ok();
+                let facts = serde_json::from_value::<Recorded>(record.data).ok();
                 if let Some(facts) = &facts {
                     leave(&container, facts, None, &mut own);
                 }
@@ -223,7 +223,12 @@ fn wait_until_ready(call: &Call<'_>, config: &Config) -> Result<(), Error> {
 }
 
 /// Detaches from everything, and removes the files.
-fn leave(container: &Container<'_>, facts: &Facts, netns: Option<&str>, failures: &mut Failures) {
+fn leave(
+    container: &Container<'_>,
+    facts: &Recorded,
+    netns: Option<&str>,
+    failures: &mut Failures,
+) {
     container.detach(&facts.members, netns, failures);
     remove_files(facts, failures);
 }
@@ -276,7 +281,7 @@ fn leave_renamed(
     netns: Option<&str>,
 ) -> Result<(), Error> {
     let index = Index::new(call.roots());
-    let Some(facts) = attachment::read_facts::<Facts>(&index, outer, NAME) else { return Ok(()) };
+    let Some(facts) = attachment::recorded::<Recorded>(&index, outer, NAME) else { return Ok(()) };
     let container = container(call, config, outer);
     let mut failures = Failures::new();
     leave(&container, &facts, netns, &mut failures);
@@ -307,7 +312,7 @@ fn leave_default(
     }
 }
 
-fn remove_files(facts: &Facts, failures: &mut Failures) {
+fn remove_files(facts: &Recorded, failures: &mut Failures) {
     for network in &facts.networks {
         remove_file(network.device_file.as_ref(), failures);
     }
@@ -320,7 +325,7 @@ fn remove_file(file: Option<&PathBuf>, failures: &mut Failures) {
 }
 
 /// Notifies the daemon that a pod has no networks left.
-fn tell_detached(call: &Call<'_>, key: &AttachmentKey, facts: Facts) {
+fn tell_detached(call: &Call<'_>, key: &AttachmentKey, facts: Recorded) {
     if facts.pod.is_some() {
         let sandbox = attach::sandbox(call, key);
         let daemon = Daemon::new(facts.socket, call.context().deadline);

@@ -61,7 +61,7 @@ pub struct Bandwidth;
 /// What ADD records about an attachment for DEL.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Facts {
+pub(crate) struct Recorded {
     /// The host's end of the pair.
     host_ifname: String,
     /// Its ifindex: a later link may have its name.
@@ -124,7 +124,7 @@ impl Bandwidth {
     fn add_locked(&self, call: &Call<'_>) -> Result<AddResult, Error> {
         let limits = config::of(call)?;
         let index = Index::new(call.roots());
-        let before: Option<Facts> = attachment::read_facts(&index, call.attachment(), NAME);
+        let before: Option<Recorded> = attachment::recorded(&index, call.attachment(), NAME);
         if limits.is_empty() && before.is_none() {
             return Ok(call.prev_result()?.unwrap_or_default());
         }
@@ -152,13 +152,13 @@ fn shape(
     namespaces: &mut Namespaces,
     host: Link,
     limits: &Limits,
-    before: Option<Facts>,
+    before: Option<Recorded>,
 ) -> Result<Option<Link>, Error> {
     let key = call.attachment();
     let (host_ifname, host_index) = (host.name.clone(), host.index);
     let mut node = Node::observe(&mut namespaces.host, key, host)?;
     let own_hook = node.recall(before.as_ref()) && limits.egress.is_some();
-    let mut facts = Facts { host_ifname, host_index, fair: false, own_hook };
+    let mut facts = Recorded { host_ifname, host_index, fair: false, own_hook };
     let netns = &namespaces.netns;
     attachment::write_down(call, index, NAME, &facts, netns)?;
     let shaped = node.shape(limits).map_err(|error| {

@@ -18,7 +18,7 @@
 //! record.
 
 mod config;
-mod facts;
+mod recorded;
 mod want;
 mod wanted;
 
@@ -35,7 +35,7 @@ use cni_plugin::{Call, Info, Outcome, Plugin, Role};
 use state::{Index, Record};
 
 use self::config::{Backend, Config};
-use self::facts::Facts;
+use self::recorded::Recorded;
 use self::want::{addresses, blockers, firewalld, hint, want};
 use self::wanted::{foreign, put};
 use crate::engine::{self, Kind as _};
@@ -73,9 +73,9 @@ impl Plugin for FirewallPlugin {
         let _no_repair = attachment::lock_out_repair(call)?;
         let index = Index::new(call.roots());
         let key = call.attachment();
-        let facts = Facts::read(&index, key);
+        let recorded = Recorded::read(&index, key);
         let previous = call.prev_result().ok().flatten().unwrap_or_default();
-        take_down(call, &index, key, facts.as_ref(), &addresses(&previous))
+        take_down(call, &index, key, recorded.as_ref(), &addresses(&previous))
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -88,7 +88,7 @@ impl Plugin for FirewallPlugin {
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
         let down = |index: &Index, record: &Record| {
-            take_down(call, index, &record.attachment, Facts::of(record).as_ref(), &[])
+            take_down(call, index, &record.attachment, Recorded::of(record).as_ref(), &[])
         };
         let foreign = |network: &str, spared: &Spared<'_>| {
             reference::gc_accepts(network, &|hash| spared.contains(hash))
@@ -146,7 +146,7 @@ impl FirewallPlugin {
         let result = call.require_prev_result(Self::NO_PREVIOUS)?;
         let index = Index::new(call.roots());
         let key = call.attachment();
-        let before = Facts::read(&index, key);
+        let before = Recorded::read(&index, key);
         let wanted = want(call, &config, &result, before.as_ref())?;
         wanted.joined(before.as_ref()).write(call, &index)?;
         put_in_place(call, &index, &config, &wanted, before.as_ref()).map_err(|error| {
@@ -165,8 +165,8 @@ fn put_in_place(
     call: &Call<'_>,
     index: &Index,
     config: &Config,
-    wanted: &Facts,
-    before: Option<&Facts>,
+    wanted: &Recorded,
+    before: Option<&Recorded>,
 ) -> Result<(), Error> {
     let key = call.attachment();
     if !wanted.plan.is_empty() {
@@ -188,8 +188,8 @@ fn put_in_place(
 fn remove_what_changed(
     index: &Index,
     key: &AttachmentKey,
-    now: &Facts,
-    before: &Facts,
+    now: &Recorded,
+    before: &Recorded,
 ) -> Result<(), Error> {
     remove_stale(index, key, &before.plan, &now.plan)?;
     let gone: Vec<IpAddr> = before
@@ -214,15 +214,16 @@ fn take_down(
     call: &Call<'_>,
     index: &Index,
     key: &AttachmentKey,
-    facts: Option<&Facts>,
+    recorded: Option<&Recorded>,
     previous: &[IpAddr],
 ) -> Result<(), Error> {
     let mut failures = Failures::new();
     let nothing = Plan::default();
     let made_nothing = || index.made_nothing(key, NAME).then_some(&nothing);
-    let plan = facts.map(|facts| &facts.plan).or_else(made_nothing);
+    let plan = recorded.map(|recorded| &recorded.plan).or_else(made_nothing);
     failures.note("nftables", remove_own(index, key, plan, CONCERNS));
-    let mut addresses: Vec<IpAddr> = facts.map(|facts| facts.addresses.clone()).unwrap_or_default();
+    let mut addresses: Vec<IpAddr> =
+        recorded.map(|recorded| recorded.addresses.clone()).unwrap_or_default();
     addresses.extend(previous.iter().filter(|at| !addresses.contains(at)).collect::<Vec<_>>());
     // The reference's rules, whichever plugin created them, including ours: with today's iptables
     // they are nftables rules.
@@ -230,12 +231,12 @@ fn take_down(
     failures.note("rules in the reference's chains", left.map_err(|error| filter_error(&error)));
     let left = reference::remove_accepts(key);
     failures.note("rules in others' chains", left.map_err(|error| filter_error(&error)));
-    if let Some(facts) = facts.filter(|facts| !facts.isolation.is_empty()) {
-        let released = isolation::release(index, key, &facts.isolation);
+    if let Some(recorded) = recorded.filter(|recorded| !recorded.isolation.is_empty()) {
+        let released = isolation::release(index, key, &recorded.isolation);
         failures.note("isolation", released.map_err(|error| change_error(&error)));
     }
-    let sources = match facts {
-        Some(facts) => facts.sources.clone(),
+    let sources = match recorded {
+        Some(recorded) => recorded.sources.clone(),
         None => reference_sources(call, previous),
     };
     if !sources.is_empty() {

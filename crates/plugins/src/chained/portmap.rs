@@ -15,8 +15,8 @@
 //! attachment.
 
 mod config;
-mod facts;
 mod flows;
+mod recorded;
 mod siblings;
 mod wanted;
 
@@ -34,8 +34,8 @@ use kernel::route::RouteSocket;
 use state::{Index, Record};
 
 use self::config::{Backend, Config, Iptables};
-use self::facts::{Facts, udp_ports};
 use self::flows::When;
+use self::recorded::{Recorded, udp_ports};
 use crate::engine;
 use crate::shared::failures::Failures;
 use crate::shared::filter::{
@@ -72,7 +72,7 @@ impl Plugin for Portmap {
         let _no_repair = attachment::lock_out_repair(call)?;
         let index = Index::new(call.roots());
         let key = call.attachment();
-        let facts = Facts::read(&index, key);
+        let facts = Recorded::read(&index, key);
         take_down(call, &index, key, facts.as_ref())
     }
 
@@ -86,7 +86,7 @@ impl Plugin for Portmap {
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
         let down = |index: &Index, record: &Record| {
-            take_down(call, index, &record.attachment, Facts::of(record).as_ref())
+            take_down(call, index, &record.attachment, Recorded::of(record).as_ref())
         };
         let what = "rules of the reference plugin";
         let foreign =
@@ -119,7 +119,7 @@ impl Portmap {
         let result = call.require_prev_result("must be called as chained plugin")?;
         let key = call.attachment();
         let index = Index::new(call.roots());
-        let before = Facts::read(&index, key);
+        let before = Recorded::read(&index, key);
         let addresses = addresses(&result, call.ifname().as_str());
         if config.forwards.is_empty() || addresses.is_empty() {
             if !config.forwards.is_empty() {
@@ -154,7 +154,7 @@ impl Portmap {
 /// another plugin's, or the reference's chains have the ports.
 #[must_use]
 pub fn published(record: &Record) -> Option<Vec<Forward>> {
-    Some(record).filter(|record| record.plugin == NAME).and_then(Facts::of)?.forwards()
+    Some(record).filter(|record| record.plugin == NAME).and_then(Recorded::of)?.forwards()
 }
 
 /// Returns the first address of each family on the container's interface.
@@ -172,7 +172,7 @@ fn families(addresses: &[IpNet]) -> Families {
 
 /// What an attachment needs: the recorded part, and what only iptables has to know.
 struct Want {
-    facts: Facts,
+    facts: Recorded,
     iptables: Option<Chains>,
 }
 
@@ -182,7 +182,7 @@ fn want(
     call: &Call<'_>,
     config: &Config,
     result: &AddResult,
-    noted: Option<&Facts>,
+    noted: Option<&Recorded>,
 ) -> Result<Want, Error> {
     let addresses = addresses(result, call.ifname().as_str());
     let target = |address: &IpNet| {
@@ -213,7 +213,7 @@ fn want(
         }
     };
     let udp = udp_ports(&config.forwards, &targets);
-    Ok(Want { facts: Facts { plan, iptables: iptables.is_some(), udp }, iptables })
+    Ok(Want { facts: Recorded { plan, iptables: iptables.is_some(), udp }, iptables })
 }
 
 fn chains(config: &Config, options: &Iptables, addresses: &[IpNet]) -> Chains {
@@ -267,7 +267,7 @@ fn put_in_place(
     index: &Index,
     key: &AttachmentKey,
     want: &Want,
-    before: Option<&Facts>,
+    before: Option<&Recorded>,
 ) -> Result<(), Error> {
     // Before the old state is removed, so that it stays if another attachment holds a port.
     let (passed_over, outlived) = with_firewall(index, |firewall| {
@@ -296,8 +296,8 @@ fn put_in_place(
 fn remove_what_changed(
     index: &Index,
     key: &AttachmentKey,
-    now: &Facts,
-    before: &Facts,
+    now: &Recorded,
+    before: &Recorded,
 ) -> Result<(), Error> {
     remove_stale(index, key, &before.plan, &now.plan)?;
     if before.iptables && !now.iptables {
@@ -312,7 +312,7 @@ fn take_down(
     call: &Call<'_>,
     index: &Index,
     key: &AttachmentKey,
-    facts: Option<&Facts>,
+    facts: Option<&Recorded>,
 ) -> Result<(), Error> {
     let mut failures = Failures::new();
     let previous = call.prev_result().ok().flatten().unwrap_or_default();

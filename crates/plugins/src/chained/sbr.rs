@@ -49,7 +49,7 @@ pub struct Sbr;
 /// What ADD records about an attachment for DEL.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Facts {
+pub(crate) struct Recorded {
     /// Which table packets from which address use.
     sources: Vec<Source>,
     /// Whether the tables are ours, with their routes.
@@ -59,7 +59,7 @@ pub(crate) struct Facts {
     ifindex: Option<u32>,
 }
 
-impl Facts {
+impl Recorded {
     /// Returns the tables that ADD chose: none if they were given.
     fn tables(recorded: Option<&Self>) -> &[Source] {
         recorded.filter(|facts| facts.own_tables).map_or(&[], |facts| &facts.sources)
@@ -128,19 +128,19 @@ impl Sbr {
         let index = Index::new(call.roots());
         let key = call.attachment();
         let record = index.get(key, NAME).found;
-        let before: Option<Facts> = record.as_ref().and_then(attachment::facts_of);
+        let before: Option<Recorded> = record.as_ref().and_then(attachment::recorded_in);
         let same = record.is_some_and(|record| is_of(&record, &netns));
         let _lock = netns_lock::lock(&netns)?;
         let mut socket = RouteSocket::open_in(&netns).map_err(kernel_error)?;
         let link = find_link(&mut socket, ifname)?;
         let policy = Policy::read(&mut socket)?;
-        let noted = Facts::tables(before.as_ref().filter(|_| same));
+        let noted = Recorded::tables(before.as_ref().filter(|_| same));
         let sources = plan::sources(&config, &ips, &policy, noted);
         let items = wanted::items(&config, &ips, &sources, ifname);
         let steps = items.iter().flat_map(|item| plan::steps(item, link.index, &policy));
         let steps: Vec<Step> = steps.collect();
         let own_tables = config.table.is_none();
-        let facts = Facts { sources, own_tables, ifindex: Some(link.index) };
+        let facts = Recorded { sources, own_tables, ifindex: Some(link.index) };
         attachment::write_down(call, &index, NAME, &facts, &netns)?;
         steps::apply(&mut socket, &steps).map_err(|error| {
             let described = match &before {

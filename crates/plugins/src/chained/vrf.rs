@@ -50,7 +50,7 @@ pub struct Vrf;
 
 /// What ADD records about an attachment for DEL.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Facts {
+pub(crate) struct Recorded {
     /// The VRF.
     vrf: String,
     /// Its table and its hardware address, in case someone removes it.
@@ -127,14 +127,15 @@ impl Vrf {
 fn enter(call: &Call<'_>, index: &Index, netns: &Netns, config: &Config) -> Result<(), Error> {
     let key = call.attachment();
     let _lock = netns_lock::lock(netns)?;
-    let known: Option<Facts> = attachment::read_facts(index, key, NAME);
+    let known: Option<Recorded> = attachment::recorded(index, key, NAME);
     let (known, earlier) = (known.is_some(), known.unwrap_or_default());
     let refused = |error: Error| error.context("cmdAdd failed");
     let plan = enslave::look(netns, key, config, earlier).map_err(refused)?;
     let (table, mac, ifindex) = (Some(plan.table()), plan.mac(), Some(plan.ifindex()));
     let write_down = |moving| {
-        let facts = Facts { vrf: config.vrf.clone(), table, mac: mac.clone(), moving, ifindex };
-        attachment::write_down(call, index, NAME, &facts, netns)
+        let recorded =
+            Recorded { vrf: config.vrf.clone(), table, mac: mac.clone(), moving, ifindex };
+        attachment::write_down(call, index, NAME, &recorded, netns)
     };
     let moving = plan.moving();
     let moves = moving.is_some();

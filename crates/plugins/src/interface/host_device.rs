@@ -24,7 +24,7 @@ use state::Index;
 
 pub use config::{Config, Raw};
 pub use find::{Found, Observed};
-use home::Facts;
+use home::Recorded;
 
 use super::single::{Made, Namespaces, SingleLink};
 use crate::shared::container::Options;
@@ -66,8 +66,8 @@ impl SingleLink for HostDevice {
         };
         let holder = if suspicious { find::holder(config) } else { None };
         match holder {
-            Some(holder) if !holder.alive && !holder.facts.user_space => {
-                home::bring(call, &holder.attachment, None, Some(&holder.facts))?;
+            Some(holder) if !holder.alive && !holder.recorded.user_space => {
+                home::bring(call, &holder.attachment, None, Some(&holder.recorded))?;
                 attachment::forget(&config.index, &holder.attachment, Self::NAME)?;
                 find::look(config, &mut namespaces.host)
             }
@@ -78,8 +78,8 @@ impl SingleLink for HostDevice {
         }
     }
 
-    fn facts(config: &Config, seen: &Observed) -> serde_json::Value {
-        let facts = Facts::new(config, seen);
+    fn to_record(config: &Config, seen: &Observed) -> serde_json::Value {
+        let facts = Recorded::new(config, seen);
         serde_json::to_value(facts).expect("facts have string keys only")
     }
 
@@ -141,7 +141,7 @@ impl SingleLink for HostDevice {
         netns: Option<&Netns>,
         facts: Option<&serde_json::Value>,
     ) -> Result<(), Error> {
-        let facts: Option<Facts> = facts.and_then(|facts| Facts::deserialize(facts).ok());
+        let facts: Option<Recorded> = facts.and_then(|facts| Recorded::deserialize(facts).ok());
         let object = match &facts {
             Some(facts) => facts.object(),
             None => Config::read(call).ok().and_then(|config| user_space::object_of(&config)),
@@ -169,7 +169,7 @@ impl SingleLink for HostDevice {
             };
         };
         let index = Index::new(call.roots());
-        let facts: Option<Facts> = attachment::read_facts(&index, call.attachment(), Self::NAME);
+        let facts: Option<Recorded> = attachment::recorded(&index, call.attachment(), Self::NAME);
         if facts.is_some_and(|facts| facts.contradicts_inside(link)) {
             return Err(drift(format!("interface {ifname:?} is another device than ADD moved")));
         }

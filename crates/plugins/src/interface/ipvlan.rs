@@ -18,7 +18,7 @@ use kernel::route::{IpvlanMode, IpvlanOptions, IpvlanReach, Link, LinkKind, NewL
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::on_parent::{self, Facts, Parent};
+use super::on_parent::{self, Parent, Recorded};
 use super::single::{self, Addressing, Made, Namespaces, SingleLink};
 use crate::shared::container::Options;
 use crate::shared::drift;
@@ -111,8 +111,8 @@ impl SingleLink for Ipvlan {
         Ok(parent)
     }
 
-    fn facts(_config: &Config, parent: &Link) -> serde_json::Value {
-        on_parent::facts(parent, None)
+    fn to_record(_config: &Config, parent: &Link) -> serde_json::Value {
+        on_parent::to_record(parent, None)
     }
 
     fn make(
@@ -156,15 +156,15 @@ impl SingleLink for Ipvlan {
         call: &Call<'_>,
         key: &AttachmentKey,
         netns: Option<&Netns>,
-        facts: Option<&serde_json::Value>,
+        recorded: Option<&serde_json::Value>,
     ) -> Result<(), Error> {
         if let Some(netns) = netns {
-            single::delete_link(call, key, netns, Self::KINDS, facts)?;
+            single::delete_link(call, key, netns, Self::KINDS, recorded)?;
         }
-        let facts: Option<Facts> =
-            facts.and_then(|facts| serde_json::from_value(facts.clone()).ok());
-        match facts {
-            Some(facts) => agreement::leave(call, key, &facts.parent),
+        let recorded: Option<Recorded> =
+            recorded.and_then(|recorded| serde_json::from_value(recorded.clone()).ok());
+        match recorded {
+            Some(recorded) => agreement::leave(call, key, &recorded.parent),
             None => Ok(()),
         }
     }
@@ -177,7 +177,7 @@ impl SingleLink for Ipvlan {
     ) -> Result<(), Error> {
         let Some(link) = link else { return Err(drift("the ipvlan link is gone".to_owned())) };
         // Only the record tells which parent the chain had.
-        if !config.unnamed || on_parent::read_facts(call, Self::NAME).is_some() {
+        if !config.unnamed || on_parent::recorded(call, Self::NAME).is_some() {
             config.parent.verify(call, Self::NAME, link, namespaces)?;
         }
         if link.ipvlan_mode != Some(config.mode) {

@@ -104,8 +104,8 @@ impl SingleLink for Macvlan {
         Ok(parent)
     }
 
-    fn facts(_config: &Config, parent: &Link) -> serde_json::Value {
-        on_parent::facts(parent, None)
+    fn to_record(_config: &Config, parent: &Link) -> serde_json::Value {
+        on_parent::to_record(parent, None)
     }
 
     fn make(

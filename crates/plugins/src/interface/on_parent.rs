@@ -26,7 +26,7 @@ pub struct Parent {
 /// The parent as ADD found it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Facts {
+pub struct Recorded {
     /// Its name, for messages.
     pub parent: String,
     /// Its ifindex, which a link keeps as long as it exists.
@@ -120,7 +120,7 @@ impl Parent {
         link: &Link,
         namespaces: &mut Namespaces,
     ) -> Result<(), Error> {
-        let facts = read_facts(call, plugin);
+        let facts = recorded(call, plugin);
         let (name, index) = match (&self.selector, facts) {
             (Selector::Name(_), _) | (_, None) => {
                 let parent = self
@@ -140,16 +140,16 @@ impl Parent {
 
 /// Reads what ADD recorded about the parent.
 #[must_use]
-pub fn read_facts(call: &Call<'_>, plugin: &str) -> Option<Facts> {
+pub fn recorded(call: &Call<'_>, plugin: &str) -> Option<Recorded> {
     let index = Index::new(call.roots());
-    let facts: Facts = attachment::read_facts(&index, call.attachment(), plugin)?;
+    let facts: Recorded = attachment::recorded(&index, call.attachment(), plugin)?;
     (facts.index != 0).then_some(facts)
 }
 
 /// Returns what to record about a parent.
 #[must_use]
-pub fn facts(parent: &Link, vlan: Option<u16>) -> serde_json::Value {
-    let facts = Facts { parent: parent.name.clone(), index: parent.index, vlan };
+pub fn to_record(parent: &Link, vlan: Option<u16>) -> serde_json::Value {
+    let facts = Recorded { parent: parent.name.clone(), index: parent.index, vlan };
     serde_json::to_value(facts).expect("facts have string keys only")
 }
 

@@ -131,7 +131,7 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
     ) -> Result<Self::Observed, Error>;
 
     /// Returns what to record besides the namespace.
-    fn facts(config: &Self::Config, seen: &Self::Observed) -> serde_json::Value {
+    fn to_record(config: &Self::Config, seen: &Self::Observed) -> serde_json::Value {
         let _ = (config, seen);
         serde_json::Value::Null
     }
@@ -384,7 +384,7 @@ fn attach<'a, T: SingleLink>(
     undo: &mut Undo<'a>,
 ) -> Result<AddResult, Error> {
     let index = Index::new(call.roots());
-    let mut facts = T::facts(config, seen);
+    let mut facts = T::to_record(config, seen);
     attachment::write_down(call, &index, T::NAME, &facts, &namespaces.netns)?;
     let netns = namespaces.netns.clone();
     undo.record("remove what was made", move || {

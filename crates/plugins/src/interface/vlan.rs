@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use state::Index;
 
-use super::on_parent::{self, Facts, Parent};
+use super::on_parent::{self, Parent, Recorded};
 use super::single::{Addressing, Made, Namespaces, SingleLink};
 use crate::shared::container::Options;
 use crate::shared::parent::{RawParent, Selector, check_mtu, parse_mtu_in};
@@ -84,8 +84,8 @@ impl SingleLink for Vlan {
         config.find_parent(config.parent.socket(namespaces))
     }
 
-    fn facts(config: &Config, parent: &Link) -> serde_json::Value {
-        on_parent::facts(parent, Some(config.id))
+    fn to_record(config: &Config, parent: &Link) -> serde_json::Value {
+        on_parent::to_record(parent, Some(config.id))
     }
 
     fn make(
@@ -259,9 +259,10 @@ fn holder(call: &Call<'_>, config: &Config, parent: &Link) -> Option<AttachmentK
         .filter(|record| record.plugin == Vlan::NAME && record.attachment != *call.attachment());
     let census = Census::new();
     let found = others.find(|record| {
-        let facts: Option<Facts> = serde_json::from_value(record.data.clone()).ok();
-        facts.is_some_and(|facts| facts.index == parent.index && facts.vlan == Some(config.id))
-            && attachment::may_live(record, &census)
+        let recorded: Option<Recorded> = serde_json::from_value(record.data.clone()).ok();
+        recorded.is_some_and(|recorded| {
+            recorded.index == parent.index && recorded.vlan == Some(config.id)
+        }) && attachment::may_live(record, &census)
     });
     found.map(|record| record.attachment)
 }

@@ -349,7 +349,7 @@ pub(crate) fn recorded<T: serde::de::DeserializeOwned>(
     plugin: &str,
 ) -> Result<T, Error> {
     let key = call.attachment();
-    attachment::read_facts(&Index::new(call.roots()), key, plugin)
+    attachment::recorded(&Index::new(call.roots()), key, plugin)
         .ok_or_else(|| Error::new(code::UNKNOWN_CONTAINER, format!("{key} is not attached")))
 }
 

@@ -13,8 +13,8 @@ use state::Index;
 use super::config::{Config, invalid};
 use super::daemon::{Daemon, to_cni};
 use super::devices::DeviceFile;
-use super::facts::Facts;
 use super::plan::{Network, Plan};
+use super::recorded::Recorded;
 use super::{NAME, leave, remove_files, wait_until_ready};
 use crate::multi::default_route;
 use crate::multi::members::{self, Container, NotAttached};
@@ -35,7 +35,7 @@ pub(super) fn add(call: &Call<'_>, config: &Config) -> Result<AddResult, Error> 
         container.refuse_existing(&index, &netns, |record| {
             // It belongs to a container of that name that is gone.
             let mut failures = Failures::new();
-            if let Ok(facts) = serde_json::from_value::<Facts>(record) {
+            if let Ok(facts) = serde_json::from_value::<Recorded>(record) {
                 leave(&container, &facts, Some(""), &mut failures);
             }
             failures.into_result()
@@ -48,7 +48,7 @@ pub(super) fn add(call: &Call<'_>, config: &Config) -> Result<AddResult, Error> 
     let report = Report { daemon: &daemon, sandbox: sandbox(call, call.attachment()), pod };
     let plan = report.plan(call, config, is_taken)?;
     let facts = members::refuse_interfaces(&inside, &plan.members)
-        .and_then(|()| Facts::of(&plan, report.pod_of(&plan), config));
+        .and_then(|()| Recorded::of(&plan, report.pod_of(&plan), config));
     let facts = facts.inspect_err(|error| report.failed("", error))?;
     let _lock = begin()?;
     // First, so that DEL knows what to remove whenever this call ends.

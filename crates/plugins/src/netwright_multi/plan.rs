@@ -32,7 +32,7 @@ pub(super) struct Plan {
     pub(super) default_route: Option<DefaultRoute>,
 }
 
-/// Facts about a network that its plugins need not know.
+/// Recorded about a network that its plugins need not know.
 #[derive(Debug)]
 pub(super) struct Network {
     /// Its name in the status.

@@ -14,8 +14,8 @@ use state::{Index, Record};
 
 use super::attach::attach;
 use super::config::{Config, invalid};
-use super::facts::Facts;
 use super::plan::{self, Plan};
+use super::recorded::Recorded;
 use super::{NAME, remove_file};
 use crate::multi::default_route;
 use crate::multi::members::{self, Container, Fact};
@@ -35,7 +35,7 @@ pub(super) fn add(
     let _lock = container.lock_out_repair()?;
     // Read again, since under the lock it does not change.
     let mut record = index.get(&outer, NAME).found.ok_or_else(unknown)?;
-    let before: Facts = read(&record)?;
+    let before: Recorded = read(&record)?;
     if planned.default {
         return Err(invalid("the default network is there already, and stays"));
     }
@@ -60,7 +60,7 @@ pub(super) fn add(
     plan.add(call, config, planned, list, ifname)?;
     members::refuse_interfaces(&inside, &plan.members)?;
     let others = members_of(&container, &before)?;
-    let new = Facts::of(&plan, before.pod.clone(), config)?;
+    let new = Recorded::of(&plan, before.pod.clone(), config)?;
     let mut after = before.clone();
     after.members.extend(new.members);
     after.networks.extend(new.networks);
@@ -146,20 +146,23 @@ fn own_netns(call: &Call<'_>, index: &Index, record: &Record) -> Result<Netns, E
     Err(Error::new(code::INVALID_NETNS, text).with_details("nothing was changed"))
 }
 
-fn read(record: &Record) -> Result<Facts, Error> {
+fn read(record: &Record) -> Result<Recorded, Error> {
     serde_json::from_value(record.data.clone()).map_err(|error| {
         let text = format!("the record of {} is illegible: {error}", record.attachment);
         Error::new(codes::STATE, text)
     })
 }
 
-fn put(index: &Index, record: &mut Record, facts: &Facts) -> Result<(), Error> {
+fn put(index: &Index, record: &mut Record, facts: &Recorded) -> Result<(), Error> {
     record.data = serde_json::to_value(facts).expect("facts have string keys only");
     index.put(record).map_err(|error| Error::from_chain(codes::STATE, &error))
 }
 
 /// Returns the recorded networks of a pod.
-fn members_of(container: &Container<'_>, facts: &Facts) -> Result<Vec<(Member, AddResult)>, Error> {
+fn members_of(
+    container: &Container<'_>,
+    facts: &Recorded,
+) -> Result<Vec<(Member, AddResult)>, Error> {
     let member = |fact: &Fact| {
         let cached = container.runtime.cached_attachment(&fact.key(&container.outer));
         let cached = cached.map_err(|error| error.to_cni())?;

@@ -276,7 +276,7 @@ pub fn gc_inside(
 
 /// Reads what a record holds, if it is still legible.
 #[must_use]
-pub fn facts_of<T: DeserializeOwned>(record: &Record) -> Option<T> {
+pub fn recorded_in<T: DeserializeOwned>(record: &Record) -> Option<T> {
     serde_json::from_value(record.data.clone()).ok()
 }
 
@@ -382,12 +382,12 @@ pub fn write_down(
 
 /// Reads what a record holds, if there is one and it is still legible.
 #[must_use]
-pub fn read_facts<T: DeserializeOwned>(
+pub fn recorded<T: DeserializeOwned>(
     index: &Index,
     key: &AttachmentKey,
     plugin: &str,
 ) -> Option<T> {
-    facts_of(&index.get(key, plugin).found?)
+    recorded_in(&index.get(key, plugin).found?)
 }
 
 /// Removes the record.

@@ -7,7 +7,7 @@ use kernel::route::{
 };
 use wanted::Limits;
 
-use super::Facts;
+use super::Recorded;
 use super::plan::{self, Hook, QUEUE_PLACE, Shape};
 use crate::shared::steps::{self, Step};
 use crate::shared::{kernel_error as kernel, owner};
@@ -149,7 +149,7 @@ impl<'s> Node<'s> {
 
     /// Takes over what an earlier ADD has recorded about this link. Returns whether the hook for
     /// filters is ours, or will be once it is created.
-    pub(super) fn recall(&mut self, facts: Option<&Facts>) -> bool {
+    pub(super) fn recall(&mut self, facts: Option<&Recorded>) -> bool {
         let noted = facts.filter(|facts| facts.host_index == self.host.index);
         self.hook.ours = self.hook.qdisc.is_none() || noted.is_some_and(|facts| facts.own_hook);
         self.hook.ours

@@ -7,7 +7,7 @@ use state::Index;
 use wanted::Limits;
 
 use super::node::{self, Node};
-use super::{Facts, NAME};
+use super::{NAME, Recorded};
 use crate::shared::attachment::{self, Stale};
 use crate::shared::failures::Failures;
 use crate::shared::{kernel_error as kernel, owner};
@@ -16,7 +16,7 @@ use crate::shared::{kernel_error as kernel, owner};
 pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
     let index = Index::new(call.roots());
     let key = call.attachment();
-    let facts: Option<Facts> = attachment::read_facts(&index, key, NAME);
+    let facts: Option<Recorded> = attachment::recorded(&index, key, NAME);
     // Without a record, DEL finds what a killed ADD or the reference has created in the same way as
     // ADD does.
     let unknown = |socket: &mut RouteSocket| match facts {
@@ -35,7 +35,7 @@ pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
 fn take_down(
     index: &Index,
     key: &AttachmentKey,
-    facts: Option<&Facts>,
+    facts: Option<&Recorded>,
     unknown: impl FnOnce(&mut RouteSocket) -> Option<Link>,
 ) -> Result<(), Error> {
     let mut socket = RouteSocket::open().map_err(kernel)?;
@@ -72,7 +72,7 @@ fn remove_ifb(socket: &mut RouteSocket, key: &AttachmentKey) -> Result<(), Error
 }
 
 /// Finds the host's end that ADD recorded; a later link may have its name or its ifindex.
-fn noted_host(socket: &mut RouteSocket, facts: &Facts) -> Result<Option<Link>, Error> {
+fn noted_host(socket: &mut RouteSocket, facts: &Recorded) -> Result<Option<Link>, Error> {
     let found = socket.link_by_index(facts.host_index).map_err(kernel)?;
     Ok(found.filter(|link| link.name == facts.host_ifname))
 }
@@ -92,7 +92,7 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     for key in stale {
         let one = Stale::look(&index, NAME, key);
         let down = one.collect(&index, NAME, || {
-            let facts: Option<Facts> = attachment::read_facts(&index, &one.key, NAME);
+            let facts: Option<Recorded> = attachment::recorded(&index, &one.key, NAME);
             take_down(&index, &one.key, facts.as_ref(), |_| None)
         });
         failures.note(format_args!("collect {}", one.key), down);

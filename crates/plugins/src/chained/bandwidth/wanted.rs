@@ -7,7 +7,7 @@ use wanted::{Because, Item, Limit, Limits, Place, Shaping, State, Wanted};
 
 use super::node::{self, Node, Standing};
 use super::plan::{self, Shape};
-use super::{Bandwidth, Facts, NAME, config, shape};
+use super::{Bandwidth, NAME, Recorded, config, shape};
 use crate::engine::{Attached, Compared, Found, Kind, Picture, sound, unknown};
 use crate::shared::{attachment, drift};
 
@@ -17,7 +17,7 @@ impl Kind for Bandwidth {
     /// The reference's words.
     const NO_PREVIOUS: &'static str = "must be called as a chained plugin";
     type Config = Limits;
-    type Recorded = Facts;
+    type Recorded = Recorded;
     /// The host's end of the pair.
     type Observed = Link;
 
@@ -28,7 +28,7 @@ impl Kind for Bandwidth {
     /// Finds the host's end, which by now may be another link than the one that ADD shaped.
     fn observe(
         _: &Limits,
-        recorded: Option<&Facts>,
+        recorded: Option<&Recorded>,
         attached: &Attached<'_>,
         picture: &mut Picture<'_>,
     ) -> Result<Link, Error> {
@@ -43,7 +43,12 @@ impl Kind for Bandwidth {
         Err(drift(text).with_details("what ADD did to that one is not done to this one"))
     }
 
-    fn wanted(limits: &Limits, recorded: Option<&Facts>, host: &Link, _: &Attached<'_>) -> Wanted {
+    fn wanted(
+        limits: &Limits,
+        recorded: Option<&Recorded>,
+        host: &Link,
+        _: &Attached<'_>,
+    ) -> Wanted {
         let mut wanted = Wanted::new();
         let shaping = Shaping {
             link: host.name.clone(),
@@ -77,7 +82,7 @@ impl Kind for Bandwidth {
         };
         let Some(host) = picture.link(Place::Host, &wanted.link)? else { return Ok(None) };
         let (call, index) = (picture.call, picture.index);
-        let before = attachment::read_facts(index, call.attachment(), NAME);
+        let before = attachment::recorded(index, call.attachment(), NAME);
         let namespaces = picture.namespaces.get()?;
         shape(call, index, namespaces, host, &wanted.limits, before).map(|_| None)
     }

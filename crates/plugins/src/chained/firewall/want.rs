@@ -13,7 +13,7 @@ use firewall::policy::{self, IngressPolicy};
 use state::Index;
 
 use super::config::{Backend, Config};
-use super::facts::{Accepted, Facts};
+use super::recorded::{Accepted, Recorded};
 use crate::shared::drift;
 use crate::shared::filter::{filter_error, firewalld_error};
 
@@ -28,10 +28,11 @@ pub(super) fn want(
     call: &Call<'_>,
     config: &Config,
     result: &AddResult,
-    before: Option<&Facts>,
-) -> Result<Facts, Error> {
+    before: Option<&Recorded>,
+) -> Result<Recorded, Error> {
     let addresses = addresses(result);
-    let mut facts = Facts { iptables: config.backend == Backend::Iptables, ..Facts::default() };
+    let mut facts =
+        Recorded { iptables: config.backend == Backend::Iptables, ..Recorded::default() };
     if config.policy != IngressPolicy::Open {
         let (bridge, port) = bridge_and_port(call, config.policy, result)?;
         if facts.iptables {

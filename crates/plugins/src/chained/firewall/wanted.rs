@@ -7,7 +7,7 @@ use state::Index;
 use wanted::{Because, Foreign, Item, State, Wanted};
 
 use super::config::Config;
-use super::facts::Facts;
+use super::recorded::Recorded;
 use super::want::{firewalld, want};
 use super::{FirewallPlugin, NAME};
 use crate::engine::{Attached, Compared, Found, Kind, Picture, unknown};
@@ -20,9 +20,9 @@ impl Kind for FirewallPlugin {
     /// The reference's words.
     const NO_PREVIOUS: &'static str = "missing prevResult from earlier plugin";
     type Config = Config;
-    type Recorded = Facts;
+    type Recorded = Recorded;
     /// What the packet filters of this host make necessary.
-    type Observed = Facts;
+    type Observed = Recorded;
 
     fn config(call: &Call<'_>) -> Result<Config, Error> {
         Config::of(call)
@@ -30,14 +30,14 @@ impl Kind for FirewallPlugin {
 
     fn observe(
         config: &Config,
-        recorded: Option<&Facts>,
+        recorded: Option<&Recorded>,
         attached: &Attached<'_>,
         picture: &mut Picture<'_>,
-    ) -> Result<Facts, Error> {
+    ) -> Result<Recorded, Error> {
         want(picture.call, config, attached.result, recorded)
     }
 
-    fn wanted(config: &Config, _: Option<&Facts>, seen: &Facts, _: &Attached<'_>) -> Wanted {
+    fn wanted(config: &Config, _: Option<&Recorded>, seen: &Recorded, _: &Attached<'_>) -> Wanted {
         let mut wanted = Wanted::new();
         let because = Because::Key("ingressPolicy".to_owned());
         wanted.extend(rules::wanted(None, seen.plan.clone(), Vec::new(), because));
@@ -77,7 +77,7 @@ impl Kind for FirewallPlugin {
     /// What is wanted depends on the host: DEL must find in the record what repair adds.
     fn before_repair(call: &Call<'_>, index: &Index) -> Result<(), Error> {
         let result = call.require_prev_result(Self::NO_PREVIOUS)?;
-        let recorded = Facts::read(index, call.attachment());
+        let recorded = Recorded::read(index, call.attachment());
         let wanted = want(call, &Config::of(call)?, &result, recorded.as_ref())?;
         let both = wanted.joined(recorded.as_ref());
         if recorded.as_ref() == Some(&both) {
@@ -92,7 +92,7 @@ fn found(missing: Vec<String>) -> Vec<Found> {
 }
 
 /// Lists what an attachment needs of packet filters that are not ours.
-pub(super) fn foreign(config: &Config, facts: &Facts) -> Vec<Foreign> {
+pub(super) fn foreign(config: &Config, facts: &Recorded) -> Vec<Foreign> {
     let mut all = Vec::new();
     if facts.iptables {
         let admin_chain = config.admin_chain.clone();

@@ -13,7 +13,7 @@ use kernel::conntrack::{ConntrackSocket, Flow, FlowFilter};
 use kernel::netlink::NetlinkError;
 use kernel::route::{IpFamily, RouteSocket};
 
-use super::facts::UdpPort;
+use super::recorded::UdpPort;
 
 /// UDP's number (linux/in.h `IPPROTO_UDP`).
 const UDP: u8 = 17;

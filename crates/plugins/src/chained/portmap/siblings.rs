@@ -12,7 +12,7 @@ use kernel::living::Census;
 use state::Index;
 
 use super::NAME;
-use super::facts::Facts;
+use super::recorded::Recorded;
 use crate::shared::filter::filter_error;
 use crate::shared::shared_object::{LOCK_TIMEOUT, file_error, lock_error};
 
@@ -34,12 +34,14 @@ pub(super) fn take_over(call: &Call<'_>, index: &Index, gone: &AttachmentKey) ->
     let census = Census::new();
     for key in index.holders(&object).found {
         let record = index.get(&key, NAME).found;
-        let facts =
-            record.as_ref().filter(|record| firewall::is_live(record, &census)).and_then(Facts::of);
-        let still_waits = match facts.filter(|_| key != *gone) {
-            Some(facts) => {
+        let recorded = record
+            .as_ref()
+            .filter(|record| firewall::is_live(record, &census))
+            .and_then(Recorded::of);
+        let still_waits = match recorded.filter(|_| key != *gone) {
+            Some(recorded) => {
                 let mut firewall = Firewall::open(index).map_err(|error| filter_error(&error))?;
-                match firewall.add(&key, &facts.plan) {
+                match firewall.add(&key, &recorded.plan) {
                     Ok(()) => firewall.passed_over(),
                     Err(error) => {
                         // Another attachment was faster: that is not a failure of the attachment

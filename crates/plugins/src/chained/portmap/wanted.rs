@@ -9,8 +9,8 @@ use kernel::route::RouteSocket;
 use wanted::{Because, HostPorts, Item, State, Wanted};
 
 use super::config::{Config, Iptables};
-use super::facts::Facts;
 use super::flows::{self, When};
+use super::recorded::Recorded;
 use super::{NAME, Portmap, Want, addresses, chains, families, put_in_place, want};
 use crate::engine::{Attached, Compared, Difference, Found, Kind, Picture, unknown};
 use crate::shared::filter::{filter_error, iptables_error, with_firewall};
@@ -29,7 +29,7 @@ impl Kind for Portmap {
     const NAME: &'static str = NAME;
     const CHAINED: bool = true;
     type Config = Config;
-    type Recorded = Facts;
+    type Recorded = Recorded;
     type Observed = Seen;
 
     fn config(call: &Call<'_>) -> Result<Config, Error> {
@@ -40,7 +40,7 @@ impl Kind for Portmap {
     /// as they are complete.
     fn observe(
         config: &Config,
-        recorded: Option<&Facts>,
+        recorded: Option<&Recorded>,
         attached: &Attached<'_>,
         picture: &mut Picture<'_>,
     ) -> Result<Seen, Error> {
@@ -62,7 +62,7 @@ impl Kind for Portmap {
         Ok(Seen { ports: Some(ports), covered: foreign })
     }
 
-    fn wanted(_: &Config, _: Option<&Facts>, seen: &Seen, _: &Attached<'_>) -> Wanted {
+    fn wanted(_: &Config, _: Option<&Recorded>, seen: &Seen, _: &Attached<'_>) -> Wanted {
         let mut wanted = Wanted::new();
         let item = |ports: &HostPorts| {
             let because = Because::Key(taken::PORT_MAPPINGS.to_owned());
@@ -101,10 +101,10 @@ impl Kind for Portmap {
         if let Some(taken) = strangers(config, call)? {
             return Err(Error::new(codes::HOST_PORT, format!("nothing was put back: {taken}")));
         }
-        let recorded = Facts::read(index, call.attachment()).unwrap_or_default();
+        let recorded = Recorded::read(index, call.attachment()).unwrap_or_default();
         let result = call.require_prev_result(Portmap::NO_PREVIOUS)?;
         let udp = want(call, config, &result, Some(&recorded))?.facts.udp;
-        let facts = Facts { plan: plan.clone(), iptables: chains.is_some(), udp };
+        let facts = Recorded { plan: plan.clone(), iptables: chains.is_some(), udp };
         // What an older release's record does not list, DEL must know before it exists.
         let both = facts.joined(Some(&recorded));
         if both.plan.shared.iter().any(|one| !recorded.plan.shared.contains(one)) {
@@ -129,7 +129,7 @@ impl Kind for Portmap {
 }
 
 /// Lists the addresses that the host reaches by another interface than ADD recorded.
-fn covered(recorded: &Facts, addresses: &[IpNet]) -> Result<Vec<Error>, Error> {
+fn covered(recorded: &Recorded, addresses: &[IpNet]) -> Result<Vec<Error>, Error> {
     let mut host = RouteSocket::open().map_err(kernel)?;
     let mut found = Vec::new();
     for to in addresses.iter().map(IpNet::addr) {

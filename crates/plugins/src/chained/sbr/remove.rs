@@ -6,7 +6,7 @@ use kernel::route::{Change, IpFamily, Route, RouteFilter, RouteSocket};
 
 use super::config::Config;
 use super::plan::{self, FIRST_TABLE};
-use super::{Facts, NAME, Source};
+use super::{NAME, Recorded, Source};
 use crate::shared::failures::Failures;
 use crate::shared::policy::{Policy, table_of};
 use crate::shared::{attachment, kernel_error as kernel, netns_lock};
@@ -16,11 +16,11 @@ pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
     attachment::del_inside(call, NAME, |netns, record| {
         let _lock = netns_lock::lock(netns)?;
         let mut socket = RouteSocket::open_in(netns).map_err(kernel)?;
-        let facts = match record.and_then(attachment::facts_of) {
-            Some(facts) => facts,
+        let recorded = match record.and_then(attachment::recorded_in) {
+            Some(recorded) => recorded,
             None => unrecorded(call, &mut socket)?,
         };
-        take_down(&mut socket, call.ifname(), &facts)
+        take_down(&mut socket, call.ifname(), &recorded)
     })
 }
 
@@ -29,14 +29,14 @@ pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     attachment::gc_inside(call, NAME, |netns, record| {
         let _lock = netns_lock::lock(netns)?;
         let mut socket = RouteSocket::open_in(netns).map_err(kernel)?;
-        let facts = attachment::facts_of(record).unwrap_or_default();
-        take_down(&mut socket, &record.attachment.ifname, &facts)
+        let recorded = attachment::recorded_in(record).unwrap_or_default();
+        take_down(&mut socket, &record.attachment.ifname, &recorded)
     })
 }
 
 /// Finds what the reference's ADD, or one whose record is lost, has created: by the addresses on
 /// the interface and those in the result.
-fn unrecorded(call: &Call<'_>, socket: &mut RouteSocket) -> Result<Facts, Error> {
+fn unrecorded(call: &Call<'_>, socket: &mut RouteSocket) -> Result<Recorded, Error> {
     let ifname = call.ifname().as_str();
     let mut addresses: Vec<_> = match call.prev_result().ok().flatten() {
         Some(result) => result.container_ips(ifname).map(|ip| ip.address.addr()).collect(),
@@ -48,7 +48,7 @@ fn unrecorded(call: &Call<'_>, socket: &mut RouteSocket) -> Result<Facts, Error>
     }
     let fixed = Config::of(call).ok().and_then(|config| config.table);
     let policy = Policy::read(socket)?;
-    let mut facts = Facts { own_tables: fixed.is_none(), ..Facts::default() };
+    let mut recorded = Recorded { own_tables: fixed.is_none(), ..Recorded::default() };
     for table in policy.rules.iter().filter_map(table_of) {
         if fixed.map_or(table < FIRST_TABLE, |fixed| fixed != table) {
             continue;
@@ -57,25 +57,25 @@ fn unrecorded(call: &Call<'_>, socket: &mut RouteSocket) -> Result<Facts, Error>
             let source = Source { address, table };
             let rule = plan::rule(&source);
             let there = policy.rules.iter().any(|found| plan::is_same_rule(found, &rule));
-            if there && !facts.sources.contains(&source) {
-                facts.sources.push(source);
+            if there && !recorded.sources.contains(&source) {
+                recorded.sources.push(source);
             }
         }
     }
-    Ok(facts)
+    Ok(recorded)
 }
 
 /// Removes our rules, then the interface's routes in our tables.
-fn take_down(socket: &mut RouteSocket, ifname: &IfName, facts: &Facts) -> Result<(), Error> {
+fn take_down(socket: &mut RouteSocket, ifname: &IfName, recorded: &Recorded) -> Result<(), Error> {
     let mut failures = Failures::new();
-    for source in &facts.sources {
+    for source in &recorded.sources {
         let gone = remove(socket, Change::DelRule(plan::rule(source)));
         failures.note(format_args!("remove the rule of {}", source.address), gone);
     }
     let link =
         failures.note("find the interface", socket.link_by_name(ifname.as_str()).map_err(kernel));
-    if let (true, Some(Some(link))) = (facts.own_tables, link) {
-        for source in &facts.sources {
+    if let (true, Some(Some(link))) = (recorded.own_tables, link) {
+        for source in &recorded.sources {
             let emptied = empty(socket, source, link.index);
             failures.note(format_args!("empty table {}", source.table), emptied);
         }

@@ -5,7 +5,7 @@ use cni_plugin::Call;
 use wanted::{Because, Item, Place, State, Wanted};
 
 use super::config::Config;
-use super::{Facts, NAME, NO_PREVIOUS, Sbr, Source, addresses, plan};
+use super::{NAME, NO_PREVIOUS, Recorded, Sbr, Source, addresses, plan};
 use crate::engine::{self, Attached, Compared, Found, Kind, Picture};
 use crate::shared::policy::Policy;
 use crate::shared::shared_object::file_error;
@@ -16,7 +16,7 @@ impl Kind for Sbr {
     const CHAINED: bool = true;
     const NO_PREVIOUS: &'static str = NO_PREVIOUS;
     type Config = Config;
-    type Recorded = Facts;
+    type Recorded = Recorded;
     /// The addresses of the interface, and the table of each.
     type Observed = (Vec<IpConfig>, Vec<Source>);
 
@@ -27,19 +27,19 @@ impl Kind for Sbr {
     /// Finds the tables: after a loss they are those that ADD would choose.
     fn observe(
         config: &Config,
-        recorded: Option<&Facts>,
+        recorded: Option<&Recorded>,
         attached: &Attached<'_>,
         picture: &mut Picture<'_>,
     ) -> Result<Self::Observed, Error> {
         let ips = addresses(attached.ifname, attached.result)?;
         let policy = picture.policy(Place::Container)?;
-        let sources = plan::sources(config, &ips, policy, Facts::tables(recorded));
+        let sources = plan::sources(config, &ips, policy, Recorded::tables(recorded));
         Ok((ips, sources))
     }
 
     fn wanted(
         config: &Config,
-        _: Option<&Facts>,
+        _: Option<&Recorded>,
         (ips, sources): &Self::Observed,
         attached: &Attached<'_>,
     ) -> Wanted {
@@ -94,7 +94,7 @@ fn ifindex(picture: &mut Picture<'_>, item: &Item) -> Result<u32, Error> {
 fn record(picture: &Picture<'_>, policy: &Policy, source: Source) -> Result<(), Error> {
     let key = picture.call.attachment();
     let Some(mut record) = picture.index.get(key, NAME).found else { return Ok(()) };
-    let facts: Option<Facts> = attachment::facts_of(&record);
+    let facts: Option<Recorded> = attachment::recorded_in(&record);
     let Some(mut facts) = facts.filter(|facts| facts.own_tables) else { return Ok(()) };
     if plan::is_taken(&source, policy) {
         let text = format!("another rule uses table {} by now", source.table);

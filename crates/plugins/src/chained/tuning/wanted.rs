@@ -125,7 +125,7 @@ fn record(picture: &Picture<'_>, became: &[(String, Option<String>)]) -> Result<
     let Some(mut record) = picture.index.get(picture.call.attachment(), PLUGIN).found else {
         return Ok(());
     };
-    let Some(before) = attachment::facts_of::<Saved>(&record) else { return Ok(()) };
+    let Some(before) = attachment::recorded_in::<Saved>(&record) else { return Ok(()) };
     let mut saved = before.clone();
     for known in &mut saved.sysctls {
         if let Some((_, now)) = became.iter().find(|(path, _)| *path == known.path) {

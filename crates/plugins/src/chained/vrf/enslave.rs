@@ -17,7 +17,7 @@ use kernel::sysctl::Sysctl;
 
 use super::config::Config;
 use super::moving::Moving;
-use super::{Facts, node};
+use super::{Recorded, node};
 use crate::shared::failures::Failures;
 use crate::shared::{kernel_error as kernel, owner};
 
@@ -53,7 +53,7 @@ pub(super) fn look(
     netns: &Netns,
     key: &AttachmentKey,
     config: &Config,
-    earlier: Facts,
+    earlier: Recorded,
 ) -> Result<Plan, Error> {
     let mut socket = RouteSocket::open_in(netns).map_err(kernel)?;
     let invalid = |message: String| Error::new(code::INVALID_CONFIG, message);

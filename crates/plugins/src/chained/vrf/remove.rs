@@ -6,27 +6,27 @@ use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
 
 use super::config::Config;
-use super::{Facts, NAME, node};
+use super::{NAME, Recorded, node};
 use crate::shared::{attachment, kernel_error as kernel, netns_lock};
 
 /// Runs DEL. Needs only the attachment's key.
 pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
     attachment::del_inside(call, NAME, |netns, record| {
-        let facts: Option<Facts> = record.and_then(attachment::facts_of);
+        let recorded: Option<Recorded> = record.and_then(attachment::recorded_in);
         // There is no record of ours: DEL removes what the reference created in the reference's
         // way.
         let configured = || Config::of(call).ok().map(|config| config.vrf);
-        let vrf = facts.as_ref().map(|facts| facts.vrf.clone()).or_else(configured);
-        take_down(netns, call.ifname(), vrf.as_deref(), facts.as_ref())
+        let vrf = recorded.as_ref().map(|recorded| recorded.vrf.clone()).or_else(configured);
+        take_down(netns, call.ifname(), vrf.as_deref(), recorded.as_ref())
     })
 }
 
 /// Runs GC on attachments of this network that are not valid, by their records.
 pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
     attachment::gc_inside(call, NAME, |netns, record| {
-        let facts: Facts = attachment::facts_of(record).unwrap_or_default();
-        let name = Some(facts.vrf.as_str()).filter(|name| !name.is_empty());
-        take_down(netns, &record.attachment.ifname, name, Some(&facts))
+        let recorded: Recorded = attachment::recorded_in(record).unwrap_or_default();
+        let name = Some(recorded.vrf.as_str()).filter(|name| !name.is_empty());
+        take_down(netns, &record.attachment.ifname, name, Some(&recorded))
     })
 }
 
@@ -37,13 +37,13 @@ fn take_down(
     netns: &Netns,
     ifname: &IfName,
     vrf: Option<&str>,
-    facts: Option<&Facts>,
+    recorded: Option<&Recorded>,
 ) -> Result<(), Error> {
     let _lock = netns_lock::lock(netns)?;
     let mut socket = RouteSocket::open_in(netns).map_err(kernel)?;
     let link = socket.link_by_name(ifname.as_str()).map_err(kernel)?;
     // An ADD was killed after it had set the sysctl that keeps addresses.
-    let moving = facts.and_then(|facts| facts.moving.as_ref());
+    let moving = recorded.and_then(|recorded| recorded.moving.as_ref());
     let moving = moving.filter(|moving| link.as_ref().is_some_and(|l| l.index == moving.ifindex));
     if let Some(before) = moving.and_then(|moving| moving.keep_addr_on_down.as_deref()) {
         node::with_keep_addr_on_down(netns, ifname.as_str(), |keep| {
@@ -59,7 +59,7 @@ fn take_down(
         }
     }
     let empty = socket.links_of_master(vrf.index).map_err(kernel)?.is_empty();
-    if empty && (node::is_ours(&vrf) || facts.is_none() && vrf.alias.is_none()) {
+    if empty && (node::is_ours(&vrf) || recorded.is_none() && vrf.alias.is_none()) {
         socket.delete_link(vrf.index).map_err(kernel)?;
     }
     Ok(())

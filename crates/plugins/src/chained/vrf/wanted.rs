@@ -7,7 +7,7 @@ use kernel::route::{Route, TABLE_MAIN};
 use wanted::{Because, Item, Place, State, Wanted};
 
 use super::config::Config;
-use super::{Facts, NAME, NO_PREVIOUS, Vrf, enter, node};
+use super::{NAME, NO_PREVIOUS, Recorded, Vrf, enter, node};
 use crate::engine::{self, Attached, Compared, Difference, Found, Kind, Picture, differs, unknown};
 use crate::shared::{attachment, container};
 
@@ -16,14 +16,14 @@ impl Kind for Vrf {
     const CHAINED: bool = true;
     const NO_PREVIOUS: &'static str = NO_PREVIOUS;
     type Config = Config;
-    type Recorded = Facts;
+    type Recorded = Recorded;
     type Observed = ();
 
     fn config(call: &Call<'_>) -> Result<Config, Error> {
         Config::of(call)
     }
 
-    fn wanted(config: &Config, _: Option<&Facts>, (): &(), attached: &Attached<'_>) -> Wanted {
+    fn wanted(config: &Config, _: Option<&Recorded>, (): &(), attached: &Attached<'_>) -> Wanted {
         let link = attached.ifname.to_owned();
         let mut wanted = engine::wanted_of_another(attached.ifname);
         let vrf = wanted::Vrf { link, vrf: config.vrf.clone(), table: config.table };
@@ -52,11 +52,11 @@ impl Kind for Vrf {
             found.push(format!("VRF {name:?} is down"));
         }
         let link = picture.link(item.place, &wanted.link)?;
-        let facts: Option<Facts> =
-            attachment::read_facts(picture.index, picture.call.attachment(), NAME);
+        let recorded: Option<Recorded> =
+            attachment::recorded(picture.index, picture.call.attachment(), NAME);
         if link.is_some_and(|link| link.master != Some(vrf.index)) {
             found.push(format!("interface {:?} is not in VRF {name:?} any more", wanted.link));
-        } else if facts.is_some_and(|facts| facts.moving.is_some()) {
+        } else if recorded.is_some_and(|recorded| recorded.moving.is_some()) {
             found.push(format!("interface {:?} moved into VRF {name:?} halfway", wanted.link));
         }
         Ok(found.into_iter().map(Found::new).collect())

@@ -46,7 +46,7 @@ pub(crate) struct Recorded {
 impl Recorded {
     /// Reads what a record holds, if there is one and it is still legible.
     pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<Self> {
-        attachment::read_facts(index, key, NAME)
+        attachment::recorded(index, key, NAME)
     }
 }
 

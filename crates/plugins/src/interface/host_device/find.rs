@@ -10,7 +10,7 @@ use kernel::mac::MacAddr;
 use kernel::route::{Link, RouteSocket};
 
 use super::config::{Bus, Config, Device};
-use super::home::Facts;
+use super::home::Recorded;
 use super::{HostDevice, SYSFS, invalid, user_space};
 use crate::interface::single::SingleLink;
 use crate::shared::attachment::may_live;
@@ -222,7 +222,7 @@ fn missing(config: &Config, why: &str) -> Error {
 #[derive(Debug)]
 pub(super) struct Holder {
     pub(super) attachment: AttachmentKey,
-    pub(super) facts: Facts,
+    pub(super) recorded: Recorded,
     /// Whether its namespace exists.
     pub(super) alive: bool,
 }
@@ -232,18 +232,18 @@ pub(super) fn holder(config: &Config) -> Option<Holder> {
     let census = Census::new();
     let records = config.index.list().found.into_iter();
     records.filter(|record| record.plugin == HostDevice::NAME).find_map(|record| {
-        let facts: Facts = serde_json::from_value(record.data.clone()).ok()?;
-        if !facts.is_what(config) {
+        let recorded: Recorded = serde_json::from_value(record.data.clone()).ok()?;
+        if !recorded.is_what(config) {
             return None;
         }
         let alive = may_live(&record, &census);
-        Some(Holder { attachment: record.attachment, facts, alive })
+        Some(Holder { attachment: record.attachment, recorded, alive })
     })
 }
 
 fn held(config: &Config) -> Option<Error> {
     // A device that a program drove needs nothing to return.
-    let holder = holder(config).filter(|holder| holder.alive || !holder.facts.user_space)?;
+    let holder = holder(config).filter(|holder| holder.alive || !holder.recorded.user_space)?;
     if holder.alive {
         return Some(user_space::in_use(config, &holder.attachment));
     }

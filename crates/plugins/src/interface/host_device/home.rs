@@ -31,7 +31,7 @@ const SPARE_NAMES: u32 = 8;
 /// The device as it was on the host: recorded before it is moved.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Facts {
+pub(super) struct Recorded {
     /// Its name; empty for a device that a program drives.
     pub(super) device: String,
     /// Whether a program drives it; there is no link then.
@@ -59,23 +59,23 @@ pub(super) struct Facts {
     inside: Option<Identity>,
 }
 
-impl Facts {
+impl Recorded {
     pub(super) fn new(config: &Config, seen: &Observed) -> Self {
         let (key, text) = config.selection();
         let selected = (key.to_owned(), text);
         let found = match seen {
             Observed::Link(found) => found,
             Observed::UserSpace { pci_id } => {
-                return Facts {
+                return Recorded {
                     user_space: true,
                     selected,
                     pci: pci_id.clone(),
-                    ..Facts::default()
+                    ..Recorded::default()
                 };
             }
         };
         let link = &found.link;
-        Facts {
+        Recorded {
             device: link.name.clone(),
             user_space: false,
             selected,
@@ -174,7 +174,7 @@ pub(super) fn bring(
     call: &Call<'_>,
     key: &AttachmentKey,
     netns: Option<&Netns>,
-    facts: Option<&Facts>,
+    facts: Option<&Recorded>,
 ) -> Result<(), Error> {
     if facts.is_some_and(|facts| facts.user_space) {
         return Ok(());
@@ -199,7 +199,7 @@ fn find_inside(
     call: &Call<'_>,
     key: &AttachmentKey,
     inside: &mut RouteSocket,
-    facts: Option<&Facts>,
+    facts: Option<&Recorded>,
 ) -> Result<Option<Link>, Error> {
     let ifname = key.ifname.as_str();
     let named = inside.link_by_name(ifname).map_err(kernel)?;
@@ -237,7 +237,7 @@ fn find_returned(
     call: &Call<'_>,
     key: &AttachmentKey,
     host: &mut RouteSocket,
-    facts: Option<&Facts>,
+    facts: Option<&Recorded>,
     gone: bool,
 ) -> Result<Option<Link>, Error> {
     let ifname = key.ifname.as_str();
@@ -310,7 +310,7 @@ fn move_home(
     host: &mut RouteSocket,
     home: &Netns,
     link: &Link,
-    facts: Option<&Facts>,
+    facts: Option<&Recorded>,
 ) -> Result<(), Error> {
     let (name, alias) = name_and_alias(call, host, link, facts)?;
     let set = LinkSet {
@@ -348,7 +348,7 @@ fn move_home(
 /// Returns the alternative names that the container gave a device; on the host they would be in use
 /// once the device is there. Without a record of the device's own alternative names they are
 /// unknown.
-fn given_names<'l>(link: &'l Link, facts: Option<&Facts>) -> Vec<&'l String> {
+fn given_names<'l>(link: &'l Link, facts: Option<&Recorded>) -> Vec<&'l String> {
     let Some(own) = facts.and_then(|facts| facts.alt_names.as_ref()) else { return Vec::new() };
     link.alt_names.iter().filter(|name| !own.contains(name)).collect()
 }
@@ -360,7 +360,7 @@ fn take_names(
     inside: &mut RouteSocket,
     host: &mut RouteSocket,
     link: &Link,
-    facts: Option<&Facts>,
+    facts: Option<&Recorded>,
 ) -> Result<(), Error> {
     let mut names = given_names(link, facts);
     for name in &link.alt_names {
@@ -386,7 +386,7 @@ fn restore(
     call: &Call<'_>,
     host: &mut RouteSocket,
     link: &Link,
-    facts: Option<&Facts>,
+    facts: Option<&Recorded>,
 ) -> Result<(), Error> {
     let ifindex = link.index;
     let (name, alias) = if facts.is_some_and(|facts| facts.device == link.name) {
@@ -419,7 +419,7 @@ fn name_and_alias(
     call: &Call<'_>,
     host: &mut RouteSocket,
     link: &Link,
-    facts: Option<&Facts>,
+    facts: Option<&Recorded>,
 ) -> Result<(String, String), Error> {
     let original = facts.map(|facts| facts.device.as_str()).or_else(|| original_name(link));
     let original = original.unwrap_or(&link.name).to_owned();
@@ -450,7 +450,7 @@ const SETTLE_TRIES: usize = 3;
 
 /// Restores hardware address, MTU and state. Failures are only warnings: the device is already
 /// back.
-fn settle(call: &Call<'_>, host: &mut RouteSocket, link: &Link, facts: Option<&Facts>) {
+fn settle(call: &Call<'_>, host: &mut RouteSocket, link: &Link, facts: Option<&Recorded>) {
     let Some(facts) = facts else { return };
     let ifindex = link.index;
     let mac = facts.mac.as_ref().filter(|mac| text_of(link.mac).as_ref() != Some(mac));

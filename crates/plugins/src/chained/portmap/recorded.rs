@@ -17,7 +17,7 @@ use crate::shared::filter::write_down;
 /// The plugin's own part of its record.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Facts {
+pub(crate) struct Recorded {
     /// What nftables must contain.
     pub(super) plan: Plan,
     /// Whether the reference's chains are used.
@@ -40,14 +40,14 @@ pub(super) struct UdpPort {
     pub(super) container: IpAddr,
 }
 
-impl Facts {
+impl Recorded {
     /// Reads an attachment's note. An unreadable one counts as missing.
-    pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<Facts> {
-        attachment::read_facts(index, key, NAME)
+    pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<Recorded> {
+        attachment::recorded(index, key, NAME)
     }
 
     /// Reads the note in a record.
-    pub(super) fn of(record: &Record) -> Option<Facts> {
+    pub(super) fn of(record: &Record) -> Option<Recorded> {
         serde_json::from_value(record.data.clone()).ok()
     }
 
@@ -84,8 +84,8 @@ impl Facts {
         found.or_else(|| self.plan.shared.iter().find_map(of_switch))
     }
 
-    /// Returns these facts and what `before` has in addition.
-    pub(super) fn joined(&self, before: Option<&Facts>) -> Facts {
+    /// Returns these recorded and what `before` has in addition.
+    pub(super) fn joined(&self, before: Option<&Recorded>) -> Recorded {
         let mut all = self.clone();
         if let Some(before) = before {
             all.plan.join(before.plan.clone());

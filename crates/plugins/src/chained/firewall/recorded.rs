@@ -17,7 +17,7 @@ use crate::shared::filter::write_down;
 /// What ADD records about an attachment for DEL.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Facts {
+pub(crate) struct Recorded {
     /// What nftables must contain.
     pub(super) plan: Plan,
     /// The addresses that are accepted.
@@ -46,13 +46,13 @@ pub(super) struct Accepted {
     pub(super) legacy: bool,
 }
 
-impl Facts {
+impl Recorded {
     /// Reads an attachment's record. An unreadable one counts as missing.
-    pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<Facts> {
-        attachment::read_facts(index, key, NAME)
+    pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<Recorded> {
+        attachment::recorded(index, key, NAME)
     }
 
-    pub(super) fn of(record: &Record) -> Option<Facts> {
+    pub(super) fn of(record: &Record) -> Option<Recorded> {
         serde_json::from_value(record.data.clone()).ok()
     }
 
@@ -69,7 +69,7 @@ impl Facts {
     }
 
     /// Returns these facts and what `before` has in addition.
-    pub(super) fn joined(&self, before: Option<&Facts>) -> Facts {
+    pub(super) fn joined(&self, before: Option<&Recorded>) -> Recorded {
         let mut all = self.clone();
         if let Some(before) = before {
             all.plan.join(before.plan.clone());

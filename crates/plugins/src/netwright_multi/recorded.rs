@@ -14,7 +14,7 @@ use crate::multi::members::Fact;
 /// The record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Facts {
+pub(super) struct Recorded {
     /// In the order of ADD.
     pub(super) members: Vec<Fact>,
     /// Further facts about each.
@@ -44,7 +44,7 @@ pub(super) struct Known {
     pub(super) device_file: Option<PathBuf>,
 }
 
-impl Facts {
+impl Recorded {
     pub(super) fn of(plan: &Plan, pod: Option<Pod>, config: &Config) -> Result<Self, Error> {
         let known = |(member, network): (&cni_runtime::Member, &super::plan::Network)| Known {
             ifname: member.attachment.ifname.clone(),
@@ -52,7 +52,7 @@ impl Facts {
             without_default: network.without_default,
             device_file: network.device.as_ref().map(|device| device.path.clone()),
         };
-        Ok(Facts {
+        Ok(Recorded {
             members: plan.members.iter().map(Fact::of).collect::<Result<_, _>>()?,
             networks: plan.members.iter().zip(&plan.networks).map(known).collect(),
             default_route: plan.default_route.clone(),
