@@ -7,7 +7,7 @@ use cni::text::{lines, one_line};
 use cni::{Error, code};
 use cni_plugin::codes;
 use kernel::remedy;
-use plugins::shared::host_side::COVERED_REMEDY;
+use plugins::shared::host_side::ROUTE_OF_OTHERS;
 
 use crate::net::own_plugins;
 use crate::panic::EXIT_BUG;
@@ -188,7 +188,7 @@ fn hint_for(error: &Error) -> Option<&'static str> {
             "check that `nft list ruleset` works, and look in it for a rule that blocks this"
         }
         codes::HOST_PORT => "choose another port, or detach its holder (`netwright list`)",
-        codes::DRIFT if says(COVERED_REMEDY) => COVERED_REMEDY,
+        codes::DRIFT if says(ROUTE_OF_OTHERS) => ROUTE_OF_OTHERS,
         codes::DRIFT => "put it back with `netwright repair`, or detach and attach it again",
         codes::EXISTS if says(TAKEN_IFNAME) => "choose another interface name (`--ifname`)",
         codes::DELEGATE => "check `CNI_PATH` and the mode of the plugin's file",

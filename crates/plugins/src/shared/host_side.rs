@@ -16,6 +16,8 @@ use kernel::route::{
 };
 use kernel::sysctl::{Sysctl, SysctlError};
 
+pub use wanted::ROUTE_OF_OTHERS;
+
 use super::kernel_error as kernel;
 
 /// How long the kernel may take to give a link-local address to a link that got its carrier: it
@@ -172,7 +174,7 @@ impl Covered {
     /// use.
     #[must_use]
     pub fn drift(&self, ifname: &str) -> Error {
-        super::drift(self.told(ifname)).with_details(wanted::ROUTE_OF_OTHERS)
+        super::drift(self.told(ifname)).with_details(ROUTE_OF_OTHERS)
     }
 
     /// Describes it, with the interface that the route should use.
