@@ -138,7 +138,10 @@ fn containers_of_podman_are_repaired_and_collected() {
     // The namespace exists until its process has ended.
     let mut log = String::new();
     wait_until("its end", || {
-        log = collect(&lab, &["-act"]);
+        let before = std::mem::replace(&mut log, collect(&lab, &["-act"]));
+        if log != before {
+            eprintln!("{log}");
+        }
         assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
         log.contains("removed; its container is gone")
     });
