@@ -74,7 +74,7 @@ pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Bridge) -> Compared {
 /// Returns what was set.
 ///
 /// # Errors
-/// As [`ensure`].
+/// As [`super::bridge_link::ensure`].
 pub(super) fn restore(picture: &mut Picture<'_>, wanted: &Bridge) -> Result<Option<String>, Error> {
     let (index, key) = (picture.index, picture.call.attachment());
     let host = &mut picture.namespaces.get()?.host;
