@@ -20,7 +20,7 @@ mod restore;
 use cni::{AddResult, AttachmentKey, Error};
 use cni_plugin::{Call, Delegate, Outcome, codes};
 use serde::de::DeserializeOwned;
-use state::{Index, Record};
+use state::Index;
 use wanted::{Because, Item, Place, State, Wanted};
 
 use crate::shared::attachment::REPAIR_TIMEOUT;
@@ -224,7 +224,6 @@ fn in_rounds<K: Kind>(
     let mut look = Look::<K>::begin(call, index, config)?;
     let mut tries = Tries::default();
     let mut done: Vec<(Item, String)> = Vec::new();
-    let mut is_filtered = true;
     loop {
         let observed = match look.observe() {
             Ok(observed) => observed,
@@ -238,7 +237,7 @@ fn in_rounds<K: Kind>(
                 restoring.lines.push(what);
             }
         }
-        let mut limits = Limits::of(&observed, reserved.is_ok(), is_filtered);
+        let mut limits = Limits::of(&observed, reserved.is_ok(), &tries);
         for (item, difference) in observed.restorable() {
             if !limits.allow(item, &mut look.picture) || !tries.again(item) {
                 continue;
@@ -263,7 +262,6 @@ fn in_rounds<K: Kind>(
             restoring.failures.note("release claims of another place", settled);
             return Ok(());
         }
-        is_filtered = limits.is_filtered;
         look.picture.forget();
     }
 }
@@ -276,12 +274,12 @@ struct Limits {
     has_address: bool,
     /// No other attachment has one of its addresses where it is reachable.
     is_free: bool,
-    /// The packet filter has what it needs, or gets it.
+    /// The packet filter has what it needs, or gets it now.
     is_filtered: bool,
 }
 
 impl Limits {
-    fn of(observed: &Observation, is_reserved: bool, is_filtered: bool) -> Self {
+    fn of(observed: &Observation, is_reserved: bool, tries: &Tries) -> Self {
         let items = || observed.wanted.items.iter().enumerate();
         let is_address =
             |item: &Item| item.place == Place::Container && matches!(item.state, State::Address(_));
@@ -291,10 +289,11 @@ impl Limits {
             is_reserved,
             has_address: items().any(|(number, item)| is_address(item) && is_there(number, item)),
             is_free: true,
-            is_filtered,
+            is_filtered: true,
         };
         for (number, item) in items() {
-            if !observed.is_known(number) || observed.is_left(number) {
+            let is_given_up = || tries.are_over(item) && observed.differs(item);
+            if !observed.is_known(number) || observed.is_left(number) || is_given_up() {
                 limits.without(item);
             }
         }
@@ -340,6 +339,11 @@ impl Tries {
         let is_left = *tries < TRIES;
         *tries += u8::from(is_left);
         is_left
+    }
+
+    /// Reports whether an item is not tried again.
+    fn are_over(&self, item: &Item) -> bool {
+        self.0.iter().any(|(known, tries)| known == item && *tries == TRIES)
     }
 
     /// Has the item not tried again.
@@ -408,7 +412,6 @@ struct Look<'c, K: Kind> {
     index: &'c Index,
     config: K::Config,
     result: AddResult,
-    record: Option<Record>,
     picture: Picture<'c>,
 }
 
@@ -423,14 +426,15 @@ impl<'c, K: Kind> Look<'c, K> {
             Some(netns)
         };
         let picture = Picture::open(call, index, K::NAME, netns)?;
-        Ok(Look { call, index, config, result, record: None, picture })
+        Ok(Look { call, index, config, result, picture })
     }
 
     /// Says what is wanted and compares it with what is there.
     fn observe(&mut self) -> Result<Observation, Error> {
         let (key, ifname) = (self.call.attachment(), self.call.ifname().as_str());
-        self.record = self.index.get(key, K::NAME).found;
-        let recorded: Option<K::Recorded> = self.record.as_ref().and_then(attachment::recorded_in);
+        self.picture.record = self.index.get(key, K::NAME).found;
+        let record = self.picture.record.as_ref();
+        let recorded: Option<K::Recorded> = record.and_then(attachment::recorded_in);
         let recorded = recorded.as_ref();
         let attached = Attached { key, ifname, result: &self.result };
         let seen = K::observe(&self.config, recorded, &attached, &mut self.picture)?;
@@ -451,7 +455,7 @@ impl<'c, K: Kind> Look<'c, K> {
         let is_sound = observed.found.is_empty() && observed.failed.is_none();
         let items = observed.wanted.items.iter();
         let objects: Vec<&String> = items.filter_map(claim::of_item).collect();
-        match &self.record {
+        match &self.picture.record {
             Some(record) if observed.is_recorded && is_sound => {
                 claim::settle(self.index, record, &objects)
             }

@@ -115,10 +115,9 @@ impl Picture<'_> {
 
     fn compare_recorded(&mut self, place: Place, name: &str) -> Compared {
         let Some(link) = self.side(place).link(name)? else { return sound() };
-        let record = self.index.get(self.call.attachment(), self.plugin).found;
-        let Some(record) = record else { return sound() };
+        let Some(record) = &self.record else { return sound() };
         let netns = &self.namespaces.get()?.netns;
-        Found::of(identity::refuse_another(self.index, &record, netns, &link))
+        Found::of(identity::refuse_another(self.index, record, netns, &link))
     }
 
     /// Compares a value of a link that one change sets.

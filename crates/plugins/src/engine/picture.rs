@@ -9,7 +9,7 @@ use cni_plugin::{Call, codes};
 use ipnet::IpNet;
 use kernel::netns::Netns;
 use kernel::route::{self, IpFamily, Link, Neighbour, RouteFilter, RouteSocket};
-use state::Index;
+use state::{Index, Record};
 use wanted::{Item, Place, Restored, State, Wanted};
 
 use super::Kind;
@@ -196,6 +196,8 @@ pub(crate) struct Picture<'c> {
     pub(crate) index: &'c Index,
     /// The plugin's type.
     pub(super) plugin: &'static str,
+    /// The plugin's record, as it was when the round began.
+    pub(super) record: Option<Record>,
     /// Both sides.
     pub(crate) namespaces: Sides<'c>,
     host: Seen,
@@ -228,7 +230,7 @@ impl<'c> Picture<'c> {
     ) -> Result<Self, Error> {
         let namespaces = Sides { call, opened: netns.map(Namespaces::open).transpose()? };
         let (host, container) = (Seen::default(), Seen::default());
-        Ok(Picture { call, index, plugin, namespaces, host, container })
+        Ok(Picture { call, index, plugin, record: None, namespaces, host, container })
     }
 
     /// Forgets what was observed, because it has changed.

@@ -199,23 +199,19 @@ pub fn restore(call: &Call<'_>, index: &Index, plugin: &str, object: &String) ->
 }
 
 /// Releases the claims that a record lists besides those of an attachment that is sound: it was
-/// reachable in another place before. `record` may have been read before they were taken.
+/// reachable in another place before.
 ///
 /// # Errors
 /// Code 105 and 11 for our own files.
 pub fn settle(index: &Index, record: &Record, objects: &[&String]) -> Result<(), Error> {
-    let is_as_recorded = |record: &Record| {
-        let before = recorded(&record.data);
-        before.len() == objects.len() && before.iter().all(|object| objects.contains(&object))
-    };
-    if is_as_recorded(record) {
+    let before = recorded(&record.data);
+    if before.len() == objects.len() && before.iter().all(|object| objects.contains(&object)) {
         return Ok(());
     }
-    let key = &record.attachment;
-    let Some(mut record) = index.get(key, &record.plugin).found else { return Ok(()) };
-    for object in recorded(&record.data).iter().filter(|object| !objects.contains(object)) {
-        let_go(index, object, &key.hash())?;
+    for object in before.iter().filter(|object| !objects.contains(object)) {
+        let_go(index, object, &record.attachment.hash())?;
     }
+    let mut record = record.clone();
     record.data[CLAIMS] = json!(objects);
     index.put(&record).map_err(|error| file_error(&error))
 }

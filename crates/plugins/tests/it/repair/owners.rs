@@ -256,11 +256,13 @@ fn a_port_without_its_filter_stays_off_the_bridge() {
     let config = json!({ "macspoofchk": true });
     let result = node.run("bridge", "ADD").to(&c1).config(config.clone()).call().ok();
     let port = result["interfaces"][1]["name"].as_str().unwrap().to_owned();
-    // Something else has the name of our table: a chain of another kind.
+    // Another program has created a table with the name of ours, and a set of another type in it.
     node.sh(&format!(
         "ip link set {port} nomaster; nft delete table bridge netwright; \
          nft add table bridge netwright; nft add set bridge netwright spoof_ports '{{ type mark; }}'"
     ));
+    // Restoring this begins another round, in which the port must stay off as well.
+    c1.sh("ip link set eth0 down");
     let check = |keys| node.run("bridge", "CHECK").to(&c1).config(config.clone()).config(keys);
     let repair = || json!({ "netwright/repair": true });
     let said = check(repair()).prev(&result).call();
