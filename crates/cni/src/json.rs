@@ -32,7 +32,7 @@ mod unknown;
 
 use lenient::Lenient;
 pub use object::Object;
-pub use unknown::{UnknownKey, unknown_keys};
+pub use unknown::{UnknownKey, unknown_keys, unknown_keys_besides};
 
 /// The deepest nesting of objects and arrays that is read. `serde_json` stops at 128 and Go at
 /// 10 000; the margin lets a document of this depth be wrapped into another (a request, the cache)

@@ -207,15 +207,18 @@ pub fn check_family(result: Version, config: Version) -> Result<(), Error> {
 }
 
 fn other_family(result: &str, config: Version) -> Error {
-    let supported = match config.family() {
-        ResultFamily::V0_2 => "[ 0.1.0 0.2.0]",
-        ResultFamily::V0_4 => "[0.3.0 0.3.1 0.4.0]",
-        ResultFamily::V1 => "[1.0.0 1.1.0]",
-    };
+    let family = config.family();
+    let known = Version::ALL.iter().filter(|version| version.family() == family);
+    let mut supported: Vec<&str> = known.map(|version| version.as_str()).collect();
+    if family == ResultFamily::V0_2 {
+        // The reference also lists the version of a configuration without one.
+        supported.insert(0, "");
+    }
     Error::new(
         code::DECODE_FAILURE,
         format!(
-            "result type supports {supported} but unmarshalled CNIVersion is {}",
+            "result type supports [{}] but unmarshalled CNIVersion is {}",
+            supported.join(" "),
             quote(result)
         ),
     )

@@ -56,7 +56,7 @@ macro_rules! require {
 /// Kernel features by name, each with an `ip` or `tc` command that works where the feature exists.
 ///
 /// They run in a namespace of their own with a veth pair `p0`, `p1`.
-pub const KERNEL: [(&str, &str); 26] = [
+pub const KERNEL: &[(&str, &str)] = &[
     ("bridge-vlan-filtering", "ip link add t0 type bridge vlan_filtering 1"),
     ("vlan", "ip link add link p0 name t0 type vlan id 7"),
     ("dummy", "ip link add t0 type dummy"),

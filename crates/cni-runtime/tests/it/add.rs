@@ -16,12 +16,12 @@ fn lone_too_new_version() {
     let lab = Lab::new(&["a"]);
     let refuse = r#"echo '{"code":1,"msg":"incompatible CNI versions","details":"d"}'; exit 1"#;
     lab.on("a", "ADD", refuse);
-    let list = chain("1.2.0", &["a"]);
-    assert_eq!(list.cni_version, "1.2.0");
+    let list = chain("9.9.0", &["a"]);
+    assert_eq!(list.cni_version, "9.9.0");
     let error = lab.runtime().add_list(&list, &container("c1"), None).unwrap_err();
     assert_eq!(error.to_cni().code, code::INCOMPATIBLE_VERSION);
     assert_eq!(error.to_string(), "plugin type=\"a\" failed (add): incompatible CNI versions; d");
-    assert_eq!(lab.config("a", "ADD")["cniVersion"], "1.2.0");
+    assert_eq!(lab.config("a", "ADD")["cniVersion"], "9.9.0");
     assert_eq!(lab.calls(), ["ADD a", "DEL a"], "no plugin can convert to an unreleased version");
 }
 

@@ -283,7 +283,7 @@ fn string_booleans() {
 fn cni_versions_max() {
     let dir = folder(&[(
         "1.conflist",
-        r#"{"name": "n", "cniVersion": "1.0.0", "cniVersions": ["0.4.0", "1.1.0", "1.2.0"],
+        r#"{"name": "n", "cniVersion": "1.0.0", "cniVersions": ["0.4.0", "1.1.0", "9.9.0"],
             "plugins": [{"type": "a"}]}"#,
     )]);
     assert_eq!(ConfigFolder::scan(dir.path()).unwrap().find("n").unwrap().cni_version, "1.1.0");

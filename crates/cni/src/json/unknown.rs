@@ -20,7 +20,7 @@ pub struct UnknownKey {
     /// The column of the key's opening quote in bytes, counted from 1.
     pub column: usize,
     /// The keys that would have been read there.
-    pub known: &'static [&'static str],
+    pub known: Vec<&'static str>,
 }
 
 impl UnknownKey {
@@ -90,6 +90,24 @@ pub fn unknown_keys<'de, T: Deserialize<'de>>(
     Ok(log.into_found())
 }
 
+/// Lists the same except keys of the document itself that its reader knows besides `T`, such as those
+/// that every configuration may have. Like all keys, they match without regard to ASCII case.
+///
+/// # Errors
+/// As [`unknown_keys`].
+pub fn unknown_keys_besides<'de, T: Deserialize<'de>>(
+    document: &'de str,
+    besides: &[&'static str],
+) -> Result<Vec<UnknownKey>, JsonError> {
+    let mut found = unknown_keys::<T>(document)?;
+    let is_besides = |key: &str| besides.iter().any(|known| known.eq_ignore_ascii_case(key));
+    found.retain(|one| !one.parent.is_empty() || !is_besides(&one.key));
+    for one in found.iter_mut().filter(|one| one.parent.is_empty()) {
+        one.known.extend(besides);
+    }
+    Ok(found)
+}
+
 /// The state of a search for unknown keys.
 pub(super) struct Log<'de> {
     document: &'de str,
@@ -116,6 +134,7 @@ impl<'de> Log<'de> {
             return;
         }
         let parent = self.path.borrow().join("").trim_start_matches('.').to_owned();
+        let known = known.to_vec();
         let key = UnknownKey { parent, key: key.to_owned(), line: 0, column: 0, known };
         found.push((self.offset_of_key(value), key));
     }

@@ -176,12 +176,12 @@ fn of_equal_keys_the_last_counts_and_case_matters() {
 #[test]
 fn the_highest_version_we_speak_is_chosen() {
     let table = [
-        (r#""cniVersion":"1.0.0","cniVersions":["0.4.0","1.1.0","1.2.0"]"#, "1.1.0"),
+        (r#""cniVersion":"1.0.0","cniVersions":["0.4.0","1.1.0","9.9.0"]"#, "1.1.0"),
         (r#""cniVersions":["0.4.0","1.0.0"]"#, "1.0.0"),
         (r#""cniVersion":"0.3.1","cniVersions":[]"#, "0.3.1"),
         (r#""cniVersion":"1.1.0","cniVersions":["0.4.0"]"#, "1.1.0"),
         // No version is usable: `cniVersion` stays, even if too new.
-        (r#""cniVersion":"1.2.0","cniVersions":["1.3.0"]"#, "1.2.0"),
+        (r#""cniVersion":"9.9.0","cniVersions":["9.9.1"]"#, "9.9.0"),
         (r#""cniVersions":["2.0.0"]"#, ""),
         (r#""cniVersion":"1.2.3""#, "1.2.3"),
         (r#""cniVersion":"abc""#, "abc"),

@@ -19,7 +19,7 @@ fn results_that_cannot_be_read_say_why() {
     refused("[]", "error parsing result: invalid type: sequence, expected an object");
     refused(r#"{"cniVersion":1}"#, "error parsing result: cniVersion: invalid type: integer `1`");
     refused(r#"{"cniVersion":"1.0"}"#, r#"unsupported CNI result version "1.0""#);
-    refused(r#"{"cniVersion":"1.2.0"}"#, r#"unsupported CNI result version "1.2.0""#);
+    refused(r#"{"cniVersion":"9.9.0"}"#, r#"unsupported CNI result version "9.9.0""#);
     refused(
         r#"{"ips":[{"address":"192.0.2.1"}]}"#,
         "error parsing result: ips[0].address: invalid CIDR address: 192.0.2.1",

@@ -9,7 +9,7 @@ fn versions_are_matched_literally() {
         assert_eq!(Version::parse(version.as_str()), Some(*version));
     }
     assert_eq!(Version::parse(""), Some(Version::V0_1_0));
-    for other in ["1.0", "1.1", "v1.0.0", "1.0.0 ", "1.2.0", "abc"] {
+    for other in ["1.0", "1.1", "v1.0.0", "1.0.0 ", "9.9.0", "abc"] {
         assert_eq!(Version::parse(other), None, "{other}");
     }
 }

@@ -300,6 +300,13 @@ impl Link {
         self.kind.as_deref() == Some(kind)
     }
 
+    /// Whether it is of a kind whose links are made on a parent, which [`peer_index`](Self::peer_index)
+    /// names: a macvlan, an ipvlan, a tap of either, or a VLAN.
+    #[must_use]
+    pub fn is_on_parent(&self) -> bool {
+        ["macvlan", "macvtap", "ipvlan", "ipvtap", "vlan"].iter().any(|kind| self.is_kind(kind))
+    }
+
     /// Reads RTM_NEWLINK; `None` if the message is another.
     pub(crate) fn decode(message: &Message<'_>) -> Option<Self> {
         if message.kind != RTM_NEWLINK {

@@ -246,7 +246,7 @@ fn ask(
                 } else {
                     format!("{:?} of plugin {:?}", key.parent, plugin.name())
                 };
-                unknown(&key.key, key.known, place, &reader, examined);
+                unknown(&key.key, &key.known, place, &reader, examined);
             }
             true
         }
