@@ -69,7 +69,7 @@ fn pods_of_containerd_are_repaired_and_collected() {
     assert!(!netns.is_empty());
     let number = lab.sh(&format!("stat -L -c %i {netns}"));
     let number = number.trim();
-    lab.sh(&format!("umount {netns} && rm {netns}"));
+    lab.sh(&format!("umount --lazy {netns} && rm {netns}"));
     let reservations = || lab.sh("ls /var/lib/cni/networks/pods");
     let before = reservations();
     assert!(!collect(&lab, &["-act"]).contains("removed;"), "containerd has it");
@@ -134,7 +134,7 @@ fn containers_of_podman_are_repaired_and_collected() {
     let state = "{{.State.ConmonPid}} {{.State.Pid}}";
     let processes = podman.run(&["inspect", "--format", state, "other"]);
     lab.sh(&format!("kill -KILL {}", processes.trim()));
-    lab.try_sh(&format!("umount {netns}; rm -f {netns}; rm -rf /run/crun/{}", id.trim()));
+    lab.try_sh(&format!("umount --lazy {netns}; rm -f {netns}; rm -rf /run/crun/{}", id.trim()));
     // The namespace exists until its process has ended.
     let mut log = String::new();
     wait_until("its end", || {

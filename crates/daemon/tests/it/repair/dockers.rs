@@ -41,5 +41,5 @@ fn dockers_containers_are_left_alone() {
     let log = daemon.log();
     assert!(log.contains("container_id=sound") && !log.contains("container_id=docker"), "{log}");
     assert_eq!(daemon.stop(), Some(0));
-    lab.sh(&format!("umount {netns}"));
+    lab.sh(&format!("umount --lazy {netns}"));
 }
