@@ -19,15 +19,16 @@
 
 use std::collections::BTreeMap;
 
-use cni::json::{JsonError, UnknownKey, unknown_keys};
+use cni::json::{JsonError, UnknownKey};
 use cni::{AddResult, Command, Error, Injection, PluginConfig, Repaired, code};
 use cni_plugin::cni_invoke::find;
 use cni_plugin::{Call, Info, Inner, Plugin, Role};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use state::Index;
 
+use crate::shared::common_keys;
+use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 
 /// What the plugin is.
@@ -44,11 +45,6 @@ pub struct Chain;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Raw {
-    cni_version: Option<IgnoredAny>,
-    name: Option<IgnoredAny>,
-    r#type: Option<IgnoredAny>,
-    capabilities: Option<IgnoredAny>,
-    prev_result: Option<IgnoredAny>,
     runtime_config: BTreeMap<String, Box<RawValue>>,
     plugins: Vec<cni::json::Object>,
 }
@@ -64,7 +60,7 @@ impl Plugin for Chain {
         for (place, plugin) in chain.plugins.iter().enumerate() {
             let answer = chain
                 .run(plugin, Command::Add, previous.as_deref())
-                .and_then(|stdout| AddResult::parse(&stdout, call.version()));
+                .and_then(|stdout| Ok(AddResult::parse(&stdout, call.version())?));
             let passed_on = match answer {
                 Ok(result) if place + 1 == chain.plugins.len() => return Ok(result),
                 Ok(result) => raw(&result, call),
@@ -79,15 +75,15 @@ impl Plugin for Chain {
                     let acted = usize::from(crate::find(&plugin.plugin_type).is_none());
                     let undone = chain.del(place + acted, previous.as_deref());
                     return Err(match undone {
-                        Ok(()) => failure,
-                        Err(undo) => {
-                            failure.with_details(format!("undoing it with DEL failed too: {undo}"))
-                        }
+                        Ok(()) => failure.into(),
+                        Err(undo) => failure
+                            .with_details(format!("undoing it with DEL failed too: {undo}"))
+                            .into(),
                     });
                 }
             }
         }
-        Err(no_plugins())
+        Err(no_plugins().into())
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -98,16 +94,16 @@ impl Plugin for Chain {
             Err(error) => {
                 let written = Index::new(call.roots()).of_attachment(call.attachment());
                 let nothing = written.found.is_empty() && written.damaged.is_empty();
-                return if nothing { Ok(()) } else { Err(error) };
+                return if nothing { Ok(()) } else { Err(error.into()) };
             }
         };
-        chain.del(chain.plugins.len(), call.common().prev_result.as_deref())
+        Ok(chain.del(chain.plugins.len(), call.common().prev_result.as_deref())?)
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
         let chain = Links::of(call)?;
         let previous = call.common().prev_result.as_deref();
-        chain.all(|plugin| chain.run(plugin, Command::Check, previous))
+        Ok(chain.all(|plugin| chain.run(plugin, Command::Check, previous))?)
     }
 
     /// The check of each inner plugin repairs too. [`Plugin::check`] reports what one of them
@@ -122,7 +118,7 @@ impl Plugin for Chain {
             let answer = failures.note(what, answer).unwrap_or_default();
             lines.extend(Repaired::parse(&answer).lines);
         }
-        failures.into_result().map(|()| lines)
+        Ok(failures.into_result().map(|()| lines)?)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -132,20 +128,20 @@ impl Plugin for Chain {
             let collected = chain.run(plugin, Command::Gc, None);
             failures.note(format_args!("plugin {:?}", plugin.plugin_type), collected);
         }
-        failures.into_result()
+        Ok(failures.into_result()?)
     }
 
     fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
-        Links::of(call).map(drop)
+        Ok(Links::of(call).map(drop)?)
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
         let chain = Links::of(call)?;
-        chain.all(|plugin| chain.run(plugin, Command::Status, None))
+        Ok(chain.all(|plugin| chain.run(plugin, Command::Status, None))?)
     }
 
     fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
-        unknown_keys::<Raw>(config)
+        common_keys::unknown::<Raw>(config, false)
     }
 }
 
@@ -158,7 +154,7 @@ struct Links<'c> {
 
 impl<'c> Links<'c> {
     /// Reads and checks everything first, so that no plugin runs if a later one cannot.
-    fn of(call: &'c Call<'c>) -> Result<Self, Error> {
+    fn of(call: &'c Call<'c>) -> Result<Self, Failure> {
         let raw: Raw = call.read_config()?;
         let mut plugins = Vec::with_capacity(raw.plugins.len());
         for (place, object) in raw.plugins.into_iter().enumerate() {
@@ -166,7 +162,7 @@ impl<'c> Links<'c> {
                 .map_err(|error| error.context(format_args!("plugins[{place}]")))?;
             if plugin.plugin_type == NAME {
                 let text = format!("plugins[{place}] is a chain: write its plugins here instead");
-                return Err(Error::new(code::INVALID_CONFIG, text));
+                return Err(Failure::new(code::INVALID_CONFIG, text));
             }
             plugins.push(plugin);
         }
@@ -178,7 +174,7 @@ impl<'c> Links<'c> {
         if call.command() == Command::Add {
             let path = call.env().plugin_path();
             for plugin in &links.plugins {
-                find(&plugin.plugin_type, &path).map_err(|error| error.to_cni())?;
+                find(&plugin.plugin_type, &path)?;
             }
         }
         Ok(links)
@@ -190,7 +186,7 @@ impl<'c> Links<'c> {
         plugin: &PluginConfig,
         command: Command,
         previous: Option<&RawValue>,
-    ) -> Result<Vec<u8>, Error> {
+    ) -> Result<Vec<u8>, Failure> {
         let call = self.call;
         let valid = (command == Command::Gc).then(|| call.valid_attachments());
         let injection = Injection {
@@ -204,11 +200,11 @@ impl<'c> Links<'c> {
             undo: command == Command::Del && call.is_undo(),
         };
         let stdin = plugin.request(call.network().as_str(), call.version().as_str(), &injection);
-        call.delegate_with(&plugin.plugin_type, &stdin).call(command)
+        Ok(call.delegate_with(&plugin.plugin_type, &stdin).call(command)?)
     }
 
     /// Stops at the first plugin that fails.
-    fn all(&self, run: impl Fn(&PluginConfig) -> Result<Vec<u8>, Error>) -> Result<(), Error> {
+    fn all(&self, run: impl Fn(&PluginConfig) -> Result<Vec<u8>, Failure>) -> Result<(), Failure> {
         self.plugins.iter().try_for_each(|plugin| {
             let ran = run(plugin).map(drop);
             ran.map_err(|error| error.context(format_args!("plugin {:?}", plugin.plugin_type)))
@@ -216,12 +212,12 @@ impl<'c> Links<'c> {
     }
 
     /// Runs DEL on the first `count` plugins, the last first, even if some fail.
-    fn del(&self, count: usize, previous: Option<&RawValue>) -> Result<(), Error> {
+    fn del(&self, count: usize, previous: Option<&RawValue>) -> Result<(), Failure> {
         let mut failures = Failures::new();
         for plugin in self.plugins[..count].iter().rev() {
             match self.run(plugin, Command::Del, previous) {
                 // CNI 1.1.0 §5 "Error": code 3 implies that there is nothing to clean up.
-                Err(error) if error.code == code::UNKNOWN_CONTAINER => {}
+                Err(error) if error.code() == code::UNKNOWN_CONTAINER => {}
                 removed => {
                     failures.note(format_args!("plugin {:?}", plugin.plugin_type), removed);
                 }
@@ -231,12 +227,12 @@ impl<'c> Links<'c> {
     }
 }
 
-fn raw(result: &AddResult, call: &Call<'_>) -> Result<Box<RawValue>, Error> {
+fn raw(result: &AddResult, call: &Call<'_>) -> Result<Box<RawValue>, Failure> {
     let text = result.write(call.version())?;
     serde_json::from_slice(&text)
-        .map_err(|error| Error::new(code::INTERNAL, format!("write result as JSON: {error}")))
+        .map_err(|error| Failure::new(code::INTERNAL, format!("write result as JSON: {error}")))
 }
 
-fn no_plugins() -> Error {
-    Error::new(code::INVALID_CONFIG, "\"plugins\" of plugin \"chain\" names no plugin")
+fn no_plugins() -> Failure {
+    Failure::new(code::INVALID_CONFIG, "\"plugins\" of plugin \"chain\" names no plugin")
 }

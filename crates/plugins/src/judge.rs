@@ -191,10 +191,11 @@ pub fn exclude_each_other(one: &NetworkList, other: &NetworkList) -> Option<Stri
 /// Returns the gateway addresses that a list gives its bridges.
 fn gateways(list: &NetworkList) -> Vec<(String, Vec<IpNet>)> {
     let bridges = list.plugins.iter().filter(|plugin| plugin.plugin_type == bridge::INFO.name);
+    let bridge = crate::find(bridge::INFO.name).expect("bridge is in the table");
     let found = bridges.filter_map(|plugin| {
         let version = &list.cni_version;
         let document = plugin.request(&list.name, version, &cni::config::Injection::default());
-        ask(&bridge::Bridge, &document, bridge::gateways).ok().flatten()
+        ask(bridge, &document, bridge::gateways).ok().flatten()
     });
     found.collect()
 }

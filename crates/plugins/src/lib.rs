@@ -25,37 +25,40 @@ use std::time::Instant;
 use cni_invoke::{Builtin, Executor, Output, Request};
 use cni_plugin::{Context, Info, Plugin, respond};
 
+use crate::engine::Life;
+use crate::interface::single::Single;
+
 /// Lists every plugin, sorted by name. What a plugin is stands in its [`Plugin::info`]: no other
 /// list of plugins is needed.
 #[must_use]
 pub fn all() -> &'static [&'static dyn Plugin] {
     static ALL: &[&dyn Plugin] = &[
-        &chained::bandwidth::Bandwidth,
-        &interface::bridge::Bridge,
+        &Life(chained::bandwidth::Bandwidth),
+        &Life(interface::bridge::Bridge),
         &chain::Chain,
         &ipam::cluster_ipam::ClusterIpam,
-        &interface::cnm::Cnm,
+        &Life(interface::cnm::Cnm),
         &ipam::dhcp::Dhcp,
-        &interface::single::Single(interface::dummy::Dummy),
-        &chained::firewall::FirewallPlugin,
-        &interface::single::Single(interface::host_device::HostDevice),
+        &Life(Single(interface::dummy::Dummy)),
+        &Life(chained::firewall::FirewallPlugin),
+        &Life(Single(interface::host_device::HostDevice)),
         &ipam::host_local::HostLocal,
-        &interface::single::Single(interface::ipvlan::Ipvlan),
+        &Life(Single(interface::ipvlan::Ipvlan)),
         &interface::loopback::Loopback,
-        &interface::single::Single(interface::macvlan::Macvlan),
+        &Life(Single(interface::macvlan::Macvlan)),
         &multi::Multi,
         &netwright_multi::NetwrightMulti,
-        &interface::ovs::Ovs,
-        &interface::ovs::MirrorConsumer,
-        &interface::ovs::MirrorProducer,
-        &chained::portmap::Portmap,
-        &interface::ptp::Ptp,
-        &chained::sbr::Sbr,
+        &Life(interface::ovs::Ovs),
+        &Life(interface::ovs::MirrorConsumer),
+        &Life(interface::ovs::MirrorProducer),
+        &Life(chained::portmap::Portmap),
+        &Life(interface::ptp::Ptp),
+        &Life(chained::sbr::Sbr),
         &ipam::static_ipam::Static,
-        &interface::single::Single(interface::tap::Tap),
-        &chained::tuning::Tuning,
-        &interface::single::Single(interface::vlan::Vlan),
-        &chained::vrf::Vrf,
+        &Life(Single(interface::tap::Tap)),
+        &Life(chained::tuning::Tuning),
+        &Life(Single(interface::vlan::Vlan)),
+        &Life(chained::vrf::Vrf),
     ];
     ALL
 }

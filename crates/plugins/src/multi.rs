@@ -19,14 +19,17 @@ mod config;
 pub mod default_route;
 pub(crate) mod members;
 
-use cni::json::{JsonError, UnknownKey, unknown_keys};
+use cni::json::{JsonError, UnknownKey};
 use cni::{AddResult, AttachmentKey, Error};
 use cni_plugin::{Call, Info, Inner, Plugin, Role};
 use cni_runtime::CachedAttachment;
 use serde::{Deserialize, Serialize};
 use state::{Index, Record, Roots};
 
-use crate::shared::attachment::{self, Stale};
+use crate::engine::Stale;
+use crate::shared::attachment;
+use crate::shared::common_keys;
+use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use config::Config;
 use default_route::DefaultRoute;
@@ -76,7 +79,7 @@ impl Plugin for Multi {
         let config = Config::of(call, is_taken)?;
         let index = Index::new(call.roots());
         let container = container(call, call.attachment());
-        let _lock = container.lock_out_repair()?;
+        let _lock = container.lock()?;
         container.refuse_existing(&index, &netns, |record| {
             // It belongs to a container of that name that is gone.
             let mut failures = Failures::new();
@@ -87,7 +90,7 @@ impl Plugin for Multi {
         })?;
         members::refuse_interfaces(&inside, &config.members)?;
         // First, so that DEL knows what to remove whenever this call ends.
-        attachment::write_down(call, &index, NAME, &Recorded::of(&config)?, &netns)?;
+        attachment::write_record(call, &index, NAME, &Recorded::of(&config)?, &netns)?;
         let chosen = config.default_route.as_ref();
         let attached = container.attach(&config.members, |results| {
             for (member, result) in config.members.iter().zip(results.iter()) {
@@ -98,20 +101,20 @@ impl Plugin for Multi {
             }
             default_route::settle(&container.runtime, &netns, chosen, &config.members, results)
         });
-        attached.map(merged).map_err(|failed| {
+        Ok(attached.map(merged).map_err(|failed| {
             match failed.is_undone.then(|| container.forget(&index)) {
                 Some(Err(left)) => {
                     failed.error.with_details(format!("could not forget it: {left}"))
                 }
                 _ => failed.error,
             }
-        })
+        })?)
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
         let index = Index::new(call.roots());
         let container = container(call, call.attachment());
-        let _lock = container.lock_out_repair_for_del()?;
+        let _lock = container.lock_for_removal()?;
         let recorded = attachment::recorded::<Recorded>(&index, call.attachment(), NAME);
         let mut failures = Failures::new();
         // The runtime knows best where the container is, or that it is gone.
@@ -133,7 +136,7 @@ impl Plugin for Multi {
         if failures.is_empty() {
             failures.note("forget the networks", container.forget(&index));
         }
-        failures.into_result()
+        Ok(failures.into_result()?)
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -141,14 +144,14 @@ impl Plugin for Multi {
         let facts: Recorded = members::recorded(call, NAME)?;
         container(call, call.attachment()).check(&facts.members, &expected)?;
         match &facts.default_route {
-            Some(chosen) => default_route::check(call, chosen),
+            Some(chosen) => Ok(default_route::check(call, chosen)?),
             None => Ok(()),
         }
     }
 
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
         let facts: Recorded = members::recorded(call, NAME)?;
-        container(call, call.attachment()).repair(&facts.members)
+        Ok(container(call, call.attachment()).repair(&facts.members)?)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -168,23 +171,25 @@ impl Plugin for Multi {
             });
             failures.note(format_args!("collect {}", record.attachment), collected);
         }
-        failures.into_result()
+        Ok(failures.into_result()?)
     }
 
     fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
-        config::validate(call)
+        Ok(config::validate(call)?)
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
         let runtime = members::runtime(call, call.env().plugin_path());
-        config::lists(call)?.iter().try_for_each(|list| {
+        Ok(config::lists(call)?.iter().try_for_each(|list| {
             let asked = runtime.status_list(list, call.context().deadline);
-            asked.map_err(|error| error.to_cni().context(format_args!("network {:?}", list.name)))
-        })
+            asked.map_err(|error| {
+                Failure::from(error).context(format_args!("network {:?}", list.name))
+            })
+        })?)
     }
 
     fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
-        unknown_keys::<config::Raw>(config)
+        common_keys::unknown::<config::Raw>(config, false)
     }
 }
 
@@ -202,8 +207,8 @@ fn merged(mut results: Vec<AddResult>) -> AddResult {
 }
 
 impl Recorded {
-    fn of(config: &Config) -> Result<Self, Error> {
-        let members = config.members.iter().map(Fact::of).collect::<Result<_, Error>>()?;
+    fn of(config: &Config) -> Result<Self, Failure> {
+        let members = config.members.iter().map(Fact::of).collect::<Result<_, Failure>>()?;
         Ok(Recorded { members, default_route: config.default_route.clone() })
     }
 }

@@ -27,16 +27,19 @@ mod running;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use cni::json::{JsonError, UnknownKey, unknown_keys};
+use cni::json::{JsonError, UnknownKey};
 use cni::{AddResult, AttachmentKey, Error, code};
 use cni_plugin::{Call, Info, Inner, Plugin, Role};
 use node_api::multinet::{Answer, Detached, Request};
 use node_api::wait;
 use state::Index;
 
+use crate::engine::Stale;
 use crate::multi::default_route;
 use crate::multi::members::{self, Container};
-use crate::shared::attachment::{self, Stale};
+use crate::shared::attachment;
+use crate::shared::common_keys;
+use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use config::Config;
 use daemon::Daemon;
@@ -74,8 +77,8 @@ impl Plugin for NetwrightMulti {
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
         let config = Config::of(call)?;
         match &config.attach {
-            Some(planned) => running::add(call, &config, planned),
-            None => attach::add(call, &config),
+            Some(planned) => Ok(running::add(call, &config, planned)?),
+            None => Ok(attach::add(call, &config)?),
         }
     }
 
@@ -85,13 +88,13 @@ impl Plugin for NetwrightMulti {
         if let Some(config) = &config
             && let Some(ifname) = &config.detach
         {
-            return running::del(call, config, ifname);
+            return Ok(running::del(call, config, ifname)?);
         }
         let index = Index::new(call.roots());
         let mut failures = Failures::new();
         let container = container(call, config.as_ref(), call.attachment());
         // An ADD for the pod does not delay its end forever.
-        let _lock = container.lock_out_repair_for_del()?;
+        let _lock = container.lock_for_removal()?;
         let recorded = attachment::recorded::<Recorded>(&index, call.attachment(), NAME);
         // The runtime knows best where the container is, or that it is gone.
         let netns = Some(call.env().netns.as_str());
@@ -115,7 +118,7 @@ impl Plugin for NetwrightMulti {
         if let (true, Some(facts)) = (failures.is_empty(), recorded) {
             tell_detached(call, call.attachment(), facts);
         }
-        failures.into_result()
+        Ok(failures.into_result()?)
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -127,13 +130,13 @@ impl Plugin for NetwrightMulti {
             default_route::check(call, chosen)?;
         }
         let mut without = facts.networks.iter().filter(|network| network.without_default);
-        without.try_for_each(|network| default_route::check_without(call, &network.ifname))
+        Ok(without.try_for_each(|network| default_route::check_without(call, &network.ifname))?)
     }
 
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
         let facts: Recorded = members::recorded(call, NAME)?;
         let config = Config::of(call)?;
-        container(call, Some(&config), call.attachment()).repair(&facts.members)
+        Ok(container(call, Some(&config), call.attachment()).repair(&facts.members)?)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -158,11 +161,11 @@ impl Plugin for NetwrightMulti {
             });
             failures.note(format_args!("collect {}", record.attachment), collected);
         }
-        failures.into_result()
+        Ok(failures.into_result()?)
     }
 
     fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
-        Config::of(call).map(drop)
+        Ok(Config::of(call).map(drop)?)
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -174,15 +177,17 @@ impl Plugin for NetwrightMulti {
         if let Some(list) = config.default_network().map_err(attachment::unavailable)? {
             let runtime = members::runtime(call, config.plugin_path.clone());
             let asked = runtime.status_list(&list, call.context().deadline);
-            asked
-                .map_err(|error| error.to_cni().context(format_args!("network {:?}", list.name)))?;
+            asked.map_err(|error| {
+                Failure::from(error).context(format_args!("network {:?}", list.name))
+            })?;
         }
         let daemon = Daemon::new(config.socket, call.context().deadline);
         match daemon.ask_now(&Request::Status) {
-            Ok(Answer::Refused(refusal)) => Err(match refusal.to_cni() {
-                error if error.code == code::LIMITED_CONNECTIVITY => error,
-                error => Error { code: code::PLUGIN_NOT_AVAILABLE, ..error },
-            }),
+            Ok(Answer::Refused(refusal)) => Err(match Failure::from(refusal) {
+                error if error.code() == code::LIMITED_CONNECTIVITY => error,
+                error => error.with_code(code::PLUGIN_NOT_AVAILABLE),
+            }
+            .into()),
             Ok(_) => Ok(()),
             // ADD waits for it.
             Err(error) if daemon.is_away(&error) => Ok(()),
@@ -193,7 +198,7 @@ impl Plugin for NetwrightMulti {
     }
 
     fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
-        unknown_keys::<config::Raw>(config)
+        common_keys::unknown::<config::Raw>(config, false)
     }
 
     fn ignored_keys(&self) -> &'static [(&'static str, &'static str)] {
@@ -210,13 +215,13 @@ fn container<'c>(
     Container::new(call, NAME, outer, path.unwrap_or_else(|| call.env().plugin_path()))
 }
 
-fn wait_until_ready(call: &Call<'_>, config: &Config) -> Result<(), Error> {
+fn wait_until_ready(call: &Call<'_>, config: &Config) -> Result<(), Failure> {
     let Some(file) = &config.readiness else { return Ok(()) };
     let end = Instant::now() + READINESS_TIMEOUT;
     let end = call.context().deadline.map_or(end, |deadline| deadline.min(end));
     wait::until(file, end, || file.exists().then_some(())).ok_or_else(|| {
         let text = format!("the default network is not ready: no {}", file.display());
-        Error::new(code::TRY_AGAIN_LATER, text).with_details(
+        Failure::new(code::TRY_AGAIN_LATER, text).with_details(
             "\"readinessindicatorfile\" names it; the default network's own pods make it",
         )
     })
@@ -259,7 +264,7 @@ fn leave_earlier(
             // Its DEL would call this plugin again.
             let left = leave_renamed(call, config, &key, netns).and_then(|()| {
                 let forgotten = runtime.cache().forget(&key).map(drop);
-                forgotten.map_err(|error| error.to_cni())
+                Ok(forgotten?)
             });
             failures.note(what, left);
             continue;
@@ -268,7 +273,7 @@ fn leave_earlier(
             netns.clone_into(&mut cached.attachment.netns);
         }
         let deleted = runtime.del_cached(&cached, call.context().deadline).map(drop);
-        failures.note(what, deleted.map_err(|error| error.to_cni()));
+        failures.note(what, deleted);
     }
 }
 
@@ -279,7 +284,7 @@ fn leave_renamed(
     config: Option<&Config>,
     outer: &AttachmentKey,
     netns: Option<&str>,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let index = Index::new(call.roots());
     let Some(facts) = attachment::recorded::<Recorded>(&index, outer, NAME) else { return Ok(()) };
     let container = container(call, config, outer);

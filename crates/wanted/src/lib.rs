@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_is_read_back_as_it_was_written() {
+    fn a_wanted_state_is_read_back_as_it_was_written() {
         let mut wanted = Wanted::new();
         wanted.push(Item::host(
             State::Forwarding { ipv4: true, restore: false },

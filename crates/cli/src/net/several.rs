@@ -107,6 +107,7 @@ impl Plan {
         let settled = given.and_then(|()| match Netns::open(Path::new(&self.netns)) {
             Ok(netns) => {
                 default_route::settle(runtime, &netns, chosen, &self.members, &mut results)
+                    .map_err(cni::Error::from)
             }
             Err(error) => Err(cni::Error::from_chain(code::INVALID_NETNS, &error)),
         });

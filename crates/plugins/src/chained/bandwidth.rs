@@ -15,7 +15,7 @@
 //! | `config` | the configuration, checked |
 //! | `plan` | buckets and queues for a rate, and what to change |
 //! | `node` | links and their qdiscs |
-//! | `remove` | DEL and GC |
+//! | `remove` | what DEL and GC remove |
 //! | `status` | STATUS |
 //! | `wanted` | what CHECK compares and repair restores |
 //!
@@ -30,17 +30,18 @@ mod status;
 mod wanted;
 
 use ::wanted::Limits;
-use cni::json::{JsonError, UnknownKey, unknown_keys};
-use cni::{AddResult, Error, Interface, Version};
-use cni_plugin::{Call, Info, Outcome, Plugin, Role};
-use kernel::route::Link;
+use cni::{AddResult, AttachmentKey, Interface, Version};
+use cni_plugin::{Call, Info, Role};
+use kernel::route::{Link, RouteSocket};
 use serde::{Deserialize, Serialize};
 use state::Index;
 
 use self::node::Node;
-use crate::engine;
-use crate::interface::single::Namespaces;
-use crate::shared::attachment;
+use crate::engine::{Attaching, Enter, Kind, Removal};
+use crate::shared::failure::Failure;
+use crate::shared::failures::Failures;
+use crate::shared::namespaces::Namespaces;
+use crate::shared::{attachment, owner};
 
 /// What the plugin is. Its versions are those that have `prevResult`, as the reference.
 pub const INFO: Info = Info::new("bandwidth")
@@ -54,9 +55,9 @@ const NAME: &str = INFO.name;
 /// The reference's words.
 const NO_PREVIOUS: &str = "must be called as chained plugin";
 
-/// The plugin.
+/// Attachments of `bandwidth`.
 #[derive(Debug)]
-pub struct Bandwidth;
+pub(crate) struct Bandwidth;
 
 /// What ADD records about an attachment for DEL.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,57 +75,34 @@ pub(crate) struct Recorded {
     own_hook: bool,
 }
 
-impl Plugin for Bandwidth {
-    fn info(&self) -> &'static Info {
-        &INFO
+impl Kind for Bandwidth {
+    const INFO: Info = INFO;
+    const ENTER: Enter = Enter::Never;
+    type Raw = config::Raw;
+    type Config = Limits;
+    type Recorded = Recorded;
+    type Kept = ();
+
+    /// Warns of what a person may not expect, too.
+    fn config(call: &Call<'_>) -> Result<Limits, Failure> {
+        let limits = config::read(call)?;
+        config::warn(call, &limits);
+        Ok(limits)
     }
 
-    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        attachment::add_alone(call, || self.add_locked(call))
-    }
-
-    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        let _no_repair = attachment::lock_out_repair(call)?;
-        remove::del(call)
-    }
-
-    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        if config::read(call)?.is_empty() {
-            return Ok(());
-        }
-        engine::check::<Bandwidth>(call)
-    }
-
-    fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
-        if config::read(call).is_ok_and(|limits| limits.is_empty()) {
-            return Outcome { repaired: Ok(Vec::new()), checked: Ok(()) };
-        }
-        engine::repair::<Bandwidth>(call)
-    }
-
-    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
-        remove::gc(call)
-    }
-
-    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
+    fn validate(call: &Call<'_>) -> Result<(), Failure> {
         config::read(call).map(drop)
     }
 
-    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+    fn status(call: &Call<'_>) -> Result<(), Failure> {
         status::status(call)
     }
 
-    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
-        unknown_keys::<config::Raw>(config)
-    }
-}
-
-impl Bandwidth {
-    /// Runs ADD under the attachment's lock.
-    fn add_locked(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        let limits = config::of(call)?;
-        let index = Index::new(call.roots());
-        let before: Option<Recorded> = attachment::recorded(&index, call.attachment(), NAME);
+    /// Enforces the limits, or other ones than an earlier ADD.
+    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+        let (call, limits) = (attaching.call, attaching.config);
+        let before = attaching.earlier_record();
+        let before: Option<Recorded> = before.as_ref().and_then(attachment::recorded_in);
         if limits.is_empty() && before.is_none() {
             return Ok(call.prev_result()?.unwrap_or_default());
         }
@@ -132,7 +110,7 @@ impl Bandwidth {
         let mut namespaces = Namespaces::open(call.open_netns()?)?;
         let Namespaces { host: socket, inside, .. } = &mut namespaces;
         let host = node::find_host(socket, inside, call.ifname().as_str(), &result)?;
-        if let Some(ifb) = shape(call, &index, &mut namespaces, host, &limits, before)? {
+        if let Some(ifb) = shape(call, attaching.index, &mut namespaces, host, limits, before)? {
             result.interfaces.retain(|link| link.name != ifb.name || !link.sandbox.is_empty());
             result.interfaces.push(Interface {
                 name: ifb.name,
@@ -141,6 +119,17 @@ impl Bandwidth {
             });
         }
         Ok(result)
+    }
+
+    fn take_down(removal: &Removal<'_, Self>, failures: &mut Failures) {
+        failures.note_as_it_is(remove::take_down(removal));
+    }
+
+    fn unrecorded(call: &Call<'_>, _: &Index, failures: &mut Failures) -> Vec<AttachmentKey> {
+        let links = RouteSocket::open().and_then(|mut socket| socket.links());
+        let links = failures.note("list links", links).unwrap_or_default();
+        let links = links.iter().filter(|link| link.is_kind("ifb"));
+        links.filter_map(|link| owner::of_network(link, call.network())).collect()
     }
 }
 
@@ -153,25 +142,25 @@ fn shape(
     host: Link,
     limits: &Limits,
     before: Option<Recorded>,
-) -> Result<Option<Link>, Error> {
+) -> Result<Option<Link>, Failure> {
     let key = call.attachment();
     let (host_ifname, host_index) = (host.name.clone(), host.index);
     let mut node = Node::observe(&mut namespaces.host, key, host)?;
     let own_hook = node.recall(before.as_ref()) && limits.egress.is_some();
-    let mut facts = Recorded { host_ifname, host_index, fair: false, own_hook };
+    let mut recorded = Recorded { host_ifname, host_index, fair: false, own_hook };
     let netns = &namespaces.netns;
-    attachment::write_down(call, index, NAME, &facts, netns)?;
+    attachment::write_record(call, index, NAME, &recorded, netns)?;
     let shaped = node.shape(limits).map_err(|error| {
         // The record describes what is still there.
         let forgotten =
-            if before.is_some() { Ok(()) } else { attachment::forget(index, key, NAME) };
+            if before.is_some() { Ok(()) } else { attachment::remove_record(index, key, NAME) };
         error.with_details(forgotten.err().map(|also| also.to_string()).unwrap_or_default())
     })?;
     if limits.is_empty() {
-        attachment::forget(index, key, NAME)?;
+        attachment::remove_record(index, key, NAME)?;
     } else if shaped.fair {
-        facts.fair = true;
-        attachment::write_down(call, index, NAME, &facts, netns)?;
+        recorded.fair = true;
+        attachment::write_record(call, index, NAME, &recorded, netns)?;
     }
     Ok(shaped.ifb)
 }

@@ -29,22 +29,18 @@ use ::firewall::forward::Blocker;
 use ::firewall::iptables::isolation;
 use ::firewall::{Concern, Plan, iptables, reference};
 use ::wanted::Foreign;
-use cni::json::{JsonError, UnknownKey, unknown_keys};
-use cni::{AddResult, AttachmentKey, Error, Version, code};
-use cni_plugin::{Call, Info, Outcome, Plugin, Role};
-use state::{Index, Record};
+use cni::{AddResult, AttachmentKey, Version, code};
+use cni_plugin::{Call, Info, Role};
+use state::Index;
 
 use self::config::{Backend, Config};
 use self::recorded::Recorded;
 use self::want::{addresses, blockers, firewalld, hint, want};
 use self::wanted::{foreign, put};
-use crate::engine::{self, Kind as _};
-use crate::shared::attachment;
+use crate::engine::{Attaching, Collecting, Enter, Kind, Removal, Wants as _};
+use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
-use crate::shared::filter::{
-    Spared, change_error, collect, filter_error, firewalld_error, iptables_error, remove_own,
-    remove_stale, undo_add, with_firewall,
-};
+use crate::shared::filter::{collect, remove_own, remove_stale, with_firewall};
 
 /// What the plugin is. The reference supports `prevResult` only in the versions that define it for
 /// this plugin.
@@ -56,61 +52,33 @@ const NAME: &str = INFO.name;
 /// The concerns of this plugin.
 const CONCERNS: &[Concern] = &[Concern::Policy];
 
-/// The plugin.
+/// Attachments of `firewall`.
 #[derive(Debug)]
-pub struct FirewallPlugin;
+pub(crate) struct FirewallPlugin;
 
-impl Plugin for FirewallPlugin {
-    fn info(&self) -> &'static Info {
-        &INFO
+impl Kind for FirewallPlugin {
+    const INFO: Info = INFO;
+    const ENTER: Enter = Enter::Never;
+    type Raw = config::Raw;
+    type Config = Config;
+    type Recorded = Recorded;
+    type Kept = ();
+
+    fn config(call: &Call<'_>) -> Result<Config, Failure> {
+        Config::of(call)
     }
 
-    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        attachment::add_alone(call, || self.add_locked(call))
-    }
-
-    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        let _no_repair = attachment::lock_out_repair(call)?;
-        let index = Index::new(call.roots());
-        let key = call.attachment();
-        let recorded = Recorded::read(&index, key);
-        let previous = call.prev_result().ok().flatten().unwrap_or_default();
-        take_down(call, &index, key, recorded.as_ref(), &addresses(&previous))
-    }
-
-    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        engine::check::<FirewallPlugin>(call)
-    }
-
-    fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
-        engine::repair::<FirewallPlugin>(call)
-    }
-
-    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
-        let down = |index: &Index, record: &Record| {
-            take_down(call, index, &record.attachment, Recorded::of(record).as_ref(), &[])
-        };
-        let foreign = |network: &str, spared: &Spared<'_>| {
-            reference::gc_accepts(network, &|hash| spared.contains(hash))
-        };
-        collect(call, NAME, CONCERNS, down, "rules in others' chains", foreign)
-    }
-
-    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
-        Config::of(call).map(drop)
-    }
-
-    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+    fn status(call: &Call<'_>) -> Result<(), Failure> {
         let config = Config::of(call)?;
         config.warning().into_iter().for_each(|warning| call.warn(warning));
-        let unavailable = |error: Error| Error { code: code::PLUGIN_NOT_AVAILABLE, ..error };
+        let unavailable = |failure: Failure| failure.with_code(code::PLUGIN_NOT_AVAILABLE);
         if config.backend == Backend::Iptables {
-            iptables::usable("filter").map_err(|error| unavailable(iptables_error(&error)))?;
+            iptables::usable("filter").map_err(|error| unavailable(error.into()))?;
         }
-        ::firewall::usable().map_err(|error| unavailable(filter_error(&error)))?;
+        ::firewall::usable().map_err(|error| unavailable(error.into()))?;
         if config.backend == Backend::Firewalld {
             let there = firewalld(call).require_zone(&config.zone);
-            return there.map_err(|error| unavailable(firewalld_error(&error)));
+            return there.map_err(|error| unavailable(error.into()));
         }
         for blocker in blockers(call).map_err(unavailable)? {
             let why = match blocker {
@@ -118,12 +86,12 @@ impl Plugin for FirewallPlugin {
                 Blocker::Firewalld if config.backend == Backend::Auto => {
                     match firewalld(call).require_zone(&config.zone) {
                         Ok(()) => continue,
-                        Err(error) => firewalld_error(&error).to_string(),
+                        Err(error) => Failure::from(error).to_string(),
                     }
                 }
                 _ => String::new(),
             };
-            return Err(Error::new(
+            return Err(Failure::new(
                 code::LIMITED_CONNECTIVITY,
                 format!("containers do not reach beyond the host: {blocker}"),
             )
@@ -133,31 +101,60 @@ impl Plugin for FirewallPlugin {
         Ok(())
     }
 
-    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
-        unknown_keys::<config::Raw>(config)
-    }
-}
-
-impl FirewallPlugin {
-    /// Runs ADD under the attachment's lock.
-    fn add_locked(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        let config = Config::of(call)?;
+    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+        let (call, index, config) = (attaching.call, attaching.index, attaching.config);
         config.warning().into_iter().for_each(|warning| call.warn(warning));
         let result = call.require_prev_result(Self::NO_PREVIOUS)?;
-        let index = Index::new(call.roots());
-        let key = call.attachment();
-        let before = Recorded::read(&index, key);
-        let wanted = want(call, &config, &result, before.as_ref())?;
-        wanted.joined(before.as_ref()).write(call, &index)?;
-        put_in_place(call, &index, &config, &wanted, before.as_ref()).map_err(|error| {
-            let undo = || take_down(call, &index, key, Some(&wanted), &[]);
-            undo_add(error, before.is_none(), undo)
-        })?;
+        let key = attaching.key();
+        let before = Recorded::read(index, key);
+        let wanted = want(call, config, &result, before.as_ref())?;
+        wanted.joined(before.as_ref()).write(call, index)?;
+        // What an earlier ADD created works until DEL, which finds both in the record.
+        if before.is_none() {
+            attaching.begin(None);
+        }
+        put_in_place(call, index, config, &wanted, before.as_ref())?;
         if let Some(before) = before {
-            remove_what_changed(&index, key, &wanted, &before)?;
-            wanted.write(call, &index)?;
+            remove_what_changed(index, key, &wanted, &before)?;
+            wanted.write(call, index)?;
         }
         Ok(result)
+    }
+
+    /// Without a record everything is found by its marks, unless other plugins' records of the
+    /// attachment show that none is missing.
+    fn take_down(removal: &Removal<'_, Self>, failures: &mut Failures) {
+        let Removal { call, index, key, recorded, .. } = removal;
+        let recorded = recorded.as_ref();
+        let nothing = Plan::default();
+        let made_nothing = || index.made_nothing(key, NAME).then_some(&nothing);
+        let plan = recorded.map(|recorded| &recorded.plan).or_else(made_nothing);
+        failures.note("nftables", remove_own(index, key, plan, CONCERNS));
+        let previous = removal.prev_result().map(|result| addresses(&result)).unwrap_or_default();
+        let mut all: Vec<IpAddr> = recorded.map(|made| made.addresses.clone()).unwrap_or_default();
+        all.extend(previous.iter().filter(|at| !all.contains(at)).collect::<Vec<_>>());
+        // The reference's rules, whichever plugin created them, including ours: with today's
+        // iptables they are nftables rules.
+        failures.note("rules in the reference's chains", reference::remove_forward(&all));
+        failures.note("rules in others' chains", reference::remove_accepts(key));
+        if let Some(made) = recorded.filter(|recorded| !recorded.isolation.is_empty()) {
+            failures.note("isolation", isolation::release(index, key, &made.isolation));
+        }
+        let sources = match recorded {
+            Some(recorded) => recorded.sources.clone(),
+            None => reference_sources(call, &previous),
+        };
+        if !sources.is_empty() {
+            failures.note("firewalld", firewalld(call).release(index, key, &sources));
+        }
+    }
+
+    fn collect(collecting: &Collecting<'_, Self>, failures: &mut Failures) {
+        let Collecting { call, index, spared, .. } = collecting;
+        failures.note("nftables", collect(call, index, CONCERNS, spared));
+        let network = call.network().as_str();
+        let left = reference::gc_accepts(network, &|hash| spared.contains(hash));
+        failures.note("rules in others' chains", left);
     }
 }
 
@@ -167,7 +164,7 @@ fn put_in_place(
     config: &Config,
     wanted: &Recorded,
     before: Option<&Recorded>,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let key = call.attachment();
     if !wanted.plan.is_empty() {
         with_firewall(index, |firewall| firewall.add(key, &wanted.plan))?;
@@ -179,7 +176,7 @@ fn put_in_place(
     // An address can be in only one zone at a time.
     let stale = before.map(|before| before.sources_but(&wanted.sources)).unwrap_or_default();
     if !stale.is_empty() {
-        firewalld(call).release(index, key, &stale).map_err(|error| firewalld_error(&error))?;
+        firewalld(call).release(index, key, &stale)?;
     }
     zones.into_iter().try_for_each(|part| put(call, index, part))
 }
@@ -190,7 +187,7 @@ fn remove_what_changed(
     key: &AttachmentKey,
     now: &Recorded,
     before: &Recorded,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     remove_stale(index, key, &before.plan, &now.plan)?;
     let gone: Vec<IpAddr> = before
         .addresses
@@ -199,54 +196,13 @@ fn remove_what_changed(
         .filter(|at| !now.iptables || !now.addresses.contains(at))
         .collect();
     if before.iptables && !gone.is_empty() {
-        reference::remove_forward(&gone).map_err(|error| filter_error(&error))?;
+        reference::remove_forward(&gone)?;
     }
     let stale = before.isolation_but(&now.isolation);
     if !stale.is_empty() {
-        isolation::release(index, key, &stale).map_err(|error| change_error(&error))?;
+        isolation::release(index, key, &stale)?;
     }
     Ok(())
-}
-
-/// Removes everything of an attachment. Without a record it is found by its marks, unless other
-/// plugins' records of the attachment show that none is missing.
-fn take_down(
-    call: &Call<'_>,
-    index: &Index,
-    key: &AttachmentKey,
-    recorded: Option<&Recorded>,
-    previous: &[IpAddr],
-) -> Result<(), Error> {
-    let mut failures = Failures::new();
-    let nothing = Plan::default();
-    let made_nothing = || index.made_nothing(key, NAME).then_some(&nothing);
-    let plan = recorded.map(|recorded| &recorded.plan).or_else(made_nothing);
-    failures.note("nftables", remove_own(index, key, plan, CONCERNS));
-    let mut addresses: Vec<IpAddr> =
-        recorded.map(|recorded| recorded.addresses.clone()).unwrap_or_default();
-    addresses.extend(previous.iter().filter(|at| !addresses.contains(at)).collect::<Vec<_>>());
-    // The reference's rules, whichever plugin created them, including ours: with today's iptables
-    // they are nftables rules.
-    let left = reference::remove_forward(&addresses);
-    failures.note("rules in the reference's chains", left.map_err(|error| filter_error(&error)));
-    let left = reference::remove_accepts(key);
-    failures.note("rules in others' chains", left.map_err(|error| filter_error(&error)));
-    if let Some(recorded) = recorded.filter(|recorded| !recorded.isolation.is_empty()) {
-        let released = isolation::release(index, key, &recorded.isolation);
-        failures.note("isolation", released.map_err(|error| change_error(&error)));
-    }
-    let sources = match recorded {
-        Some(recorded) => recorded.sources.clone(),
-        None => reference_sources(call, previous),
-    };
-    if !sources.is_empty() {
-        let released = firewalld(call).release(index, key, &sources);
-        failures.note("firewalld", released.map_err(|error| firewalld_error(&error)));
-    }
-    if failures.is_empty() {
-        failures.note("record", attachment::forget(index, key, NAME));
-    }
-    failures.into_result()
 }
 
 /// Returns what the reference would have given firewalld. An unreadable configuration names no

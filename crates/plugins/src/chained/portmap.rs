@@ -22,9 +22,8 @@ mod wanted;
 
 use std::net::IpAddr;
 
-use cni::json::{JsonError, UnknownKey, unknown_keys};
-use cni::{AddResult, AttachmentKey, Error, code};
-use cni_plugin::{Call, Info, Outcome, Plugin, Role};
+use cni::{AddResult, AttachmentKey, code};
+use cni_plugin::{Call, Info, Role};
 use firewall::hostport::{self, Forward, Snat, Target};
 use firewall::iptables::hostport::Wanted as Chains;
 use firewall::taken::{self, Families};
@@ -36,13 +35,11 @@ use state::{Index, Record};
 use self::config::{Backend, Config, Iptables};
 use self::flows::When;
 use self::recorded::{Recorded, udp_ports};
-use crate::engine;
+use crate::engine::{Attaching, Collecting, Enter, Kind, Removal};
+use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
-use crate::shared::filter::{
-    Spared, change_error, collect, filter_error, iptables_error, remove_own, remove_stale,
-    undo_add, with_firewall,
-};
-use crate::shared::{attachment, host_side, kernel_error};
+use crate::shared::filter::{collect, remove_own, remove_stale, with_firewall};
+use crate::shared::host_side;
 
 /// What the plugin is.
 pub const INFO: Info = Info::new("portmap")
@@ -55,98 +52,89 @@ const NAME: &str = INFO.name;
 /// The concerns of this plugin.
 const CONCERNS: &[Concern] = &[Concern::Hostport];
 
-/// The plugin.
+/// Attachments of `portmap`.
 #[derive(Debug)]
-pub struct Portmap;
+pub(crate) struct Portmap;
 
-impl Plugin for Portmap {
-    fn info(&self) -> &'static Info {
-        &INFO
+impl Kind for Portmap {
+    const INFO: Info = INFO;
+    const ENTER: Enter = Enter::Never;
+    type Raw = config::Raw;
+    type Config = Config;
+    type Recorded = Recorded;
+    type Kept = ();
+
+    fn config(call: &Call<'_>) -> Result<Config, Failure> {
+        Config::of(call)
     }
 
-    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        attachment::add_alone(call, || self.add_locked(call))
-    }
-
-    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        let _no_repair = attachment::lock_out_repair(call)?;
-        let index = Index::new(call.roots());
-        let key = call.attachment();
-        let facts = Recorded::read(&index, key);
-        take_down(call, &index, key, facts.as_ref())
-    }
-
-    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        engine::check::<Portmap>(call)
-    }
-
-    fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
-        engine::repair::<Portmap>(call)
-    }
-
-    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
-        let down = |index: &Index, record: &Record| {
-            take_down(call, index, &record.attachment, Recorded::of(record).as_ref())
+    fn status(call: &Call<'_>) -> Result<(), Failure> {
+        let ready = match Config::of(call)?.backend {
+            Backend::Nftables => firewall::usable().map_err(Failure::from),
+            Backend::Iptables(_) => iptables::usable("nat").map_err(Failure::from),
         };
-        let what = "rules of the reference plugin";
-        let foreign =
-            |network: &str, spared: &Spared<'_>| reference::gc_hostports(network, &spared.keys());
-        collect(call, NAME, CONCERNS, down, what, foreign)
+        ready.map_err(|failure| failure.with_code(code::PLUGIN_NOT_AVAILABLE))
     }
 
-    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
-        Config::of(call).map(drop)
-    }
-
-    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
-        let config = Config::of(call)?;
-        let ready = match config.backend {
-            Backend::Nftables => firewall::usable().map_err(|error| filter_error(&error)),
-            Backend::Iptables(_) => iptables::usable("nat").map_err(|error| iptables_error(&error)),
-        };
-        ready.map_err(|error| Error { code: code::PLUGIN_NOT_AVAILABLE, ..error })
-    }
-
-    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
-        unknown_keys::<config::Raw>(config)
-    }
-}
-
-impl Portmap {
-    /// Runs ADD under the attachment's lock.
-    fn add_locked(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        let config = Config::of(call)?;
+    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+        let (call, index, config) = (attaching.call, attaching.index, attaching.config);
         let result = call.require_prev_result("must be called as chained plugin")?;
-        let key = call.attachment();
-        let index = Index::new(call.roots());
-        let before = Recorded::read(&index, key);
+        let key = attaching.key();
         let addresses = addresses(&result, call.ifname().as_str());
         if config.forwards.is_empty() || addresses.is_empty() {
             if !config.forwards.is_empty() {
                 call.warn("the container has no address that ports could lead to");
             }
-            if let Some(before) = before {
-                take_down(call, &index, key, Some(&before))?;
-            }
+            attaching.remove_earlier()?;
             return Ok(result);
         }
-        let want = want(call, &config, &result, None)?;
-        // Until the change is complete, DEL must know the old and the new.
-        let both = want.facts.joined(before.as_ref());
-        both.write(call, &index)?;
-        put_in_place(&index, key, &want, before.as_ref()).map_err(|error| {
-            undo_add(error, before.is_none(), || take_down(call, &index, key, Some(&both)))
-        })?;
-        if both != want.facts {
-            want.facts.write(call, &index)?;
+        let before = Recorded::read(index, key);
+        let want = want(call, config, &result, None)?;
+        let both = want.recorded.joined(before.as_ref());
+        both.write(call, index)?;
+        // What an earlier ADD created works until DEL, which finds both in the record.
+        if before.is_none() {
+            attaching.begin(None);
         }
-        flows::forget(call, &want.facts.udp, When::Added);
+        put_in_place(index, key, &want, before.as_ref())?;
+        if both != want.recorded {
+            want.recorded.write(call, index)?;
+        }
+        flows::forget(call, &want.recorded.udp, When::Added);
         for taken in taken::find(&config.forwards, families(&addresses)) {
             if !taken.is_on_behalf() {
                 call.warn(taken);
             }
         }
         Ok(result)
+    }
+
+    /// Without a record everything is found by its marks, unless other plugins' records of the
+    /// attachment show that none is missing.
+    fn take_down(removal: &Removal<'_, Self>, failures: &mut Failures) {
+        let Removal { call, index, key, recorded, .. } = removal;
+        let previous = removal.prev_result().unwrap_or_default();
+        let addresses = addresses(&previous, key.ifname.as_str());
+        let addresses: Vec<IpAddr> = addresses.iter().map(IpNet::addr).collect();
+        let nothing = Plan::default();
+        let made_nothing = || index.made_nothing(key, NAME).then_some(&nothing);
+        let plan = recorded.as_ref().map(|recorded| &recorded.plan).or_else(made_nothing);
+        failures.note("nftables", remove_own(index, key, plan, CONCERNS));
+        // The reference's chains, whichever plugin created them: with today's iptables they are
+        // nftables chains.
+        let left = reference::remove_hostports(key, &addresses);
+        failures.note("rules of the reference plugin", left);
+        if let Some(recorded) = recorded {
+            flows::forget(call, &recorded.udp, When::Removed);
+        }
+        failures.note("the container's other networks", siblings::take_over(call, index, key));
+    }
+
+    fn collect(collecting: &Collecting<'_, Self>, failures: &mut Failures) {
+        let Collecting { call, index, spared, .. } = collecting;
+        failures.note("nftables", collect(call, index, CONCERNS, spared));
+        let left = reference::gc_hostports(call.network().as_str(), &spared.keys());
+        failures.note("rules of the reference plugin", left);
     }
 }
 
@@ -172,7 +160,7 @@ fn families(addresses: &[IpNet]) -> Families {
 
 /// What an attachment needs: the recorded part, and what only iptables has to know.
 struct Want {
-    facts: Recorded,
+    recorded: Recorded,
     iptables: Option<Chains>,
 }
 
@@ -182,20 +170,20 @@ fn want(
     call: &Call<'_>,
     config: &Config,
     result: &AddResult,
-    noted: Option<&Recorded>,
-) -> Result<Want, Error> {
+    known: Option<&Recorded>,
+) -> Result<Want, Failure> {
     let addresses = addresses(result, call.ifname().as_str());
     let target = |address: &IpNet| {
-        let host_ifname = match (config.snat, noted) {
+        let host_ifname = match (config.snat, known) {
             (Snat::No, _) => None,
-            (_, Some(facts)) => facts.way_to(address.addr()),
+            (_, Some(known)) => known.way_to(address.addr()),
             (Snat::Needed | Snat::All, None) => host_ifname(call, result, address.addr())?,
         };
         Ok(Target { address: address.addr(), host_ifname })
     };
-    let targets: Vec<Target> = addresses.iter().map(target).collect::<Result<_, Error>>()?;
+    let targets: Vec<Target> = addresses.iter().map(target).collect::<Result<_, Failure>>()?;
     let mut plan = hostport::plan(&config.forwards, &targets, config.snat).map_err(|error| {
-        Error::new(code::INVALID_CONFIG, error.to_string())
+        Failure::new(code::INVALID_CONFIG, error.to_string())
             .with_details("runtimeConfig.portMappings lists the same host port more than once")
     })?;
     let iptables = match &config.backend {
@@ -213,7 +201,8 @@ fn want(
         }
     };
     let udp = udp_ports(&config.forwards, &targets);
-    Ok(Want { facts: Recorded { plan, iptables: iptables.is_some(), udp }, iptables })
+    let recorded = Recorded { plan, iptables: iptables.is_some(), udp };
+    Ok(Want { recorded, iptables })
 }
 
 fn chains(config: &Config, options: &Iptables, addresses: &[IpNet]) -> Chains {
@@ -239,18 +228,18 @@ fn host_ifname(
     call: &Call<'_>,
     result: &AddResult,
     address: IpAddr,
-) -> Result<Option<String>, Error> {
-    let mut host = RouteSocket::open().map_err(kernel_error)?;
+) -> Result<Option<String>, Failure> {
+    let mut host = RouteSocket::open()?;
     let made = result.interfaces.iter().filter(|link| link.sandbox.is_empty());
     let made: Vec<&str> = made.map(|link| link.name.as_str()).collect();
-    let route = host.route_to(address).map_err(kernel_error)?;
+    let route = host.route_to(address)?;
     let taken = match route.filter(|route| route.gateway.is_none()).and_then(|route| route.oif) {
-        Some(oif) => host.link_by_index(oif).map_err(kernel_error)?,
+        Some(oif) => host.link_by_index(oif)?,
         None => None,
     };
     // If the kernel uses one of them, no routes need to be read.
     let covered = taken.as_ref().is_none_or(|link| !made.contains(&link.name.as_str()));
-    let own = if covered { host_side::way_among(&mut host, &made, address)? } else { None };
+    let own = if covered { host_side::link_leading_to(&mut host, &made, address)? } else { None };
     match own.or(taken) {
         Some(link) if !link.loopback() => Ok(Some(link.name)),
         _ => {
@@ -268,26 +257,24 @@ fn put_in_place(
     key: &AttachmentKey,
     want: &Want,
     before: Option<&Recorded>,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     // Before the old state is removed, so that it stays if another attachment holds a port.
     let (passed_over, outlived) = with_firewall(index, |firewall| {
-        firewall.add(key, &want.facts.plan)?;
+        firewall.add(key, &want.recorded.plan)?;
         Ok((firewall.passed_over(), firewall.outlived().to_vec()))
     })?;
     // iptables forwarding to them would take precedence over ours.
     for gone in &outlived {
-        reference::remove_hostports(gone, &[]).map_err(|error| filter_error(&error))?;
+        reference::remove_hostports(gone, &[])?;
     }
     if passed_over {
         siblings::wait(index, key)?;
     }
     if let Some(before) = before {
-        remove_what_changed(index, key, &want.facts, before)?;
+        remove_what_changed(index, key, &want.recorded, before)?;
     }
     match &want.iptables {
-        Some(wanted) => {
-            iptables::hostport::add(index, key, wanted).map_err(|error| change_error(&error))
-        }
+        Some(wanted) => Ok(iptables::hostport::add(index, key, wanted)?),
         None => Ok(()),
     }
 }
@@ -298,40 +285,10 @@ fn remove_what_changed(
     key: &AttachmentKey,
     now: &Recorded,
     before: &Recorded,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     remove_stale(index, key, &before.plan, &now.plan)?;
     if before.iptables && !now.iptables {
-        reference::remove_hostports(key, &[]).map_err(|error| filter_error(&error))?;
+        reference::remove_hostports(key, &[])?;
     }
     Ok(())
-}
-
-/// Removes everything of an attachment. Without a record it is found by its marks, unless other
-/// plugins' records of the attachment show that none is missing.
-fn take_down(
-    call: &Call<'_>,
-    index: &Index,
-    key: &AttachmentKey,
-    facts: Option<&Recorded>,
-) -> Result<(), Error> {
-    let mut failures = Failures::new();
-    let previous = call.prev_result().ok().flatten().unwrap_or_default();
-    let addresses: Vec<IpAddr> =
-        addresses(&previous, key.ifname.as_str()).iter().map(ipnet::IpNet::addr).collect();
-    let nothing = Plan::default();
-    let made_nothing = || index.made_nothing(key, NAME).then_some(&nothing);
-    let plan = facts.map(|facts| &facts.plan).or_else(made_nothing);
-    failures.note("nftables", remove_own(index, key, plan, CONCERNS));
-    // The reference's chains, whichever plugin created them: with today's iptables they are
-    // nftables chains.
-    let left = reference::remove_hostports(key, &addresses);
-    failures.note("rules of the reference plugin", left.map_err(|error| filter_error(&error)));
-    if let Some(facts) = facts {
-        flows::forget(call, &facts.udp, When::Removed);
-    }
-    if failures.is_empty() {
-        failures.note("record", attachment::forget(index, key, NAME));
-    }
-    failures.note("the container's other networks", siblings::take_over(call, index, key));
-    failures.into_result()
 }

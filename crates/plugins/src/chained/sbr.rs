@@ -20,31 +20,30 @@ mod wanted;
 
 use std::net::IpAddr;
 
-use cni::json::{JsonError, UnknownKey, unknown_keys};
-use cni::{AddResult, Error, IpConfig, code};
-use cni_plugin::{Call, Info, Outcome, Plugin, Role};
+use cni::{AddResult, IpConfig, code};
+use cni_plugin::{Call, Info, Role};
 use kernel::netns::Netns;
 use kernel::route::{IpFamily, Link, RouteSocket};
 use serde::{Deserialize, Serialize};
-use state::{Index, Record};
+use state::Record;
 
 use self::config::Config;
-use crate::engine;
+use crate::engine::{Attaching, Enter, Kind, Removal};
+use crate::shared::failure::Failure;
+use crate::shared::failures::Failures;
 use crate::shared::policy::Policy;
 use crate::shared::steps::{self, Step};
-use crate::shared::{attachment, kernel_error, netns_lock};
+use crate::shared::{attachment, netns_lock};
 
 /// What the plugin is.
 pub const INFO: Info = Info::new("sbr").role(Role::Chained);
 
-/// The plugin's type, and the name of its records.
-const NAME: &str = INFO.name;
 /// The reference's words.
 const NO_PREVIOUS: &str = "This plugin must be called as chained plugin";
 
-/// The plugin.
+/// Attachments of `sbr`.
 #[derive(Debug)]
-pub struct Sbr;
+pub(crate) struct Sbr;
 
 /// What ADD records about an attachment for DEL.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,7 +61,7 @@ pub(crate) struct Recorded {
 impl Recorded {
     /// Returns the tables that ADD chose: none if they were given.
     fn tables(recorded: Option<&Self>) -> &[Source] {
-        recorded.filter(|facts| facts.own_tables).map_or(&[], |facts| &facts.sources)
+        recorded.filter(|one| one.own_tables).map_or(&[], |one| &one.sources)
     }
 }
 
@@ -73,92 +72,63 @@ pub(crate) struct Source {
     table: u32,
 }
 
-impl Plugin for Sbr {
-    fn info(&self) -> &'static Info {
-        &INFO
+impl Kind for Sbr {
+    const INFO: Info = INFO;
+    const ENTER: Enter = Enter::Always;
+    type Raw = config::Raw;
+    type Config = Config;
+    type Recorded = Recorded;
+    type Kept = ();
+
+    fn config(call: &Call<'_>) -> Result<Config, Failure> {
+        Config::of(call)
     }
 
-    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        attachment::add_alone(call, || self.add_locked(call))
-    }
-
-    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        remove::del(call)
-    }
-
-    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        engine::check::<Sbr>(call)
-    }
-
-    fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
-        engine::repair::<Sbr>(call)
-    }
-
-    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
-        remove::gc(call)
-    }
-
-    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
-        Config::of(call).map(drop)
-    }
-
-    /// Reports whether the configuration is valid and the kernel has rules.
-    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
-        Config::of(call)?;
+    /// Reports whether the kernel has rules.
+    fn status(_: &Call<'_>) -> Result<(), Failure> {
         let rules = RouteSocket::open().and_then(|mut socket| socket.rules(IpFamily::V4));
         rules.map(drop).map_err(|error| {
-            Error { code: code::PLUGIN_NOT_AVAILABLE, ..kernel_error(error) }
+            Failure::from(error)
+                .with_code(code::PLUGIN_NOT_AVAILABLE)
                 .with_details("the kernel needs CONFIG_IP_MULTIPLE_TABLES")
         })
     }
 
-    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
-        unknown_keys::<config::Raw>(config)
-    }
-}
-
-impl Sbr {
-    /// Runs ADD under the attachment's lock.
-    fn add_locked(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        let config = Config::of(call)?;
+    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+        let (call, config) = (attaching.call, attaching.config);
         let result = call.require_prev_result(NO_PREVIOUS)?;
         let ifname = call.ifname().as_str();
         let ips = addresses(ifname, &result)?;
         let netns = call.open_netns()?;
-        let index = Index::new(call.roots());
-        let key = call.attachment();
-        let record = index.get(key, NAME).found;
-        let before: Option<Recorded> = record.as_ref().and_then(attachment::recorded_in);
-        let same = record.is_some_and(|record| is_of(&record, &netns));
+        let record = attaching.earlier_record();
+        let before = record.as_ref().filter(|record| is_of(record, &netns));
+        let before: Option<Recorded> = before.and_then(attachment::recorded_in);
         let _lock = netns_lock::lock(&netns)?;
-        let mut socket = RouteSocket::open_in(&netns).map_err(kernel_error)?;
+        let mut socket = RouteSocket::open_in(&netns)?;
         let link = find_link(&mut socket, ifname)?;
         let policy = Policy::read(&mut socket)?;
-        let noted = Recorded::tables(before.as_ref().filter(|_| same));
-        let sources = plan::sources(&config, &ips, &policy, noted);
-        let items = wanted::items(&config, &ips, &sources, ifname);
+        let known = Recorded::tables(before.as_ref());
+        let sources = plan::sources(config, &ips, &policy, known);
+        let items = wanted::items(config, &ips, &sources, ifname);
         let steps = items.iter().flat_map(|item| plan::steps(item, link.index, &policy));
         let steps: Vec<Step> = steps.collect();
         let own_tables = config.table.is_none();
-        let facts = Recorded { sources, own_tables, ifindex: Some(link.index) };
-        attachment::write_down(call, &index, NAME, &facts, &netns)?;
-        steps::apply(&mut socket, &steps).map_err(|error| {
-            let described = match &before {
-                // The record describes what is still there.
-                Some(before) => attachment::write_down(call, &index, NAME, before, &netns),
-                None => attachment::forget(&index, key, NAME),
-            };
-            error.with_details(described.err().map(|also| also.to_string()).unwrap_or_default())
-        })?;
+        let recorded = Recorded { sources, own_tables, ifindex: Some(link.index) };
+        attaching.replace_record(record, &recorded, &netns)?;
+        steps::apply(&mut socket, &steps)?;
         Ok(result)
+    }
+
+    fn take_down(removal: &Removal<'_, Self>, failures: &mut Failures) {
+        failures.note_as_it_is(remove::take_down(removal));
     }
 }
 
 /// Finds the interface. Fails in the reference's words if there is none.
-fn find_link(socket: &mut RouteSocket, ifname: &str) -> Result<Link, Error> {
-    socket.link_by_name(ifname).map_err(kernel_error)?.ok_or_else(|| {
+fn find_link(socket: &mut RouteSocket, ifname: &str) -> Result<Link, Failure> {
+    socket.link_by_name(ifname)?.ok_or_else(|| {
         let text = format!("Cannot find network interface {ifname}: Link not found");
-        Error::new(code::INVALID_CONFIG, text)
+        Failure::new(code::INVALID_CONFIG, text)
             .with_details("sbr changes an interface that a plugin before it in the list made")
     })
 }
@@ -169,7 +139,7 @@ fn is_of(record: &Record, netns: &Netns) -> bool {
 }
 
 /// Returns the addresses of the container's interface, each once.
-fn addresses(ifname: &str, result: &AddResult) -> Result<Vec<IpConfig>, Error> {
+fn addresses(ifname: &str, result: &AddResult) -> Result<Vec<IpConfig>, Failure> {
     let mut ips: Vec<IpConfig> = Vec::new();
     for ip in result.container_ips(ifname) {
         if !ips.iter().any(|known| known.address.addr() == ip.address.addr()) {
@@ -177,7 +147,7 @@ fn addresses(ifname: &str, result: &AddResult) -> Result<Vec<IpConfig>, Error> {
         }
     }
     if ips.is_empty() {
-        return Err(Error::new(
+        return Err(Failure::new(
             code::INVALID_CONFIG,
             format!("No IP addresses supplied on interface: {ifname}"),
         ));

@@ -19,9 +19,8 @@ mod node;
 mod remove;
 mod wanted;
 
-use cni::json::{JsonError, UnknownKey, unknown_keys};
-use cni::{AddResult, Error, Version};
-use cni_plugin::{Call, Info, Outcome, Plugin, Role};
+use cni::{AddResult, Version};
+use cni_plugin::{Call, Info, Role};
 use kernel::netns::Netns;
 use kernel::route::{LinkKind, NewLink};
 use serde::{Deserialize, Serialize};
@@ -29,8 +28,10 @@ use state::Index;
 
 use self::config::Config;
 use self::moving::Moving;
-use crate::engine;
-use crate::shared::{attachment, kernel_error, netns_lock, trial};
+use crate::engine::{Attaching, Enter, Kind, Removal, Undo};
+use crate::shared::failure::Failure;
+use crate::shared::failures::Failures;
+use crate::shared::{attachment, netns_lock, trial};
 
 /// What the plugin is. Its versions are the reference's.
 pub const INFO: Info =
@@ -44,9 +45,9 @@ const NO_PREVIOUS: &str = "missing prevResult from earlier plugin";
 /// The table that STATUS tries; its namespace contains nothing else.
 const TRIAL_TABLE: u32 = 10;
 
-/// The plugin.
+/// Attachments of `vrf`.
 #[derive(Debug)]
-pub struct Vrf;
+pub(crate) struct Vrf;
 
 /// What ADD records about an attachment for DEL.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,83 +67,75 @@ pub(crate) struct Recorded {
     ifindex: Option<u32>,
 }
 
-impl Plugin for Vrf {
-    fn info(&self) -> &'static Info {
-        &INFO
+impl Kind for Vrf {
+    const INFO: Info = INFO;
+    const ENTER: Enter = Enter::Always;
+    type Raw = config::Raw;
+    type Config = Config;
+    type Recorded = Recorded;
+    type Kept = ();
+
+    fn config(call: &Call<'_>) -> Result<Config, Failure> {
+        Config::of(call)
     }
 
-    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        attachment::add_alone(call, || self.add_locked(call))
-    }
-
-    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        remove::del(call)
-    }
-
-    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        engine::check::<Vrf>(call)
-    }
-
-    fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
-        engine::repair::<Vrf>(call)
-    }
-
-    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
-        remove::gc(call)
-    }
-
-    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
-        Config::of(call).map(drop)
-    }
-
-    /// Reports whether the configuration is valid, and whether the kernel has VRFs: STATUS tries
-    /// that in a namespace of its own, which is deleted at once.
-    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
-        Config::of(call)?;
+    /// Reports whether the kernel has VRFs: STATUS tries that in a namespace of its own, which is
+    /// deleted at once.
+    fn status(_: &Call<'_>) -> Result<(), Failure> {
         trial::in_fresh_netns(|socket| {
             let vrf = NewLink::new("trial", LinkKind::Vrf { table: TRIAL_TABLE });
             let made = socket.create_link(&vrf).map(drop);
             made.map_err(|error| {
-                kernel_error(error).with_details("the kernel needs CONFIG_NET_VRF")
+                Failure::from(error).with_details("the kernel needs CONFIG_NET_VRF")
             })
         })
     }
 
-    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
-        unknown_keys::<config::Raw>(config)
-    }
-}
-
-impl Vrf {
-    /// Runs ADD under the attachment's lock.
-    fn add_locked(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        let config = Config::of(call)?;
+    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+        let call = attaching.call;
         let result = call.require_prev_result(NO_PREVIOUS)?;
-        let netns = call.open_netns()?;
-        enter(call, &Index::new(call.roots()), &netns, &config).map(|()| result)
+        enter(call, attaching.index, &call.open_netns()?, attaching.config)?;
+        Ok(result)
+    }
+
+    fn take_down(removal: &Removal<'_, Self>, failures: &mut Failures) {
+        failures.note_as_it_is(remove::take_down(removal));
     }
 }
 
-/// Moves the interface into its VRF, or completes the move, and records it.
-fn enter(call: &Call<'_>, index: &Index, netns: &Netns, config: &Config) -> Result<(), Error> {
-    let key = call.attachment();
+/// Moves the interface into its VRF, or completes the move, and records it. On failure everything is
+/// as before.
+fn enter(call: &Call<'_>, index: &Index, netns: &Netns, config: &Config) -> Result<(), Failure> {
     let _lock = netns_lock::lock(netns)?;
+    let mut undo = Undo::new();
+    let entered = enter_locked(call, index, netns, config, &mut undo);
+    entered.map_err(|cause| undo.run(cause))
+}
+
+fn enter_locked<'a>(
+    call: &'a Call<'_>,
+    index: &'a Index,
+    netns: &Netns,
+    config: &Config,
+    undo: &mut Undo<'a>,
+) -> Result<(), Failure> {
+    let key = call.attachment();
     let known: Option<Recorded> = attachment::recorded(index, key, NAME);
-    let (known, earlier) = (known.is_some(), known.unwrap_or_default());
-    let refused = |error: Error| error.context("cmdAdd failed");
+    let (is_known, earlier) = (known.is_some(), known.unwrap_or_default());
+    let refused = |error: Failure| error.context("cmdAdd failed");
     let plan = enslave::look(netns, key, config, earlier).map_err(refused)?;
     let (table, mac, ifindex) = (Some(plan.table()), plan.mac(), Some(plan.ifindex()));
-    let write_down = |moving| {
+    let write_record = |moving| {
         let recorded =
             Recorded { vrf: config.vrf.clone(), table, mac: mac.clone(), moving, ifindex };
-        attachment::write_down(call, index, NAME, &recorded, netns)
+        attachment::write_record(call, index, NAME, &recorded, netns)
     };
     let moving = plan.moving();
     let moves = moving.is_some();
-    write_down(moving)?;
-    plan.carry_out().map_err(refused).map_err(|error| {
-        let forgotten = if known { Ok(()) } else { attachment::forget(index, key, NAME) };
-        error.with_details(forgotten.err().map(|also| also.to_string()).unwrap_or_default())
-    })?;
-    if moves { write_down(None) } else { Ok(()) }
+    if !is_known {
+        undo.push("remove the record", move || attachment::remove_record(index, key, NAME));
+    }
+    write_record(moving)?;
+    plan.carry_out(undo).map_err(refused)?;
+    if moves { write_record(None) } else { Ok(()) }
 }

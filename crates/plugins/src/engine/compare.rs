@@ -2,20 +2,21 @@
 
 use std::net::IpAddr;
 
-use cni::{Error, IpConfig};
+use cni::IpConfig;
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
 use kernel::route::{self, Neighbour, NeighbourState};
 use wanted::{Address, Because, Item, Place, Route, SatisfiedBy, State};
 
 use super::picture::{Compared, Found, Picture, differs, sound};
-use super::{Kind, backend};
+use super::{Wants, backend};
 use crate::shared::claim::{self, Routed};
-use crate::shared::host_side::{self, Astray};
+use crate::shared::failure::Failure;
+use crate::shared::host_side::{self, RouteDifference};
 use crate::shared::{advertisements, forwarding, identity, rules};
 
 impl Picture<'_> {
-    pub(super) fn compare<K: Kind>(&mut self, config: &K::Config, item: &Item) -> Compared {
+    pub(super) fn compare<K: Wants>(&mut self, config: &K::Config, item: &Item) -> Compared {
         let place = item.place;
         match &item.state {
             State::Link { link, kinds } => self.compare_link::<K>(item, link, kinds),
@@ -44,33 +45,38 @@ impl Picture<'_> {
             State::Route(route) => self.compare_route(place, route),
             State::Path { link, to, by } => {
                 let Some(found) = self.side(Place::Host).link(link)? else { return sound() };
-                // Without the route of our own there is nothing to cover: that is told by itself.
+                // Without the route of our own there is nothing to cover: another item says so.
                 let ours = self.side(Place::Host).routes(by, Some(found.index))?;
                 if !ours.iter().any(|route| route.destination == *by) {
                     return sound();
                 }
                 let covered =
                     host_side::covering(&mut self.namespaces.get()?.host, &found, *to, by)?;
-                covered.map_or_else(sound, |covered| differs(covered.told(link)))
+                covered.map_or_else(sound, |covered| differs(covered.describe(link)))
             }
             State::SubnetRoute { link, gateway, to } => {
                 let Some(found) = self.side(Place::Host).link(link)? else { return sound() };
-                match host_side::astray(&mut self.namespaces.get()?.host, &found, gateway, *to)? {
+                match host_side::compare_subnet_route(
+                    &mut self.namespaces.get()?.host,
+                    &found,
+                    gateway,
+                    *to,
+                )? {
                     None => sound(),
-                    Some(Astray::Missing) => differs(format!("{item} is gone")),
-                    Some(Astray::Covered(by)) => {
-                        Ok(vec![Found::by_hand(by.told(link), wanted::ROUTE_OF_OTHERS)])
+                    Some(RouteDifference::Missing) => differs(format!("{item} is gone")),
+                    Some(RouteDifference::Covered(by)) => {
+                        Ok(vec![Found::by_hand(by.describe(link), wanted::ROUTE_OF_OTHERS)])
                     }
                 }
             }
             State::NoNeighbour { link, address, mac } => {
                 let wrong = self.wrong_neighbours(place, link, *address, mac)?;
-                let told = wrong.iter().map(|entry| neighbour_name(entry, link));
-                Ok(told.map(Found::new).collect())
+                let names = wrong.iter().map(|entry| neighbour_name(entry, link));
+                Ok(names.map(Found::new).collect())
             }
             State::LinkLocal { link } => {
                 let lack = host_side::missing_ipv6(&mut self.namespaces.get()?.host, link)?;
-                lack.map_or_else(sound, |lack| differs(lack.told(link)))
+                lack.map_or_else(sound, |lack| differs(lack.describe(link)))
             }
             State::NoAdvertisements { link } => Found::of(advertisements::check(link)),
             State::Forwarding { ipv4, .. } => match forwarding::check_family(*ipv4)? {
@@ -83,7 +89,7 @@ impl Picture<'_> {
                     rules::differences(self.index, key, backend(*iptables), plan, addresses)?;
                 Ok(found.into_iter().map(Found::new).collect())
             }
-            State::Claim { object } => match claim::look(self.call, self.index, object) {
+            State::Claim { object } => match claim::check_one(self.call, self.index, object) {
                 Ok(true) => sound(),
                 Ok(false) => differs(format!("{} is gone", claim::name(object))),
                 Err(taken) => Found::of(Err(taken)),
@@ -100,7 +106,7 @@ impl Picture<'_> {
         }
     }
 
-    fn compare_link<K: Kind>(&mut self, item: &Item, name: &str, kinds: &[String]) -> Compared {
+    fn compare_link<K: Wants>(&mut self, item: &Item, name: &str, kinds: &[String]) -> Compared {
         let found = self.side(item.place).link(name)?;
         let whose = if item.place == Place::Host { "host" } else { "container" };
         let Some(link) = found else {
@@ -121,7 +127,7 @@ impl Picture<'_> {
     }
 
     /// Compares a value of a link that one change sets.
-    fn compare_value<K: Kind>(&mut self, item: &Item, name: &str) -> Compared {
+    fn compare_value<K: Wants>(&mut self, item: &Item, name: &str) -> Compared {
         let Some(link) = self.side(item.place).link(name)? else { return sound() };
         let (value, wanted, now) = match &item.state {
             State::Mtu { mtu, .. } => ("MTU", mtu.to_string(), link.mtu.to_string()),
@@ -205,7 +211,7 @@ impl Picture<'_> {
         link: &str,
         address: IpAddr,
         mac: &str,
-    ) -> Result<Vec<Neighbour>, Error> {
+    ) -> Result<Vec<Neighbour>, Failure> {
         let Some(found) = self.side(place).link(link)? else { return Ok(Vec::new()) };
         let Ok(mac) = mac.parse::<MacAddr>() else { return Ok(Vec::new()) };
         let present = self.side(place).neighbours(address, found.index)?;

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::net::IpAddr;
 
-use cni::Error;
 use cni_plugin::{Call, codes};
 use ipnet::IpNet;
 use kernel::netns::Netns;
@@ -12,10 +11,11 @@ use kernel::route::{self, IpFamily, Link, Neighbour, RouteFilter, RouteSocket};
 use state::{Index, Record};
 use wanted::{Item, Place, Restored, State, Wanted};
 
-use super::Kind;
-use crate::interface::single::Namespaces;
+use super::Wants;
+use crate::shared::failure::Failure;
+use crate::shared::namespaces::Namespaces;
 use crate::shared::policy::Policy;
-use crate::shared::{claim, kernel_error as kernel, owner};
+use crate::shared::{claim, owner};
 
 /// One difference between what is wanted and what is there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,11 +42,12 @@ impl Difference {
     ///
     /// # Errors
     /// The error, unless its code is 104.
-    pub(crate) fn of(compared: Result<(), Error>) -> Result<Option<Self>, Error> {
-        match compared {
+    pub(crate) fn of(compared: Result<(), impl Into<Failure>>) -> Result<Option<Self>, Failure> {
+        match compared.map_err(Into::into) {
             Ok(()) => Ok(None),
-            Err(drift) if drift.code == codes::DRIFT => {
-                Ok(Some(Difference { remedy: drift.details, ..Difference::text(drift.msg) }))
+            Err(drift) if drift.code() == codes::DRIFT => {
+                let remedy = drift.details().to_owned();
+                Ok(Some(Difference { remedy, ..Difference::text(drift.message().to_owned()) }))
             }
             Err(error) => Err(error),
         }
@@ -83,12 +84,13 @@ impl Found {
     ///
     /// # Errors
     /// The error, unless its code is 104.
-    pub(crate) fn of(compared: Result<(), Error>) -> Compared {
-        match compared {
+    pub(crate) fn of(compared: Result<(), impl Into<Failure>>) -> Compared {
+        match compared.map_err(Into::into) {
             Ok(()) => sound(),
-            Err(drift) if drift.code == codes::DRIFT => {
-                let by_hand = Some(drift.details).filter(|details| !details.is_empty());
-                Ok(vec![Found { by_hand, ..Found::new(drift.msg) }])
+            Err(drift) if drift.code() == codes::DRIFT => {
+                let by_hand =
+                    Some(drift.details().to_owned()).filter(|details| !details.is_empty());
+                Ok(vec![Found { by_hand, ..Found::new(drift.message().to_owned()) }])
             }
             Err(error) => Err(error),
         }
@@ -121,14 +123,14 @@ impl Sides<'_> {
     ///
     /// # Errors
     /// Code 100 when the kernel refuses; those of [`Call::open_netns`].
-    pub(crate) fn get(&mut self) -> Result<&mut Namespaces, Error> {
+    pub(crate) fn get(&mut self) -> Result<&mut Namespaces, Failure> {
         if self.opened.is_none() {
             self.opened = Some(Namespaces::open(self.call.open_netns()?)?);
         }
         Ok(self.opened.as_mut().expect("both were opened just now"))
     }
 
-    pub(super) fn socket(&mut self, place: Place) -> Result<&mut RouteSocket, Error> {
+    pub(super) fn socket(&mut self, place: Place) -> Result<&mut RouteSocket, Failure> {
         let namespaces = self.get()?;
         Ok(match place {
             Place::Host => &mut namespaces.host,
@@ -145,43 +147,47 @@ pub(super) struct Side<'p, 'c> {
 }
 
 impl<'p> Side<'p, '_> {
-    pub(super) fn link(self, name: &str) -> Result<Option<Link>, Error> {
+    pub(super) fn link(self, name: &str) -> Result<Option<Link>, Failure> {
         if let Some(known) = self.seen.links.get(name) {
             return Ok(known.clone());
         }
-        let found = self.sides.socket(self.place)?.link_by_name(name).map_err(kernel)?;
+        let found = self.sides.socket(self.place)?.link_by_name(name)?;
         self.seen.links.insert(name.to_owned(), found.clone());
         Ok(found)
     }
 
-    pub(super) fn addresses(self, ifindex: u32) -> Result<&'p [route::Address], Error> {
+    pub(super) fn addresses(self, ifindex: u32) -> Result<&'p [route::Address], Failure> {
         match self.seen.addresses.entry(ifindex) {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(unknown) => {
                 let found = self.sides.socket(self.place)?.addresses(Some(ifindex));
-                Ok(unknown.insert(found.map_err(kernel)?))
+                Ok(unknown.insert(found?))
             }
         }
     }
 
-    pub(super) fn neighbours(self, of: IpAddr, ifindex: u32) -> Result<&'p [Neighbour], Error> {
+    pub(super) fn neighbours(self, of: IpAddr, ifindex: u32) -> Result<&'p [Neighbour], Failure> {
         match self.seen.neighbours.entry((of.is_ipv4(), ifindex)) {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(unknown) => {
                 let socket = self.sides.socket(self.place)?;
                 let found = socket.neighbours(IpFamily::of(of), Some(ifindex));
-                Ok(unknown.insert(found.map_err(kernel)?))
+                Ok(unknown.insert(found?))
             }
         }
     }
 
-    pub(super) fn routes(self, to: &IpNet, oif: Option<u32>) -> Result<&'p [route::Route], Error> {
+    pub(super) fn routes(
+        self,
+        to: &IpNet,
+        oif: Option<u32>,
+    ) -> Result<&'p [route::Route], Failure> {
         match self.seen.routes.entry((to.addr().is_ipv4(), oif)) {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(unknown) => {
                 let filter = RouteFilter { family: IpFamily::of(to.addr()), table: None, oif };
                 let found = self.sides.socket(self.place)?.routes(filter);
-                Ok(unknown.insert(found.map_err(kernel)?))
+                Ok(unknown.insert(found?))
             }
         }
     }
@@ -190,7 +196,7 @@ impl<'p> Side<'p, '_> {
 /// Both sides of an attachment, as far as they have been observed.
 #[derive(Debug)]
 pub(crate) struct Picture<'c> {
-    /// The call that looks.
+    /// The call of CHECK or repair.
     pub(crate) call: &'c Call<'c>,
     /// Our files.
     pub(crate) index: &'c Index,
@@ -205,7 +211,7 @@ pub(crate) struct Picture<'c> {
 }
 
 /// The result of the comparison of one item: nothing, or what differs.
-pub(crate) type Compared = Result<Vec<Found>, Error>;
+pub(crate) type Compared = Result<Vec<Found>, Failure>;
 
 /// Nothing differs.
 pub(crate) fn sound() -> Compared {
@@ -227,7 +233,7 @@ impl<'c> Picture<'c> {
         index: &'c Index,
         plugin: &'static str,
         netns: Option<Netns>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, Failure> {
         let namespaces = Sides { call, opened: netns.map(Namespaces::open).transpose()? };
         let (host, container) = (Seen::default(), Seen::default());
         Ok(Picture { call, index, plugin, record: None, namespaces, host, container })
@@ -251,12 +257,12 @@ impl<'c> Picture<'c> {
     ///
     /// # Errors
     /// Code 100 when the kernel does not answer.
-    pub(crate) fn link(&mut self, place: Place, name: &str) -> Result<Option<Link>, Error> {
+    pub(crate) fn link(&mut self, place: Place, name: &str) -> Result<Option<Link>, Failure> {
         self.side(place).link(name)
     }
 
     /// Reports whether a link is a port of its bridge.
-    pub(super) fn is_port(&mut self, port: &wanted::Port) -> Result<bool, Error> {
+    pub(super) fn is_port(&mut self, port: &wanted::Port) -> Result<bool, Failure> {
         let link = self.link(Place::Host, &port.link)?;
         let bridge = self.link(Place::Host, &port.bridge)?;
         Ok(link.zip(bridge).is_some_and(|(link, bridge)| link.master == Some(bridge.index)))
@@ -270,7 +276,7 @@ impl<'c> Picture<'c> {
         &mut self,
         place: Place,
         ifindex: u32,
-    ) -> Result<&[route::Address], Error> {
+    ) -> Result<&[route::Address], Failure> {
         self.side(place).addresses(ifindex)
     }
 
@@ -283,7 +289,7 @@ impl<'c> Picture<'c> {
     ///
     /// # Errors
     /// Code 100 when the kernel does not answer.
-    pub(crate) fn policy(&mut self, place: Place) -> Result<&Policy, Error> {
+    pub(crate) fn policy(&mut self, place: Place) -> Result<&Policy, Failure> {
         let Side { sides, place, seen } = self.side(place);
         match &mut seen.policy {
             Some(known) => Ok(known),
@@ -294,11 +300,11 @@ impl<'c> Picture<'c> {
     /// Compares every item. What needs a link that is missing or is another's is left out: the
     /// difference of the link says it all. What cannot be compared does not keep the rest from it:
     /// its position and the error are returned beside the differences.
-    pub(super) fn differences<K: Kind>(
+    pub(super) fn differences<K: Wants>(
         &mut self,
         config: &K::Config,
         wanted: &Wanted,
-    ) -> (Vec<Difference>, Vec<(usize, Error)>) {
+    ) -> (Vec<Difference>, Vec<(usize, Failure)>) {
         let mut all = Vec::new();
         let mut failed = Vec::new();
         let mut without: Vec<(Place, String)> = Vec::new();
@@ -369,10 +375,10 @@ impl<'c> Picture<'c> {
     }
 
     /// Returns what a person can do about an item that differs, if repair may not restore it.
-    fn by_hand(&mut self, item: &Item) -> Result<Option<String>, Error> {
+    fn by_hand(&mut self, item: &Item) -> Result<Option<String>, Failure> {
         if let State::Claim { object } = &item.state {
             let taken = claim::check(self.call, self.index, std::slice::from_ref(object));
-            return Ok(taken.err().map(|error| error.details));
+            return Ok(taken.err().map(|error| error.details().to_owned()));
         }
         let Some(link) = item.state.link() else { return Ok(None) };
         let own = owner::alias(self.call.attachment());

@@ -2,15 +2,16 @@
 
 use std::net::IpAddr;
 
-use cni::{Error, IpConfig};
+use cni::IpConfig;
 use kernel::route::{self, AddressOptions, Change, LinkSet, Scope, TABLE_MAIN};
 use wanted::{Address, Item, Place, Route, State};
 
 use super::compare::neighbour_name;
 use super::picture::{Difference, Picture};
-use super::{Kind, backend};
+use super::{Wants, backend};
 use crate::shared::container::{self, Options};
-use crate::shared::{advertisements, claim, forwarding, host_side, kernel_error as kernel, rules};
+use crate::shared::failure::Failure;
+use crate::shared::{advertisements, claim, forwarding, host_side, rules};
 
 impl Picture<'_> {
     /// Says what is restored of an item: the item, or what differs of an item of several parts.
@@ -31,11 +32,11 @@ impl Picture<'_> {
     ///
     /// # Errors
     /// Code 100 with the kernel's words; those of the packet filter and of our own files.
-    pub(super) fn restore<K: Kind>(
+    pub(super) fn restore<K: Wants>(
         &mut self,
         config: &K::Config,
         item: &Item,
-    ) -> Result<Option<String>, Error> {
+    ) -> Result<Option<String>, Failure> {
         let (call, index, key) = (self.call, self.index, self.call.attachment());
         match &item.state {
             State::LinkLocal { link } => {
@@ -50,7 +51,7 @@ impl Picture<'_> {
             }
             State::Claim { object } => claim::restore(call, index, self.plugin, object),
             State::NoNeighbour { link, address, mac } => {
-                return self.forget_neighbours(item.place, link, *address, mac).map(Some);
+                return self.delete_neighbours(item.place, link, *address, mac).map(Some);
             }
             State::Mac { .. }
             | State::Mtu { .. }
@@ -61,14 +62,14 @@ impl Picture<'_> {
             | State::Mark { .. }
             | State::Address(_)
             | State::Route(_)
-            | State::SubnetRoute { .. } => self.change(item),
+            | State::SubnetRoute { .. } => Ok(self.change(item)?),
             _ => return K::restore(config, self, item),
         }
         .map(|()| None)
     }
 
     /// Restores an item that takes one change of the kernel.
-    fn change(&mut self, item: &Item) -> Result<(), Error> {
+    fn change(&mut self, item: &Item) -> Result<(), Failure> {
         let place = item.place;
         let link = match item.state.link() {
             Some(name) => self.side(place).link(name)?.map_or(0, |link| link.index),
@@ -123,23 +124,23 @@ impl Picture<'_> {
         match self.namespaces.socket(place)?.apply_one(&change) {
             // Another call was faster, or the route came with an address.
             Err(error) if error.is_exists() && !may_be_anothers => prepared,
-            done => done.map_err(kernel).and(prepared),
+            done => done.map_err(Failure::from).and(prepared),
         }
     }
 
     /// Removes such entries, so that the kernel solicits the neighbour again.
-    fn forget_neighbours(
+    fn delete_neighbours(
         &mut self,
         place: Place,
         link: &str,
         address: IpAddr,
         mac: &str,
-    ) -> Result<String, Error> {
+    ) -> Result<String, Failure> {
         let mut removed = Vec::new();
         for entry in self.wrong_neighbours(place, link, address, mac)? {
             removed.push(format!("{} (removed)", neighbour_name(&entry, link)));
             match self.namespaces.socket(place)?.apply_one(&Change::DelNeighbour(entry)) {
-                Err(error) if !error.is_not_found() => return Err(kernel(error)),
+                Err(error) if !error.is_not_found() => return Err(Failure::from(error)),
                 _ => {}
             }
         }
@@ -147,11 +148,11 @@ impl Picture<'_> {
     }
 
     /// Writes the sysctls that an interface needs for an address.
-    fn prepare(&mut self, address: &Address) -> Result<(), Error> {
+    fn prepare(&mut self, address: &Address) -> Result<(), Failure> {
         let ip = IpConfig::new(address.address, None);
         let options = Options { skip_dad: address.nodad };
-        let switches = container::switches(&address.link, &[&ip], options);
-        container::write_switches(&self.namespaces.get()?.netns, &switches)
+        let sysctls = container::sysctls(&address.link, &[&ip], options);
+        container::write_sysctls(&self.namespaces.get()?.netns, &sysctls)
     }
 }
 

@@ -14,7 +14,7 @@
 //! | `port` | the host's end as a port of the bridge |
 //! | `vlan_gateway` | the link with the gateway of a VLAN |
 //! | `connect` | ADD |
-//! | `remove` | DEL and GC |
+//! | `remove` | what DEL and GC remove |
 //! | `wanted` | what CHECK compares and repair restores |
 //! | `filter` | masquerading and spoof checks |
 
@@ -29,15 +29,18 @@ mod remove;
 mod vlan_gateway;
 mod wanted;
 
-use cni::json::{JsonError, UnknownKey, unknown_keys};
-use cni::{AddResult, Error};
-use cni_plugin::{Call, Info, Outcome, Plugin, Role, Routed};
+use cni::{AddResult, AttachmentKey};
+use cni_plugin::{Call, Info, Role, Routed};
 use ipnet::IpNet;
-
 use kernel::route::RouteSocket;
+use state::Index;
 
-use crate::engine;
-use crate::shared::{attachment, kernel_error as kernel};
+use self::config::Config;
+use self::connect::Recorded;
+use crate::engine::{Attaching, Collecting, Enter, Kind, Removal};
+use crate::shared::failure::Failure;
+use crate::shared::failures::Failures;
+use crate::shared::{forwarding, pair, rules};
 
 /// What the plugin is.
 pub const INFO: Info = Info::new("bridge")
@@ -45,70 +48,58 @@ pub const INFO: Info = Info::new("bridge")
     .capabilities(&["mac"])
     .routed(Routed::IfSet(&["isGateway", "isDefaultGateway"]));
 
-/// The plugin's type.
-const NAME: &str = INFO.name;
-
 pub(crate) use self::gateway::refuse_others;
 
 /// Returns the link that carries the gateways of a configuration, with their addresses, if foreign
 /// addresses would be refused there, and as far as they are known before addresses are assigned.
 pub(crate) fn gateways(call: &Call<'_>) -> Option<(String, Vec<IpNet>)> {
-    gateway::configured(call, &config::Config::of(call).ok()?).ok().flatten()
+    gateway::configured(call, &Config::of(call).ok()?).ok().flatten()
 }
 
-/// The plugin.
+/// Attachments of `bridge`.
 #[derive(Debug)]
-pub struct Bridge;
+pub(crate) struct Bridge;
 
-impl Plugin for Bridge {
-    fn info(&self) -> &'static Info {
-        &INFO
-    }
+impl Kind for Bridge {
+    const INFO: Info = INFO;
+    const ENTER: Enter = Enter::IfNeeded;
+    type Raw = config::Raw;
+    type Config = Config;
+    type Recorded = Recorded;
+    type Kept = ();
 
-    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        attachment::add_alone(call, || connect::add(call))
-    }
-
-    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        remove::del(call)
-    }
-
-    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        engine::check::<Bridge>(call)
-    }
-
-    fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
-        engine::repair::<Bridge>(call)
-    }
-
-    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
-        remove::gc(call)
-    }
-
-    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
-        config::Config::of(call).map(drop)
+    fn config(call: &Call<'_>) -> Result<Config, Failure> {
+        Config::of(call)
     }
 
     /// Refuses a bridge name that another link has, and a bridge whose address conflicts with the
     /// gateway's.
-    fn fits_host(&self, call: &Call<'_>) -> Result<(), Error> {
-        let config = config::Config::of(call)?;
-        let mut host = RouteSocket::open().map_err(kernel)?;
-        bridge_link::observe(&mut host, config.bridge.as_str())?;
+    fn fits_host(call: &Call<'_>) -> Result<(), Failure> {
+        let config = Config::of(call)?;
+        let mut host = RouteSocket::open()?;
+        bridge_link::refuse_foreign(&mut host, config.bridge.as_str())?;
         let Some((name, gateways)) = gateway::configured(call, &config)? else { return Ok(()) };
-        let link = host.link_by_name(&name).map_err(kernel)?;
-        link.map_or(Ok(()), |link| {
-            let present = gateway::present(&mut host, link.index)?;
-            refuse_others(&link.name, &present, &gateways)
-        })
+        let Some(link) = host.link_by_name(&name)? else { return Ok(()) };
+        let present = gateway::present(&mut host, link.index)?;
+        refuse_others(&link.name, &present, &gateways)
     }
 
-    /// Runs STATUS of the IPAM plugin.
-    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
-        call.ipam().map_or(Ok(()), |ipam| ipam.status())
+    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+        connect::attach(attaching)
     }
 
-    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
-        unknown_keys::<config::Raw>(config)
+    fn take_down(removal: &Removal<'_, Self>, failures: &mut Failures) {
+        remove::take_down(removal, failures);
+    }
+
+    fn unrecorded(call: &Call<'_>, index: &Index, failures: &mut Failures) -> Vec<AttachmentKey> {
+        pair::unrecorded(call, index, failures)
+    }
+
+    fn collect(collecting: &Collecting<'_, Self>, failures: &mut Failures) {
+        let Collecting { call, index, spared, .. } = collecting;
+        failures.note("collect filter rules", rules::collect(call, index, spared));
+        failures.note("put away bridges", bridge_link::collect(index));
+        forwarding::collect(index, failures);
     }
 }

@@ -17,7 +17,7 @@
 //! | `network`, `pools` | networks and their pools |
 //! | `link` | the link that a driver lends |
 //! | `connect`, `plan` | ADD |
-//! | `remove` | DEL and GC |
+//! | `remove` | what DEL and GC remove |
 //! | `wanted` | what CHECK compares and repair restores |
 //! | `status` | STATUS |
 
@@ -33,12 +33,19 @@ mod remove;
 mod status;
 mod wanted;
 
-use cni::json::{JsonError, UnknownKey, unknown_keys};
-use cni::{AddResult, Error};
-use cni_plugin::{Call, Info, Outcome, Plugin, Role};
+use std::cell::OnceCell;
 
-use crate::engine;
-use crate::shared::attachment;
+use cni::{AddResult, AttachmentKey};
+use cni_plugin::{Call, Info, Role};
+use serde::de::IgnoredAny;
+use state::Index;
+
+use self::config::Config;
+use self::driver::Timeouts;
+use self::journal::Journal;
+use crate::engine::{Attaching, Collecting, Enter, Kind, Removal};
+use crate::shared::failure::Failure;
+use crate::shared::failures::Failures;
 
 /// What the plugin is.
 pub const INFO: Info =
@@ -47,44 +54,51 @@ pub const INFO: Info =
 /// The plugin's type.
 const NAME: &str = INFO.name;
 
-/// The plugin.
+/// Attachments of `cnm`.
 #[derive(Debug)]
-pub struct Cnm;
+pub(crate) struct Cnm;
 
-impl Plugin for Cnm {
-    fn info(&self) -> &'static Info {
-        &INFO
+impl Kind for Cnm {
+    const INFO: Info = INFO;
+    const CLAIMS: bool = false;
+    const ENTER: Enter = Enter::Always;
+    type Raw = config::Raw;
+    type Config = Config;
+    type Recorded = IgnoredAny;
+    /// Which driver does not answer is found out once a verb.
+    type Kept = OnceCell<Timeouts>;
+
+    fn config(call: &Call<'_>) -> Result<Config, Failure> {
+        Config::of(call)
     }
 
-    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        attachment::add_alone(call, || connect::add(call))
+    fn validate(call: &Call<'_>) -> Result<(), Failure> {
+        Config::of_network(call).map(drop)
     }
 
-    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        remove::del(call)
-    }
-
-    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        engine::check::<Cnm>(call)
-    }
-
-    fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
-        engine::repair::<Cnm>(call)
-    }
-
-    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
-        remove::gc(call)
-    }
-
-    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
-        config::Config::of_network(call).map(drop)
-    }
-
-    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+    fn status(call: &Call<'_>) -> Result<(), Failure> {
         status::status(call)
     }
 
-    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
-        unknown_keys::<config::Raw>(config)
+    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+        connect::attach(attaching)
+    }
+
+    fn take_down(removal: &Removal<'_, Self>, failures: &mut Failures) {
+        let timeouts = remove::timeouts(removal.call, removal.kept);
+        let taken = remove::all(removal.call, removal.key, removal.netns.as_ref(), timeouts);
+        failures.note_as_it_is(taken);
+    }
+
+    /// Finds the endpoints that are written down.
+    fn unrecorded(call: &Call<'_>, _: &Index, failures: &mut Failures) -> Vec<AttachmentKey> {
+        let journal = Journal::new(call.roots(), call.network().as_str());
+        let endpoints = failures.note("list endpoints", journal.endpoints()).unwrap_or_default();
+        endpoints.into_iter().map(|endpoint| endpoint.attachment).collect()
+    }
+
+    fn collect(collecting: &Collecting<'_, Self>, failures: &mut Failures) {
+        let timeouts = remove::timeouts(collecting.call, collecting.kept);
+        failures.note("remove the network", remove::collect(collecting.call, timeouts));
     }
 }

@@ -1,34 +1,26 @@
 //! `dummy`: a link that leads nowhere, for addresses under which a container answers, whichever
 //! interface the packets come in by.
 
-use cni::{Error, code};
+use cni::code;
 use cni_plugin::{Call, Info, Role, codes};
 use kernel::mac::MacAddr;
 use kernel::route::{Link, LinkKind, NewLink, RouteSocket};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 
 use super::single::{Addressing, Made, Namespaces, SingleLink};
 use crate::shared::container::Options;
+use crate::shared::failure::Failure;
 use crate::shared::mac::parse_mac;
 use crate::shared::parent::parse_mtu;
-use crate::shared::{drift, kernel_error as kernel, owner};
+use crate::shared::{drift, owner};
 
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Raw {
-    cni_version: String,
-    name: String,
-    r#type: String,
     mtu: i64,
     mac: String,
     runtime_config: RawRuntime,
-    ipam: Option<IgnoredAny>,
-    dns: Option<IgnoredAny>,
-    args: Option<IgnoredAny>,
-    capabilities: Option<IgnoredAny>,
-    prev_result: Option<IgnoredAny>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -57,18 +49,18 @@ impl SingleLink for Dummy {
 
     /// Reads `mtu` and `mac`, and `runtimeConfig.mac`, which takes precedence; the reference has
     /// neither.
-    fn config(call: &Call<'_>) -> Result<Config, Error> {
+    fn config(call: &Call<'_>) -> Result<Config, Failure> {
         let raw: Raw = call.read_config()?;
         let mac = [&raw.runtime_config.mac, &raw.mac];
         let mac = mac.into_iter().find(|text| !text.is_empty()).map(|text| parse_mac(text));
         Ok(Config { mtu: parse_mtu(raw.mtu)?, mac: mac.transpose()? })
     }
 
-    fn addressing(_call: &Call<'_>, _config: &Config) -> Result<Addressing, Error> {
+    fn addressing(_call: &Call<'_>, _config: &Config) -> Result<Addressing, Failure> {
         Ok(Addressing::RequiredIpam("dummy interface requires an IPAM configuration"))
     }
 
-    fn observe(_call: &Call<'_>, _config: &Config, _sites: &mut Namespaces) -> Result<(), Error> {
+    fn observe(_call: &Call<'_>, _config: &Config, _sites: &mut Namespaces) -> Result<(), Failure> {
         Ok(())
     }
 
@@ -77,7 +69,7 @@ impl SingleLink for Dummy {
         config: &Config,
         (): &(),
         namespaces: &mut Namespaces,
-    ) -> Result<Made, Error> {
+    ) -> Result<Made, Failure> {
         let new = NewLink {
             mac: config.mac,
             mtu: config.mtu,
@@ -87,7 +79,7 @@ impl SingleLink for Dummy {
         let made = namespaces.inside.create_link(&new);
         made.map(Made::link).map_err(|error| {
             let missing = error.errno() == Some(kernel::Errno::OPNOTSUPP);
-            let error = kernel(error).context("failed to create dummy");
+            let error = Failure::from(error).context("failed to create dummy");
             if missing { error.with_details(NO_DRIVER) } else { error }
         })
     }
@@ -102,7 +94,7 @@ impl SingleLink for Dummy {
         config: &Config,
         link: Option<&Link>,
         _sites: &mut Namespaces,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Failure> {
         let Some(link) = link else { return Err(drift("the dummy link is gone".to_owned())) };
         let name = &link.name;
         if let Some(mac) = config.mac.filter(|mac| link.mac != Some(*mac)) {
@@ -115,19 +107,19 @@ impl SingleLink for Dummy {
     }
 
     /// Tests whether this kernel supports such links by creating one, in a namespace of its own.
-    fn status(_config: &Config, _host: &mut RouteSocket) -> Result<(), Error> {
-        let probe = || -> Result<(), Error> {
+    fn status(_config: &Config, _host: &mut RouteSocket) -> Result<(), Failure> {
+        let probe = || -> Result<(), Failure> {
             kernel::netns::unshare_net()
-                .map_err(|error| Error::from_chain(code::INVALID_NETNS, &error))?;
-            let socket = RouteSocket::open().map_err(kernel);
+                .map_err(|error| Failure::from_chain(code::INVALID_NETNS, &error))?;
+            let socket = RouteSocket::open();
             let made = socket?.create_link(&NewLink::new("dummy0", LinkKind::Dummy));
             made.map(drop).map_err(|error| {
-                kernel(error).context("failed to create dummy").with_details(NO_DRIVER)
+                Failure::from(error).context("failed to create dummy").with_details(NO_DRIVER)
             })
         };
         // The thread stays in the namespace that it moves to, and ends there.
         std::thread::spawn(probe).join().unwrap_or_else(|_| {
-            Err(Error::new(codes::KERNEL, "failed to create dummy: the look ended early"))
+            Err(Failure::new(codes::KERNEL, "failed to create dummy: the look ended early"))
         })
     }
 }

@@ -15,7 +15,7 @@ mod find;
 mod home;
 mod user_space;
 
-use cni::{AttachmentKey, Error, code};
+use cni::{AttachmentKey, code};
 use cni_plugin::{Call, Info, Role, codes};
 use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
@@ -28,7 +28,8 @@ use home::Recorded;
 
 use super::single::{Made, Namespaces, SingleLink};
 use crate::shared::container::Options;
-use crate::shared::{attachment, drift, kernel_error as kernel};
+use crate::shared::failure::Failure;
+use crate::shared::{attachment, drift};
 
 /// Where the kernel shows devices.
 const SYSFS: &str = "/sys";
@@ -45,7 +46,7 @@ impl SingleLink for HostDevice {
     type Config = Config;
     type Observed = Observed;
 
-    fn config(call: &Call<'_>) -> Result<Config, Error> {
+    fn config(call: &Call<'_>) -> Result<Config, Failure> {
         Config::read(call)
     }
 
@@ -55,7 +56,7 @@ impl SingleLink for HostDevice {
         call: &Call<'_>,
         config: &Config,
         namespaces: &mut Namespaces,
-    ) -> Result<Observed, Error> {
+    ) -> Result<Observed, Failure> {
         let seen = find::look(config, &mut namespaces.host);
         let suspicious = match &seen {
             // A link with an alias that could be our mark may have come back from a container under
@@ -68,7 +69,7 @@ impl SingleLink for HostDevice {
         match holder {
             Some(holder) if !holder.alive && !holder.recorded.user_space => {
                 home::bring(call, &holder.attachment, None, Some(&holder.recorded))?;
-                attachment::forget(&config.index, &holder.attachment, Self::NAME)?;
+                attachment::remove_record(&config.index, &holder.attachment, Self::NAME)?;
                 find::look(config, &mut namespaces.host)
             }
             None if seen.is_err() && home::bring_late(call, config, &mut namespaces.host)? => {
@@ -79,8 +80,8 @@ impl SingleLink for HostDevice {
     }
 
     fn to_record(config: &Config, seen: &Observed) -> serde_json::Value {
-        let facts = Recorded::new(config, seen);
-        serde_json::to_value(facts).expect("facts have string keys only")
+        let recorded = Recorded::new(config, seen);
+        serde_json::to_value(recorded).expect("a record has string keys only")
     }
 
     fn device(seen: &Observed) -> Option<&Link> {
@@ -97,7 +98,7 @@ impl SingleLink for HostDevice {
         config: &Config,
         seen: &Observed,
         namespaces: &mut Namespaces,
-    ) -> Result<Made, Error> {
+    ) -> Result<Made, Failure> {
         let found = match seen {
             Observed::Link(found) => found,
             Observed::UserSpace { pci_id } => {
@@ -116,10 +117,10 @@ impl SingleLink for HostDevice {
         };
         let moved = namespaces.host.apply_one(&Change::SetLink { ifindex: found.link.index, set });
         moved.map_err(|error| {
-            kernel(error).context(format_args!("failed to move link {:?}", found.link.name))
+            Failure::from(error).context(format_args!("failed to move link {:?}", found.link.name))
         })?;
-        let link = namespaces.inside.link_by_name(ifname).map_err(kernel)?.ok_or_else(|| {
-            Error::new(
+        let link = namespaces.inside.link_by_name(ifname)?.ok_or_else(|| {
+            Failure::new(
                 codes::KERNEL,
                 format!(
                     "failed to move link {:?}: {ifname:?} is not in the container",
@@ -139,17 +140,17 @@ impl SingleLink for HostDevice {
         call: &Call<'_>,
         key: &AttachmentKey,
         netns: Option<&Netns>,
-        facts: Option<&serde_json::Value>,
-    ) -> Result<(), Error> {
-        let facts: Option<Recorded> = facts.and_then(|facts| Recorded::deserialize(facts).ok());
-        let object = match &facts {
-            Some(facts) => facts.object(),
+        recorded: Option<&serde_json::Value>,
+    ) -> Result<(), Failure> {
+        let recorded = recorded.and_then(|recorded| Recorded::deserialize(recorded).ok());
+        let object = match &recorded {
+            Some(recorded) => recorded.object(),
             None => Config::read(call).ok().and_then(|config| user_space::object_of(&config)),
         };
         if let Some(object) = object {
             user_space::let_go(&Index::new(call.roots()), key, &object)?;
         }
-        home::bring(call, key, netns, facts.as_ref())
+        home::bring(call, key, netns, recorded.as_ref())
     }
 
     fn verify(
@@ -157,7 +158,7 @@ impl SingleLink for HostDevice {
         config: &Config,
         link: Option<&Link>,
         _sites: &mut Namespaces,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Failure> {
         let ifname = call.ifname().as_str();
         let user_space =
             find::driven_by_program(config).map_err(|error| drift(error.to_string()))?;
@@ -169,18 +170,19 @@ impl SingleLink for HostDevice {
             };
         };
         let index = Index::new(call.roots());
-        let facts: Option<Recorded> = attachment::recorded(&index, call.attachment(), Self::NAME);
-        if facts.is_some_and(|facts| facts.contradicts_inside(link)) {
+        let recorded: Option<Recorded> =
+            attachment::recorded(&index, call.attachment(), Self::NAME);
+        if recorded.is_some_and(|recorded| recorded.contradicts_inside(link)) {
             return Err(drift(format!("interface {ifname:?} is another device than ADD moved")));
         }
         Ok(())
     }
 
-    fn status(config: &Config, host: &mut RouteSocket) -> Result<(), Error> {
+    fn status(config: &Config, host: &mut RouteSocket) -> Result<(), Failure> {
         find::look(config, host).map(drop)
     }
 }
 
-fn invalid(message: impl Into<String>, details: impl Into<String>) -> Error {
-    Error::new(code::INVALID_CONFIG, message.into()).with_details(details.into())
+fn invalid(message: impl Into<String>, details: impl Into<String>) -> Failure {
+    Failure::new(code::INVALID_CONFIG, message.into()).with_details(details.into())
 }

@@ -10,28 +10,24 @@
 
 mod agreement;
 
-use cni::{AddResult, AttachmentKey, Command, Error, code};
+use cni::{AddResult, AttachmentKey, Command, code};
 use cni_plugin::{Call, Info, Role};
 use kernel::netlink::Errno;
 use kernel::netns::Netns;
 use kernel::route::{IpvlanMode, IpvlanOptions, IpvlanReach, Link, LinkKind, NewLink, RouteSocket};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 
 use super::on_parent::{self, Parent, Recorded};
 use super::single::{self, Addressing, Made, Namespaces, SingleLink};
 use crate::shared::container::Options;
 use crate::shared::drift;
-use crate::shared::kernel_error as kernel;
+use crate::shared::failure::Failure;
 use crate::shared::parent::{ETHERNET_MTU, RawParent, Selector, check_mtu, parse_mtu_in};
 
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Raw {
-    cni_version: String,
-    name: String,
-    r#type: String,
     master: String,
     parent: Option<RawParent>,
     mode: String,
@@ -40,12 +36,6 @@ pub struct Raw {
     link_in_container: bool,
     enabledad: bool,
     allow_address_conflict: bool,
-    ipam: Option<IgnoredAny>,
-    dns: Option<IgnoredAny>,
-    args: Option<IgnoredAny>,
-    capabilities: Option<IgnoredAny>,
-    runtime_config: Option<IgnoredAny>,
-    prev_result: Option<IgnoredAny>,
 }
 
 /// The checked configuration.
@@ -71,7 +61,7 @@ impl SingleLink for Ipvlan {
     type Config = Config;
     type Observed = Link;
 
-    fn config(call: &Call<'_>) -> Result<Config, Error> {
+    fn config(call: &Call<'_>) -> Result<Config, Failure> {
         let raw: Raw = call.read_config()?;
         let mut parent = Parent::parse(&raw.master, raw.parent.as_ref(), raw.link_in_container)?;
         let unnamed = parent.selector == Selector::DefaultRoute;
@@ -90,7 +80,7 @@ impl SingleLink for Ipvlan {
     }
 
     /// Only ADD sees whether the chain provides addresses.
-    fn addressing(call: &Call<'_>, _config: &Config) -> Result<Addressing, Error> {
+    fn addressing(call: &Call<'_>, _config: &Config) -> Result<Addressing, Failure> {
         if call.ipam().is_some() || call.command() != Command::Add {
             return Ok(Addressing::Ipam);
         }
@@ -105,7 +95,7 @@ impl SingleLink for Ipvlan {
         _call: &Call<'_>,
         config: &Config,
         namespaces: &mut Namespaces,
-    ) -> Result<Link, Error> {
+    ) -> Result<Link, Failure> {
         let parent = config.parent.find(config.parent.socket(namespaces))?;
         check_mtu(config.mtu, &parent)?;
         Ok(parent)
@@ -120,7 +110,7 @@ impl SingleLink for Ipvlan {
         config: &Config,
         parent: &Link,
         namespaces: &mut Namespaces,
-    ) -> Result<Made, Error> {
+    ) -> Result<Made, Failure> {
         let options = IpvlanOptions { mode: config.mode, reach: Some(config.reach) };
         let new = NewLink {
             mtu: config.mtu,
@@ -130,7 +120,7 @@ impl SingleLink for Ipvlan {
         let mut create = || {
             socket.create_link(&new).map_err(|error| {
                 let busy = error.errno() == Some(Errno::BUSY);
-                let mut told = kernel(error).context("failed to create ipvlan");
+                let mut told = Failure::from(error).context("failed to create ipvlan");
                 if busy {
                     let hint = on_parent::port_of(parent, socket).unwrap_or_else(|| {
                         format!("parent {:?} serves a macvlan already", parent.name)
@@ -157,7 +147,7 @@ impl SingleLink for Ipvlan {
         key: &AttachmentKey,
         netns: Option<&Netns>,
         recorded: Option<&serde_json::Value>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Failure> {
         if let Some(netns) = netns {
             single::delete_link(call, key, netns, Self::KINDS, recorded)?;
         }
@@ -174,7 +164,7 @@ impl SingleLink for Ipvlan {
         config: &Config,
         link: Option<&Link>,
         namespaces: &mut Namespaces,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Failure> {
         let Some(link) = link else { return Err(drift("the ipvlan link is gone".to_owned())) };
         // Only the record tells which parent the chain had.
         if !config.unnamed || on_parent::recorded(call, Self::NAME).is_some() {
@@ -200,7 +190,7 @@ impl SingleLink for Ipvlan {
     }
 
     /// Without `master` the parent may be the chain's, which STATUS does not know.
-    fn fits_host(config: &Config, host: &mut RouteSocket) -> Result<(), Error> {
+    fn fits_host(config: &Config, host: &mut RouteSocket) -> Result<(), Failure> {
         match config.unnamed {
             // In a chain the previous plugin creates it.
             true => Ok(()),
@@ -208,7 +198,7 @@ impl SingleLink for Ipvlan {
         }
     }
 
-    fn status(config: &Config, host: &mut RouteSocket) -> Result<(), Error> {
+    fn status(config: &Config, host: &mut RouteSocket) -> Result<(), Failure> {
         if config.unnamed || config.parent.in_container {
             return Ok(());
         }
@@ -218,10 +208,10 @@ impl SingleLink for Ipvlan {
 }
 
 /// Returns the parent that a chain's result names.
-fn chained_parent(previous: &AddResult) -> Result<String, Error> {
+fn chained_parent(previous: &AddResult) -> Result<String, Failure> {
     match previous.interfaces.as_slice() {
         [only] if !only.name.is_empty() => Ok(only.name.clone()),
-        _ => Err(Error::new(
+        _ => Err(Failure::new(
             code::INVALID_CONFIG,
             "chained master failure. PrevResult lacks a single named interface",
         )
@@ -229,12 +219,12 @@ fn chained_parent(previous: &AddResult) -> Result<String, Error> {
     }
 }
 
-fn mode(text: &str) -> Result<IpvlanMode, Error> {
+fn mode(text: &str) -> Result<IpvlanMode, Failure> {
     match text {
         "" | "l2" => Ok(IpvlanMode::L2),
         "l3" => Ok(IpvlanMode::L3),
         "l3s" => Ok(IpvlanMode::L3s),
-        other => Err(Error::new(code::INVALID_CONFIG, format!("unknown ipvlan mode: {other:?}"))
+        other => Err(Failure::new(code::INVALID_CONFIG, format!("unknown ipvlan mode: {other:?}"))
             .with_details("key \"mode\" is \"l2\", \"l3\" or \"l3s\"")),
     }
 }
@@ -247,13 +237,15 @@ fn word(mode: IpvlanMode) -> &'static str {
     }
 }
 
-fn reach(text: &str) -> Result<IpvlanReach, Error> {
+fn reach(text: &str) -> Result<IpvlanReach, Failure> {
     match text {
         "" | "bridge" => Ok(IpvlanReach::Bridge),
         "private" => Ok(IpvlanReach::Private),
         "vepa" => Ok(IpvlanReach::Vepa),
-        other => Err(Error::new(code::INVALID_CONFIG, format!("unknown ipvlan flags: {other:?}"))
-            .with_details("key \"flags\" is \"bridge\", \"private\" or \"vepa\"")),
+        other => {
+            Err(Failure::new(code::INVALID_CONFIG, format!("unknown ipvlan flags: {other:?}"))
+                .with_details("key \"flags\" is \"bridge\", \"private\" or \"vepa\""))
+        }
     }
 }
 

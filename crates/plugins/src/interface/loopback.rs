@@ -11,9 +11,10 @@ use std::net::IpAddr;
 use cni::{AddResult, Error, Interface, IpConfig};
 use cni_plugin::{Call, Info, Plugin, Role, codes};
 use ipnet::IpNet;
+use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
 
-use crate::shared::kernel_error;
+use crate::shared::failure::Failure;
 
 /// The only interface of this plugin.
 const LO: &str = "lo";
@@ -33,25 +34,25 @@ impl Plugin for Loopback {
     fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
         let previous = call.prev_result()?;
         let netns = call.open_netns()?;
-        let mut netlink = RouteSocket::open_in(&netns).map_err(kernel_error)?;
+        let mut netlink = open(&netns)?;
         let lo = find_lo(&mut netlink)?
             .ok_or_else(|| Error::new(codes::KERNEL, "the container has no link \"lo\""))?;
         loopback_addresses(&mut netlink, &lo)?;
-        bring_up(call, &mut netlink, &lo, previous)
+        Ok(bring_up(call, &mut netlink, &lo, previous)?)
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
         let Some(netns) = call.open_netns_if_there()? else { return Ok(()) };
-        let mut netlink = RouteSocket::open_in(&netns).map_err(kernel_error)?;
+        let mut netlink = open(&netns)?;
         match find_lo(&mut netlink)?.filter(Link::up) {
-            Some(lo) => set_up(&mut netlink, &lo, false),
+            Some(lo) => Ok(set_up(&mut netlink, &lo, false)?),
             None => Ok(()),
         }
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
         let netns = call.open_netns()?;
-        let mut netlink = RouteSocket::open_in(&netns).map_err(kernel_error)?;
+        let mut netlink = open(&netns)?;
         match find_lo(&mut netlink)? {
             Some(lo) if lo.up() => Ok(()),
             Some(_) => Err(Error::new(codes::DRIFT, "loopback interface is down")),
@@ -61,11 +62,10 @@ impl Plugin for Loopback {
 
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
         let netns = call.open_netns()?;
-        let mut netlink = RouteSocket::open_in(&netns).map_err(kernel_error)?;
+        let mut netlink = open(&netns)?;
         match find_lo(&mut netlink)? {
-            Some(lo) if !lo.up() => {
-                set_up(&mut netlink, &lo, true).map(|()| vec!["loopback interface up".to_owned()])
-            }
+            Some(lo) if !lo.up() => Ok(set_up(&mut netlink, &lo, true)
+                .map(|()| vec!["loopback interface up".to_owned()])?),
             _ => Ok(Vec::new()),
         }
     }
@@ -79,12 +79,16 @@ impl Plugin for Loopback {
     }
 }
 
+fn open(netns: &Netns) -> Result<RouteSocket, Failure> {
+    Ok(RouteSocket::open_in(netns)?)
+}
+
 fn bring_up(
     call: &Call<'_>,
     netlink: &mut RouteSocket,
     lo: &Link,
     previous: Option<AddResult>,
-) -> Result<AddResult, Error> {
+) -> Result<AddResult, Failure> {
     let made = !lo.up();
     if made {
         set_up(netlink, lo, true)?;
@@ -106,21 +110,21 @@ fn bring_up(
     Ok(result(&addresses, &call.env().netns))
 }
 
-fn find_lo(netlink: &mut RouteSocket) -> Result<Option<Link>, Error> {
-    netlink.link_by_name(LO).map_err(kernel_error)
+fn find_lo(netlink: &mut RouteSocket) -> Result<Option<Link>, Failure> {
+    Ok(netlink.link_by_name(LO)?)
 }
 
-fn set_up(netlink: &mut RouteSocket, lo: &Link, up: bool) -> Result<(), Error> {
+fn set_up(netlink: &mut RouteSocket, lo: &Link, up: bool) -> Result<(), Failure> {
     let change = Change::SetLink { ifindex: lo.index, set: LinkSet::default().up(up) };
-    netlink.apply_one(&change).map_err(kernel_error)
+    Ok(netlink.apply_one(&change)?)
 }
 
-fn loopback_addresses(netlink: &mut RouteSocket, lo: &Link) -> Result<Vec<IpNet>, Error> {
-    let addresses = netlink.addresses(Some(lo.index)).map_err(kernel_error)?;
+fn loopback_addresses(netlink: &mut RouteSocket, lo: &Link) -> Result<Vec<IpNet>, Failure> {
+    let addresses = netlink.addresses(Some(lo.index))?;
     let addresses: Vec<IpNet> = addresses.into_iter().map(|address| address.address).collect();
     match addresses.iter().find(|address| !address.addr().is_loopback()) {
         None => Ok(addresses),
-        Some(foreign) => Err(Error::new(
+        Some(foreign) => Err(Failure::new(
             codes::CONFLICT,
             format!("loopback interface found with non-loopback address \"{}\"", foreign.addr()),
         )),

@@ -4,7 +4,7 @@
 //! detection is off unless `enabledad` asks for it, as with `bridge`: the IPAM plugin keeps
 //! addresses unique, and detection delays every start by a second or more.
 
-use cni::{Error, code};
+use cni::code;
 use cni_plugin::{Call, Info, Role};
 use kernel::mac::MacAddr;
 use kernel::netlink::Errno;
@@ -12,13 +12,12 @@ use kernel::route::{
     Change, Link, LinkKind, LinkSet, MacvlanMode, MacvlanOptions, NewLink, RouteSocket,
 };
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 
 use super::on_parent::{self, Parent};
 use super::single::{Made, Namespaces, SingleLink};
 use crate::shared::container::Options;
 use crate::shared::drift;
-use crate::shared::kernel_error as kernel;
+use crate::shared::failure::Failure;
 use crate::shared::mac::parse_mac;
 use crate::shared::parent::{ETHERNET_MTU, RawParent, check_mtu, parse_mtu_in};
 
@@ -26,9 +25,6 @@ use crate::shared::parent::{ETHERNET_MTU, RawParent, check_mtu, parse_mtu_in};
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Raw {
-    cni_version: String,
-    name: String,
-    r#type: String,
     master: String,
     parent: Option<RawParent>,
     mode: String,
@@ -39,11 +35,6 @@ pub struct Raw {
     enabledad: bool,
     allow_address_conflict: bool,
     runtime_config: RawRuntime,
-    ipam: Option<IgnoredAny>,
-    dns: Option<IgnoredAny>,
-    args: Option<IgnoredAny>,
-    capabilities: Option<IgnoredAny>,
-    prev_result: Option<IgnoredAny>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -75,7 +66,7 @@ impl SingleLink for Macvlan {
     type Observed = Link;
 
     /// MAC precedence, last wins: `mac`, `CNI_ARGS` `MAC`, `runtimeConfig.mac`.
-    fn config(call: &Call<'_>) -> Result<Config, Error> {
+    fn config(call: &Call<'_>) -> Result<Config, Failure> {
         let raw: Raw = call.read_config()?;
         let args = call.args(&["MAC"])?;
         let mac = [Some(raw.runtime_config.mac.as_str()), args.get("MAC"), Some(&raw.mac)]
@@ -98,7 +89,7 @@ impl SingleLink for Macvlan {
         _call: &Call<'_>,
         config: &Config,
         namespaces: &mut Namespaces,
-    ) -> Result<Link, Error> {
+    ) -> Result<Link, Failure> {
         let parent = config.parent.find(config.parent.socket(namespaces))?;
         check_mtu(config.mtu, &parent)?;
         Ok(parent)
@@ -113,7 +104,7 @@ impl SingleLink for Macvlan {
         config: &Config,
         parent: &Link,
         namespaces: &mut Namespaces,
-    ) -> Result<Made, Error> {
+    ) -> Result<Made, Failure> {
         let options =
             MacvlanOptions { mode: config.mode, broadcast_queue_len: config.broadcast_queue_len };
         let new = NewLink {
@@ -124,14 +115,14 @@ impl SingleLink for Macvlan {
         let socket = config.parent.socket(namespaces);
         let mut link = socket.create_link(&new).map_err(|error| {
             let hint = hint(error.errno(), config.mode, parent, socket);
-            kernel(error).context("failed to create macvlan").with_details(hint)
+            Failure::from(error).context("failed to create macvlan").with_details(hint)
         })?;
         if let Some(mac) = config.mac.filter(|mac| link.mac != Some(*mac)) {
             // In mode passthru the kernel uses the parent's address whatever was requested. If an
             // address is set afterwards, the parent has it too until the link is deleted.
             let set = LinkSet { mac: Some(mac), ..LinkSet::default() };
             let change = Change::SetLink { ifindex: link.index, set };
-            namespaces.inside.apply_one(&change).map_err(kernel)?;
+            namespaces.inside.apply_one(&change)?;
             link.mac = Some(mac);
         }
         Ok(Made::link(link))
@@ -146,7 +137,7 @@ impl SingleLink for Macvlan {
         config: &Config,
         link: Option<&Link>,
         namespaces: &mut Namespaces,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Failure> {
         let Some(link) = link else { return Err(drift("the macvlan link is gone".to_owned())) };
         config.parent.verify(call, Self::NAME, link, namespaces)?;
         if link.macvlan_mode != Some(config.mode) {
@@ -160,11 +151,11 @@ impl SingleLink for Macvlan {
         Ok(())
     }
 
-    fn fits_host(config: &Config, host: &mut RouteSocket) -> Result<(), Error> {
+    fn fits_host(config: &Config, host: &mut RouteSocket) -> Result<(), Failure> {
         config.parent.fits_host(config.mtu, host)
     }
 
-    fn status(config: &Config, host: &mut RouteSocket) -> Result<(), Error> {
+    fn status(config: &Config, host: &mut RouteSocket) -> Result<(), Failure> {
         if config.parent.in_container {
             return Ok(());
         }
@@ -196,14 +187,16 @@ fn hint(
     }
 }
 
-fn mode(text: &str) -> Result<MacvlanMode, Error> {
+fn mode(text: &str) -> Result<MacvlanMode, Failure> {
     match text {
         "" | "bridge" => Ok(MacvlanMode::Bridge),
         "private" => Ok(MacvlanMode::Private),
         "vepa" => Ok(MacvlanMode::Vepa),
         "passthru" => Ok(MacvlanMode::Passthru),
-        other => Err(Error::new(code::INVALID_CONFIG, format!("unknown macvlan mode: {other:?}"))
-            .with_details("key \"mode\" is \"bridge\", \"private\", \"vepa\" or \"passthru\"")),
+        other => {
+            Err(Failure::new(code::INVALID_CONFIG, format!("unknown macvlan mode: {other:?}"))
+                .with_details("key \"mode\" is \"bridge\", \"private\", \"vepa\" or \"passthru\""))
+        }
     }
 }
 

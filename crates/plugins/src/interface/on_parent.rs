@@ -4,15 +4,16 @@
 //! which parent it used: a parent chosen by a route may be another one by the time of CHECK, and
 //! the link does not move.
 
-use cni::{Error, code};
+use cni::code;
 use cni_plugin::{Call, codes};
 use kernel::route::{Link, LinkKind, NewLink, RouteSocket};
 use serde::{Deserialize, Serialize};
 use state::Index;
 
-use super::single::Namespaces;
+use crate::shared::failure::Failure;
+use crate::shared::namespaces::Namespaces;
 use crate::shared::parent::{RawParent, Selector, check_mtu};
-use crate::shared::{attachment, drift, kernel_error as kernel, owner};
+use crate::shared::{attachment, drift, owner};
 
 /// Which parent, and in which namespace it is looked up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,10 +47,10 @@ impl Parent {
         master: &str,
         parent: Option<&RawParent>,
         in_container: bool,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, Failure> {
         let selector = Selector::parse(master, parent)?;
         if let (true, Selector::Pci(_) | Selector::Driver(_)) = (in_container, &selector) {
-            return Err(Error::new(
+            return Err(Failure::new(
                 code::INVALID_CONFIG,
                 "\"parent.pciBusID\" and \"parent.driver\" exclude \"linkInContainer\"",
             )
@@ -67,10 +68,10 @@ impl Parent {
     ///
     /// # Errors
     /// As [`Selector::find`]; code 7 for the loopback link, which cannot have child links.
-    pub fn find(&self, socket: &mut RouteSocket) -> Result<Link, Error> {
+    pub fn find(&self, socket: &mut RouteSocket) -> Result<Link, Failure> {
         let parent = self.selector.find(socket)?;
         if parent.loopback() {
-            return Err(Error::new(
+            return Err(Failure::new(
                 code::INVALID_CONFIG,
                 format!("{:?} cannot be a parent: it is the loopback link", parent.name),
             )
@@ -84,7 +85,7 @@ impl Parent {
     ///
     /// # Errors
     /// Code 7 as [`Parent::find`] and [`check_mtu`].
-    pub fn fits_host(&self, mtu: Option<u32>, host: &mut RouteSocket) -> Result<(), Error> {
+    pub fn fits_host(&self, mtu: Option<u32>, host: &mut RouteSocket) -> Result<(), Failure> {
         if self.in_container || self.selector.find(host).is_err() {
             return Ok(());
         }
@@ -119,13 +120,13 @@ impl Parent {
         plugin: &str,
         link: &Link,
         namespaces: &mut Namespaces,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Failure> {
         let facts = recorded(call, plugin);
         let (name, index) = match (&self.selector, facts) {
             (Selector::Name(_), _) | (_, None) => {
                 let parent = self
                     .find(self.socket(namespaces))
-                    .map_err(|error| Error { code: codes::DRIFT, ..error })?;
+                    .map_err(|error| error.with_code(codes::DRIFT))?;
                 (parent.name, parent.index)
             }
             (_, Some(facts)) => (facts.parent, facts.index),
@@ -156,7 +157,7 @@ pub fn to_record(parent: &Link, vlan: Option<u16>) -> serde_json::Value {
 /// Returns what a parent is a port of, which prevents macvlan and ipvlan on it.
 #[must_use]
 pub fn port_of(parent: &Link, socket: &mut RouteSocket) -> Option<String> {
-    let master = socket.link_by_index(parent.master?).map_err(kernel).ok()??;
+    let master = socket.link_by_index(parent.master?).ok()??;
     Some(format!(
         "{:?} is a port of {} {:?}; make {:?} the parent",
         parent.name,

@@ -18,7 +18,7 @@
 //! | `interior` | ports that the switch creates |
 //! | `mirrors` | joining and leaving mirrors |
 //! | `chained` | joining mirrors as plugins of their own |
-//! | `remove` | DEL and GC |
+//! | `remove` | what DEL and GC remove |
 //! | `wanted` | what CHECK compares and repair restores |
 //! | `port` | the same of the port and its link |
 //! | `status` | STATUS |
@@ -42,14 +42,17 @@ mod sweep;
 mod vlans;
 mod wanted;
 
-use cni::json::{JsonError, UnknownKey, unknown_keys};
-use cni::{AddResult, Error};
-use cni_plugin::{Call, Info, Outcome, Plugin, Role};
+use cni::{AddResult, AttachmentKey};
+use cni_plugin::{Call, Info, Role};
+use state::Index;
 
-use crate::engine;
-use crate::shared::attachment;
+use self::config::Config;
+use self::connect::Recorded;
+use crate::engine::{Attaching, Enter, Kind, Removal};
+use crate::shared::failure::Failure;
+use crate::shared::failures::Failures;
 
-pub use chained::{MirrorConsumer, MirrorProducer};
+pub(crate) use chained::{MirrorConsumer, MirrorProducer};
 pub use sweep::sweep;
 
 /// What the plugin is.
@@ -58,44 +61,40 @@ pub const INFO: Info = Info::new("ovs").role(Role::Interface).capabilities(&["ma
 /// The plugin's type.
 const NAME: &str = INFO.name;
 
-/// The plugin.
+/// Attachments of `ovs`.
 #[derive(Debug)]
-pub struct Ovs;
+pub(crate) struct Ovs;
 
-impl Plugin for Ovs {
-    fn info(&self) -> &'static Info {
-        &INFO
+impl Kind for Ovs {
+    const INFO: Info = INFO;
+    const ENTER: Enter = Enter::IfPossible;
+    type Raw = config::Raw;
+    type Config = Config;
+    type Recorded = Recorded;
+    type Kept = ();
+
+    fn config(call: &Call<'_>) -> Result<Config, Failure> {
+        Config::of(call)
     }
 
-    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        attachment::add_alone(call, || connect::add(call))
-    }
-
-    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        remove::del(call)
-    }
-
-    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        engine::check::<Ovs>(call)
-    }
-
-    fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
-        engine::repair::<Ovs>(call)
-    }
-
-    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
-        remove::gc(call)
-    }
-
-    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
-        config::Config::of(call).map(drop)
-    }
-
-    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+    fn status(call: &Call<'_>) -> Result<(), Failure> {
         status::status(call)
     }
 
-    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
-        unknown_keys::<config::Raw>(config)
+    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+        connect::attach(attaching)
+    }
+
+    fn take_down(removal: &Removal<'_, Self>, failures: &mut Failures) {
+        remove::take_down(removal, failures);
+    }
+
+    /// A pair goes with its end on the host; a port that the switch created is in the container.
+    fn is_inside(recorded: &Recorded) -> bool {
+        recorded.inside.is_some()
+    }
+
+    fn unrecorded(call: &Call<'_>, index: &Index, failures: &mut Failures) -> Vec<AttachmentKey> {
+        remove::unrecorded(call, index, failures)
     }
 }

@@ -9,70 +9,70 @@
 //! | `config` | the configuration, checked |
 //! | `plan` | addresses and routes of both ends |
 //! | `connect` | ADD |
-//! | `remove` | DEL and GC |
 //! | `wanted` | what CHECK compares and repair restores |
 
 mod config;
 mod connect;
 mod plan;
-mod remove;
 mod wanted;
 
-use cni::json::{JsonError, UnknownKey, unknown_keys};
-use cni::{AddResult, Error};
-use cni_plugin::{Call, Info, Outcome, Plugin, Role, Routed};
+use cni::{AddResult, AttachmentKey};
+use cni_plugin::{Call, Info, Role, Routed};
+use state::Index;
 
-use config::Config;
-
-use crate::engine;
-use crate::shared::attachment;
+use self::config::Config;
+use self::connect::Recorded;
+use crate::engine::{Attaching, Collecting, Enter, Kind, Removal};
+use crate::shared::failure::Failure;
+use crate::shared::failures::Failures;
+use crate::shared::shared_object::Leaving;
+use crate::shared::{forwarding, pair, rules};
 
 /// What the plugin is.
 pub const INFO: Info = Info::new("ptp").role(Role::Interface).routed(Routed::Always);
 
-/// The plugin's type.
-const NAME: &str = INFO.name;
-
-/// The plugin.
+/// Attachments of `ptp`.
 #[derive(Debug)]
-pub struct Ptp;
+pub(crate) struct Ptp;
 
-impl Plugin for Ptp {
-    fn info(&self) -> &'static Info {
-        &INFO
+impl Kind for Ptp {
+    const INFO: Info = INFO;
+    const ENTER: Enter = Enter::IfNeeded;
+    type Raw = config::Raw;
+    type Config = Config;
+    type Recorded = Recorded;
+    type Kept = ();
+
+    fn config(call: &Call<'_>) -> Result<Config, Failure> {
+        let config = Config::of(call)?;
+        config::ipam(call)?;
+        Ok(config)
     }
 
-    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        attachment::add_alone(call, || connect::add(call))
+    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+        connect::attach(attaching)
     }
 
-    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        remove::del(call)
+    /// The kernel removes the host's addresses and routes with its end of the pair.
+    fn take_down(removal: &Removal<'_, Self>, failures: &mut Failures) {
+        let Removal { call, index, key, recorded, netns, .. } = removal;
+        let host = recorded.as_ref().map(|recorded| recorded.host_ifname.as_str());
+        let removed = pair::remove(call, key, host, netns.as_ref());
+        if failures.note("remove the link", removed).is_some() {
+            removal.set_link_gone();
+        }
+        let filter = recorded.as_ref().map(|recorded| (&recorded.filter, recorded.ips.as_slice()));
+        failures.note("remove filter rules", rules::remove(index, key, filter));
+        forwarding::release(index, key, Leaving::of(call), failures);
     }
 
-    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        engine::check::<Ptp>(call)
+    fn unrecorded(call: &Call<'_>, index: &Index, failures: &mut Failures) -> Vec<AttachmentKey> {
+        pair::unrecorded(call, index, failures)
     }
 
-    fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
-        engine::repair::<Ptp>(call)
-    }
-
-    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
-        remove::gc(call)
-    }
-
-    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
-        Config::of(call)?;
-        config::ipam(call).map(drop)
-    }
-
-    /// Runs STATUS of the IPAM plugin. The host always has what a pair needs.
-    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
-        config::ipam(call)?.status()
-    }
-
-    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
-        unknown_keys::<config::Raw>(config)
+    fn collect(collecting: &Collecting<'_, Self>, failures: &mut Failures) {
+        let Collecting { call, index, spared, .. } = collecting;
+        failures.note("collect filter rules", rules::collect(call, index, spared));
+        forwarding::collect(index, failures);
     }
 }

@@ -14,51 +14,26 @@
 
 use std::fmt::Debug;
 
-use cni::json::{JsonError, UnknownKey, unknown_keys};
-use cni::{AddResult, AttachmentKey, Error, Interface, IpConfig, code};
-use cni_plugin::{Call, Info, Outcome, Plugin};
+use cni::{AddResult, AttachmentKey, Interface, IpConfig, code};
+use cni_plugin::{Call, Info};
 use ipnet::IpNet;
-use kernel::living::Census;
 use kernel::netns::Netns;
 use kernel::route::{Link, RouteSocket};
 use serde::de::DeserializeOwned;
-use state::Index;
 use wanted::{Because, Item, State, Wanted};
 
-use crate::engine::{self, Attached, Difference, Kind, Picture};
-use crate::shared::attachment::{self, Left, Stale};
+use crate::engine::{Attached, Attaching, Difference, Enter, Kind, Picture, Removal, Wants};
+use crate::shared::attachment;
 use crate::shared::claim::{self, Place};
 use crate::shared::container::{self, Options};
+use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::identity::{self, Identity};
-use crate::shared::undo::Undo;
-use crate::shared::{dns, kernel_error as kernel, owner};
+pub use crate::shared::namespaces::Namespaces;
+use crate::shared::{dns, owner};
 
 /// The position of the container's interface in the result: it is the only one.
 const POSITION: usize = 0;
-
-/// The host's side and the container's side.
-#[derive(Debug)]
-pub struct Namespaces {
-    /// The container's namespace.
-    pub netns: Netns,
-    /// A socket in the namespace the plugin was called in.
-    pub host: RouteSocket,
-    /// A socket in the container's namespace.
-    pub inside: RouteSocket,
-}
-
-impl Namespaces {
-    /// Opens both sides.
-    ///
-    /// # Errors
-    /// Code 100 when the kernel refuses.
-    pub fn open(netns: Netns) -> Result<Self, Error> {
-        let host = RouteSocket::open().map_err(kernel)?;
-        let inside = RouteSocket::open_in(&netns).map_err(kernel)?;
-        Ok(Namespaces { netns, host, inside })
-    }
-}
 
 /// The source of the addresses.
 #[derive(Debug, Clone, PartialEq)]
@@ -98,7 +73,7 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
     /// The kernel's kinds of such links (IFLA_INFO_KIND). Unmarked links of other kinds are not
     /// ours to delete.
     const KINDS: &'static [&'static str];
-    /// The configuration's keys as written; for [`Plugin::unknown_keys`].
+    /// The configuration's keys as written; for [`cni_plugin::Plugin::unknown_keys`].
     type Raw: DeserializeOwned + Debug;
     /// The checked configuration.
     type Config: Debug;
@@ -109,13 +84,13 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// Code 7 or 2, naming the key.
-    fn config(call: &Call<'_>) -> Result<Self::Config, Error>;
+    fn config(call: &Call<'_>) -> Result<Self::Config, Failure>;
 
     /// Returns the source of the addresses.
     ///
     /// # Errors
     /// Code 7.
-    fn addressing(call: &Call<'_>, config: &Self::Config) -> Result<Addressing, Error> {
+    fn addressing(call: &Call<'_>, config: &Self::Config) -> Result<Addressing, Failure> {
         let _ = (call, config);
         Ok(Addressing::Ipam)
     }
@@ -128,7 +103,7 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
         call: &Call<'_>,
         config: &Self::Config,
         namespaces: &mut Namespaces,
-    ) -> Result<Self::Observed, Error>;
+    ) -> Result<Self::Observed, Failure>;
 
     /// Returns what to record besides the namespace.
     fn to_record(config: &Self::Config, seen: &Self::Observed) -> serde_json::Value {
@@ -152,7 +127,7 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
         config: &Self::Config,
         seen: &Self::Observed,
         namespaces: &mut Namespaces,
-    ) -> Result<Made, Error>;
+    ) -> Result<Made, Failure>;
 
     /// Returns how the interface is configured.
     fn options(config: &Self::Config) -> Options;
@@ -167,7 +142,7 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
         key: &AttachmentKey,
         netns: Option<&Netns>,
         facts: Option<&serde_json::Value>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Failure> {
         match netns {
             Some(netns) => delete_link(call, key, netns, Self::KINDS, facts),
             None => Ok(()),
@@ -184,14 +159,14 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
         config: &Self::Config,
         link: Option<&Link>,
         namespaces: &mut Namespaces,
-    ) -> Result<(), Error>;
+    ) -> Result<(), Failure>;
 
-    /// Refuses what would make every ADD on this host fail ([`Plugin::fits_host`]). Something that
+    /// Refuses what would make every ADD on this host fail ([`cni_plugin::Plugin::fits_host`]). Something that
     /// is missing may appear later.
     ///
     /// # Errors
     /// As [`SingleLink::observe`].
-    fn fits_host(config: &Self::Config, host: &mut RouteSocket) -> Result<(), Error> {
+    fn fits_host(config: &Self::Config, host: &mut RouteSocket) -> Result<(), Failure> {
         let _ = (config, host);
         Ok(())
     }
@@ -201,94 +176,68 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// Any error; it is reported as code 50.
-    fn status(config: &Self::Config, host: &mut RouteSocket) -> Result<(), Error>;
+    fn status(config: &Self::Config, host: &mut RouteSocket) -> Result<(), Failure>;
 }
 
-/// The plugin of one kind of link.
+/// The attachment that one kind of link is.
 #[derive(Debug)]
 pub struct Single<T>(pub T);
 
-impl<T: SingleLink> Plugin for Single<T> {
-    fn info(&self) -> &'static Info {
-        const { &T::INFO }
+impl<T: SingleLink> Kind for Single<T> {
+    const INFO: Info = T::INFO;
+    const ENTER: Enter = Enter::Always;
+    type Raw = T::Raw;
+    type Config = T::Config;
+    type Recorded = serde_json::Value;
+    type Kept = ();
+
+    fn config(call: &Call<'_>) -> Result<T::Config, Failure> {
+        T::config(call)
     }
 
-    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-        attachment::add_alone(call, || add::<T>(call))
+    fn validate(call: &Call<'_>) -> Result<(), Failure> {
+        read::<T>(call, &T::config(call)?).map(drop)
     }
 
-    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-        attachment::del(call, |netns| remove::<T>(call, call.attachment(), netns, &Census::new()))
+    fn fits_host(call: &Call<'_>) -> Result<(), Failure> {
+        T::fits_host(&T::config(call)?, &mut RouteSocket::open()?)
     }
 
-    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-        engine::check::<Self>(call)
-    }
-
-    /// Repairs the container's side. What is specific to the kind, a parent or a mode, is the
-    /// host's and stays as it is.
-    fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
-        engine::repair::<Self>(call)
-    }
-
-    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
-        let index = Index::new(call.roots());
-        let (mut failures, mut left) = (Failures::new(), Vec::new());
-        let census = Census::new();
-        let stale = attachment::stale_records(call, &index, T::NAME);
-        let looked: Vec<AttachmentKey> =
-            stale.iter().map(|record| record.attachment.clone()).collect();
-        for record in stale {
-            let one = Stale::of(record);
-            let remove = || remove::<T>(call, &one.key, None, &census);
-            let collected = one.collect(&index, T::NAME, remove);
-            if failures.note(format_args!("collect {}", one.key), collected).is_none() {
-                left.push(one.key);
-            }
-        }
-        attachment::collect_addresses(call, T::NAME, &looked, Left::LinksOf(left), &mut failures);
-        failures.into_result()
-    }
-
-    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
-        read::<T>(call).map(drop)
-    }
-
-    fn fits_host(&self, call: &Call<'_>) -> Result<(), Error> {
-        let config = T::config(call)?;
-        T::fits_host(&config, &mut RouteSocket::open().map_err(kernel)?)
-    }
-
-    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+    fn status(call: &Call<'_>) -> Result<(), Failure> {
         let config = T::config(call)?;
         if let Some(ipam) = call.ipam() {
             ipam.status()?;
         }
-        let mut host = RouteSocket::open().map_err(kernel).map_err(attachment::unavailable)?;
+        let mut host = RouteSocket::open().map_err(attachment::unavailable)?;
         T::status(&config, &mut host).map_err(as_unavailable)
     }
 
-    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
-        unknown_keys::<T::Raw>(config)
+    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+        let (call, config) = (attaching.call, attaching.config);
+        let addressing = read::<T>(call, config)?;
+        let mut namespaces = Namespaces::open(call.open_netns()?)?;
+        let ifname = call.ifname().as_str();
+        attachment::refuse_existing(&namespaces.inside, ifname, || {
+            format!("failed to create {}: interface {ifname:?} already exists", T::NAME)
+        })?;
+        let seen = T::observe(call, config, &mut namespaces)?;
+        make(attaching, addressing, &seen, &mut namespaces)
+    }
+
+    fn take_down(removal: &Removal<'_, Self>, failures: &mut Failures) {
+        let Removal { call, key, netns, recorded, .. } = removal;
+        let taken = T::take_back(call, key, netns.as_ref(), recorded.as_ref());
+        failures.note_as_it_is(taken);
     }
 }
 
-impl<T: SingleLink> Kind for Single<T> {
-    const NAME: &'static str = T::NAME;
-    type Config = T::Config;
-    type Recorded = serde_json::Value;
+impl<T: SingleLink> Wants for Single<T> {
     type Observed = ();
 
-    fn config(call: &Call<'_>) -> Result<T::Config, Error> {
-        T::config(call)
-    }
-
-    fn wanted(
-        config: &T::Config,
-        recorded: Option<&serde_json::Value>,
-        (): &(),
-        attached: &Attached<'_>,
-    ) -> Wanted {
+    /// Repair restores the container's side. What is specific to the kind, a parent or a mode, is
+    /// the host's and stays as it is.
+    fn wanted(attached: &Attached<'_, Self>, (): &()) -> Wanted {
+        let (config, recorded) = (attached.config, attached.recorded);
         let link = || attached.ifname.to_owned();
         let reported = attached.result.container_interface(attached.ifname);
         let has_mac = reported.is_some_and(|link| !link.mac.is_empty());
@@ -309,12 +258,11 @@ impl<T: SingleLink> Kind for Single<T> {
     }
 
     fn others(
-        config: &T::Config,
+        attached: &Attached<'_, Self>,
         (): &(),
-        attached: &Attached<'_>,
         picture: &mut Picture<'_>,
-    ) -> Result<Vec<Difference>, Error> {
-        let call = picture.call;
+    ) -> Result<Vec<Difference>, Failure> {
+        let (call, config) = (picture.call, attached.config);
         let link = picture.link(wanted::Place::Container, attached.ifname)?;
         let mut found = Vec::new();
         match &link {
@@ -340,81 +288,51 @@ impl<T: SingleLink> Kind for Single<T> {
 
 /// Turns what ADD would refuse because of the host into STATUS's answer that the plugin is not
 /// available.
-fn as_unavailable(error: Error) -> Error {
-    Error { code: code::PLUGIN_NOT_AVAILABLE, ..error }
+fn as_unavailable(error: Failure) -> Failure {
+    error.with_code(code::PLUGIN_NOT_AVAILABLE)
 }
 
-fn required(message: &str) -> Error {
-    Error::new(code::INVALID_CONFIG, message)
+fn required(message: &str) -> Failure {
+    Failure::new(code::INVALID_CONFIG, message)
         .with_details("give the network an \"ipam\" object with a \"type\"")
 }
 
-/// Reads everything from the configuration.
-fn read<T: SingleLink>(call: &Call<'_>) -> Result<(T::Config, Addressing), Error> {
-    let config = T::config(call)?;
-    let addressing = T::addressing(call, &config)?;
+/// Returns where the addresses come from.
+fn read<T: SingleLink>(call: &Call<'_>, config: &T::Config) -> Result<Addressing, Failure> {
+    let addressing = T::addressing(call, config)?;
     match (&addressing, call.ipam()) {
         (Addressing::RequiredIpam(message), None) => Err(required(message)),
-        _ => Ok((config, addressing)),
+        _ => Ok(addressing),
     }
 }
 
-fn add<T: SingleLink>(call: &Call<'_>) -> Result<AddResult, Error> {
-    let (config, addressing) = read::<T>(call)?;
-    let mut namespaces = Namespaces::open(call.open_netns()?)?;
-    attachment::refuse_existing(&namespaces.inside, call.ifname().as_str(), || {
-        format!(
-            "failed to create {}: interface {:?} already exists",
-            T::NAME,
-            call.ifname().as_str()
-        )
-    })?;
-    let seen = T::observe(call, &config, &mut namespaces)?;
-    let mut undo = Undo::new();
-    let attached = attach::<T>(call, &config, addressing, &seen, &mut namespaces, &mut undo);
-    attached.map_err(|error| undo.run(error))
-}
-
-fn attach<'a, T: SingleLink>(
-    call: &'a Call<'_>,
-    config: &T::Config,
+fn make<T: SingleLink>(
+    attaching: &mut Attaching<'_, Single<T>>,
     addressing: Addressing,
     seen: &T::Observed,
     namespaces: &mut Namespaces,
-    undo: &mut Undo<'a>,
-) -> Result<AddResult, Error> {
-    let index = Index::new(call.roots());
-    let mut facts = T::to_record(config, seen);
-    attachment::write_down(call, &index, T::NAME, &facts, &namespaces.netns)?;
-    let netns = namespaces.netns.clone();
-    undo.record("remove what was made", move || {
-        remove::<T>(call, call.attachment(), Some(&netns), &Census::new())
-    });
+) -> Result<AddResult, Failure> {
+    let (call, config) = (attaching.call, attaching.config);
+    let mut recorded = T::to_record(config, seen);
+    attaching.record(&recorded, &namespaces.netns)?;
+    attaching.begin(Some(&namespaces.netns));
     let made = T::make(call, config, seen, namespaces)?;
     // Hardware links have no kind: properties identify them that a container cannot give a link.
     if let Some(link) = made.link.as_ref().filter(|link| link.kind.is_some()) {
-        facts[identity::KEY] =
-            serde_json::to_value(Identity::of(link)).expect("facts have string keys only");
-        attachment::write_down(call, &index, T::NAME, &facts, &namespaces.netns)?;
+        recorded[identity::KEY] =
+            serde_json::to_value(Identity::of(link)).expect("an identity has string keys only");
+        attaching.record(&recorded, &namespaces.netns)?;
     }
-    let mut result = match (addressing, call.ipam()) {
-        (Addressing::Previous(result), _) => *result,
-        (_, Some(ipam)) => attachment::add_addresses(ipam, undo)?,
-        (_, None) => AddResult::default(),
+    let mut result = match addressing {
+        Addressing::Previous(result) => *result,
+        _ => attaching.addresses()?.unwrap_or_default(),
     };
     for ip in &mut result.ips {
         ip.interface = Some(POSITION);
     }
     if let Some(link) = &made.link {
-        claim_addresses::<T>(
-            call,
-            &index,
-            facts,
-            link.index,
-            T::device(seen),
-            namespaces,
-            &result,
-        )?;
+        let device = T::device(seen);
+        claim_addresses(attaching, recorded, link.index, device, namespaces, &result)?;
     }
     let interface = match &made.link {
         Some(link) => {
@@ -439,20 +357,20 @@ fn attach<'a, T: SingleLink>(
 /// Refuses addresses that the host or another attachment has on the same segment, and claims them
 /// there.
 fn claim_addresses<T: SingleLink>(
-    call: &Call<'_>,
-    index: &Index,
-    mut facts: serde_json::Value,
+    attaching: &Attaching<'_, Single<T>>,
+    mut recorded: serde_json::Value,
     ifindex: u32,
     device: Option<&Link>,
     namespaces: &mut Namespaces,
     result: &AddResult,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
+    let (call, index) = (attaching.call, attaching.index);
     let ips: Vec<IpNet> = result.ips.iter().map(|ip| ip.address).collect();
     if ips.is_empty() {
         return Ok(());
     }
     // As its present namespace shows it.
-    let Some(link) = namespaces.inside.link_by_index(ifindex).map_err(kernel)? else {
+    let Some(link) = namespaces.inside.link_by_index(ifindex)? else {
         return Ok(());
     };
     let (host, inside) = (&mut namespaces.host, &mut namespaces.inside);
@@ -461,12 +379,12 @@ fn claim_addresses<T: SingleLink>(
     };
     claim::refuse_addresses_of(call, host, &met.host, &ips)?;
     let places = [Place::Segment(met.segment)];
-    facts[claim::CLAIMS] = claim::objects(&places, &ips).into();
-    attachment::write_down(call, index, T::NAME, &facts, &namespaces.netns)?;
+    recorded[claim::CLAIMS] = claim::objects(&places, &ips).into();
+    attaching.record(&recorded, &namespaces.netns)?;
     claim::take(call, index, &places, &ips)
 }
 
-/// Reports whether another attachment, or the host, has the addresses by now.
+/// Describes the container's interface in the result.
 fn reported(call: &Call<'_>, link: &Link, pci_id: String) -> Interface {
     Interface {
         name: call.ifname().to_string(),
@@ -485,7 +403,7 @@ fn configure(
     ifindex: u32,
     result: &AddResult,
     options: Options,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let ips: Vec<&IpConfig> = result.ips.iter().collect();
     let (inside, ifname) = (&mut namespaces.inside, call.ifname().as_str());
     container::configure(
@@ -500,30 +418,6 @@ fn configure(
     if options.skip_dad { Ok(()) } else { container::wait_for_dad(inside, ifindex, ifname) }
 }
 
-/// Removes everything that ADD created except the reservation of the addresses. Without a namespace
-/// it uses the recorded one, wherever that is: the link may still exist, and answer for an address
-/// that is given to others.
-fn remove<T: SingleLink>(
-    call: &Call<'_>,
-    key: &AttachmentKey,
-    netns: Option<&Netns>,
-    census: &Census,
-) -> Result<(), Error> {
-    let index = Index::new(call.roots());
-    let record = index.get(key, T::NAME).found;
-    let recorded = match (netns, &record) {
-        (None, Some(record)) => attachment::find_recorded_netns(call, record, census)?,
-        _ => None,
-    };
-    let facts = record.map(|record| record.data);
-    T::take_back(call, key, netns.or(recorded.as_ref()), facts.as_ref())?;
-    let mut failures = Failures::new();
-    let held = facts.as_ref().map(claim::recorded);
-    claim::release(&index, key, held.as_deref(), &mut failures);
-    failures.into_result()?;
-    attachment::forget(&index, key, T::NAME)
-}
-
 /// Deletes the attachment's links in the container: the recorded one, and those with its mark. If
 /// there are none, it deletes the link with the attachment's name, provided that another project's
 /// plugin may have created it: unmarked and of the right kind.
@@ -536,11 +430,11 @@ pub fn delete_link(
     netns: &Netns,
     kinds: &[&str],
     facts: Option<&serde_json::Value>,
-) -> Result<(), Error> {
-    let mut inside = RouteSocket::open_in(netns).map_err(kernel)?;
+) -> Result<(), Failure> {
+    let mut inside = RouteSocket::open_in(netns)?;
     let found = identity::find(&mut inside, key, facts.and_then(Identity::recorded))?;
     for link in &found.ours {
-        inside.delete_link(link.index).map_err(kernel)?;
+        inside.delete_link(link.index)?;
     }
     let Some(link) = found.other else { return Ok(()) };
     let ifname = key.ifname.as_str();
@@ -554,7 +448,7 @@ pub fn delete_link(
         call.warn(format_args!("interface {ifname:?} {whose}; it is left alone"));
         return Ok(());
     }
-    inside.delete_link(link.index).map(drop).map_err(kernel)
+    Ok(inside.delete_link(link.index).map(drop)?)
 }
 
 /// Reports whether a link that has an attachment's name but not its mark may have been created for

@@ -7,19 +7,19 @@
 
 mod selinux;
 
-use cni::{Error, code};
+use cni::code;
 use cni_plugin::{Call, Info, Role, codes};
 use kernel::mac::MacAddr;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
 use kernel::tun::{self, NewTap};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 
 use super::single::{Made, Namespaces, SingleLink};
 use crate::shared::container::Options;
+use crate::shared::failure::Failure;
 use crate::shared::mac::parse_mac;
 use crate::shared::parent::parse_mtu_in;
-use crate::shared::{drift, kernel_error as kernel, owner};
+use crate::shared::{drift, owner};
 
 /// The MTU range that the kernel accepts for a tap: at least an IPv4 header with options, at most
 /// 64 KiB with the Ethernet header (`linux drivers/net/tun.c`, MIN_MTU and MAX_MTU).
@@ -29,9 +29,6 @@ const MTU: std::ops::RangeInclusive<u32> = 68..=65_521;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Raw {
-    cni_version: String,
-    name: String,
-    r#type: String,
     multi_queue: Option<bool>,
     mtu: i64,
     mac: String,
@@ -40,11 +37,6 @@ pub struct Raw {
     selinux_context: String,
     bridge: String,
     runtime_config: RawRuntime,
-    ipam: Option<IgnoredAny>,
-    dns: Option<IgnoredAny>,
-    args: Option<IgnoredAny>,
-    capabilities: Option<IgnoredAny>,
-    prev_result: Option<IgnoredAny>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -78,7 +70,7 @@ impl SingleLink for Tap {
     type Observed = Option<Link>;
 
     /// MAC precedence, last wins: `mac`, `CNI_ARGS` `MAC`, `runtimeConfig.mac`.
-    fn config(call: &Call<'_>) -> Result<Config, Error> {
+    fn config(call: &Call<'_>) -> Result<Config, Failure> {
         let raw: Raw = call.read_config()?;
         let args = call.args(&["MAC"])?;
         let mac = [Some(raw.runtime_config.mac.as_str()), args.get("MAC"), Some(&raw.mac)]
@@ -103,7 +95,7 @@ impl SingleLink for Tap {
         _call: &Call<'_>,
         config: &Config,
         namespaces: &mut Namespaces,
-    ) -> Result<Option<Link>, Error> {
+    ) -> Result<Option<Link>, Failure> {
         usable(config)?;
         config.bridge.as_ref().map(|name| bridge(name, &mut namespaces.inside)).transpose()
     }
@@ -113,7 +105,7 @@ impl SingleLink for Tap {
         config: &Config,
         bridge: &Option<Link>,
         namespaces: &mut Namespaces,
-    ) -> Result<Made, Error> {
+    ) -> Result<Made, Failure> {
         let ifname = call.ifname().as_str();
         let tap = NewTap {
             name: ifname.to_owned(),
@@ -125,12 +117,12 @@ impl SingleLink for Tap {
         match &config.selinux_context {
             Some(context) => selinux::create_tap(&namespaces.netns, &tap, context)?,
             None => tun::create_tap(&namespaces.netns, &tap).map_err(|error| {
-                Error::from_chain(codes::KERNEL, &error).context("failed to create tap")
+                Failure::from_chain(codes::KERNEL, &error).context("failed to create tap")
             })?,
         }
         let inside = &mut namespaces.inside;
-        let gone = || Error::new(codes::KERNEL, format!("failed to refetch tap {ifname:?}"));
-        let made = inside.link_by_name(ifname).map_err(kernel)?.ok_or_else(gone)?;
+        let gone = || Failure::new(codes::KERNEL, format!("failed to refetch tap {ifname:?}"));
+        let made = inside.link_by_name(ifname)?.ok_or_else(gone)?;
         let set = LinkSet {
             mac: config.mac,
             mtu: config.mtu,
@@ -140,9 +132,9 @@ impl SingleLink for Tap {
         };
         let change = Change::SetLink { ifindex: made.index, set };
         inside.apply_one(&change).map_err(|error| {
-            kernel(error).context(format_args!("failed to set up tap {ifname:?}"))
+            Failure::from(error).context(format_args!("failed to set up tap {ifname:?}"))
         })?;
-        let link = inside.link_by_index(made.index).map_err(kernel)?.ok_or_else(gone)?;
+        let link = inside.link_by_index(made.index)?.ok_or_else(gone)?;
         Ok(Made::link(link))
     }
 
@@ -156,7 +148,7 @@ impl SingleLink for Tap {
         config: &Config,
         link: Option<&Link>,
         namespaces: &mut Namespaces,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Failure> {
         let Some(link) = link else { return Err(drift("the tap is gone".to_owned())) };
         let name = &link.name;
         let Some(tap) = link.tun.filter(|tun| tun.tap) else {
@@ -185,8 +177,8 @@ impl SingleLink for Tap {
             return Err(drift(format!("interface {name:?} has MTU {}, not {mtu}", link.mtu)));
         }
         if let Some(wanted) = &config.bridge {
-            let bridge =
-                bridge(wanted, &mut namespaces.inside).map_err(|error| drift(error.msg))?;
+            let bridge = bridge(wanted, &mut namespaces.inside)
+                .map_err(|error| drift(error.message().to_owned()))?;
             if link.master != Some(bridge.index) {
                 return Err(drift(format!("interface {name:?} is not a port of {wanted:?}")));
             }
@@ -194,24 +186,24 @@ impl SingleLink for Tap {
         Ok(())
     }
 
-    fn status(config: &Config, _host: &mut RouteSocket) -> Result<(), Error> {
+    fn status(config: &Config, _host: &mut RouteSocket) -> Result<(), Failure> {
         usable(config)
     }
 }
 
 /// Checks what ADD needs of the host.
-fn usable(config: &Config) -> Result<(), Error> {
+fn usable(config: &Config) -> Result<(), Failure> {
     if let Some(context) = &config.selinux_context {
         selinux::usable(context)?;
     }
     tun::available().map_err(|error| {
-        Error::new(codes::KERNEL, format!("failed to create tap: open {}: {error}", tun::DEVICE))
+        Failure::new(codes::KERNEL, format!("failed to create tap: open {}: {error}", tun::DEVICE))
             .with_details("the kernel needs the driver tun (`modprobe tun`), and its device a node")
     })
 }
 
-fn bridge(name: &str, inside: &mut RouteSocket) -> Result<Link, Error> {
-    let link = if name.len() < 16 { inside.link_by_name(name).map_err(kernel)? } else { None };
+fn bridge(name: &str, inside: &mut RouteSocket) -> Result<Link, Failure> {
+    let link = if name.len() < 16 { inside.link_by_name(name)? } else { None };
     let link = link.ok_or_else(|| {
         invalid(
             format!("failed to find bridge {name:?}: Link not found"),
@@ -229,7 +221,7 @@ fn bridge(name: &str, inside: &mut RouteSocket) -> Result<Link, Error> {
 
 /// Reads the number of a user or group. The kernel uses the largest number for "none", so it is
 /// refused.
-fn id(key: &str, id: Option<u32>) -> Result<Option<u32>, Error> {
+fn id(key: &str, id: Option<u32>) -> Result<Option<u32>, Failure> {
     match id {
         Some(u32::MAX) => Err(invalid(
             format!("invalid {key} {}", u32::MAX),
@@ -243,6 +235,6 @@ fn some(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-fn invalid(message: impl Into<String>, details: impl Into<String>) -> Error {
-    Error::new(code::INVALID_CONFIG, message.into()).with_details(details.into())
+fn invalid(message: impl Into<String>, details: impl Into<String>) -> Failure {
+    Failure::new(code::INVALID_CONFIG, message.into()).with_details(details.into())
 }

@@ -4,19 +4,19 @@
 //! link keeps the parent's hardware address. Duplicate address detection is off unless `enabledad`
 //! asks for it, as with `bridge`.
 
-use cni::{AttachmentKey, Error, code};
+use cni::{AttachmentKey, code};
 use cni_plugin::{Call, Info, Role, codes};
 use kernel::living::Census;
 use kernel::route::{Link, LinkKind, NewLink, RouteSocket, VlanOptions, VlanProtocol};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use state::Index;
 
 use super::on_parent::{self, Parent, Recorded};
 use super::single::{Addressing, Made, Namespaces, SingleLink};
 use crate::shared::container::Options;
+use crate::shared::failure::Failure;
 use crate::shared::parent::{RawParent, Selector, check_mtu, parse_mtu_in};
-use crate::shared::{attachment, drift, kernel_error as kernel, owner};
+use crate::shared::{attachment, drift, owner};
 
 /// The highest VLAN ID (IEEE 802.1Q; 4095 is reserved).
 const ID_MAX: u16 = 4094;
@@ -25,9 +25,6 @@ const ID_MAX: u16 = 4094;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Raw {
-    cni_version: String,
-    name: String,
-    r#type: String,
     master: String,
     parent: Option<RawParent>,
     vlan_id: i64,
@@ -36,12 +33,6 @@ pub struct Raw {
     link_in_container: bool,
     enabledad: bool,
     allow_address_conflict: bool,
-    ipam: Option<IgnoredAny>,
-    dns: Option<IgnoredAny>,
-    args: Option<IgnoredAny>,
-    capabilities: Option<IgnoredAny>,
-    runtime_config: Option<IgnoredAny>,
-    prev_result: Option<IgnoredAny>,
 }
 
 /// The MTU range that the kernel accepts (linux net/8021q/vlan_dev.c `vlan_setup`).
@@ -68,11 +59,11 @@ impl SingleLink for Vlan {
     type Config = Config;
     type Observed = Link;
 
-    fn config(call: &Call<'_>) -> Result<Config, Error> {
+    fn config(call: &Call<'_>) -> Result<Config, Failure> {
         Config::check(&call.read_config()?)
     }
 
-    fn addressing(_call: &Call<'_>, _config: &Config) -> Result<Addressing, Error> {
+    fn addressing(_call: &Call<'_>, _config: &Config) -> Result<Addressing, Failure> {
         Ok(Addressing::RequiredIpam("no plugin name provided"))
     }
 
@@ -80,7 +71,7 @@ impl SingleLink for Vlan {
         _call: &Call<'_>,
         config: &Config,
         namespaces: &mut Namespaces,
-    ) -> Result<Link, Error> {
+    ) -> Result<Link, Failure> {
         config.find_parent(config.parent.socket(namespaces))
     }
 
@@ -93,7 +84,7 @@ impl SingleLink for Vlan {
         config: &Config,
         parent: &Link,
         namespaces: &mut Namespaces,
-    ) -> Result<Made, Error> {
+    ) -> Result<Made, Failure> {
         let options = VlanOptions { id: config.id, protocol: config.protocol };
         let new = NewLink {
             mtu: config.mtu,
@@ -104,12 +95,12 @@ impl SingleLink for Vlan {
             if error.is_exists() {
                 taken(call, config, parent, socket)
             } else if error.is_unsupported() {
-                kernel(error).context("failed to create vlan").with_details(format!(
+                Failure::from(error).context("failed to create vlan").with_details(format!(
                     "parent {:?} carries no VLANs, or this kernel has none (8021q)",
                     parent.name
                 ))
             } else {
-                kernel(error).context("failed to create vlan")
+                Failure::from(error).context("failed to create vlan")
             }
         });
         made.map(Made::link)
@@ -124,7 +115,7 @@ impl SingleLink for Vlan {
         config: &Config,
         link: Option<&Link>,
         namespaces: &mut Namespaces,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Failure> {
         let Some(link) = link else { return Err(drift("the vlan link is gone".to_owned())) };
         config.parent.verify(call, Self::NAME, link, namespaces)?;
         let found = link.vlan.map(|vlan| (vlan.id, vlan.protocol));
@@ -148,11 +139,11 @@ impl SingleLink for Vlan {
         }
     }
 
-    fn fits_host(config: &Config, host: &mut RouteSocket) -> Result<(), Error> {
+    fn fits_host(config: &Config, host: &mut RouteSocket) -> Result<(), Failure> {
         config.parent.fits_host(config.mtu, host)
     }
 
-    fn status(config: &Config, host: &mut RouteSocket) -> Result<(), Error> {
+    fn status(config: &Config, host: &mut RouteSocket) -> Result<(), Failure> {
         if config.parent.in_container {
             return Ok(());
         }
@@ -161,7 +152,7 @@ impl SingleLink for Vlan {
 }
 
 impl Config {
-    fn check(raw: &Raw) -> Result<Self, Error> {
+    fn check(raw: &Raw) -> Result<Self, Failure> {
         let parent = Parent::parse(&raw.master, raw.parent.as_ref(), raw.link_in_container)?;
         if parent.selector == Selector::DefaultRoute {
             return Err(invalid(
@@ -188,12 +179,12 @@ impl Config {
     }
 
     /// Finds the parent, which must be up: a VLAN link on a parent that is down cannot come up.
-    fn find_parent(&self, socket: &mut RouteSocket) -> Result<Link, Error> {
+    fn find_parent(&self, socket: &mut RouteSocket) -> Result<Link, Failure> {
         let parent = self.parent.find(socket)?;
         check_mtu(self.mtu, &parent)?;
         if !parent.up() {
             let name = &parent.name;
-            return Err(Error::new(
+            return Err(Failure::new(
                 codes::CONFLICT,
                 format!("failed to create vlan: parent {name:?} is down"),
             )
@@ -203,11 +194,11 @@ impl Config {
     }
 }
 
-fn invalid(message: &str, details: &str) -> Error {
-    Error::new(code::INVALID_CONFIG, message).with_details(details)
+fn invalid(message: &str, details: &str) -> Failure {
+    Failure::new(code::INVALID_CONFIG, message).with_details(details)
 }
 
-fn protocol(text: &str) -> Result<VlanProtocol, Error> {
+fn protocol(text: &str) -> Result<VlanProtocol, Failure> {
     match text.to_ascii_lowercase().as_str() {
         "" | "802.1q" => Ok(VlanProtocol::Dot1Q),
         "802.1ad" => Ok(VlanProtocol::Dot1Ad),
@@ -220,7 +211,7 @@ fn protocol(text: &str) -> Result<VlanProtocol, Error> {
 
 /// Names the holder of the VLAN: a link in the parent's namespace, or an attachment of ours whose
 /// link is in its container.
-fn taken(call: &Call<'_>, config: &Config, parent: &Link, socket: &mut RouteSocket) -> Error {
+fn taken(call: &Call<'_>, config: &Config, parent: &Link, socket: &mut RouteSocket) -> Failure {
     let beside = socket.links().unwrap_or_default().into_iter().find(|link| {
         link.peer_index == Some(parent.index)
             && link.link_netnsid.is_none()
@@ -243,7 +234,7 @@ fn taken(call: &Call<'_>, config: &Config, parent: &Link, socket: &mut RouteSock
             }
         },
     };
-    Error::new(
+    Failure::new(
         codes::EXISTS,
         format!("failed to create vlan: VLAN {} on {:?} exists already", config.id, parent.name),
     )
@@ -277,7 +268,7 @@ mod tests {
         let raw: Raw = cni::json::from_str(json).unwrap();
         let text = match Config::check(&raw) {
             Ok(config) => format!("{} {:?} {:?}", config.id, config.protocol, config.mtu),
-            Err(error) => format!("{} {error}", error.code),
+            Err(error) => format!("{} {error}", error.code()),
         };
         expected.assert_eq(&text);
     }
@@ -293,9 +284,9 @@ mod tests {
             let raw: Raw =
                 cni::json::from_str(&format!(r#"{{"master":"eth0","vlanId":{id}}}"#)).unwrap();
             let error = Config::check(&raw).unwrap_err();
-            assert_eq!(error.code, code::INVALID_CONFIG);
+            assert_eq!(error.code(), code::INVALID_CONFIG);
             assert_eq!(
-                error.msg,
+                error.message(),
                 format!("invalid VLAN ID {id} (must be between 0 and 4094 inclusive)")
             );
         }

@@ -33,6 +33,7 @@ use node_api::ipam::{Assign, Assigned, Collect, Held, Owner, Request, StatusRequ
 use state::Index;
 
 use crate::shared::drift;
+use crate::shared::failure::Failure;
 use config::Config;
 use daemon::Daemon;
 
@@ -88,7 +89,7 @@ impl Plugin for ClusterIpam {
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
         let daemon = Daemon::new(call, config::socket_of(call));
-        daemon.tell(call, &Request::Release(owner(call)))
+        Ok(daemon.tell(call, &Request::Release(owner(call)))?)
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -102,7 +103,8 @@ impl Plugin for ClusterIpam {
                 let text =
                     format!("{NAME}: Failed to find addr {} on interface {ifname}", one.address);
                 return Err(drift(text)
-                    .with_details("netwrightd has it assigned; prevResult does not list it"));
+                    .with_details("netwrightd has it assigned; prevResult does not list it")
+                    .into());
             }
         }
         for address in of_ranges(&config.network, &previous, ifname) {
@@ -111,9 +113,9 @@ impl Plugin for ClusterIpam {
                     "{NAME}: address {address} is not assigned to {} any more",
                     call.attachment()
                 );
-                return Err(drift(text).with_details(
-                    "another container may be given it; detach and attach this one",
-                ));
+                return Err(drift(text)
+                    .with_details("another container may be given it; detach and attach this one")
+                    .into());
             }
         }
         if held.len() < config.network.ranges().len() {
@@ -121,17 +123,19 @@ impl Plugin for ClusterIpam {
                 "{NAME}: Failed to find address added by container {}",
                 call.container_id()
             );
-            return Err(drift(text).with_details(format!(
-                "netwrightd has {} of {} addresses assigned",
-                held.len(),
-                config.network.ranges().len()
-            )));
+            return Err(drift(text)
+                .with_details(format!(
+                    "netwrightd has {} of {} addresses assigned",
+                    held.len(),
+                    config.network.ranges().len()
+                ))
+                .into());
         }
         for fixed in &config.fixed {
             if !previous.container_ips(ifname).any(|ip| ip.address == fixed.address) {
                 let text =
                     format!("{NAME}: Failed to find addr {} on interface {ifname}", fixed.address);
-                return Err(drift(text));
+                return Err(drift(text).into());
             }
         }
         Ok(())
@@ -166,11 +170,11 @@ impl Plugin for ClusterIpam {
         let daemon = Daemon::new(call, config::socket_of(call));
         let network = call.network().to_string();
         let collect = Collect { network, valid: call.valid_attachments().to_vec() };
-        daemon.tell_now(call, &Request::Collect(collect))
+        Ok(daemon.tell_now(call, &Request::Collect(collect))?)
     }
 
     fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
-        Config::of(call).map(drop)
+        Ok(Config::of(call).map(drop)?)
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -178,10 +182,10 @@ impl Plugin for ClusterIpam {
         let daemon = Daemon::new(call, config.socket.clone());
         let network = config.network.spec().clone();
         let asked = daemon.ok(&Request::Status(StatusRequest { network }));
-        asked.map_err(|failed| match failed.error {
-            error if error.code == code::LIMITED_CONNECTIVITY => error,
-            error => Error { code: code::PLUGIN_NOT_AVAILABLE, ..error },
-        })
+        Ok(asked.map_err(|failed| match failed.error {
+            error if error.code() == code::LIMITED_CONNECTIVITY => error,
+            error => error.with_code(code::PLUGIN_NOT_AVAILABLE),
+        })?)
     }
 
     fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
@@ -204,7 +208,7 @@ fn owner(call: &Call<'_>) -> Owner {
 }
 
 /// Returns what the daemon has assigned to the attachment.
-fn held(call: &Call<'_>, config: &Config) -> Result<Vec<Assigned>, Error> {
+fn held(call: &Call<'_>, config: &Config) -> Result<Vec<Assigned>, Failure> {
     let daemon = Daemon::new(call, config.socket.clone());
     let network = config.network.spec().clone();
     let held = Held { network, owner: owner(call) };
@@ -245,7 +249,7 @@ fn unfit(network: &Network, assigned: &[Assigned], wanted: &[IpAddr]) -> Option<
 }
 
 /// Returns the error for an answer that does not fit.
-pub(super) fn answered_nonsense(why: &str) -> Error {
-    Error::new(codes::DAEMON, format!("netwrightd answered what makes no sense: {why}"))
+pub(super) fn answered_nonsense(why: &str) -> Failure {
+    Failure::new(codes::DAEMON, format!("netwrightd answered what makes no sense: {why}"))
         .with_details("plugin and daemon should be of one version")
 }

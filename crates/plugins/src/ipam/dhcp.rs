@@ -29,8 +29,10 @@ use node_api::client::START_TIMEOUT;
 use node_api::dhcp::{Acquire, Answer, Ask, Note, RESULT_VERSION};
 use node_api::{AskError, inbox, ready};
 
-use client::{is_daemon_away, is_daemon_down, to_cni};
+use client::{is_daemon_away, is_daemon_down, unanswered};
 use config::Config;
+
+use crate::shared::failure::Failure;
 
 /// How long ADD waits for a lease if the caller sets no deadline: the daemon gives up first, after
 /// its `-resendtimeout` (208 seconds by default).
@@ -67,11 +69,11 @@ impl Plugin for Dhcp {
         let acquire = Ask::Acquire(Box::new(acquire));
         let timeout = timeout(call, LEASE_TIMEOUT);
         match client::ask_when_there(&config.socket, acquire, start, timeout)
-            .map_err(|error| to_cni(&error))?
+            .map_err(|error| unanswered(&error))?
         {
-            Answer::Lease(result) => read_result(&result),
+            Answer::Lease(result) => Ok(read_result(&result)?),
             Answer::Failed(error) => Err(error.into_error().context(CALLING_ALLOCATE)),
-            other => Err(unexpected(&other)),
+            other => Err(unexpected(&other).into()),
         }
     }
 
@@ -83,12 +85,12 @@ impl Plugin for Dhcp {
                     Error::from_chain(codes::STATE, &error)
                         .with_details("the DHCP daemon does not run, and cannot be told later")
                 })?;
-                let why = to_cni(&error).msg;
+                let why = unanswered(&error).message().to_owned();
                 call.warn(format_args!("{why}; the lease is released when the daemon starts"));
                 Ok(())
             }
-            Err(ReleaseError::Ask(error)) => Err(to_cni(&error)),
-            Err(ReleaseError::Refused(error)) => Err(error),
+            Err(ReleaseError::Ask(error)) => Err(unanswered(&error).into()),
+            Err(ReleaseError::Refused(error)) => Err(error.into()),
             Ok(()) => Ok(()),
         }
     }
@@ -108,10 +110,10 @@ impl Plugin for Dhcp {
                 ));
             }
             Answer::Failed(error) => return Err(error.into_error()),
-            other => return Err(unexpected(&other)),
+            other => return Err(unexpected(&other).into()),
         };
         match call.prev_result()? {
-            Some(previous) => compare(&lease, &previous, call.ifname().as_str()),
+            Some(previous) => Ok(compare(&lease, &previous, call.ifname().as_str())?),
             None => Ok(()),
         }
     }
@@ -127,29 +129,29 @@ impl Plugin for Dhcp {
             Err(error) if is_daemon_down(&error) && !inbox::folder(&socket).is_dir() => {
                 return Ok(());
             }
-            Err(error) => return Err(to_cni(&error)),
+            Err(error) => return Err(unanswered(&error).into()),
             Ok(answer) => answer,
         };
         match answer {
             Answer::Done => Ok(()),
             Answer::Failed(error) => Err(error.into_error()),
-            other => Err(unexpected(&other)),
+            other => Err(unexpected(&other).into()),
         }
     }
 
     fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
-        Config::of(call).map(drop)
+        Ok(Config::of(call).map(drop)?)
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
         let config = Config::of(call)?;
-        let unavailable = |error: Error| Error { code: code::PLUGIN_NOT_AVAILABLE, ..error };
+        let unavailable = |error: Failure| error.with_code(code::PLUGIN_NOT_AVAILABLE);
         match client::ask(&config.socket, Ask::Status, timeout(call, ANSWER_TIMEOUT)) {
             Ok(Answer::Done) => Ok(()),
-            Ok(Answer::Failed(error)) => Err(unavailable(error.into_error())),
-            Ok(other) => Err(unavailable(unexpected(&other))),
+            Ok(Answer::Failed(error)) => Err(unavailable(error.into_error().into()).into()),
+            Ok(other) => Err(unavailable(unexpected(&other)).into()),
             Err(error) if is_daemon_away(&error) && ready::was_ready(&config.socket) => Ok(()),
-            Err(error) => Err(unavailable(to_cni(&error))),
+            Err(error) => Err(unavailable(unanswered(&error)).into()),
         }
     }
 
@@ -166,7 +168,7 @@ const CALLING_ALLOCATE: &str = "error calling DHCP.Allocate";
 
 enum ReleaseError {
     Ask(AskError),
-    Refused(Error),
+    Refused(Failure),
 }
 
 fn release(call: &Call<'_>, socket: &Path) -> Result<(), ReleaseError> {
@@ -176,15 +178,15 @@ fn release(call: &Call<'_>, socket: &Path) -> Result<(), ReleaseError> {
     match answer {
         // The daemon has no such lease, so it is gone.
         Answer::Done | Answer::Unknown => Ok(()),
-        Answer::Failed(error) => {
-            Err(ReleaseError::Refused(error.into_error().context("error calling DHCP.Release")))
-        }
+        Answer::Failed(error) => Err(ReleaseError::Refused(
+            error.into_error().context("error calling DHCP.Release").into(),
+        )),
         other => Err(ReleaseError::Refused(unexpected(&other))),
     }
 }
 
-fn ask(call: &Call<'_>, socket: &Path, ask: Ask, most: Duration) -> Result<Answer, Error> {
-    client::ask(socket, ask, timeout(call, most)).map_err(|error| to_cni(&error))
+fn ask(call: &Call<'_>, socket: &Path, ask: Ask, most: Duration) -> Result<Answer, Failure> {
+    client::ask(socket, ask, timeout(call, most)).map_err(|error| unanswered(&error))
 }
 
 fn timeout(call: &Call<'_>, most: Duration) -> Duration {
@@ -194,24 +196,24 @@ fn timeout(call: &Call<'_>, most: Duration) -> Duration {
     }
 }
 
-fn read_result(result: &serde_json::Value) -> Result<AddResult, Error> {
+fn read_result(result: &serde_json::Value) -> Result<AddResult, Failure> {
     let text = serde_json::to_vec(result).expect("a JSON value serialises");
-    AddResult::parse(&text, RESULT_VERSION)
-        .map_err(|error| error.context("read the DHCP daemon's answer"))
+    Ok(AddResult::parse(&text, RESULT_VERSION)
+        .map_err(|error| error.context("read the DHCP daemon's answer"))?)
 }
 
-fn unexpected(answer: &Answer) -> Error {
-    Error::new(codes::DAEMON, format!("the DHCP daemon answered something else: {answer:?}"))
+fn unexpected(answer: &Answer) -> Failure {
+    Failure::new(codes::DAEMON, format!("the DHCP daemon answered something else: {answer:?}"))
         .with_details("plugin and daemon should be of one version")
 }
 
 /// Compares a lease with what ADD reported.
-fn compare(lease: &AddResult, previous: &AddResult, ifname: &str) -> Result<(), Error> {
+fn compare(lease: &AddResult, previous: &AddResult, ifname: &str) -> Result<(), Failure> {
     let reported: Vec<IpNet> = previous.container_ips(ifname).map(|ip| ip.address).collect();
     for ip in &lease.ips {
         if !reported.contains(&ip.address) {
             let reported: Vec<String> = reported.iter().map(ToString::to_string).collect();
-            return Err(Error::new(
+            return Err(Failure::new(
                 codes::DRIFT,
                 format!("dhcp: the lease is for {}, ADD reported {}", ip.address, reported.join(", ")),
             )
@@ -227,7 +229,7 @@ fn compare(lease: &AddResult, previous: &AddResult, ifname: &str) -> Result<(), 
     for (address, gateway) in of(lease) {
         let differs = |&&(known, old): &&(IpNet, IpAddr)| known == address && old != gateway;
         if let Some((_, old)) = gateways.iter().find(differs) {
-            return Err(Error::new(
+            return Err(Failure::new(
                 codes::DRIFT,
                 format!("dhcp: the lease's gateway is {gateway}, ADD reported {old}"),
             ));
@@ -237,8 +239,8 @@ fn compare(lease: &AddResult, previous: &AddResult, ifname: &str) -> Result<(), 
 }
 
 /// Makes a path absolute: the daemon has a working directory of its own.
-fn absolute(path: &Path) -> Result<PathBuf, Error> {
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(path).map_err(|error| {
-        Error::from_chain(code::INVALID_ENVIRONMENT, &error).context("make CNI_NETNS absolute")
+        Failure::from_chain(code::INVALID_ENVIRONMENT, &error).context("make CNI_NETNS absolute")
     })
 }

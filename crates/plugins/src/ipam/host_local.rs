@@ -33,6 +33,8 @@ use rustix::io::Errno;
 
 use config::HostLocal as Config;
 
+use crate::shared::failure::Failure;
+
 /// How long a call waits for a network's lock. We hold it for less than a millisecond, and the
 /// reference for up to half a second; a longer holder is stuck.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -60,27 +62,27 @@ impl Plugin for HostLocal {
             None => cni::Dns::default(),
         };
         let store = store(call, &config.data_dir).with_origin(stale::origin(call));
-        let locked = store.lock_or_create(timeout(call)).map_err(|error| store_error(&error))?;
+        let locked = store.lock_or_create(timeout(call)).map_err(Failure::from)?;
         let owner = Owner::from(call.attachment());
         let mut assigned = locked.allocate(&config.ranges, &requested, &owner);
         // A DEL may be missing: after a power failure there is none.
         if let Err(AllocateError::Plan(PlanError::Set { source, .. })) = &assigned
             && stale::may_be_why(source, &locked)
-            && 0 < stale::take_back(call, &locked).map_err(|error| store_error(&error))?
+            && 0 < stale::take_back(call, &locked).map_err(Failure::from)?
         {
             assigned = locked.allocate(&config.ranges, &requested, &owner);
         }
-        let assigned = assigned.map_err(|error| allocate_error(&error))?;
+        let assigned = assigned.map_err(Failure::from)?;
         let ips = assigned.iter().map(|one| IpConfig::new(one.address, Some(one.gateway)));
         Ok(AddResult { ips: ips.collect(), routes: config.routes, dns, ..AddResult::default() })
     }
 
     fn del(&self, call: &Call<'_>) -> Result<(), Error> {
         let store = store(call, &config::data_dir(call)?);
-        let Some(locked) = store.lock(timeout(call)).map_err(|error| store_error(&error))? else {
+        let Some(locked) = store.lock(timeout(call)).map_err(Failure::from)? else {
             return Ok(());
         };
-        locked.release(&Owner::from(call.attachment())).map_err(|error| store_error(&error))?;
+        locked.release(&Owner::from(call.attachment())).map_err(Failure::from)?;
         Ok(())
     }
 
@@ -94,7 +96,7 @@ impl Plugin for HostLocal {
             .iter()
             .flat_map(|previous| previous.container_ips(&owner.ifname).map(|ip| ip.address.addr()))
             .collect();
-        if !store.holds(&owner, &expected).map_err(|error| store_error(&error))? {
+        if !store.holds(&owner, &expected).map_err(Failure::from)? {
             return Err(Error::new(
                 codes::DRIFT,
                 format!(
@@ -108,7 +110,7 @@ impl Plugin for HostLocal {
             if config.ranges.sets().iter().all(|set| set.range_of(address).is_none()) {
                 continue;
             }
-            match store.holder_of(address).map_err(|error| store_error(&error))? {
+            match store.holder_of(address).map_err(Failure::from)? {
                 Some(holder) if is_ours(&holder) => {}
                 Some(holder) => {
                     return Err(Error::new(
@@ -148,17 +150,17 @@ impl Plugin for HostLocal {
         let mut missing = Vec::new();
         let ips = previous.container_ips(&owner.ifname).map(|ip| ip.address.addr());
         for address in ips.filter(in_range) {
-            if store.holder_of(address).map_err(|error| store_error(&error))?.is_none() {
+            if store.holder_of(address).map_err(Failure::from)?.is_none() {
                 missing.push(address);
             }
         }
         if missing.is_empty() {
             return Ok(Vec::new());
         }
-        let locked = store.lock_or_create(timeout(call)).map_err(|error| store_error(&error))?;
+        let locked = store.lock_or_create(timeout(call)).map_err(Failure::from)?;
         let mut lines = Vec::new();
         for address in missing {
-            if locked.restore(&owner, address).map_err(|error| store_error(&error))? {
+            if locked.restore(&owner, address).map_err(Failure::from)? {
                 lines.push(format!("reservation of address {address}"));
             }
         }
@@ -167,7 +169,7 @@ impl Plugin for HostLocal {
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
         let store = store(call, &config::data_dir(call)?);
-        let Some(locked) = store.lock(timeout(call)).map_err(|error| store_error(&error))? else {
+        let Some(locked) = store.lock(timeout(call)).map_err(Failure::from)? else {
             return Ok(());
         };
         let valid = call.valid_attachments();
@@ -183,30 +185,33 @@ impl Plugin for HostLocal {
                 Holder::Unread => true,
                 Holder::Unwritten | Holder::Unknown => false,
             })
-            .map_err(|error| store_error(&error))?;
+            .map_err(Failure::from)?;
         let mut failures = crate::shared::failures::Failures::new();
-        for error in &collected.failed {
-            failures.note("release", Err::<(), _>(store_error(error)));
+        for error in collected.failed {
+            failures.note("release", Err::<(), _>(error));
         }
-        failures.into_result()
+        Ok(failures.into_result()?)
     }
 
     fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
-        Config::load(call).map(drop)
+        Ok(Config::load(call).map(drop)?)
     }
 
     fn fits_host(&self, call: &Call<'_>) -> Result<(), Error> {
-        writable(&Config::load(call)?.data_dir)
+        Ok(writable(&Config::load(call)?.data_dir)?)
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
         let unavailable = |msg: String| Error::new(code::PLUGIN_NOT_AVAILABLE, msg);
         let config = Config::load(call)?;
         if let Some(path) = &config.resolv_conf {
-            resolv::read(Path::new(path)).map_err(|error| unavailable(error.msg))?;
+            resolv::read(Path::new(path))
+                .map_err(|error| unavailable(error.message().to_owned()))?;
         }
         let store = store(call, &config.data_dir);
-        let reserved = store.addresses().map_err(|error| unavailable(store_error(&error).msg))?;
+        let reserved = store
+            .addresses()
+            .map_err(|error| unavailable(Failure::from(error).message().to_owned()))?;
         for (index, set) in config.ranges.sets().iter().enumerate() {
             let counts = |address: &&IpAddr| {
                 set.range_of(**address).is_some() && !config.ranges.is_gateway(**address)
@@ -246,13 +251,13 @@ pub(crate) fn gateways(call: &Call<'_>) -> Vec<IpNet> {
 
 /// Refuses a folder to which even root cannot write, because of its file system or its attributes.
 /// A missing folder would be created in the nearest one above it.
-fn writable(data_dir: &Path) -> Result<(), Error> {
+fn writable(data_dir: &Path) -> Result<(), Failure> {
     let there = data_dir.ancestors().find(|path| path.symlink_metadata().is_ok());
     let Some(there) = there.filter(|path| path.is_absolute()) else { return Ok(()) };
     let refused = |why: &dyn std::fmt::Display| {
         let dir = data_dir.display();
         let text = format!("addresses cannot be written down in {dir}: {}: {why}", there.display());
-        Error::new(codes::STATE, text)
+        Failure::new(codes::STATE, text)
             .with_details("key \"dataDir\" of \"ipam\" is a folder that can be written to")
     };
     if !there.is_dir() {
@@ -280,25 +285,26 @@ fn timeout(call: &Call<'_>) -> Duration {
     }
 }
 
-fn store_error(error: &StoreError) -> Error {
-    if error.is_busy() {
-        return Error::from_chain(code::TRY_AGAIN_LATER, error)
-            .with_details("nothing was changed; see what that process waits for");
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        if error.is_busy() {
+            return Failure::from_chain(code::TRY_AGAIN_LATER, &error)
+                .with_details("nothing was changed; see what that process waits for");
+        }
+        Failure::from_chain(codes::STATE, &error)
     }
-    Error::from_chain(codes::STATE, error)
 }
 
-fn allocate_error(error: &AllocateError) -> Error {
-    match error {
-        AllocateError::Plan(plan) => {
-            let error = Error::from_chain(codes::ADDRESS, plan);
-            match plan_details(plan) {
-                Some(details) => error.with_details(details),
-                None => error,
+impl From<AllocateError> for Failure {
+    fn from(error: AllocateError) -> Self {
+        match error {
+            AllocateError::Plan(plan) => Failure::from_chain(codes::ADDRESS, &plan)
+                .with_details(plan_details(&plan).unwrap_or_default()),
+            AllocateError::Store(error) => error.into(),
+            other => {
+                Failure::from_chain(codes::STATE, &other).with_details("DEL releases what is left")
             }
         }
-        AllocateError::Store(error) => store_error(error),
-        other => Error::from_chain(codes::STATE, other).with_details("DEL releases what is left"),
     }
 }
 

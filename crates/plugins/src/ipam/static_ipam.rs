@@ -102,11 +102,11 @@ impl Plugin for Static {
     }
 
     fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
-        Config::of(call).map(drop)
+        Ok(Config::of(call).map(drop)?)
     }
 
     fn status(&self, call: &Call<'_>) -> Result<(), Error> {
-        Config::of(call).map(drop)
+        Ok(Config::of(call).map(drop)?)
     }
 
     fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {

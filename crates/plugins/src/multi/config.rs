@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use cni::json::Object;
-use cni::{Error, IfName, NetworkList, PluginConfig, code};
+use cni::{IfName, NetworkList, PluginConfig, code};
 use cni_plugin::Call;
 use cni_runtime::{Attachment, ConfigFolder, LoadError, Member};
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
+
+use crate::shared::failure::Failure;
 
 use super::default_route::DefaultRoute;
 
@@ -30,12 +31,7 @@ const MAC: &str = "mac";
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Raw {
-    cni_version: Option<IgnoredAny>,
-    name: Option<IgnoredAny>,
-    r#type: Option<IgnoredAny>,
-    capabilities: Option<IgnoredAny>,
-    prev_result: Option<IgnoredAny>,
+pub(crate) struct Raw {
     runtime_config: BTreeMap<String, Box<RawValue>>,
     conf_dir: Option<PathBuf>,
     networks: Vec<RawNetwork>,
@@ -69,7 +65,7 @@ pub(super) struct Config {
 }
 
 impl Raw {
-    fn of(call: &Call<'_>) -> Result<Self, Error> {
+    fn of(call: &Call<'_>) -> Result<Self, Failure> {
         let raw: Raw = call.read_config()?;
         if raw.networks.is_empty() {
             return Err(invalid("\"networks\" of plugin \"multi\" names no network"));
@@ -77,7 +73,7 @@ impl Raw {
         Ok(raw)
     }
 
-    fn lists(&self, call: &Call<'_>) -> Result<Vec<NetworkList>, Error> {
+    fn lists(&self, call: &Call<'_>) -> Result<Vec<NetworkList>, Failure> {
         let folder = self.conf_dir.as_deref().unwrap_or(Path::new(CONF_DIR));
         let networks = self.networks.iter().enumerate();
         let lists = networks.map(|(place, network)| {
@@ -89,25 +85,25 @@ impl Raw {
 }
 
 /// Refuses what ADD would refuse, except for the networks themselves: each is checked separately.
-pub(super) fn validate(call: &Call<'_>) -> Result<(), Error> {
+pub(super) fn validate(call: &Call<'_>) -> Result<(), Failure> {
     Raw::of(call).map(drop)
 }
 
 /// Returns only the networks, for verbs that concern no container.
-pub(super) fn lists(call: &Call<'_>) -> Result<Vec<NetworkList>, Error> {
+pub(super) fn lists(call: &Call<'_>) -> Result<Vec<NetworkList>, Failure> {
     Raw::of(call)?.lists(call)
 }
 
 impl Config {
     /// Reads and checks everything first, so that no network is changed if a later one is invalid.
     /// An interface without a configured name does not get one that is `taken`.
-    pub(super) fn of(call: &Call<'_>, taken: impl Fn(&str) -> bool) -> Result<Self, Error> {
+    pub(super) fn of(call: &Call<'_>, taken: impl Fn(&str) -> bool) -> Result<Self, Failure> {
         let raw = Raw::of(call)?;
         let lists = raw.lists(call)?;
         let mut config = Config { members: Vec::new(), default_route: None };
         let mut ifnames = BTreeSet::new();
         for (place, (network, list)) in raw.networks.into_iter().zip(lists).enumerate() {
-            let within = |error: Error| error.context(format_args!("networks[{place}]"));
+            let within = |error: Failure| error.context(format_args!("networks[{place}]"));
             let is_free = |name: &str| !taken(name) && !ifnames.contains(name);
             let ifname = ifname(call, place, &network.ifname, is_free).map_err(within)?;
             if !ifnames.insert(ifname.to_string()) {
@@ -136,20 +132,20 @@ impl Config {
 
 impl RawNetwork {
     /// Returns the network's list: the one that is written here, or that of a file.
-    fn list(&self, call: &Call<'_>, place: usize, folder: &Path) -> Result<NetworkList, Error> {
+    fn list(&self, call: &Call<'_>, place: usize, folder: &Path) -> Result<NetworkList, Failure> {
         let list = match &self.config {
             Some(object) => self.written(object, call, place)?,
             None if self.name.is_empty() => {
                 return Err(invalid("needs \"name\", a network of confDir, or \"config\""));
             }
             None => {
-                let scanned = ConfigFolder::scan(folder).map_err(|error| error.to_cni())?;
+                let scanned = ConfigFolder::scan(folder)?;
                 scanned.find(&self.name).cloned().map_err(|error| match error {
                     LoadError::Empty { .. } | LoadError::NotFound { .. } => {
                         let text = format!("no network {:?} in {}", self.name, folder.display());
                         invalid(text).with_details("\"confDir\" says where networks are")
                     }
-                    error => error.to_cni(),
+                    error => error.into(),
                 })?
             }
         };
@@ -167,7 +163,7 @@ impl RawNetwork {
         object: &Object,
         call: &Call<'_>,
         place: usize,
-    ) -> Result<NetworkList, Error> {
+    ) -> Result<NetworkList, Failure> {
         let mut object = object.clone();
         if object.get("name").is_none() {
             let made = || format!("{}-{place}", call.network().as_str());
@@ -179,8 +175,8 @@ impl RawNetwork {
         }
         let text = object.to_vec();
         match object.get("plugins") {
-            Some(_) => NetworkList::parse(&text),
-            None => NetworkList::from_plugin(&text),
+            Some(_) => Ok(NetworkList::parse(&text)?),
+            None => Ok(NetworkList::from_plugin(&text)?),
         }
     }
 
@@ -190,7 +186,7 @@ impl RawNetwork {
         &self,
         list: &NetworkList,
         attachment: &mut Attachment,
-    ) -> Result<Option<Vec<IpAddr>>, Error> {
+    ) -> Result<Option<Vec<IpAddr>>, Failure> {
         let mut asked = self.runtime_config.clone();
         if !self.ips.is_empty() {
             for ip in &self.ips {
@@ -236,20 +232,20 @@ fn ifname(
     place: usize,
     chosen: &str,
     is_free: impl Fn(&str) -> bool,
-) -> Result<IfName, Error> {
+) -> Result<IfName, Failure> {
     match (place, chosen) {
         (0, "") => Ok(call.ifname().clone()),
         (0, _) => Err(invalid("\"ifname\" of the first network is the runtime's (CNI_IFNAME)")),
         (_, "") => {
             let mut names = (place..).map(|number| format!("{FURTHER_IFNAME}{number}"));
-            IfName::new(&names.find(|name| is_free(name)).expect("there is no end of numbers"))
+            Ok(IfName::new(&names.find(|name| is_free(name)).expect("there is no end of numbers"))?)
         }
-        (_, name) => IfName::new(name).map_err(|error| error.context("\"ifname\"")),
+        (_, name) => Ok(IfName::new(name).map_err(|error| error.context("\"ifname\""))?),
     }
 }
 
 /// Creates an attachment of the container, with the arguments that the runtime gave.
-pub(super) fn attachment(call: &Call<'_>, ifname: IfName) -> Result<Attachment, Error> {
+pub(super) fn attachment(call: &Call<'_>, ifname: IfName) -> Result<Attachment, Failure> {
     let netns = call.env().netns.clone();
     let args = cni::Args::parse(&call.env().args)?;
     Ok(Attachment::new(call.container_id().clone(), ifname, netns).with_args(args))
@@ -259,6 +255,6 @@ fn to_raw<T: serde::Serialize + ?Sized>(value: &T) -> Box<RawValue> {
     serde_json::value::to_raw_value(value).expect("texts can be written as JSON")
 }
 
-fn invalid(text: impl Into<String>) -> Error {
-    Error::new(code::INVALID_CONFIG, text)
+fn invalid(text: impl Into<String>) -> Failure {
+    Failure::new(code::INVALID_CONFIG, text)
 }

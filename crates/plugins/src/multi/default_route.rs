@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use cni::{AddResult, Error, IfName, Version, code};
+use cni::{AddResult, IfName, Version, code};
 use cni_plugin::{Call, codes};
 use cni_runtime::{Member, Runtime};
 use ipnet::IpNet;
@@ -10,7 +10,8 @@ use kernel::netns::Netns;
 use kernel::route::{Change, IpFamily, Route, RouteFilter, RouteSocket};
 use serde::{Deserialize, Serialize};
 
-use crate::shared::{drift, kernel_error};
+use crate::shared::drift;
+use crate::shared::failure::Failure;
 
 /// Where the container's default routes should lead.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
@@ -49,7 +50,7 @@ pub fn settle(
     chosen: Option<&DefaultRoute>,
     members: &[Member],
     results: &mut [AddResult],
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let place = chosen.map(|chosen| {
         let of_chosen = |member: &Member| member.attachment.ifname == chosen.ifname;
         members.iter().position(of_chosen).expect("it is one of them")
@@ -64,14 +65,14 @@ pub fn settle(
     if keepers.is_empty() {
         return Ok(());
     }
-    let mut inside = RouteSocket::open_in(netns).map_err(kernel_error)?;
+    let mut inside = RouteSocket::open_in(netns)?;
     for keeper in &keepers {
         let ifname = &members[keeper.place].attachment.ifname;
         let changes = changes(&mut inside, keeper, ifname)?;
         for change in &changes {
             inside.apply_one(change).map_err(|error| {
                 let what = format_args!("give {ifname} the default route");
-                kernel_error(error).context(what)
+                Failure::from(error).context(what)
             })?;
         }
     }
@@ -92,8 +93,8 @@ pub(crate) fn withhold(
     netns: &Netns,
     member: &Member,
     result: &mut AddResult,
-) -> Result<(), Error> {
-    let mut inside = RouteSocket::open_in(netns).map_err(kernel_error)?;
+) -> Result<(), Failure> {
+    let mut inside = RouteSocket::open_in(netns)?;
     let ifname = &member.attachment.ifname;
     let oif = ifindex(&inside, ifname)?;
     for family in [IpFamily::V4, IpFamily::V6] {
@@ -101,7 +102,7 @@ pub(crate) fn withhold(
             if route.oif == Some(oif) {
                 inside.apply_one(&Change::DelRoute(route)).map_err(|error| {
                     let what = format_args!("take the default route from {ifname}");
-                    kernel_error(error).context(what)
+                    Failure::from(error).context(what)
                 })?;
             }
         }
@@ -118,9 +119,9 @@ pub(crate) fn withhold(
 ///
 /// # Errors
 /// Code 104 when it has one.
-pub(crate) fn check_without(call: &Call<'_>, ifname: &IfName) -> Result<(), Error> {
+pub(crate) fn check_without(call: &Call<'_>, ifname: &IfName) -> Result<(), Failure> {
     let netns = call.open_netns()?;
-    let mut inside = RouteSocket::open_in(&netns).map_err(kernel_error)?;
+    let mut inside = RouteSocket::open_in(&netns)?;
     let oif = ifindex(&inside, ifname)?;
     for family in [IpFamily::V4, IpFamily::V6] {
         if defaults(&mut inside, family)?.iter().any(|route| route.oif == Some(oif)) {
@@ -155,7 +156,7 @@ fn changes(
     inside: &mut RouteSocket,
     keeper: &Keeper,
     ifname: &IfName,
-) -> Result<Vec<Change>, Error> {
+) -> Result<Vec<Change>, Failure> {
     let oif = ifindex(inside, ifname)?;
     let found = defaults(inside, keeper.family)?;
     let is_kept = |route: &Route| {
@@ -202,9 +203,9 @@ fn own_gateways(result: &AddResult, family: IpFamily) -> Vec<IpAddr> {
 }
 
 /// Verifies that no other interface has the default routes.
-pub(crate) fn check(call: &Call<'_>, chosen: &DefaultRoute) -> Result<(), Error> {
+pub(crate) fn check(call: &Call<'_>, chosen: &DefaultRoute) -> Result<(), Failure> {
     let netns = call.open_netns()?;
-    let mut inside = RouteSocket::open_in(&netns).map_err(kernel_error)?;
+    let mut inside = RouteSocket::open_in(&netns)?;
     let oif = ifindex(&inside, &chosen.ifname)?;
     let families = match chosen.gateways.as_slice() {
         [] => vec![IpFamily::V4, IpFamily::V6],
@@ -222,8 +223,8 @@ pub(crate) fn check(call: &Call<'_>, chosen: &DefaultRoute) -> Result<(), Error>
     Ok(())
 }
 
-fn ifindex(inside: &RouteSocket, ifname: &IfName) -> Result<u32, Error> {
-    let found = inside.link_index(ifname.as_str()).map_err(kernel_error)?;
+fn ifindex(inside: &RouteSocket, ifname: &IfName) -> Result<u32, Failure> {
+    let found = inside.link_index(ifname.as_str())?;
     found.ok_or_else(|| drift(format!("interface {ifname} is gone")))
 }
 
@@ -233,7 +234,7 @@ fn gateways(
     chosen: &DefaultRoute,
     result: &AddResult,
     network: &str,
-) -> Result<Vec<IpAddr>, Error> {
+) -> Result<Vec<IpAddr>, Failure> {
     if !chosen.gateways.is_empty() {
         return Ok(chosen.gateways.clone());
     }
@@ -246,27 +247,27 @@ fn gateways(
     }
     if found.is_empty() {
         let text = format!("network {network:?} has no gateway for a default route");
-        return Err(Error::new(code::INVALID_CONFIG, text)
+        return Err(Failure::new(code::INVALID_CONFIG, text)
             .with_details("name one: \"defaultRoute\": [\"192.0.2.1\"]"));
     }
     Ok(found)
 }
 
 /// Updates the record of the network's attachment.
-fn amend(runtime: &Runtime<'_>, member: &Member, result: &AddResult) -> Result<(), Error> {
+fn amend(runtime: &Runtime<'_>, member: &Member, result: &AddResult) -> Result<(), Failure> {
     let key = runtime.key(&member.list, &member.attachment)?;
-    let Some(cached) = runtime.cached_attachment(&key).map_err(|error| error.to_cni())? else {
+    let Some(cached) = runtime.cached_attachment(&key)? else {
         return Ok(());
     };
     let version = Version::parse(&member.list.cni_version).unwrap_or(Version::CURRENT);
     let text = String::from_utf8(result.write(version)?).expect("JSON is text");
     let raw = serde_json::value::RawValue::from_string(text).expect("it was written as JSON");
     let amended = runtime.cache().amend(&cached, &raw);
-    amended.map_err(|error| Error::from_chain(codes::STATE, &error))
+    amended.map_err(|error| Failure::from_chain(codes::STATE, &error))
 }
 
-fn defaults(inside: &mut RouteSocket, family: IpFamily) -> Result<Vec<Route>, Error> {
-    let mut found = inside.routes(RouteFilter::main(family)).map_err(kernel_error)?;
+fn defaults(inside: &mut RouteSocket, family: IpFamily) -> Result<Vec<Route>, Failure> {
+    let mut found = inside.routes(RouteFilter::main(family))?;
     found.retain(|route| route.destination.prefix_len() == 0);
     Ok(found)
 }

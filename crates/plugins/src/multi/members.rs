@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cni::{AddResult, AttachmentKey, Command, Error, IfName, NetworkName, code};
+use cni::{AddResult, AttachmentKey, Command, IfName, NetworkName, code};
 use cni_plugin::{Call, codes};
 use cni_runtime::{Cache, CachedAttachment, Member, Runtime};
 use kernel::living::Census;
@@ -17,11 +17,12 @@ use kernel::route::RouteSocket;
 use serde::{Deserialize, Serialize};
 use state::{AttachmentLock, Index, Roots};
 
+use crate::engine::Stale;
 use crate::shared::attachment::DEL_TIMEOUT;
-use crate::shared::attachment::{self, ADD_TIMEOUT, Stale};
+use crate::shared::attachment::{self, ADD_TIMEOUT};
+use crate::shared::drift;
+use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
-use crate::shared::shared_object::lock_error;
-use crate::shared::{drift, kernel_error};
 
 /// A record of one of a container's networks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +38,7 @@ impl Fact {
     ///
     /// # Errors
     /// Code 7 when the network's name is invalid.
-    pub(crate) fn of(member: &Member) -> Result<Self, Error> {
+    pub(crate) fn of(member: &Member) -> Result<Self, Failure> {
         let network = NetworkName::new(&member.list.name)?;
         Ok(Fact { network, ifname: member.attachment.ifname.clone() })
     }
@@ -56,7 +57,7 @@ impl Fact {
 #[derive(Debug)]
 pub(crate) struct NotAttached {
     /// The cause.
-    pub(crate) error: Error,
+    pub(crate) error: Failure,
     /// The position of the network that failed; `None` if each was attached and the result was
     /// refused.
     pub(crate) place: Option<usize>,
@@ -104,9 +105,9 @@ impl<'c> Container<'c> {
     ///
     /// # Errors
     /// Code 11 when another call holds the lock too long, 105 when the lock call fails.
-    pub(crate) fn lock_out_repair(&self) -> Result<AttachmentLock, Error> {
+    pub(crate) fn lock(&self) -> Result<AttachmentLock, Failure> {
         let index = Index::new(self.call.roots());
-        index.begin_group(&self.outer, ADD_TIMEOUT).map_err(|error| lock_error(&error))
+        Ok(index.begin_group(&self.outer, ADD_TIMEOUT)?)
     }
 
     /// Does the same for DEL, which goes on without the lock, unless it is for a container that was
@@ -114,12 +115,12 @@ impl<'c> Container<'c> {
     ///
     /// # Errors
     /// Code 11 when that one has come back ([`cni::GONE`]), or may be about to.
-    pub(crate) fn lock_out_repair_for_del(&self) -> Result<Option<AttachmentLock>, Error> {
+    pub(crate) fn lock_for_removal(&self) -> Result<Option<AttachmentLock>, Failure> {
         let begun = Index::new(self.call.roots()).begin_group(&self.outer, DEL_TIMEOUT);
         let lock = match begun {
             Ok(lock) => Some(lock),
             Err(error) if error.is_busy() && self.call.common().gone.is_some() => {
-                return Err(lock_error(&error));
+                return Err(Failure::from(error));
             }
             Err(error) if error.is_busy() => {
                 self.call.warn(format_args!("an ADD may be under way: {error}"));
@@ -140,13 +141,13 @@ impl<'c> Container<'c> {
         &self,
         stale: &Stale,
         index: &Index,
-        remove: impl FnOnce() -> Result<(), Error>,
-    ) -> Result<(), Error> {
+        remove: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         stale.collect_under(
             index,
             self.plugin,
             &|timeout| index.begin_group(&self.outer, timeout),
-            remove,
+            |_| remove(),
         )
     }
 
@@ -160,14 +161,14 @@ impl<'c> Container<'c> {
         &self,
         index: &Index,
         netns: &Netns,
-        detach: impl FnOnce(serde_json::Value) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+        detach: impl FnOnce(serde_json::Value) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         let Some(record) = index.get(&self.outer, self.plugin).found else { return Ok(()) };
         if attachment::recorded_netns(&record, &Census::new())?
             .is_some_and(|was| was.id() == netns.id())
         {
             let text = format!("{} already exists, or an ADD of it was killed", self.outer);
-            return Err(Error::new(codes::EXISTS, text)
+            return Err(Failure::new(codes::EXISTS, text)
                 .with_details("nothing was changed; run DEL before another ADD"));
         }
         detach(record.data)
@@ -181,13 +182,13 @@ impl<'c> Container<'c> {
     pub(crate) fn attach(
         &self,
         members: &[Member],
-        settle: impl FnOnce(&mut Vec<AddResult>) -> Result<(), Error>,
+        settle: impl FnOnce(&mut Vec<AddResult>) -> Result<(), Failure>,
     ) -> Result<Vec<AddResult>, NotAttached> {
         let deadline = self.call.context().deadline;
         let added = self.runtime.add_several(members, deadline).map_err(|failed| {
             let is_failed = |member: &Member| member.attachment.ifname == failed.ifname;
             NotAttached {
-                error: failed.to_cni(),
+                error: failed.to_cni().into(),
                 place: members.iter().position(is_failed),
                 is_undone: failed.left.is_empty(),
             }
@@ -195,7 +196,11 @@ impl<'c> Container<'c> {
         let mut results: Vec<AddResult> = added.into_iter().map(|one| one.result).collect();
         settle(&mut results).map_err(|error| {
             let left = self.runtime.clone().undoing().del_several(members, deadline);
-            NotAttached { error: left.tell(error), place: None, is_undone: left.is_empty() }
+            NotAttached {
+                error: left.tell(error.into()).into(),
+                place: None,
+                is_undone: left.is_empty(),
+            }
         })?;
         Ok(results)
     }
@@ -216,8 +221,8 @@ impl<'c> Container<'c> {
         &self,
         netns: Option<&str>,
         failures: &mut Failures,
-    ) -> Result<(), Error> {
-        let listing = self.runtime.cached_attachments(None).map_err(|error| error.to_cni())?;
+    ) -> Result<(), Failure> {
+        let listing = self.runtime.cached_attachments(None)?;
         for cached in listing.attachments.iter().rev() {
             self.detach_one(&cached.key(), netns, None, failures);
         }
@@ -240,16 +245,16 @@ impl<'c> Container<'c> {
                     netns.clone_into(&mut cached.attachment.netns);
                 }
                 let deleted = self.runtime.del_cached(&cached, deadline).map(drop);
-                failures.note(what, deleted.map_err(|error| error.to_cni()));
+                failures.note(what, deleted);
             }
             Ok(None) => {
                 if let Some(member) = configured {
                     let deleted = self.runtime.del_list(&member.list, &member.attachment, deadline);
-                    failures.note(what, deleted.map(drop).map_err(|error| error.to_cni()));
+                    failures.note(what, deleted.map(drop));
                 }
             }
             Err(error) => {
-                failures.note(what, Err::<(), _>(error.to_cni()));
+                failures.note(what, Err::<(), _>(error));
             }
         }
     }
@@ -258,10 +263,10 @@ impl<'c> Container<'c> {
     ///
     /// # Errors
     /// What is missing or different.
-    pub(crate) fn check(&self, facts: &[Fact], expected: &AddResult) -> Result<(), Error> {
+    pub(crate) fn check(&self, facts: &[Fact], expected: &AddResult) -> Result<(), Failure> {
         for (place, fact) in facts.iter().enumerate() {
             let cached = self.runtime.cached_attachment(&fact.key(&self.outer));
-            let cached = cached.map_err(|error| error.to_cni())?.ok_or_else(|| {
+            let cached = cached?.ok_or_else(|| {
                 drift(format!("nothing is recorded of network {:?}", fact.network.as_str()))
             })?;
             if place == 0 {
@@ -271,7 +276,7 @@ impl<'c> Container<'c> {
             let deadline = self.call.context().deadline;
             let checked = self.runtime.check_list(&list, &cached.attachment, deadline);
             checked.map_err(|error| {
-                error.to_cni().context(format_args!("network {:?}", fact.network.as_str()))
+                Failure::from(error).context(format_args!("network {:?}", fact.network.as_str()))
             })?;
         }
         Ok(())
@@ -281,15 +286,14 @@ impl<'c> Container<'c> {
     ///
     /// # Errors
     /// What could not be restored, all together.
-    pub(crate) fn repair(&self, facts: &[Fact]) -> Result<Vec<String>, Error> {
+    pub(crate) fn repair(&self, facts: &[Fact]) -> Result<Vec<String>, Failure> {
         let (mut lines, mut failures) = (Vec::new(), Failures::new());
         for fact in facts {
             let cached = self.runtime.cached_attachment(&fact.key(&self.outer));
-            let Some(cached) = cached.map_err(|error| error.to_cni())? else { continue };
+            let Some(cached) = cached? else { continue };
             let list = cached.list()?;
             let deadline = self.call.context().deadline;
             let repaired = self.runtime.repair_list(&list, &cached.attachment, deadline);
-            let repaired = repaired.map_err(|error| error.to_cni());
             let what = format!("network {:?}", fact.network.as_str());
             let done = failures.note(what, repaired).unwrap_or_default();
             lines.extend(done.put_back.into_iter().map(|(_, line)| line));
@@ -306,14 +310,14 @@ impl<'c> Container<'c> {
     ///
     /// # Errors
     /// Code 105.
-    pub(crate) fn forget(&self, index: &Index) -> Result<(), Error> {
+    pub(crate) fn forget(&self, index: &Index) -> Result<(), Failure> {
         let folder = self.folder();
         match std::fs::remove_dir_all(&folder) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 let what = format!("remove {}", folder.display());
-                Err(Error::from_chain(codes::STATE, &error).context(what))
+                Err(Failure::from_chain(codes::STATE, &error).context(what))
             }
-            _ => attachment::forget(index, &self.outer, self.plugin),
+            _ => attachment::remove_record(index, &self.outer, self.plugin),
         }
     }
 }
@@ -323,7 +327,7 @@ impl<'c> Container<'c> {
 ///
 /// # Errors
 /// Code 106.
-pub(crate) fn refuse_interfaces(inside: &RouteSocket, members: &[Member]) -> Result<(), Error> {
+pub(crate) fn refuse_interfaces(inside: &RouteSocket, members: &[Member]) -> Result<(), Failure> {
     members.iter().try_for_each(|member| {
         let ifname = member.attachment.ifname.as_str();
         attachment::refuse_existing(inside, ifname, || {
@@ -336,8 +340,8 @@ pub(crate) fn refuse_interfaces(inside: &RouteSocket, members: &[Member]) -> Res
 ///
 /// # Errors
 /// Code 100.
-pub(crate) fn look_into(netns: &Netns) -> Result<RouteSocket, Error> {
-    RouteSocket::open_in(netns).map_err(kernel_error)
+pub(crate) fn look_into(netns: &Netns) -> Result<RouteSocket, Failure> {
+    Ok(RouteSocket::open_in(netns)?)
 }
 
 /// Reads the record of an attachment.
@@ -347,10 +351,10 @@ pub(crate) fn look_into(netns: &Netns) -> Result<RouteSocket, Error> {
 pub(crate) fn recorded<T: serde::de::DeserializeOwned>(
     call: &Call<'_>,
     plugin: &str,
-) -> Result<T, Error> {
+) -> Result<T, Failure> {
     let key = call.attachment();
     attachment::recorded(&Index::new(call.roots()), key, plugin)
-        .ok_or_else(|| Error::new(code::UNKNOWN_CONTAINER, format!("{key} is not attached")))
+        .ok_or_else(|| Failure::new(code::UNKNOWN_CONTAINER, format!("{key} is not attached")))
 }
 
 /// Verifies that the previous result lists no container address that its first network has not
@@ -359,7 +363,7 @@ fn check_addresses(
     call: &Call<'_>,
     expected: &AddResult,
     cached: &CachedAttachment,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let Some(raw) = &cached.result else {
         return Err(drift(format!("network {:?} was not attached", cached.network.as_str())));
     };

@@ -1,7 +1,7 @@
 //! Runs ADD: from a pod's name to its interfaces.
 
 use cni::json::Object;
-use cni::{AddResult, AttachmentKey, Error, Version, code};
+use cni::{AddResult, AttachmentKey, Version, code};
 use cni_plugin::Call;
 use cni_runtime::Member;
 use kernel::netns::Netns;
@@ -11,7 +11,7 @@ use npwg::request::Unserved;
 use state::Index;
 
 use super::config::{Config, invalid};
-use super::daemon::{Daemon, to_cni};
+use super::daemon::{Daemon, unanswered};
 use super::devices::DeviceFile;
 use super::plan::{Network, Plan};
 use super::recorded::Recorded;
@@ -19,10 +19,11 @@ use super::{NAME, leave, remove_files, wait_until_ready};
 use crate::multi::default_route;
 use crate::multi::members::{self, Container, NotAttached};
 use crate::shared::attachment;
+use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 
 /// Attaches a pod to all of its networks, or to none, and returns the default network's result.
-pub(super) fn add(call: &Call<'_>, config: &Config) -> Result<AddResult, Error> {
+pub(super) fn add(call: &Call<'_>, config: &Config) -> Result<AddResult, Failure> {
     let netns = call.open_netns()?;
     let pod = Pod::of_args(&call.env().args);
     wait_until_ready(call, config)?;
@@ -31,7 +32,7 @@ pub(super) fn add(call: &Call<'_>, config: &Config) -> Result<AddResult, Error> 
     let index = Index::new(call.roots());
     let container = Container::new(call, NAME, call.attachment(), config.plugin_path.clone());
     let begin = || {
-        let lock = container.lock_out_repair()?;
+        let lock = container.lock()?;
         container.refuse_existing(&index, &netns, |record| {
             // It belongs to a container of that name that is gone.
             let mut failures = Failures::new();
@@ -40,7 +41,7 @@ pub(super) fn add(call: &Call<'_>, config: &Config) -> Result<AddResult, Error> 
             }
             failures.into_result()
         })?;
-        Ok::<_, Error>(lock)
+        Ok::<_, Failure>(lock)
     };
     // The daemon may need time for the plan, and a DEL must not wait for that.
     drop(begin()?);
@@ -52,7 +53,7 @@ pub(super) fn add(call: &Call<'_>, config: &Config) -> Result<AddResult, Error> 
     let facts = facts.inspect_err(|error| report.failed("", error))?;
     let _lock = begin()?;
     // First, so that DEL knows what to remove whenever this call ends.
-    attachment::write_down(call, &index, NAME, &facts, &netns)?;
+    attachment::write_record(call, &index, NAME, &facts, &netns)?;
     let attached = attach(call, config, &container, &netns, &plan, &|results| {
         report.attached(call, &plan, results)
     });
@@ -86,7 +87,7 @@ pub(super) fn attach(
     container: &Container<'_>,
     netns: &Netns,
     plan: &Plan,
-    accept: &dyn Fn(&mut Vec<AddResult>) -> Result<(), Error>,
+    accept: &dyn Fn(&mut Vec<AddResult>) -> Result<(), Failure>,
 ) -> Result<Vec<AddResult>, NotAttached> {
     let devices = plan.networks.iter().filter_map(|network| network.device.as_ref());
     let prepared = devices.into_iter().try_for_each(DeviceFile::prepare);
@@ -113,7 +114,7 @@ fn verify(
     member: &Member,
     network: &Network,
     result: &AddResult,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let ifname = member.attachment.ifname.as_str();
     match (network.ask.verify(&network.name, ifname, result), config.unserved) {
         (Ok(()), _) => Ok(()),
@@ -140,7 +141,7 @@ impl Report<'_> {
         call: &Call<'_>,
         config: &Config,
         is_taken: impl Fn(&str) -> bool,
-    ) -> Result<Plan, Error> {
+    ) -> Result<Plan, Failure> {
         if self.pod.is_none()
             && let Some(list) = config.default_network()?
         {
@@ -157,9 +158,9 @@ impl Report<'_> {
                 self.failed("", &error);
                 self.about(error)
             }),
-            Ok(Answer::Refused(refusal)) => Err(self.about(refusal.to_cni())),
+            Ok(Answer::Refused(refusal)) => Err(self.about(refusal.into())),
             Ok(Answer::Ok) => Err(self.about(invalid("the daemon made no plan"))),
-            Err(error) => Err(self.about(to_cni(&error))),
+            Err(error) => Err(self.about(unanswered(&error))),
         }
     }
 
@@ -173,31 +174,31 @@ impl Report<'_> {
     }
 
     /// Reports what was attached; the daemon may refuse it by now.
-    fn attached(&self, call: &Call<'_>, plan: &Plan, results: &[AddResult]) -> Result<(), Error> {
+    fn attached(&self, call: &Call<'_>, plan: &Plan, results: &[AddResult]) -> Result<(), Failure> {
         let Some(pod) = self.pod_of(plan) else { return Ok(()) };
         let places = plan.members.iter().zip(&plan.networks).zip(results);
         let results = places.map(|((member, network), result)| told(call, member, network, result));
-        let results = results.collect::<Result<_, Error>>()?;
+        let results = results.collect::<Result<_, Failure>>()?;
         let attached = Attached { sandbox: self.sandbox.clone(), pod, results };
         let reported = self.daemon.report(&Request::Attached(attached));
-        reported.map_err(|refusal| refusal.to_cni())
+        Ok(reported?)
     }
 
     /// Reports why nothing is attached.
-    fn failed(&self, network: &str, error: &Error) {
+    fn failed(&self, network: &str, error: &Failure) {
         let Some(pod) = self.pod.clone() else { return };
         self.daemon.tell(&Request::Failed(Failed {
             sandbox: self.sandbox.clone(),
             pod,
             network: network.to_owned(),
-            code: error.code,
-            msg: error.msg.clone(),
-            details: error.details.clone(),
+            code: error.code(),
+            msg: error.message().to_owned(),
+            details: error.details().to_owned(),
         }));
     }
 
     /// Adds the pod's name to an error.
-    fn about(&self, error: Error) -> Error {
+    fn about(&self, error: Failure) -> Failure {
         match &self.pod {
             Some(pod) => error.context(format_args!("pod {}/{}", pod.namespace, pod.name)),
             None => error,
@@ -211,10 +212,10 @@ fn told(
     member: &Member,
     network: &Network,
     result: &AddResult,
-) -> Result<NetworkResult, Error> {
+) -> Result<NetworkResult, Failure> {
     let text = result.write(Version::CURRENT)?;
     let result =
-        Object::parse(&text).map_err(|error| Error::new(code::INTERNAL, error.to_string()))?;
+        Object::parse(&text).map_err(|error| Failure::new(code::INTERNAL, error.to_string()))?;
     let device = network.device.as_ref();
     Ok(NetworkResult {
         name: network.name.clone(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use cni::json::Object;
-use cni::{Error, NetworkList, code};
+use cni::{NetworkList, code};
 use cni_plugin::Call;
 use cni_runtime::{ConfigFolder, LoadError};
 use node_api::multinet::{PlannedNetwork, SOCKET, Settings};
@@ -15,6 +15,8 @@ use npwg::request::Unserved;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
+
+use crate::shared::failure::Failure;
 
 /// The keys that Multus reads and this plugin ignores, with the reason.
 pub(super) const IGNORED: &[(&str, &str)] = &[
@@ -35,12 +37,7 @@ const STATE: &str = "what is known of attachments is where all our plugins keep 
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Raw {
-    cni_version: Option<IgnoredAny>,
-    name: Option<IgnoredAny>,
-    r#type: Option<IgnoredAny>,
-    capabilities: Option<IgnoredAny>,
-    prev_result: Option<IgnoredAny>,
+pub(crate) struct Raw {
     runtime_config: Option<Object>,
     conf_dir: Option<PathBuf>,
     bin_dir: Option<PathBuf>,
@@ -118,7 +115,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
+    pub(super) fn of(call: &Call<'_>) -> Result<Self, Failure> {
         let raw: Raw = call.read_config()?;
         let written = match raw.delegates.as_slice() {
             [] => None,
@@ -187,7 +184,7 @@ impl Config {
     ///
     /// # Errors
     /// Code 7 when its file cannot be used, 11 when it is being written.
-    pub(super) fn default_network(&self) -> Result<Option<NetworkList>, Error> {
+    pub(super) fn default_network(&self) -> Result<Option<NetworkList>, Failure> {
         if let Some(list) = &self.written {
             return Ok(Some(list.clone()));
         }
@@ -199,7 +196,7 @@ impl Config {
     ///
     /// # Errors
     /// Code 7 when there is none or its file cannot be used, 11 when it is being written.
-    pub(super) fn on_node(&self, name: &str) -> Result<NetworkList, Error> {
+    pub(super) fn on_node(&self, name: &str) -> Result<NetworkList, Failure> {
         self.look_up(name)?.ok_or_else(|| {
             let folders: Vec<_> =
                 self.folders.iter().map(|dir| dir.display().to_string()).collect();
@@ -208,7 +205,7 @@ impl Config {
         })
     }
 
-    fn look_up(&self, name: &str) -> Result<Option<NetworkList>, Error> {
+    fn look_up(&self, name: &str) -> Result<Option<NetworkList>, Failure> {
         let path = Path::new(name);
         if path.is_absolute() {
             if path.is_dir() {
@@ -220,12 +217,12 @@ impl Config {
         }
         let mut unfinished = None;
         for folder in &self.folders {
-            let scanned = ConfigFolder::scan(folder).map_err(|error| error.to_cni())?;
+            let scanned = ConfigFolder::scan(folder)?;
             match scanned.find(name) {
                 Ok(list) => return refuse_ourselves(list.clone()).map(Some),
                 Err(LoadError::Empty { .. } | LoadError::NotFound { .. }) => {}
-                Err(error @ LoadError::Unfinished { .. }) => unfinished = Some(error.to_cni()),
-                Err(error) => return Err(error.to_cni()),
+                Err(error @ LoadError::Unfinished { .. }) => unfinished = Some(error.into()),
+                Err(error) => return Err(error.into()),
             }
         }
         unfinished.map_or(Ok(None), Err)
@@ -237,7 +234,7 @@ impl Config {
 ///
 /// # Errors
 /// Code 7 when it is invalid.
-pub(super) fn written(call: &Call<'_>, object: &Object) -> Result<NetworkList, Error> {
+pub(super) fn written(call: &Call<'_>, object: &Object) -> Result<NetworkList, Failure> {
     let mut object = object.clone();
     if object.get("cniVersion").is_none() {
         object.set_value("cniVersion", call.version().as_str());
@@ -245,14 +242,14 @@ pub(super) fn written(call: &Call<'_>, object: &Object) -> Result<NetworkList, E
     let text = String::from_utf8_lossy(&object.to_vec()).into_owned();
     let list = definition::list(call.network().as_str(), &text, &super::is_called_by)
         .map_err(|error| invalid(error.to_string().replace("spec.config", "configuration")))?;
-    NetworkList::parse(&list.to_vec())
+    Ok(NetworkList::parse(&list.to_vec())?)
 }
 
 /// Returns a network unless its plugins would attach the pod's networks again.
 ///
 /// # Errors
 /// Code 7 for one that does.
-pub(super) fn refuse_ourselves(list: NetworkList) -> Result<NetworkList, Error> {
+pub(super) fn refuse_ourselves(list: NetworkList) -> Result<NetworkList, Failure> {
     if list.plugins.iter().any(|plugin| super::is_called_by(&plugin.plugin_type)) {
         let text = format!("network {:?} would attach the pod's networks again", list.name);
         return Err(invalid(text).with_details("name the network that is meant to be the default"));
@@ -265,6 +262,6 @@ pub(super) fn values(object: &Object) -> BTreeMap<String, Box<RawValue>> {
     object.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-pub(super) fn invalid(text: impl Into<String>) -> Error {
-    Error::new(code::INVALID_CONFIG, text)
+pub(super) fn invalid(text: impl Into<String>) -> Failure {
+    Failure::new(code::INVALID_CONFIG, text)
 }

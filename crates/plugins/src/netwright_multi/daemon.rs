@@ -6,19 +6,21 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use cni::{Error, code};
+use cni::code;
 use cni_plugin::codes;
 use node_api::client::{ANSWER_TIMEOUT, START_TIMEOUT, TELL_TIMEOUT};
 use node_api::multinet::{Answer, Request};
 use node_api::{AskError, ExchangeError, Message, Refusal, inbox};
 
+use crate::shared::failure::Failure;
+
 /// Returns the error to report when there is no usable answer: it goes away when the daemon is
 /// back.
-pub(super) fn to_cni(error: &AskError) -> Error {
+pub(super) fn unanswered(error: &AskError) -> Failure {
     // Another daemon than one of root or of our user stays that.
     let is_stranger = matches!(error, AskError::Exchange(ExchangeError::Stranger { .. }));
     let code = if is_stranger { codes::DAEMON } else { code::TRY_AGAIN_LATER };
-    Error::from_chain(code, error)
+    Failure::from_chain(code, error)
         .context("netwrightd does not say which networks the pod is to have")
         .with_details("is \"netwrightd multinet\" running? its own log says more")
 }

@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use cni::Error;
 use cni::json::Object;
 use cni_plugin::codes;
 use cni_runtime::Attachment;
 use node_api::multinet::Device;
 use npwg::device;
 use state::Durability;
+
+use crate::shared::failure::Failure;
 
 /// An attachment's file, and that of the device plugin.
 #[derive(Debug, Clone)]
@@ -35,9 +36,9 @@ impl DeviceFile {
     }
 
     /// Passes the device plugin's file to the CNI plugin.
-    pub(super) fn prepare(&self) -> Result<(), Error> {
+    pub(super) fn prepare(&self) -> Result<(), Failure> {
         let failed = |error: state::FileError| {
-            Error::from_chain(codes::STATE, &error).context("hand over device information")
+            Failure::from_chain(codes::STATE, &error).context("hand over device information")
         };
         if let Some(folder) = self.path.parent() {
             state::create_directory(folder, 0o755).map_err(failed)?;
@@ -68,7 +69,7 @@ impl DeviceFile {
 }
 
 /// Removes an attachment's file.
-pub(super) fn remove(path: &Path) -> Result<(), Error> {
+pub(super) fn remove(path: &Path) -> Result<(), Failure> {
     let removed = state::withdraw(path);
-    removed.map(drop).map_err(|error| Error::from_chain(codes::STATE, &error))
+    removed.map(drop).map_err(|error| Failure::from_chain(codes::STATE, &error))
 }

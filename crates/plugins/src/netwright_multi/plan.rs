@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use cni::json::Object;
-use cni::{Args, ContainerId, Error, IfName, NetworkList};
+use cni::{Args, ContainerId, IfName, NetworkList};
 use cni_plugin::Call;
 use cni_runtime::{Attachment, Member};
 use node_api::multinet;
@@ -15,6 +15,7 @@ use npwg::request::{Ask, RequestError, Unserved};
 use super::config::{Config, invalid, values, written};
 use super::devices::DeviceFile;
 use crate::multi::default_route::DefaultRoute;
+use crate::shared::failure::Failure;
 
 /// The capability by which a plugin gets its device.
 const DEVICE_ID: &str = "deviceID";
@@ -53,7 +54,7 @@ impl Plan {
         call: &Call<'_>,
         config: &Config,
         list: NetworkList,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, Failure> {
         let planned =
             PlannedNetwork { name: list.name.clone(), default: true, ..PlannedNetwork::default() };
         let mut plan = Plan::default();
@@ -68,7 +69,7 @@ impl Plan {
         config: &Config,
         said: &multinet::Plan,
         taken: impl Fn(&str) -> bool,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, Failure> {
         let (Some(first), false) = (said.networks.first(), MAX_NETWORKS < said.networks.len())
         else {
             return Err(invalid(format!("a plan of {} networks", said.networks.len())));
@@ -79,7 +80,7 @@ impl Plan {
         let ifnames = ifnames(call, &said.networks, taken)?;
         let mut plan = Plan { uid: said.uid.clone(), ..Plan::default() };
         for (planned, ifname) in said.networks.iter().zip(ifnames) {
-            let within = |error: Error| error.context(format_args!("network {:?}", planned.name));
+            let within = |error: Failure| error.context(format_args!("network {:?}", planned.name));
             let list = list(call, config, planned).map_err(within)?;
             plan.add(call, config, planned, list, ifname).map_err(within)?;
         }
@@ -94,7 +95,7 @@ impl Plan {
         planned: &PlannedNetwork,
         list: NetworkList,
         ifname: IfName,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Failure> {
         let mut ask = Ask {
             runtime_config: planned.runtime_config.clone().unwrap_or_default(),
             cni_args: planned.cni_args.clone().unwrap_or_default(),
@@ -156,7 +157,7 @@ pub(super) fn list(
     call: &Call<'_>,
     config: &Config,
     planned: &PlannedNetwork,
-) -> Result<NetworkList, Error> {
+) -> Result<NetworkList, Failure> {
     match (&planned.list, planned.on_node.as_str()) {
         (Some(object), _) => written(call, object),
         (None, "") if planned.default => match config.default_network()? {
@@ -182,7 +183,7 @@ fn ifnames(
     call: &Call<'_>,
     networks: &[PlannedNetwork],
     taken: impl Fn(&str) -> bool,
-) -> Result<Vec<IfName>, Error> {
+) -> Result<Vec<IfName>, Failure> {
     let default = call.ifname();
     let mut asked = Vec::new();
     let mut seen = BTreeSet::from([default.clone()]);
@@ -211,7 +212,7 @@ fn attachment(
     call: &Call<'_>,
     ifname: IfName,
     planned: &PlannedNetwork,
-) -> Result<Attachment, Error> {
+) -> Result<Attachment, Failure> {
     let env = call.env();
     let container = ContainerId::new(&env.container_id)?;
     let args = Args::parse_lenient(&env.args);

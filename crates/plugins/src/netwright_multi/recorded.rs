@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use cni::{Error, IfName};
+use cni::IfName;
 use node_api::Pod;
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +10,7 @@ use super::config::Config;
 use super::plan::Plan;
 use crate::multi::default_route::DefaultRoute;
 use crate::multi::members::Fact;
+use crate::shared::failure::Failure;
 
 /// The record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,7 +46,7 @@ pub(super) struct Known {
 }
 
 impl Recorded {
-    pub(super) fn of(plan: &Plan, pod: Option<Pod>, config: &Config) -> Result<Self, Error> {
+    pub(super) fn of(plan: &Plan, pod: Option<Pod>, config: &Config) -> Result<Self, Failure> {
         let known = |(member, network): (&cni_runtime::Member, &super::plan::Network)| Known {
             ifname: member.attachment.ifname.clone(),
             name: network.name.clone(),

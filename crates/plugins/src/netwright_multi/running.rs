@@ -4,7 +4,7 @@
 //! The default network stays, and so do the default routes: if they were moved under a running pod,
 //! no network would be left to return them to.
 
-use cni::{AddResult, Error, IfName, code};
+use cni::{AddResult, IfName, code};
 use cni_plugin::{Call, codes};
 use cni_runtime::Member;
 use kernel::netns::Netns;
@@ -19,6 +19,7 @@ use super::recorded::Recorded;
 use super::{NAME, remove_file};
 use crate::multi::default_route;
 use crate::multi::members::{self, Container, Fact};
+use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 
 /// Attaches a running pod to one more network, and returns that network's result.
@@ -26,13 +27,13 @@ pub(super) fn add(
     call: &Call<'_>,
     config: &Config,
     planned: &PlannedNetwork,
-) -> Result<AddResult, Error> {
+) -> Result<AddResult, Failure> {
     let index = Index::new(call.roots());
     let unknown =
-        || Error::new(code::UNKNOWN_CONTAINER, format!("{} is not attached", call.attachment()));
+        || Failure::new(code::UNKNOWN_CONTAINER, format!("{} is not attached", call.attachment()));
     let outer = recorded(call, &index).ok_or_else(unknown)?.attachment;
     let container = Container::new(call, NAME, &outer, config.plugin_path.clone());
-    let _lock = container.lock_out_repair()?;
+    let _lock = container.lock()?;
     // Read again, since under the lock it does not change.
     let mut record = index.get(&outer, NAME).found.ok_or_else(unknown)?;
     let before: Recorded = read(&record)?;
@@ -96,12 +97,12 @@ pub(super) fn add(
 ///
 /// The pod's namespace must be visible. While the pod runs, a namespace that is not visible here is
 /// not gone, and its addresses are in use.
-pub(super) fn del(call: &Call<'_>, config: &Config, ifname: &str) -> Result<(), Error> {
+pub(super) fn del(call: &Call<'_>, config: &Config, ifname: &str) -> Result<(), Failure> {
     let index = Index::new(call.roots());
     let Some(record) = recorded(call, &index) else { return Ok(()) };
     let outer = record.attachment;
     let container = Container::new(call, NAME, &outer, config.plugin_path.clone());
-    let _lock = container.lock_out_repair()?;
+    let _lock = container.lock()?;
     let Some(mut record) = index.get(&outer, NAME).found else { return Ok(()) };
     let mut facts = read(&record)?;
     let Some(place) = facts.members.iter().position(|fact| fact.ifname.as_str() == ifname) else {
@@ -135,7 +136,7 @@ fn recorded(call: &Call<'_>, index: &Index) -> Option<Record> {
 
 /// Opens the running pod's namespace, which must be the one that it was attached in. The kernel
 /// reuses the number of a deleted namespace; only the cookie distinguishes the two.
-fn own_netns(call: &Call<'_>, index: &Index, record: &Record) -> Result<Netns, Error> {
+fn own_netns(call: &Call<'_>, index: &Index, record: &Record) -> Result<Netns, Failure> {
     let netns = call.open_netns()?;
     let others = index.of_container(call.container_id().as_str()).found;
     let noted = state::noted_in(std::iter::once(record).chain(&others));
@@ -143,32 +144,32 @@ fn own_netns(call: &Call<'_>, index: &Index, record: &Record) -> Result<Netns, E
         return Ok(netns);
     }
     let text = format!("{} leads to another namespace than the pod's", call.env().netns);
-    Err(Error::new(code::INVALID_NETNS, text).with_details("nothing was changed"))
+    Err(Failure::new(code::INVALID_NETNS, text).with_details("nothing was changed"))
 }
 
-fn read(record: &Record) -> Result<Recorded, Error> {
+fn read(record: &Record) -> Result<Recorded, Failure> {
     serde_json::from_value(record.data.clone()).map_err(|error| {
         let text = format!("the record of {} is illegible: {error}", record.attachment);
-        Error::new(codes::STATE, text)
+        Failure::new(codes::STATE, text)
     })
 }
 
-fn put(index: &Index, record: &mut Record, facts: &Recorded) -> Result<(), Error> {
+fn put(index: &Index, record: &mut Record, facts: &Recorded) -> Result<(), Failure> {
     record.data = serde_json::to_value(facts).expect("facts have string keys only");
-    index.put(record).map_err(|error| Error::from_chain(codes::STATE, &error))
+    index.put(record).map_err(|error| Failure::from_chain(codes::STATE, &error))
 }
 
 /// Returns the recorded networks of a pod.
 fn members_of(
     container: &Container<'_>,
     facts: &Recorded,
-) -> Result<Vec<(Member, AddResult)>, Error> {
+) -> Result<Vec<(Member, AddResult)>, Failure> {
     let member = |fact: &Fact| {
         let cached = container.runtime.cached_attachment(&fact.key(&container.outer));
-        let cached = cached.map_err(|error| error.to_cni())?;
+        let cached = cached?;
         let (Some(cached), what) = (cached, format!("network {:?}", fact.network.as_str())) else {
             let text = format!("nothing is recorded of network {:?}", fact.network.as_str());
-            return Err(Error::new(code::UNKNOWN_CONTAINER, text));
+            return Err(Failure::new(code::UNKNOWN_CONTAINER, text));
         };
         let result = cached.result().map_err(|error| error.context(what))?.unwrap_or_default();
         Ok((Member { list: cached.list()?, attachment: cached.attachment }, result))

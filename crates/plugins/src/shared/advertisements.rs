@@ -8,19 +8,19 @@
 //!
 //! A kernel without IPv6 does not have this sysctl, and accepts no advertisements.
 
-use cni::Error;
 use cni_plugin::codes;
 use kernel::sysctl::{Sysctl, SysctlError};
 
 use super::drift;
+use super::failure::Failure;
 
 /// The value of the sysctl with which the kernel accepts no advertisement.
 const REFUSED: &str = "0";
 
 /// Returns the value of a link's sysctl if the link accepts advertisements.
 #[must_use]
-pub fn taken_by(ifname: &str) -> Option<String> {
-    switch(ifname).and_then(|switch| switch.read()).ok().filter(|value| value != REFUSED)
+pub fn accepting_value(ifname: &str) -> Option<String> {
+    accept_ra(ifname).and_then(|sysctl| sysctl.read()).ok().filter(|value| value != REFUSED)
 }
 
 /// Makes a link accept none.
@@ -28,9 +28,9 @@ pub fn taken_by(ifname: &str) -> Option<String> {
 /// # Errors
 /// Code 100 when the kernel refuses. Without this sysctl the kernel accepts nothing, which is
 /// success.
-pub fn refuse(ifname: &str) -> Result<(), Error> {
-    match switch(ifname).and_then(|switch| switch.write(REFUSED)) {
-        Err(error) if !error.is_missing() => Err(Error::from_chain(codes::KERNEL, &error)),
+pub fn refuse(ifname: &str) -> Result<(), Failure> {
+    match accept_ra(ifname).and_then(|sysctl| sysctl.write(REFUSED)) {
+        Err(error) if !error.is_missing() => Err(error.into()),
         _ => Ok(()),
     }
 }
@@ -39,13 +39,13 @@ pub fn refuse(ifname: &str) -> Result<(), Error> {
 ///
 /// # Errors
 /// Code 100 when the kernel refuses. A link that is gone is success.
-pub fn put_back(ifname: &str, was: &str) -> Result<(), Error> {
-    let done = switch(ifname).and_then(|switch| match switch.read()?.as_str() {
-        REFUSED => switch.write(was),
+pub fn restore(ifname: &str, was: &str) -> Result<(), Failure> {
+    let done = accept_ra(ifname).and_then(|sysctl| match sysctl.read()?.as_str() {
+        REFUSED => sysctl.write(was),
         _ => Ok(()),
     });
     match done {
-        Err(error) if !error.is_missing() => Err(Error::from_chain(codes::KERNEL, &error)),
+        Err(error) if !error.is_missing() => Err(Failure::from_chain(codes::KERNEL, &error)),
         _ => Ok(()),
     }
 }
@@ -54,8 +54,8 @@ pub fn put_back(ifname: &str, was: &str) -> Result<(), Error> {
 ///
 /// # Errors
 /// Code 104 when it does.
-pub fn check(ifname: &str) -> Result<(), Error> {
-    match taken_by(ifname) {
+pub fn check(ifname: &str) -> Result<(), Failure> {
+    match accepting_value(ifname) {
         Some(value) => Err(drift(format!(
             "link {ifname:?} takes router advertisements from containers (accept_ra is {value})"
         ))),
@@ -63,6 +63,6 @@ pub fn check(ifname: &str) -> Result<(), Error> {
     }
 }
 
-fn switch(ifname: &str) -> Result<Sysctl, SysctlError> {
+fn accept_ra(ifname: &str) -> Result<Sysctl, SysctlError> {
     Sysctl::of_link("net/ipv6/conf", ifname, "accept_ra")
 }

@@ -18,7 +18,7 @@ use std::fmt::Display;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use cni::{AttachmentKey, Error, IpConfig, code};
+use cni::{AttachmentKey, IpConfig, code};
 use cni_plugin::{Call, codes};
 use ipnet::IpNet;
 use kernel::living::Census;
@@ -31,9 +31,10 @@ use wanted::{Because, Item, State};
 pub use place::{Met, Place, Segment, follow, vlan_link};
 
 use super::attachment::may_live;
+use super::drift;
+use super::failure::Failure;
 use super::failures::Failures;
-use super::shared_object::{LOCK_TIMEOUT, file_error, lock_error};
-use super::{drift, kernel_error as kernel};
+use super::shared_object::LOCK_TIMEOUT;
 
 /// The key that allows sharing an address on purpose.
 const KEY: &str = "allowAddressConflict";
@@ -42,13 +43,13 @@ const KEY: &str = "allowAddressConflict";
 ///
 /// # Errors
 /// Code 6 or 7 when it cannot be read.
-pub fn may_conflict(call: &Call<'_>) -> Result<bool, Error> {
+pub fn may_conflict(call: &Call<'_>) -> Result<bool, Failure> {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
     struct Only {
         allow_address_conflict: bool,
     }
-    call.read_config().map(|only: Only| only.allow_address_conflict)
+    Ok(call.read_config().map(|only: Only| only.allow_address_conflict)?)
 }
 
 /// Names what [`take`] will claim, for the attachment's record: DEL reads it from there.
@@ -65,11 +66,16 @@ pub fn objects(places: &[Place], ips: &[IpNet]) -> Vec<String> {
 /// # Errors
 /// Code 108 naming the address and its holder, unless the configuration allows that; 105 and 11 for
 /// our own files.
-pub fn take(call: &Call<'_>, index: &Index, places: &[Place], ips: &[IpNet]) -> Result<(), Error> {
+pub fn take(
+    call: &Call<'_>,
+    index: &Index,
+    places: &[Place],
+    ips: &[IpNet],
+) -> Result<(), Failure> {
     for place in places {
         for ip in ips {
             if let Err(error) = take_one(call, index, place, ip.addr())
-                && !(error.code == codes::CONFLICT && may_conflict(call)?)
+                && !(error.code() == codes::CONFLICT && may_conflict(call)?)
             {
                 return Err(error);
             }
@@ -78,11 +84,11 @@ pub fn take(call: &Call<'_>, index: &Index, places: &[Place], ips: &[IpNet]) -> 
     Ok(())
 }
 
-fn take_one(call: &Call<'_>, index: &Index, place: &Place, address: IpAddr) -> Result<(), Error> {
+fn take_one(call: &Call<'_>, index: &Index, place: &Place, address: IpAddr) -> Result<(), Failure> {
     let key = call.attachment();
     let object = place.object(address);
     for _ in 0..TRIES {
-        let holders = match index.claim(&object, key).map_err(|error| file_error(&error))? {
+        let holders = match index.claim(&object, key)? {
             Claimed::Own => return Ok(()),
             Claimed::By(holders) => holders,
         };
@@ -96,7 +102,7 @@ fn take_one(call: &Call<'_>, index: &Index, place: &Place, address: IpAddr) -> R
             return Ok(());
         }
     }
-    Err(changes_hands(format_args!("{address} {}", place.told())))
+    Err(changes_hands(format_args!("{address} {}", place.describe())))
 }
 
 /// How often a claim is read again after others changed it meanwhile.
@@ -105,8 +111,8 @@ const TRIES: u32 = 8;
 /// How long the holder of a claim may be busy before the call fails with "try again".
 const HOLDER_TIMEOUT: Duration = Duration::from_secs(2);
 
-fn changes_hands(object: impl Display) -> Error {
-    Error::new(code::TRY_AGAIN_LATER, format!("address {object} changes hands"))
+fn changes_hands(object: impl Display) -> Failure {
+    Failure::new(code::TRY_AGAIN_LATER, format!("address {object} changes hands"))
 }
 
 /// Adds an attachment to those holders of a claim that live; `false` when another call was faster.
@@ -116,22 +122,21 @@ fn join(
     key: &AttachmentKey,
     holders: &[String],
     living: &[Living],
-) -> Result<bool, Error> {
+) -> Result<bool, Failure> {
     let mut to: Vec<String> = living.iter().map(|one| one.hash.clone()).collect();
     to.push(key.hash());
     pass(index, object, holders, &to)
 }
 
-fn pass(index: &Index, object: &str, from: &[String], to: &[String]) -> Result<bool, Error> {
+fn pass(index: &Index, object: &str, from: &[String], to: &[String]) -> Result<bool, Failure> {
     // Another call that finds the same waits here, and then sees the result of this one.
-    let lock = index.lock(object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
+    let lock = index.lock(object, LOCK_TIMEOUT)?;
     // A holder that is alone releases the claim without that lock.
     let alone = match from {
-        [alone] => index.lock_hash(alone, HOLDER_TIMEOUT).map_err(|error| lock_error(&error)),
+        [alone] => index.lock_hash(alone, HOLDER_TIMEOUT).map_err(Failure::from),
         _ => Ok(None),
     };
-    let passed = alone
-        .and_then(|_alone| index.pass_claim(object, from, to).map_err(|error| file_error(&error)));
+    let passed = alone.and_then(|_alone| Ok(index.pass_claim(object, from, to)?));
     index.end_lock(object, lock);
     passed
 }
@@ -142,23 +147,23 @@ fn pass(index: &Index, object: &str, from: &[String], to: &[String]) -> Result<b
 ///
 /// # Errors
 /// Code 104, naming both; code 105 when claims cannot be read.
-pub fn check(call: &Call<'_>, index: &Index, objects: &[String]) -> Result<(), Error> {
-    objects.iter().try_for_each(|object| look(call, index, object).map(drop))
+pub fn check(call: &Call<'_>, index: &Index, objects: &[String]) -> Result<(), Failure> {
+    objects.iter().try_for_each(|object| check_one(call, index, object).map(drop))
 }
 
 /// Reports whether an attachment still has a claim, unless another living attachment has it by now.
 ///
 /// # Errors
 /// As [`check`].
-pub fn look(call: &Call<'_>, index: &Index, object: &str) -> Result<bool, Error> {
+pub fn check_one(call: &Call<'_>, index: &Index, object: &str) -> Result<bool, Failure> {
     let own = call.attachment().hash();
-    let mut holders = index.claimed_by(object).map_err(|error| file_error(&error))?;
+    let mut holders = index.claimed_by(object)?;
     let is_held = holders.contains(&own);
     holders.retain(|holder| *holder != own);
     if let Some(other) = living(index, &holders).first()
         && !may_conflict(call)?
     {
-        let what = place::told(object);
+        let what = place::describe(object);
         let text = format!("address {what} is another's too: {} has it", other.name);
         return Err(drift(text).with_details("detach one of both, and attach it anew"));
     }
@@ -186,13 +191,18 @@ pub fn of_item(item: &Item) -> Option<&String> {
 ///
 /// # Errors
 /// As [`take_again`].
-pub fn restore(call: &Call<'_>, index: &Index, plugin: &str, object: &String) -> Result<(), Error> {
+pub fn restore(
+    call: &Call<'_>,
+    index: &Index,
+    plugin: &str,
+    object: &String,
+) -> Result<(), Failure> {
     if let Some(mut record) = index.get(call.attachment(), plugin).found {
         let mut claims = recorded(&record.data);
         if !claims.contains(object) {
             claims.push(object.clone());
             record.data[CLAIMS] = json!(claims);
-            index.put(&record).map_err(|error| file_error(&error))?;
+            index.put(&record)?;
         }
     }
     take_again(call, index, object)
@@ -203,23 +213,23 @@ pub fn restore(call: &Call<'_>, index: &Index, plugin: &str, object: &String) ->
 ///
 /// # Errors
 /// Code 105 and 11 for our own files.
-pub fn settle(index: &Index, record: &Record, objects: &[&String]) -> Result<(), Error> {
+pub fn settle(index: &Index, record: &Record, objects: &[&String]) -> Result<(), Failure> {
     let before = recorded(&record.data);
     if before.len() == objects.len() && before.iter().all(|object| objects.contains(&object)) {
         return Ok(());
     }
     for object in before.iter().filter(|object| !objects.contains(object)) {
-        let_go(index, object, &record.attachment.hash())?;
+        release_one(index, object, &record.attachment.hash())?;
     }
     let mut record = record.clone();
     record.data[CLAIMS] = json!(objects);
-    index.put(&record).map_err(|error| file_error(&error))
+    Ok(index.put(&record)?)
 }
 
 /// Names a claim, for messages.
 #[must_use]
 pub fn name(object: &str) -> String {
-    format!("claim of address {}", place::told(object))
+    format!("claim of address {}", place::describe(object))
 }
 
 /// Takes a claim again that an attachment has lost.
@@ -227,16 +237,16 @@ pub fn name(object: &str) -> String {
 /// # Errors
 /// Code 108 when another living attachment has it, unless the configuration allows that; code 105
 /// and 11 for our own files.
-pub fn take_again(call: &Call<'_>, index: &Index, object: &str) -> Result<(), Error> {
+pub fn take_again(call: &Call<'_>, index: &Index, object: &str) -> Result<(), Failure> {
     let key = call.attachment();
-    let holders = index.claimed_by(object).map_err(|error| file_error(&error))?;
+    let holders = index.claimed_by(object)?;
     let living = living(index, &holders);
     let taken = match living.first() {
         Some(other) if !may_conflict(call)? => {
             return Err(taken_object(object, &other.name));
         }
         _ if holders.is_empty() => {
-            let claimed = index.claim(object, key).map_err(|error| file_error(&error))?;
+            let claimed = index.claim(object, key)?;
             claimed == Claimed::Own
         }
         _ => join(index, object, key, &holders, &living)?,
@@ -244,13 +254,13 @@ pub fn take_again(call: &Call<'_>, index: &Index, object: &str) -> Result<(), Er
     if taken { Ok(()) } else { Err(changes_hands(object)) }
 }
 
-/// The key under which a record lists its claims, besides the plugin's own facts.
+/// The key under which a record lists its claims, besides what the plugin's own type has.
 pub const CLAIMS: &str = "claims";
 
 /// Returns the claims that an attachment's record lists.
 #[must_use]
-pub fn recorded(facts: &Value) -> Vec<String> {
-    Vec::deserialize(&facts[CLAIMS]).unwrap_or_default()
+pub fn recorded(data: &Value) -> Vec<String> {
+    Vec::deserialize(&data[CLAIMS]).unwrap_or_default()
 }
 
 /// An attachment that has a claim and is not known to be gone.
@@ -284,16 +294,16 @@ fn living_name(index: &Index, hash: &str, census: &Census) -> Option<String> {
     lives.then(|| first.attachment.to_string())
 }
 
-fn taken_object(object: &str, whose: &str) -> Error {
-    conflict(format!("address {} is taken: {whose} has it", place::told(object)))
+fn taken_object(object: &str, whose: &str) -> Failure {
+    conflict(format!("address {} is taken: {whose} has it", place::describe(object)))
 }
 
-fn taken(address: IpAddr, place: &Place, whose: &str) -> Error {
-    conflict(format!("address {address} is taken {}: {whose} has it", place.told()))
+fn taken(address: IpAddr, place: &Place, whose: &str) -> Failure {
+    conflict(format!("address {address} is taken {}: {whose} has it", place.describe()))
 }
 
-fn conflict(message: String) -> Error {
-    Error::new(codes::CONFLICT, message).with_details(format!(
+fn conflict(message: String) -> Failure {
+    Failure::new(codes::CONFLICT, message).with_details(format!(
         "two containers cannot have one address there; where they share it on purpose give the \
          network \"{KEY}\": true"
     ))
@@ -314,7 +324,7 @@ pub fn release(
         None => {
             let Read { found: own, damaged } = index.claims_of(&hash);
             for one in damaged {
-                let unread = Error::new(codes::STATE, format!("cannot read {one}"));
+                let unread = Failure::new(codes::STATE, format!("cannot read {one}"));
                 failures.note("let go of addresses", Err::<(), _>(unread));
             }
             found = own;
@@ -322,16 +332,16 @@ pub fn release(
         }
     };
     for object in objects {
-        failures.note("let go of an address", let_go(index, object, &hash));
+        failures.note("let go of an address", release_one(index, object, &hash));
     }
 }
 
-fn let_go(index: &Index, object: &str, hash: &str) -> Result<(), Error> {
+fn release_one(index: &Index, object: &str, hash: &str) -> Result<(), Failure> {
     for _ in 0..TRIES {
-        if index.unclaim(object, hash).map_err(|error| file_error(&error))? {
+        if index.unclaim(object, hash)? {
             return Ok(());
         }
-        let holders = index.claimed_by(object).map_err(|error| file_error(&error))?;
+        let holders = index.claimed_by(object)?;
         let others: Vec<String> = holders.iter().filter(|one| *one != hash).cloned().collect();
         let shares = others.len() < holders.len() && !others.is_empty();
         if shares && pass(index, object, &holders, &others)? {
@@ -351,9 +361,9 @@ pub fn refuse_addresses_of(
     host: &mut RouteSocket,
     links: &[Link],
     ips: &[IpNet],
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     for link in links {
-        let present = host.addresses(Some(link.index)).map_err(kernel)?;
+        let present = host.addresses(Some(link.index))?;
         let same = |ip: &&IpNet| {
             let address = ip.addr().to_canonical();
             present.iter().any(|own| own.address.addr().to_canonical() == address)
@@ -369,14 +379,14 @@ pub fn refuse_addresses_of(
 
 /// Turns what ADD would refuse into what CHECK reports: something is not as ADD left it.
 #[must_use]
-pub fn as_drift(error: Error) -> Error {
-    let is_conflict = error.code == codes::CONFLICT;
-    Error { code: if is_conflict { codes::DRIFT } else { error.code }, ..error }
+pub fn as_drift(error: Failure) -> Failure {
+    let is_conflict = error.code() == codes::CONFLICT;
+    if is_conflict { error.with_code(codes::DRIFT) } else { error }
 }
 
-fn own(address: IpAddr, ifname: &str) -> Error {
+fn own(address: IpAddr, ifname: &str) -> Failure {
     let message = format!("address {address} is the host's own, on link {ifname:?}");
-    Error::new(codes::CONFLICT, message).with_details(format!(
+    Failure::new(codes::CONFLICT, message).with_details(format!(
         "leave it out of the pool (host-local: \"rangeStart\", \"rangeEnd\"), or give the network \
          \"{KEY}\": true if container and host share it on purpose"
     ))
@@ -404,12 +414,12 @@ impl Routed {
     ///
     /// # Errors
     /// Code 100 when the kernel does not answer.
-    pub fn by(host: &mut RouteSocket, link: Option<&Link>) -> Result<Self, Error> {
+    pub fn by(host: &mut RouteSocket, link: Option<&Link>) -> Result<Self, Failure> {
         let links = link.iter().map(|link| link.index).collect();
         let Some(master) = link.and_then(|link| link.master) else {
             return Ok(Routed { links, ..Routed::default() });
         };
-        let master = host.link_by_index(master).map_err(kernel)?;
+        let master = host.link_by_index(master)?;
         let vrf = master.and_then(|master| Some((master.index, master.vrf_table?)));
         Ok(Routed { links, vrf, one_by_one: false })
     }
@@ -438,7 +448,7 @@ pub fn refuse_unroutable(
     host: &mut RouteSocket,
     routed: &Routed,
     ips: &[IpConfig],
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     for ip in ips {
         let address = ip.address.addr();
         let Some(route) = routed.to(host, address) else { continue };
@@ -469,7 +479,7 @@ pub fn check_own(
     host: &mut RouteSocket,
     routed: &Routed,
     ips: &[IpConfig],
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     for ip in ips {
         let address = ip.address.addr();
         let is_own = routed.to(host, address).is_some_and(|route| route.kind == RouteKind::Local);
@@ -494,7 +504,7 @@ pub fn refuse_gateways(
     routed: &Routed,
     places: &[Place],
     ips: &[IpConfig],
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     for gateway in ips.iter().filter_map(|ip| ip.gateway) {
         let mut refused = None;
         if ips.iter().any(|ip| ip.address.addr() == gateway) {
@@ -516,9 +526,9 @@ pub fn refuse_gateways(
     Ok(())
 }
 
-fn both(address: IpAddr) -> Error {
+fn both(address: IpAddr) -> Failure {
     let message = format!("address {address} is the container's and its gateway's");
-    Error::new(codes::CONFLICT, message)
+    Failure::new(codes::CONFLICT, message)
         .with_details("the host has the gateway's address: leave it out of the container's pool")
 }
 
@@ -528,8 +538,8 @@ fn claimed(
     index: &Index,
     place: &Place,
     gateway: IpAddr,
-) -> Result<Option<Error>, Error> {
-    let holders = index.claimed_by(&place.object(gateway)).map_err(|error| file_error(&error))?;
+) -> Result<Option<Failure>, Failure> {
+    let holders = index.claimed_by(&place.object(gateway))?;
     let own = call.attachment().hash();
     let others: Vec<String> = holders.into_iter().filter(|holder| *holder != own).collect();
     Ok(living(index, &others).first().map(|other| taken(gateway, place, &other.name)))
@@ -540,7 +550,7 @@ fn router(
     host: &mut RouteSocket,
     routed: &Routed,
     gateway: IpAddr,
-) -> Result<Option<Error>, Error> {
+) -> Result<Option<Failure>, Failure> {
     let Some(route) = routed.to(host, gateway) else { return Ok(None) };
     let direct = route.kind == RouteKind::Unicast && route.gateway.is_none();
     let Some(oif) = route.oif.filter(|oif| direct && !routed.links.contains(oif)) else {
@@ -548,13 +558,13 @@ fn router(
     };
     // Reached only if a pool and the subnet of another link overlap.
     let filter = RouteFilter { family: IpFamily::of(gateway), table: None, oif: Some(oif) };
-    let leads = host.routes(filter).map_err(kernel)?;
+    let leads = host.routes(filter)?;
     if leads.iter().all(|route| route.gateway != Some(gateway)) {
         return Ok(None);
     }
-    let Some(link) = host.link_by_index(oif).map_err(kernel)? else { return Ok(None) };
+    let Some(link) = host.link_by_index(oif)? else { return Ok(None) };
     let message = format!("gateway {gateway} is a router of the host, on link {:?}", link.name);
-    Ok(Some(Error::new(codes::CONFLICT, message).with_details(
+    Ok(Some(Failure::new(codes::CONFLICT, message).with_details(
         "the host would have its router's address itself: give the network a subnet of its own, or another gateway",
     )))
 }
@@ -568,12 +578,12 @@ fn is_link_local(address: IpAddr) -> bool {
 }
 
 /// Names the link that has an address of the host.
-fn local(host: &mut RouteSocket, routed: &Routed, address: IpAddr) -> Result<Error, Error> {
+fn local(host: &mut RouteSocket, routed: &Routed, address: IpAddr) -> Result<Failure, Failure> {
     let vrf = routed.vrf.map(|(vrf, _)| vrf);
     let mut name = "lo".to_owned();
-    for one in host.addresses(None).map_err(kernel)? {
+    for one in host.addresses(None)? {
         if one.address.addr() == address
-            && let Some(link) = host.link_by_index(one.ifindex).map_err(kernel)?
+            && let Some(link) = host.link_by_index(one.ifindex)?
         {
             name = link.name;
             // Another VRF may have the address too.
@@ -593,7 +603,7 @@ fn behind(
     route: &Route,
     routed: &Routed,
     ip: &IpConfig,
-) -> Result<Option<Error>, Error> {
+) -> Result<Option<Failure>, Failure> {
     let to = route.destination;
     let oif = route.oif.or_else(|| route.next_hops.first()?.oif);
     let Some(oif) = oif.filter(|oif| !routed.links.contains(oif)) else { return Ok(None) };
@@ -602,7 +612,7 @@ fn behind(
     if is_own_subnet || to.prefix_len() < ip.address.prefix_len() || to.prefix_len() == 0 {
         return Ok(None);
     }
-    let Some(link) = host.link_by_index(oif).map_err(kernel)? else { return Ok(None) };
+    let Some(link) = host.link_by_index(oif)? else { return Ok(None) };
     if link.alias.as_deref().is_some_and(|alias| alias.starts_with(super::owner::PREFIX)) {
         return Ok(None);
     }
@@ -612,7 +622,7 @@ fn behind(
         ip.address.addr(),
         link.name
     );
-    Ok(Some(Error::new(codes::CONFLICT, message).with_details(
+    Ok(Some(Failure::new(codes::CONFLICT, message).with_details(
         "the host would no longer reach what is there, or not the container: give the network a subnet of its own, or remove the route",
     )))
 }
@@ -623,10 +633,10 @@ fn elsewhere(
     route: &Route,
     routed: &Routed,
     ip: &IpConfig,
-) -> Result<Option<Error>, Error> {
+) -> Result<Option<Failure>, Failure> {
     let is_other = |oif: &u32| route.gateway.is_none() && !routed.links.contains(oif);
     let Some(oif) = route.oif.filter(is_other) else { return Ok(None) };
-    let present = host.addresses(Some(oif)).map_err(kernel)?;
+    let present = host.addresses(Some(oif))?;
     let address = ip.address.addr();
     let is_gateway = |own: &IpNet| ip.gateway == Some(own.addr());
     let own: Vec<IpNet> = present.iter().map(|own| own.address).collect();
@@ -638,7 +648,7 @@ fn elsewhere(
     let covers = |own: &&IpNet| ip.address.prefix_len() <= own.prefix_len() || is_gateway(own);
     let subnet = own.iter().find(|own| own.contains(&address) && covers(own));
     let Some(subnet) = subnet else { return Ok(None) };
-    let Some(link) = host.link_by_index(oif).map_err(kernel)? else { return Ok(None) };
+    let Some(link) = host.link_by_index(oif)? else { return Ok(None) };
     // Two of our networks may have one subnet; their places rule out equal addresses.
     if link.alias.as_deref().is_some_and(|alias| alias.starts_with(super::owner::PREFIX)) {
         return Ok(None);
@@ -648,7 +658,7 @@ fn elsewhere(
         subnet.trunc(),
         link.name
     );
-    Ok(Some(Error::new(codes::CONFLICT, message).with_details(
+    Ok(Some(Failure::new(codes::CONFLICT, message).with_details(
         "the host would reach neither the containers nor its own neighbours and router: give the \
          network a subnet of its own, or put containers on that link with macvlan or ipvlan",
     )))

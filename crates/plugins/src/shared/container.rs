@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-use cni::{AddResult, Error, Interface, IpConfig, Route, code};
+use cni::{AddResult, Interface, IpConfig, Route, code};
 use cni_plugin::{Call, codes};
 use ipnet::{IpNet, Ipv6Net};
 use kernel::netns::{Netns, within};
@@ -16,8 +16,10 @@ use kernel::route::{
 use kernel::sysctl::{Folder, Sysctl, SysctlError};
 use wanted::{Because, Item, SatisfiedBy, State};
 
-use super::{drift, kernel_error as kernel};
-use crate::engine::Attached;
+use super::drift;
+use super::failure::Failure;
+
+use crate::engine::{Attached, Kind};
 
 /// How long duplicate address detection may take: one second of waiting for answers, up to one
 /// second of random delay (RFC 4862 §5.4.2), and a reserve for a busy machine.
@@ -51,51 +53,51 @@ pub struct Options {
 
 /// Returns the sysctls for an interface with these addresses.
 #[must_use]
-pub fn switches(ifname: &str, ips: &[&IpConfig], options: Options) -> Vec<SysctlSetting> {
+pub fn sysctls(ifname: &str, ips: &[&IpConfig], options: Options) -> Vec<SysctlSetting> {
     let best_effort = |key: String, value| SysctlSetting { key, value, required: false };
     let required = |key: String, value| SysctlSetting { key, value, required: true };
-    let mut switches = Vec::new();
+    let mut sysctls = Vec::new();
     if ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
-        switches.push(required("net/ipv6/conf/lo/disable_ipv6".to_owned(), "0"));
-        switches.push(required(format!("net/ipv6/conf/{ifname}/disable_ipv6"), "0"));
-        switches.push(required(format!("net/ipv6/conf/{ifname}/keep_addr_on_down"), "1"));
-        switches.push(best_effort(format!("net/ipv6/conf/{ifname}/ndisc_notify"), "1"));
+        sysctls.push(required("net/ipv6/conf/lo/disable_ipv6".to_owned(), "0"));
+        sysctls.push(required(format!("net/ipv6/conf/{ifname}/disable_ipv6"), "0"));
+        sysctls.push(required(format!("net/ipv6/conf/{ifname}/keep_addr_on_down"), "1"));
+        sysctls.push(best_effort(format!("net/ipv6/conf/{ifname}/ndisc_notify"), "1"));
     }
     if options.skip_dad {
-        switches.push(best_effort(format!("net/ipv6/conf/{ifname}/accept_dad"), "0"));
+        sysctls.push(best_effort(format!("net/ipv6/conf/{ifname}/accept_dad"), "0"));
     } else {
-        switches.push(best_effort(format!("net/ipv6/conf/{ifname}/enhanced_dad"), "1"));
-        switches.push(best_effort(format!("net/ipv6/conf/{ifname}/accept_dad"), "1"));
+        sysctls.push(best_effort(format!("net/ipv6/conf/{ifname}/enhanced_dad"), "1"));
+        sysctls.push(best_effort(format!("net/ipv6/conf/{ifname}/accept_dad"), "1"));
     }
-    switches
+    sysctls
 }
 
 /// Writes sysctls in a namespace.
 ///
 /// # Errors
 /// Code 100 when a required one cannot be written.
-pub fn write_switches(netns: &Netns, switches: &[SysctlSetting]) -> Result<(), Error> {
-    if switches.is_empty() {
+pub fn write_sysctls(netns: &Netns, sysctls: &[SysctlSetting]) -> Result<(), Failure> {
+    if sysctls.is_empty() {
         return Ok(());
     }
-    let required = switches.iter().any(|switch| switch.required);
+    let required = sysctls.iter().any(|sysctl| sysctl.required);
     within(netns, || match Folder::open(OF_LINKS) {
-        Ok(folder) => switches.iter().try_for_each(|switch| write_switch(&folder, switch)),
+        Ok(folder) => sysctls.iter().try_for_each(|sysctl| write_sysctl(&folder, sysctl)),
         Err(error) if required => Err(error),
         Err(_) => Ok(()),
     })
-    .map_err(|error| Error::from_chain(code::INVALID_NETNS, &error))?
+    .map_err(|error| Failure::from_chain(code::INVALID_NETNS, &error))?
     .map_err(|error| {
-        Error::from_chain(codes::KERNEL, &error).with_details(error.remedy().unwrap_or_default())
+        Failure::from_chain(codes::KERNEL, &error).with_details(error.remedy().unwrap_or_default())
     })
 }
 
-fn write_switch(folder: &Folder, switch: &SysctlSetting) -> Result<(), SysctlError> {
-    let key = Sysctl::parse(&switch.key)?;
-    if switch.required {
-        return folder.write_if_different(&key, switch.value).map(drop);
+fn write_sysctl(folder: &Folder, sysctl: &SysctlSetting) -> Result<(), SysctlError> {
+    let key = Sysctl::parse(&sysctl.key)?;
+    if sysctl.required {
+        return folder.write_if_different(&key, sysctl.value).map(drop);
     }
-    let _ = folder.write(&key, switch.value);
+    let _ = folder.write(&key, sysctl.value);
     Ok(())
 }
 
@@ -115,19 +117,19 @@ pub fn prepare(
     ifname: &str,
     ips: &[&IpConfig],
     options: Options,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let v4_alone = ips.iter().all(|ip| ip.address.addr().is_ipv4());
     if options.skip_dad && v4_alone && give_link_local(inside, ifindex)? {
         return Ok(());
     }
-    write_switches(netns, &switches(ifname, ips, options))
+    write_sysctls(netns, &sysctls(ifname, ips, options))
 }
 
 /// Adds to an end of a pair the link-local address that the kernel would create, usable at once;
 /// returns whether this worked. It does not work for other kinds of links: an ipvlan's address is
 /// not derived from its hardware address alone.
-fn give_link_local(inside: &mut RouteSocket, ifindex: u32) -> Result<bool, Error> {
-    let link = inside.link_by_index(ifindex).map_err(kernel)?;
+fn give_link_local(inside: &mut RouteSocket, ifindex: u32) -> Result<bool, Failure> {
+    let link = inside.link_by_index(ifindex)?;
     let known = link.filter(|link| link.link_local_of_mac && link.is_kind("veth"));
     let Some(mac) = known.and_then(|link| link.mac) else { return Ok(false) };
     let Ok(net) = Ipv6Net::new(mac.link_local(), 64) else { return Ok(false) };
@@ -229,8 +231,8 @@ pub fn wanted_addresses(
 /// Describes the container's side as items: what ADD reported of the interface, its addresses, and
 /// the routes of the result. An interface that is `left_down` is not configured.
 #[must_use]
-pub(crate) fn wanted_side(
-    attached: &Attached<'_>,
+pub(crate) fn wanted_side<K: Kind>(
+    attached: &Attached<'_, K>,
     ips: &[IpConfig],
     options: Options,
     left_down: bool,
@@ -307,12 +309,12 @@ fn family_gateway(v4: bool, ips: &[&IpConfig]) -> Option<IpAddr> {
 ///
 /// # Errors
 /// Code 108 when another host holds an address; code 11 when detection does not end.
-pub fn wait_for_dad(socket: &mut RouteSocket, ifindex: u32, ifname: &str) -> Result<(), Error> {
+pub fn wait_for_dad(socket: &mut RouteSocket, ifindex: u32, ifname: &str) -> Result<(), Failure> {
     let deadline = Instant::now() + DAD_TIMEOUT;
     loop {
-        let addresses = socket.addresses(Some(ifindex)).map_err(kernel)?;
+        let addresses = socket.addresses(Some(ifindex))?;
         if let Some(duplicate) = addresses.iter().find(|address| address.dad_failed()) {
-            return Err(Error::new(
+            return Err(Failure::new(
                 codes::CONFLICT,
                 format!(
                     "duplicate address detection failed for {} on {ifname:?}",
@@ -326,7 +328,7 @@ pub fn wait_for_dad(socket: &mut RouteSocket, ifindex: u32, ifname: &str) -> Res
             return Ok(());
         }
         if deadline < Instant::now() {
-            return Err(Error::new(
+            return Err(Failure::new(
                 code::TRY_AGAIN_LATER,
                 format!("addresses of {ifname:?} are still tentative after {DAD_TIMEOUT:?}"),
             ));
@@ -335,8 +337,8 @@ pub fn wait_for_dad(socket: &mut RouteSocket, ifindex: u32, ifname: &str) -> Res
     }
 }
 
-fn has_carrier(socket: &mut RouteSocket, ifindex: u32) -> Result<bool, Error> {
-    let link = socket.link_by_index(ifindex).map_err(kernel)?;
+fn has_carrier(socket: &mut RouteSocket, ifindex: u32) -> Result<bool, Failure> {
+    let link = socket.link_by_index(ifindex)?;
     Ok(link.is_some_and(|link| link.lower_up()))
 }
 
@@ -353,13 +355,13 @@ pub fn configure(
     ips: &[&IpConfig],
     routes: &[Route],
     options: Options,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     if !ips.is_empty() {
         prepare(inside, netns, ifindex, ifname, ips, options)?;
     }
     let changes = changes(ifindex, ips, routes, options);
     inside.apply(&changes).map_err(|error| {
-        kernel(error.source).context(format_args!("configure interface {ifname:?}"))
+        Failure::from(error).context(format_args!("configure interface {ifname:?}"))
     })
 }
 
@@ -370,7 +372,7 @@ pub fn configure(
 pub fn reported_interface<'r>(
     call: &Call<'_>,
     result: &'r AddResult,
-) -> Result<&'r Interface, Error> {
+) -> Result<&'r Interface, Failure> {
     let ifname = call.ifname().as_str();
     let reported = result
         .container_interface(ifname)
@@ -389,25 +391,24 @@ pub fn reported_interface<'r>(
 ///
 /// # Errors
 /// Code 104.
-pub fn same_mac(reported: &Interface, link: &Link) -> Result<(), Error> {
+pub fn same_mac(reported: &Interface, link: &Link) -> Result<(), Failure> {
     let Some(mac) = link.mac.map(|mac| mac.to_string()) else { return Ok(()) };
     if reported.mac.is_empty() || reported.mac.eq_ignore_ascii_case(&mac) {
         return Ok(());
     }
-    Err(Error::new(
+    Err(Failure::new(
         codes::DRIFT,
         format!("interface {:?} has MAC address {mac}, ADD reported {}", link.name, reported.mac),
     ))
 }
 
-/// Checks that the IPAM plugin's result can be configured on the interface with index `position` of
-/// the result.
+/// Refuses an IPAM plugin's result without an address.
 ///
 /// # Errors
-/// Code 7, in the reference's words, when an address belongs to another interface or there is none.
-pub fn check_ipam_result(result: &AddResult) -> Result<(), Error> {
+/// Code 7, in the reference's words.
+pub fn check_ipam_result(result: &AddResult) -> Result<(), Failure> {
     if result.ips.is_empty() {
-        return Err(Error::new(code::INVALID_CONFIG, "IPAM plugin returned missing IP config"));
+        return Err(Failure::new(code::INVALID_CONFIG, "IPAM plugin returned missing IP config"));
     }
     Ok(())
 }
@@ -426,8 +427,8 @@ pub fn differences(
     ifname: &str,
     ips: &[&IpConfig],
     routes: &[Route],
-) -> Result<Vec<String>, Error> {
-    let present = socket.addresses(Some(ifindex)).map_err(kernel)?;
+) -> Result<Vec<String>, Failure> {
+    let present = socket.addresses(Some(ifindex))?;
     let missing = ips.iter().filter(|ip| !present.iter().any(|has| has.address == ip.address));
     let mut found: Vec<String> = missing
         .map(|ip| format!("failed to find IP {} on interface {ifname:?}", ip.address))
@@ -448,7 +449,7 @@ pub fn check(
     ifname: &str,
     ips: &[&IpConfig],
     routes: &[Route],
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let found = differences(socket, ifindex, ifname, ips, routes)?;
     let Some(first) = found.first() else { return Ok(()) };
     Err(drift(first.clone()).with_details(found[1..].join("; ")))
@@ -469,7 +470,7 @@ impl fmt::Display for RouteName<'_> {
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
-pub fn missing_routes(socket: &mut RouteSocket, routes: &[Route]) -> Result<Vec<Route>, Error> {
+pub fn missing_routes(socket: &mut RouteSocket, routes: &[Route]) -> Result<Vec<Route>, Failure> {
     let mut missing = Vec::new();
     for v4 in [true, false] {
         let wanted: Vec<_> =
@@ -478,8 +479,7 @@ pub fn missing_routes(socket: &mut RouteSocket, routes: &[Route]) -> Result<Vec<
             continue;
         }
         let family = if v4 { IpFamily::V4 } else { IpFamily::V6 };
-        let present =
-            socket.routes(RouteFilter { family, table: None, oif: None }).map_err(kernel)?;
+        let present = socket.routes(RouteFilter { family, table: None, oif: None })?;
         let is_missing = |route: &&Route| !present.iter().any(|found| satisfies(found, route));
         missing.extend(wanted.into_iter().filter(is_missing).cloned());
     }
@@ -530,11 +530,11 @@ mod tests {
     }
 
     #[test]
-    fn switches_of_a_dual_stack_interface() {
+    fn sysctls_of_a_dual_stack_interface() {
         let (v4, v6) = (ip("192.0.2.2/24", None), ip("2001:db8::2/64", None));
-        let text: Vec<_> = switches("eth0.1", &[&v4, &v6], Options { skip_dad: true })
+        let text: Vec<_> = sysctls("eth0.1", &[&v4, &v6], Options { skip_dad: true })
             .into_iter()
-            .map(|switch| format!("{}={}", switch.key, switch.value))
+            .map(|sysctl| format!("{}={}", sysctl.key, sysctl.value))
             .collect();
         expect![[r#"
             net/ipv6/conf/lo/disable_ipv6=0

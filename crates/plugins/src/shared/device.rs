@@ -4,10 +4,9 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use cni::Error;
 use kernel::route::{Link, RouteSocket};
 
-use super::kernel_error as kernel;
+use super::failure::Failure;
 
 /// Where sysfs is.
 const SYSFS: &str = "/sys";
@@ -19,7 +18,7 @@ const SYSFS: &str = "/sys";
 /// from, which may be another one. Devices are the same in all namespaces, so the kernel is asked
 /// for the device.
 pub(crate) fn folder(link: &Link) -> Option<PathBuf> {
-    told(link).unwrap_or_else(|| {
+    reported_folder(link).unwrap_or_else(|| {
         // Kernels before 5.14 do not report the device: the folder must prove that it belongs to
         // this very link.
         let own = Path::new(SYSFS).join("class/net").join(&link.name);
@@ -28,7 +27,7 @@ pub(crate) fn folder(link: &Link) -> Option<PathBuf> {
 }
 
 /// Returns the folder that the kernel reports; `None` if it reports none.
-fn told(link: &Link) -> Option<Option<PathBuf>> {
+fn reported_folder(link: &Link) -> Option<Option<PathBuf>> {
     let (bus, device) = (link.parent_bus.as_ref()?, link.parent_device.as_ref()?);
     let path = Path::new(SYSFS).join("bus").join(bus).join("devices").join(device);
     Some(fs::canonicalize(path).ok())
@@ -51,7 +50,7 @@ fn is_of(folder: &Path, link: &Link) -> bool {
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
-pub(crate) fn links_of(host: &mut RouteSocket, device: &Path) -> Result<Vec<Link>, Error> {
+pub(crate) fn links_of(host: &mut RouteSocket, device: &Path) -> Result<Vec<Link>, Failure> {
     let Ok(own) = fs::canonicalize(device) else { return Ok(Vec::new()) };
     let is_its = |folder: &Path| {
         let on_it = folder.parent() == Some(&own);
@@ -61,8 +60,8 @@ pub(crate) fn links_of(host: &mut RouteSocket, device: &Path) -> Result<Vec<Link
     let virtio = entries(&own).into_iter().filter(|name| is_virtio(OsStr::new(name)));
     for device in virtio.map(|name| own.join(name)).chain([own.clone()]) {
         for name in entries(&device.join("net")) {
-            let Some(link) = host.link_by_name(&name).map_err(kernel)? else { continue };
-            if match told(&link) {
+            let Some(link) = host.link_by_name(&name)? else { continue };
+            if match reported_folder(&link) {
                 Some(folder) => folder.as_deref().is_some_and(is_its),
                 None => is_of(&device.join("net").join(&name), &link),
             } {
@@ -72,8 +71,10 @@ pub(crate) fn links_of(host: &mut RouteSocket, device: &Path) -> Result<Vec<Link
     }
     if found.is_empty() {
         // In the namespace of these names the link may have another name, or be absent.
-        let links = host.links().map_err(kernel)?.into_iter();
-        found.extend(links.filter(|link| told(link).flatten().as_deref().is_some_and(is_its)));
+        let links = host.links()?.into_iter();
+        found.extend(
+            links.filter(|link| reported_folder(link).flatten().as_deref().is_some_and(is_its)),
+        );
     }
     found.sort_by(|one, other| one.name.cmp(&other.name));
     found.dedup_by_key(|link| link.index);

@@ -3,59 +3,16 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use cni::{AttachmentKey, ContainerId, Error, IfName, code};
-use cni_plugin::{Call, codes};
+use cni::{AttachmentKey, ContainerId, IfName, code};
+use cni_plugin::Call;
 use firewall::element::Element;
-use firewall::firewalld::FirewalldError;
-use firewall::iptables::{ChangeError, IptablesError};
+
 use firewall::{Concern, Firewall, FirewallError, Plan};
 use kernel::netns::Netns;
 use serde::Serialize;
 use state::{Index, Record};
 
-use super::attachment::{Stale, stale_records};
-use super::failures::Failures;
-use super::shared_object::file_error;
-
-/// Returns the error object for a failure of the packet filter.
-#[must_use]
-pub fn filter_error(error: &FirewallError) -> Error {
-    let code = match error {
-        FirewallError::Held { .. } => codes::HOST_PORT,
-        FirewallError::Lock(lock) if lock.is_busy() => code::TRY_AGAIN_LATER,
-        _ => codes::FIREWALL,
-    };
-    Error::from_chain(code, error).with_details(error.hint().unwrap_or_default())
-}
-
-/// Returns the error object for a failure of iptables.
-#[must_use]
-pub fn iptables_error(error: &IptablesError) -> Error {
-    Error::from_chain(codes::FIREWALL, error)
-}
-
-/// Returns the error object for a failure of firewalld.
-#[must_use]
-pub fn firewalld_error(error: &FirewalldError) -> Error {
-    let code = match error {
-        FirewalldError::Lock(lock) if lock.is_busy() => code::TRY_AGAIN_LATER,
-        FirewalldError::Late { .. } => code::TRY_AGAIN_LATER,
-        error if error.is_no_zone() => code::INVALID_CONFIG,
-        error if error.is_conflict() => codes::CONFLICT,
-        _ => codes::FIREWALL,
-    };
-    Error::from_chain(code, error).with_details(error.hint().unwrap_or_default())
-}
-
-/// Returns the error object for a change of iptables' chains that failed.
-#[must_use]
-pub fn change_error(error: &ChangeError) -> Error {
-    let code = match error {
-        ChangeError::Lock(lock) if lock.is_busy() => code::TRY_AGAIN_LATER,
-        _ => codes::FIREWALL,
-    };
-    Error::from_chain(code, error)
-}
+use super::failure::Failure;
 
 /// Opens our part of nftables and works with it.
 ///
@@ -65,10 +22,8 @@ pub fn change_error(error: &ChangeError) -> Error {
 pub fn with_firewall<T>(
     index: &Index,
     work: impl FnOnce(&mut Firewall<'_>) -> Result<T, FirewallError>,
-) -> Result<T, Error> {
-    Firewall::open(index)
-        .and_then(|mut firewall| work(&mut firewall))
-        .map_err(|error| filter_error(&error))
+) -> Result<T, Failure> {
+    Ok(Firewall::open(index).and_then(|mut firewall| work(&mut firewall))?)
 }
 
 /// Removes an attachment's part of our tables: the recorded one, or what its marks show.
@@ -80,7 +35,7 @@ pub fn remove_own(
     key: &AttachmentKey,
     recorded: Option<&Plan>,
     concerns: &[Concern],
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     match recorded {
         Some(plan) if plan.is_empty() => Ok(()),
         Some(plan) => with_firewall(index, |firewall| firewall.remove(key, plan)),
@@ -98,7 +53,7 @@ pub fn remove_stale(
     key: &AttachmentKey,
     before: &Plan,
     now: &Plan,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let mut stale = before.clone();
     let is_wanted =
         |old: &Element| now.own.iter().any(|new| new.set == old.set && new.key == old.key);
@@ -107,29 +62,20 @@ pub fn remove_stale(
     remove_own(index, key, Some(&stale), &[])
 }
 
-/// Undoes an ADD that failed, and returns the error for both. What an earlier ADD created works until
-/// DEL, which finds both in the record.
-pub fn undo_add(error: Error, is_first: bool, undo: impl FnOnce() -> Result<(), Error>) -> Error {
-    match if is_first { undo() } else { Ok(()) } {
-        Ok(()) => error,
-        Err(undo) => error.with_details(format!("undoing it failed too: {undo}")),
-    }
-}
-
 /// Writes the record of a plugin that is called with a namespace or without, before anything is
 /// changed. `place` adds the namespace, if it is there.
 ///
 /// # Errors
 /// Code 105.
-pub fn write_down(
+pub fn write_record(
     call: &Call<'_>,
     index: &Index,
     plugin: &str,
-    facts: &impl Serialize,
+    recorded: &impl Serialize,
     place: impl FnOnce(&Path, &Netns, Record) -> Record,
-) -> Result<(), Error> {
-    let data = serde_json::to_value(facts).expect("facts have string keys only");
-    let boot_id = state::boot_id().map_err(|error| file_error(&error))?;
+) -> Result<(), Failure> {
+    let data = serde_json::to_value(recorded).expect("a record has string keys only");
+    let boot_id = state::boot_id()?;
     let record = Record::new(call.attachment().clone(), plugin, boot_id, data);
     let netns = call.open_netns_if_there().ok().flatten();
     let record = match (call.netns_path(), &netns) {
@@ -137,7 +83,7 @@ pub fn write_down(
         (Some(path), None) => record.with_netns(path, None),
         (None, _) => record,
     };
-    index.put(&record).map_err(|error| file_error(&error))
+    Ok(index.put(&record)?)
 }
 
 /// Returns the keys of the attachments that GC must leave alone. Names that an attachment cannot
@@ -179,8 +125,8 @@ impl<'c> Spared<'c> {
 
     /// Records the result for an attachment that is not on the list. One that another call is
     /// working on is spared.
-    pub fn note(&mut self, key: &AttachmentKey, collected: &Result<(), Error>) {
-        if collected.as_ref().err().is_none_or(|error| error.code != code::TRY_AGAIN_LATER) {
+    pub fn note(&mut self, key: &AttachmentKey, collected: &Result<(), Failure>) {
+        if collected.as_ref().err().is_none_or(|error| error.code() != code::TRY_AGAIN_LATER) {
             self.collected.insert(key.hash());
         }
     }
@@ -206,35 +152,17 @@ impl<'c> Spared<'c> {
     }
 }
 
-/// Runs GC of a plugin that uses the packet filter. It removes each attachment that has a record of
-/// this plugin and is not valid, under its lock. Then it removes what has no record, of ours
-/// (`concerns`) and of others (`foreign`, described by `what`).
+/// Removes from our tables what attachments of this network have there that are not spared.
 ///
 /// # Errors
-/// Every failure; the rest was tried all the same. Code 11 for an attachment that an ADD or a DEL
-/// is working on.
+/// As [`with_firewall`].
 pub fn collect(
     call: &Call<'_>,
-    plugin: &str,
+    index: &Index,
     concerns: &[Concern],
-    take_down: impl Fn(&Index, &Record) -> Result<(), Error>,
-    what: &str,
-    foreign: impl FnOnce(&str, &Spared<'_>) -> Result<(), FirewallError>,
-) -> Result<(), Error> {
-    let index = Index::new(call.roots());
+    spared: &Spared<'_>,
+) -> Result<(), Failure> {
     let network = call.network().as_str();
-    let mut spared = Spared::new(call, &index, plugin);
-    let mut failures = Failures::new();
-    for record in stale_records(call, &index, plugin) {
-        let one = Stale::of(record.clone());
-        let done = one.collect(&index, plugin, || take_down(&index, &record));
-        spared.note(&one.key, &done);
-        failures.note(&one.key, done);
-    }
     let stays = |hash: &str| spared.contains(hash);
-    let collected = with_firewall(&index, |firewall| firewall.gc(network, &stays, concerns));
-    failures.note("nftables", collected);
-    let left = foreign(network, &spared);
-    failures.note(what, left.map_err(|error| filter_error(&error)));
-    failures.into_result()
+    with_firewall(index, |firewall| firewall.gc(network, &stays, concerns)).map(drop)
 }

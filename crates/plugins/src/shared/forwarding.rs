@@ -3,20 +3,21 @@
 //! have found it on and rely on it, and nothing shows that they do. A network with
 //! `restoreForwarding` asks for it to be switched off.
 
-use cni::{AttachmentKey, Error, IpConfig};
+use cni::{AttachmentKey, IpConfig};
 use state::Index;
 use wanted::{Because, Item, State};
 
+use super::failure::Failure;
 use super::failures::Failures;
 use super::shared_object::{AtTheEnd, FORWARD_V4, FORWARD_V6, Leaving, SharedSysctl};
 
-const SWITCHES: [(SharedSysctl, bool, &str); 2] =
+const SYSCTLS: [(SharedSysctl, bool, &str); 2] =
     [(FORWARD_V4, true, "IPv4"), (FORWARD_V6, false, "IPv6")];
 
 fn needed(ips: &[IpConfig]) -> impl Iterator<Item = (SharedSysctl, &'static str)> {
     let has = |v4| ips.iter().any(|ip| ip.address.addr().is_ipv4() == v4);
-    let switches = SWITCHES.into_iter().filter(move |(_, v4, _)| has(*v4));
-    switches.map(|(switch, _, family)| (switch, family))
+    let sysctls = SYSCTLS.into_iter().filter(move |(_, v4, _)| has(*v4));
+    sysctls.map(|(sysctl, _, family)| (sysctl, family))
 }
 
 /// Switches forwarding on for each family of the addresses, and holds it for the attachment.
@@ -28,8 +29,8 @@ pub fn hold(
     key: &AttachmentKey,
     ips: &[IpConfig],
     at_the_end: AtTheEnd,
-) -> Result<(), Error> {
-    needed(ips).try_for_each(|(switch, _)| switch.hold(index, key, at_the_end))
+) -> Result<(), Failure> {
+    needed(ips).try_for_each(|(sysctl, _)| sysctl.hold(index, key, at_the_end))
 }
 
 /// Switches forwarding on for one family, and holds it for the attachment.
@@ -41,37 +42,37 @@ pub fn hold_family(
     key: &AttachmentKey,
     ipv4: bool,
     at_the_end: AtTheEnd,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     of_family(ipv4).0.hold(index, key, at_the_end)
 }
 
 fn of_family(ipv4: bool) -> (SharedSysctl, &'static str) {
-    let [(v4, _, first), (v6, _, second)] = SWITCHES;
+    let [(v4, _, first), (v6, _, second)] = SYSCTLS;
     if ipv4 { (v4, first) } else { (v6, second) }
 }
 
 /// Reads the key `restoreForwarding`.
 #[must_use]
 pub fn at_the_end(restore: bool) -> AtTheEnd {
-    if restore { AtTheEnd::PutBack } else { AtTheEnd::StaysOn }
+    if restore { AtTheEnd::Restore } else { AtTheEnd::Keep }
 }
 
-fn difference(switch: SharedSysctl, family: &str) -> Result<Option<String>, Error> {
-    Ok((!switch.is_on()?).then(|| format!("{family} forwarding is off")))
+fn difference(sysctl: SharedSysctl, family: &str) -> Result<Option<String>, Failure> {
+    Ok((!sysctl.is_on()?).then(|| format!("{family} forwarding is off")))
 }
 
 /// Says what is wrong if the host does not forward packets of a family.
 ///
 /// # Errors
 /// As [`SharedSysctl::is_on`].
-pub fn check_family(ipv4: bool) -> Result<Option<String>, Error> {
-    let (switch, family) = of_family(ipv4);
-    difference(switch, family)
+pub fn check_family(ipv4: bool) -> Result<Option<String>, Failure> {
+    let (sysctl, family) = of_family(ipv4);
+    difference(sysctl, family)
 }
 
 /// Describes the forwarding that these addresses need as items.
 pub fn wanted(ips: &[IpConfig], at_the_end: AtTheEnd) -> impl Iterator<Item = Item> {
-    let restore = at_the_end == AtTheEnd::PutBack;
+    let restore = at_the_end == AtTheEnd::Restore;
     let has = |ipv4: bool| ips.iter().any(|ip| ip.address.addr().is_ipv4() == ipv4);
     [true, false]
         .into_iter()
@@ -82,8 +83,8 @@ pub fn wanted(ips: &[IpConfig], at_the_end: AtTheEnd) -> impl Iterator<Item = It
 /// Releases forwarding for an attachment; [`SharedSysctl::release`] decides whether it stays on. An
 /// ADD that is undone leaves everything as it was, unless others have come to hold it meanwhile.
 pub fn release(index: &Index, key: &AttachmentKey, leaving: Leaving, failures: &mut Failures) {
-    for (switch, ..) in SWITCHES {
-        failures.note("let go of forwarding", switch.release(index, key, leaving));
+    for (sysctl, ..) in SYSCTLS {
+        failures.note("let go of forwarding", sysctl.release(index, key, leaving));
     }
 }
 
@@ -92,11 +93,11 @@ pub fn release(index: &Index, key: &AttachmentKey, leaving: Leaving, failures: &
 #[must_use]
 pub fn left_on(index: &Index) -> Vec<String> {
     let left = index.left();
-    let on = SWITCHES
+    let on = SYSCTLS
         .into_iter()
-        .filter(|(switch, ..)| left.contains(&switch.object()) && switch.is_on().unwrap_or(false));
-    on.map(|(switch, _, family)| {
-        let name = switch.name();
+        .filter(|(sysctl, ..)| left.contains(&sysctl.object()) && sysctl.is_on().unwrap_or(false));
+    on.map(|(sysctl, _, family)| {
+        let name = sysctl.name();
         format!(
             "{family} forwarding stays on: Netwright switched it on, and another program may rely \
              on it by now; if none does: sysctl -w {name}=0"
@@ -107,7 +108,7 @@ pub fn left_on(index: &Index) -> Vec<String> {
 
 /// Settles the sysctls that no attachment holds.
 pub fn collect(index: &Index, failures: &mut Failures) {
-    for (switch, ..) in SWITCHES {
-        failures.note("put back forwarding", switch.collect(index));
+    for (sysctl, ..) in SYSCTLS {
+        failures.note("put back forwarding", sysctl.collect(index));
     }
 }

@@ -7,7 +7,6 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use cni::Error;
 use cni_plugin::codes;
 use ipnet::{IpNet, Ipv6Net};
 use kernel::route::{
@@ -18,7 +17,7 @@ use kernel::sysctl::{Sysctl, SysctlError};
 
 pub use wanted::ROUTE_OF_OTHERS;
 
-use super::kernel_error as kernel;
+use super::failure::Failure;
 
 /// How long the kernel may take to give a link-local address to a link that got its carrier: it
 /// does so at once, unless the machine is busy.
@@ -28,7 +27,7 @@ const LINK_LOCAL_TIMEOUT: Duration = Duration::from_secs(1);
 const LINK_LOCAL_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The folder of the sysctls, below `/proc/sys`.
-const SWITCHES: &str = "net/ipv6/conf";
+const LINKS_IPV6: &str = "net/ipv6/conf";
 
 /// The value of the sysctl `addr_gen_mode` with which the kernel creates no link-local address, and
 /// the usual one.
@@ -52,7 +51,7 @@ pub enum MissingIpv6 {
 impl MissingIpv6 {
     /// Describes it, with the link's name.
     #[must_use]
-    pub fn told(self, ifname: &str) -> String {
+    pub fn describe(self, ifname: &str) -> String {
         match self {
             MissingIpv6::Switched => format!("IPv6 is switched off on link {ifname:?}"),
             MissingIpv6::LinkLocal | MissingIpv6::LinkLocalYet => {
@@ -66,10 +65,10 @@ impl MissingIpv6 {
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
-pub fn missing_ipv6(host: &mut RouteSocket, ifname: &str) -> Result<Option<MissingIpv6>, Error> {
+pub fn missing_ipv6(host: &mut RouteSocket, ifname: &str) -> Result<Option<MissingIpv6>, Failure> {
     let deadline = Instant::now() + LINK_LOCAL_TIMEOUT;
     loop {
-        let Some(link) = host.link_by_name(ifname).map_err(kernel)? else { return Ok(None) };
+        let Some(link) = host.link_by_name(ifname)? else { return Ok(None) };
         let lack = lack(host, &link)?;
         if lack != Some(MissingIpv6::LinkLocalYet) || deadline < Instant::now() {
             return Ok(lack);
@@ -78,13 +77,13 @@ pub fn missing_ipv6(host: &mut RouteSocket, ifname: &str) -> Result<Option<Missi
     }
 }
 
-fn lack(host: &mut RouteSocket, link: &Link) -> Result<Option<MissingIpv6>, Error> {
-    let present = host.addresses(Some(link.index)).map_err(kernel)?;
+fn lack(host: &mut RouteSocket, link: &Link) -> Result<Option<MissingIpv6>, Failure> {
+    let present = host.addresses(Some(link.index))?;
     if present.iter().any(|found| is_link_local_v6(found.address.addr())) {
         return Ok(None);
     }
     let is = |ifname: &str, name: &str, value: &str| {
-        switch(ifname, name).and_then(|switch| switch.read()).is_ok_and(|found| found == value)
+        sysctl_of(ifname, name).and_then(|sysctl| sysctl.read()).is_ok_and(|found| found == value)
     };
     Ok(if is(&link.name, "disable_ipv6", "1") {
         Some(MissingIpv6::Switched)
@@ -100,8 +99,8 @@ fn lack(host: &mut RouteSocket, link: &Link) -> Result<Option<MissingIpv6>, Erro
     })
 }
 
-fn switch(ifname: &str, name: &str) -> Result<Sysctl, SysctlError> {
-    Sysctl::of_link(SWITCHES, ifname, name)
+fn sysctl_of(ifname: &str, name: &str) -> Result<Sysctl, SysctlError> {
+    Sysctl::of_link(LINKS_IPV6, ifname, name)
 }
 
 /// Restores what a link of ours is missing for containers with IPv6 addresses. IPv6 is switched on
@@ -109,17 +108,17 @@ fn switch(ifname: &str, name: &str) -> Result<Sysctl, SysctlError> {
 ///
 /// # Errors
 /// Code 100 when the kernel refuses.
-pub fn restore_ipv6(host: &mut RouteSocket, ifname: &str) -> Result<String, Error> {
+pub fn restore_ipv6(host: &mut RouteSocket, ifname: &str) -> Result<String, Failure> {
     let mut lack = missing_ipv6(host, ifname)?;
     let mut missing = Vec::new();
     if lack == Some(MissingIpv6::Switched) {
-        missing.extend(lack.map(|lack| lack.told(ifname)));
-        refused(switch(ifname, "disable_ipv6").and_then(|switch| switch.write("0")))?;
+        missing.extend(lack.map(|lack| lack.describe(ifname)));
+        refused(sysctl_of(ifname, "disable_ipv6").and_then(|sysctl| sysctl.write("0")))?;
         lack = missing_ipv6(host, ifname)?;
     }
     if let Some(lack @ (MissingIpv6::LinkLocal | MissingIpv6::LinkLocalYet)) = lack {
-        have_link_local_made(host, ifname)?;
-        missing.push(lack.told(ifname));
+        create_link_local(host, ifname)?;
+        missing.push(lack.describe(ifname));
     }
     Ok(missing.join(", "))
 }
@@ -127,8 +126,8 @@ pub fn restore_ipv6(host: &mut RouteSocket, ifname: &str) -> Result<String, Erro
 /// Makes the kernel create the address, which it does when the sysctl changes. An address derived
 /// from the hardware address is added before that, usable at once: the link had it, and duplicate
 /// address detection takes a second or two.
-fn have_link_local_made(host: &mut RouteSocket, ifname: &str) -> Result<(), Error> {
-    let link = host.link_by_name(ifname).map_err(kernel)?;
+fn create_link_local(host: &mut RouteSocket, ifname: &str) -> Result<(), Failure> {
+    let link = host.link_by_name(ifname)?;
     let had = link.and_then(|link| Some((link.index, link.mac?)));
     let give = |mode: &str| {
         let (true, Some((ifindex, mac))) = (mode == OF_HARDWARE, had) else { return };
@@ -136,25 +135,25 @@ fn have_link_local_made(host: &mut RouteSocket, ifname: &str) -> Result<(), Erro
         let options = AddressOptions { nodad: true, ..AddressOptions::default() };
         let _ = host.apply_one(&Change::AddAddress { ifindex, address: net.into(), options });
     };
-    refused(switch_on(ifname, give))
+    refused(write_addr_gen_mode(ifname, give))
 }
 
-fn switch_on(ifname: &str, give: impl FnOnce(&str)) -> Result<(), SysctlError> {
-    let mode = switch("default", "addr_gen_mode")?.read()?;
-    let own = switch(ifname, "addr_gen_mode")?;
+fn write_addr_gen_mode(ifname: &str, give: impl FnOnce(&str)) -> Result<(), SysctlError> {
+    let mode = sysctl_of("default", "addr_gen_mode")?.read()?;
+    let own = sysctl_of(ifname, "addr_gen_mode")?;
     own.write_if_different(NO_ADDRESS)?;
     give(&mode);
     // A mode that derives the address from a secret needs that secret.
     own.write(&mode).or_else(|_| own.write(OF_HARDWARE))
 }
 
-fn refused(done: Result<(), SysctlError>) -> Result<(), Error> {
-    done.map_err(|error| Error::from_chain(codes::KERNEL, &error))
+fn refused(done: Result<(), SysctlError>) -> Result<(), Failure> {
+    done.map_err(|error| Failure::from_chain(codes::KERNEL, &error))
 }
 
-/// How the host's way to a container differs.
+/// How the host's route to a container differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Astray {
+pub enum RouteDifference {
     /// No route leads there by the link.
     Missing,
     /// A route leads there by the link, and another route covers it.
@@ -173,13 +172,13 @@ impl Covered {
     /// Returns the error for it, with a remedy. `ifname` is the interface that the route should
     /// use.
     #[must_use]
-    pub fn drift(&self, ifname: &str) -> Error {
-        super::drift(self.told(ifname)).with_details(ROUTE_OF_OTHERS)
+    pub fn drift(&self, ifname: &str) -> Failure {
+        super::drift(self.describe(ifname)).with_details(ROUTE_OF_OTHERS)
     }
 
     /// Describes it, with the interface that the route should use.
     #[must_use]
-    pub fn told(&self, ifname: &str) -> String {
+    pub fn describe(&self, ifname: &str) -> String {
         let to = self.to;
         match &self.by {
             Some(by) => format!(
@@ -196,16 +195,16 @@ impl Covered {
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
-pub fn way_among(
+pub fn link_leading_to(
     host: &mut RouteSocket,
     names: &[&str],
     to: IpAddr,
-) -> Result<Option<Link>, Error> {
+) -> Result<Option<Link>, Failure> {
     let mut best: Option<(u8, Link)> = None;
     for name in names {
-        let Some(link) = host.link_by_name(name).map_err(kernel)? else { continue };
+        let Some(link) = host.link_by_name(name)? else { continue };
         let filter = RouteFilter { oif: Some(link.index), ..RouteFilter::main(IpFamily::of(to)) };
-        let routes = host.routes(filter).map_err(kernel)?;
+        let routes = host.routes(filter)?;
         let leads = routes.iter().filter(|route| leads_directly(route, to));
         let narrowest = leads.map(|route| route.destination.prefix_len()).max();
         if let Some(length) = narrowest
@@ -235,7 +234,7 @@ pub fn covering(
     link: &Link,
     to: IpAddr,
     ours: &IpNet,
-) -> Result<Option<Covered>, Error> {
+) -> Result<Option<Covered>, Failure> {
     match host.route_to(to) {
         Ok(Some(route)) => by_another(host, link, to, &route),
         // The kernel does not report which route drops the packets.
@@ -246,7 +245,7 @@ pub fn covering(
                     && ours.prefix_len() <= route.destination.prefix_len()
                     && route.destination.contains(&to)
             };
-            let found = host.routes(filter).map_err(kernel)?.iter().any(drops);
+            let found = host.routes(filter)?.iter().any(drops);
             Ok(found.then_some(Covered { to, by: None }))
         }
     }
@@ -257,12 +256,12 @@ fn by_another(
     link: &Link,
     to: IpAddr,
     route: &Route,
-) -> Result<Option<Covered>, Error> {
+) -> Result<Option<Covered>, Failure> {
     if route.table != TABLE_MAIN || (route.oif == Some(link.index) && route.gateway.is_none()) {
         return Ok(None);
     }
     let Some(oif) = route.oif else { return Ok(None) };
-    let other = host.link_by_index(oif).map_err(kernel)?;
+    let other = host.link_by_index(oif)?;
     Ok(other.map(|other| Covered { to, by: Some(other.name) }))
 }
 
@@ -271,12 +270,12 @@ fn by_another(
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
-pub fn astray(
+pub fn compare_subnet_route(
     host: &mut RouteSocket,
     link: &Link,
     gateway: &IpNet,
     to: IpAddr,
-) -> Result<Option<Astray>, Error> {
+) -> Result<Option<RouteDifference>, Failure> {
     // An address alone has no route of its own.
     if !gateway.contains(&to) {
         return Ok(None);
@@ -288,15 +287,15 @@ pub fn astray(
         return Ok(None);
     }
     let filter = RouteFilter { family: IpFamily::of(to), table: None, oif: Some(link.index) };
-    let present = host.routes(filter).map_err(kernel)?;
+    let present = host.routes(filter)?;
     let mut ours = present.iter().filter(|route| leads_directly(route, to)).peekable();
     if ours.peek().is_none() {
-        return Ok(Some(Astray::Missing));
+        return Ok(Some(RouteDifference::Missing));
     }
     match ours.find(|route| route.table == TABLE_MAIN) {
         Some(ours) => {
             let covered = covering(host, link, to, &ours.destination)?;
-            Ok(covered.map(Astray::Covered))
+            Ok(covered.map(RouteDifference::Covered))
         }
         None => Ok(None),
     }

@@ -6,17 +6,17 @@
 //! lost, and where the link has been in another namespace and returned with another ifindex, as
 //! beneath Docker.
 
-use cni::{AttachmentKey, Error};
+use cni::AttachmentKey;
 use kernel::netns::Netns;
 use kernel::route::{Link, RouteSocket};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use state::{Index, Record};
 
-use super::shared_object::file_error;
-use super::{drift, kernel_error as kernel, owner};
+use super::failure::Failure;
+use super::{drift, owner};
 
-/// The key under which a record holds it, besides the plugin's own facts.
+/// The key under which a record holds it, besides what the plugin's own type has.
 pub const KEY: &str = "inside";
 
 /// The properties that a link has in its container's namespace and that a container cannot change.
@@ -40,8 +40,8 @@ impl Identity {
 
     /// Reads it from an attachment's record.
     #[must_use]
-    pub fn recorded(facts: &Value) -> Option<Self> {
-        Self::deserialize(&facts[KEY]).ok()
+    pub fn recorded(data: &Value) -> Option<Self> {
+        Self::deserialize(&data[KEY]).ok()
     }
 
     /// Reports whether a link of the container's namespace is this one.
@@ -54,8 +54,8 @@ impl Identity {
     ///
     /// # Errors
     /// Code 100 when the kernel does not answer.
-    pub fn find(&self, inside: &mut RouteSocket) -> Result<Option<Link>, Error> {
-        let found = inside.link_by_index(self.index).map_err(kernel)?;
+    pub fn find(&self, inside: &mut RouteSocket) -> Result<Option<Link>, Failure> {
+        let found = inside.link_by_index(self.index)?;
         Ok(found.filter(|link| self.is(link)))
     }
 }
@@ -64,23 +64,23 @@ impl Identity {
 ///
 /// # Errors
 /// Code 105.
-pub fn write_down(
+pub fn record_link(
     index: &Index,
     key: &AttachmentKey,
     plugin: &str,
     link: &Link,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let Some(mut record) = index.get(key, plugin).found else { return Ok(()) };
     record.data[KEY] =
-        serde_json::to_value(Identity::of(link)).expect("facts have string keys only");
-    index.put(&record).map_err(|error| file_error(&error))
+        serde_json::to_value(Identity::of(link)).expect("a record has string keys only");
+    Ok(index.put(&record)?)
 }
 
 /// The key under which the record of a plugin that changes an interface holds its ifindex.
 pub const NUMBER_KEY: &str = "ifindex";
 
 /// Refuses an interface that is by now a different link from the one in a plugin's record: values
-/// noted for the old link would be applied to the new one. In another namespace a link may have
+/// recorded for the old link would be applied to the new one. In another namespace a link may have
 /// another ifindex, so there it is not judged.
 ///
 /// # Errors
@@ -90,7 +90,7 @@ pub fn refuse_another(
     record: &Record,
     netns: &Netns,
     link: &Link,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let number = record.data[NUMBER_KEY].as_u64();
     let recorded = Identity::recorded(&record.data);
     let names_none = number.is_none() && recorded.is_none();
@@ -130,13 +130,13 @@ pub fn find(
     inside: &mut RouteSocket,
     key: &AttachmentKey,
     recorded: Option<Identity>,
-) -> Result<Found, Error> {
+) -> Result<Found, Failure> {
     let mark = owner::alias(key);
     // Loopback and hardware links have no kind. They cannot be deleted, and plugins do not create
     // them.
     let marked = |link: &Link| link.kind.is_some() && link.alias.as_ref() == Some(&mark);
     let mut found = Found::default();
-    match inside.link_by_name(key.ifname.as_str()).map_err(kernel)? {
+    match inside.link_by_name(key.ifname.as_str())? {
         Some(link) if marked(&link) || recorded.is_some_and(|recorded| recorded.is(&link)) => {
             found.ours.push(link);
         }
@@ -148,7 +148,7 @@ pub fn find(
         found.ours.extend(recorded.find(inside)?);
     }
     if found.ours.is_empty() {
-        let links = inside.links().map_err(kernel)?;
+        let links = inside.links()?;
         found.ours.extend(links.into_iter().filter(marked));
     }
     Ok(found)

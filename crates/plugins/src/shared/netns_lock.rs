@@ -3,9 +3,11 @@
 use std::fs::{File, TryLockError};
 use std::time::{Duration, Instant};
 
-use cni::{Error, code};
+use cni::code;
 use cni_plugin::codes;
 use kernel::netns::Netns;
+
+use super::failure::Failure;
 
 /// How long a call waits for the lock. It is held for milliseconds; a longer holder is stuck.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -23,9 +25,9 @@ pub struct NetnsLock(File);
 ///
 /// # Errors
 /// Code 11 when another holds it too long, code 105 when the lock call fails.
-pub fn lock(netns: &Netns) -> Result<NetnsLock, Error> {
+pub fn lock(netns: &Netns) -> Result<NetnsLock, Failure> {
     let failed = |error: &std::io::Error| {
-        Error::from_chain(codes::STATE, error).context(format_args!("lock netns {netns}"))
+        Failure::from_chain(codes::STATE, error).context(format_args!("lock netns {netns}"))
     };
     let fd = netns.as_fd().try_clone_to_owned().map_err(|error| failed(&error))?;
     let file = File::from(fd);
@@ -35,7 +37,7 @@ pub fn lock(netns: &Netns) -> Result<NetnsLock, Error> {
             Ok(()) => return Ok(NetnsLock(file)),
             Err(TryLockError::Error(error)) => return Err(failed(&error)),
             Err(TryLockError::WouldBlock) if deadline < Instant::now() => {
-                return Err(Error::new(
+                return Err(Failure::new(
                     code::TRY_AGAIN_LATER,
                     format!("lock netns {netns}: another call holds it since {TIMEOUT:?}"),
                 ));

@@ -1,7 +1,8 @@
 //! How links are marked with their owner.
 
-use cni::AttachmentKey;
+use cni::{AttachmentKey, ContainerId, IfName, NetworkName};
 use kernel::mac::MacAddr;
+use kernel::route::Link;
 
 /// The longest alias a link can have (linux/if.h `IFALIASZ`, less the closing NUL).
 const ALIAS_MAX: usize = 255;
@@ -41,6 +42,18 @@ pub fn host_mac(key: &AttachmentKey) -> MacAddr {
     let [_, _, first, rest @ ..] = hash.to_be_bytes();
     let [a, b, c, d, e] = rest;
     MacAddr([(first & 0xfc) | 0x02, a, b, c, d, e])
+}
+
+/// Returns whose link it is, if its mark is that of an attachment of this network.
+#[must_use]
+pub fn of_network(link: &Link, network: &NetworkName) -> Option<AttachmentKey> {
+    let mark = format!("{PREFIX}{network}/");
+    let (container_id, ifname) = link.alias.as_deref()?.strip_prefix(&mark)?.split_once('/')?;
+    Some(AttachmentKey {
+        network: network.clone(),
+        container_id: ContainerId::new(container_id).ok()?,
+        ifname: IfName::new(ifname).ok()?,
+    })
 }
 
 /// How many different names [`host_ifname`] has.

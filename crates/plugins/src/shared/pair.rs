@@ -1,4 +1,4 @@
-//! The pair of links between host and container that `bridge` and `ptp` create.
+//! The pair of links between host and container that `bridge`, `ptp` and `ovs` create.
 //!
 //! One message creates it: the container's end appears in its namespace with its final name and
 //! address. The host's end is named after the attachment and carries its owner in its alias, so DEL
@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use cni::{AttachmentKey, Command, ContainerId, Error, IfName};
+use cni::{AttachmentKey, Command};
 use cni_plugin::{Call, codes};
 use kernel::mac::MacAddr;
 use kernel::netns::Netns;
@@ -14,13 +14,11 @@ use kernel::route::{Change, Link, LinkKind, NewLink, OperState, RouteSocket, Vet
 use state::Index;
 use wanted::{Because, Item, State};
 
-use crate::engine::Attached;
+use crate::engine::{Attached, Kind};
 
-use super::attachment::{self, Left, Stale};
+use super::failure::Failure;
 use super::failures::Failures;
-use super::filter::Spared;
-use super::kernel_error as kernel;
-use super::{advertisements, owner, rules, shared_object};
+use super::{advertisements, attachment, owner, shared_object};
 
 /// How many queues each end has: the one that the kernel would use, without the others that it
 /// would create and not use.
@@ -62,7 +60,7 @@ pub struct Pair {
 ///
 /// # Errors
 /// Code 106.
-pub fn refuse_existing(inside: &RouteSocket, call: &Call<'_>) -> Result<(), Error> {
+pub fn refuse_existing(inside: &RouteSocket, call: &Call<'_>) -> Result<(), Failure> {
     attachment::refuse_existing(inside, call.ifname().as_str(), || {
         let (ifname, host_ifname) = (call.ifname(), owner::host_ifname(call.attachment(), 0));
         format!(
@@ -77,12 +75,12 @@ pub fn refuse_existing(inside: &RouteSocket, call: &Call<'_>) -> Result<(), Erro
 ///
 /// # Errors
 /// Code 100 with the kernel's words; 106 when every name is taken.
-pub fn make(
+pub fn create(
     host: &mut RouteSocket,
     call: &Call<'_>,
     netns: &Netns,
     wanted: NewPair,
-) -> Result<Pair, Error> {
+) -> Result<Pair, Failure> {
     let key = call.attachment();
     let alias = owner::alias(key);
     let host_mac = owner::host_mac(key);
@@ -114,7 +112,7 @@ pub fn make(
                     return Err(error);
                 }
                 let container_index = link.peer_index.ok_or_else(|| {
-                    Error::new(codes::CONFLICT, format!("the peer of {host_ifname:?} vanished"))
+                    Failure::new(codes::CONFLICT, format!("the peer of {host_ifname:?} vanished"))
                 })?;
                 return Ok(Pair {
                     host_ifname,
@@ -127,20 +125,20 @@ pub fn make(
             Err(error) => error,
         };
         if !error.is_exists() {
-            return Err(kernel(error));
+            return Err(Failure::from(error));
         }
-        match host.link_by_name(&host_ifname).map_err(kernel)? {
+        match host.link_by_name(&host_ifname)? {
             // Its name is then free, and is the one by which the attachment is known.
             Some(link) if is_of(&link, key) && !cleared => {
-                host.delete_link(link.index).map_err(kernel)?;
+                host.delete_link(link.index)?;
                 cleared = true;
             }
             Some(_) => attempt += 1,
             // The host's name is free, so the container's is taken.
-            None => return Err(kernel(error)),
+            None => return Err(Failure::from(error)),
         }
     }
-    Err(Error::new(codes::EXISTS, format!("every name for the host's end of {key} is taken"))
+    Err(Failure::new(codes::EXISTS, format!("every name for the host's end of {key} is taken"))
         .with_details("links veth… with this attachment's names belong to others"))
 }
 
@@ -151,9 +149,9 @@ pub fn make(
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
-pub fn wait_for_carrier(socket: &mut RouteSocket, ifindex: u32) -> Result<(), Error> {
+pub fn wait_for_carrier(socket: &mut RouteSocket, ifindex: u32) -> Result<(), Failure> {
     let deadline = Instant::now() + CARRIER_TIMEOUT;
-    while let Some(link) = socket.link_by_index(ifindex).map_err(kernel)? {
+    while let Some(link) = socket.link_by_index(ifindex)? {
         let ready = matches!(link.oper_state, OperState::Up | OperState::Unknown);
         if ready || deadline < Instant::now() {
             break;
@@ -163,19 +161,19 @@ pub fn wait_for_carrier(socket: &mut RouteSocket, ifindex: u32) -> Result<(), Er
     Ok(())
 }
 
-/// Finds the host's end of an attachment's pair by its names, the recorded one (`known`) first.
+/// Finds the host's end of an attachment's pair by its names, the `recorded` one first.
 fn host_end(
     host: &mut RouteSocket,
     key: &AttachmentKey,
-    known: Option<&str>,
-) -> Result<Option<Link>, Error> {
+    recorded: Option<&str>,
+) -> Result<Option<Link>, Failure> {
     // The record may be that of an earlier ADD, while a later one has created its pair and failed.
     let derived = (0..owner::HOST_IFNAME_ATTEMPTS).map(|attempt| owner::host_ifname(key, attempt));
-    let known = known.filter(|name| !name.is_empty()).map(str::to_owned);
-    let others = derived.filter(|name| known.as_ref() != Some(name));
-    let names: Vec<String> = known.iter().cloned().chain(others).collect();
+    let recorded = recorded.filter(|name| !name.is_empty()).map(str::to_owned);
+    let others = derived.filter(|name| recorded.as_ref() != Some(name));
+    let names: Vec<String> = recorded.iter().cloned().chain(others).collect();
     for name in names {
-        if let Some(link) = host.link_by_name(&name).map_err(kernel)?
+        if let Some(link) = host.link_by_name(&name)?
             && is_of(&link, key)
         {
             return Ok(Some(link));
@@ -188,35 +186,38 @@ fn host_end(
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
-pub fn container_end(inside: &mut RouteSocket, key: &AttachmentKey) -> Result<Option<Link>, Error> {
-    let mut host = RouteSocket::open().map_err(kernel)?;
+pub fn container_end(
+    inside: &mut RouteSocket,
+    key: &AttachmentKey,
+) -> Result<Option<Link>, Failure> {
+    let mut host = RouteSocket::open()?;
     let Some(end) = host_end(&mut host, key, None)? else { return Ok(None) };
     let Some(peer) = end.peer_index else { return Ok(None) };
-    let found = inside.link_by_index(peer).map_err(kernel)?;
+    let found = inside.link_by_index(peer)?;
     Ok(found.filter(|link| link.is_kind("veth") && link.peer_index == Some(end.index)))
 }
 
 /// Deletes the pair: by the host's end, which carries the owner's mark, or by the container's end
-/// if another project's plugin created it. `known` is the recorded host's end.
+/// if another project's plugin created it. `recorded` is the recorded host's end.
 ///
 /// # Errors
 /// Code 100 when the kernel refuses.
 pub fn remove(
     call: &Call<'_>,
     key: &AttachmentKey,
-    known: Option<&str>,
+    recorded: Option<&str>,
     netns: Option<&Netns>,
-) -> Result<(), Error> {
-    let mut host = RouteSocket::open().map_err(kernel)?;
-    if let Some(end) = host_end(&mut host, key, known)? {
-        return host.delete_link(end.index).map(drop).map_err(kernel);
+) -> Result<(), Failure> {
+    let mut host = RouteSocket::open()?;
+    if let Some(end) = host_end(&mut host, key, recorded)? {
+        return Ok(host.delete_link(end.index).map(drop)?);
     }
     let alias = owner::alias(key);
     let is_call = call.command() == Command::Del;
     let netns = netns.filter(|netns| !is_call || !call.is_another(netns));
     let Some(netns) = netns else { return Ok(()) };
-    let mut inside = RouteSocket::open_in(netns).map_err(kernel)?;
-    let Some(link) = inside.link_by_name(key.ifname.as_str()).map_err(kernel)? else {
+    let mut inside = RouteSocket::open_in(netns)?;
+    let Some(link) = inside.link_by_name(key.ifname.as_str())? else {
         return Ok(());
     };
     if !link.is_kind("veth") {
@@ -227,12 +228,16 @@ pub fn remove(
         call.warn(format_args!("interface {:?} belongs to {owner}; it is left alone", link.name));
         return Ok(());
     }
-    inside.delete_link(link.index).map(drop).map_err(kernel)
+    Ok(inside.delete_link(link.index).map(drop)?)
 }
 
 /// Describes both ends as items: the container's link, and the host's under this name, with what ADD
 /// reported of it. `ours` says whether the plugin marked it.
-pub(crate) fn wanted_ends(host: &str, ours: bool, attached: &Attached<'_>) -> Vec<Item> {
+pub(crate) fn wanted_ends<K: Kind>(
+    host: &str,
+    ours: bool,
+    attached: &Attached<'_, K>,
+) -> Vec<Item> {
     let (link, of) = (|| host.to_owned(), attached.ifname.to_owned());
     let veth = State::Link { link: of.clone(), kinds: vec!["veth".to_owned()] };
     let mut items = vec![
@@ -265,9 +270,9 @@ fn foreign_owner(
     host: &mut RouteSocket,
     link: &Link,
     alias: &str,
-) -> Result<Option<String>, Error> {
+) -> Result<Option<String>, Failure> {
     let Some(peer) = link.peer_index else { return Ok(None) };
-    let peer = host.link_by_index(peer).map_err(kernel)?;
+    let peer = host.link_by_index(peer)?;
     let marked = peer.and_then(|peer| peer.alias);
     Ok(marked
         .filter(|mark| mark.starts_with(owner::PREFIX) && mark != alias)
@@ -278,70 +283,19 @@ fn foreign_owner(
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
-pub fn marked(call: &Call<'_>) -> Result<Vec<AttachmentKey>, Error> {
-    let mut host = RouteSocket::open().map_err(kernel)?;
-    let mark = format!("{}{}/", owner::PREFIX, call.network());
-    let links = host.links().map_err(kernel)?;
-    let keys = links.into_iter().filter_map(|link| {
-        let alias = link.alias?;
-        let (container_id, ifname) = alias.strip_prefix(&mark)?.split_once('/')?;
-        Some(AttachmentKey {
-            network: call.network().clone(),
-            container_id: ContainerId::new(container_id).ok()?,
-            ifname: IfName::new(ifname).ok()?,
-        })
-    });
-    Ok(keys.collect())
+pub fn marked(call: &Call<'_>) -> Result<Vec<AttachmentKey>, Failure> {
+    let links = RouteSocket::open().and_then(|mut host| host.links());
+    Ok(links?.iter().filter_map(|link| owner::of_network(link, call.network())).collect())
 }
 
-/// Runs GC: removes every attachment of this network that is not valid, found by our records and by
-/// the marks on links, then forwards the verb to the IPAM plugin.
-///
-/// # Errors
-/// Every failure; independent steps go on.
-pub fn gc(
+/// Lists the attachments of this network that may exist without a record: their marks are on links of
+/// the host, or they hold a shared object, as an ADD does that was killed early.
+pub(crate) fn unrecorded(
     call: &Call<'_>,
     index: &Index,
-    plugin: &str,
-    remove_link: impl Fn(&AttachmentKey) -> Result<(), Error>,
-    remove_rest: impl Fn(&AttachmentKey, &mut Failures),
-) -> Result<(), Error> {
-    let mut failures = Failures::new();
-    let stale = stale(call, index, plugin, &mut failures);
-    let mut left = if failures.is_empty() { Left::LinksOf(Vec::new()) } else { Left::Unknown };
-    let looked: Vec<AttachmentKey> = stale.iter().map(|one| one.key.clone()).collect();
-    let mut spared = Spared::new(call, index, plugin);
-    for one in stale {
-        let (key, mut removed) = (one.key.clone(), false);
-        let collected = one.collect(index, plugin, || {
-            let mut own = Failures::new();
-            removed = own.note("remove the link", remove_link(&key)).is_some();
-            remove_rest(&key, &mut own);
-            own.into_result()
-        });
-        spared.note(&key, &collected);
-        failures.note(format_args!("collect {key}"), collected);
-        if let (false, Left::LinksOf(keys)) = (removed, &mut left) {
-            keys.push(key);
-        }
-    }
-    failures.note("collect filter rules", rules::collect(call, index, &spared));
-    attachment::collect_addresses(call, plugin, &looked, left, &mut failures);
-    failures.into_result()
-}
-
-/// Returns the attachments of this network that GC's list does not name and that have a record of
-/// `plugin`, a mark on a link of the host, or a hold on a shared object.
-fn stale(call: &Call<'_>, index: &Index, plugin: &str, failures: &mut Failures) -> Vec<Stale> {
-    let records = attachment::stale_records(call, index, plugin);
-    let mut stale: Vec<_> = records.into_iter().map(|record| record.attachment).collect();
-    if let Some(marked) = failures.note("list links", marked(call)) {
-        stale.extend(marked);
-    }
-    // An ADD that was killed early holds objects without having a record.
-    stale.extend(shared_object::holders_of_network(index, call.network().as_str()));
-    stale.sort();
-    stale.dedup();
-    stale.retain(|key| !call.is_valid_attachment(key.container_id.as_str(), key.ifname.as_str()));
-    stale.into_iter().map(|key| Stale::look(index, plugin, key)).collect()
+    failures: &mut Failures,
+) -> Vec<AttachmentKey> {
+    let mut found = failures.note("list links", marked(call)).unwrap_or_default();
+    found.extend(shared_object::holders_of_network(index, call.network().as_str()));
+    found
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use cni::{Error, code};
+use cni::code;
 use cni_plugin::codes;
 use kernel::mac::MacAddr;
 use kernel::netlink::Errno;
@@ -13,7 +13,7 @@ use kernel::route::{IpFamily, Link, Route, RouteFilter, RouteSocket, TABLE_MAIN}
 use serde::Deserialize;
 
 use super::device;
-use super::kernel_error as kernel;
+use super::failure::Failure;
 use super::mac::parse_mac;
 
 /// The folder where the kernel shows devices and drivers.
@@ -58,7 +58,7 @@ impl Selector {
     /// # Errors
     /// Code 7 for both at once, for a `parent` that does not have exactly one key, and for
     /// malformed values.
-    pub fn parse(master: &str, parent: Option<&RawParent>) -> Result<Self, Error> {
+    pub fn parse(master: &str, parent: Option<&RawParent>) -> Result<Self, Failure> {
         let Some(parent) = parent.filter(|parent| **parent != RawParent::default()) else {
             return Ok(if master.is_empty() {
                 Selector::DefaultRoute
@@ -96,7 +96,7 @@ impl Selector {
     /// # Errors
     /// Code 7 naming the key when no link matches, or several do; code 100 when the kernel does not
     /// answer.
-    pub fn find(&self, socket: &mut RouteSocket) -> Result<Link, Error> {
+    pub fn find(&self, socket: &mut RouteSocket) -> Result<Link, Failure> {
         match self {
             Selector::Name(name) => by_name(socket, name)?.ok_or_else(|| {
                 invalid(
@@ -105,10 +105,12 @@ impl Selector {
                 )
             }),
             Selector::Mac(mac) => {
-                let links = socket.links().map_err(kernel)?;
-                let found = links
-                    .into_iter()
-                    .filter(|link| link.mac == Some(*mac) && !is_child(link) && !link.loopback());
+                let links = socket.links()?;
+                // A macvlan or VLAN may have its parent's hardware address, but is not the link that
+                // the address selects.
+                let found = links.into_iter().filter(|link| {
+                    link.mac == Some(*mac) && !link.is_on_parent() && !link.loopback()
+                });
                 only(found.collect(), &format!("hardware address {mac}"), "parent.mac")
             }
             Selector::Pci(address) => {
@@ -117,14 +119,14 @@ impl Selector {
                 only(found, &format!("PCI address {address}"), "parent.pciBusID")
             }
             Selector::Driver(driver) => {
-                let links = socket.links().map_err(kernel)?;
+                let links = socket.links()?;
                 let found = links.into_iter().filter(|link| {
                     device::driver(link).as_deref() == Some(driver.as_str()) || link.is_kind(driver)
                 });
                 only(found.collect(), &format!("driver {driver:?}"), "parent.driver")
             }
             Selector::RouteTo(address) => {
-                let route = socket.route_to(*address).map_err(kernel)?;
+                let route = socket.route_to(*address)?;
                 let index = route.as_ref().and_then(out_link).ok_or_else(|| {
                     invalid(
                         format!("no route to {address}"),
@@ -150,7 +152,7 @@ impl Selector {
 ///
 /// # Errors
 /// Code 7 in the reference's words.
-pub fn check_mtu(mtu: Option<u32>, parent: &Link) -> Result<(), Error> {
+pub fn check_mtu(mtu: Option<u32>, parent: &Link) -> Result<(), Failure> {
     match mtu {
         Some(mtu) if parent.mtu < mtu => Err(invalid(
             format!("invalid MTU {mtu}, must be [0, master MTU({})]", parent.mtu),
@@ -164,7 +166,7 @@ pub fn check_mtu(mtu: Option<u32>, parent: &Link) -> Result<(), Error> {
 ///
 /// # Errors
 /// Code 7 for a negative one or one above 32 bits.
-pub fn parse_mtu(mtu: i64) -> Result<Option<u32>, Error> {
+pub fn parse_mtu(mtu: i64) -> Result<Option<u32>, Failure> {
     match u32::try_from(mtu) {
         Ok(0) => Ok(None),
         Ok(mtu) => Ok(Some(mtu)),
@@ -181,7 +183,7 @@ pub const ETHERNET_MTU: RangeInclusive<u32> = 68..=65_535;
 ///
 /// # Errors
 /// Code 7.
-pub fn parse_mtu_in(mtu: i64, range: &RangeInclusive<u32>) -> Result<Option<u32>, Error> {
+pub fn parse_mtu_in(mtu: i64, range: &RangeInclusive<u32>) -> Result<Option<u32>, Failure> {
     let wanted = parse_mtu(mtu)?;
     if wanted.is_none_or(|mtu| range.contains(&mtu)) {
         return Ok(wanted);
@@ -195,19 +197,19 @@ pub fn parse_mtu_in(mtu: i64, range: &RangeInclusive<u32>) -> Result<Option<u32>
     ))
 }
 
-fn invalid(message: impl Into<String>, details: impl Into<String>) -> Error {
-    Error::new(code::INVALID_CONFIG, message.into()).with_details(details.into())
+fn invalid(message: impl Into<String>, details: impl Into<String>) -> Failure {
+    Failure::new(code::INVALID_CONFIG, message.into()).with_details(details.into())
 }
 
 /// Checks a name that becomes part of a path.
-fn plain_name(key: &str, text: &str) -> Result<String, Error> {
+fn plain_name(key: &str, text: &str) -> Result<String, Failure> {
     if text.starts_with('.') || text.contains('/') || text.contains('\0') {
         return Err(invalid(format!("invalid {key} {text:?}"), "it is not the name of a device"));
     }
     Ok(text.to_owned())
 }
 
-fn only(mut found: Vec<Link>, what: &str, key: &str) -> Result<Link, Error> {
+fn only(mut found: Vec<Link>, what: &str, key: &str) -> Result<Link, Failure> {
     match found.len() {
         1 => Ok(found.remove(0)),
         0 => Err(invalid(
@@ -225,25 +227,18 @@ fn only(mut found: Vec<Link>, what: &str, key: &str) -> Result<Link, Error> {
     }
 }
 
-/// Returns whether a link is a child of another. A macvlan or VLAN may carry its parent's hardware
-/// address, but is not the link that the address selects.
-fn is_child(link: &Link) -> bool {
-    ["macvlan", "ipvlan", "vlan", "macvtap", "ipvtap"].iter().any(|kind| link.is_kind(kind))
-}
-
 /// Finds a link by name. A name that is too long belongs to no link.
-fn by_name(socket: &mut RouteSocket, name: &str) -> Result<Option<Link>, Error> {
+fn by_name(socket: &mut RouteSocket, name: &str) -> Result<Option<Link>, Failure> {
     match socket.link_by_name(name) {
         Err(error) if error.errno() == Some(Errno::RANGE) => Ok(None),
-        found => found.map_err(kernel),
+        found => Ok(found?),
     }
 }
 
-fn by_index(socket: &mut RouteSocket, index: u32) -> Result<Link, Error> {
+fn by_index(socket: &mut RouteSocket, index: u32) -> Result<Link, Failure> {
     socket
-        .link_by_index(index)
-        .map_err(kernel)?
-        .ok_or_else(|| Error::new(codes::CONFLICT, format!("link {index} vanished")))
+        .link_by_index(index)?
+        .ok_or_else(|| Failure::new(codes::CONFLICT, format!("link {index} vanished")))
 }
 
 fn out_link(route: &Route) -> Option<u32> {
@@ -251,10 +246,10 @@ fn out_link(route: &Route) -> Option<u32> {
 }
 
 /// Returns the link of the default route with the lowest metric, IPv4 before IPv6.
-fn default_route_link(socket: &mut RouteSocket) -> Result<Option<u32>, Error> {
+fn default_route_link(socket: &mut RouteSocket) -> Result<Option<u32>, Failure> {
     for family in [IpFamily::V4, IpFamily::V6] {
         let filter = RouteFilter { family, table: Some(TABLE_MAIN), oif: None };
-        let routes = socket.routes(filter).map_err(kernel)?;
+        let routes = socket.routes(filter)?;
         let default = routes
             .iter()
             .filter(|route| route.destination.prefix_len() == 0)
@@ -277,7 +272,7 @@ mod tests {
         let raw: Option<RawParent> = cni::json::from_str(parent).unwrap();
         let text = match Selector::parse(master, raw.as_ref()) {
             Ok(selector) => format!("{selector:?}"),
-            Err(error) => format!("{} {error}", error.code),
+            Err(error) => format!("{} {error}", error.code()),
         };
         expected.assert_eq(&text);
     }
@@ -313,6 +308,6 @@ mod tests {
     fn mtus() {
         assert_eq!(parse_mtu(0).unwrap(), None);
         assert_eq!(parse_mtu(1400).unwrap(), Some(1400));
-        assert_eq!(parse_mtu(-1).unwrap_err().code, code::INVALID_CONFIG);
+        assert_eq!(parse_mtu(-1).unwrap_err().code(), code::INVALID_CONFIG);
     }
 }

@@ -1,9 +1,8 @@
 //! The rules and routes of a namespace: what decides by which link a packet leaves.
 
-use cni::Error;
 use kernel::route::{IpFamily, Route, RouteFilter, RouteSocket, Rule, RuleAction};
 
-use super::kernel_error as kernel;
+use super::failure::Failure;
 
 /// The tables that the kernel reserves: compat, default, main, local.
 pub const RESERVED: std::ops::RangeInclusive<u32> = 252..=255;
@@ -22,16 +21,16 @@ impl Policy {
     ///
     /// # Errors
     /// Code 100 when the kernel does not answer.
-    pub fn read(socket: &mut RouteSocket) -> Result<Self, Error> {
+    pub fn read(socket: &mut RouteSocket) -> Result<Self, Failure> {
         let mut policy = Self::default();
         for family in [IpFamily::V4, IpFamily::V6] {
             match socket.rules(family) {
                 Ok(rules) => policy.rules.extend(rules),
                 Err(error) if family == IpFamily::V6 && error.is_unsupported() => continue,
-                Err(error) => return Err(kernel(error)),
+                Err(error) => return Err(Failure::from(error)),
             }
             let all = RouteFilter { family, table: None, oif: None };
-            policy.routes.extend(socket.routes(all).map_err(kernel)?);
+            policy.routes.extend(socket.routes(all)?);
         }
         Ok(policy)
     }

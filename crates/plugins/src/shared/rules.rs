@@ -2,15 +2,16 @@
 //! `bridge` and `ptp`. A [`Plan`] says what it needs; if the configuration asks for iptables, these
 //! are the reference's rules.
 
-use cni::{AttachmentKey, Error, code};
+use cni::{AttachmentKey, code};
 use cni_plugin::Call;
 use firewall::{Concern, Plan, iptables, masquerade};
 use ipnet::IpNet;
 use state::Index;
 use wanted::{Because, Item, State};
 
+use super::failure::Failure;
 use super::failures::Failures;
-use super::filter::{Spared, filter_error, iptables_error, remove_own, with_firewall};
+use super::filter::{self, Spared, remove_own, with_firewall};
 
 /// The concerns of these plugins.
 const CONCERNS: &[Concern] = &[Concern::Masquerade, Concern::Spoof];
@@ -29,13 +30,13 @@ impl MasqueradeBackend {
     ///
     /// # Errors
     /// Code 7 for a backend that does not exist.
-    pub fn parse(wanted: bool, name: Option<&str>) -> Result<Option<Self>, Error> {
+    pub fn parse(wanted: bool, name: Option<&str>) -> Result<Option<Self>, Failure> {
         match name {
             _ if !wanted => Ok(None),
             None | Some("" | "nftables") => Ok(Some(MasqueradeBackend::Nftables)),
             Some("iptables") => Ok(Some(MasqueradeBackend::Iptables)),
             Some(other) => {
-                Err(Error::new(code::INVALID_CONFIG, format!("unknown ipmasq backend {other:?}"))
+                Err(Failure::new(code::INVALID_CONFIG, format!("unknown ipmasq backend {other:?}"))
                     .with_details("ipMasqBackend is \"nftables\" or \"iptables\""))
             }
         }
@@ -71,12 +72,12 @@ pub fn add(
     backend: Option<MasqueradeBackend>,
     plan: &Plan,
     ips: &[IpNet],
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     if !plan.is_empty() {
         with_firewall(index, |firewall| firewall.add(key, plan))?;
     }
     if backend == Some(MasqueradeBackend::Iptables) {
-        iptables::masquerade::add(key, ips).map_err(|error| iptables_error(&error))?;
+        iptables::masquerade::add(key, ips)?;
     }
     Ok(())
 }
@@ -103,13 +104,13 @@ pub fn remove(
     index: &Index,
     key: &AttachmentKey,
     recorded: Option<(&Plan, &[IpNet])>,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let mut failures = Failures::new();
     let plan = recorded.map(|(plan, _)| plan);
     failures.note("nftables", remove_own(index, key, plan, CONCERNS));
     let addresses = recorded.map(|(_, ips)| ips).unwrap_or_default();
     let left = firewall::reference::remove_bridge(key, addresses);
-    failures.note("rules of the reference plugin", left.map_err(|error| filter_error(&error)));
+    failures.note("rules of the reference plugin", left);
     failures.into_result()
 }
 
@@ -117,14 +118,11 @@ pub fn remove(
 ///
 /// # Errors
 /// As [`remove`].
-pub fn collect(call: &Call<'_>, index: &Index, spared: &Spared<'_>) -> Result<(), Error> {
-    let network = call.network().as_str();
-    let stays = |hash: &str| spared.contains(hash);
+pub fn collect(call: &Call<'_>, index: &Index, spared: &Spared<'_>) -> Result<(), Failure> {
     let mut failures = Failures::new();
-    let collected = with_firewall(index, |firewall| firewall.gc(network, &stays, CONCERNS));
-    failures.note("nftables", collected);
-    let left = firewall::reference::gc_bridge(network, &spared.keys());
-    failures.note("rules of the reference plugin", left.map_err(|error| filter_error(&error)));
+    failures.note("nftables", filter::collect(call, index, CONCERNS, spared));
+    let left = firewall::reference::gc_bridge(call.network().as_str(), &spared.keys());
+    failures.note("rules of the reference plugin", left);
     failures.into_result()
 }
 
@@ -138,14 +136,14 @@ pub fn differences(
     backend: Option<MasqueradeBackend>,
     wanted: &Plan,
     ips: &[IpNet],
-) -> Result<Vec<String>, Error> {
+) -> Result<Vec<String>, Failure> {
     let mut found = Vec::new();
     if !wanted.is_empty() {
         found.extend(with_firewall(index, |firewall| firewall.check(key, wanted))?);
     }
     if backend == Some(MasqueradeBackend::Iptables) {
         let checked = iptables::masquerade::check(key, ips);
-        found.extend(checked.map_err(|error| iptables_error(&error))?);
+        found.extend(checked?);
     }
     Ok(found.into_iter().map(|text| format!("packet filter: {text}")).collect())
 }

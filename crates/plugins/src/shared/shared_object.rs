@@ -3,29 +3,18 @@
 
 use std::time::Duration;
 
-use cni::{AttachmentKey, Error, code};
+use cni::AttachmentKey;
 use cni_plugin::{Call, codes};
 use kernel::sysctl::{Sysctl, SysctlError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use state::{FileError, Index, LockError, Release};
+use state::{Index, Release};
+
+use super::failure::Failure;
 
 /// How long a call waits for a shared object's lock. It is held for a few milliseconds at a time; a
 /// longer holder is stuck, and the error names it.
 pub const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Returns the error object for a failure on a file of ours.
-#[must_use]
-pub fn file_error(error: &FileError) -> Error {
-    Error::from_chain(codes::STATE, error)
-}
-
-/// Returns the error object for a lock that could not be taken.
-#[must_use]
-pub fn lock_error(error: &LockError) -> Error {
-    let code = if error.is_busy() { code::TRY_AGAIN_LATER } else { codes::STATE };
-    Error::from_chain(code, error)
-}
 
 /// Lists the attachments of a network that hold an object. Those of the firewall are left out: it
 /// collects its own.
@@ -44,9 +33,9 @@ const HELD: [&str; 2] = ["bridge ", "sysctl "];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtTheEnd {
     /// It stays on: another program may rely on it by now.
-    StaysOn,
+    Keep,
     /// It is switched off again.
-    PutBack,
+    Restore,
 }
 
 /// Why an attachment releases a sysctl.
@@ -78,8 +67,8 @@ const OTHER: &str = "other";
 /// net/ipv6/addrconf.c `addrconf_forward_change`).
 const ALONE: &str = "alone";
 
-/// In a sysctl's note: whether all that held it asked for [`AtTheEnd::PutBack`].
-const PUT_BACK: &str = "putBack";
+/// In a sysctl's note: whether all that held it asked for [`AtTheEnd::Restore`].
+const RESTORE: &str = "putBack";
 
 /// The first attachment that held a sysctl besides the one that switched it on, and what its hold
 /// changed in the note. An ADD that is undone restores the note from this.
@@ -87,7 +76,8 @@ const PUT_BACK: &str = "putBack";
 #[serde(rename_all = "camelCase")]
 struct Other {
     hash: String,
-    put_back: bool,
+    #[serde(rename = "putBack")]
+    restore: bool,
 }
 
 impl Other {
@@ -130,7 +120,7 @@ impl SharedSysctl {
     /// Switches it on and holds it for the attachment. If it was on before any of ours needed it,
     /// we do not restore it, and it costs one read.
     ///
-    /// It is restored at the end only if all that held it since ask for [`AtTheEnd::PutBack`].
+    /// It is restored at the end only if all that held it since ask for [`AtTheEnd::Restore`].
     ///
     /// # Errors
     /// Code 100 when the kernel refuses, 105 or 11 when our own files fail.
@@ -139,39 +129,39 @@ impl SharedSysctl {
         index: &Index,
         key: &AttachmentKey,
         at_the_end: AtTheEnd,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Failure> {
         let object = self.object();
-        let noted = || index.has_note(&object).map_err(|error| file_error(&error));
+        let noted = || index.has_note(&object);
         if !noted()? && self.is_on()? {
             return Ok(());
         }
-        let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
+        let _lock = index.lock(&object, LOCK_TIMEOUT)?;
         let on = self.is_on()?;
-        let note = index.known_note(&object).map_err(|error| file_error(&error))?;
+        let note = index.known_note(&object)?;
         // A damaged note also means that the sysctl was ours.
         let ours = note.is_some() || noted()?;
         if on && !ours {
             // Another program switched it on just now.
             return Ok(());
         }
-        let put_back = at_the_end == AtTheEnd::PutBack;
+        let restore = at_the_end == AtTheEnd::Restore;
         let hash = key.hash();
         if !ours {
             let alone = self.forward_alone()?;
-            let made = json!({ "was": "0", PUT_BACK: put_back, BY: hash, ALONE: alone });
-            index.note(&object, &made).map_err(|error| file_error(&error))?;
+            let made = json!({ "was": "0", RESTORE: restore, BY: hash, ALONE: alone });
+            index.note(&object, &made)?;
         } else if let Some(mut made) = note {
             let before = made.clone();
             let is_first = made[BY].as_str() == Some(&hash);
             if !is_first && made[OTHER].is_null() {
-                made[OTHER] = json!(Other { hash, put_back: made[PUT_BACK] == true });
+                made[OTHER] = json!(Other { hash, restore: made[RESTORE] == true });
             }
-            made[PUT_BACK] = json!(put_back && made[PUT_BACK] == true);
+            made[RESTORE] = json!(restore && made[RESTORE] == true);
             if made != before {
-                index.note(&object, &made).map_err(|error| file_error(&error))?;
+                index.note(&object, &made)?;
             }
         }
-        index.hold(&object, key).map_err(|error| file_error(&error))?;
+        index.hold(&object, key)?;
         if !on {
             self.sysctl()?.write("1").map_err(refused)?;
         }
@@ -179,7 +169,7 @@ impl SharedSysctl {
     }
 
     /// Lists the interfaces that forward by themselves while the sysctl is off.
-    fn forward_alone(self) -> Result<Vec<String>, Error> {
+    fn forward_alone(self) -> Result<Vec<String>, Failure> {
         let mut names = Sysctl::links_in(self.each).map_err(refused)?;
         names.retain(|name| name != ALL);
         // An interface that is gone by now, or has no IPv6, forwards nothing.
@@ -192,7 +182,7 @@ impl SharedSysctl {
     }
 
     /// Switches it off, and switches those interfaces on again that forwarded by themselves before.
-    fn put_back(self, note: Option<&Value>) -> Result<(), Error> {
+    fn restore(self, note: Option<&Value>) -> Result<(), Failure> {
         self.sysctl()?.write_if_different("0").map_err(refused)?;
         let alone = note.and_then(|note| note[ALONE].as_array()).into_iter().flatten();
         for name in alone.filter_map(Value::as_str) {
@@ -217,16 +207,16 @@ impl SharedSysctl {
         index: &Index,
         key: &AttachmentKey,
         leaving: Leaving,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Failure> {
         let object = self.object();
         // An attachment that holds it, or held it, holds what was switched, whatever became of the
         // note.
-        let noted = index.has_note(&object).map_err(|error| file_error(&error))?;
+        let noted = index.has_note(&object)?;
         if !noted && !index.holds(&object, key) {
             return Ok(());
         }
-        let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
-        let released = index.release(&object, key).map_err(|error| file_error(&error))?;
+        let _lock = index.lock(&object, LOCK_TIMEOUT)?;
+        let released = index.release(&object, key)?;
         if leaving == Leaving::Undone {
             self.forget_other(index, key)?;
         }
@@ -239,16 +229,16 @@ impl SharedSysctl {
     }
 
     /// Removes from the note what the hold of an attachment changed there, after its ADD is undone.
-    fn forget_other(self, index: &Index, key: &AttachmentKey) -> Result<(), Error> {
+    fn forget_other(self, index: &Index, key: &AttachmentKey) -> Result<(), Failure> {
         let object = self.object();
-        let note = index.known_note(&object).map_err(|error| file_error(&error))?;
+        let note = index.known_note(&object)?;
         let Some(mut note) = note else { return Ok(()) };
         let Some(other) = Other::of(&note).filter(|other| other.hash == key.hash()) else {
             return Ok(());
         };
         let holders = index.holders(&object).found;
         if holders.iter().all(|holder| note[BY].as_str() == Some(&holder.hash())) {
-            note[PUT_BACK] = json!(other.put_back);
+            note[RESTORE] = json!(other.restore);
             if let Some(fields) = note.as_object_mut() {
                 fields.remove(OTHER);
             }
@@ -256,7 +246,7 @@ impl SharedSysctl {
             // More have come since.
             note[OTHER] = json!(true);
         }
-        index.note(&object, &note).map_err(|error| file_error(&error))
+        Ok(index.note(&object, &note)?)
     }
 
     /// Settles it if no attachment holds it: an ADD was killed between switching it on and holding
@@ -264,13 +254,13 @@ impl SharedSysctl {
     ///
     /// # Errors
     /// As [`SharedSysctl::hold`].
-    pub fn collect(self, index: &Index) -> Result<(), Error> {
+    pub fn collect(self, index: &Index) -> Result<(), Failure> {
         let object = self.object();
-        if !index.has_note(&object).map_err(|error| file_error(&error))? {
+        if !index.has_note(&object)? {
             return Ok(());
         }
-        let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
-        match index.is_held(&object).map_err(|error| file_error(&error))? {
+        let _lock = index.lock(&object, LOCK_TIMEOUT)?;
+        match index.is_held(&object)? {
             true => Ok(()),
             false => self.settle(index, &|_| false),
         }
@@ -278,33 +268,33 @@ impl SharedSysctl {
 
     /// Restores it or leaves it on, as the note says and as `is_undone` says of the note. No
     /// attachment holds it. A note of an earlier release, or a damaged one, asks for nothing.
-    fn settle(self, index: &Index, is_undone: &dyn Fn(&Value) -> bool) -> Result<(), Error> {
+    fn settle(self, index: &Index, is_undone: &dyn Fn(&Value) -> bool) -> Result<(), Failure> {
         let object = self.object();
-        let note = index.known_note(&object).map_err(|error| file_error(&error))?;
-        if !note.as_ref().is_some_and(|note| note[PUT_BACK] == true || is_undone(note)) {
-            return match self.is_on()? && index.has_note(&object).map_err(|e| file_error(&e))? {
-                true => index.leave(&object).map_err(|error| file_error(&error)),
-                false => index.take_note(&object).map(drop).map_err(|error| file_error(&error)),
+        let note = index.known_note(&object)?;
+        if !note.as_ref().is_some_and(|note| note[RESTORE] == true || is_undone(note)) {
+            return match self.is_on()? && index.has_note(&object)? {
+                true => Ok(index.leave(&object)?),
+                false => Ok(index.take_note(&object).map(drop)?),
             };
         }
-        self.put_back(note.as_ref())?;
-        index.take_note(&object).map(drop).map_err(|error| file_error(&error))
+        self.restore(note.as_ref())?;
+        Ok(index.take_note(&object).map(drop)?)
     }
 
     /// Returns whether it is on.
     ///
     /// # Errors
     /// Code 100 when the kernel refuses to report it.
-    pub fn is_on(self) -> Result<bool, Error> {
+    pub fn is_on(self) -> Result<bool, Failure> {
         self.sysctl()?.read().map(|value| value != "0").map_err(refused)
     }
 
-    fn sysctl(self) -> Result<Sysctl, Error> {
+    fn sysctl(self) -> Result<Sysctl, Failure> {
         Sysctl::parse(self.key).map_err(refused)
     }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn refused(error: SysctlError) -> Error {
-    Error::from_chain(codes::KERNEL, &error)
+fn refused(error: SysctlError) -> Failure {
+    Failure::from_chain(codes::KERNEL, &error)
 }

@@ -1,9 +1,8 @@
 //! Changes of links, routes and rules that carry their undo.
 
-use cni::Error;
 use kernel::route::{Change, RouteSocket};
 
-use super::kernel_error;
+use super::failure::Failure;
 
 /// One change and how it is undone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +35,7 @@ impl Step {
 ///
 /// # Errors
 /// The kernel's refusal; the details list everything that could not be undone.
-pub fn apply(socket: &mut RouteSocket, steps: &[Step]) -> Result<bool, Error> {
+pub fn apply(socket: &mut RouteSocket, steps: &[Step]) -> Result<bool, Failure> {
     let mut optional_done = false;
     for (number, step) in steps.iter().enumerate() {
         match socket.apply_one(&step.change) {
@@ -44,7 +43,7 @@ pub fn apply(socket: &mut RouteSocket, steps: &[Step]) -> Result<bool, Error> {
             Err(error) if step.optional && error.is_not_found() => {}
             Err(error) => {
                 let back = steps[..number].iter().rev().flat_map(|step| &step.back);
-                return Err(undo(socket, back, kernel_error(error)));
+                return Err(undo(socket, back, Failure::from(error)));
             }
         }
     }
@@ -52,15 +51,15 @@ pub fn apply(socket: &mut RouteSocket, steps: &[Step]) -> Result<bool, Error> {
 }
 
 /// Undoes steps that were all made, last first, and returns `cause` with what could not be undone.
-pub fn undo_all(socket: &mut RouteSocket, steps: &[Step], cause: Error) -> Error {
+pub fn undo_all(socket: &mut RouteSocket, steps: &[Step], cause: Failure) -> Failure {
     undo(socket, steps.iter().rev().flat_map(|step| &step.back), cause)
 }
 
 fn undo<'s>(
     socket: &mut RouteSocket,
     back: impl Iterator<Item = &'s Change>,
-    cause: Error,
-) -> Error {
+    cause: Failure,
+) -> Failure {
     back.fold(cause, |cause, change| match socket.apply_one(change) {
         Err(error) if !error.is_not_found() && !error.is_exists() => {
             cause.with_details(format!("could not {error}"))

@@ -1,10 +1,12 @@
 //! The configuration of `bandwidth`, by an administrator and a runtime, read and checked.
 
-use cni::{Error, code};
+use cni::code;
 use cni_plugin::Call;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use wanted::{Limit, Limits};
+
+use crate::shared::failure::Failure;
 
 /// What runtimes write for a burst that was not given: kubelet and CRI-O the largest signed 32-bit
 /// number, containerd the largest unsigned one.
@@ -15,12 +17,7 @@ const BURST_MAX_BYTES: u64 = 0xffff_ffff;
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Raw {
-    cni_version: Option<IgnoredAny>,
-    name: Option<IgnoredAny>,
-    r#type: Option<IgnoredAny>,
-    capabilities: Option<IgnoredAny>,
-    prev_result: Option<IgnoredAny>,
+pub(crate) struct Raw {
     ingress_rate: Option<u64>,
     ingress_burst: Option<u64>,
     egress_rate: Option<u64>,
@@ -54,12 +51,8 @@ struct Subnets {
 /// The limit that is tried if none is configured.
 pub(super) const EXAMPLE: Limit = Limit { rate_bits_per_s: 8_000_000, burst_bytes: None };
 
-/// Reads and checks everything, and warns of what a person may not expect.
-///
-/// # Errors
-/// Code 6 when a type is wrong, 7 when a value is.
-pub(super) fn of(call: &Call<'_>) -> Result<Limits, Error> {
-    let limits = read(call)?;
+/// Warns of what a person may not expect.
+pub(super) fn warn(call: &Call<'_>, limits: &Limits) {
     let subnets: Subnets = call.read_config().unwrap_or_default();
     for (key, given) in
         [("unshapedSubnets", subnets.unshaped_subnets), ("shapedSubnets", subnets.shaped_subnets)]
@@ -79,7 +72,6 @@ pub(super) fn of(call: &Call<'_>) -> Result<Limits, Error> {
             ));
         }
     }
-    Ok(limits)
 }
 
 /// Returns how many seconds' worth of traffic a configured burst lets through at once, if it is
@@ -90,16 +82,16 @@ fn seconds_at_once(limit: &Limit) -> Option<u64> {
     (rate < burst).then(|| burst.div_ceil(rate))
 }
 
-/// Does the same as [`of`], and does not warn.
+/// Reads and checks everything.
 ///
 /// # Errors
-/// As [`of`].
-pub(super) fn read(call: &Call<'_>) -> Result<Limits, Error> {
+/// Code 6 when a type is wrong, 7 when a value is.
+pub(super) fn read(call: &Call<'_>) -> Result<Limits, Failure> {
     call.read_config::<Raw>()?.check()
 }
 
 impl Raw {
-    fn check(&self) -> Result<Limits, Error> {
+    fn check(&self) -> Result<Limits, Failure> {
         let fixed = [self.ingress_rate, self.ingress_burst, self.egress_rate, self.egress_burst];
         // If the configuration has one of the keys, the runtime's values are ignored.
         let asked = if fixed.iter().any(Option::is_some) {
@@ -116,9 +108,9 @@ impl Raw {
     }
 }
 
-fn limit(way: &str, rate: u64, burst: u64) -> Result<Option<Limit>, Error> {
+fn limit(way: &str, rate: u64, burst: u64) -> Result<Option<Limit>, Failure> {
     let invalid = |message: &str, why: String| {
-        Err(Error::new(code::INVALID_CONFIG, message).with_details(why))
+        Err(Failure::new(code::INVALID_CONFIG, message).with_details(why))
     };
     match (rate, burst) {
         (0, 0) => return Ok(None),
@@ -158,7 +150,7 @@ fn limit(way: &str, rate: u64, burst: u64) -> Result<Option<Limit>, Error> {
 mod tests {
     use super::*;
 
-    fn check(text: &str) -> Result<Limits, Error> {
+    fn check(text: &str) -> Result<Limits, Failure> {
         cni::json::from_str::<Raw>(text).unwrap().check()
     }
 
@@ -215,10 +207,10 @@ mod tests {
         ] {
             let error = check(text).unwrap_err();
             assert!(
-                error.code == code::INVALID_CONFIG && error.msg.starts_with(words),
+                error.code() == code::INVALID_CONFIG && error.message().starts_with(words),
                 "{error:?}"
             );
-            assert!(error.details.contains(key), "{error:?}");
+            assert!(error.details().contains(key), "{error:?}");
         }
     }
 }

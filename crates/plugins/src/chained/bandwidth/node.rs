@@ -1,6 +1,6 @@
 //! The host's links and their qdiscs.
 
-use cni::{AddResult, AttachmentKey, Error, code};
+use cni::{AddResult, AttachmentKey, code};
 use cni_plugin::codes;
 use kernel::route::{
     Change, FilterInfo, Link, LinkKind, LinkSet, NewLink, Qdisc, RouteSocket, TcHandle,
@@ -9,8 +9,9 @@ use wanted::Limits;
 
 use super::Recorded;
 use super::plan::{self, Hook, QUEUE_PLACE, Shape};
+use crate::shared::failure::Failure;
+use crate::shared::owner;
 use crate::shared::steps::{self, Step};
-use crate::shared::{kernel_error as kernel, owner};
 
 /// The prefix of the reference's names for the ifb link, and how many digits follow.
 const IFB_PREFIX: &str = "bwp";
@@ -59,7 +60,7 @@ pub(super) fn find_host(
     inside: &mut RouteSocket,
     ifname: &str,
     result: &AddResult,
-) -> Result<Link, Error> {
+) -> Result<Link, Failure> {
     if result.interfaces.is_empty() {
         return Err(unusable("no interfaces provided".to_owned()));
     }
@@ -67,15 +68,12 @@ pub(super) fn find_host(
         unusable(format!("container interface {ifname} has no veth peer: {why}"))
             .with_details("only pairs of links (veth) can be shaped, as bridge and ptp make them")
     };
-    let link = inside
-        .link_by_name(ifname)
-        .map_err(kernel)?
-        .ok_or_else(|| no_peer("Link not found".to_owned()))?;
+    let link = inside.link_by_name(ifname)?.ok_or_else(|| no_peer("Link not found".to_owned()))?;
     let peer = match (link.kind.as_deref(), link.peer_index) {
         (Some("veth"), Some(peer)) => peer,
         (kind, _) => return Err(no_peer(format!("it is a {} link", kind.unwrap_or("physical")))),
     };
-    let host = socket.link_by_index(peer).map_err(kernel)?;
+    let host = socket.link_by_index(peer)?;
     // An ifindex counts in its own namespace: here it may be another link's.
     let host = host
         .filter(|host| host.is_kind("veth") && host.peer_index == Some(link.index))
@@ -88,8 +86,8 @@ pub(super) fn find_host(
         .with_details(format!("prevResult does not list {:?} without a sandbox", host.name)))
 }
 
-fn unusable(message: String) -> Error {
-    Error::new(code::INVALID_CONFIG, message)
+fn unusable(message: String) -> Failure {
+    Failure::new(code::INVALID_CONFIG, message)
 }
 
 /// Returns the names that an attachment's ifb link may have: the reference's, and another for a
@@ -107,11 +105,11 @@ pub(super) fn ifb_names(key: &AttachmentKey) -> [String; 2] {
 pub(super) fn find_ifb(
     socket: &mut RouteSocket,
     key: &AttachmentKey,
-) -> Result<(Option<Link>, Option<String>), Error> {
+) -> Result<(Option<Link>, Option<String>), Failure> {
     let alias = owner::alias(key);
     let (mut unmarked, mut free) = (None, None);
     for (attempt, name) in ifb_names(key).into_iter().enumerate() {
-        match socket.link_by_name(&name).map_err(kernel)? {
+        match socket.link_by_name(&name)? {
             None => free = free.or(Some(name)),
             Some(link) if !link.is_kind("ifb") => {}
             Some(link) => match &link.alias {
@@ -130,11 +128,11 @@ impl<'s> Node<'s> {
         socket: &'s mut RouteSocket,
         key: &AttachmentKey,
         host: Link,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, Failure> {
         let root = Standing::on(socket, host.index)?;
-        let hook = socket.qdisc(host.index, TcHandle::INGRESS).map_err(kernel)?;
+        let hook = socket.qdisc(host.index, TcHandle::INGRESS)?;
         let filters = match &hook {
-            Some(_) => socket.filters(host.index, TcHandle::INGRESS_FILTERS).map_err(kernel)?,
+            Some(_) => socket.filters(host.index, TcHandle::INGRESS_FILTERS)?,
             None => Vec::new(),
         };
         let (ifb, free_name) = find_ifb(socket, key)?;
@@ -149,9 +147,9 @@ impl<'s> Node<'s> {
 
     /// Takes over what an earlier ADD has recorded about this link. Returns whether the hook for
     /// filters is ours, or will be once it is created.
-    pub(super) fn recall(&mut self, facts: Option<&Recorded>) -> bool {
-        let noted = facts.filter(|facts| facts.host_index == self.host.index);
-        self.hook.ours = self.hook.qdisc.is_none() || noted.is_some_and(|facts| facts.own_hook);
+    pub(super) fn recall(&mut self, recorded: Option<&Recorded>) -> bool {
+        let known = recorded.filter(|recorded| recorded.host_index == self.host.index);
+        self.hook.ours = self.hook.qdisc.is_none() || known.is_some_and(|known| known.own_hook);
         self.hook.ours
     }
 
@@ -163,7 +161,7 @@ impl<'s> Node<'s> {
 
     /// Enforces the limits: creates what is missing, changes what differs, removes what is no
     /// longer wanted. On failure everything is as before.
-    pub(super) fn shape(&mut self, limits: &Limits) -> Result<Shaped, Error> {
+    pub(super) fn shape(&mut self, limits: &Limits) -> Result<Shaped, Failure> {
         let mtu = self.host.mtu;
         let shape = |limit: &Option<_>| limit.as_ref().map(|limit| Shape::of(limit, mtu));
         let (ingress, egress) = (shape(&limits.ingress), shape(&limits.egress));
@@ -192,14 +190,14 @@ impl<'s> Node<'s> {
             return Ok(Shaped { ifb, fair });
         }
         if let Some(ifb) = ifb {
-            self.socket.delete_link(ifb.index).map_err(kernel)?;
+            self.socket.delete_link(ifb.index)?;
         }
         Ok(Shaped { ifb: None, fair })
     }
 
-    fn create_ifb(&mut self) -> Result<Link, Error> {
+    fn create_ifb(&mut self) -> Result<Link, Failure> {
         let name = self.free_name.clone().ok_or_else(|| {
-            Error::new(codes::CONFLICT, "adding link: file exists").with_details(format!(
+            Failure::new(codes::CONFLICT, "adding link: file exists").with_details(format!(
                 "links {IFB_PREFIX}… of these digits belong to others; see `ip link show type ifb`"
             ))
         })?;
@@ -210,7 +208,7 @@ impl<'s> Node<'s> {
             alias: Some(self.alias.clone()),
             ..NewLink::new(name, LinkKind::Ifb)
         };
-        self.socket.create_link(&link).map_err(|error| kernel(error).context("adding link"))
+        self.socket.create_link(&link).map_err(|error| Failure::from(error).context("adding link"))
     }
 
     /// Updates the link that an earlier ADD, or the reference, has created.
@@ -226,7 +224,7 @@ impl<'s> Node<'s> {
         (set != LinkSet::default()).then(|| Step::one_way(change))
     }
 
-    fn without(&mut self, ifindex: u32, error: Error) -> Error {
+    fn without(&mut self, ifindex: u32, error: Failure) -> Failure {
         match self.socket.delete_link(ifindex) {
             Ok(_) => error,
             Err(also) => error.with_details(format!("could not delete the ifb link: {also}")),
@@ -234,7 +232,7 @@ impl<'s> Node<'s> {
     }
 
     /// Does all steps, or undoes those that were done. Returns whether packets queue fairly.
-    fn apply(&mut self, steps: &[Step]) -> Result<bool, Error> {
+    fn apply(&mut self, steps: &[Step]) -> Result<bool, Failure> {
         let queued = steps::apply(self.socket, steps).map_err(|error| error.with_details(HINT))?;
         Ok(queued || self.root.is_fair() || self.ifb_root.is_fair())
     }
@@ -245,10 +243,10 @@ pub(super) const HINT: &str = "the kernel needs CONFIG_NET_SCH_TBF, and for egre
                     CONFIG_NET_CLS_U32 and CONFIG_NET_ACT_MIRRED";
 
 impl Standing {
-    fn on(socket: &mut RouteSocket, ifindex: u32) -> Result<Self, Error> {
-        let root = socket.qdisc(ifindex, TcHandle::ROOT).map_err(kernel)?;
+    fn on(socket: &mut RouteSocket, ifindex: u32) -> Result<Self, Failure> {
+        let root = socket.qdisc(ifindex, TcHandle::ROOT)?;
         let inside = match &root {
-            Some(_) => socket.qdisc(ifindex, QUEUE_PLACE).map_err(kernel)?,
+            Some(_) => socket.qdisc(ifindex, QUEUE_PLACE)?,
             None => None,
         };
         Ok(Self { root: root.map(|found| found.qdisc), inside: inside.map(|found| found.qdisc) })
@@ -259,7 +257,7 @@ impl Standing {
         self.inside.as_ref().is_some_and(|inside| inside.kind.name() == "fq_codel")
     }
 
-    fn steps(&self, link: (u32, &str), wanted: Option<&Shape>) -> Result<Vec<Step>, Error> {
+    fn steps(&self, link: (u32, &str), wanted: Option<&Shape>) -> Result<Vec<Step>, Failure> {
         plan::bucket(link, self.root.as_ref(), self.is_fair(), wanted)
     }
 }

@@ -9,11 +9,11 @@
 //! into packets. The kernel builds bundles of 64 KiB between links of one host; at 20 Mbit/s one of
 //! them would keep everything behind it waiting for 26 ms.
 
-use cni::Error;
 use cni_plugin::codes;
 use kernel::route::{Change, FilterInfo, FqCodel, Peak, Qdisc, QdiscKind, Redirect, Tbf, TcHandle};
 use wanted::Limit;
 
+use crate::shared::failure::Failure;
 use crate::shared::steps::Step;
 
 /// A burst that was not configured is what the rate carries in a second, divided by this.
@@ -115,14 +115,14 @@ pub(super) fn bucket(
     found: Option<&Qdisc>,
     queued: bool,
     wanted: Option<&Shape>,
-) -> Result<Vec<Step>, Error> {
+) -> Result<Vec<Step>, Failure> {
     let (ifindex, name) = link;
     let remove = Change::DelQdisc { ifindex, parent: TcHandle::ROOT, handle: BUCKET };
     let known = match found {
         None => None,
         Some(qdisc @ Qdisc { kind: QdiscKind::Tbf(tbf), handle: BUCKET, .. }) => Some((qdisc, tbf)),
         Some(foreign) if wanted.is_some() => {
-            return Err(Error::new(
+            return Err(Failure::new(
                 codes::CONFLICT,
                 format!("create qdisc: link {name:?} has {foreign}, which is not ours"),
             )
@@ -344,6 +344,6 @@ mod tests {
         let foreign = Qdisc { kind: QdiscKind::Other("htb".to_owned()), ..own.clone() };
         assert_eq!(plan(Some(&foreign), false, None).unwrap(), []);
         let error = plan(Some(&foreign), false, Some(&shape)).unwrap_err();
-        assert!(error.code == codes::CONFLICT && error.msg.contains("htb"), "{error:?}");
+        assert!(error.code() == codes::CONFLICT && error.message().contains("htb"), "{error:?}");
     }
 }

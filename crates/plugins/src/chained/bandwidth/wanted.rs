@@ -1,37 +1,28 @@
 //! What an attachment of `bandwidth` wants, for CHECK and repair.
 
-use cni::Error;
-use cni_plugin::Call;
 use kernel::route::{Link, QdiscKind};
 use wanted::{Because, Item, Limit, Limits, Place, Shaping, State, Wanted};
 
 use super::node::{self, Node, Standing};
 use super::plan::{self, Shape};
-use super::{Bandwidth, NAME, Recorded, config, shape};
-use crate::engine::{Attached, Compared, Found, Kind, Picture, sound, unknown};
+use super::{Bandwidth, NAME, shape};
+use crate::engine::{Attached, Compared, Found, Picture, Wants, sound, unknown};
+use crate::shared::failure::Failure;
 use crate::shared::{attachment, drift};
 
-impl Kind for Bandwidth {
-    const NAME: &'static str = NAME;
-    const CHAINED: bool = true;
+impl Wants for Bandwidth {
     /// The reference's words.
     const NO_PREVIOUS: &'static str = "must be called as a chained plugin";
-    type Config = Limits;
-    type Recorded = Recorded;
     /// The host's end of the pair.
     type Observed = Link;
 
-    fn config(call: &Call<'_>) -> Result<Limits, Error> {
-        config::of(call)
+    fn is_nothing(limits: &Limits) -> bool {
+        limits.is_empty()
     }
 
     /// Finds the host's end, which by now may be another link than the one that ADD shaped.
-    fn observe(
-        _: &Limits,
-        recorded: Option<&Recorded>,
-        attached: &Attached<'_>,
-        picture: &mut Picture<'_>,
-    ) -> Result<Link, Error> {
+    fn observe(attached: &Attached<'_, Self>, picture: &mut Picture<'_>) -> Result<Link, Failure> {
+        let recorded = attached.recorded;
         let namespaces = picture.namespaces.get()?;
         let (host, inside) = (&mut namespaces.host, &mut namespaces.inside);
         let host = node::find_host(host, inside, attached.ifname, attached.result)?;
@@ -43,12 +34,8 @@ impl Kind for Bandwidth {
         Err(drift(text).with_details("what ADD did to that one is not done to this one"))
     }
 
-    fn wanted(
-        limits: &Limits,
-        recorded: Option<&Recorded>,
-        host: &Link,
-        _: &Attached<'_>,
-    ) -> Wanted {
+    fn wanted(attached: &Attached<'_, Self>, host: &Link) -> Wanted {
+        let (limits, recorded) = (attached.config, attached.recorded);
         let mut wanted = Wanted::new();
         let shaping = Shaping {
             link: host.name.clone(),
@@ -76,7 +63,7 @@ impl Kind for Bandwidth {
         _: &Limits,
         picture: &mut Picture<'_>,
         item: &Item,
-    ) -> Result<Option<String>, Error> {
+    ) -> Result<Option<String>, Failure> {
         let State::Shaping(wanted) = &item.state else {
             return Err(unknown(item));
         };

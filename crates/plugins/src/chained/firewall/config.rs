@@ -1,12 +1,13 @@
 //! The configuration of `firewall`, read and checked.
 
-use cni::{Error, code};
+use cni::code;
 use cni_plugin::Call;
 use firewall::firewalld;
 use firewall::forward::ZONE_BY_HAND;
 use firewall::policy::IngressPolicy;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+
+use crate::shared::failure::Failure;
 
 /// The chain for administrators' own rules, by default.
 const ADMIN_CHAIN: &str = "CNI-ADMIN";
@@ -17,13 +18,7 @@ const CHAIN_MAX: usize = 28;
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Raw {
-    cni_version: Option<IgnoredAny>,
-    name: Option<IgnoredAny>,
-    r#type: Option<IgnoredAny>,
-    capabilities: Option<IgnoredAny>,
-    runtime_config: Option<IgnoredAny>,
-    prev_result: Option<IgnoredAny>,
+pub(crate) struct Raw {
     backend: String,
     iptables_admin_chain_name: String,
     firewalld_zone: String,
@@ -59,7 +54,7 @@ impl Config {
     /// # Errors
     /// Code 6 when a type is wrong, 7 when a value is, 2 when firewalld is configured in a build
     /// without it.
-    pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
+    pub(super) fn of(call: &Call<'_>) -> Result<Self, Failure> {
         let raw: Raw = call.read_config()?;
         raw.check()
     }
@@ -76,16 +71,16 @@ impl Config {
 }
 
 impl Raw {
-    fn check(self) -> Result<Config, Error> {
+    fn check(self) -> Result<Config, Failure> {
         let policy = self.ingress_policy.parse::<IngressPolicy>().map_err(|error| {
-            Error::new(code::INVALID_CONFIG, error.to_string())
+            Failure::new(code::INVALID_CONFIG, error.to_string())
                 .with_details("ingressPolicy is open, same-bridge or isolated")
         })?;
         let backend = match self.backend.as_str() {
             "iptables" => Backend::Iptables,
             "firewalld" if firewalld::BUILT => Backend::Firewalld,
             "firewalld" => {
-                return Err(Error::new(
+                return Err(Failure::new(
                     code::UNSUPPORTED_FIELD,
                     "backend \"firewalld\" is not supported by this build",
                 )
@@ -100,7 +95,7 @@ impl Raw {
             "" => ADMIN_CHAIN.to_owned(),
             name if is_chain_name(name) => name.to_owned(),
             name => {
-                return Err(Error::new(
+                return Err(Failure::new(
                     code::INVALID_CONFIG,
                     format!("invalid iptablesAdminChainName {name:?}"),
                 )
@@ -125,7 +120,7 @@ fn is_chain_name(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn check(text: &str) -> Result<Config, Error> {
+    fn check(text: &str) -> Result<Config, Failure> {
         cni::json::from_str::<Raw>(text).unwrap().check()
     }
 
@@ -166,7 +161,7 @@ mod tests {
             ),
         ] {
             let error = check(text).unwrap_err();
-            assert!(error.code == code && error.msg.contains(words), "{error:?}");
+            assert!(error.code() == code && error.message().contains(words), "{error:?}");
         }
     }
 
@@ -177,8 +172,8 @@ mod tests {
             assert_eq!(asked.unwrap().backend, Backend::Firewalld);
         } else {
             let error = asked.unwrap_err();
-            assert_eq!(error.code, code::UNSUPPORTED_FIELD);
-            assert!(error.details.contains("--add-source"), "{error:?}");
+            assert_eq!(error.code(), code::UNSUPPORTED_FIELD);
+            assert!(error.details().contains("--add-source"), "{error:?}");
         }
     }
 }

@@ -2,17 +2,18 @@
 
 use std::net::IpAddr;
 
-use cni::{AttachmentKey, Error};
+use cni::AttachmentKey;
 use cni_plugin::Call;
 use firewall::Plan;
 use firewall::firewalld::Source;
 use firewall::iptables::isolation::Isolation;
 use serde::{Deserialize, Serialize};
-use state::{Index, Record};
+use state::Index;
 
 use super::NAME;
 use crate::shared::attachment;
-use crate::shared::filter::write_down;
+use crate::shared::failure::Failure;
+use crate::shared::filter::write_record;
 
 /// What ADD records about an attachment for DEL.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,13 +53,9 @@ impl Recorded {
         attachment::recorded(index, key, NAME)
     }
 
-    pub(super) fn of(record: &Record) -> Option<Recorded> {
-        serde_json::from_value(record.data.clone()).ok()
-    }
-
     /// Writes the record, before anything is changed.
-    pub(super) fn write(&self, call: &Call<'_>, index: &Index) -> Result<(), Error> {
-        write_down(call, index, NAME, self, |path, netns, record| {
+    pub(super) fn write(&self, call: &Call<'_>, index: &Index) -> Result<(), Failure> {
+        write_record(call, index, NAME, self, |path, netns, record| {
             record.in_netns_of_another(path, netns)
         })
     }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
-use cni::{AddResult, Error, code};
+use cni::{AddResult, code};
 use cni_plugin::Call;
 use firewall::firewalld::{Firewalld, Source, TIMEOUT};
 use firewall::forward::{self, Blocker};
@@ -15,7 +15,7 @@ use state::Index;
 use super::config::{Backend, Config};
 use super::recorded::{Accepted, Recorded};
 use crate::shared::drift;
-use crate::shared::filter::{filter_error, firewalld_error};
+use crate::shared::failure::Failure;
 
 /// Lists the addresses of a result, whatever interface they are on, as the reference does.
 pub(super) fn addresses(result: &AddResult) -> Vec<IpAddr> {
@@ -29,7 +29,7 @@ pub(super) fn want(
     config: &Config,
     result: &AddResult,
     before: Option<&Recorded>,
-) -> Result<Recorded, Error> {
+) -> Result<Recorded, Failure> {
     let addresses = addresses(result);
     let mut facts =
         Recorded { iptables: config.backend == Backend::Iptables, ..Recorded::default() };
@@ -95,8 +95,8 @@ pub(super) fn firewalld(call: &Call<'_>) -> Firewalld {
     Firewalld::new(call.roots().system_bus.as_deref(), timeout)
 }
 
-fn is_running(call: &Call<'_>) -> Result<bool, Error> {
-    firewalld(call).is_running().map_err(|error| firewalld_error(&error))
+fn is_running(call: &Call<'_>) -> Result<bool, Failure> {
+    Ok(firewalld(call).is_running()?)
 }
 
 /// Returns what the administrator can do about rules that this configuration does not open.
@@ -112,14 +112,14 @@ fn bridge_and_port<'r>(
     call: &Call<'_>,
     policy: IngressPolicy,
     result: &'r AddResult,
-) -> Result<(&'r str, &'r str), Error> {
+) -> Result<(&'r str, &'r str), Failure> {
     let name = match policy {
         IngressPolicy::Open => "open",
         IngressPolicy::SameBridge => "same-bridge",
         IngressPolicy::Isolated => "isolated",
     };
     let missing = || {
-        Error::new(
+        Failure::new(
             code::INVALID_CONFIG,
             format!(
                 "interface needs to be set for ingress policy {name:?}, make sure to chain \"firewall\" plugin \
@@ -141,6 +141,6 @@ fn bridge_and_port<'r>(
 }
 
 /// Lists what drops forwarded packets.
-pub(super) fn blockers(call: &Call<'_>) -> Result<Vec<Blocker>, Error> {
-    forward::blockers(&Index::new(call.roots())).map_err(|error| filter_error(&error))
+pub(super) fn blockers(call: &Call<'_>) -> Result<Vec<Blocker>, Failure> {
+    Ok(forward::blockers(&Index::new(call.roots()))?)
 }

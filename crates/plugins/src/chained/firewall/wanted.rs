@@ -1,43 +1,34 @@
 //! What an attachment of `firewall` wants, for CHECK and repair.
 
-use cni::Error;
 use cni_plugin::Call;
 use firewall::iptables::{filter, isolation};
 use state::Index;
 use wanted::{Because, Foreign, Item, State, Wanted};
 
+use super::FirewallPlugin;
 use super::config::Config;
 use super::recorded::Recorded;
 use super::want::{firewalld, want};
-use super::{FirewallPlugin, NAME};
-use crate::engine::{Attached, Compared, Found, Kind, Picture, unknown};
-use crate::shared::filter::{change_error, firewalld_error, iptables_error};
+use crate::engine::{Attached, Compared, Found, Picture, Wants, unknown};
+use crate::shared::failure::Failure;
 use crate::shared::rules;
 
-impl Kind for FirewallPlugin {
-    const NAME: &'static str = NAME;
-    const CHAINED: bool = true;
+impl Wants for FirewallPlugin {
     /// The reference's words.
     const NO_PREVIOUS: &'static str = "missing prevResult from earlier plugin";
-    type Config = Config;
-    type Recorded = Recorded;
     /// What the packet filters of this host make necessary.
     type Observed = Recorded;
 
-    fn config(call: &Call<'_>) -> Result<Config, Error> {
-        Config::of(call)
-    }
-
     fn observe(
-        config: &Config,
-        recorded: Option<&Recorded>,
-        attached: &Attached<'_>,
+        attached: &Attached<'_, Self>,
         picture: &mut Picture<'_>,
-    ) -> Result<Recorded, Error> {
+    ) -> Result<Recorded, Failure> {
+        let (config, recorded) = (attached.config, attached.recorded);
         want(picture.call, config, attached.result, recorded)
     }
 
-    fn wanted(config: &Config, _: Option<&Recorded>, seen: &Recorded, _: &Attached<'_>) -> Wanted {
+    fn wanted(attached: &Attached<'_, Self>, seen: &Recorded) -> Wanted {
+        let config = attached.config;
         let mut wanted = Wanted::new();
         let because = Because::Key("ingressPolicy".to_owned());
         wanted.extend(rules::wanted(None, seen.plan.clone(), Vec::new(), because));
@@ -57,25 +48,27 @@ impl Kind for FirewallPlugin {
             Foreign::Accept { addresses, legacy } => filter::check_accept(addresses, key, *legacy),
             Foreign::Zones(sources) => {
                 let missing = firewalld(picture.call).check(sources);
-                return Ok(found(missing.map_err(|error| firewalld_error(&error))?));
+                return Ok(found(missing?));
             }
         };
-        Ok(found(missing.map_err(|error| iptables_error(&error))?))
+        Ok(found(missing?))
     }
 
     fn restore(
         _: &Config,
         picture: &mut Picture<'_>,
         item: &Item,
-    ) -> Result<Option<String>, Error> {
+    ) -> Result<Option<String>, Failure> {
         match &item.state {
-            State::Foreign(foreign) => put(picture.call, picture.index, foreign).map(|()| None),
+            State::Foreign(foreign) => {
+                Ok(put(picture.call, picture.index, foreign).map(|()| None)?)
+            }
             _ => Err(unknown(item)),
         }
     }
 
     /// What is wanted depends on the host: DEL must find in the record what repair adds.
-    fn before_repair(call: &Call<'_>, index: &Index) -> Result<(), Error> {
+    fn before_repair(call: &Call<'_>, index: &Index) -> Result<(), Failure> {
         let result = call.require_prev_result(Self::NO_PREVIOUS)?;
         let recorded = Recorded::read(index, call.attachment());
         let wanted = want(call, &Config::of(call)?, &result, recorded.as_ref())?;
@@ -112,20 +105,14 @@ pub(super) fn foreign(config: &Config, facts: &Recorded) -> Vec<Foreign> {
 }
 
 /// Puts such a part in place. What is there stays.
-pub(super) fn put(call: &Call<'_>, index: &Index, foreign: &Foreign) -> Result<(), Error> {
+pub(super) fn put(call: &Call<'_>, index: &Index, foreign: &Foreign) -> Result<(), Failure> {
     let key = call.attachment();
     match foreign {
         Foreign::Chains { addresses, admin_chain } => {
-            filter::add(index, addresses, admin_chain).map_err(|error| change_error(&error))
+            Ok(filter::add(index, addresses, admin_chain)?)
         }
-        Foreign::Isolation(bridges) => {
-            isolation::hold(index, key, bridges).map_err(|error| change_error(&error))
-        }
-        Foreign::Accept { addresses, legacy } => {
-            filter::accept(addresses, key, *legacy).map_err(|error| iptables_error(&error))
-        }
-        Foreign::Zones(sources) => {
-            firewalld(call).hold(index, key, sources).map_err(|error| firewalld_error(&error))
-        }
+        Foreign::Isolation(bridges) => Ok(isolation::hold(index, key, bridges)?),
+        Foreign::Accept { addresses, legacy } => Ok(filter::accept(addresses, key, *legacy)?),
+        Foreign::Zones(sources) => Ok(firewalld(call).hold(index, key, sources)?),
     }
 }

@@ -2,12 +2,13 @@
 
 use std::net::IpAddr;
 
-use cni::{Error, code};
+use cni::code;
 use cni_plugin::Call;
 use firewall::element::Protocol;
 use firewall::hostport::{Forward, Snat};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+
+use crate::shared::failure::Failure;
 
 /// The bit that marks packets to masquerade, by default (iptables only).
 const MARK_BIT: u8 = 13;
@@ -15,12 +16,7 @@ const MARK_BIT: u8 = 13;
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Raw {
-    cni_version: Option<IgnoredAny>,
-    name: Option<IgnoredAny>,
-    r#type: Option<IgnoredAny>,
-    capabilities: Option<IgnoredAny>,
-    prev_result: Option<IgnoredAny>,
+pub(crate) struct Raw {
     backend: Option<String>,
     snat: Option<bool>,
     masq_all: bool,
@@ -90,7 +86,7 @@ impl Config {
     /// # Errors
     /// Code 6 when a type is wrong, 7 when a value is, 2 when a key asks for something we do not
     /// support.
-    pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
+    pub(super) fn of(call: &Call<'_>) -> Result<Self, Failure> {
         let raw: Raw = call.read_config()?;
         let mappings = raw.runtime_config.port_mappings.as_deref().unwrap_or_default();
         Ok(Config {
@@ -110,7 +106,7 @@ impl Raw {
         }
     }
 
-    fn backend(&self) -> Result<Backend, Error> {
+    fn backend(&self) -> Result<Backend, Failure> {
         if self.external_set_mark_chain.is_some() && self.mark_masq_bit.is_some() {
             return Err(invalid("Cannot specify externalSetMarkChain and markMasqBit"));
         }
@@ -164,7 +160,7 @@ impl Raw {
         }
         let of_nft = |(_, words): &&(&str, &[String])| !words.is_empty() && !is_iptables(words);
         if let Some((key, words)) = conditions.iter().find(of_nft) {
-            return Err(Error::new(
+            return Err(Failure::new(
                 code::UNSUPPORTED_FIELD,
                 format!("{key}: conditions in nftables' syntax are not supported: {}", words.join(" ")),
             )
@@ -179,7 +175,7 @@ impl Raw {
 }
 
 impl RawMapping {
-    fn check(&self) -> Result<Forward, Error> {
+    fn check(&self) -> Result<Forward, Failure> {
         let port = |what: &str, number: i64| {
             u16::try_from(number)
                 .ok()
@@ -214,8 +210,8 @@ fn is_iptables(words: &[String]) -> bool {
     words.first().is_some_and(|word| word.starts_with('-') || word.starts_with('!'))
 }
 
-fn invalid(message: impl Into<String>) -> Error {
-    Error::new(code::INVALID_CONFIG, message)
+fn invalid(message: impl Into<String>) -> Failure {
+    Failure::new(code::INVALID_CONFIG, message)
 }
 
 #[cfg(test)]
@@ -226,7 +222,7 @@ mod tests {
         cni::json::from_str(text).unwrap()
     }
 
-    fn mapping(text: &str) -> Result<Forward, Error> {
+    fn mapping(text: &str) -> Result<Forward, Failure> {
         let raw = raw(&format!(r#"{{"runtimeConfig": {{"portMappings": [{text}]}}}}"#));
         raw.runtime_config.port_mappings.unwrap()[0].check()
     }
@@ -271,7 +267,10 @@ mod tests {
             ),
         ] {
             let error = mapping(text).unwrap_err();
-            assert!(error.code == code::INVALID_CONFIG && error.msg.contains(words), "{error:?}");
+            assert!(
+                error.code() == code::INVALID_CONFIG && error.message().contains(words),
+                "{error:?}"
+            );
         }
     }
 
@@ -309,7 +308,7 @@ mod tests {
             ),
         ] {
             let error = raw(text).backend().unwrap_err();
-            assert!(error.msg.contains(words), "{error:?}");
+            assert!(error.message().contains(words), "{error:?}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use cni::{AttachmentKey, Error};
+use cni::AttachmentKey;
 use cni_plugin::Call;
 use firewall::element::{Element, Field, Protocol, Set};
 use firewall::hostport::{self, Forward, Target};
@@ -12,7 +12,8 @@ use state::{Index, Record};
 
 use super::NAME;
 use crate::shared::attachment;
-use crate::shared::filter::write_down;
+use crate::shared::failure::Failure;
+use crate::shared::filter::write_record;
 
 /// The plugin's own part of its record.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,8 +60,8 @@ impl Recorded {
 
     /// Writes the note, before anything is changed: a crash then leaves a superfluous note, never a
     /// port without one. What an earlier ADD created stays in the note until it is removed.
-    pub(super) fn write(&self, call: &Call<'_>, index: &Index) -> Result<(), Error> {
-        write_down(call, index, NAME, self, |path, netns, record| record.in_netns(path, netns))
+    pub(super) fn write(&self, call: &Call<'_>, index: &Index) -> Result<(), Failure> {
+        write_record(call, index, NAME, self, |path, netns, record| record.in_netns(path, netns))
     }
 
     /// Returns the interface by which the host reached an address of the container during ADD.

@@ -5,7 +5,7 @@
 //! disconnect`) one of them takes over. With the reference each network adds its rules and the
 //! first in the chain wins, which has the same effect.
 
-use cni::{AttachmentKey, Error};
+use cni::AttachmentKey;
 use cni_plugin::Call;
 use firewall::Firewall;
 use kernel::living::Census;
@@ -13,24 +13,28 @@ use state::Index;
 
 use super::NAME;
 use super::recorded::Recorded;
-use crate::shared::filter::filter_error;
-use crate::shared::shared_object::{LOCK_TIMEOUT, file_error, lock_error};
+use crate::shared::failure::Failure;
+use crate::shared::shared_object::LOCK_TIMEOUT;
 
 /// Records that an attachment waits for its container's ports to become free.
-pub(super) fn wait(index: &Index, key: &AttachmentKey) -> Result<(), Error> {
+pub(super) fn wait(index: &Index, key: &AttachmentKey) -> Result<(), Failure> {
     let object = object(key);
-    let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
-    index.hold(&object, key).map(drop).map_err(|error| file_error(&error))
+    let _lock = index.lock(&object, LOCK_TIMEOUT)?;
+    Ok(index.hold(&object, key).map(drop)?)
 }
 
 /// Gives the ports that an attachment released to those attachments of its container that wait.
-pub(super) fn take_over(call: &Call<'_>, index: &Index, gone: &AttachmentKey) -> Result<(), Error> {
+pub(super) fn take_over(
+    call: &Call<'_>,
+    index: &Index,
+    gone: &AttachmentKey,
+) -> Result<(), Failure> {
     let object = object(gone);
     // The usual case: no lock is needed.
     if index.holders(&object).found.is_empty() {
         return Ok(());
     }
-    let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
+    let _lock = index.lock(&object, LOCK_TIMEOUT)?;
     let census = Census::new();
     for key in index.holders(&object).found {
         let record = index.get(&key, NAME).found;
@@ -40,7 +44,7 @@ pub(super) fn take_over(call: &Call<'_>, index: &Index, gone: &AttachmentKey) ->
             .and_then(Recorded::of);
         let still_waits = match recorded.filter(|_| key != *gone) {
             Some(recorded) => {
-                let mut firewall = Firewall::open(index).map_err(|error| filter_error(&error))?;
+                let mut firewall = Firewall::open(index)?;
                 match firewall.add(&key, &recorded.plan) {
                     Ok(()) => firewall.passed_over(),
                     Err(error) => {
@@ -54,7 +58,7 @@ pub(super) fn take_over(call: &Call<'_>, index: &Index, gone: &AttachmentKey) ->
             None => false,
         };
         if !still_waits {
-            index.release(&object, &key).map_err(|error| file_error(&error))?;
+            index.release(&object, &key)?;
         }
     }
     Ok(())

@@ -2,22 +2,17 @@
 
 use std::net::IpAddr;
 
-use cni::{Error, code};
+use cni::code;
 use cni_plugin::Call;
 use kernel::route::IpFamily;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+
+use crate::shared::failure::Failure;
 
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Raw {
-    cni_version: Option<IgnoredAny>,
-    name: Option<IgnoredAny>,
-    r#type: Option<IgnoredAny>,
-    capabilities: Option<IgnoredAny>,
-    prev_result: Option<IgnoredAny>,
-    runtime_config: Option<IgnoredAny>,
+pub(crate) struct Raw {
     table: Option<i64>,
     gateways: Option<Vec<String>>,
     add_source_hints: bool,
@@ -39,7 +34,7 @@ impl Config {
     ///
     /// # Errors
     /// Code 6 when a type is wrong, 7 when a value is.
-    pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
+    pub(super) fn of(call: &Call<'_>) -> Result<Self, Failure> {
         call.read_config::<Raw>()?.check()
     }
 
@@ -50,7 +45,7 @@ impl Config {
 }
 
 impl Raw {
-    fn check(&self) -> Result<Config, Error> {
+    fn check(&self) -> Result<Config, Failure> {
         let table = self.table.map(table).transpose()?;
         let given = match table {
             // The reference ignores them in this case.
@@ -63,7 +58,7 @@ impl Raw {
 
 /// Reads a table number. With zero the kernel would choose a table, and the table of local
 /// addresses is not allowed.
-fn table(number: i64) -> Result<u32, Error> {
+fn table(number: i64) -> Result<u32, Failure> {
     let valid = u32::try_from(number).ok().filter(|&table| !matches!(table, 0 | 255));
     valid.ok_or_else(|| {
         invalid(format!("table {number} cannot be used"))
@@ -71,7 +66,7 @@ fn table(number: i64) -> Result<u32, Error> {
     })
 }
 
-fn gateways(given: &[String]) -> Result<Vec<IpAddr>, Error> {
+fn gateways(given: &[String]) -> Result<Vec<IpAddr>, Failure> {
     if 2 < given.len() {
         return Err(invalid(
             "gateways list cannot contain more than 2 entries (one IPv4, one IPv6)".to_owned(),
@@ -94,15 +89,15 @@ fn gateways(given: &[String]) -> Result<Vec<IpAddr>, Error> {
     Ok(gateways)
 }
 
-fn invalid(message: String) -> Error {
-    Error::new(code::INVALID_CONFIG, message)
+fn invalid(message: String) -> Failure {
+    Failure::new(code::INVALID_CONFIG, message)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn check(text: &str) -> Result<Config, Error> {
+    fn check(text: &str) -> Result<Config, Failure> {
         cni::json::from_str::<Raw>(text).unwrap().check()
     }
 
@@ -144,7 +139,7 @@ mod tests {
             ),
         ] {
             let error = check(text).unwrap_err();
-            assert!(error.code == code::INVALID_CONFIG && error.msg == words, "{error:?}");
+            assert!(error.code() == code::INVALID_CONFIG && error.message() == words, "{error:?}");
         }
     }
 }

@@ -1,49 +1,45 @@
-//! DEL and GC.
+//! Removes what ADD created.
 
-use cni::{Error, IfName};
+use cni::IfName;
 use cni_plugin::Call;
 use kernel::route::{Change, IpFamily, Route, RouteFilter, RouteSocket};
 
 use super::config::Config;
 use super::plan::{self, FIRST_TABLE};
-use super::{NAME, Recorded, Source};
+use super::{Recorded, Sbr, Source};
+use crate::engine::Removal;
+use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
+use crate::shared::netns_lock;
 use crate::shared::policy::{Policy, table_of};
-use crate::shared::{attachment, kernel_error as kernel, netns_lock};
 
-/// Runs DEL. Needs only the attachment's key.
-pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
-    attachment::del_inside(call, NAME, |netns, record| {
-        let _lock = netns_lock::lock(netns)?;
-        let mut socket = RouteSocket::open_in(netns).map_err(kernel)?;
-        let recorded = match record.and_then(attachment::recorded_in) {
-            Some(recorded) => recorded,
-            None => unrecorded(call, &mut socket)?,
-        };
-        take_down(&mut socket, call.ifname(), &recorded)
-    })
-}
-
-/// Runs GC on attachments of this network that are not valid, by their records.
-pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
-    attachment::gc_inside(call, NAME, |netns, record| {
-        let _lock = netns_lock::lock(netns)?;
-        let mut socket = RouteSocket::open_in(netns).map_err(kernel)?;
-        let recorded = attachment::recorded_in(record).unwrap_or_default();
-        take_down(&mut socket, &record.attachment.ifname, &recorded)
-    })
+/// Removes our rules, then the interface's routes in our tables.
+pub(super) fn take_down(removal: &Removal<'_, Sbr>) -> Result<(), Failure> {
+    let Some(netns) = &removal.netns else { return Ok(()) };
+    let _lock = netns_lock::lock(netns)?;
+    let mut socket = RouteSocket::open_in(netns)?;
+    let found;
+    let recorded = match &removal.recorded {
+        Some(recorded) => recorded,
+        None if !removal.is_own_call() => return Ok(()),
+        None => {
+            found = unrecorded(removal.call, &mut socket)?;
+            &found
+        }
+    };
+    remove_all(&mut socket, &removal.key.ifname, recorded)
 }
 
 /// Finds what the reference's ADD, or one whose record is lost, has created: by the addresses on
 /// the interface and those in the result.
-fn unrecorded(call: &Call<'_>, socket: &mut RouteSocket) -> Result<Recorded, Error> {
+fn unrecorded(call: &Call<'_>, socket: &mut RouteSocket) -> Result<Recorded, Failure> {
     let ifname = call.ifname().as_str();
     let mut addresses: Vec<_> = match call.prev_result().ok().flatten() {
         Some(result) => result.container_ips(ifname).map(|ip| ip.address.addr()).collect(),
         None => Vec::new(),
     };
-    if let Some(link) = socket.link_by_name(ifname).map_err(kernel)? {
-        let on_link = socket.addresses(Some(link.index)).map_err(kernel)?;
+    if let Some(link) = socket.link_by_name(ifname)? {
+        let on_link = socket.addresses(Some(link.index))?;
         addresses.extend(on_link.iter().map(|found| found.address.addr()));
     }
     let fixed = Config::of(call).ok().and_then(|config| config.table);
@@ -65,15 +61,17 @@ fn unrecorded(call: &Call<'_>, socket: &mut RouteSocket) -> Result<Recorded, Err
     Ok(recorded)
 }
 
-/// Removes our rules, then the interface's routes in our tables.
-fn take_down(socket: &mut RouteSocket, ifname: &IfName, recorded: &Recorded) -> Result<(), Error> {
+fn remove_all(
+    socket: &mut RouteSocket,
+    ifname: &IfName,
+    recorded: &Recorded,
+) -> Result<(), Failure> {
     let mut failures = Failures::new();
     for source in &recorded.sources {
         let gone = remove(socket, Change::DelRule(plan::rule(source)));
         failures.note(format_args!("remove the rule of {}", source.address), gone);
     }
-    let link =
-        failures.note("find the interface", socket.link_by_name(ifname.as_str()).map_err(kernel));
+    let link = failures.note("find the interface", socket.link_by_name(ifname.as_str()));
     if let (true, Some(Some(link))) = (recorded.own_tables, link) {
         for source in &recorded.sources {
             let emptied = empty(socket, source, link.index);
@@ -83,19 +81,19 @@ fn take_down(socket: &mut RouteSocket, ifname: &IfName, recorded: &Recorded) -> 
     failures.into_result()
 }
 
-fn empty(socket: &mut RouteSocket, source: &Source, oif: u32) -> Result<(), Error> {
+fn empty(socket: &mut RouteSocket, source: &Source, oif: u32) -> Result<(), Failure> {
     let family = IpFamily::of(source.address);
     let table = RouteFilter { family, table: Some(source.table), oif: None };
-    let mut routes = socket.routes(table).map_err(kernel)?;
+    let mut routes = socket.routes(table)?;
     routes.retain(|route| plan::leaves_by(route, oif));
     // Routes with a gateway come first: they depend on the others.
     routes.sort_by_key(|route: &Route| route.gateway.is_none());
     routes.into_iter().try_for_each(|route| remove(socket, Change::DelRoute(route)))
 }
 
-fn remove(socket: &mut RouteSocket, change: Change) -> Result<(), Error> {
+fn remove(socket: &mut RouteSocket, change: Change) -> Result<(), Failure> {
     match socket.apply_one(&change) {
-        Err(error) if !error.is_not_found() => Err(kernel(error)),
+        Err(error) if !error.is_not_found() => Err(Failure::from(error)),
         _ => Ok(()),
     }
 }

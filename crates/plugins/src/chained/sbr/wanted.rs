@@ -1,48 +1,34 @@
 //! What an attachment of `sbr` wants, for ADD, CHECK and repair.
 
-use cni::{Error, IpConfig, code};
-use cni_plugin::Call;
+use cni::{IpConfig, code};
 use wanted::{Because, Item, Place, State, Wanted};
 
 use super::config::Config;
-use super::{NAME, NO_PREVIOUS, Recorded, Sbr, Source, addresses, plan};
-use crate::engine::{self, Attached, Compared, Found, Kind, Picture};
+use super::{NO_PREVIOUS, Recorded, Sbr, Source, addresses, plan};
+use crate::engine::{self, Attached, Compared, Found, Kind as _, Picture, Wants};
+use crate::shared::failure::Failure;
 use crate::shared::policy::Policy;
-use crate::shared::shared_object::file_error;
 use crate::shared::{attachment, netns_lock, steps};
 
-impl Kind for Sbr {
-    const NAME: &'static str = NAME;
-    const CHAINED: bool = true;
+impl Wants for Sbr {
     const NO_PREVIOUS: &'static str = NO_PREVIOUS;
-    type Config = Config;
-    type Recorded = Recorded;
     /// The addresses of the interface, and the table of each.
     type Observed = (Vec<IpConfig>, Vec<Source>);
 
-    fn config(call: &Call<'_>) -> Result<Config, Error> {
-        Config::of(call)
-    }
-
     /// Finds the tables: after a loss they are those that ADD would choose.
     fn observe(
-        config: &Config,
-        recorded: Option<&Recorded>,
-        attached: &Attached<'_>,
+        attached: &Attached<'_, Self>,
         picture: &mut Picture<'_>,
-    ) -> Result<Self::Observed, Error> {
+    ) -> Result<Self::Observed, Failure> {
+        let (config, recorded) = (attached.config, attached.recorded);
         let ips = addresses(attached.ifname, attached.result)?;
         let policy = picture.policy(Place::Container)?;
         let sources = plan::sources(config, &ips, policy, Recorded::tables(recorded));
         Ok((ips, sources))
     }
 
-    fn wanted(
-        config: &Config,
-        _: Option<&Recorded>,
-        (ips, sources): &Self::Observed,
-        attached: &Attached<'_>,
-    ) -> Wanted {
+    fn wanted(attached: &Attached<'_, Self>, (ips, sources): &Self::Observed) -> Wanted {
+        let config = attached.config;
         let mut wanted = engine::wanted_of_another(attached.ifname);
         wanted.extend(items(config, ips, sources, attached.ifname));
         wanted
@@ -59,7 +45,7 @@ impl Kind for Sbr {
         _: &Config,
         picture: &mut Picture<'_>,
         item: &Item,
-    ) -> Result<Option<String>, Error> {
+    ) -> Result<Option<String>, Failure> {
         let oif = ifindex(picture, item)?;
         let _lock = netns_lock::lock(&picture.namespaces.get()?.netns)?;
         let policy = Policy::read(&mut picture.namespaces.get()?.inside)?;
@@ -85,20 +71,20 @@ pub(super) fn items(
     rules.chain(tables).map(|state| Item::container(state, Because::Outbound)).collect()
 }
 
-fn ifindex(picture: &mut Picture<'_>, item: &Item) -> Result<u32, Error> {
+fn ifindex(picture: &mut Picture<'_>, item: &Item) -> Result<u32, Failure> {
     let name = item.state.link().unwrap_or_default();
     Ok(picture.link(item.place, name)?.map_or(0, |link| link.index))
 }
 
 /// Records the table of an address before a rule leads there: DEL goes by the record.
-fn record(picture: &Picture<'_>, policy: &Policy, source: Source) -> Result<(), Error> {
+fn record(picture: &Picture<'_>, policy: &Policy, source: Source) -> Result<(), Failure> {
     let key = picture.call.attachment();
-    let Some(mut record) = picture.index.get(key, NAME).found else { return Ok(()) };
+    let Some(mut record) = picture.index.get(key, Sbr::NAME).found else { return Ok(()) };
     let facts: Option<Recorded> = attachment::recorded_in(&record);
     let Some(mut facts) = facts.filter(|facts| facts.own_tables) else { return Ok(()) };
     if plan::is_taken(&source, policy) {
         let text = format!("another rule uses table {} by now", source.table);
-        return Err(Error::new(code::TRY_AGAIN_LATER, text));
+        return Err(Failure::new(code::TRY_AGAIN_LATER, text));
     }
     if facts.sources.contains(&source) {
         return Ok(());
@@ -106,5 +92,5 @@ fn record(picture: &Picture<'_>, policy: &Policy, source: Source) -> Result<(), 
     facts.sources.retain(|known| known.address != source.address);
     facts.sources.push(source);
     record.data = serde_json::to_value(facts).expect("facts have string keys only");
-    picture.index.put(&record).map_err(|error| file_error(&error))
+    Ok(picture.index.put(&record)?)
 }

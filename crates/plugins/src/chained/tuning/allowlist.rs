@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use cni::{Error, code};
+use cni::code;
 use regex_lite::Regex;
 
-use crate::shared::shared_object::file_error;
+use crate::shared::failure::Failure;
 
 /// Patterns, one per line; a key may be set if a pattern matches anywhere in it.
 ///
@@ -21,20 +21,23 @@ impl Allowlist {
     ///
     /// # Errors
     /// Code 105 when it cannot be read, code 7 when a line is not a pattern.
-    pub(super) fn read(path: &Path) -> Result<Option<Self>, Error> {
-        let bytes = state::read_optional(path).map_err(|error| file_error(&error))?;
+    pub(super) fn read(path: &Path) -> Result<Option<Self>, Failure> {
+        let bytes = state::read_optional(path)?;
         let Some(bytes) = bytes else { return Ok(None) };
         let text = std::str::from_utf8(&bytes).map_err(|_| {
-            Error::new(code::INVALID_CONFIG, format!("sysctl allowlist {path:?} is not UTF-8 text"))
+            Failure::new(
+                code::INVALID_CONFIG,
+                format!("sysctl allowlist {path:?} is not UTF-8 text"),
+            )
         })?;
         Allowlist::parse(text, path).map(Some)
     }
 
-    fn parse(text: &str, path: &Path) -> Result<Self, Error> {
+    fn parse(text: &str, path: &Path) -> Result<Self, Failure> {
         let lines = text.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty());
         let patterns = lines.map(|(index, line)| {
             Regex::new(line).map_err(|error| {
-                Error::new(
+                Failure::new(
                     code::INVALID_CONFIG,
                     format!(
                         "sysctl allowlist {path:?} line {}: invalid pattern {line:?}",
@@ -51,12 +54,12 @@ impl Allowlist {
     ///
     /// # Errors
     /// Code 7 in the reference's words.
-    pub(super) fn require(&self, key: &str) -> Result<(), Error> {
+    pub(super) fn require(&self, key: &str) -> Result<(), Failure> {
         if self.patterns.iter().any(|pattern| pattern.is_match(key)) {
             return Ok(());
         }
         let patterns: Vec<_> = self.patterns.iter().map(Regex::as_str).collect();
-        Err(Error::new(
+        Err(Failure::new(
             code::INVALID_CONFIG,
             format!(
                 "Sysctl {key} is not allowed. Only the following sysctls are allowed: [{}]",
@@ -80,7 +83,7 @@ mod tests {
             .and_then(|list| list.require(key));
         expect.assert_eq(&match verdict {
             Ok(()) => "allowed".to_owned(),
-            Err(error) => format!("code {}: {}", error.code, error.msg),
+            Err(error) => format!("code {}: {}", error.code(), error.message()),
         });
     }
 
@@ -131,6 +134,6 @@ mod tests {
     fn no_file_allows_everything_and_an_unreadable_one_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         assert!(Allowlist::read(&dir.path().join("allowlist.conf")).unwrap().is_none());
-        assert_eq!(Allowlist::read(dir.path()).unwrap_err().code, codes::STATE);
+        assert_eq!(Allowlist::read(dir.path()).unwrap_err().code(), codes::STATE);
     }
 }

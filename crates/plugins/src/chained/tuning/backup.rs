@@ -3,13 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
-use cni::{AttachmentKey, Error};
+use cni::AttachmentKey;
 use kernel::mac::MacAddr;
 use serde::{Deserialize, Serialize};
 use state::Durability;
 
+use crate::shared::failure::Failure;
+
 use super::config::LinkValues;
-use crate::shared::shared_object::file_error;
 
 const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
@@ -40,7 +41,7 @@ pub(super) fn read(path: &Path, warn: impl FnOnce(String)) -> Option<LinkValues>
     let parsed = match state::read_optional(path) {
         Ok(None) => return None,
         Ok(Some(bytes)) => parse(&bytes),
-        Err(error) => Err(file_error(&error).msg),
+        Err(error) => Err(Failure::from(error).message().to_owned()),
     };
     parsed.map_err(|reason| warn(format!("passed over backup {path:?}: {reason}"))).ok()
 }
@@ -49,7 +50,7 @@ pub(super) fn read(path: &Path, warn: impl FnOnce(String)) -> Option<LinkValues>
 ///
 /// # Errors
 /// Code 105.
-pub(super) fn write(path: &Path, values: &LinkValues) -> Result<(), Error> {
+pub(super) fn write(path: &Path, values: &LinkValues) -> Result<(), Failure> {
     let written = match state::write_atomic(path, &format(values), FILE_MODE, Durability::Volatile)
     {
         Err(error) if error.is_not_found() => {
@@ -60,15 +61,15 @@ pub(super) fn write(path: &Path, values: &LinkValues) -> Result<(), Error> {
         }
         written => written,
     };
-    written.map_err(|error| file_error(&error))
+    Ok(written?)
 }
 
 /// Removes a backup; a missing one is not an error.
 ///
 /// # Errors
 /// Code 105.
-pub(super) fn remove(path: &Path) -> Result<(), Error> {
-    state::remove_file(path).map(drop).map_err(|error| file_error(&error))
+pub(super) fn remove(path: &Path) -> Result<(), Failure> {
+    Ok(state::remove_file(path).map(drop)?)
 }
 
 fn format(values: &LinkValues) -> Vec<u8> {

@@ -3,13 +3,14 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use cni::{Error, IfName, code};
+use cni::{IfName, code};
 use cni_plugin::Call;
 use kernel::mac::MacAddr;
 use serde::Deserialize;
-use serde::de::{self, IgnoredAny, MapAccess, Visitor};
+use serde::de::{self, MapAccess, Visitor};
 
 use super::sysctl::SysctlKey;
+use crate::shared::failure::Failure;
 use crate::shared::mac::parse_mac;
 
 /// The folder in which the reference keeps its backups.
@@ -18,7 +19,7 @@ const DATA_DIR: &str = "/run/cni/tuning";
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Raw {
+pub(crate) struct Raw {
     data_dir: String,
     sysctl: RawSysctls,
     mac: String,
@@ -29,18 +30,6 @@ pub(super) struct Raw {
     tx_queue_length: Option<i64>,
     runtime_config: RawRuntime,
     args: RawArgs,
-    // Every plugin has these keys. They are not used here, but are needed for the list of unknown
-    // keys.
-    #[serde(rename = "cniVersion")]
-    _cni_version: IgnoredAny,
-    #[serde(rename = "name")]
-    _name: IgnoredAny,
-    #[serde(rename = "type")]
-    _plugin_type: IgnoredAny,
-    #[serde(rename = "capabilities")]
-    _capabilities: IgnoredAny,
-    #[serde(rename = "prevResult")]
-    _prev_result: IgnoredAny,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -159,7 +148,7 @@ impl Config {
     ///
     /// # Errors
     /// Code 4 for `CNI_ARGS`, code 6 for the document, code 7 for impossible values.
-    pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
+    pub(super) fn of(call: &Call<'_>) -> Result<Self, Failure> {
         let raw: Raw = call.read_config()?;
         let args = call.args(&["MAC"])?;
         Config::check(raw, args.get("MAC").unwrap_or_default(), call.ifname())
@@ -169,11 +158,11 @@ impl Config {
     ///
     /// # Errors
     /// As [`Config::of`].
-    pub(super) fn of_network(call: &Call<'_>) -> Result<Self, Error> {
+    pub(super) fn of_network(call: &Call<'_>) -> Result<Self, Failure> {
         Config::check(call.read_config()?, "", &IfName::new(USUAL_IFNAME)?)
     }
 
-    fn check(raw: Raw, mac_of_args: &str, ifname: &IfName) -> Result<Self, Error> {
+    fn check(raw: Raw, mac_of_args: &str, ifname: &IfName) -> Result<Self, Failure> {
         let Raw { args: RawArgs { cni: over }, runtime_config: runtime, .. } = raw;
         let mac = [over.mac.as_deref(), Some(&runtime.mac), Some(mac_of_args), Some(&raw.mac)]
             .into_iter()
@@ -217,7 +206,7 @@ fn data_dir(text: &str) -> PathBuf {
     PathBuf::from(if text.is_empty() { DATA_DIR } else { text })
 }
 
-fn merge(base: RawSysctls, over: RawSysctls, ifname: &IfName) -> Result<Vec<Sysctl>, Error> {
+fn merge(base: RawSysctls, over: RawSysctls, ifname: &IfName) -> Result<Vec<Sysctl>, Failure> {
     let mut merged = check_sysctls(base, ifname)?;
     for sysctl in check_sysctls(over, ifname)? {
         match merged.iter_mut().find(|known| known.key.path() == sysctl.key.path()) {
@@ -228,12 +217,12 @@ fn merge(base: RawSysctls, over: RawSysctls, ifname: &IfName) -> Result<Vec<Sysc
     Ok(merged)
 }
 
-fn check_sysctls(raw: RawSysctls, ifname: &IfName) -> Result<Vec<Sysctl>, Error> {
+fn check_sysctls(raw: RawSysctls, ifname: &IfName) -> Result<Vec<Sysctl>, Failure> {
     let mut sysctls: Vec<Sysctl> = Vec::new();
     for (key, value) in raw.0 {
         let key = SysctlKey::parse(&key, ifname)?;
         if let Some(same) = sysctls.iter().find(|known| known.key.path() == key.path()) {
-            return Err(Error::new(code::INVALID_CONFIG, DUPLICATE).with_details(format!(
+            return Err(Failure::new(code::INVALID_CONFIG, DUPLICATE).with_details(format!(
                 "{:?} and {:?} are one",
                 same.key.written(),
                 key.written()
@@ -244,9 +233,9 @@ fn check_sysctls(raw: RawSysctls, ifname: &IfName) -> Result<Vec<Sysctl>, Error>
     Ok(sysctls)
 }
 
-fn unsigned(key: &str, value: i64) -> Result<u32, Error> {
+fn unsigned(key: &str, value: i64) -> Result<u32, Failure> {
     u32::try_from(value).ok().filter(|value| i32::try_from(*value).is_ok()).ok_or_else(|| {
-        Error::new(code::INVALID_CONFIG, format!("invalid {key} {value}"))
+        Failure::new(code::INVALID_CONFIG, format!("invalid {key} {value}"))
             .with_details("it must be a number from 0 to 2147483647")
     })
 }
@@ -261,11 +250,11 @@ mod tests {
     fn check(document: &str, mac_of_args: &str, expect: Expect) {
         let ifname = "eth0".parse().unwrap();
         let config = cni::json::from_str::<Raw>(document)
-            .map_err(|error| Error::new(code::DECODE_FAILURE, error.to_string()))
+            .map_err(|error| Failure::new(code::DECODE_FAILURE, error.to_string()))
             .and_then(|raw| Config::check(raw, mac_of_args, &ifname));
         expect.assert_eq(&match config {
             Ok(config) => show(&config),
-            Err(error) => format!("code {}: {error}\n", error.code),
+            Err(error) => format!("code {}: {error}\n", error.code()),
         });
     }
 

@@ -4,11 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use cni::Error;
+use crate::shared::failure::Failure;
 
 use super::config::{Config, LinkValues, Sysctl};
 use super::plan::{
-    Apply, LinkState, Observed, Plan, Remains, Saved, Step, SysctlState, add, del, run, run_all,
+    AddObserved, Apply, DelObserved, LinkState, Plan, Recorded, Step, SysctlState, add, del, run,
+    run_all,
 };
 use super::sysctl::SysctlKey;
 
@@ -22,7 +23,7 @@ struct World {
     claims: BTreeSet<String>,
     notes: BTreeMap<String, Option<String>>,
     backup: Option<LinkValues>,
-    record: Option<Saved>,
+    record: Option<Recorded>,
 }
 
 /// Applies steps to a world, and fails at some.
@@ -56,21 +57,21 @@ impl World {
             // One of each kind.
             own: sysctl.key.path() == "net/b",
         });
-        let observed = Observed {
+        let observed = AddObserved {
             link: Some(LinkState { ifindex: 2, values: self.link }),
             sysctls: sysctls.collect(),
             backup: self.backup,
-            saved: self.record.clone(),
+            recorded: self.record.clone(),
             stale: None,
         };
         add(config, PathBuf::from(BACKUP), &observed)
     }
 
     fn del(&self) -> Vec<Step> {
-        del(&Remains {
+        del(&DelObserved {
             backup_path: Some(BACKUP.into()),
             backup: self.backup,
-            saved: self.record.clone(),
+            recorded: self.record.clone(),
             namespace: true,
             link: Some(LinkState { ifindex: 2, values: self.link }),
         })
@@ -78,8 +79,8 @@ impl World {
 
     fn take(&mut self, step: &Step) {
         match step.clone() {
-            Step::SaveRecord(saved) => self.record = saved,
-            Step::SaveBackup { values, .. } => self.backup = values,
+            Step::WriteRecord(recorded) => self.record = recorded,
+            Step::WriteBackup { values, .. } => self.backup = values,
             Step::SetLink { to, .. } => {
                 let LinkValues { mac, mtu, promisc, allmulti, tx_queue_length } = &mut self.link;
                 *mac = to.mac.or(*mac);
@@ -110,7 +111,7 @@ impl World {
 }
 
 impl Apply for Flaky<'_> {
-    fn apply(&mut self, step: &Step) -> Result<(), Error> {
+    fn apply(&mut self, step: &Step) -> Result<(), Failure> {
         let fails = self.fail_at == Some(self.taken);
         self.taken += 1;
         if fails {
@@ -119,7 +120,7 @@ impl Apply for Flaky<'_> {
                 let to = LinkValues { mac: to.mac, mtu: to.mtu, ..LinkValues::default() };
                 self.world.take(&Step::SetLink { ifindex: *ifindex, to });
             }
-            return Err(Error::new(100, "refused"));
+            return Err(Failure::new(100, "refused"));
         }
         self.world.take(step);
         Ok(())
@@ -151,6 +152,8 @@ fn succeed(world: &mut World, plan: &Plan) {
 fn take_down(world: &mut World) {
     let steps = world.del();
     assert!(run_all(&steps, &mut Flaky { world, taken: 0, fail_at: None }).is_empty());
+    // The engine removes the record of what is taken down.
+    world.record = None;
 }
 
 #[test]
@@ -178,12 +181,12 @@ fn a_failure_at_any_step_is_undone() {
             succeed(&mut before, &plan);
         }
         let plan = before.plan(&config(1400, "5"));
-        for step in 0..plan.forward.len() {
+        for step in 0..plan.steps.len() {
             let mut world = before.clone();
             let mut target = Flaky { world: &mut world, taken: 0, fail_at: Some(step) };
             let error = run(&plan, &mut target).unwrap_err();
             assert_eq!(error.to_string(), "refused");
-            assert_eq!(world, before, "again {again}, step {step}: {:?}", plan.forward[step]);
+            assert_eq!(world, before, "again {again}, step {step}: {:?}", plan.steps[step]);
         }
     }
 }
@@ -192,9 +195,9 @@ fn a_failure_at_any_step_is_undone() {
 fn a_stop_at_any_step_is_cleaned_up_by_del() {
     let config = config(1400, "5");
     let plan = World::fresh().plan(&config);
-    for stop in 0..=plan.forward.len() {
+    for stop in 0..=plan.steps.len() {
         let mut world = World::fresh();
-        plan.forward[..stop].iter().for_each(|step| world.take(step));
+        plan.steps[..stop].iter().for_each(|step| world.take(step));
         take_down(&mut world);
         assert_eq!(world, World::fresh(), "stopped before step {stop}");
     }
@@ -209,9 +212,9 @@ fn a_stop_at_any_step_is_cleaned_up_by_del() {
         assert_eq!(world, World::fresh(), "stopped before step {stop} of DEL");
     }
     // Stopped in ADD, and ADD called again: the original values are still known.
-    for stop in 0..=plan.forward.len() {
+    for stop in 0..=plan.steps.len() {
         let mut world = World::fresh();
-        plan.forward[..stop].iter().for_each(|step| world.take(step));
+        plan.steps[..stop].iter().for_each(|step| world.take(step));
         let again = world.plan(&config);
         succeed(&mut world, &again);
         take_down(&mut world);
@@ -239,10 +242,10 @@ fn a_backup_that_cannot_be_removed_stays_remembered() {
     let plan = world.plan(&config(1400, "5"));
     succeed(&mut world, &plan);
     let steps = world.del();
-    let backup = steps.iter().position(|step| matches!(step, Step::SaveBackup { .. })).unwrap();
+    let backup = steps.iter().position(|step| matches!(step, Step::WriteBackup { .. })).unwrap();
     let mut target = Flaky { world: &mut world, taken: 0, fail_at: Some(backup) };
     let failures = run_all(&steps, &mut target);
-    assert!(matches!(failures[..], [(Step::SaveBackup { .. }, _)]), "{failures:?}");
+    assert!(matches!(failures[..], [(Step::WriteBackup { .. }, _)]), "{failures:?}");
     // GC learns of it only from the record.
     assert!(world.backup.is_some() && world.record.is_some());
     take_down(&mut world);

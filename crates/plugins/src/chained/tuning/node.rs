@@ -1,6 +1,6 @@
 //! The kernel and the files: reads them and applies steps.
 
-use cni::{AttachmentKey, Error, IfName, code};
+use cni::{AttachmentKey, IfName, code};
 use cni_plugin::{Call, codes};
 use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
@@ -9,10 +9,10 @@ use serde_json::json;
 use state::{Index, Record, Release};
 
 use super::config::{Config, LinkValues, Sysctl};
-use super::plan::{Apply, LinkState, Saved, Step, SysctlState};
+use super::plan::{Apply, LinkState, Recorded, Step, SysctlState};
 use super::sysctl::{is_of_interface, same_value};
 use crate::shared::attachment;
-use crate::shared::shared_object::file_error;
+use crate::shared::failure::Failure;
 
 /// The plugin's name in the index.
 pub(super) const PLUGIN: &str = super::INFO.name;
@@ -35,13 +35,13 @@ pub(super) struct Node<'a> {
     netns: Option<Netns>,
     netlink: Option<RouteSocket>,
     /// The record as it was written last.
-    written: Option<Saved>,
+    written: Option<Recorded>,
 }
 
 impl<'a> Node<'a> {
     /// Creates the attachment's view of the node, without a namespace at first.
-    pub(super) fn new(call: &'a Call<'a>, key: &AttachmentKey) -> Result<Self, Error> {
-        let boot_id = state::boot_id().map_err(|error| file_error(&error))?;
+    pub(super) fn new(call: &'a Call<'a>, key: &AttachmentKey) -> Result<Self, Failure> {
+        let boot_id = state::boot_id()?;
         Ok(Node {
             call,
             index: Index::new(call.roots()),
@@ -53,20 +53,20 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// Adds the container's namespace, which the calling thread has entered.
-    pub(super) fn enter(&mut self, netns: &Netns) {
+    /// Sets the container's namespace, which the calling thread has entered, for the record.
+    pub(super) fn set_netns(&mut self, netns: &Netns) {
         self.netns = Some(netns.clone());
     }
 
-    /// Reads what an earlier call recorded, and whether that belongs to `netns`.
-    pub(super) fn saved(&self) -> Option<(Saved, Record)> {
+    /// Reads the attachment's record, and what it holds. A damaged one is skipped with a warning.
+    pub(super) fn recorded(&self) -> Option<(Recorded, Record)> {
         let read = self.index.get(&self.key, PLUGIN);
         for damaged in &read.damaged {
             self.call.warn(damaged);
         }
         let record = read.found?;
         match serde_json::from_value(record.data.clone()) {
-            Ok(saved) => Some((saved, record)),
+            Ok(recorded) => Some((recorded, record)),
             Err(error) => {
                 self.call.warn(format_args!("passed over the record of {}: {error}", self.key));
                 None
@@ -81,25 +81,23 @@ impl<'a> Node<'a> {
     }
 
     /// Finds the attachment's link.
-    pub(super) fn link(&mut self) -> Result<Option<Link>, Error> {
+    pub(super) fn link(&mut self) -> Result<Option<Link>, Failure> {
         let ifname = self.key.ifname.clone();
-        self.netlink()?.link_by_name(ifname.as_str()).map_err(|error| kernel_error(&error))
+        Ok(self.netlink()?.link_by_name(ifname.as_str())?)
     }
 
-    /// Finds the link whose values are saved: by its ifindex, whatever name the container has given
+    /// Finds the link that was recorded: by its ifindex, whatever name the container has given
     /// it.
-    pub(super) fn saved_link(&mut self, ifindex: Option<u32>) -> Result<Option<Link>, Error> {
+    pub(super) fn recorded_link(&mut self, ifindex: Option<u32>) -> Result<Option<Link>, Failure> {
         match ifindex {
-            Some(ifindex) => {
-                self.netlink()?.link_by_index(ifindex).map_err(|error| kernel_error(&error))
-            }
+            Some(ifindex) => Ok(self.netlink()?.link_by_index(ifindex)?),
             None => self.link(),
         }
     }
 
-    fn netlink(&mut self) -> Result<&mut RouteSocket, Error> {
+    fn netlink(&mut self) -> Result<&mut RouteSocket, Failure> {
         if self.netlink.is_none() {
-            self.netlink = Some(RouteSocket::open().map_err(|error| kernel_error(&error))?);
+            self.netlink = Some(RouteSocket::open()?);
         }
         Ok(self.netlink.as_mut().expect("it was opened just now"))
     }
@@ -109,46 +107,45 @@ impl<'a> Node<'a> {
     }
 
     /// Records, for CHECK, that a sysctl reads differently from what was written.
-    fn note_what_became(&mut self, path: &str, became: &str) -> Result<(), Error> {
-        let known = self.written.iter_mut().flat_map(|saved| &mut saved.sysctls);
+    fn record_what_became(&mut self, path: &str, became: &str) -> Result<(), Failure> {
+        let known = self.written.iter_mut().flat_map(|recorded| &mut recorded.sysctls);
         for known in known.filter(|known| known.path == path) {
             known.became = Some(became.to_owned());
         }
-        self.save_record()
+        self.write_record()
     }
 
-    fn save_record(&self) -> Result<(), Error> {
-        let Some(saved) = &self.written else {
-            return attachment::forget(&self.index, &self.key, PLUGIN);
+    fn write_record(&self) -> Result<(), Failure> {
+        let Some(recorded) = &self.written else {
+            return attachment::remove_record(&self.index, &self.key, PLUGIN);
         };
         let netns = self.netns.as_ref().expect("only ADD writes a record, in the namespace");
-        attachment::write_down(self.call, &self.index, PLUGIN, saved, netns)
+        attachment::write_record(self.call, &self.index, PLUGIN, recorded, netns)
     }
 
     /// Claims a sysctl. A container's calls do not overlap (CNI 1.1.0 §3 "Lifecycle & Ordering"),
     /// so its objects need no lock.
-    fn claim(&self, path: &str, was: Option<&str>) -> Result<(), Error> {
+    fn claim(&self, path: &str, was: Option<&str>) -> Result<(), Failure> {
         let object = self.object(path);
-        let new = self.index.hold(&object, &self.key).map_err(|error| file_error(&error))?;
+        let new = self.index.hold(&object, &self.key)?;
         let others = || self.index.is_held_by_others(&object, &self.key);
-        let left_behind = new && !others().map_err(|error| file_error(&error))?;
-        let known = || self.index.known_note(&object).map_err(|error| file_error(&error));
+        let left_behind = new && !others()?;
+        let known = || self.index.known_note(&object);
         if left_behind || known()?.is_none() {
-            self.index.note(&object, &json!({ "was": was })).map_err(|error| file_error(&error))?;
+            self.index.note(&object, &json!({ "was": was }))?;
         }
         Ok(())
     }
 
     /// Releases a claim and returns the sysctl's original value, if no other attachment of the
     /// container claims it.
-    fn release(&self, path: &str) -> Result<Option<String>, Error> {
+    fn release(&self, path: &str) -> Result<Option<String>, Failure> {
         let object = self.object(path);
-        let released =
-            self.index.release(&object, &self.key).map_err(|error| file_error(&error))?;
+        let released = self.index.release(&object, &self.key)?;
         if matches!(released, Release::Held) {
             return Ok(None);
         }
-        let note = self.index.take_note(&object).map_err(|error| file_error(&error))?;
+        let note = self.index.take_note(&object)?;
         for damaged in &note.damaged {
             self.call.warn(damaged);
         }
@@ -157,24 +154,24 @@ impl<'a> Node<'a> {
 }
 
 impl Apply for Node<'_> {
-    fn apply(&mut self, step: &Step) -> Result<(), Error> {
+    fn apply(&mut self, step: &Step) -> Result<(), Failure> {
         match step {
-            Step::SaveRecord(saved) => {
-                self.written.clone_from(saved);
-                self.save_record()
+            Step::WriteRecord(recorded) => {
+                self.written.clone_from(recorded);
+                self.write_record()
             }
-            Step::SaveBackup { path, values: Some(values) } => super::backup::write(path, values),
-            Step::SaveBackup { path, values: None } => super::backup::remove(path),
+            Step::WriteBackup { path, values: Some(values) } => super::backup::write(path, values),
+            Step::WriteBackup { path, values: None } => super::backup::remove(path),
             Step::SetLink { ifindex, to } => {
                 let ifname = self.key.ifname.clone();
                 let change = Change::SetLink { ifindex: *ifindex, set: link_set(to) };
                 self.netlink()?.apply(&[change]).map_err(|error| {
-                    kernel_error(&error).context(format_args!("set {to} of {ifname}"))
+                    Failure::from(error).context(format_args!("set {to} of {ifname}"))
                 })
             }
             Step::ClaimSysctl { path, was } => self.claim(path, was.as_deref()),
             Step::WriteSysctl { path, value } => match write(path, value)? {
-                Some(became) => self.note_what_became(path, &became),
+                Some(became) => self.record_what_became(path, &became),
                 None => Ok(()),
             },
             Step::RestoreSysctl { path, value } => restore(path, value),
@@ -224,8 +221,8 @@ pub(super) fn link_state(link: &Link) -> LinkState {
 }
 
 /// Refuses values that the link does not support.
-pub(super) fn check_link(config: &Config, link: &Link) -> Result<(), Error> {
-    let refuse = |msg: String| Err(Error::new(code::INVALID_CONFIG, msg));
+pub(super) fn check_link(config: &Config, link: &Link) -> Result<(), Failure> {
+    let refuse = |msg: String| Err(Failure::new(code::INVALID_CONFIG, msg));
     if config.link.mac.is_some() && link.mac.is_none() {
         return refuse(format!("link {:?} has no Ethernet address to change", link.name));
     }
@@ -243,11 +240,14 @@ pub(super) fn check_link(config: &Config, link: &Link) -> Result<(), Error> {
 ///
 /// # Errors
 /// Code 100 for one that does not exist or cannot be read.
-pub(super) fn read_sysctls(sysctls: &[Sysctl], ifname: &IfName) -> Result<Vec<SysctlState>, Error> {
+pub(super) fn read_sysctls(
+    sysctls: &[Sysctl],
+    ifname: &IfName,
+) -> Result<Vec<SysctlState>, Failure> {
     let state = |sysctl: &Sysctl| {
         let (path, value) = read_first(sysctl.key.paths())?.ok_or_else(|| {
             let text = format!("sysctl {:?} does not exist in the container", sysctl.key.path());
-            Error::new(codes::KERNEL, text).with_details(MISSING)
+            Failure::new(codes::KERNEL, text).with_details(MISSING)
         })?;
         Ok(SysctlState { path: path.to_owned(), value, own: is_of_interface(path, ifname) })
     };
@@ -258,13 +258,13 @@ pub(super) fn read_sysctls(sysctls: &[Sysctl], ifname: &IfName) -> Result<Vec<Sy
 /// and its value unless it can only be written.
 pub(super) fn read_first<'p>(
     paths: impl Iterator<Item = &'p str>,
-) -> Result<Option<(&'p str, Option<String>)>, Error> {
+) -> Result<Option<(&'p str, Option<String>)>, Failure> {
     for path in paths {
         match name(path)?.read() {
             Ok(value) => return Ok(Some((path, Some(value)))),
             Err(error) if error.is_missing() => {}
             Err(error) if is_refused(&error) => return Ok(Some((path, None))),
-            Err(error) => return Err(kernel_error(&error)),
+            Err(error) => return Err(Failure::from(error)),
         }
     }
     Ok(None)
@@ -272,9 +272,9 @@ pub(super) fn read_first<'p>(
 
 /// Writes a sysctl in the calling thread's namespace. Returns what it reads afterwards, if that is
 /// something else.
-pub(super) fn write(path: &str, value: &str) -> Result<Option<String>, Error> {
+pub(super) fn write(path: &str, value: &str) -> Result<Option<String>, Failure> {
     let sysctl = name(path)?;
-    sysctl.write(as_written(value)).map_err(|error| kernel_error(&error))?;
+    sysctl.write(as_written(value))?;
     Ok(sysctl.read().ok().filter(|now| !same_value(now, value)))
 }
 
@@ -285,9 +285,9 @@ fn as_written(value: &str) -> &str {
 }
 
 /// Writes a sysctl that may have been deleted with its interface.
-fn restore(path: &str, value: &str) -> Result<(), Error> {
+fn restore(path: &str, value: &str) -> Result<(), Failure> {
     match name(path)?.write_if_different(as_written(value)) {
-        Err(error) if !error.is_missing() => Err(kernel_error(&error)),
+        Err(error) if !error.is_missing() => Err(Failure::from(error)),
         _ => Ok(()),
     }
 }
@@ -302,8 +302,8 @@ fn is_refused(error: &SysctlError) -> bool {
     )
 }
 
-fn name(path: &str) -> Result<KernelSysctl, Error> {
-    KernelSysctl::parse(path).map_err(|error| kernel_error(&error))
+fn name(path: &str) -> Result<KernelSysctl, Failure> {
+    Ok(KernelSysctl::parse(path)?)
 }
 
 fn link_set(values: &LinkValues) -> LinkSet {
@@ -315,8 +315,4 @@ fn link_set(values: &LinkValues) -> LinkSet {
         tx_queue_len: values.tx_queue_length,
         ..LinkSet::default()
     }
-}
-
-fn kernel_error(error: &dyn std::error::Error) -> Error {
-    Error::from_chain(codes::KERNEL, error)
 }

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use cni::Error;
 use cni_plugin::codes;
 use serde::{Deserialize, Serialize};
+
+use crate::shared::failure::Failure;
 
 use super::config::{Config, LinkValues};
 use super::sysctl::{of_interface, same_value};
@@ -12,30 +13,30 @@ use super::sysctl::{of_interface, same_value};
 /// What is recorded about an attachment besides the reference's backup.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Saved {
+pub(crate) struct Recorded {
     /// The link whose values the backup holds, or whose own sysctls were configured.
     pub(super) ifindex: Option<u32>,
     /// The backup, if there is one.
     pub(super) backup: Option<PathBuf>,
     /// The sysctls that were configured.
-    pub(super) sysctls: Vec<SavedSysctl>,
+    pub(super) sysctls: Vec<RecordedSysctl>,
 }
 
-impl Saved {
-    /// Builds what claims tell of an attachment whose record is lost; `None` if it has none.
-    pub(super) fn lost(claimed: Vec<String>) -> Option<Self> {
-        let sysctl = |path| SavedSysctl { path, ..SavedSysctl::default() };
-        let sysctls: Vec<SavedSysctl> = claimed.into_iter().map(sysctl).collect();
-        (!sysctls.is_empty()).then(|| Saved { sysctls, ..Saved::default() })
+impl Recorded {
+    /// Builds a record from the claims of an attachment whose own is lost; `None` if it has none.
+    pub(super) fn from_claims(claimed: Vec<String>) -> Option<Self> {
+        let sysctl = |path| RecordedSysctl { path, ..RecordedSysctl::default() };
+        let sysctls: Vec<RecordedSysctl> = claimed.into_iter().map(sysctl).collect();
+        (!sysctls.is_empty()).then(|| Recorded { sysctls, ..Recorded::default() })
     }
 
     /// Returns the sysctls whose original values are kept with the container.
-    pub(super) fn claimed(&self) -> impl Iterator<Item = &SavedSysctl> {
+    pub(super) fn claimed(&self) -> impl Iterator<Item = &RecordedSysctl> {
         self.sysctls.iter().filter(|sysctl| sysctl.was.is_none())
     }
 
     /// Returns the sysctls that belong to the interface itself.
-    pub(super) fn own(&self) -> impl Iterator<Item = &SavedSysctl> {
+    pub(super) fn own(&self) -> impl Iterator<Item = &RecordedSysctl> {
         self.sysctls.iter().filter(|sysctl| sysctl.was.is_some())
     }
 
@@ -51,7 +52,7 @@ impl Saved {
 /// here. Any other is kept with the container: several attachments of one container may ask for the
 /// same sysctl.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct SavedSysctl {
+pub(super) struct RecordedSysctl {
     /// Below `/proc/sys`.
     pub(super) path: String,
     /// The value that the configuration gave.
@@ -84,9 +85,9 @@ pub(super) struct SysctlState {
     pub(super) own: bool,
 }
 
-/// What ADD found.
+/// What ADD observed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Observed {
+pub(super) struct AddObserved {
     /// The container's link, if the configuration concerns it or its own sysctls.
     pub(super) link: Option<LinkState>,
     /// One for each sysctl of the configuration, in its order.
@@ -94,18 +95,18 @@ pub(super) struct Observed {
     /// The existing backup.
     pub(super) backup: Option<LinkValues>,
     /// What an earlier ADD of the same attachment to the same namespace recorded.
-    pub(super) saved: Option<Saved>,
+    pub(super) recorded: Option<Recorded>,
     /// What an earlier ADD recorded for another namespace.
-    pub(super) stale: Option<Saved>,
+    pub(super) stale: Option<Recorded>,
 }
 
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
     /// Writes our record of the attachment, or removes it.
-    SaveRecord(Option<Saved>),
+    WriteRecord(Option<Recorded>),
     /// Writes the reference's backup, or removes it.
-    SaveBackup { path: PathBuf, values: Option<LinkValues> },
+    WriteBackup { path: PathBuf, values: Option<LinkValues> },
     /// Sets a link's values in one message.
     SetLink { ifindex: u32, to: LinkValues },
     /// Records that the attachment uses a sysctl and, unless it is already recorded, the original
@@ -124,70 +125,72 @@ pub(super) enum Step {
 /// What ADD does and, if any of it fails, what undoes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
-    pub(super) forward: Vec<Step>,
+    pub(super) steps: Vec<Step>,
     /// All of them run, whichever step failed: restoring what was not changed has no effect.
-    pub(super) back: Vec<Step>,
+    pub(super) undo: Vec<Step>,
 }
 
 /// Plans ADD. Records come before changes, so DEL can restore whatever a crash leaves. The link
 /// comes before sysctls, because setting its MTU resets the one of IPv6.
-pub(super) fn add(config: &Config, backup_path: PathBuf, observed: &Observed) -> Plan {
-    let mut plan = Plan { forward: Vec::new(), back: Vec::new() };
-    let forget = observed.stale.iter().flat_map(Saved::claimed);
-    plan.forward.extend(forget.map(|old| Step::ForgetSysctl { path: old.path.clone() }));
-    let left_file = observed.stale.iter().filter_map(|stale| stale.backup.clone());
-    let left_file = left_file.filter(|path| *path != backup_path);
-    plan.forward.extend(left_file.map(|path| Step::SaveBackup { path, values: None }));
+pub(super) fn add(config: &Config, backup_path: PathBuf, observed: &AddObserved) -> Plan {
+    let mut plan = Plan { steps: Vec::new(), undo: Vec::new() };
+    let forget = observed.stale.iter().flat_map(Recorded::claimed);
+    plan.steps.extend(forget.map(|old| Step::ForgetSysctl { path: old.path.clone() }));
+    let stale_backup = observed.stale.iter().filter_map(|stale| stale.backup.clone());
+    let stale_backup = stale_backup.filter(|path| *path != backup_path);
+    plan.steps.extend(stale_backup.map(|path| Step::WriteBackup { path, values: None }));
 
     let link = observed.link.filter(|_| !config.link.is_empty());
     let originals = link.map(|link| originals(&config.link, link, observed));
-    let saved = remember(config, link, &backup_path, observed);
-    let with_the_container: Vec<String> = saved.claimed().map(|entry| entry.path.clone()).collect();
-    plan.forward.push(Step::SaveRecord(Some(saved)));
+    let recorded = planned_record(config, link, &backup_path, observed);
+    let with_the_container: Vec<String> =
+        recorded.claimed().map(|entry| entry.path.clone()).collect();
+    plan.steps.push(Step::WriteRecord(Some(recorded)));
     if let Some(values) = originals {
-        plan.forward.push(Step::SaveBackup { path: backup_path.clone(), values: Some(values) });
+        plan.steps.push(Step::WriteBackup { path: backup_path.clone(), values: Some(values) });
     }
     if let Some(LinkState { ifindex, values: now }) = link {
         let to = config.link.where_different(&now);
         if !to.is_empty() {
-            plan.forward.push(Step::SetLink { ifindex, to });
-            plan.back.push(Step::SetLink { ifindex, to: now.only_keys_of(&to) });
+            plan.steps.push(Step::SetLink { ifindex, to });
+            plan.undo.push(Step::SetLink { ifindex, to: now.only_keys_of(&to) });
         }
     }
     for (wanted, now) in config.sysctls.iter().zip(&observed.sysctls) {
         let path = || now.path.clone();
-        let earlier = observed.saved.as_ref();
+        let earlier = observed.recorded.as_ref();
         let claims = with_the_container.contains(&now.path);
-        let claimed = earlier.is_some_and(|saved| saved.claimed().any(|s| s.path == now.path));
+        let claimed =
+            earlier.is_some_and(|recorded| recorded.claimed().any(|s| s.path == now.path));
         if claims {
             // Done even if it is recorded: a crash may have come between our record and the claim.
-            plan.forward.push(Step::ClaimSysctl { path: path(), was: now.value.clone() });
+            plan.steps.push(Step::ClaimSysctl { path: path(), was: now.value.clone() });
         }
         if now.value.as_ref().is_none_or(|value| !same_value(value, &wanted.value)) {
-            plan.forward.push(Step::WriteSysctl { path: path(), value: wanted.value.clone() });
-            plan.back
+            plan.steps.push(Step::WriteSysctl { path: path(), value: wanted.value.clone() });
+            plan.undo
                 .extend(now.value.clone().map(|value| Step::RestoreSysctl { path: path(), value }));
         }
         if claims && !claimed {
-            plan.back.push(Step::ForgetSysctl { path: path() });
+            plan.undo.push(Step::ForgetSysctl { path: path() });
         }
     }
     if originals.is_some() {
         let values = observed.backup;
-        plan.back.push(Step::SaveBackup { path: backup_path, values });
+        plan.undo.push(Step::WriteBackup { path: backup_path, values });
     }
-    plan.back.push(Step::SaveRecord(observed.saved.clone()));
+    plan.undo.push(Step::WriteRecord(observed.recorded.clone()));
     plan
 }
 
-/// What remains of an attachment for DEL or GC.
+/// What DEL or GC observed of an attachment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Remains {
+pub(super) struct DelObserved {
     /// The backup's path, whether or not the file exists; `None` if it is not the attachment's to
     /// remove.
     pub(super) backup_path: Option<PathBuf>,
     pub(super) backup: Option<LinkValues>,
-    pub(super) saved: Option<Saved>,
+    pub(super) recorded: Option<Recorded>,
     /// Whether the container's namespace exists and is the one that ADD saw.
     pub(super) namespace: bool,
     /// The link in it whose values the backup holds.
@@ -195,56 +198,55 @@ pub(super) struct Remains {
 }
 
 /// Plans DEL: everything that still exists is restored, and no record stays.
-pub(super) fn del(remains: &Remains) -> Vec<Step> {
+pub(super) fn del(observed: &DelObserved) -> Vec<Step> {
     let mut steps = Vec::new();
-    let saved_ifindex = remains.saved.as_ref().and_then(|saved| saved.ifindex);
-    if let Some((backup, link)) = remains.backup.zip(remains.link)
-        && remains.namespace
+    let recorded_ifindex = observed.recorded.as_ref().and_then(|recorded| recorded.ifindex);
+    if let Some((backup, link)) = observed.backup.zip(observed.link)
+        && observed.namespace
         // Another link may have this name by now.
-        && saved_ifindex.is_none_or(|ifindex| ifindex == link.ifindex)
+        && recorded_ifindex.is_none_or(|ifindex| ifindex == link.ifindex)
     {
         let to = backup.where_different(&link.values);
         if !to.is_empty() {
             steps.push(Step::SetLink { ifindex: link.ifindex, to });
         }
     }
-    for sysctl in remains.saved.iter().flat_map(|saved| &saved.sysctls) {
+    for sysctl in observed.recorded.iter().flat_map(|recorded| &recorded.sysctls) {
         let path = sysctl.path.clone();
-        match (&sysctl.was, remains.namespace) {
+        match (&sysctl.was, observed.namespace) {
             (Some(was), true) => steps.push(Step::RestoreSysctl { path, value: was.clone() }),
             (Some(_), false) => {}
             (None, true) => steps.push(Step::ReleaseSysctl { path }),
             (None, false) => steps.push(Step::ForgetSysctl { path }),
         }
     }
-    let file = remains.backup_path.iter().cloned();
-    steps.extend(file.map(|path| Step::SaveBackup { path, values: None }));
-    steps.push(Step::SaveRecord(None));
+    let file = observed.backup_path.iter().cloned();
+    steps.extend(file.map(|path| Step::WriteBackup { path, values: None }));
     steps
 }
 
 /// Returns the values for the backup: for each wanted value, what it was before the first ADD.
-fn originals(wanted: &LinkValues, link: LinkState, observed: &Observed) -> LinkValues {
+fn originals(wanted: &LinkValues, link: LinkState, observed: &AddObserved) -> LinkValues {
     let now = link.values.only_keys_of(wanted);
     let Some(backup) = observed.backup.filter(|_| observed.stale.is_none()) else { return now };
-    match observed.saved.as_ref().filter(|saved| saved.backup.is_some()) {
-        Some(saved) if saved.ifindex == Some(link.ifindex) => backup.or(&now),
+    match observed.recorded.as_ref().filter(|recorded| recorded.backup.is_some()) {
+        Some(recorded) if recorded.ifindex == Some(link.ifindex) => backup.or(&now),
         // Our record says that the backup is of a link that is gone.
-        Some(Saved { ifindex: Some(_), .. }) => now,
+        Some(Recorded { ifindex: Some(_), .. }) => now,
         // A backup of the reference's, perhaps of a container that had the same ID. It is trusted
         // for values that are already as wanted, because then someone has set them.
         _ => backup.only_keys_of(&wanted.where_same(&link.values)).or(&now),
     }
 }
 
-fn remember(
+fn planned_record(
     config: &Config,
     link: Option<LinkState>,
     backup_path: &std::path::Path,
-    observed: &Observed,
-) -> Saved {
-    let earlier = observed.saved.clone().unwrap_or_default();
-    let mut saved = Saved {
+    observed: &AddObserved,
+) -> Recorded {
+    let earlier = observed.recorded.clone().unwrap_or_default();
+    let mut recorded = Recorded {
         ifindex: observed.link.map(|link| link.ifindex).or(earlier.ifindex),
         backup: link.map(|_| backup_path.to_owned()).or(earlier.backup),
         sysctls: earlier.sysctls,
@@ -252,27 +254,27 @@ fn remember(
     for (wanted, now) in config.sysctls.iter().zip(&observed.sysctls) {
         let path = &now.path;
         let asked = wanted.value.clone();
-        let new = SavedSysctl { path: path.clone(), asked, became: None, was: None };
-        match saved.sysctls.iter_mut().find(|known| known.path == *path) {
+        let new = RecordedSysctl { path: path.clone(), asked, became: None, was: None };
+        match recorded.sysctls.iter_mut().find(|known| known.path == *path) {
             Some(known) if known.asked == new.asked => {}
-            Some(known) => *known = SavedSysctl { was: known.was.take(), ..new },
+            Some(known) => *known = RecordedSysctl { was: known.was.take(), ..new },
             None => {
                 let was = now.value.clone().filter(|_| now.own);
-                saved.sysctls.push(SavedSysctl { was, ..new });
+                recorded.sysctls.push(RecordedSysctl { was, ..new });
             }
         }
     }
-    saved
+    recorded
 }
 
 impl Step {
     /// Completes "could not …".
     pub(super) fn describe(&self) -> String {
         match self {
-            Step::SaveRecord(Some(_)) => "write the record of the attachment".to_owned(),
-            Step::SaveRecord(None) => "remove the record of the attachment".to_owned(),
-            Step::SaveBackup { path, values: Some(_) } => format!("write backup {path:?}"),
-            Step::SaveBackup { path, values: None } => format!("remove backup {path:?}"),
+            Step::WriteRecord(Some(_)) => "write the record of the attachment".to_owned(),
+            Step::WriteRecord(None) => "remove the record of the attachment".to_owned(),
+            Step::WriteBackup { path, values: Some(_) } => format!("write backup {path:?}"),
+            Step::WriteBackup { path, values: None } => format!("remove backup {path:?}"),
             Step::SetLink { to, .. } => format!("set {to}"),
             Step::ClaimSysctl { path, .. } => format!("remember sysctl {path:?}"),
             Step::WriteSysctl { path, value } => format!("set sysctl {path:?} to {value:?}"),
@@ -289,16 +291,16 @@ pub(super) trait Apply {
     ///
     /// # Errors
     /// The step may have been applied in part.
-    fn apply(&mut self, step: &Step) -> Result<(), Error>;
+    fn apply(&mut self, step: &Step) -> Result<(), Failure>;
 }
 
 /// Applies all steps of a plan; if one fails, restores everything.
 ///
 /// # Errors
 /// The failure, with whatever could not be restored in its details.
-pub(super) fn run(plan: &Plan, target: &mut dyn Apply) -> Result<(), Error> {
-    plan.forward.iter().try_for_each(|step| target.apply(step)).map_err(|cause| {
-        run_all(&plan.back, target).into_iter().fold(cause, |cause, (step, error)| {
+pub(super) fn run(plan: &Plan, target: &mut dyn Apply) -> Result<(), Failure> {
+    plan.steps.iter().try_for_each(|step| target.apply(step)).map_err(|cause| {
+        run_all(&plan.undo, target).into_iter().fold(cause, |cause, (step, error)| {
             cause.with_details(format!("could not {}: {error}", step.describe()))
         })
     })
@@ -306,17 +308,17 @@ pub(super) fn run(plan: &Plan, target: &mut dyn Apply) -> Result<(), Error> {
 
 /// Applies every step that does not depend on a failed one: a link's original values stay recorded
 /// until the link has them again. Returns the failures.
-pub(super) fn run_all<'s>(steps: &'s [Step], target: &mut dyn Apply) -> Vec<(&'s Step, Error)> {
-    let mut failures: Vec<(&Step, Error)> = Vec::new();
+pub(super) fn run_all<'s>(steps: &'s [Step], target: &mut dyn Apply) -> Vec<(&'s Step, Failure)> {
+    let mut failures: Vec<(&Step, Failure)> = Vec::new();
     for step in steps {
-        let keeps = |(failed, error): &(&Step, Error)| match failed {
+        let keeps = |(failed, error): &(&Step, Failure)| match failed {
             // Only the record leads to a backup that still exists.
-            Step::SetLink { .. } | Step::SaveBackup { .. } => true,
+            Step::SetLink { .. } | Step::WriteBackup { .. } => true,
             // Our own files: only the record leads to a claim that is not released.
-            Step::ReleaseSysctl { .. } | Step::ForgetSysctl { .. } => error.code == codes::STATE,
+            Step::ReleaseSysctl { .. } | Step::ForgetSysctl { .. } => error.code() == codes::STATE,
             _ => false,
         };
-        let forgets = matches!(step, Step::SaveBackup { .. } | Step::SaveRecord(_));
+        let forgets = matches!(step, Step::WriteBackup { .. } | Step::WriteRecord(_));
         if forgets && failures.iter().any(keeps) {
             continue;
         }

@@ -51,13 +51,13 @@ fn sysctl(path: &str, value: &str) -> SysctlState {
     SysctlState { path: path.to_owned(), value: Some(value.to_owned()), own: false }
 }
 
-fn saved(ifindex: u32, sysctls: &[(&str, &str)]) -> Saved {
-    let sysctls = sysctls.iter().map(|(path, asked)| SavedSysctl {
+fn recorded(ifindex: u32, sysctls: &[(&str, &str)]) -> Recorded {
+    let sysctls = sysctls.iter().map(|(path, asked)| RecordedSysctl {
         path: (*path).to_owned(),
         asked: (*asked).to_owned(),
-        ..SavedSysctl::default()
+        ..RecordedSysctl::default()
     });
-    Saved {
+    Recorded {
         ifindex: Some(ifindex),
         backup: Some("/data/c1_eth0.json".into()),
         sysctls: sysctls.collect(),
@@ -65,30 +65,30 @@ fn saved(ifindex: u32, sysctls: &[(&str, &str)]) -> Saved {
 }
 
 #[track_caller]
-fn check(config: &Config, observed: &Observed, expect: Expect) {
+fn check(config: &Config, observed: &AddObserved, expect: Expect) {
     let plan = add(config, "/data/c1_eth0.json".into(), observed);
-    expect.assert_eq(&format!("{}-- back --\n{}", show(&plan.forward), show(&plan.back)));
+    expect.assert_eq(&format!("{}-- undo --\n{}", show(&plan.steps), show(&plan.undo)));
 }
 
 #[track_caller]
-fn check_del(remains: Remains, expect: Expect) {
-    let remains = Remains { backup_path: Some("/data/c1_eth0.json".into()), ..remains };
-    expect.assert_eq(&show(&del(&remains)));
+fn check_del(observed: DelObserved, expect: Expect) {
+    let observed = DelObserved { backup_path: Some("/data/c1_eth0.json".into()), ..observed };
+    expect.assert_eq(&show(&del(&observed)));
 }
 
 fn show(steps: &[Step]) -> String {
     let mut text = String::new();
     for step in steps {
         match step {
-            Step::SaveRecord(None) => writeln!(text, "no record"),
-            Step::SaveRecord(Some(saved)) => {
-                let sysctls: Vec<_> = saved.sysctls.iter().map(|s| s.path.as_str()).collect();
-                writeln!(text, "record link {:?}, sysctls {sysctls:?}", saved.ifindex)
+            Step::WriteRecord(None) => writeln!(text, "no record"),
+            Step::WriteRecord(Some(recorded)) => {
+                let sysctls: Vec<_> = recorded.sysctls.iter().map(|s| s.path.as_str()).collect();
+                writeln!(text, "record link {:?}, sysctls {sysctls:?}", recorded.ifindex)
             }
-            Step::SaveBackup { path, values: None } => {
+            Step::WriteBackup { path, values: None } => {
                 writeln!(text, "no backup {}", path.display())
             }
-            Step::SaveBackup { values: Some(values), .. } => {
+            Step::WriteBackup { values: Some(values), .. } => {
                 writeln!(text, "backup {}", values)
             }
             Step::SetLink { ifindex, to } => writeln!(text, "link {ifindex}: {}", to),
@@ -107,13 +107,13 @@ fn show(steps: &[Step]) -> String {
 fn a_first_add_remembers_then_changes() {
     check(
         &config(everything(), &[("net.core.somaxconn", "5"), ("net.ipv4.route.flush", "1")]),
-        &Observed {
+        &AddObserved {
             link: Some(link()),
             sysctls: vec![
                 sysctl("net/core/somaxconn", "4096"),
                 SysctlState { path: "net/ipv4/route/flush".into(), value: None, own: false },
             ],
-            ..Observed::default()
+            ..AddObserved::default()
         },
         expect![[r#"
             record link Some(2), sysctls ["net/core/somaxconn", "net/ipv4/route/flush"]
@@ -123,7 +123,7 @@ fn a_first_add_remembers_then_changes() {
             write net/core/somaxconn = 5
             claim net/ipv4/route/flush (was None)
             write net/ipv4/route/flush = 1
-            -- back --
+            -- undo --
             link 2: mac 02:00:00:00:00:aa, mtu 1500, promisc off, allmulti off, txqlen 1000
             restore net/core/somaxconn = 4096
             forget net/core/somaxconn
@@ -138,16 +138,16 @@ fn a_first_add_remembers_then_changes() {
 fn what_is_as_wanted_is_not_touched_but_remembered() {
     check(
         &config(mtu(1500), &[("net.ipv4.tcp_rmem", "1 2 3")]),
-        &Observed {
+        &AddObserved {
             link: Some(link()),
             sysctls: vec![sysctl("net/ipv4/tcp_rmem", "1\t2\t3")],
-            ..Observed::default()
+            ..AddObserved::default()
         },
         expect![[r#"
             record link Some(2), sysctls ["net/ipv4/tcp_rmem"]
             backup mtu 1500
             claim net/ipv4/tcp_rmem (was Some("1\t2\t3"))
-            -- back --
+            -- undo --
             forget net/ipv4/tcp_rmem
             no backup /data/c1_eth0.json
             no record
@@ -159,11 +159,11 @@ fn what_is_as_wanted_is_not_touched_but_remembered() {
 fn a_second_add_keeps_the_originals() {
     check(
         &config(everything(), &[("net.core.somaxconn", "6")]),
-        &Observed {
+        &AddObserved {
             link: Some(link_with(mtu(1400))),
             sysctls: vec![sysctl("net/core/somaxconn", "5")],
             backup: Some(mtu(1500)),
-            saved: Some(saved(2, &[("net/core/somaxconn", "5"), ("net/gone", "1")])),
+            recorded: Some(recorded(2, &[("net/core/somaxconn", "5"), ("net/gone", "1")])),
             stale: None,
         },
         expect![[r#"
@@ -172,7 +172,7 @@ fn a_second_add_keeps_the_originals() {
             link 2: mac 02:00:5e:00:53:01, promisc on, allmulti on, txqlen 5
             claim net/core/somaxconn (was Some("5"))
             write net/core/somaxconn = 6
-            -- back --
+            -- undo --
             link 2: mac 02:00:00:00:00:aa, promisc off, allmulti off, txqlen 1000
             restore net/core/somaxconn = 5
             backup mtu 1500
@@ -187,12 +187,12 @@ fn the_references_backup_is_believed_of_values_that_are_tuned_already() {
     let wanted = LinkValues { tx_queue_length: Some(5), ..mtu(1400) };
     check(
         &config(wanted, &[]),
-        &Observed { link: Some(link_with(mtu(1400))), backup, ..Observed::default() },
+        &AddObserved { link: Some(link_with(mtu(1400))), backup, ..AddObserved::default() },
         expect![[r#"
             record link Some(2), sysctls []
             backup mtu 9000, txqlen 1000
             link 2: txqlen 5
-            -- back --
+            -- undo --
             link 2: txqlen 1000
             backup mtu 9000, txqlen 77
             no record
@@ -205,12 +205,17 @@ fn memories_of_another_link_or_namespace_do_not_count() {
     let backup = Some(mtu(9000));
     check(
         &config(mtu(1400), &[]),
-        &Observed { link: Some(link()), backup, saved: Some(saved(7, &[])), ..Observed::default() },
+        &AddObserved {
+            link: Some(link()),
+            backup,
+            recorded: Some(recorded(7, &[])),
+            ..AddObserved::default()
+        },
         expect![[r#"
             record link Some(2), sysctls []
             backup mtu 1500
             link 2: mtu 1400
-            -- back --
+            -- undo --
             link 2: mtu 1500
             backup mtu 9000
             record link Some(7), sysctls []
@@ -218,12 +223,12 @@ fn memories_of_another_link_or_namespace_do_not_count() {
     );
     check(
         &config(mtu(1400), &[("net.core.somaxconn", "5")]),
-        &Observed {
+        &AddObserved {
             link: Some(link_with(mtu(1400))),
             sysctls: vec![sysctl("net/core/somaxconn", "4096")],
             backup,
-            saved: None,
-            stale: Some(saved(2, &[("net/core/somaxconn", "1")])),
+            recorded: None,
+            stale: Some(recorded(2, &[("net/core/somaxconn", "1")])),
         },
         expect![[r#"
             forget net/core/somaxconn
@@ -231,7 +236,7 @@ fn memories_of_another_link_or_namespace_do_not_count() {
             backup mtu 1400
             claim net/core/somaxconn (was Some("4096"))
             write net/core/somaxconn = 5
-            -- back --
+            -- undo --
             restore net/core/somaxconn = 4096
             forget net/core/somaxconn
             backup mtu 9000
@@ -243,75 +248,70 @@ fn memories_of_another_link_or_namespace_do_not_count() {
 #[test]
 fn del_brings_back_what_differs() {
     check_del(
-        Remains {
+        DelObserved {
             backup: Some(LinkValues { promisc: Some(false), ..mtu(1500) }),
-            saved: Some(saved(2, &[("net/core/somaxconn", "5")])),
+            recorded: Some(recorded(2, &[("net/core/somaxconn", "5")])),
             namespace: true,
             link: Some(link_with(mtu(1400))),
-            ..Remains::default()
+            ..DelObserved::default()
         },
-        expect![[r"
-              link 2: mtu 1500
-              release net/core/somaxconn
-              no backup /data/c1_eth0.json
-              no record
-        "]],
+        expect![[r#"
+            link 2: mtu 1500
+            release net/core/somaxconn
+            no backup /data/c1_eth0.json
+        "#]],
     );
 }
 
 #[test]
 fn del_needs_nothing() {
     check_del(
-        Remains::default(),
-        expect![[r"
-              no backup /data/c1_eth0.json
-              no record
-        "]],
+        DelObserved::default(),
+        expect![[r#"
+            no backup /data/c1_eth0.json
+        "#]],
     );
     // The reference made the attachment.
     check_del(
-        Remains {
+        DelObserved {
             backup: Some(mtu(1500)),
             namespace: true,
             link: Some(link_with(mtu(1400))),
-            ..Remains::default()
+            ..DelObserved::default()
         },
-        expect![[r"
-              link 2: mtu 1500
-              no backup /data/c1_eth0.json
-              no record
-        "]],
+        expect![[r#"
+            link 2: mtu 1500
+            no backup /data/c1_eth0.json
+        "#]],
     );
 }
 
 #[test]
 fn del_leaves_links_and_namespaces_alone_that_are_not_the_attachments() {
-    let remains = Remains {
+    let observed = DelObserved {
         backup: Some(mtu(1500)),
-        saved: Some(saved(7, &[("net/core/somaxconn", "5")])),
+        recorded: Some(recorded(7, &[("net/core/somaxconn", "5")])),
         namespace: true,
         link: Some(link_with(mtu(1400))),
-        ..Remains::default()
+        ..DelObserved::default()
     };
     check_del(
-        remains.clone(),
-        expect![[r"
-              release net/core/somaxconn
-              no backup /data/c1_eth0.json
-              no record
-        "]],
+        observed.clone(),
+        expect![[r#"
+            release net/core/somaxconn
+            no backup /data/c1_eth0.json
+        "#]],
     );
     check_del(
-        Remains {
-            saved: Some(saved(2, &[("net/core/somaxconn", "5")])),
+        DelObserved {
+            recorded: Some(recorded(2, &[("net/core/somaxconn", "5")])),
             namespace: false,
-            ..remains
+            ..observed
         },
-        expect![[r"
-              forget net/core/somaxconn
-              no backup /data/c1_eth0.json
-              no record
-        "]],
+        expect![[r#"
+            forget net/core/somaxconn
+            no backup /data/c1_eth0.json
+        "#]],
     );
 }
 
@@ -320,17 +320,17 @@ fn the_file_of_another_namespace_is_removed_where_it_is() {
     let backup = Some("/old/c1_eth0.json".into());
     check(
         &config(mtu(1400), &[]),
-        &Observed {
+        &AddObserved {
             link: Some(link()),
-            stale: Some(Saved { backup, ..Saved::default() }),
-            ..Observed::default()
+            stale: Some(Recorded { backup, ..Recorded::default() }),
+            ..AddObserved::default()
         },
         expect![[r"
             no backup /old/c1_eth0.json
             record link Some(2), sysctls []
             backup mtu 1500
             link 2: mtu 1400
-            -- back --
+            -- undo --
             link 2: mtu 1500
             no backup /data/c1_eth0.json
             no record
@@ -340,9 +340,9 @@ fn the_file_of_another_namespace_is_removed_where_it_is() {
 
 #[test]
 fn a_backup_that_is_anothers_stays() {
-    let saved = Some(saved(2, &[]));
-    let steps = del(&Remains { saved, namespace: true, ..Remains::default() });
-    assert_eq!(show(&steps), "no record\n");
+    let recorded = Some(recorded(2, &[]));
+    let steps = del(&DelObserved { recorded, namespace: true, ..DelObserved::default() });
+    assert_eq!(show(&steps), "");
 }
 
 #[test]
@@ -351,24 +351,24 @@ fn what_is_the_interfaces_own_is_remembered_with_the_attachment() {
     let wanted = config(LinkValues::default(), &[("net.ipv4.conf.IFNAME.arp_filter", "1")]);
     check(
         &wanted,
-        &Observed { sysctls: vec![own], ..Observed::default() },
+        &AddObserved { sysctls: vec![own], ..AddObserved::default() },
         expect![[r#"
             record link None, sysctls ["net/ipv4/conf/eth0/arp_filter"]
             write net/ipv4/conf/eth0/arp_filter = 1
-            -- back --
+            -- undo --
             restore net/ipv4/conf/eth0/arp_filter = 0
             no record
         "#]],
     );
-    let mut saved = saved(2, &[("net/ipv4/conf/eth0/arp_filter", "1")]);
-    saved.sysctls[0].was = Some("0".to_owned());
-    let remains = Remains { saved: Some(saved), namespace: true, ..Remains::default() };
+    let mut recorded = recorded(2, &[("net/ipv4/conf/eth0/arp_filter", "1")]);
+    recorded.sysctls[0].was = Some("0".to_owned());
+    let observed =
+        DelObserved { recorded: Some(recorded), namespace: true, ..DelObserved::default() };
     check_del(
-        remains,
+        observed,
         expect![[r#"
-        restore net/ipv4/conf/eth0/arp_filter = 0
-        no backup /data/c1_eth0.json
-        no record
-    "#]],
+            restore net/ipv4/conf/eth0/arp_filter = 0
+            no backup /data/c1_eth0.json
+        "#]],
     );
 }

@@ -1,6 +1,8 @@
 //! Names of sysctls.
 
-use cni::{Error, IfName, code};
+use cni::{IfName, code};
+
+use crate::shared::failure::Failure;
 
 /// The placeholder for the interface's name in a key.
 const PLACEHOLDER: &str = "IFNAME";
@@ -25,11 +27,11 @@ impl SysctlKey {
     ///
     /// # Errors
     /// Code 7, `invalid net sysctl key: "…"`, when the path would not be below `net/`.
-    pub(super) fn parse(written: &str, ifname: &IfName) -> Result<Self, Error> {
+    pub(super) fn parse(written: &str, ifname: &IfName) -> Result<Self, Failure> {
         let insert = |path: &str| path.replacen(PLACEHOLDER, ifname.as_str(), 1);
         let path = insert(&written.replace('.', "/"));
         let Some(path) = below_net(&path) else {
-            return Err(Error::new(
+            return Err(Failure::new(
                 code::INVALID_CONFIG,
                 format!("invalid net sysctl key: {path:?}"),
             )
@@ -115,7 +117,7 @@ mod tests {
         let text = match SysctlKey::parse(key, &ifname.parse().unwrap()) {
             Ok(SysctlKey { path, alternative: None, .. }) => path,
             Ok(SysctlKey { path, alternative: Some(other), .. }) => format!("{path} or {other}"),
-            Err(error) => format!("code {}: {}", error.code, error.msg),
+            Err(error) => format!("code {}: {}", error.code(), error.message()),
         };
         expect.assert_eq(&text);
     }

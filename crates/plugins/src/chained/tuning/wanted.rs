@@ -1,38 +1,25 @@
 //! What an attachment of `tuning` wants, for CHECK and repair.
 
-use cni::Error;
 use cni_plugin::Call;
 use state::Index;
 use wanted::{Because, Item, State, Sysctl, Sysctls, Wanted};
 
 use super::config::{self, Config};
 use super::node::{self, PLUGIN};
-use super::plan::Saved;
+use super::plan::Recorded;
 use super::sysctl::{is_of_interface, same_value};
-use super::{Tuning, inside};
-use crate::engine::{Attached, Compared, Found, Kind, Picture, unknown};
+use super::{Tuning, in_netns};
+use crate::engine::{Attached, Compared, Found, Picture, Wants, unknown};
 use crate::shared::attachment;
+use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
-use crate::shared::shared_object::file_error;
 
-impl Kind for Tuning {
-    const NAME: &'static str = PLUGIN;
-    const CHAINED: bool = true;
-    type Config = Config;
-    type Recorded = Saved;
+impl Wants for Tuning {
     type Observed = ();
 
-    fn config(call: &Call<'_>) -> Result<Config, Error> {
-        Config::of(call)
-    }
-
     /// The link comes before sysctls: setting its MTU resets the one of IPv6.
-    fn wanted(
-        config: &Config,
-        recorded: Option<&Saved>,
-        (): &(),
-        attached: &Attached<'_>,
-    ) -> Wanted {
+    fn wanted(attached: &Attached<'_, Self>, (): &()) -> Wanted {
+        let (config, recorded) = (attached.config, attached.recorded);
         let mut wanted = Wanted::new();
         let link = || attached.ifname.to_owned();
         if !config.link.is_empty() {
@@ -79,15 +66,15 @@ impl Kind for Tuning {
         let State::Sysctls(sysctls) = &item.state else {
             return Err(unknown(item));
         };
-        let each = || sysctls.values.iter().map(difference).collect::<Result<Vec<_>, Error>>();
-        Ok(inside(&picture.namespaces.get()?.netns, each)?.into_iter().flatten().collect())
+        let each = || sysctls.values.iter().map(difference).collect::<Result<Vec<_>, Failure>>();
+        Ok(in_netns(&picture.namespaces.get()?.netns, each)?.into_iter().flatten().collect())
     }
 
     fn restore(
         _: &Config,
         picture: &mut Picture<'_>,
         item: &Item,
-    ) -> Result<Option<String>, Error> {
+    ) -> Result<Option<String>, Failure> {
         let State::Sysctls(sysctls) = &item.state else {
             return Err(unknown(item));
         };
@@ -109,34 +96,34 @@ impl Kind for Tuning {
             }
             Ok(())
         };
-        inside(&picture.namespaces.get()?.netns, write)?;
+        in_netns(&picture.namespaces.get()?.netns, write)?;
         failures.note("record what sysctls became", record(picture, &became));
         failures.into_result().map(|()| Some(written.join(", ")))
     }
 
     /// What the administrator's list no longer allows is not written again.
-    fn before_repair(call: &Call<'_>, _: &Index) -> Result<(), Error> {
+    fn before_repair(call: &Call<'_>, _: &Index) -> Result<(), Failure> {
         Tuning::require_allowed(&Config::of(call)?)
     }
 }
 
 /// Records, for CHECK, what sysctls read as after they were written.
-fn record(picture: &Picture<'_>, became: &[(String, Option<String>)]) -> Result<(), Error> {
+fn record(picture: &Picture<'_>, became: &[(String, Option<String>)]) -> Result<(), Failure> {
     let Some(mut record) = picture.index.get(picture.call.attachment(), PLUGIN).found else {
         return Ok(());
     };
-    let Some(before) = attachment::recorded_in::<Saved>(&record) else { return Ok(()) };
-    let mut saved = before.clone();
-    for known in &mut saved.sysctls {
+    let Some(before) = attachment::recorded_in::<Recorded>(&record) else { return Ok(()) };
+    let mut recorded = before.clone();
+    for known in &mut recorded.sysctls {
         if let Some((_, now)) = became.iter().find(|(path, _)| *path == known.path) {
             known.became.clone_from(now);
         }
     }
-    if saved == before {
+    if recorded == before {
         return Ok(());
     }
-    record.data = serde_json::to_value(&saved).expect("a record has string keys only");
-    picture.index.put(&record).map_err(|error| file_error(&error))
+    record.data = serde_json::to_value(&recorded).expect("a record has string keys only");
+    Ok(picture.index.put(&record)?)
 }
 
 /// Lists the link's values that the configuration names.
@@ -159,16 +146,16 @@ fn link_values(config: &Config, ifname: &str) -> Vec<Item> {
     states.into_iter().filter_map(item).collect()
 }
 
-fn sysctl_of(wanted: &config::Sysctl, recorded: Option<&Saved>) -> Sysctl {
+fn sysctl_of(wanted: &config::Sysctl, recorded: Option<&Recorded>) -> Sysctl {
     let paths: Vec<String> = wanted.key.paths().map(ToOwned::to_owned).collect();
-    let mut known = recorded.iter().flat_map(|saved| &saved.sysctls);
+    let mut known = recorded.iter().flat_map(|recorded| &recorded.sysctls);
     let known =
         known.find(|known| paths.contains(&known.path) && same_value(&known.asked, &wanted.value));
     let shown = known.and_then(|known| known.became.clone());
     Sysctl { paths, value: wanted.value.clone(), shown }
 }
 
-fn read(sysctl: &Sysctl) -> Result<Option<(&str, Option<String>)>, Error> {
+fn read(sysctl: &Sysctl) -> Result<Option<(&str, Option<String>)>, Failure> {
     node::read_first(sysctl.paths.iter().map(String::as_str))
 }
 
@@ -179,7 +166,7 @@ fn is_wanted(sysctl: &Sysctl, now: &str) -> bool {
 
 /// Compares one sysctl of the calling thread's namespace. One that can only be written is not
 /// compared.
-fn difference(sysctl: &Sysctl) -> Result<Option<Found>, Error> {
+fn difference(sysctl: &Sysctl) -> Result<Option<Found>, Failure> {
     let Some((path, now)) = read(sysctl)? else {
         let text = format!("Tuning cannot find sysctl {}", sysctl.paths.join(" or "));
         return Ok(Some(Found::by_hand(text, node::MISSING)));

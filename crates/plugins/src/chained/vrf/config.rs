@@ -1,20 +1,15 @@
 //! The configuration of `vrf`, read and checked.
 
-use cni::{Error, IfName, code};
+use cni::{IfName, code};
 use cni_plugin::Call;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
+
+use crate::shared::failure::Failure;
 
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Raw {
-    cni_version: Option<IgnoredAny>,
-    name: Option<IgnoredAny>,
-    r#type: Option<IgnoredAny>,
-    capabilities: Option<IgnoredAny>,
-    prev_result: Option<IgnoredAny>,
-    runtime_config: Option<IgnoredAny>,
+pub(crate) struct Raw {
     #[serde(rename = "vrfname")]
     vrf_name: String,
     table: i64,
@@ -34,13 +29,13 @@ impl Config {
     ///
     /// # Errors
     /// Code 6 when a type is wrong, 7 when a value is.
-    pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
+    pub(super) fn of(call: &Call<'_>) -> Result<Self, Failure> {
         call.read_config::<Raw>()?.check()
     }
 }
 
 impl Raw {
-    fn check(self) -> Result<Config, Error> {
+    fn check(self) -> Result<Config, Failure> {
         let name: Result<IfName, _> = self.vrf_name.parse();
         if let Err(why) = name {
             return Err(invalid("configuration is expected to have a valid vrf name".to_owned())
@@ -55,15 +50,15 @@ impl Raw {
     }
 }
 
-fn invalid(message: String) -> Error {
-    Error::new(code::INVALID_CONFIG, message)
+fn invalid(message: String) -> Failure {
+    Failure::new(code::INVALID_CONFIG, message)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn check(text: &str) -> Result<Config, Error> {
+    fn check(text: &str) -> Result<Config, Failure> {
         cni::json::from_str::<Raw>(text).unwrap().check()
     }
 
@@ -92,7 +87,10 @@ mod tests {
             (r#"{"vrfname": "blue", "table": 4294967296}"#, "table 4294967296 cannot be used"),
         ] {
             let error = check(text).unwrap_err();
-            assert!(error.code == code::INVALID_CONFIG && error.msg == words, "{text}: {error:?}");
+            assert!(
+                error.code() == code::INVALID_CONFIG && error.message() == words,
+                "{text}: {error:?}"
+            );
         }
     }
 }

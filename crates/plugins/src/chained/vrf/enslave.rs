@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cni::{AttachmentKey, Error, code};
+use cni::{AttachmentKey, code};
 use cni_plugin::codes;
 use ipnet::IpNet;
 use kernel::Errno;
@@ -18,8 +18,10 @@ use kernel::sysctl::Sysctl;
 use super::config::Config;
 use super::moving::Moving;
 use super::{Recorded, node};
+use crate::engine::Undo;
+use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
-use crate::shared::{kernel_error as kernel, owner};
+use crate::shared::owner;
 
 /// How long the kernel may take to make an IPv6 address usable in its new table: as with the
 /// reference.
@@ -27,12 +29,11 @@ const TIMEOUT: Duration = Duration::from_millis(2500);
 /// The pause between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What must be done, and what could be lost.
+/// What must be done.
 #[derive(Debug)]
 pub(super) struct Plan {
-    netns: Netns,
     socket: RouteSocket,
-    link: Link,
+    had: Had,
     /// The VRF, if it exists.
     vrf: Option<Link>,
     name: String,
@@ -40,12 +41,19 @@ pub(super) struct Plan {
     /// Its hardware address, if the kernel reported one.
     mac: Option<MacAddr>,
     alias: String,
+    /// It has moved already, and what it had may be missing: an ADD was killed.
+    halfway: bool,
+}
+
+/// The interface, and what it could lose by the move.
+#[derive(Debug, Clone)]
+struct Had {
+    netns: Netns,
+    link: Link,
     addresses: Vec<IpNet>,
     routes: Vec<Route>,
     /// The sysctl that keeps IPv6 addresses, if there are any to keep.
     keep_addr_on_down: Option<String>,
-    /// It has moved already, and what it had may be missing: an ADD was killed.
-    halfway: bool,
 }
 
 /// Reads everything and refuses what is impossible. `earlier` is what a previous ADD has recorded.
@@ -54,10 +62,10 @@ pub(super) fn look(
     key: &AttachmentKey,
     config: &Config,
     earlier: Recorded,
-) -> Result<Plan, Error> {
-    let mut socket = RouteSocket::open_in(netns).map_err(kernel)?;
-    let invalid = |message: String| Error::new(code::INVALID_CONFIG, message);
-    let vrf = socket.link_by_name(&config.vrf).map_err(kernel)?;
+) -> Result<Plan, Failure> {
+    let mut socket = RouteSocket::open_in(netns)?;
+    let invalid = |message: String| Failure::new(code::INVALID_CONFIG, message);
+    let vrf = socket.link_by_name(&config.vrf)?;
     if let Some(vrf) = &vrf {
         let Some(table) = vrf.vrf_table else {
             return Err(invalid(format!("Netlink {} is not a VRF", config.vrf)));
@@ -71,15 +79,14 @@ pub(super) fn look(
     }
     let ifname = key.ifname.as_str();
     let link = socket
-        .link_by_name(ifname)
-        .map_err(kernel)?
+        .link_by_name(ifname)?
         .ok_or_else(|| invalid(format!("could not get link by name {ifname}")))?;
     if let Some(master) =
         link.master.filter(|&master| vrf.as_ref().is_none_or(|vrf| vrf.index != master))
     {
-        let named = socket.link_by_index(master).map_err(kernel)?;
+        let named = socket.link_by_index(master)?;
         let named = named.map_or(master.to_string(), |master| master.name);
-        return Err(Error::new(
+        return Err(Failure::new(
             codes::CONFLICT,
             format!("interface {ifname} has already a master set: {named}"),
         ));
@@ -108,20 +115,9 @@ pub(super) fn look(
             (addresses, routes, keep)
         }
     };
-    Ok(Plan {
-        netns: netns.clone(),
-        socket,
-        link,
-        vrf,
-        name: config.vrf.clone(),
-        table,
-        mac,
-        alias: owner::alias(key),
-        addresses,
-        routes,
-        keep_addr_on_down,
-        halfway,
-    })
+    let had = Had { netns: netns.clone(), link, addresses, routes, keep_addr_on_down };
+    let (name, alias) = (config.vrf.clone(), owner::alias(key));
+    Ok(Plan { socket, had, vrf, name, table, mac, alias, halfway })
 }
 
 impl Plan {
@@ -132,7 +128,7 @@ impl Plan {
 
     /// Returns the interface's ifindex.
     pub(super) fn ifindex(&self) -> u32 {
-        self.link.index
+        self.had.link.index
     }
 
     /// Returns the VRF's hardware address, as text.
@@ -143,39 +139,38 @@ impl Plan {
     /// Returns what must be recorded before anything is lost; `None` if the interface is in its VRF
     /// and has everything.
     pub(super) fn moving(&self) -> Option<Moving> {
-        let is_there = self.link.master.is_some() && !self.halfway;
-        let (addresses, keep) = (self.addresses.clone(), self.keep_addr_on_down.clone());
-        (!is_there).then(|| Moving::new(self.link.index, addresses, &self.routes, keep))
+        let Had { link, addresses, routes, keep_addr_on_down: keep, .. } = &self.had;
+        let is_there = link.master.is_some() && !self.halfway;
+        (!is_there).then(|| Moving::new(link.index, addresses.clone(), routes, keep.clone()))
     }
 
-    /// Creates the VRF if it is missing and moves the interface; on failure everything is as
-    /// before.
-    pub(super) fn carry_out(mut self) -> Result<(), Error> {
-        let made = match &self.vrf {
-            Some(vrf) if vrf.up() => None,
+    /// Creates the VRF if it is missing and moves the interface; `undo` gets what undoes it.
+    pub(super) fn carry_out(mut self, undo: &mut Undo<'_>) -> Result<(), Failure> {
+        let vrf = match &self.vrf {
+            Some(vrf) if vrf.up() => vrf.index,
             Some(vrf) => {
-                let change =
-                    Change::SetLink { ifindex: vrf.index, set: LinkSet::default().up(true) };
-                self.socket.apply_one(&change).map_err(kernel)?;
-                None
+                let set = LinkSet::default().up(true);
+                self.socket.apply_one(&Change::SetLink { ifindex: vrf.index, set })?;
+                vrf.index
             }
-            None => Some(self.create_vrf()?),
+            None => {
+                let (made, netns) = (self.create_vrf()?.index, self.had.netns.clone());
+                undo.push("delete the VRF", move || {
+                    RouteSocket::open_in(&netns)?.delete_link(made)?;
+                    Ok(())
+                });
+                made
+            }
         };
-        let vrf = made.as_ref().or(self.vrf.as_ref()).map_or(0, |vrf| vrf.index);
-        if self.link.master == Some(vrf) && !self.halfway {
+        if self.had.link.master == Some(vrf) && !self.halfway {
             return Ok(());
         }
-        let moved = self.move_into(vrf);
-        moved.map_err(|error| {
-            let error = self.move_back(error);
-            match made.map(|made| self.socket.delete_link(made.index)) {
-                Some(Err(also)) => error.with_details(format!("could not delete the VRF: {also}")),
-                _ => error,
-            }
-        })
+        let had = self.had.clone();
+        undo.push("take the interface out of its VRF", move || had.move_back());
+        self.move_into(vrf)
     }
 
-    fn create_vrf(&mut self) -> Result<Link, Error> {
+    fn create_vrf(&mut self) -> Result<Link, Failure> {
         let link = NewLink {
             up: true,
             mac: self.mac,
@@ -184,62 +179,61 @@ impl Plan {
         };
         self.socket.create_link(&link).map_err(|error| {
             let hint = if error.is_unsupported() { "the kernel needs CONFIG_NET_VRF" } else { "" };
-            kernel(error).with_details(hint)
+            Failure::from(error).with_details(hint)
         })
     }
 
-    fn move_into(&mut self, vrf: u32) -> Result<(), Error> {
+    fn move_into(&mut self, vrf: u32) -> Result<(), Failure> {
+        let Plan { socket, had, table, .. } = self;
         if self.halfway {
-            self.put_back_keep_addr_on_down()?;
+            had.restore_keep_addr_on_down()?;
         } else {
-            self.set_master(Some(vrf))?;
+            had.set_master(socket, Some(vrf))?;
         }
-        self.give_addresses()?;
-        self.wait_for_addresses()?;
-        let table = self.table;
-        let wanted: Vec<Route> = self.routes.iter().map(|route| moved(route, table)).collect();
-        self.give_routes(&wanted)?;
+        had.give_addresses(socket)?;
+        had.wait_for_addresses(socket, *table)?;
+        let wanted: Vec<Route> = had.routes.iter().map(|route| moved(route, *table)).collect();
+        had.give_routes(socket, &wanted)?;
         // The kernel creates a route to the subnet of each address, even if someone had removed it.
-        for route in node::routes_of(&mut self.socket, self.link.index)? {
-            let by_kernel = route.protocol == Some(RouteProtocol::KERNEL) && route.table == table;
+        for route in node::routes_of(socket, had.link.index)? {
+            let by_kernel = route.protocol == Some(RouteProtocol::KERNEL) && route.table == *table;
             if by_kernel && !wanted.iter().any(|wanted| is_same_way(wanted, &route)) {
-                self.socket.apply_one(&Change::DelRoute(route)).map_err(kernel)?;
+                socket.apply_one(&Change::DelRoute(route))?;
             }
         }
         Ok(())
     }
+}
 
+impl Had {
     /// Takes the interface out again and restores what it had.
-    fn move_back(&mut self, cause: Error) -> Error {
-        let routes = self.routes.clone();
+    fn move_back(&self) -> Result<(), Failure> {
+        let mut socket = RouteSocket::open_in(&self.netns)?;
         let mut failures = Failures::new();
-        failures.note("take it out again", self.set_master(None));
-        failures.note("give its addresses back", self.give_addresses());
-        failures.note("give its routes back", self.give_routes(&routes));
-        match failures.into_result() {
-            Ok(()) => cause,
-            Err(also) => cause.with_details(format!("could not undo it: {also}")),
-        }
+        failures.note("take it out again", self.set_master(&mut socket, None));
+        failures.note("restore its addresses", self.give_addresses(&mut socket));
+        failures.note("restore its routes", self.give_routes(&mut socket, &self.routes));
+        failures.into_result()
     }
 
     /// Moves the interface. The kernel sets it down and up again for that; IPv6 addresses stay if
     /// the sysctl says so.
-    fn set_master(&mut self, master: Option<u32>) -> Result<(), Error> {
+    fn set_master(&self, socket: &mut RouteSocket, master: Option<u32>) -> Result<(), Failure> {
         let set = LinkSet { master: Some(master), ..LinkSet::default() };
         let change = Change::SetLink { ifindex: self.link.index, set };
         let Some(before) = &self.keep_addr_on_down else {
-            return self.socket.apply_one(&change).map_err(kernel);
+            return Ok(socket.apply_one(&change)?);
         };
-        let socket = &mut self.socket;
-        node::with_keep_addr_on_down(&self.netns, &self.link.name, |keep| {
+        let moved = node::with_keep_addr_on_down(&self.netns, &self.link.name, |keep| {
             keep.write_if_different("1")?;
-            let moved = socket.apply_one(&change).map_err(kernel);
+            let moved = socket.apply_one(&change);
             keep.write_if_different(before)?;
             Ok(moved)
-        })?
+        })?;
+        Ok(moved?)
     }
 
-    fn put_back_keep_addr_on_down(&self) -> Result<(), Error> {
+    fn restore_keep_addr_on_down(&self) -> Result<(), Failure> {
         let Some(before) = &self.keep_addr_on_down else { return Ok(()) };
         node::with_keep_addr_on_down(&self.netns, &self.link.name, |keep| {
             keep.write_if_different(before).map(drop)
@@ -247,28 +241,27 @@ impl Plan {
     }
 
     /// Restores the IPv6 addresses that the interface has lost all the same.
-    fn give_addresses(&mut self) -> Result<(), Error> {
-        let left = node::addresses_v6(&mut self.socket, self.link.index)?;
+    fn give_addresses(&self, socket: &mut RouteSocket) -> Result<(), Failure> {
+        let left = node::addresses_v6(socket, self.link.index)?;
         for &address in self.addresses.iter().filter(|wanted| !left.contains(wanted)) {
             // No other host has come to hold it meanwhile.
             let options = AddressOptions { nodad: true, ..AddressOptions::default() };
-            let change = Change::AddAddress { ifindex: self.link.index, address, options };
-            self.socket.apply_one(&change).map_err(kernel)?;
+            socket.apply_one(&Change::AddAddress { ifindex: self.link.index, address, options })?;
         }
         Ok(())
     }
 
     /// Waits until the VRF's table has the IPv6 addresses as the host's own; the kernel adds them
     /// later.
-    fn wait_for_addresses(&mut self) -> Result<(), Error> {
+    fn wait_for_addresses(&self, socket: &mut RouteSocket, table: u32) -> Result<(), Failure> {
         if self.addresses.is_empty() || !self.link.up() {
             return Ok(());
         }
         let filter =
-            RouteFilter { family: kernel::route::IpFamily::V6, table: Some(self.table), oif: None };
+            RouteFilter { family: kernel::route::IpFamily::V6, table: Some(table), oif: None };
         let deadline = Instant::now() + TIMEOUT;
         loop {
-            let routes = self.socket.routes(filter).map_err(kernel)?;
+            let routes = socket.routes(filter)?;
             let missing = self.addresses.iter().find(|address| {
                 let own = |route: &Route| {
                     route.kind == RouteKind::Local && route.destination.addr() == address.addr()
@@ -277,9 +270,9 @@ impl Plan {
             });
             let Some(missing) = missing else { return Ok(()) };
             if deadline < Instant::now() {
-                return Err(Error::new(
+                return Err(Failure::new(
                     code::TRY_AGAIN_LATER,
-                    format!("address {missing} did not appear in table {}", self.table),
+                    format!("address {missing} did not appear in table {table}"),
                 ));
             }
             thread::sleep(POLL_INTERVAL);
@@ -287,8 +280,8 @@ impl Plan {
     }
 
     /// Creates the missing routes, those to the link's own subnets first.
-    fn give_routes(&mut self, wanted: &[Route]) -> Result<(), Error> {
-        let found = node::routes_of(&mut self.socket, self.link.index)?;
+    fn give_routes(&self, socket: &mut RouteSocket, wanted: &[Route]) -> Result<(), Failure> {
+        let found = node::routes_of(socket, self.link.index)?;
         let mut missing: Vec<&Route> = wanted
             .iter()
             .filter(|wanted| !found.iter().any(|found| is_same_way(wanted, found)))
@@ -297,14 +290,14 @@ impl Plan {
         let deadline = Instant::now() + TIMEOUT;
         for route in missing {
             loop {
-                match self.socket.apply_one(&Change::AppendRoute(route.clone())) {
+                match socket.apply_one(&Change::AppendRoute(route.clone())) {
                     Ok(()) => break,
                     Err(error) if error.is_exists() => break,
                     // The gateway's subnet, or the source address, may still be missing.
                     Err(error) if is_too_early(&error) && Instant::now() < deadline => {
                         thread::sleep(POLL_INTERVAL);
                     }
-                    Err(error) => return Err(kernel(error)),
+                    Err(error) => return Err(error.into()),
                 }
             }
         }

@@ -1,29 +1,23 @@
 //! What an attachment of `vrf` wants, for CHECK and repair.
 
-use cni::Error;
-use cni_plugin::Call;
 use ipnet::IpNet;
 use kernel::route::{Route, TABLE_MAIN};
 use wanted::{Because, Item, Place, State, Wanted};
 
 use super::config::Config;
 use super::{NAME, NO_PREVIOUS, Recorded, Vrf, enter, node};
-use crate::engine::{self, Attached, Compared, Difference, Found, Kind, Picture, differs, unknown};
+use crate::engine::{
+    self, Attached, Compared, Difference, Found, Picture, Wants, differs, unknown,
+};
+use crate::shared::failure::Failure;
 use crate::shared::{attachment, container};
 
-impl Kind for Vrf {
-    const NAME: &'static str = NAME;
-    const CHAINED: bool = true;
+impl Wants for Vrf {
     const NO_PREVIOUS: &'static str = NO_PREVIOUS;
-    type Config = Config;
-    type Recorded = Recorded;
     type Observed = ();
 
-    fn config(call: &Call<'_>) -> Result<Config, Error> {
-        Config::of(call)
-    }
-
-    fn wanted(config: &Config, _: Option<&Recorded>, (): &(), attached: &Attached<'_>) -> Wanted {
+    fn wanted(attached: &Attached<'_, Self>, (): &()) -> Wanted {
+        let config = attached.config;
         let link = attached.ifname.to_owned();
         let mut wanted = engine::wanted_of_another(attached.ifname);
         let vrf = wanted::Vrf { link, vrf: config.vrf.clone(), table: config.table };
@@ -67,18 +61,18 @@ impl Kind for Vrf {
         config: &Config,
         picture: &mut Picture<'_>,
         _: &Item,
-    ) -> Result<Option<String>, Error> {
+    ) -> Result<Option<String>, Failure> {
         let (call, index) = (picture.call, picture.index);
         enter(call, index, &picture.namespaces.get()?.netns, config).map(|()| None)
     }
 
     /// Addresses and routes of the result: the plugin that made the interface restores them.
     fn others(
-        config: &Config,
+        attached: &Attached<'_, Self>,
         (): &(),
-        attached: &Attached<'_>,
         picture: &mut Picture<'_>,
-    ) -> Result<Vec<Difference>, Error> {
+    ) -> Result<Vec<Difference>, Failure> {
+        let config = attached.config;
         let vrf = picture.link(Place::Container, &config.vrf)?.map(|vrf| vrf.index);
         let link = picture.link(Place::Container, attached.ifname)?;
         let inside = link.filter(|link| vrf.is_some() && link.master == vrf);

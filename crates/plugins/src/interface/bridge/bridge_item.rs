@@ -1,18 +1,18 @@
 //! The bridge as CHECK compares it and repair restores it.
 
-use cni::Error;
 use kernel::mac::MacAddr;
 use kernel::route::{BridgeOptions, Change, Link, LinkSet, RouteSocket};
 use state::Index;
 use wanted::{Bridge, Place};
 
 use super::bridge_link::{
-    Made, create, filters_vlans, learns_past_filters, object, read_made, write_made,
+    BridgeNote, create, filters_vlans, learns_past_filters, object, read_note, write_note,
 };
 use super::port::on_off;
 use crate::engine::{Compared, Found, Picture, differs, sound};
-use crate::shared::shared_object::{LOCK_TIMEOUT, lock_error};
-use crate::shared::{advertisements, kernel_error as kernel};
+use crate::shared::advertisements;
+use crate::shared::failure::Failure;
+use crate::shared::shared_object::LOCK_TIMEOUT;
 
 /// Why repair leaves a bridge alone.
 const OF_OTHERS: &str = "another program created the bridge, and repair leaves it alone";
@@ -60,7 +60,7 @@ pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Bridge) -> Compared {
         differs(format!("bridge {name:?} has STP on, and new ports wait for it"), true);
     }
     if let Err(drift) = advertisements::check(name) {
-        differs(drift.msg, true);
+        differs(drift.message().to_owned(), true);
     }
     if learns_past_filters(wanted, &bridge) {
         let text = format!("bridge {name:?} learns from link-local frames, past macspoofchk");
@@ -75,24 +75,25 @@ pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Bridge) -> Compared {
 ///
 /// # Errors
 /// As [`super::bridge_link::ensure`].
-pub(super) fn restore(picture: &mut Picture<'_>, wanted: &Bridge) -> Result<Option<String>, Error> {
+pub(super) fn restore(
+    picture: &mut Picture<'_>,
+    wanted: &Bridge,
+) -> Result<Option<String>, Failure> {
     let (index, key) = (picture.index, picture.call.attachment());
     let host = &mut picture.namespaces.get()?.host;
     let name = &wanted.link;
     let object = object(name);
     let mac: Option<MacAddr> = wanted.mac.as_ref().and_then(|mac| mac.parse().ok());
-    let made = read_made(index, name)?;
-    let Some(link) = host.link_by_name(name).map_err(kernel)? else {
-        let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
-        if index.holders(&object).found.contains(key)
-            && host.link_by_name(name).map_err(kernel)?.is_none()
-        {
-            let mac = mac.or_else(|| made.mac.parse().ok()).unwrap_or_else(MacAddr::random);
+    let note = read_note(index, name)?;
+    let Some(link) = host.link_by_name(name)? else {
+        let _lock = index.lock(&object, LOCK_TIMEOUT)?;
+        if index.holders(&object).found.contains(key) && host.link_by_name(name)?.is_none() {
+            let mac = mac.or_else(|| note.mac.parse().ok()).unwrap_or_else(MacAddr::random);
             // Its addresses are added again, and recorded then.
-            let mut anew = made;
+            let mut anew = note;
             anew.addresses.clear();
             anew.mac = mac.to_string();
-            write_made(index, &object, &anew)?;
+            write_note(index, &object, &anew)?;
             create(host, wanted, mac)?;
         }
         return Ok(None);
@@ -111,9 +112,9 @@ pub(super) fn restore(picture: &mut Picture<'_>, wanted: &Bridge) -> Result<Opti
         },
         ..LinkSet::default()
     };
-    note_what_was(index, &object, &link, &made, set.bridge.link_local_learning.is_some())?;
+    record_original(index, &object, &link, &note, set.bridge.link_local_learning.is_some())?;
     let mut parts = Vec::new();
-    if advertisements::taken_by(name).is_some() {
+    if advertisements::accepting_value(name).is_some() {
         advertisements::refuse(name)?;
         parts.push("no router advertisements".to_owned());
     }
@@ -125,32 +126,32 @@ pub(super) fn restore(picture: &mut Picture<'_>, wanted: &Bridge) -> Result<Opti
     let learning = set.bridge.link_local_learning;
     parts.extend(learning.map(|_| "no learning from link-local frames".to_owned()));
     if set != LinkSet::default() {
-        host.apply_one(&Change::SetLink { ifindex: link.index, set }).map_err(kernel)?;
+        host.apply_one(&Change::SetLink { ifindex: link.index, set })?;
     }
     Ok(Some(format!("bridge {name:?}: {}", parts.join(", "))))
 }
 
 /// Records what a repair is about to change on a bridge for the first time: an older release's ADD
 /// did not record it.
-fn note_what_was(
+fn record_original(
     index: &Index,
     object: &str,
     link: &Link,
-    made: &Made,
+    note: &BridgeNote,
     learns: bool,
-) -> Result<(), Error> {
-    let took = advertisements::taken_by(&link.name).filter(|_| !made.created);
-    let took = took.filter(|_| !made.took_advertisements.contains_key(&link.name));
-    if took.is_none() && (!learns || made.learnt_past_filters) {
+) -> Result<(), Failure> {
+    let took = advertisements::accepting_value(&link.name).filter(|_| !note.created);
+    let took = took.filter(|_| !note.took_advertisements.contains_key(&link.name));
+    if took.is_none() && (!learns || note.learnt_past_filters) {
         return Ok(());
     }
-    let _lock = index.lock(object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
-    let mut made = read_made(index, &link.name)?;
-    made.learnt_past_filters |= learns;
+    let _lock = index.lock(object, LOCK_TIMEOUT)?;
+    let mut note = read_note(index, &link.name)?;
+    note.learnt_past_filters |= learns;
     if let Some(was) = took {
-        made.took_advertisements.entry(link.name.clone()).or_insert(was);
+        note.took_advertisements.entry(link.name.clone()).or_insert(was);
     }
-    write_made(index, object, &made)
+    write_note(index, object, &note)
 }
 
 /// Reports whether a bridge of ours has STP on for no purpose: a new port then carries nothing for
@@ -159,11 +160,11 @@ fn note_what_was(
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
-fn has_unwanted_stp(host: &mut RouteSocket, link: &Link) -> Result<bool, Error> {
+fn has_unwanted_stp(host: &mut RouteSocket, link: &Link) -> Result<bool, Failure> {
     if !link.bridge.as_ref().is_some_and(|bridge| bridge.stp) {
         return Ok(false);
     }
-    let ports = host.links_of_master(link.index).map_err(kernel)?;
+    let ports = host.links_of_master(link.index)?;
     Ok(ports.iter().all(|port| port.is_kind("veth") || port.is_kind("tun")))
 }
 
@@ -196,16 +197,16 @@ pub(super) fn restore_mtu(
     link: &str,
     port: &str,
     wanted: Option<u32>,
-) -> Result<Option<String>, Error> {
+) -> Result<Option<String>, Failure> {
     let host = &mut picture.namespaces.get()?.host;
     // It follows the ports' MTU, which may be restored by now.
     let [bridge, port] = [link, port].map(|name| host.link_by_name(name));
-    let (Some(bridge), Some(port)) = (bridge.map_err(kernel)?, port.map_err(kernel)?) else {
+    let (Some(bridge), Some(port)) = (bridge?, port?) else {
         return Ok(None);
     };
     let Some(mtu) = wrong_mtu(host, &bridge, &port, wanted)? else { return Ok(None) };
     let set = LinkSet { mtu: Some(mtu), ..LinkSet::default() };
-    host.apply_one(&Change::SetLink { ifindex: bridge.index, set }).map_err(kernel)?;
+    host.apply_one(&Change::SetLink { ifindex: bridge.index, set })?;
     Ok(Some(format!("bridge {link:?}: MTU {mtu}")))
 }
 
@@ -216,14 +217,14 @@ fn wrong_mtu(
     bridge: &Link,
     port: &Link,
     wanted: Option<u32>,
-) -> Result<Option<u32>, Error> {
+) -> Result<Option<u32>, Failure> {
     if bridge.mtu == port.mtu {
         return Ok(None);
     }
     let wanted = match wanted {
         Some(mtu) => Some(mtu),
         None => {
-            let ports = host.links_of_master(bridge.index).map_err(kernel)?;
+            let ports = host.links_of_master(bridge.index)?;
             ports.iter().map(|port| port.mtu).min()
         }
     };

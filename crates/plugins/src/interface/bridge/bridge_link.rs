@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use cni::{AttachmentKey, Error, code};
+use cni::{AttachmentKey, code};
 use cni_plugin::codes;
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
@@ -17,14 +17,15 @@ use wanted::{Bridge, Gateways};
 
 use super::gateway::{self, OnConflict};
 use super::vlan_gateway;
-use crate::shared::kernel_error as kernel;
-use crate::shared::shared_object::{LOCK_TIMEOUT, file_error, lock_error};
+use crate::shared::failure::Failure;
+use crate::shared::shared_object::LOCK_TIMEOUT;
 use crate::shared::{advertisements, owner};
 
-/// What we changed so that the bridge can serve, kept until the last attachment leaves.
+/// The note on a bridge in the index: what we changed so that the bridge can serve, kept until the
+/// last attachment leaves.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Made {
+pub(super) struct BridgeNote {
     /// We created the bridge.
     pub(super) created: bool,
     /// The hardware address with which it was created. The kernel sets a link's alias only once the
@@ -58,10 +59,10 @@ pub(super) struct Made {
     index: Option<u32>,
     /// What we changed on foreign bridges that had this name before and were renamed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    renamed: Vec<Made>,
+    renamed: Vec<BridgeNote>,
 }
 
-impl Made {
+impl BridgeNote {
     /// Reports whether an attachment created the bridge, which may be gone, and no other link has its
     /// name by now.
     pub(super) fn is_of(&self, named: Option<&Link>) -> bool {
@@ -70,14 +71,14 @@ impl Made {
 
     /// Carries over what was recorded for the bridge that had this name before, so that the last
     /// attachment undoes it.
-    fn after(before: Made, new: Made) -> Made {
-        let Made { mut earlier, mut renamed, .. } = before.clone();
+    fn after(before: BridgeNote, new: BridgeNote) -> BridgeNote {
+        let BridgeNote { mut earlier, mut renamed, .. } = before.clone();
         if !before.mac.is_empty() {
             earlier.push(before.mac);
         } else if before.index.is_some() {
-            renamed.push(Made { earlier: Vec::new(), renamed: Vec::new(), ..before });
+            renamed.push(BridgeNote { earlier: Vec::new(), renamed: Vec::new(), ..before });
         }
-        Made { earlier, renamed, ..new }
+        BridgeNote { earlier, renamed, ..new }
     }
 }
 
@@ -86,28 +87,31 @@ pub(super) fn object(bridge: &str) -> String {
     format!("bridge {bridge}")
 }
 
-/// Reads the bridge without changing anything.
+/// Refuses a name that is not that of a bridge, or not a bridge's own. Changes nothing.
 ///
 /// # Errors
 /// Code 108 when its name belongs to something else, 7 when the name is not the bridge's own.
-pub(super) fn observe(host: &mut RouteSocket, name: &str) -> Result<(), Error> {
-    match host.link_by_name(name).map_err(kernel)? {
+pub(super) fn refuse_foreign(host: &mut RouteSocket, name: &str) -> Result<(), Failure> {
+    match host.link_by_name(name)? {
         Some(link) => require_bridge(&link, name),
         None => Ok(()),
     }
 }
 
-fn require_bridge(link: &Link, name: &str) -> Result<(), Error> {
+fn require_bridge(link: &Link, name: &str) -> Result<(), Failure> {
     if link.kind.as_deref() == Some("bridge") {
         if link.name == name {
             return Ok(());
         }
         let message = format!("{name:?} is another name of bridge {:?}", link.name);
-        return Err(Error::new(code::INVALID_CONFIG, message)
+        return Err(Failure::new(code::INVALID_CONFIG, message)
             .with_details("switches and the packet filter know the bridge by its own name alone"));
     }
-    Err(Error::new(codes::CONFLICT, format!("{:?} already exists but is not a bridge", link.name))
-        .with_details(format!("it is a {}", link.kind.as_deref().unwrap_or("physical link"))))
+    Err(Failure::new(
+        codes::CONFLICT,
+        format!("{:?} already exists but is not a bridge", link.name),
+    )
+    .with_details(format!("it is a {}", link.kind.as_deref().unwrap_or("physical link"))))
 }
 
 /// Creates the bridge if necessary and holds it for the attachment. `pin_mac` fixes the hardware
@@ -122,33 +126,33 @@ pub(super) fn ensure(
     wanted: &Bridge,
     pin_mac: bool,
     key: &AttachmentKey,
-) -> Result<Link, Error> {
+) -> Result<Link, Failure> {
     let name = wanted.link.as_str();
     let object = object(name);
-    let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
-    let before = read_made(index, name)?;
+    let _lock = index.lock(&object, LOCK_TIMEOUT)?;
+    let before = read_note(index, name)?;
     let mut created = before.created;
-    let link = match host.link_by_name(name).map_err(kernel)? {
+    let link = match host.link_by_name(name)? {
         Some(link) => {
             require_bridge(&link, name)?;
-            let mut made = before.clone();
+            let mut note = before.clone();
             let is_anothers = match created {
                 true => !is_ours(&link, &before),
                 false => before.index.is_some_and(|index| index != link.index),
             };
             if is_anothers {
                 created = false;
-                made = Made::after(before.clone(), Made::default());
+                note = BridgeNote::after(before.clone(), BridgeNote::default());
             }
-            made.index = (!created).then_some(link.index);
+            note.index = (!created).then_some(link.index);
             if created {
-                made.mtu = wanted.mtu.or(made.mtu);
-            } else if let Some(was) = advertisements::taken_by(name) {
-                made.took_advertisements.entry(name.to_owned()).or_insert(was);
+                note.mtu = wanted.mtu.or(note.mtu);
+            } else if let Some(was) = advertisements::accepting_value(name) {
+                note.took_advertisements.entry(name.to_owned()).or_insert(was);
             }
-            made.learnt_past_filters |= learns_past_filters(wanted, &link);
-            if made != before {
-                write_made(index, &object, &made)?;
+            note.learnt_past_filters |= learns_past_filters(wanted, &link);
+            if note != before {
+                write_note(index, &object, &note)?;
             }
             link
         }
@@ -156,25 +160,25 @@ pub(super) fn ensure(
             // A bridge without an address of its own takes the lowest of its ports', which changes
             // with the ports.
             let mac = MacAddr::random();
-            let made = Made {
+            let note = BridgeNote {
                 created: true,
                 mac: mac.to_string(),
                 mtu: wanted.mtu,
                 // In case it must stay, for foreign ports.
                 learnt_past_filters: wanted.no_link_local_learning,
-                ..Made::default()
+                ..BridgeNote::default()
             };
-            let made = Made::after(before.clone(), made);
-            write_made(index, &object, &made)?;
+            let note = BridgeNote::after(before.clone(), note);
+            write_note(index, &object, &note)?;
             created = true;
             create(host, wanted, mac)?
         }
     };
     // Held before anything else is changed: releasing it undoes what follows.
-    index.hold(&object, key).map_err(|error| file_error(&error))?;
-    let others = || index.is_held_by_others(&object, key).map_err(|error| file_error(&error));
+    index.hold(&object, key)?;
+    let others = || index.is_held_by_others(&object, key);
     let pin_mac = pin_mac && !created && !others()?;
-    if !created && advertisements::taken_by(name).is_some() {
+    if !created && advertisements::accepting_value(name).is_some() {
         advertisements::refuse(name)?;
     }
     adjust(host, wanted, &link, created, pin_mac)?;
@@ -200,14 +204,14 @@ fn learns_link_local(bridge: &Link) -> bool {
 ///
 /// # Errors
 /// As [`ensure`]; those of `refuse`.
-pub(super) fn give_gateways(
+pub(super) fn add_gateways(
     host: &mut RouteSocket,
     index: &Index,
     bridge: &Link,
     wanted: &Gateways,
     others: OnConflict,
-    refuse: &mut dyn FnMut(&mut RouteSocket) -> Result<(), Error>,
-) -> Result<Option<(String, Option<MacAddr>)>, Error> {
+    refuse: &mut dyn FnMut(&mut RouteSocket) -> Result<(), Failure>,
+) -> Result<Option<(String, Option<MacAddr>)>, Failure> {
     let gateways = &wanted.addresses;
     if gateways.is_empty() {
         return Ok(None);
@@ -220,29 +224,33 @@ pub(super) fn give_gateways(
     }
     refuse(host)?;
     let object = object(&bridge.name);
-    let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
-    let before = read_made(index, &bridge.name)?;
-    let mut made = before.clone();
+    let _lock = index.lock(&object, LOCK_TIMEOUT)?;
+    let before = read_note(index, &bridge.name)?;
+    let mut note = before.clone();
     if wanted.vlan.is_some()
-        && let Some(was) = advertisements::taken_by(&wanted.link)
+        && let Some(was) = advertisements::accepting_value(&wanted.link)
     {
-        made.took_advertisements.entry(wanted.link.clone()).or_insert(was);
-        write_made(index, &object, &made)?;
+        note.took_advertisements.entry(wanted.link.clone()).or_insert(was);
+        write_note(index, &object, &note)?;
     }
     let vlan_gateway = match wanted.vlan {
-        Some(vlan) => Some(vlan_gateway::ensure(host, bridge, vlan, wanted, others, &mut made)?),
+        Some(vlan) => Some(vlan_gateway::ensure(host, bridge, vlan, wanted, others, &mut note)?),
         None => {
-            gateway::add(host, bridge, gateways, others, &mut made.addresses)?;
+            gateway::add(host, bridge, gateways, others, &mut note.addresses)?;
             None
         }
     };
-    if made != before {
-        write_made(index, &object, &made)?;
+    if note != before {
+        write_note(index, &object, &note)?;
     }
     Ok(vlan_gateway)
 }
 
-pub(super) fn create(host: &mut RouteSocket, wanted: &Bridge, mac: MacAddr) -> Result<Link, Error> {
+pub(super) fn create(
+    host: &mut RouteSocket,
+    wanted: &Bridge,
+    mac: MacAddr,
+) -> Result<Link, Failure> {
     let name = wanted.link.as_str();
     let new = NewLink {
         mac: Some(mac),
@@ -258,7 +266,7 @@ pub(super) fn create(host: &mut RouteSocket, wanted: &Bridge, mac: MacAddr) -> R
         )
     };
     let link = host.create_link(&new).map_err(|error| {
-        let mut error = kernel(error);
+        let mut error = Failure::from(error);
         if wanted.vlan_filtering {
             error = error.with_details("VLANs need a kernel with bridge VLAN filtering");
         }
@@ -272,7 +280,7 @@ pub(super) fn create(host: &mut RouteSocket, wanted: &Bridge, mac: MacAddr) -> R
         promiscuous: wanted.promiscuous.then_some(true),
         ..LinkSet::default()
     };
-    host.apply_one(&Change::SetLink { ifindex: link.index, set: up }).map_err(kernel)?;
+    host.apply_one(&Change::SetLink { ifindex: link.index, set: up })?;
     Ok(link)
 }
 
@@ -284,7 +292,7 @@ fn adjust(
     link: &Link,
     ours: bool,
     pin_mac: bool,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let set = LinkSet {
         up: (!link.up()).then_some(true),
         promiscuous: (wanted.promiscuous && !link.promiscuous()).then_some(true),
@@ -303,7 +311,7 @@ fn adjust(
     if set == LinkSet::default() {
         return Ok(());
     }
-    host.apply_one(&Change::SetLink { ifindex: link.index, set }).map_err(kernel)
+    Ok(host.apply_one(&Change::SetLink { ifindex: link.index, set })?)
 }
 
 pub(super) fn filters_vlans(link: &Link) -> bool {
@@ -314,16 +322,14 @@ pub(super) fn filters_vlans(link: &Link) -> bool {
 ///
 /// # Errors
 /// Code 100 when something of ours could not be removed, 11 when the lock cannot be taken in time.
-pub(super) fn release(index: &Index, bridge: &str, key: &AttachmentKey) -> Result<(), Error> {
+pub(super) fn release(index: &Index, bridge: &str, key: &AttachmentKey) -> Result<(), Failure> {
     let object = object(bridge);
-    let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
+    let _lock = index.lock(&object, LOCK_TIMEOUT)?;
     // No attachment holds it, but it has a note: an ADD was killed between creating the bridge and
     // holding it.
-    let undo = match index.release(&object, key).map_err(|error| file_error(&error))? {
+    let undo = match index.release(&object, key)? {
         Release::Last => true,
-        Release::NotHeld => {
-            index.known_note(&object).map_err(|error| file_error(&error))?.is_some()
-        }
+        Release::NotHeld => index.known_note(&object)?.is_some(),
         Release::Held => false,
     };
     if undo { delete_unused(index, bridge) } else { Ok(()) }
@@ -334,17 +340,16 @@ pub(super) fn release(index: &Index, bridge: &str, key: &AttachmentKey) -> Resul
 ///
 /// # Errors
 /// As [`release`], the first.
-pub(super) fn collect(index: &Index) -> Result<(), Error> {
+pub(super) fn collect(index: &Index) -> Result<(), Failure> {
     let mut done = Ok(());
     for object in index.objects().found {
         let Some(bridge) = object.strip_prefix("bridge ") else { continue };
-        let unheld =
-            || index.is_held(&object).map(|held| !held).map_err(|error| file_error(&error));
+        let unheld = || index.is_held(&object).map(|held| !held);
         if !unheld()? {
             continue;
         }
         // An ADD that creates one has the lock from before until the bridge is held.
-        let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
+        let _lock = index.lock(&object, LOCK_TIMEOUT)?;
         if unheld()? && index.read_note(&object).found.is_some() {
             done = done.and(delete_unused(index, bridge));
         }
@@ -358,93 +363,93 @@ pub(super) fn collect(index: &Index) -> Result<(), Error> {
 /// While an attachment of ours has a port on one of them, bridges and note stay as they are. Its
 /// hold is missing if a DEL had no time to wait for its ADD, or if someone removed the file. The
 /// attachment's own DEL finds the note.
-fn delete_unused(index: &Index, bridge: &str) -> Result<(), Error> {
+fn delete_unused(index: &Index, bridge: &str) -> Result<(), Failure> {
     let object = object(bridge);
-    let made = read_made(index, bridge)?;
-    let mut host = RouteSocket::open().map_err(kernel)?;
-    let bridges = bridges_of(&mut host, bridge, &made)?;
+    let note = read_note(index, bridge)?;
+    let mut host = RouteSocket::open()?;
+    let bridges = bridges_of(&mut host, bridge, &note)?;
     for (link, _) in &bridges {
         if has_attachments(&mut host, link.index)? {
             return Ok(());
         }
     }
-    for name in &made.vlan_links {
-        if let Some(link) = host.link_by_name(name).map_err(kernel)?
+    for name in &note.vlan_links {
+        if let Some(link) = host.link_by_name(name)?
             && link.alias.as_deref().is_some_and(|alias| alias.starts_with(owner::PREFIX))
         {
-            host.delete_link(link.index).map_err(kernel)?;
+            host.delete_link(link.index)?;
         }
     }
-    for (link, made) in &bridges {
-        put_back_bridge(&mut host, bridge, link, made)?;
+    for (link, note) in &bridges {
+        delete_or_restore(&mut host, bridge, link, note)?;
     }
     // The sysctls of VLAN links, which are restored even if the bridge stays.
-    for (ifname, was) in made.renamed.iter().chain([&made]).flat_map(|one| &one.took_advertisements)
+    for (ifname, was) in note.renamed.iter().chain([&note]).flat_map(|one| &one.took_advertisements)
     {
         if ifname != bridge {
-            advertisements::put_back(ifname, was)?;
+            advertisements::restore(ifname, was)?;
         }
     }
-    index.take_note(&object).map(drop).map_err(|error| file_error(&error))
+    Ok(index.take_note(&object).map(drop)?)
 }
 
 /// Finds the bridges that a note covers, each with what was changed on it.
 fn bridges_of<'m>(
     host: &mut RouteSocket,
     bridge: &str,
-    made: &'m Made,
-) -> Result<Vec<(Link, &'m Made)>, Error> {
+    note: &'m BridgeNote,
+) -> Result<Vec<(Link, &'m BridgeNote)>, Failure> {
     let mut found = Vec::new();
-    let named = host.link_by_name(bridge).map_err(kernel)?;
-    let named = named.filter(|link| made.index.is_none_or(|index| index == link.index));
-    let is_there = named.as_ref().is_some_and(|link| !made.created || is_ours(link, made));
-    found.extend(named.map(|link| (link, made)));
-    if made.created && (!is_there || !made.earlier.is_empty()) {
-        found.extend(renamed(host, bridge, made)?.into_iter().map(|link| (link, made)));
+    let named = host.link_by_name(bridge)?;
+    let named = named.filter(|link| note.index.is_none_or(|index| index == link.index));
+    let is_there = named.as_ref().is_some_and(|link| !note.created || is_ours(link, note));
+    found.extend(named.map(|link| (link, note)));
+    if note.created && (!is_there || !note.earlier.is_empty()) {
+        found.extend(renamed(host, bridge, note)?.into_iter().map(|link| (link, note)));
     }
-    let others = made.renamed.iter().chain((!is_there).then_some(made));
+    let others = note.renamed.iter().chain((!is_there).then_some(note));
     for other in others {
         let Some(number) = other.index else { continue };
-        let link = host.link_by_index(number).map_err(kernel)?;
+        let link = host.link_by_index(number)?;
         found.extend(link.filter(|link| link.is_kind("bridge")).map(|link| (link, other)));
     }
     Ok(found)
 }
 
-/// Removes a bridge that we created, unless it has a foreign port. If a bridge stays, this undoes
-/// our changes to it.
-fn put_back_bridge(
+/// Deletes a bridge that we created, unless it has a foreign port. If a bridge stays, this restores
+/// what we changed on it.
+fn delete_or_restore(
     host: &mut RouteSocket,
     bridge: &str,
     link: &Link,
-    made: &Made,
-) -> Result<(), Error> {
-    if made.created && is_ours(link, made) && !has_ports(host, link.index)? {
-        return host.delete_bridge(link.index).map(drop).map_err(kernel);
+    note: &BridgeNote,
+) -> Result<(), Failure> {
+    if note.created && is_ours(link, note) && !has_ports(host, link.index)? {
+        return Ok(host.delete_bridge(link.index).map(drop)?);
     }
     let present = gateway::present(host, link.index)?;
-    let mut addresses = made.addresses.clone();
+    let mut addresses = note.addresses.clone();
     addresses.retain(|address| present.contains(address));
     gateway::remove(host, link.index, &addresses)?;
-    if made.learnt_past_filters && !learns_link_local(link) {
+    if note.learnt_past_filters && !learns_link_local(link) {
         let bridge = BridgeOptions { link_local_learning: Some(true), ..BridgeOptions::default() };
         let set = LinkSet { bridge, ..LinkSet::default() };
-        host.apply_one(&Change::SetLink { ifindex: link.index, set }).map_err(kernel)?;
+        host.apply_one(&Change::SetLink { ifindex: link.index, set })?;
     }
     // The sysctl is that of the link, whatever its present name.
-    let took = made.took_advertisements.get(bridge);
-    took.map_or(Ok(()), |was| advertisements::put_back(&link.name, was))
+    let took = note.took_advertisements.get(bridge);
+    took.map_or(Ok(()), |was| advertisements::restore(&link.name, was))
 }
 
 /// Finds bridges that we created under a name that someone has changed since: they have our mark
 /// and a recorded hardware address.
-fn renamed(host: &mut RouteSocket, bridge: &str, made: &Made) -> Result<Vec<Link>, Error> {
+fn renamed(host: &mut RouteSocket, bridge: &str, note: &BridgeNote) -> Result<Vec<Link>, Failure> {
     let macs: Vec<&String> =
-        made.earlier.iter().chain([&made.mac]).filter(|mac| !mac.is_empty()).collect();
+        note.earlier.iter().chain([&note.mac]).filter(|mac| !mac.is_empty()).collect();
     if macs.is_empty() {
         return Ok(Vec::new());
     }
-    let mut links = host.links().map_err(kernel)?;
+    let mut links = host.links()?;
     links.retain(|link| {
         let mac = link.mac.map(|mac| mac.to_string());
         link.name != bridge
@@ -457,32 +462,32 @@ fn renamed(host: &mut RouteSocket, bridge: &str, made: &Made) -> Result<Vec<Link
 
 /// Reports whether the bridge is the one that we created, and not a foreign one that has its name
 /// by now.
-fn is_ours(link: &Link, made: &Made) -> bool {
+fn is_ours(link: &Link, note: &BridgeNote) -> bool {
     match &link.alias {
         Some(alias) => alias.starts_with(owner::PREFIX),
-        None => link.mac.is_some_and(|mac| mac.to_string() == made.mac),
+        None => link.mac.is_some_and(|mac| mac.to_string() == note.mac),
     }
 }
 
-fn has_attachments(host: &mut RouteSocket, bridge: u32) -> Result<bool, Error> {
-    let ports = host.links_of_master(bridge).map_err(kernel)?;
+fn has_attachments(host: &mut RouteSocket, bridge: u32) -> Result<bool, Failure> {
+    let ports = host.links_of_master(bridge)?;
     Ok(ports.iter().any(|port| port.alias.as_deref().is_some_and(owner::is_of_attachment)))
 }
 
-fn has_ports(host: &mut RouteSocket, bridge: u32) -> Result<bool, Error> {
-    Ok(!host.links_of_master(bridge).map_err(kernel)?.is_empty())
+fn has_ports(host: &mut RouteSocket, bridge: u32) -> Result<bool, Failure> {
+    Ok(!host.links_of_master(bridge)?.is_empty())
 }
 
-/// Reads what was created and changed for the bridge of a name.
+/// Reads the note on the bridge of a name.
 ///
 /// # Errors
 /// Code 105 when it cannot be read.
-pub(super) fn read_made(index: &Index, bridge: &str) -> Result<Made, Error> {
-    let note = index.known_note(&object(bridge)).map_err(|error| file_error(&error))?;
+pub(super) fn read_note(index: &Index, bridge: &str) -> Result<BridgeNote, Failure> {
+    let note = index.known_note(&object(bridge))?;
     Ok(note.and_then(|note| serde_json::from_value(note).ok()).unwrap_or_default())
 }
 
-pub(super) fn write_made(index: &Index, object: &str, made: &Made) -> Result<(), Error> {
-    let note = serde_json::to_value(made).expect("a note has string keys only");
-    index.note(object, &note).map_err(|error| file_error(&error))
+pub(super) fn write_note(index: &Index, object: &str, note: &BridgeNote) -> Result<(), Failure> {
+    let note = serde_json::to_value(note).expect("a note has string keys only");
+    Ok(index.note(object, &note)?)
 }

@@ -1,26 +1,26 @@
-//! Runs ADD and its undo.
+//! Runs ADD.
 
 use std::time::{Duration, Instant};
 
-use cni::{AddResult, AttachmentKey, Error, Interface, IpConfig, Route};
+use cni::{AddResult, Interface, IpConfig, Route};
 use cni_plugin::{Call, codes};
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
 use kernel::netns::Netns;
 use kernel::route::{Link, OperState, RouteSocket};
 use serde::{Deserialize, Serialize};
-use state::Index;
 use wanted::Gateways;
 
 use super::config::{Config, gateway_name};
 use super::gateway::{self, OnConflict};
-use super::{NAME, bridge_link, filter, port};
+use super::{Bridge, bridge_link, filter, port};
+use crate::engine::{self, Attaching};
 use crate::shared::claim::{self, Place, Routed, Segment};
 use crate::shared::container::{self, Options};
-use crate::shared::kernel_error as kernel;
+use crate::shared::failure::Failure;
+use crate::shared::namespaces::Namespaces;
 use crate::shared::pair::{NewPair, Pair};
-use crate::shared::undo::Undo;
-use crate::shared::{attachment, dns, forwarding, pair, rules};
+use crate::shared::{dns, forwarding, pair, rules};
 
 /// How long a port may take to come up: the reference waits for 2.55 seconds.
 const PORT_TIMEOUT: Duration = Duration::from_millis(2550);
@@ -31,7 +31,7 @@ const PORT_POLL_INTERVAL: Duration = Duration::from_micros(200);
 /// The position of the container's interface in the result: after the bridge and the host's end.
 const CONTAINER_POSITION: usize = 2;
 
-/// What is recorded about an attachment, for DEL and GC.
+/// What is recorded about an attachment, for DEL, CHECK and GC.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Recorded {
@@ -41,26 +41,6 @@ pub(crate) struct Recorded {
     pub(super) filter: firewall::Plan,
     /// The claims that keep these addresses from other attachments here ([`claim`]).
     pub(super) claims: Vec<String>,
-}
-
-impl Recorded {
-    /// Reads what a record holds, if there is one and it is still legible.
-    pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<Self> {
-        attachment::recorded(index, key, NAME)
-    }
-}
-
-/// Runs ADD.
-pub(super) fn add(call: &Call<'_>) -> Result<AddResult, Error> {
-    let config = Config::of(call)?;
-    let netns = call.open_netns()?;
-    let mut host = RouteSocket::open().map_err(kernel)?;
-    let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
-    pair::refuse_existing(&inside, call)?;
-
-    let mut undo = Undo::new();
-    let attached = attach(call, &config, &netns, &mut host, &mut inside, &mut undo);
-    attached.map_err(|error| undo.run(error))
 }
 
 /// What the IPAM plugin's result means for a bridge: everything that is decided before anything is
@@ -73,7 +53,7 @@ struct Plan {
     gateways: Vec<IpNet>,
 }
 
-fn plan(call: &Call<'_>, config: &Config, ipam: Option<AddResult>) -> Result<Plan, Error> {
+fn plan(call: &Call<'_>, config: &Config, ipam: Option<AddResult>) -> Result<Plan, Failure> {
     let mut result = ipam.unwrap_or_default();
     let mut gateways = Vec::new();
     for ip in &mut result.ips {
@@ -124,34 +104,29 @@ fn add_default_routes(ips: &[IpConfig], routes: &mut Vec<Route>) {
 
 /// Sets up bridge, pair, addresses, and what needs them, in that order: an IPAM plugin may
 /// communicate over the link.
-fn attach<'a>(
-    call: &'a Call<'_>,
-    config: &'a Config,
-    netns: &Netns,
-    host: &mut RouteSocket,
-    inside: &mut RouteSocket,
-    undo: &mut Undo<'a>,
-) -> Result<AddResult, Error> {
-    let key = call.attachment();
-    let index = Index::new(call.roots());
-    undo.record("remove what was made", move || super::remove::all(call, None));
-    let bridge = bridge_link::ensure(host, &index, &config.wanted_bridge(), config.gateway, key)?;
+pub(super) fn attach(attaching: &mut Attaching<'_, Bridge>) -> Result<AddResult, Failure> {
+    let (call, index, config) = (attaching.call, attaching.index, attaching.config);
+    let key = attaching.key();
+    let Namespaces { netns, mut host, mut inside } = Namespaces::open(call.open_netns()?)?;
+    let (host, inside) = (&mut host, &mut inside);
+    pair::refuse_existing(inside, call)?;
+    attaching.begin(None);
+    let bridge = bridge_link::ensure(host, index, &config.wanted_bridge(), config.gateway, key)?;
     let mac = config.mac.unwrap_or_else(MacAddr::random);
     let wanted = NewPair { mac, mtu: config.mtu, master: Some(bridge.index) };
-    let pair = pair::make(host, call, netns, wanted)?;
+    let pair = pair::create(host, call, &netns, wanted)?;
     let port = config.wanted_port(&pair.host_ifname);
 
-    let early = call.ipam().as_ref().is_some_and(attachment::talks_over_the_link);
+    let early = call.ipam().as_ref().is_some_and(engine::talks_over_the_link);
     if early {
-        guard_port(call, &index, config, netns, mac, &pair.host_ifname)?;
+        guard_port(attaching, &netns, mac, &pair.host_ifname)?;
         port::bring_up(host, &port, pair.host_index)?;
     }
-    let ipam = call.ipam().map(|ipam| attachment::add_addresses(ipam, undo)).transpose()?;
-    let plan = plan(call, config, ipam)?;
+    let plan = plan(call, config, attaching.addresses()?)?;
     let ips: Vec<IpNet> = plan.ips.iter().map(|ip| ip.address).collect();
-    let around = Around::of(host, config, &bridge)?;
-    around.refuse(call, host, &plan.ips)?;
-    let places = around.places();
+    let reach = Reach::of(host, config, &bridge)?;
+    reach.refuse(call, host, &plan.ips)?;
+    let places = reach.places();
     let recorded = Recorded {
         claims: claim::objects(&places, &ips),
         bridge: config.bridge.to_string(),
@@ -160,22 +135,22 @@ fn attach<'a>(
         ips,
     };
     // Until here marks identify everything; filter elements are found faster by the record.
-    attachment::write_down(call, &index, NAME, &recorded, netns)?;
-    claim::take(call, &index, &places, &recorded.ips)?;
+    attaching.record(&recorded, &netns)?;
+    claim::take(call, index, &places, &recorded.ips)?;
     let gateways = Gateways { addresses: plan.gateways.clone(), ..config.wanted_gateways()? };
     let others = OnConflict::of(config);
     let mut new = |host: &mut RouteSocket| {
-        claim::refuse_gateways(call, host, &index, &around.routed, &places, &plan.ips)
+        claim::refuse_gateways(call, host, index, &reach.routed, &places, &plan.ips)
     };
     let vlan_gateway =
-        bridge_link::give_gateways(host, &index, &bridge, &gateways, others, &mut new)?;
-    rules::add(&index, key, config.masquerade, &recorded.filter, &recorded.ips)?;
-    configure(inside, netns, call, config, &plan, pair.container_index)?;
+        bridge_link::add_gateways(host, index, &bridge, &gateways, others, &mut new)?;
+    rules::add(index, key, config.masquerade, &recorded.filter, &recorded.ips)?;
+    configure(inside, &netns, call, config, &plan, pair.container_index)?;
     if !early {
         port::bring_up(host, &port, pair.host_index)?;
     }
     if config.gateway {
-        forwarding::hold(&index, key, &plan.ips, config.forwarding)?;
+        forwarding::hold(index, key, &plan.ips, config.forwarding)?;
     }
     if !config.leave_down {
         wait_for_port(host, pair.host_index, &pair.host_ifname)?;
@@ -192,13 +167,12 @@ fn attach<'a>(
 /// Applies the spoof checks of a port that comes up before it has an address: the container's
 /// processes may send as soon as it is up.
 fn guard_port(
-    call: &Call<'_>,
-    index: &Index,
-    config: &Config,
+    attaching: &Attaching<'_, Bridge>,
     netns: &Netns,
     mac: MacAddr,
     host_ifname: &str,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
+    let (index, config) = (attaching.index, attaching.config);
     let recorded = Recorded {
         bridge: config.bridge.to_string(),
         host_ifname: host_ifname.to_owned(),
@@ -209,13 +183,13 @@ fn guard_port(
         return Ok(());
     }
     // An earlier record would not list these elements.
-    attachment::write_down(call, index, NAME, &recorded, netns)?;
-    rules::add(index, call.attachment(), None, &recorded.filter, &[])
+    attaching.record(&recorded, netns)?;
+    rules::add(index, attaching.key(), None, &recorded.filter, &[])
 }
 
 /// Where a container of the bridge is reachable: in its VLAN, and by everything that the host
 /// routes to.
-pub(super) struct Around {
+pub(super) struct Reach {
     segment: Segment,
     /// The link by which the host is in that VLAN, if it is.
     own: Option<Link>,
@@ -224,12 +198,12 @@ pub(super) struct Around {
     gateway: bool,
 }
 
-impl Around {
+impl Reach {
     pub(super) fn of(
         host: &mut RouteSocket,
         config: &Config,
         bridge: &Link,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, Failure> {
         // Without a VLAN of its own it is in the bridge's default VLAN.
         let vlan = config.vlans.native.filter(|id| *id != 1);
         let segment = Segment::of_link(bridge, vlan);
@@ -242,14 +216,14 @@ impl Around {
             // The gateway of VLAN 1 is on a link of its own too, unless VLAN 1 is not configured.
             (true, Some(1)) => {
                 let name = gateway_name(&config.bridge, 1)?;
-                let link = host.link_by_name(name.as_str()).map_err(kernel)?;
+                let link = host.link_by_name(name.as_str())?;
                 Routed::by(host, link.as_ref())?
             }
             (true, _) => Routed::by(host, own.as_ref())?,
         };
         // Several VLANs of it may have the same subnet.
         routed.links.push(bridge.index);
-        Ok(Around { segment, own, routed, gateway: config.gateway })
+        Ok(Reach { segment, own, routed, gateway: config.gateway })
     }
 
     /// Refuses addresses that the host has where it reaches the container, or to which it could not
@@ -259,7 +233,7 @@ impl Around {
         call: &Call<'_>,
         host: &mut RouteSocket,
         ips: &[IpConfig],
-    ) -> Result<(), Error> {
+    ) -> Result<(), Failure> {
         if self.gateway {
             // The segment's own addresses are among those.
             return claim::refuse_unroutable(call, host, &self.routed, ips);
@@ -274,7 +248,7 @@ impl Around {
         call: &Call<'_>,
         host: &mut RouteSocket,
         ips: &[IpConfig],
-    ) -> Result<(), Error> {
+    ) -> Result<(), Failure> {
         if self.gateway {
             return claim::check_own(call, host, &self.routed, ips);
         }
@@ -298,7 +272,7 @@ fn configure(
     config: &Config,
     plan: &Plan,
     ifindex: u32,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     if config.leave_down {
         return Ok(());
     }
@@ -308,15 +282,15 @@ fn configure(
     container::configure(inside, netns, ifindex, ifname, &ips, &plan.routes, options)
 }
 
-fn wait_for_port(host: &mut RouteSocket, ifindex: u32, ifname: &str) -> Result<(), Error> {
+fn wait_for_port(host: &mut RouteSocket, ifindex: u32, ifname: &str) -> Result<(), Failure> {
     let deadline = Instant::now() + PORT_TIMEOUT;
     loop {
-        let link = host.link_by_index(ifindex).map_err(kernel)?;
+        let link = host.link_by_index(ifindex)?;
         let state = link.map(|link| link.oper_state);
         match state {
             Some(OperState::Up | OperState::Unknown) => return Ok(()),
             Some(state) if deadline < Instant::now() => {
-                return Err(Error::new(
+                return Err(Failure::new(
                     codes::KERNEL,
                     format!("bridge port in error state: {state:?}"),
                 )
@@ -324,7 +298,7 @@ fn wait_for_port(host: &mut RouteSocket, ifindex: u32, ifname: &str) -> Result<(
             }
             Some(_) => std::thread::sleep(PORT_POLL_INTERVAL),
             None => {
-                return Err(Error::new(codes::CONFLICT, format!("port {ifname:?} vanished")));
+                return Err(Failure::new(codes::CONFLICT, format!("port {ifname:?} vanished")));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use cni::{Error, code};
+use cni::code;
 use cni_plugin::{Call, codes};
 use ipnet::IpNet;
 use kernel::route::{AddressOptions, Change, Link, RouteSocket};
@@ -12,10 +12,11 @@ use super::bridge_link;
 use super::config::Config;
 use crate::engine::{Compared, Picture, differs, sound};
 use crate::ipam::host_local;
-use crate::shared::{container, kernel_error as kernel};
+use crate::shared::container;
+use crate::shared::failure::Failure;
 
-pub(super) fn present(host: &mut RouteSocket, ifindex: u32) -> Result<Vec<IpNet>, Error> {
-    let addresses = host.addresses(Some(ifindex)).map_err(kernel)?;
+pub(super) fn present(host: &mut RouteSocket, ifindex: u32) -> Result<Vec<IpNet>, Failure> {
+    let addresses = host.addresses(Some(ifindex))?;
     Ok(addresses.into_iter().map(|address| address.address).collect())
 }
 
@@ -29,7 +30,7 @@ pub(super) fn add(
     gateways: &[IpNet],
     others: OnConflict,
     made: &mut Vec<IpNet>,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     if gateways.is_empty() {
         return Ok(());
     }
@@ -51,7 +52,7 @@ pub(super) fn add(
         })
         .collect();
     if !changes.is_empty() {
-        host.apply(&changes).map_err(|error| kernel(error.source))?;
+        host.apply(&changes)?;
     }
     made.retain(|address| !plan.remove.contains(address) && !plan.add.contains(address));
     made.extend(plan.add);
@@ -67,11 +68,11 @@ pub(super) fn remove(
     host: &mut RouteSocket,
     ifindex: u32,
     addresses: &[IpNet],
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let mut done = Ok(());
     for address in addresses {
         match host.apply_one(&Change::DelAddress { ifindex, address: *address }) {
-            Err(error) if !error.is_not_found() => done = done.and(Err(kernel(error))),
+            Err(error) if !error.is_not_found() => done = done.and(Err(Failure::from(error))),
             _ => {}
         }
     }
@@ -110,7 +111,7 @@ fn plan(
     present: &[IpNet],
     wanted: &[IpNet],
     others: OnConflict,
-) -> Result<Plan, Error> {
+) -> Result<Plan, Failure> {
     let mut plan = Plan::default();
     for gateway in wanted.iter().filter(|gateway| !present.contains(gateway)) {
         let conflicts =
@@ -126,7 +127,7 @@ fn plan(
             });
         for conflict in conflicts.filter(|_| others != OnConflict::Keep) {
             if others == OnConflict::Refuse {
-                return Err(Error::new(
+                return Err(Failure::new(
                     codes::CONFLICT,
                     format!("{bridge:?} already has an IP address different from {gateway}"),
                 )
@@ -151,7 +152,7 @@ pub(crate) fn refuse_others(
     link: &str,
     present: &[IpNet],
     gateways: &[IpNet],
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     plan(link, present, gateways, OnConflict::Refuse).map(drop)
 }
 
@@ -189,13 +190,13 @@ pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Gateways) -> Compared 
 /// # Errors
 /// Code 108 when a foreign address on a foreign link is in the way; code 100 with the kernel's
 /// words.
-pub(super) fn restore(picture: &mut Picture<'_>, wanted: &Gateways) -> Result<(), Error> {
+pub(super) fn restore(picture: &mut Picture<'_>, wanted: &Gateways) -> Result<(), Failure> {
     let host = &mut picture.namespaces.get()?.host;
-    let Some(bridge) = host.link_by_name(&wanted.bridge).map_err(kernel)? else { return Ok(()) };
+    let Some(bridge) = host.link_by_name(&wanted.bridge)? else { return Ok(()) };
     // An address that is in the way by now is a foreign one. On a link of ours it can stay in
     // addition to ours.
     let others = if wanted.ours { OnConflict::Keep } else { OnConflict::Refuse };
-    bridge_link::give_gateways(host, picture.index, &bridge, wanted, others, &mut |_| Ok(()))
+    bridge_link::add_gateways(host, picture.index, &bridge, wanted, others, &mut |_| Ok(()))
         .map(drop)
 }
 
@@ -208,7 +209,7 @@ pub(super) fn restore(picture: &mut Picture<'_>, wanted: &Gateways) -> Result<()
 pub(super) fn configured(
     call: &Call<'_>,
     config: &Config,
-) -> Result<Option<(String, Vec<IpNet>)>, Error> {
+) -> Result<Option<(String, Vec<IpNet>)>, Failure> {
     if !config.gateway || config.force_address {
         return Ok(None);
     }
@@ -222,16 +223,19 @@ pub(super) fn configured(
 ///
 /// # Errors
 /// Code 7 when the subnet has no room for a gateway.
-pub(super) fn of(address: &IpNet, gateway: Option<IpAddr>) -> Result<IpNet, Error> {
+pub(super) fn of(address: &IpNet, gateway: Option<IpAddr>) -> Result<IpNet, Failure> {
     let ip = match gateway {
         Some(ip) => ip,
         None => first_of(address).ok_or_else(|| {
-            Error::new(code::INVALID_CONFIG, format!("no gateway can be found for {address}"))
+            Failure::new(code::INVALID_CONFIG, format!("no gateway can be found for {address}"))
                 .with_details("give the subnet a gateway")
         })?,
     };
     IpNet::new(ip, address.prefix_len()).map_err(|_| {
-        Error::new(code::INVALID_CONFIG, format!("gateway {ip} is not of the family of {address}"))
+        Failure::new(
+            code::INVALID_CONFIG,
+            format!("gateway {ip} is not of the family of {address}"),
+        )
     })
 }
 
@@ -252,7 +256,8 @@ mod tests {
 
     fn plan(present: &[&str], wanted: &[&str], force: bool) -> Result<Plan, String> {
         let others = if force { OnConflict::Replace } else { OnConflict::Refuse };
-        super::plan("br0", &nets(present), &nets(wanted), others).map_err(|error| error.msg)
+        super::plan("br0", &nets(present), &nets(wanted), others)
+            .map_err(|error| error.message().to_owned())
     }
 
     #[test]

@@ -1,11 +1,10 @@
 //! The host's end as a port of the bridge.
 
-use cni::Error;
 use kernel::route::{BridgeVlan, BridgeVlanSide, Change, Link, LinkSet, OperState, RouteSocket};
 use wanted::{Place, Port, PortVlans};
 
 use crate::engine::{Compared, Found, Picture, differs, sound};
-use crate::shared::kernel_error as kernel;
+use crate::shared::failure::Failure;
 
 /// The state of a bridge's port that carries frames ([`kernel::route::BridgePort::state`]).
 const FORWARDING: u8 = 3;
@@ -14,7 +13,7 @@ const FORWARDING: u8 = 3;
 ///
 /// # Errors
 /// Code 100 with the kernel's words.
-pub(super) fn bring_up(host: &mut RouteSocket, port: &Port, ifindex: u32) -> Result<(), Error> {
+pub(super) fn bring_up(host: &mut RouteSocket, port: &Port, ifindex: u32) -> Result<(), Failure> {
     let set = LinkSet {
         up: Some(true),
         hairpin: port.hairpin.then_some(true),
@@ -23,7 +22,7 @@ pub(super) fn bring_up(host: &mut RouteSocket, port: &Port, ifindex: u32) -> Res
     };
     let mut changes = plan_vlans(ifindex, port.vlans.as_ref());
     changes.push(Change::SetLink { ifindex, set });
-    host.apply(&changes).map_err(|error| kernel(error.source))
+    Ok(host.apply(&changes)?)
 }
 
 /// Plans the VLANs of a new port, which starts in VLAN 1, untagged.
@@ -76,7 +75,7 @@ pub(super) fn compare(picture: &mut Picture<'_>, wanted: &Port) -> Compared {
 }
 
 /// Returns port and bridge, if both exist.
-fn links(picture: &mut Picture<'_>, wanted: &Port) -> Result<Option<(Link, Link)>, Error> {
+fn links(picture: &mut Picture<'_>, wanted: &Port) -> Result<Option<(Link, Link)>, Failure> {
     let port = picture.link(Place::Host, &wanted.link)?;
     let bridge = picture.link(Place::Host, &wanted.bridge)?;
     Ok(port.zip(bridge.filter(|bridge| bridge.is_kind("bridge"))))
@@ -93,9 +92,9 @@ fn vlan_difference(
     host: &mut RouteSocket,
     vlans: Option<&PortVlans>,
     port: &Link,
-) -> Result<Option<String>, Error> {
+) -> Result<Option<String>, Failure> {
     let Some(vlans) = vlans else { return Ok(None) };
-    let present = host.bridge_vlans(port.index).map_err(kernel)?;
+    let present = host.bridge_vlans(port.index)?;
     for id in vlans.tagged.iter().copied().chain(vlans.native) {
         let Some(vlan) = present.iter().find(|vlan| (vlan.first..=vlan.last).contains(&id)) else {
             return Ok(Some(format!("port {:?} is not in VLAN {id} any more", port.name)));
@@ -111,11 +110,11 @@ fn vlan_difference(
 ///
 /// # Errors
 /// Code 100 with the kernel's words.
-pub(super) fn restore(picture: &mut Picture<'_>, wanted: &Port) -> Result<Option<String>, Error> {
+pub(super) fn restore(picture: &mut Picture<'_>, wanted: &Port) -> Result<Option<String>, Failure> {
     let host = &mut picture.namespaces.get()?.host;
     // The bridge may have been created a moment ago.
     let [port, bridge] = [&wanted.link, &wanted.bridge].map(|name| host.link_by_name(name));
-    let (Some(port), Some(bridge)) = (port.map_err(kernel)?, bridge.map_err(kernel)?) else {
+    let (Some(port), Some(bridge)) = (port?, bridge?) else {
         return Ok(None);
     };
     let ifindex = port.index;
@@ -152,7 +151,7 @@ pub(super) fn restore(picture: &mut Picture<'_>, wanted: &Port) -> Result<Option
             parts.push("its VLANs".to_owned());
         }
     }
-    host.apply(&changes).map_err(|error| kernel(error.source))?;
+    host.apply(&changes)?;
     Ok(Some(format!("link {:?}: {}", port.name, parts.join(", "))))
 }
 

@@ -1,64 +1,36 @@
-//! Runs DEL, the undo of ADD, and GC.
+//! Removes what ADD created.
 
-use cni::{AttachmentKey, Error};
+use cni::AttachmentKey;
 use cni_plugin::Call;
-use kernel::netns::Netns;
 use state::Index;
 
-use super::connect::Recorded;
-use super::{NAME, bridge_link};
+use super::{Bridge, bridge_link};
+use crate::engine::Removal;
 use crate::shared::failures::Failures;
 use crate::shared::shared_object::Leaving;
-use crate::shared::{attachment, claim, forwarding, pair, rules};
+use crate::shared::{forwarding, pair, rules};
 
-/// Runs DEL. Needs only the attachment's key; everything else makes it cheaper.
-pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
-    attachment::del_pair(call, |netns| all(call, netns))
-}
-
-/// Removes everything that ADD created except the reservation of the addresses.
-pub(super) fn all(call: &Call<'_>, netns: Option<&Netns>) -> Result<(), Error> {
-    let key = call.attachment();
-    let index = Index::new(call.roots());
-    let mut failures = Failures::new();
-    failures.note("remove the link", remove_pair(call, &index, key, netns));
-    objects(call, &index, key, &mut failures);
-    failures.into_result()
-}
-
-fn remove_pair(
-    call: &Call<'_>,
-    index: &Index,
-    key: &AttachmentKey,
-    netns: Option<&Netns>,
-) -> Result<(), Error> {
-    let known = Recorded::read(index, key).map(|recorded| recorded.host_ifname);
-    pair::remove(call, key, known.as_deref(), netns)
-}
-
-/// Removes everything except the link: filter elements, holds on shared objects, and last their
-/// record.
-fn objects(call: &Call<'_>, index: &Index, key: &AttachmentKey, failures: &mut Failures) {
-    let recorded = Recorded::read(index, key);
-    let claims = recorded.as_ref().map(|recorded| recorded.claims.clone());
+/// Removes everything that ADD created: the link, filter elements, and holds on shared objects.
+pub(super) fn take_down(removal: &Removal<'_, Bridge>, failures: &mut Failures) {
+    let Removal { call, index, key, recorded, netns, .. } = removal;
+    let host = recorded.as_ref().map(|recorded| recorded.host_ifname.as_str());
+    let removed = pair::remove(call, key, host, netns.as_ref());
+    if failures.note("remove the link", removed).is_some() {
+        removal.set_link_gone();
+    }
     let filter = recorded.as_ref().map(|recorded| (&recorded.filter, recorded.ips.as_slice()));
     failures.note("remove filter rules", rules::remove(index, key, filter));
-    let bridge = recorded
-        .map(|recorded| recorded.bridge)
-        .or_else(|| held_bridge(index, key))
-        .or_else(|| configured_bridge(call));
     // Not while its port may exist: the bridge would stay, without a known owner.
-    if let Some(bridge) = bridge.filter(|_| failures.is_empty()) {
-        failures.note(
-            format_args!("let go of bridge {bridge:?}"),
-            bridge_link::release(index, &bridge, key),
-        );
+    if failures.is_empty() {
+        let recorded = recorded.as_ref().map(|recorded| recorded.bridge.clone());
+        let held = || held_bridge(index, key);
+        let bridge = recorded.or_else(held).or_else(|| configured_bridge(call));
+        if let Some(bridge) = bridge {
+            let released = bridge_link::release(index, &bridge, key);
+            failures.note(format_args!("let go of bridge {bridge:?}"), released);
+        }
     }
     forwarding::release(index, key, Leaving::of(call), failures);
-    claim::release(index, key, claims.as_deref(), failures);
-    if failures.is_empty() {
-        failures.note("forget the attachment", attachment::forget(index, key, NAME));
-    }
 }
 
 /// Finds the bridge that an attachment holds when its record is lost.
@@ -83,17 +55,4 @@ fn configured_bridge(call: &Call<'_>) -> Option<String> {
     } else {
         only.bridge
     })
-}
-
-/// Runs GC.
-pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
-    let index = Index::new(call.roots());
-    let remove_link = |key: &AttachmentKey| remove_pair(call, &index, key, None);
-    let remove_rest = |key: &AttachmentKey, own: &mut Failures| objects(call, &index, key, own);
-    let collected = pair::gc(call, &index, NAME, remove_link, remove_rest);
-    let mut failures = Failures::new();
-    failures.note("collect attachments", collected);
-    failures.note("put away bridges", bridge_link::collect(&index));
-    forwarding::collect(&index, &mut failures);
-    failures.into_result()
 }

@@ -1,7 +1,6 @@
 //! The link that carries the gateway of a VLAN: one end of a veth pair whose other end is a port of
 //! the bridge.
 
-use cni::Error;
 use cni_plugin::codes;
 use kernel::mac::MacAddr;
 use kernel::route::{
@@ -10,10 +9,11 @@ use kernel::route::{
 
 use wanted::{Gateways, Place};
 
-use super::bridge_link::Made;
+use super::bridge_link::BridgeNote;
 use super::gateway::{self, OnConflict};
 use crate::engine::{Compared, Found, Picture, sound};
-use crate::shared::{advertisements, kernel_error as kernel, owner};
+use crate::shared::failure::Failure;
+use crate::shared::{advertisements, owner};
 
 /// Creates the link if necessary, adds the gateways' addresses, and returns its name and hardware
 /// address.
@@ -26,26 +26,26 @@ pub(super) fn ensure(
     vlan: u16,
     wanted: &Gateways,
     others: OnConflict,
-    made: &mut Made,
-) -> Result<(String, Option<MacAddr>), Error> {
+    note: &mut BridgeNote,
+) -> Result<(String, Option<MacAddr>), Failure> {
     let name = wanted.link.as_str();
-    let link = match host.link_by_name(name).map_err(kernel)? {
+    let link = match host.link_by_name(name)? {
         Some(link) if link.kind.as_deref() == Some("veth") => {
-            if advertisements::taken_by(&link.name).is_some() {
+            if advertisements::accepting_value(&link.name).is_some() {
                 advertisements::refuse(&link.name)?;
             }
             link
         }
         Some(_) => {
-            return Err(Error::new(
+            return Err(Failure::new(
                 codes::CONFLICT,
                 format!("{name:?} already exists but is not a veth link"),
             ));
         }
         None => {
             let port = format!("veth{}", cni::owner::sha512_hex(name, 8));
-            if !made.vlan_links.iter().any(|known| known == name) {
-                made.vlan_links.push(name.to_owned());
+            if !note.vlan_links.iter().any(|known| known == name) {
+                note.vlan_links.push(name.to_owned());
             }
             let new = NewLink {
                 mac: wanted.mac.as_ref().and_then(|mac| mac.parse().ok()),
@@ -53,13 +53,12 @@ pub(super) fn ensure(
                 alias: Some(format!("{}gateway", owner::PREFIX)),
                 ..NewLink::new(name, LinkKind::Veth(VethPeer::new(&port)))
             };
-            let link = host.create_link(&new).map_err(kernel)?;
+            let link = host.create_link(&new)?;
             advertisements::refuse(name)?;
             let peer = link.peer_index.ok_or_else(|| {
-                Error::new(codes::CONFLICT, format!("{port:?} vanished while being made"))
+                Failure::new(codes::CONFLICT, format!("{port:?} vanished while being made"))
             })?;
-            host.apply(&connect(&link, peer, bridge, vlan))
-                .map_err(|error| kernel(error.source))?;
+            host.apply(&connect(&link, peer, bridge, vlan))?;
             link
         }
     };
@@ -107,10 +106,10 @@ pub(super) fn compare(picture: &mut Picture<'_>, link: &str, bridge: &str, vlan:
         found.push(format!("link {:?} is down", end.name));
     }
     if let Err(drift) = advertisements::check(&link.name) {
-        found.push(drift.msg);
+        found.push(drift.message().to_owned());
     }
     if port.master == Some(bridge.index) {
-        let present = host.bridge_vlans(port.index).map_err(kernel)?;
+        let present = host.bridge_vlans(port.index)?;
         let own = |found: &BridgeVlan| {
             (found.first..=found.last).contains(&vlan) && found.pvid && found.untagged
         };
@@ -135,20 +134,20 @@ pub(super) fn restore(
     link: &str,
     bridge: &str,
     vlan: u16,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let host = &mut picture.namespaces.get()?.host;
     let [link, bridge] = [link, bridge].map(|name| host.link_by_name(name));
-    let (Some(link), Some(bridge)) = (link.map_err(kernel)?, bridge.map_err(kernel)?) else {
+    let (Some(link), Some(bridge)) = (link?, bridge?) else {
         return Ok(());
     };
     advertisements::refuse(&link.name)?;
     let Some(port) = port(host, &link)? else { return Ok(()) };
-    host.apply(&connect(&link, port.index, &bridge, vlan)).map_err(|error| kernel(error.source))
+    Ok(host.apply(&connect(&link, port.index, &bridge, vlan))?)
 }
 
-fn port(host: &mut RouteSocket, link: &Link) -> Result<Option<Link>, Error> {
+fn port(host: &mut RouteSocket, link: &Link) -> Result<Option<Link>, Failure> {
     match link.peer_index {
-        Some(port) => host.link_by_index(port).map_err(kernel),
+        Some(port) => Ok(host.link_by_index(port)?),
         None => Ok(None),
     }
 }

@@ -1,16 +1,16 @@
 //! What an attachment of `bridge` wants, for CHECK and repair.
 
-use cni::{Error, IpConfig};
-use cni_plugin::Call;
+use cni::IpConfig;
 use ipnet::IpNet;
 use kernel::MacAddr;
 use wanted::{Because, Item, Place, State, Wanted};
 
 use super::config::{Config, gateway_name};
-use super::connect::{Around, Recorded};
-use super::{Bridge, NAME, bridge_item, bridge_link, filter, gateway, port, vlan_gateway};
-use crate::engine::{Attached, Compared, Difference, Kind, Picture, unknown};
+use super::connect::{Reach, Recorded};
+use super::{Bridge, bridge_item, bridge_link, filter, gateway, port, vlan_gateway};
+use crate::engine::{Attached, Compared, Difference, Picture, Wants, unknown};
 use crate::shared::container::Options;
+use crate::shared::failure::Failure;
 use crate::shared::{claim, container, forwarding, pair, rules};
 
 /// What decides what is wanted, besides configuration, result and record.
@@ -23,28 +23,20 @@ pub(crate) struct Observed {
     /// The MTU that a configuration gave the bridge.
     mtu: Option<u32>,
     /// Where the container is reachable; `None` without a bridge.
-    around: Option<Around>,
+    reach: Option<Reach>,
 }
 
-impl Kind for Bridge {
-    const NAME: &'static str = NAME;
-    type Config = Config;
-    type Recorded = Recorded;
+impl Wants for Bridge {
     type Observed = Observed;
 
-    fn config(call: &Call<'_>) -> Result<Config, Error> {
-        Config::of(call)
-    }
-
     fn observe(
-        config: &Config,
-        _: Option<&Recorded>,
-        _: &Attached<'_>,
+        attached: &Attached<'_, Self>,
         picture: &mut Picture<'_>,
-    ) -> Result<Observed, Error> {
+    ) -> Result<Observed, Failure> {
+        let config = attached.config;
         let named = picture.link(Place::Host, config.bridge.as_str())?;
-        let made = bridge_link::read_made(picture.index, config.bridge.as_str())?;
-        let ours = made.is_of(named.as_ref());
+        let note = bridge_link::read_note(picture.index, config.bridge.as_str())?;
+        let ours = note.is_of(named.as_ref());
         let bridge = named.filter(|link| link.is_kind("bridge"));
         let gateway_link_is_ours = match config.vlans.access {
             _ if !config.gateway => false,
@@ -56,37 +48,33 @@ impl Kind for Bridge {
             }
         };
         let host = &mut picture.namespaces.get()?.host;
-        let around = bridge.map(|link| Around::of(host, config, &link)).transpose()?;
-        Ok(Observed { ours, gateway_link_is_ours, mtu: made.mtu, around })
+        let reach = bridge.map(|link| Reach::of(host, config, &link)).transpose()?;
+        Ok(Observed { ours, gateway_link_is_ours, mtu: note.mtu, reach })
     }
 
     /// The bridge comes first, because ports need it. The packet filter comes before the port: it
     /// must check what the container sends from the first frame. The port comes before the
     /// container's side: the kernel adds no IPv6 routes to an interface without a carrier.
-    fn wanted(
-        config: &Config,
-        recorded: Option<&Recorded>,
-        observed: &Observed,
-        attached: &Attached<'_>,
-    ) -> Wanted {
+    fn wanted(attached: &Attached<'_, Self>, observed: &Observed) -> Wanted {
+        let (config, recorded) = (attached.config, attached.recorded);
         let ips: Vec<IpConfig> = attached.result.container_ips(attached.ifname).cloned().collect();
         let mut wanted = Wanted::new();
-        let bridge = bridge(config, recorded.is_some(), observed, attached);
+        let bridge = bridge(attached, observed);
         wanted.push(Item::host(State::Bridge(bridge), Because::Created));
-        let host = host_end(config, recorded, attached);
+        let host = host_end(attached);
         wanted.extend(pair::wanted_ends(&host, recorded.is_some(), attached));
-        wanted.extend(filtered(config, recorded, attached, &host, &ips));
+        wanted.extend(filter_item(attached, &host, &ips));
         wanted.extend(claim::wanted(&claims(recorded, observed)));
-        of_port(&mut wanted, config, recorded.is_some(), observed, &host);
+        port_items(&mut wanted, attached, observed, &host);
         let options = Options { skip_dad: !config.detect_duplicates };
         wanted.extend(container::wanted_side(attached, &ips, options, config.leave_down));
         if config.gateway && config.has_ipam {
-            gateways(&mut wanted, config, observed, attached, &ips);
+            gateway_items(&mut wanted, attached, observed, &ips);
             wanted.extend(forwarding::wanted(&ips, config.forwarding));
         }
         // With a VLAN the gateway is on a link of its own, with another hardware address.
         if config.vlans.access.is_none() {
-            neighbours(&mut wanted, config, attached, &ips);
+            neighbour_items(&mut wanted, attached, &ips);
         }
         wanted
     }
@@ -110,27 +98,27 @@ impl Kind for Bridge {
         _: &Config,
         picture: &mut Picture<'_>,
         item: &Item,
-    ) -> Result<Option<String>, Error> {
+    ) -> Result<Option<String>, Failure> {
         match &item.state {
-            State::Bridge(bridge) => bridge_item::restore(picture, bridge),
-            State::Port(wanted) => port::restore(picture, wanted),
+            State::Bridge(bridge) => Ok(bridge_item::restore(picture, bridge)?),
+            State::Port(wanted) => Ok(port::restore(picture, wanted)?),
             State::BridgeMtu { link, port, mtu } => {
-                bridge_item::restore_mtu(picture, link, port, *mtu)
+                Ok(bridge_item::restore_mtu(picture, link, port, *mtu)?)
             }
             State::VlanLink { link, bridge, vlan } => {
-                vlan_gateway::restore(picture, link, bridge, *vlan).map(|()| None)
+                Ok(vlan_gateway::restore(picture, link, bridge, *vlan).map(|()| None)?)
             }
-            State::Gateways(gateways) => gateway::restore(picture, gateways).map(|()| None),
+            State::Gateways(gateways) => Ok(gateway::restore(picture, gateways).map(|()| None)?),
             _ => Err(unknown(item)),
         }
     }
 
     fn others(
-        config: &Config,
+        attached: &Attached<'_, Self>,
         observed: &Observed,
-        attached: &Attached<'_>,
         picture: &mut Picture<'_>,
-    ) -> Result<Vec<Difference>, Error> {
+    ) -> Result<Vec<Difference>, Failure> {
+        let config = attached.config;
         let mut found = Vec::new();
         let name = config.bridge.as_str();
         if reported(attached, name).is_none() {
@@ -147,19 +135,19 @@ impl Kind for Bridge {
             let text = format!("interface {ifname:?} has MAC address {has}, ADD reported {mac}");
             found.push(Difference::text(text));
         }
-        if let Some(around) = &observed.around {
+        if let Some(reach) = &observed.reach {
             let ips = attached.result.container_ips(attached.ifname);
             let ips: Vec<IpConfig> = ips.cloned().collect();
             let call = picture.call;
             let host = &mut picture.namespaces.get()?.host;
-            found.extend(Difference::of(around.check(call, host, &ips))?);
+            found.extend(Difference::of(reach.check(call, host, &ips))?);
         }
         Ok(found)
     }
 }
 
 /// Returns what ADD reported of a link of the host.
-fn reported<'a>(attached: &Attached<'a>, name: &str) -> Option<&'a cni::Interface> {
+fn reported<'a>(attached: &Attached<'a, Bridge>, name: &str) -> Option<&'a cni::Interface> {
     let mut links = attached.result.interfaces.iter();
     links.find(|link| link.name == name && link.sandbox.is_empty())
 }
@@ -170,21 +158,18 @@ fn mac_of(link: Option<&cni::Interface>) -> Option<String> {
 
 /// Describes the bridge. The reference's plugin has bridges learn from link-local frames, so that is
 /// not a difference where it attached the container.
-fn bridge(
-    config: &Config,
-    recorded: bool,
-    observed: &Observed,
-    attached: &Attached<'_>,
-) -> wanted::Bridge {
+fn bridge(attached: &Attached<'_, Bridge>, observed: &Observed) -> wanted::Bridge {
+    let config = attached.config;
     let mac = mac_of(reported(attached, config.bridge.as_str()));
     let bridge = config.wanted_bridge();
-    let no_link_local_learning = recorded && bridge.no_link_local_learning;
+    let no_link_local_learning = attached.recorded.is_some() && bridge.no_link_local_learning;
     wanted::Bridge { ours: observed.ours, mac, no_link_local_learning, ..bridge }
 }
 
 /// Returns the name of the host's end. Without a record it is the first link of the host in the
 /// result that is neither the bridge nor the link of its VLAN.
-fn host_end(config: &Config, recorded: Option<&Recorded>, attached: &Attached<'_>) -> String {
+fn host_end(attached: &Attached<'_, Bridge>) -> String {
+    let config = attached.config;
     let vlan = config.vlans.access.and_then(|vlan| gateway_name(&config.bridge, vlan).ok());
     let is_shared = |name: &str| {
         name == config.bridge.as_str() || vlan.as_ref().is_some_and(|vlan| vlan.as_str() == name)
@@ -194,17 +179,12 @@ fn host_end(config: &Config, recorded: Option<&Recorded>, attached: &Attached<'_
         let end = links.find(|link| link.sandbox.is_empty() && !is_shared(&link.name));
         end.map(|link| link.name.clone())
     };
-    let recorded = recorded.map(|recorded| recorded.host_ifname.clone());
+    let recorded = attached.recorded.map(|recorded| recorded.host_ifname.clone());
     recorded.filter(|name| !name.is_empty()).or_else(reported).unwrap_or_default()
 }
 
-fn filtered(
-    config: &Config,
-    recorded: Option<&Recorded>,
-    attached: &Attached<'_>,
-    host: &str,
-    ips: &[IpConfig],
-) -> Option<Item> {
+fn filter_item(attached: &Attached<'_, Bridge>, host: &str, ips: &[IpConfig]) -> Option<Item> {
+    let (config, recorded) = (attached.config, attached.recorded);
     let addresses: Vec<IpNet> = ips.iter().map(|ip| ip.address).collect();
     let planned = || {
         let mac = mac_of(attached.result.container_interface(attached.ifname));
@@ -220,17 +200,23 @@ fn filtered(
 /// Returns the claims where the container is reachable now: a bridge that was created again is
 /// another link, and so may be the one that has its name by now.
 fn claims(recorded: Option<&Recorded>, observed: &Observed) -> Vec<String> {
-    match (recorded, &observed.around) {
-        (Some(recorded), Some(around)) => claim::objects(&around.places(), &recorded.ips),
+    match (recorded, &observed.reach) {
+        (Some(recorded), Some(reach)) => claim::objects(&reach.places(), &recorded.ips),
         (Some(recorded), None) => recorded.claims.clone(),
         (None, _) => Vec::new(),
     }
 }
 
-fn of_port(wanted: &mut Wanted, config: &Config, ours: bool, observed: &Observed, host: &str) {
+fn port_items(
+    wanted: &mut Wanted,
+    attached: &Attached<'_, Bridge>,
+    observed: &Observed,
+    host: &str,
+) {
+    let config = attached.config;
     let link = || host.to_owned();
     // The reference's plugin does not prevent this, so it is not a difference there.
-    if ours {
+    if attached.recorded.is_some() {
         wanted.push(Item::host(State::NoAdvertisements { link: link() }, Because::Safety));
     }
     wanted.push(Item::host(State::Port(config.wanted_port(host)), Because::Created));
@@ -243,18 +229,17 @@ fn of_port(wanted: &mut Wanted, config: &Config, ours: bool, observed: &Observed
 }
 
 /// The gateways' addresses, and what the host needs to reach the containers.
-fn gateways(
+fn gateway_items(
     wanted: &mut Wanted,
-    config: &Config,
+    attached: &Attached<'_, Bridge>,
     observed: &Observed,
-    attached: &Attached<'_>,
     ips: &[IpConfig],
 ) {
     let with: Vec<(&IpConfig, IpNet)> = ips
         .iter()
         .filter_map(|ip| Some((ip, gateway::of(&ip.address, ip.gateway).ok()?)))
         .collect();
-    let Ok(mut all) = config.wanted_gateways() else { return };
+    let Ok(mut all) = attached.config.wanted_gateways() else { return };
     if with.is_empty() {
         return;
     }
@@ -285,7 +270,8 @@ fn gateways(
     }));
 }
 
-fn neighbours(wanted: &mut Wanted, config: &Config, attached: &Attached<'_>, ips: &[IpConfig]) {
+fn neighbour_items(wanted: &mut Wanted, attached: &Attached<'_, Bridge>, ips: &[IpConfig]) {
+    let config = attached.config;
     let bridge = config.bridge.as_str();
     if let Some(mac) = mac_of(attached.result.container_interface(attached.ifname)) {
         wanted.extend(ips.iter().map(|ip| {
@@ -344,8 +330,10 @@ mod tests {
             ..Recorded::default()
         };
         let seen = Observed { ours: true, gateway_link_is_ours: true, ..Observed::default() };
-        let attached = Attached { key: &key, ifname: "eth0", result: &result };
-        let wanted = Bridge::wanted(&config, Some(&recorded), &seen, &attached);
+        let (config, recorded) = (&config, Some(&recorded));
+        let attached =
+            Attached::<Bridge> { key: &key, ifname: "eth0", result: &result, config, recorded };
+        let wanted = Bridge::wanted(&attached, &seen);
         expect![[r#"
             host: bridge "cni0" (ADD created it)
             container: interface "eth0" (veth) (ADD created it)

@@ -4,16 +4,15 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use cni::{Error, code};
+use cni::code;
 use cni_plugin::Call;
 use cnm::options::{ExposedPort, PortBinding, protocol_number};
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::driver::Place;
-use crate::shared::attachment;
+use crate::shared::failure::Failure;
 use crate::shared::mac::parse_mac;
 
 /// How long a driver may take for one call by default: as long as Docker's engine waits for a
@@ -25,10 +24,7 @@ const MAX_TIMEOUT_S: u64 = 240;
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Raw {
-    cni_version: Option<IgnoredAny>,
-    name: Option<IgnoredAny>,
-    r#type: Option<IgnoredAny>,
+pub(crate) struct Raw {
     driver: String,
     options: BTreeMap<String, String>,
     endpoint_options: BTreeMap<String, String>,
@@ -42,10 +38,6 @@ pub(super) struct Raw {
     timeout: Option<u64>,
     args: RawArgs,
     runtime_config: RawRuntime,
-    ipam: Option<IgnoredAny>,
-    dns: Option<IgnoredAny>,
-    capabilities: Option<IgnoredAny>,
-    prev_result: Option<IgnoredAny>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -142,7 +134,7 @@ pub(crate) struct Config {
 
 impl Config {
     /// Reads and checks the configuration of a call about an attachment.
-    pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
+    pub(super) fn of(call: &Call<'_>) -> Result<Self, Failure> {
         let raw = read(call)?;
         let args = call.args(&["MAC"])?;
         let mac = [Some(raw.runtime_config.mac.as_str()), Some(&raw.args.cni.mac), args.get("MAC")];
@@ -155,11 +147,11 @@ impl Config {
     }
 
     /// Reads and checks what does not depend on an attachment.
-    pub(super) fn of_network(call: &Call<'_>) -> Result<Self, Error> {
+    pub(super) fn of_network(call: &Call<'_>) -> Result<Self, Failure> {
         Config::check(&read(call)?, has_ipam(call)?)
     }
 
-    fn check(raw: &Raw, has_ipam: bool) -> Result<Self, Error> {
+    fn check(raw: &Raw, has_ipam: bool) -> Result<Self, Failure> {
         if raw.driver.is_empty() {
             return Err(invalid(
                 "\"driver\" is required: the name or the socket of a Docker network driver",
@@ -222,8 +214,8 @@ impl Config {
     }
 }
 
-fn read(call: &Call<'_>) -> Result<Raw, Error> {
-    call.read_config().map_err(|error| Error { code: code::INVALID_CONFIG, ..error })
+fn read(call: &Call<'_>) -> Result<Raw, Failure> {
+    call.read_config().map_err(|error| Failure::from(error).with_code(code::INVALID_CONFIG))
 }
 
 /// Returns how long one call of a driver may take, for DEL and GC, even if the rest of the
@@ -233,9 +225,9 @@ pub(super) fn timeout_of(call: &Call<'_>) -> Duration {
     Duration::from_secs(given.unwrap_or(TIMEOUT_S).clamp(1, MAX_TIMEOUT_S))
 }
 
-fn has_ipam(call: &Call<'_>) -> Result<bool, Error> {
+fn has_ipam(call: &Call<'_>) -> Result<bool, Failure> {
     let Some(ipam) = call.ipam() else { return Ok(false) };
-    if attachment::talks_over_the_link(&ipam) {
+    if crate::engine::talks_over_the_link(&ipam) {
         return Err(invalid(format!(
             "\"ipam\": type {:?} talks over the interface",
             ipam.plugin_type()
@@ -245,10 +237,10 @@ fn has_ipam(call: &Call<'_>) -> Result<bool, Error> {
     Ok(true)
 }
 
-fn subnet((number, raw): (usize, &RawSubnet)) -> Result<Subnet, Error> {
+fn subnet((number, raw): (usize, &RawSubnet)) -> Result<Subnet, Failure> {
     let wrong =
         |key: &str, words: String| invalid(format!("\"subnets\"[{number}].\"{key}\": {words}"));
-    let net = |key: &str, text: &str| -> Result<IpNet, Error> {
+    let net = |key: &str, text: &str| -> Result<IpNet, Failure> {
         let net: IpNet = text
             .parse()
             .map_err(|_| wrong(key, format!("{text:?} is no subnet such as 192.0.2.0/24")))?;
@@ -259,7 +251,7 @@ fn subnet((number, raw): (usize, &RawSubnet)) -> Result<Subnet, Error> {
         }
     };
     let whole = net("subnet", &raw.subnet)?;
-    let within = |key: &str, text: &str| -> Result<IpAddr, Error> {
+    let within = |key: &str, text: &str| -> Result<IpAddr, Failure> {
         let address: IpAddr =
             text.parse().map_err(|_| wrong(key, format!("{text:?} is no address")))?;
         if whole.contains(&address) {
@@ -282,13 +274,13 @@ fn subnet((number, raw): (usize, &RawSubnet)) -> Result<Subnet, Error> {
 }
 
 /// Parses an address of the capability `ips`, with or without a prefix length.
-fn requested(text: &str) -> Result<IpNet, Error> {
+fn requested(text: &str) -> Result<IpNet, Failure> {
     let net = text.parse::<IpNet>().ok();
     let net = net.or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
     net.ok_or_else(|| invalid(format!("\"ips\" of runtimeConfig: {text:?} is no address")))
 }
 
-fn binding(raw: &RawMapping) -> Result<PortBinding, Error> {
+fn binding(raw: &RawMapping) -> Result<PortBinding, Failure> {
     let wrong = |what: String| invalid(format!("\"portMappings\" of runtimeConfig: {what}"));
     let port = |key: &str, value: i64| {
         let port = u16::try_from(value).ok().filter(|port| *port != 0);
@@ -311,8 +303,8 @@ fn binding(raw: &RawMapping) -> Result<PortBinding, Error> {
     })
 }
 
-fn invalid(message: impl Into<String>) -> Error {
-    Error::new(code::INVALID_CONFIG, message)
+fn invalid(message: impl Into<String>) -> Failure {
+    Failure::new(code::INVALID_CONFIG, message)
 }
 
 #[cfg(test)]
@@ -323,10 +315,11 @@ mod tests {
 
     fn check(json: &str, expected: Expect) {
         let raw: Raw = cni::json::from_str(json).unwrap();
-        let has_ipam = raw.ipam.is_some();
+        let all: serde_json::Value = serde_json::from_str(json).unwrap();
+        let has_ipam = all.get("ipam").is_some();
         let text = match Config::check(&raw, has_ipam) {
             Ok(config) => format!("{:?} {:?}", config.network.subnets, config.ports),
-            Err(error) => format!("{} {error}", error.code),
+            Err(error) => format!("{} {error}", error.code()),
         };
         expected.assert_eq(&text);
     }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use cni::{AddResult, Error, Interface, IpConfig};
+use cni::{AddResult, Interface, IpConfig};
 use cni_plugin::{Call, codes};
 use cnm::ipam::{Address, ENDPOINT_MAC, ENDPOINT_NAME, RequestAddress};
 use cnm::method::Method;
@@ -23,12 +23,12 @@ use super::link;
 use super::network::{self, Drivers, answered_subnet, content};
 use super::plan::{parse_mac, plan};
 use super::pools::{outside, pools_of_family};
-use super::{NAME, remove};
-use crate::interface::single::Namespaces;
+use super::{Cnm, NAME, remove};
+use crate::engine::Attaching;
 use crate::shared::container::{self, Options};
+use crate::shared::failure::Failure;
 use crate::shared::identity::Identity;
-use crate::shared::shared_object::file_error;
-use crate::shared::undo::Undo;
+use crate::shared::namespaces::Namespaces;
 use crate::shared::{attachment, pair};
 
 /// How the container's interface is configured: the driver, or whatever assigned the addresses,
@@ -36,33 +36,31 @@ use crate::shared::{attachment, pair};
 pub(super) const OPTIONS: Options = Options { skip_dad: true };
 
 /// Runs ADD.
-pub(super) fn add(call: &Call<'_>) -> Result<AddResult, Error> {
-    let config = Config::of(call)?;
+pub(super) fn attach(attaching: &mut Attaching<'_, Cnm>) -> Result<AddResult, Failure> {
+    let (call, config) = (attaching.call, attaching.config);
     let mut namespaces = Namespaces::open(call.open_netns()?)?;
     let ifname = call.ifname().as_str();
     attachment::refuse_existing(&namespaces.inside, ifname, || {
         format!("failed to attach the container: interface {ifname:?} already exists")
     })?;
-    let timeouts = Timeouts::new(config.timeout, call.context().deadline);
-    let drivers = Drivers::of(&config.network, &timeouts).map_err(|error| error.to_cni())?;
+    let timeouts = remove::timeouts(call, attaching.kept);
+    let drivers = Drivers::of(&config.network, timeouts)?;
     let journal = Journal::new(call.roots(), call.network().as_str());
-    delete_unused(call, &journal, &timeouts)?;
-    let mut undo = Undo::new();
-    let attached = attach(call, &config, &drivers, &timeouts, &journal, &mut namespaces, &mut undo);
-    attached.map_err(|error| undo.run(error))
+    delete_unused(call, &journal, timeouts)?;
+    make(attaching, &drivers, timeouts, &journal, &mut namespaces)
 }
 
 /// Removes what a killed ADD left; refuses if the container is attached elsewhere.
-fn delete_unused(call: &Call<'_>, journal: &Journal, timeouts: &Timeouts) -> Result<(), Error> {
+fn delete_unused(call: &Call<'_>, journal: &Journal, timeouts: &Timeouts) -> Result<(), Failure> {
     let key = call.attachment();
     if journal.endpoint(key)? == Found::Nothing {
         return Ok(());
     }
-    if let Some(netns) = remove::recorded_netns(call, key)? {
-        let mut inside =
-            kernel::route::RouteSocket::open_in(&netns).map_err(crate::shared::kernel_error)?;
+    let netns = remove::recorded_netns(call, key)?;
+    if let Some(netns) = &netns {
+        let mut inside = kernel::route::RouteSocket::open_in(netns)?;
         if link::marked(&mut inside, key)?.is_some() {
-            return Err(Error::new(
+            return Err(Failure::new(
                 codes::EXISTS,
                 format!(
                     "failed to attach the container: {key} already exists in another namespace"
@@ -71,33 +69,30 @@ fn delete_unused(call: &Call<'_>, journal: &Journal, timeouts: &Timeouts) -> Res
             .with_details("call DEL first"));
         }
     }
-    remove::all(call, key, None, timeouts)
+    remove::all(call, key, netns.as_ref(), timeouts)?;
+    attachment::remove_record(&Index::new(call.roots()), key, NAME)
 }
 
 /// Sets up network, addresses, endpoint, link and ports, in that order. Each step is recorded
 /// before it is done.
-fn attach<'a>(
-    call: &'a Call<'_>,
-    config: &Config,
+fn make(
+    attaching: &mut Attaching<'_, Cnm>,
     drivers: &Drivers<'_>,
-    timeouts: &'a Timeouts,
+    timeouts: &Timeouts,
     journal: &Journal,
     namespaces: &mut Namespaces,
-    undo: &mut Undo<'a>,
-) -> Result<AddResult, Error> {
-    let key = call.attachment();
-    let boot_id = state::boot_id().map_err(|error| file_error(&error))?;
+) -> Result<AddResult, Failure> {
+    let (call, config, key) = (attaching.call, attaching.config, attaching.key());
+    let boot_id = state::boot_id()?;
     let ipam = drivers.ipam.as_ref().map(|driver| driver.known().clone());
     let mut endpoint = Endpoint::new(key, boot_id, drivers.network.known().clone(), ipam);
-    let netns = namespaces.netns.clone();
-    undo.record("remove what was made", move || remove::all(call, key, Some(&netns), timeouts));
+    attaching.begin(Some(&namespaces.netns));
     {
         let _lock = network::lock(call)?;
         journal.put_endpoint(&endpoint, Durability::Volatile)?;
     }
-    let index = Index::new(call.roots());
-    attachment::write_down(call, &index, NAME, &json!({}), &namespaces.netns)?;
-    let given = call.ipam().map(|ipam| attachment::add_addresses(ipam, undo)).transpose()?;
+    attaching.record(&json!({}), &namespaces.netns)?;
+    let given = attaching.addresses()?;
     let network = {
         let _lock = network::lock(call)?;
         network::ensure(call, journal, config, drivers, timeouts, given.as_ref())?
@@ -174,7 +169,7 @@ fn lease(
     ipam: &Driver<'_>,
     endpoint: &mut Endpoint,
     mac: Option<MacAddr>,
-) -> Result<EndpointInterface, Error> {
+) -> Result<EndpointInterface, Failure> {
     let mut options = vec![(ENDPOINT_NAME.to_owned(), config.endpoint_name.clone())];
     if let (true, Some(mac)) = (network.needs_mac, mac) {
         options.push((ENDPOINT_MAC.to_owned(), mac.to_string()));
@@ -206,7 +201,7 @@ fn lease(
                     refusal = Some(error);
                     continue;
                 }
-                Err(error) => return Err(error.to_cni()),
+                Err(error) => return Err(error.into()),
             };
             let address = answered_subnet(ipam, Method::RequestAddress, &answer.address)?;
             if let Some(lease) = endpoint.leases.last_mut() {
@@ -219,7 +214,7 @@ fn lease(
         if let Some(error) = refusal {
             // The next step records what is held.
             journal.put_endpoint(endpoint, Durability::Synced)?;
-            return Err(Error { code: codes::ADDRESS, ..error.to_cni() });
+            return Err(Failure::from(error).with_code(codes::ADDRESS));
         }
         if let Some(address) =
             asked.filter(|asked| !addresses.iter().any(|one| one.addr() == *asked))
@@ -232,12 +227,12 @@ fn lease(
 
 /// Refuses an address that another attachment of ours has: only the attachment that recorded an
 /// address releases it.
-fn refuse_held(journal: &Journal, address: IpAddr) -> Result<(), Error> {
+fn refuse_held(journal: &Journal, address: IpAddr) -> Result<(), Failure> {
     for other in journal.endpoints()? {
         let held = other.leases.iter().filter_map(|lease| lease.address);
         if held.into_iter().any(|held| held.addr() == address) {
             let text = format!("address {address} is held by {}", other.attachment);
-            return Err(Error::new(codes::ADDRESS, text));
+            return Err(Failure::new(codes::ADDRESS, text));
         }
     }
     Ok(())
@@ -250,7 +245,7 @@ fn create(
     driver: &Driver<'_>,
     endpoint: &Endpoint,
     wished: &EndpointInterface,
-) -> Result<EndpointInterface, Error> {
+) -> Result<EndpointInterface, Failure> {
     let mut options = port_options(config);
     for (key, value) in &config.endpoint_options {
         options.insert(key.clone(), json!(value));
@@ -262,9 +257,9 @@ fn create(
         options: object(options),
     };
     let method = Method::CreateEndpoint;
-    let answer: CreatedEndpoint = driver.ask(method, &question).map_err(|error| error.to_cni())?;
+    let answer: CreatedEndpoint = driver.ask(method, &question)?;
     let answer = answer.interface.unwrap_or_default();
-    let merge = |what: &str, ours: &str, theirs: &str| -> Result<String, Error> {
+    let merge = |what: &str, ours: &str, theirs: &str| -> Result<String, Failure> {
         match (ours.is_empty(), theirs.is_empty()) {
             (true, _) => Ok(theirs.to_owned()),
             (false, true) => Ok(ours.to_owned()),
@@ -289,10 +284,10 @@ fn join(
     network: &Network,
     driver: &Driver<'_>,
     endpoint: &Endpoint,
-) -> Result<Joined, Error> {
+) -> Result<Joined, Failure> {
     // The driver has a different working directory.
     let netns = std::path::absolute(&call.env().netns).map_err(|error| {
-        Error::from_chain(codes::STATE, &error).context("make CNI_NETNS absolute")
+        Failure::from_chain(codes::STATE, &error).context("make CNI_NETNS absolute")
     })?;
     let question = Join {
         network_id: network.id.clone(),
@@ -300,7 +295,7 @@ fn join(
         sandbox_key: netns.display().to_string(),
         options: object(port_options(config)),
     };
-    driver.ask(Method::Join, &question).map_err(|error| error.to_cni())
+    Ok(driver.ask(Method::Join, &question)?)
 }
 
 /// Brings the link up with its addresses and routes.
@@ -309,7 +304,7 @@ fn configure(
     namespaces: &mut Namespaces,
     link: &Link,
     result: &AddResult,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let ips: Vec<&IpConfig> = result.ips.iter().collect();
     let ifname = call.ifname().as_str();
     let Namespaces { inside, netns, .. } = namespaces;
@@ -326,7 +321,7 @@ fn publish(
     network: &Network,
     driver: &Driver<'_>,
     endpoint: &Endpoint,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let question = ExternalConnectivity {
         network_id: network.id.clone(),
         endpoint_id: endpoint_id(&endpoint.attachment),
@@ -334,10 +329,10 @@ fn publish(
     };
     match driver.tell(Method::ProgramExternalConnectivity, &question) {
         Err(error) if error.is_unsupported() && config.ports.is_empty() => Ok(()),
-        Err(error) if error.is_unsupported() => Err(error.to_cni().with_details(
+        Err(error) if error.is_unsupported() => Err(Failure::from(error).with_details(
             "it publishes no ports: declare the capability portMappings at the plugin portmap, behind this one",
         )),
-        done => done.map_err(|error| error.to_cni()),
+        done => Ok(done?),
     }
 }
 

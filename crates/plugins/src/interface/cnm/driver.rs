@@ -11,20 +11,22 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cni::{Error, code};
+use cni::code;
 use cni_plugin::codes;
+use cnm::Nothing;
 use cnm::http::{HttpError, Incoming, Kind, Message, request};
 use cnm::method::Method;
 use cnm::network::Activated;
 use cnm::place::{
     Address, AddressError, Candidate, SOCKET_DIR, SPEC_DIRS, address_in_json, candidates,
 };
-use cnm::{Failure, Nothing};
 use node_api::socket;
 use rustix::net::sockopt::Timeout;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, recv, send};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use crate::shared::failure::Failure;
 
 /// The longest answer that is read. Known drivers answer with some hundred bytes; an answer with a
 /// thousand routes has a hundred thousand.
@@ -213,25 +215,27 @@ impl AskError {
     pub(super) fn is_unsupported(&self) -> bool {
         matches!(self, AskError::Unsupported { .. })
     }
+}
 
-    pub(super) fn to_cni(&self) -> Error {
-        let told = match self {
+impl From<AskError> for Failure {
+    fn from(error: AskError) -> Self {
+        let code = match error {
             AskError::Slow { .. } => code::TRY_AGAIN_LATER,
             _ => codes::DRIVER,
         };
-        let error = Error::from_chain(told, self);
-        match self {
+        let failure = Failure::from_chain(code, &error);
+        match error {
             AskError::Missing { .. } | AskError::Connect { .. } | AskError::Slow { .. } => {
-                error.with_details("is the driver running? its own log says more")
+                failure.with_details("is the driver running? its own log says more")
             }
-            _ => error,
+            _ => failure,
         }
     }
 }
 
 /// How long one call of the plugin waits for drivers.
 #[derive(Debug)]
-pub(super) struct Timeouts {
+pub(crate) struct Timeouts {
     timeout: Duration,
     /// When the whole call must be over.
     deadline: Option<Instant>,
@@ -327,7 +331,7 @@ impl<'p> Driver<'p> {
         }
         let message = message?;
         tracing::debug!(driver = self.name(), call = %method, status = message.status, "asked a driver");
-        let failure = cnm::read::<Failure>(&message.body).unwrap_or_default();
+        let failure = cnm::read::<cnm::Failure>(&message.body).unwrap_or_default();
         match message.status {
             200..=299 => {}
             404 => return Err(AskError::Unsupported { driver: driver(), method }),

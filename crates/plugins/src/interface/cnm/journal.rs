@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use cni::{AttachmentKey, Error};
+use cni::AttachmentKey;
 use cni_plugin::codes;
 use ipnet::IpNet;
 use serde::de::DeserializeOwned;
@@ -21,8 +21,8 @@ use state::{Durability, FileError, Roots, create_directory, file_name_of, read_o
 
 use super::config::Wanted;
 use super::driver::Known;
+use crate::shared::failure::Failure;
 use crate::shared::identity::Identity;
-use crate::shared::shared_object::file_error;
 
 /// The version of the files.
 const VERSION: u32 = 1;
@@ -209,7 +209,7 @@ impl Journal {
     ///
     /// # Errors
     /// Code 105 when the kernel refuses.
-    pub(super) fn network(&self) -> Result<Found<Network>, Error> {
+    pub(super) fn network(&self) -> Result<Found<Network>, Failure> {
         read(&self.folder.join(NETWORK), |network: &Network| network.version)
     }
 
@@ -217,7 +217,7 @@ impl Journal {
     ///
     /// # Errors
     /// Code 105.
-    pub(super) fn put_network(&self, network: &Network) -> Result<(), Error> {
+    pub(super) fn put_network(&self, network: &Network) -> Result<(), Failure> {
         self.write(NETWORK, network, Durability::Synced)
     }
 
@@ -225,7 +225,7 @@ impl Journal {
     ///
     /// # Errors
     /// Code 105.
-    pub(super) fn remove_network(&self) -> Result<(), Error> {
+    pub(super) fn remove_network(&self) -> Result<(), Failure> {
         self.remove(NETWORK)
     }
 
@@ -233,7 +233,7 @@ impl Journal {
     ///
     /// # Errors
     /// Code 105 when the kernel refuses.
-    pub(super) fn endpoint(&self, key: &AttachmentKey) -> Result<Found<Endpoint>, Error> {
+    pub(super) fn endpoint(&self, key: &AttachmentKey) -> Result<Found<Endpoint>, Failure> {
         let found = read(&self.folder.join(file_of(key)), |endpoint: &Endpoint| endpoint.version)?;
         Ok(match found {
             Found::This(endpoint) if endpoint.attachment != *key => {
@@ -251,7 +251,7 @@ impl Journal {
         &self,
         endpoint: &Endpoint,
         durability: Durability,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Failure> {
         self.write(&file_of(&endpoint.attachment), endpoint, durability)
     }
 
@@ -259,7 +259,7 @@ impl Journal {
     ///
     /// # Errors
     /// Code 105.
-    pub(super) fn remove_endpoint(&self, key: &AttachmentKey) -> Result<(), Error> {
+    pub(super) fn remove_endpoint(&self, key: &AttachmentKey) -> Result<(), Failure> {
         self.remove(&file_of(key))
     }
 
@@ -267,7 +267,7 @@ impl Journal {
     ///
     /// # Errors
     /// Code 105: the answer is unknown.
-    pub(super) fn has_endpoints(&self) -> Result<bool, Error> {
+    pub(super) fn has_endpoints(&self) -> Result<bool, Failure> {
         Ok(!self.files()?.is_empty())
     }
 
@@ -276,7 +276,7 @@ impl Journal {
     ///
     /// # Errors
     /// Code 105: the answer is unknown.
-    pub(super) fn others_are_on(&self, key: &AttachmentKey) -> Result<bool, Error> {
+    pub(super) fn others_are_on(&self, key: &AttachmentKey) -> Result<bool, Failure> {
         let own = self.folder.join(file_of(key));
         for path in self.files()?.into_iter().filter(|path| *path != own) {
             match read(&path, |endpoint: &Endpoint| endpoint.version)? {
@@ -292,7 +292,7 @@ impl Journal {
     ///
     /// # Errors
     /// Code 105.
-    pub(super) fn endpoints(&self) -> Result<Vec<Endpoint>, Error> {
+    pub(super) fn endpoints(&self) -> Result<Vec<Endpoint>, Failure> {
         let mut endpoints = Vec::new();
         for path in self.files()? {
             endpoints.extend(read(&path, |endpoint: &Endpoint| endpoint.version)?.legible());
@@ -300,10 +300,10 @@ impl Journal {
         Ok(endpoints)
     }
 
-    fn files(&self) -> Result<Vec<PathBuf>, Error> {
+    fn files(&self) -> Result<Vec<PathBuf>, Failure> {
         let failed = |source| {
             let path = self.folder.clone();
-            file_error(&FileError::List { path, source })
+            FileError::List { path, source }.into()
         };
         let entries = match std::fs::read_dir(&self.folder) {
             Ok(entries) => entries,
@@ -328,7 +328,7 @@ impl Journal {
         name: &str,
         content: &impl Serialize,
         durability: Durability,
-    ) -> Result<(), Error> {
+    ) -> Result<(), Failure> {
         let bytes = serde_json::to_vec(content).expect("what is written has string keys only");
         let mut races = 0;
         loop {
@@ -338,21 +338,21 @@ impl Journal {
             match written {
                 // Another call found the folder empty just now, and removed it.
                 Err(error) if error.is_not_found() && races < FOLDER_RACES => races += 1,
-                written => return written.map_err(|error| file_error(&error)),
+                written => return Ok(written?),
             }
         }
     }
 
-    fn remove(&self, name: &str) -> Result<(), Error> {
-        state::remove_file(&self.folder.join(name)).map_err(|error| file_error(&error))?;
+    fn remove(&self, name: &str) -> Result<(), Failure> {
+        state::remove_file(&self.folder.join(name))?;
         self.tidy()
     }
 
     /// Removes the folders if they contain nothing but unfinished files of killed processes.
-    pub(super) fn tidy(&self) -> Result<(), Error> {
+    pub(super) fn tidy(&self) -> Result<(), Failure> {
         state::remove_abandoned(&self.folder);
         for folder in [&self.folder, &self.all] {
-            state::remove_directory(folder).map_err(|error| file_error(&error))?;
+            state::remove_directory(folder)?;
         }
         Ok(())
     }
@@ -365,14 +365,14 @@ fn file_of(key: &AttachmentKey) -> String {
 fn read<T: DeserializeOwned>(
     path: &std::path::Path,
     version: fn(&T) -> u32,
-) -> Result<Found<T>, Error> {
+) -> Result<Found<T>, Failure> {
     let bytes = match read_optional(path) {
         Ok(Some(bytes)) => bytes,
         Ok(None) => return Ok(Found::Nothing),
         Err(error @ (FileError::NotAFile { .. } | FileError::TooLarge { .. })) => {
             return Ok(Found::Damaged(error.to_string()));
         }
-        Err(error) => return Err(file_error(&error)),
+        Err(error) => return Err(Failure::from(error)),
     };
     Ok(match serde_json::from_slice::<T>(&bytes) {
         Ok(found) if version(&found) == VERSION => Found::This(found),
@@ -382,8 +382,8 @@ fn read<T: DeserializeOwned>(
 }
 
 /// Returns the error for a file that must be legible but is not.
-pub(super) fn damaged(what: &str, words: &str) -> Error {
-    Error::new(codes::STATE, format!("the record of {what} is damaged: {words}"))
+pub(super) fn damaged(what: &str, words: &str) -> Failure {
+    Failure::new(codes::STATE, format!("the record of {what} is damaged: {words}"))
 }
 
 #[cfg(test)]

@@ -1,18 +1,19 @@
 //! Moves the link that a driver lends into the container, and back.
 
-use cni::{AttachmentKey, Error, IfName, code};
+use cni::{AttachmentKey, IfName, code};
 use cni_plugin::{Call, codes};
 use kernel::mac::MacAddr;
 use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
 
 use super::journal::Lent;
-use crate::interface::single::Namespaces;
-use crate::shared::{kernel_error as kernel, owner};
+use crate::shared::failure::Failure;
+use crate::shared::namespaces::Namespaces;
+use crate::shared::owner;
 
 /// Returns the ifindexes of the links in the container.
-pub(super) fn numbers(namespaces: &mut Namespaces) -> Result<Vec<u32>, Error> {
-    let links = namespaces.inside.links().map_err(kernel)?;
+pub(super) fn numbers(namespaces: &mut Namespaces) -> Result<Vec<u32>, Failure> {
+    let links = namespaces.inside.links()?;
     Ok(links.iter().map(|link| link.index).collect())
 }
 
@@ -35,10 +36,10 @@ pub(super) fn find(
     namespaces: &mut Namespaces,
     src_name: &str,
     before: &[u32],
-) -> Result<Offered, Error> {
-    let wrong = |what: String| Error::new(codes::DRIVER, format!("driver {driver:?} {what}"));
+) -> Result<Offered, Failure> {
+    let wrong = |what: String| Failure::new(codes::DRIVER, format!("driver {driver:?} {what}"));
     if src_name.is_empty() {
-        let links = namespaces.inside.links().map_err(kernel)?;
+        let links = namespaces.inside.links()?;
         let mut new = links.iter().filter(|link| !before.contains(&link.index));
         return match (new.next(), new.next()) {
             (Some(link), None) => {
@@ -58,7 +59,7 @@ pub(super) fn find(
     if IfName::new(src_name).is_err() {
         return Err(wrong(format!("named an interface that cannot be: {src_name:?}")));
     }
-    match namespaces.host.link_by_name(src_name).map_err(kernel)? {
+    match namespaces.host.link_by_name(src_name)? {
         Some(link) if link.loopback() => Err(wrong(format!("named the loopback {src_name:?}"))),
         Some(link) => {
             let peer = link.peer_index.filter(|_| link.is_kind("veth"));
@@ -78,9 +79,9 @@ fn offered(link: &Link, placed: bool, host_side: Vec<Link>) -> Offered {
 
 /// Returns the other end of a pair on the host, after the bridge that it is on. A driver may keep
 /// that end elsewhere.
-fn host_side(host: &mut RouteSocket, peer: Option<u32>, link: &Link) -> Result<Vec<Link>, Error> {
+fn host_side(host: &mut RouteSocket, peer: Option<u32>, link: &Link) -> Result<Vec<Link>, Failure> {
     let Some(peer) = peer else { return Ok(Vec::new()) };
-    let found = host.link_by_index(peer).map_err(kernel)?;
+    let found = host.link_by_index(peer)?;
     // An ifindex of another namespace may belong to any link here: the two ends must name each
     // other.
     let Some(end) = found.filter(|end| end.is_kind("veth") && end.peer_index == Some(link.index))
@@ -88,7 +89,7 @@ fn host_side(host: &mut RouteSocket, peer: Option<u32>, link: &Link) -> Result<V
         return Ok(Vec::new());
     };
     let bridge = match end.master {
-        Some(master) => host.link_by_index(master).map_err(kernel)?,
+        Some(master) => host.link_by_index(master)?,
         None => None,
     };
     Ok(bridge.filter(|bridge| bridge.is_kind("bridge")).into_iter().chain([end]).collect())
@@ -104,15 +105,16 @@ pub(super) fn take(
     namespaces: &mut Namespaces,
     offered: &Offered,
     mac: Option<MacAddr>,
-) -> Result<Link, Error> {
+) -> Result<Link, Failure> {
     let ifname = call.ifname().as_str();
     let set = LinkSet {
         name: Some(ifname.to_owned()),
         alias: Some(owner::alias(call.attachment())),
         ..LinkSet::default()
     };
-    let failed =
-        |error| kernel(error).context(format_args!("failed to take link {:?}", offered.lent.name));
+    let failed = |error| {
+        Failure::from(error).context(format_args!("failed to take link {:?}", offered.lent.name))
+    };
     let ifindex = offered.ifindex;
     if offered.lent.placed {
         let down = Change::SetLink { ifindex, set: LinkSet::default().up(false) };
@@ -123,30 +125,33 @@ pub(super) fn take(
         namespaces.host.apply_one(&Change::SetLink { ifindex, set }).map_err(failed)?;
     }
     let gone = || {
-        Error::new(
+        Failure::new(
             codes::CONFLICT,
             format!("link {:?} vanished on its way into the container", offered.lent.name),
         )
     };
-    let link = namespaces.inside.link_by_name(ifname).map_err(kernel)?.ok_or_else(gone)?;
+    let link = namespaces.inside.link_by_name(ifname)?.ok_or_else(gone)?;
     let Some(mac) = mac.filter(|mac| link.mac != Some(*mac)) else { return Ok(link) };
     let set = LinkSet { mac: Some(mac), ..LinkSet::default() };
     namespaces.inside.apply_one(&Change::SetLink { ifindex: link.index, set }).map_err(failed)?;
-    namespaces.inside.link_by_name(ifname).map_err(kernel)?.ok_or_else(gone)
+    namespaces.inside.link_by_name(ifname)?.ok_or_else(gone)
 }
 
 /// Finds an attachment's link in its container by its mark, whatever its present name.
 ///
 /// # Errors
 /// Code 100.
-pub(super) fn marked(inside: &mut RouteSocket, key: &AttachmentKey) -> Result<Option<Link>, Error> {
+pub(super) fn marked(
+    inside: &mut RouteSocket,
+    key: &AttachmentKey,
+) -> Result<Option<Link>, Failure> {
     let mark = owner::alias(key);
     let is_it = |link: &Link| link.alias.as_deref() == Some(&mark);
-    let named = inside.link_by_name(key.ifname.as_str()).map_err(kernel)?;
+    let named = inside.link_by_name(key.ifname.as_str())?;
     if let Some(link) = named.filter(&is_it) {
         return Ok(Some(link));
     }
-    Ok(inside.links().map_err(kernel)?.into_iter().find(is_it))
+    Ok(inside.links()?.into_iter().find(is_it))
 }
 
 /// Finds the link that was lent: the recorded one, and not another that has its mark.
@@ -155,7 +160,7 @@ fn lent_link(
     inside: &mut RouteSocket,
     key: &AttachmentKey,
     lent: &Lent,
-) -> Result<Option<Link>, Error> {
+) -> Result<Option<Link>, Failure> {
     let Some(identity) = lent.inside else { return marked(inside, key) };
     let found = identity.find(inside)?;
     if found.is_none() && marked(inside, key)?.is_some() {
@@ -178,10 +183,11 @@ pub(super) fn give_back(
     key: &AttachmentKey,
     netns: &Netns,
     lent: &Lent,
-) -> Result<(), Error> {
-    let mut inside = RouteSocket::open_in(netns).map_err(kernel)?;
+) -> Result<(), Failure> {
+    let mut inside = RouteSocket::open_in(netns)?;
     let Some(link) = lent_link(call, &mut inside, key, lent)? else { return Ok(()) };
-    let home = Netns::current().map_err(|error| Error::from_chain(code::INVALID_NETNS, &error))?;
+    let home =
+        Netns::current().map_err(|error| Failure::from_chain(code::INVALID_NETNS, &error))?;
     let ifindex = link.index;
     let set = LinkSet {
         netns: (!lent.placed).then_some(home),
@@ -198,10 +204,10 @@ pub(super) fn give_back(
         // is of no further use.
         Err(error) if error.is_exists() && link.kind.is_some() => {
             call.warn(format_args!("link {:?} is deleted, not given back: {error}", lent.name));
-            inside.delete_link(ifindex).map(drop).map_err(kernel)
+            Ok(inside.delete_link(ifindex).map(drop)?)
         }
         done => done.map_err(|error| {
-            kernel(error).context(format_args!("failed to give link {:?} back", lent.name))
+            Failure::from(error).context(format_args!("failed to give link {:?} back", lent.name))
         }),
     }
 }

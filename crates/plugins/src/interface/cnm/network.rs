@@ -2,7 +2,7 @@
 //!
 //! Everything here is done under the network's lock.
 
-use cni::{AddResult, Error};
+use cni::AddResult;
 use cni_plugin::{Call, codes};
 use cnm::Nothing;
 use cnm::method::Method;
@@ -18,13 +18,14 @@ use super::config::{Config, Wanted};
 use super::driver::{AskError, Driver, Timeouts};
 use super::journal::{Found, Journal, Network, damaged, network_id};
 use super::pools::{give_back, pools_of_others, replay, take_pools};
-use crate::shared::shared_object::{LOCK_TIMEOUT, file_error, lock_error};
+use crate::shared::failure::Failure;
+use crate::shared::shared_object::LOCK_TIMEOUT;
 
 /// Excludes others that would create or remove the network meanwhile.
-pub(super) fn lock(call: &Call<'_>) -> Result<Lock, Error> {
+pub(super) fn lock(call: &Call<'_>) -> Result<Lock, Failure> {
     let index = Index::new(call.roots());
     let object = format!("cnm {}", call.network());
-    index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))
+    Ok(index.lock(&object, LOCK_TIMEOUT)?)
 }
 
 /// The drivers of a network.
@@ -57,14 +58,14 @@ pub(super) fn ensure(
     drivers: &Drivers<'_>,
     timeouts: &Timeouts,
     given: Option<&AddResult>,
-) -> Result<Network, Error> {
+) -> Result<Network, Failure> {
     match journal.network()? {
         Found::This(network) if network.made && network.wanted == config.network => {
             return tell_again(call, journal, network, drivers);
         }
         Found::This(network) => {
             if network.made && journal.others_are_on(call.attachment())? {
-                return Err(Error::new(
+                return Err(Failure::new(
                     codes::CONFLICT,
                     format!("network {} was made with another configuration", call.network()),
                 )
@@ -111,14 +112,12 @@ fn make(
     network: &mut Network,
     drivers: &Drivers<'_>,
     given: Option<&AddResult>,
-) -> Result<(), Error> {
-    let asked = |error: AskError| error.to_cni();
+) -> Result<(), Failure> {
     let driver = &drivers.network;
-    let capabilities: Capabilities =
-        driver.ask(Method::NetworkCapabilities, &Nothing {}).map_err(asked)?;
+    let capabilities: Capabilities = driver.ask(Method::NetworkCapabilities, &Nothing {})?;
     let skip = if capabilities.gw_alloc_checker {
         let check = GwAllocCheck { options: options(&network.wanted, true) };
-        driver.ask(Method::GwAllocCheck, &check).map_err(asked)?
+        driver.ask(Method::GwAllocCheck, &check)?
     } else {
         GwAllocChecked::default()
     };
@@ -129,9 +128,9 @@ fn make(
         }
         None => network.pools = pools_of_others(&network.wanted, given)?,
     }
-    tell(driver, network).map_err(asked)?;
+    tell(driver, network)?;
     network.made = true;
-    network.boot_id = state::boot_id().map_err(|error| file_error(&error))?;
+    network.boot_id = state::boot_id()?;
     journal.put_network(network)
 }
 
@@ -162,8 +161,8 @@ fn tell_again(
     journal: &Journal,
     mut network: Network,
     drivers: &Drivers<'_>,
-) -> Result<Network, Error> {
-    let boot_id = state::boot_id().map_err(|error| file_error(&error))?;
+) -> Result<Network, Failure> {
+    let boot_id = state::boot_id()?;
     if network.boot_id == boot_id {
         return Ok(network);
     }
@@ -175,7 +174,7 @@ fn tell_again(
         Err(error) if error.is_refusal() => {
             call.warn(format_args!("the network is told again after a reboot: {error}"));
         }
-        Err(error) => return Err(error.to_cni()),
+        Err(error) => return Err(error.into()),
     }
     network.boot_id = boot_id;
     journal.put_network(&network)?;
@@ -200,15 +199,15 @@ pub(super) fn answered_subnet(
     driver: &Driver<'_>,
     method: Method,
     text: &str,
-) -> Result<IpNet, Error> {
+) -> Result<IpNet, Failure> {
     text.parse().map_err(|_| {
         content(driver, method, format!("{text:?} is no address with a prefix length"))
     })
 }
 
 /// Returns the error for an unusable answer.
-pub(super) fn content(driver: &Driver<'_>, method: Method, reason: String) -> Error {
-    AskError::Content { driver: driver.name().to_owned(), method, reason }.to_cni()
+pub(super) fn content(driver: &Driver<'_>, method: Method, reason: String) -> Failure {
+    AskError::Content { driver: driver.name().to_owned(), method, reason }.into()
 }
 
 /// Removes the network if no attachment is left. The caller has removed its own record.
@@ -216,7 +215,7 @@ pub(super) fn release(
     call: &Call<'_>,
     journal: &Journal,
     timeouts: &Timeouts,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     if journal.has_endpoints()? {
         return Ok(());
     }
@@ -248,9 +247,8 @@ fn remove(
     journal: &Journal,
     network: &Network,
     timeouts: &Timeouts,
-) -> Result<(), Error> {
-    let asked = |error: AskError| error.to_cni();
-    let driver = Driver::again(&network.driver, timeouts).map_err(asked)?;
+) -> Result<(), Failure> {
+    let driver = Driver::again(&network.driver, timeouts)?;
     let name = NetworkName { network_id: network.id.clone() };
     if network.made {
         // If the answer is lost, a refusal of the next attempt is ignored.
@@ -267,10 +265,10 @@ fn remove(
         }
         // The driver may never have received it.
         Err(error) if error.is_refusal() => {}
-        Err(error) => return Err(error.to_cni()),
+        Err(error) => return Err(error.into()),
     }
     if let Some(known) = &network.ipam_driver {
-        let ipam = Driver::again(known, timeouts).map_err(asked)?;
+        let ipam = Driver::again(known, timeouts)?;
         for pool in &network.pools {
             give_back(call, &ipam, network, pool)?;
         }

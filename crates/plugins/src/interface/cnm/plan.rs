@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use cni::{AddResult, Error, IpConfig, Route};
+use cni::{AddResult, IpConfig, Route};
 use cni_plugin::Call;
 use cnm::method::Method;
 use cnm::network::{EndpointInterface, Joined, StaticRoute};
@@ -14,6 +14,7 @@ use super::config::Config;
 use super::driver::Driver;
 use super::network::{answered_subnet, content};
 use crate::shared::dns;
+use crate::shared::failure::Failure;
 
 /// The most routes that a driver may ask for.
 const MAX_ROUTES: usize = 4096;
@@ -34,7 +35,7 @@ pub(super) fn plan(
     interface: &EndpointInterface,
     given: Option<AddResult>,
     joined: &Joined,
-) -> Result<Plan, Error> {
+) -> Result<Plan, Failure> {
     let mut result = given.unwrap_or_default();
     for text in [&interface.address, &interface.address_ipv6] {
         if text.is_empty() {
@@ -89,7 +90,7 @@ fn default_of(v6: bool) -> IpNet {
     text.parse().expect("a default destination is a prefix")
 }
 
-fn route(driver: &Driver<'_>, wanted: &StaticRoute) -> Result<Route, Error> {
+fn route(driver: &Driver<'_>, wanted: &StaticRoute) -> Result<Route, Failure> {
     let wrong = |what: String| content(driver, Method::Join, what);
     let text = &wanted.destination;
     let destination: IpNet =
@@ -114,7 +115,7 @@ fn route(driver: &Driver<'_>, wanted: &StaticRoute) -> Result<Route, Error> {
 }
 
 /// Reads a MAC address of an answer; `None` when it is empty.
-pub(super) fn parse_mac(driver: &Driver<'_>, text: &str) -> Result<Option<MacAddr>, Error> {
+pub(super) fn parse_mac(driver: &Driver<'_>, text: &str) -> Result<Option<MacAddr>, Failure> {
     if text.is_empty() {
         return Ok(None);
     }

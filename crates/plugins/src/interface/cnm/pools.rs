@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use cni::{AddResult, Error, code};
+use cni::{AddResult, code};
 use cni_plugin::Call;
 use cnm::Nothing;
 use cnm::ipam::{
@@ -12,6 +12,8 @@ use cnm::ipam::{
 use cnm::method::Method;
 use cnm::network::GwAllocChecked;
 use ipnet::IpNet;
+
+use crate::shared::failure::Failure;
 
 use super::config::{Subnet, Wanted};
 use super::driver::{AskError, Driver};
@@ -32,14 +34,14 @@ pub(super) fn replay(
     journal: &Journal,
     network: &Network,
     ipam: &Driver<'_>,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let endpoints = journal.endpoints()?;
     let told = |error: AskError| match error {
         error if error.is_refusal() => {
             call.warn(format_args!("a pool is taken again after a reboot: {error}"));
             Ok(())
         }
-        error => Err(error.to_cni()),
+        error => Err(Failure::from(error)),
     };
     let wanted = network.wanted.clone();
     for pool in network.pools.iter().filter(|pool| !pool.asking) {
@@ -81,7 +83,7 @@ pub(super) fn replay(
 pub(super) fn pools_of_others(
     wanted: &Wanted,
     given: Option<&AddResult>,
-) -> Result<Vec<Pool>, Error> {
+) -> Result<Vec<Pool>, Failure> {
     let Some(given) = given else {
         let any = |v6: bool, subnet: &str| Pool {
             v6,
@@ -92,7 +94,7 @@ pub(super) fn pools_of_others(
         let v6 = wanted.ipv6.then(|| any(true, "::/0"));
         return Ok([any(false, "0.0.0.0/0")].into_iter().chain(v6).collect());
     };
-    let of = |subnet: IpNet, gateway: Option<IpAddr>| -> Result<Pool, Error> {
+    let of = |subnet: IpNet, gateway: Option<IpAddr>| -> Result<Pool, Failure> {
         Ok(Pool {
             v6: subnet.addr().is_ipv6(),
             address_space: CNI_SPACE.to_owned(),
@@ -129,16 +131,14 @@ pub(super) fn take_pools(
     ipam: &Driver<'_>,
     is_global: bool,
     skip: GwAllocChecked,
-) -> Result<(), Error> {
-    let asked = |error: AskError| error.to_cni();
+) -> Result<(), Failure> {
     let capabilities = match ipam.ask::<ipam::Capabilities>(Method::IpamCapabilities, &Nothing {}) {
         Err(error) if error.is_unsupported() => ipam::Capabilities::default(),
-        answer => answer.map_err(asked)?,
+        answer => answer?,
     };
     network.needs_mac = capabilities.requires_mac_address;
     network.needs_replay = capabilities.requires_request_replay;
-    let spaces: AddressSpaces =
-        ipam.ask(Method::DefaultAddressSpaces, &Nothing {}).map_err(asked)?;
+    let spaces: AddressSpaces = ipam.ask(Method::DefaultAddressSpaces, &Nothing {})?;
     let space = match is_global {
         true => spaces.global_default_address_space,
         false => spaces.local_default_address_space,
@@ -162,7 +162,7 @@ pub(super) fn take_pools(
         journal.put_network(network)?;
         let position = network.pools.len() - 1;
         let question = question(&network.pools[position], &network.wanted, &subnet);
-        let answer: ipam::Pool = ipam.ask(Method::RequestPool, &question).map_err(asked)?;
+        let answer: ipam::Pool = ipam.ask(Method::RequestPool, &question)?;
         let pool = &mut network.pools[position];
         pool.asking = false;
         pool.id.clone_from(&answer.pool_id);
@@ -209,14 +209,13 @@ fn hold(
     ipam: &Driver<'_>,
     wanted: Option<IpAddr>,
     options: BTreeMap<String, String>,
-) -> Result<IpNet, Error> {
+) -> Result<IpNet, Failure> {
     let question = RequestAddress {
         pool_id: network.pools[position].id.clone(),
         address: wanted.map(|address| address.to_string()).unwrap_or_default(),
         options,
     };
-    let answer: Address =
-        ipam.ask(Method::RequestAddress, &question).map_err(|error| error.to_cni())?;
+    let answer: Address = ipam.ask(Method::RequestAddress, &question)?;
     let address = answered_subnet(ipam, Method::RequestAddress, &answer.address)?;
     network.pools[position].held.push(address.addr());
     journal.put_network(network)?;
@@ -233,7 +232,7 @@ pub(super) fn give_back(
     ipam: &Driver<'_>,
     network: &Network,
     pool: &Pool,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let mut pool_id = pool.id.clone();
     if pool.asking {
         let subnet = network
@@ -253,7 +252,7 @@ pub(super) fn give_back(
                 call.warn(format_args!("a pool whose answer was lost may stay: {error}"));
                 return Ok(());
             }
-            Err(error) => return Err(error.to_cni()),
+            Err(error) => return Err(error.into()),
         }
     }
     for address in &pool.held {
@@ -264,7 +263,7 @@ pub(super) fn give_back(
             call.warn(error);
             Ok(())
         }
-        done => done.map_err(|error| error.to_cni()),
+        done => Ok(done?),
     }
 }
 
@@ -274,14 +273,14 @@ pub(super) fn release_address(
     ipam: &Driver<'_>,
     pool_id: &str,
     address: IpAddr,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let question = ReleaseAddress { pool_id: pool_id.to_owned(), address: address.to_string() };
     match ipam.tell(Method::ReleaseAddress, &question) {
         Err(error) if error.is_refusal() => {
             call.warn(error);
             Ok(())
         }
-        done => done.map_err(|error| error.to_cni()),
+        done => Ok(done?),
     }
 }
 
@@ -291,8 +290,8 @@ pub(super) fn pools_of_family(network: &Network, v6: bool) -> impl Iterator<Item
 }
 
 /// Returns the error for an address that is in no pool.
-pub(super) fn outside(address: IpAddr) -> Error {
-    Error::new(
+pub(super) fn outside(address: IpAddr) -> Failure {
+    Failure::new(
         code::INVALID_CONFIG,
         format!("\"ips\" of runtimeConfig: {address} is in no subnet of the network"),
     )

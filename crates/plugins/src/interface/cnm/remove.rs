@@ -1,8 +1,9 @@
-//! Runs DEL, the undo of ADD, and GC.
+//! Removes what ADD created.
 
+use std::cell::OnceCell;
 use std::net::IpAddr;
 
-use cni::{AttachmentKey, Error};
+use cni::AttachmentKey;
 use cni_plugin::Call;
 use cnm::method::Method;
 use cnm::network::EndpointName;
@@ -15,44 +16,22 @@ use super::config::{Config, timeout_of};
 use super::driver::{AskError, Driver, Timeouts};
 use super::journal::{Endpoint, Found, Journal, endpoint_id, network_id};
 use super::{NAME, link, network, pools};
-use crate::shared::attachment::{self, Left, Stale};
+use crate::shared::attachment;
+use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
-use crate::shared::kernel_error as kernel;
 
-/// Runs DEL. Needs only the attachment's key; the rest is recorded.
-pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
-    let timeouts = Timeouts::new(timeout_of(call), call.context().deadline);
-    attachment::del(call, |netns| all(call, call.attachment(), netns, &timeouts))
+/// Returns the timeouts of this verb: a driver that was silent once gets less time after that.
+pub(super) fn timeouts<'k>(call: &Call<'_>, kept: &'k OnceCell<Timeouts>) -> &'k Timeouts {
+    kept.get_or_init(|| Timeouts::new(timeout_of(call), call.context().deadline))
 }
 
-/// Runs GC.
-pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
-    let timeouts = Timeouts::new(timeout_of(call), call.context().deadline);
-    let journal = Journal::new(call.roots(), call.network().as_str());
-    let index = Index::new(call.roots());
-    let written = journal.endpoints()?.into_iter().map(|endpoint| endpoint.attachment);
-    let recorded = attachment::stale_records(call, &index, NAME);
-    let recorded = recorded.into_iter().map(|record| record.attachment);
-    let mut keys: Vec<AttachmentKey> = written.chain(recorded).collect();
-    keys.retain(|key| !call.is_valid_attachment(key.container_id.as_str(), key.ifname.as_str()));
-    keys.sort();
-    keys.dedup();
-    let (mut failures, mut left) = (Failures::new(), Vec::new());
-    let looked = keys.clone();
-    for key in keys {
-        let one = Stale::look(&index, NAME, key);
-        let collected = one.collect(&index, NAME, || all(call, &one.key, None, &timeouts));
-        if failures.note(format_args!("collect {}", one.key), collected).is_none() {
-            left.push(one.key);
-        }
-    }
-    failures.note("put away the network", release(call, &journal, &timeouts));
-    attachment::collect_addresses(call, NAME, &looked, Left::LinksOf(left), &mut failures);
-    failures.into_result()
+/// Removes the network that GC finds without an attachment.
+pub(super) fn collect(call: &Call<'_>, timeouts: &Timeouts) -> Result<(), Failure> {
+    release(call, &Journal::new(call.roots(), call.network().as_str()), timeouts)
 }
 
 /// Removes the network if it has no attachment.
-fn release(call: &Call<'_>, journal: &Journal, timeouts: &Timeouts) -> Result<(), Error> {
+fn release(call: &Call<'_>, journal: &Journal, timeouts: &Timeouts) -> Result<(), Failure> {
     if journal.has_endpoints()? || journal.network()? == Found::Nothing {
         // An ADD may have been killed at its start.
         return journal.tidy();
@@ -62,25 +41,23 @@ fn release(call: &Call<'_>, journal: &Journal, timeouts: &Timeouts) -> Result<()
 }
 
 /// Opens the namespace that ADD recorded, if it still exists.
-pub(super) fn recorded_netns(call: &Call<'_>, key: &AttachmentKey) -> Result<Option<Netns>, Error> {
+pub(super) fn recorded_netns(
+    call: &Call<'_>,
+    key: &AttachmentKey,
+) -> Result<Option<Netns>, Failure> {
     let record = Index::new(call.roots()).get(key, NAME).found;
     let census = Census::new();
     record.map_or(Ok(None), |record| attachment::find_recorded_netns(call, &record, &census))
 }
 
-/// Removes everything that ADD created except the reservation of a CNI IPAM plugin.
+/// Removes everything that ADD created.
 pub(super) fn all(
     call: &Call<'_>,
     key: &AttachmentKey,
     netns: Option<&Netns>,
     timeouts: &Timeouts,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let journal = Journal::new(call.roots(), key.network.as_str());
-    let recorded = match netns {
-        Some(_) => None,
-        None => recorded_netns(call, key)?,
-    };
-    let netns = netns.or(recorded.as_ref());
     let mut failures = Failures::new();
     let found = journal.endpoint(key)?;
     let known = found != Found::Nothing;
@@ -100,7 +77,7 @@ pub(super) fn all(
     } else {
         release(call, &journal, timeouts)?;
     }
-    attachment::forget(&Index::new(call.roots()), key, NAME)
+    Ok(())
 }
 
 /// Undoes the recorded steps, as libnetwork does: ports, Leave, the link, DeleteEndpoint, and last
@@ -123,7 +100,7 @@ fn undo(
     // If the driver put the link into the container, it looks for it there under the name that it
     // gave it.
     give_back(failures, true);
-    let driver = Driver::again(&endpoint.driver, timeouts).map_err(|error| error.to_cni());
+    let driver = Driver::again(&endpoint.driver, timeouts);
     let driver = match endpoint.made {
         true => failures.note("find the driver", driver),
         false => None,
@@ -149,7 +126,7 @@ fn undo(
     if endpoint.leases.is_empty() {
         return;
     }
-    let ipam = Driver::again(known, timeouts).map_err(|error| error.to_cni());
+    let ipam = Driver::again(known, timeouts);
     let Some(ipam) = failures.note("find the IPAM driver", ipam) else { return };
     for lease in &endpoint.leases {
         match lease.address {
@@ -171,27 +148,27 @@ fn name_of(key: &AttachmentKey) -> EndpointName {
 
 /// Turns a driver's refusal to undo something into a warning (the driver logs it too); the rest goes
 /// on, as with libnetwork.
-fn tolerate(call: &Call<'_>, done: Result<(), AskError>) -> Result<(), Error> {
+fn tolerate(call: &Call<'_>, done: Result<(), AskError>) -> Result<(), Failure> {
     match done {
         Err(error) if error.is_unsupported() => Ok(()),
         Err(error) if error.is_refusal() => {
             call.warn(error);
             Ok(())
         }
-        done => done.map_err(|error| error.to_cni()),
+        done => Ok(done?),
     }
 }
 
 /// Deletes the endpoint. A refusal counts only if the driver still knows the endpoint: drivers
 /// refuse what they have forgotten, and that could never be undone.
-fn delete(call: &Call<'_>, driver: &Driver<'_>, name: &EndpointName) -> Result<(), Error> {
+fn delete(call: &Call<'_>, driver: &Driver<'_>, name: &EndpointName) -> Result<(), Failure> {
     let refusal = match driver.tell(Method::DeleteEndpoint, name) {
         Err(error) if error.is_refusal() => error,
-        done => return done.map_err(|error| error.to_cni()),
+        done => return Ok(done?),
     };
     match driver.ask::<Told>(Method::EndpointOperInfo, name) {
-        Ok(told) if told.says_something() => Err(refusal.to_cni()),
-        Err(error) if !error.is_refusal() => Err(error.to_cni()),
+        Ok(told) if told.says_something() => Err(refusal.into()),
+        Err(error) if !error.is_refusal() => Err(error.into()),
         _ => {
             call.warn(format_args!("the endpoint is gone already: {refusal}"));
             Ok(())
@@ -243,7 +220,7 @@ fn undo_unknown(
         Ok(())
     });
     let Some(addresses) = addresses else { return };
-    failures.note("ask the driver", asked.map_err(|error| error.to_cni()));
+    failures.note("ask the driver", asked);
     if !failures.is_empty() {
         return;
     }
@@ -255,22 +232,24 @@ fn undo_unknown(
 fn marked_addresses(
     netns: Option<&Netns>,
     key: &AttachmentKey,
-) -> Result<Option<Vec<IpAddr>>, Error> {
+) -> Result<Option<Vec<IpAddr>>, Failure> {
     let Some(netns) = netns else { return Ok(None) };
-    let mut inside = RouteSocket::open_in(netns).map_err(kernel)?;
+    let mut inside = RouteSocket::open_in(netns)?;
     let Some(link) = link::marked(&mut inside, key)? else { return Ok(None) };
-    let addresses = inside.addresses(Some(link.index)).map_err(kernel)?;
+    let addresses = inside.addresses(Some(link.index))?;
     Ok(Some(addresses.iter().map(|address| address.address.addr()).collect()))
 }
 
 /// Deletes the link with our mark. The driver's name for it is unknown, so it cannot be returned.
-fn delete_marked(call: &Call<'_>, netns: Option<&Netns>, key: &AttachmentKey) -> Result<(), Error> {
+fn delete_marked(
+    call: &Call<'_>,
+    netns: Option<&Netns>,
+    key: &AttachmentKey,
+) -> Result<(), Failure> {
     let Some(netns) = netns else { return Ok(()) };
-    let mut inside = RouteSocket::open_in(netns).map_err(kernel)?;
+    let mut inside = RouteSocket::open_in(netns)?;
     match link::marked(&mut inside, key)? {
-        Some(link) if link.kind.is_some() => {
-            inside.delete_link(link.index).map(drop).map_err(kernel)
-        }
+        Some(link) if link.kind.is_some() => Ok(inside.delete_link(link.index).map(drop)?),
         Some(link) => {
             call.warn(format_args!(
                 "device {:?} stays in the container: its name on the host is lost",
@@ -288,10 +267,10 @@ fn release_found(
     journal: &Journal,
     addresses: &[IpAddr],
     timeouts: &Timeouts,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let Some(network) = journal.network()?.legible() else { return Ok(()) };
     let Some(known) = &network.ipam_driver else { return Ok(()) };
-    let ipam = Driver::again(known, timeouts).map_err(|error| error.to_cni())?;
+    let ipam = Driver::again(known, timeouts)?;
     let others = journal.endpoints()?;
     let held = |address: &IpAddr| {
         let leases = others.iter().flat_map(|other| &other.leases);

@@ -1,33 +1,25 @@
 //! What an attachment of `cnm` wants, for CHECK and repair: the container's side. The driver is
 //! responsible for its own, and CHECK asks it whether it knows the endpoint.
 
-use cni::{Error, IpConfig};
-use cni_plugin::Call;
+use cni::IpConfig;
 use cnm::method::Method;
 use cnm::network::EndpointName;
-use serde::de::IgnoredAny;
 use wanted::{Because, Item, Place, State, Wanted};
 
+use super::Cnm;
 use super::config::Config;
 use super::connect::OPTIONS;
 use super::driver::{Driver, Timeouts};
 use super::journal::{Found, Journal, damaged, endpoint_id, network_id};
 use super::remove::Told;
-use super::{Cnm, NAME};
-use crate::engine::{self, Attached, Compared, Difference, Kind, Picture, sound};
+use crate::engine::{self, Attached, Compared, Difference, Picture, Wants, sound};
+use crate::shared::failure::Failure;
 use crate::shared::{container, owner};
 
-impl Kind for Cnm {
-    const NAME: &'static str = NAME;
-    type Config = Config;
-    type Recorded = IgnoredAny;
+impl Wants for Cnm {
     type Observed = ();
 
-    fn config(call: &Call<'_>) -> Result<Config, Error> {
-        Config::of(call)
-    }
-
-    fn wanted(_: &Config, _: Option<&IgnoredAny>, (): &(), attached: &Attached<'_>) -> Wanted {
+    fn wanted(attached: &Attached<'_, Self>, (): &()) -> Wanted {
         let ips: Vec<IpConfig> = attached.result.container_ips(attached.ifname).cloned().collect();
         let link = || attached.ifname.to_owned();
         let mut wanted = Wanted::new();
@@ -53,11 +45,11 @@ impl Kind for Cnm {
 
     /// Compares the record and what the driver knows.
     fn others(
-        config: &Config,
+        attached: &Attached<'_, Self>,
         (): &(),
-        attached: &Attached<'_>,
         picture: &mut Picture<'_>,
-    ) -> Result<Vec<Difference>, Error> {
+    ) -> Result<Vec<Difference>, Failure> {
+        let config = attached.config;
         let (call, key) = (picture.call, attached.key);
         let journal = Journal::new(call.roots(), key.network.as_str());
         let endpoint = match journal.endpoint(key)? {
@@ -68,7 +60,7 @@ impl Kind for Cnm {
             Found::Damaged(words) => return Err(damaged(&key.to_string(), &words)),
         };
         let timeouts = Timeouts::new(config.timeout, call.context().deadline);
-        let driver = Driver::again(&endpoint.driver, &timeouts).map_err(|error| error.to_cni())?;
+        let driver = Driver::again(&endpoint.driver, &timeouts)?;
         let network_id = network_id(key.network.as_str());
         let name = EndpointName { network_id, endpoint_id: endpoint_id(key) };
         match driver.ask::<Told>(Method::EndpointOperInfo, &name) {
@@ -76,7 +68,7 @@ impl Kind for Cnm {
                 let text = format!("the driver does not know the endpoint: {error}");
                 Ok(vec![Difference::text(text)])
             }
-            Err(error) if !error.is_refusal() => Err(error.to_cni()),
+            Err(error) if !error.is_refusal() => Err(error.into()),
             _ => Ok(Vec::new()),
         }
     }

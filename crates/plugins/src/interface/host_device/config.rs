@@ -2,12 +2,12 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use cni::Error;
 use cni_plugin::Call;
 use kernel::mac::MacAddr;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use state::Index;
+
+use crate::shared::failure::Failure;
 
 use super::invalid;
 
@@ -15,9 +15,6 @@ use super::invalid;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Raw {
-    cni_version: String,
-    name: String,
-    r#type: String,
     device: String,
     hwaddr: String,
     kernelpath: String,
@@ -27,11 +24,6 @@ pub struct Raw {
     dpdk_mode: bool,
     allow_address_conflict: bool,
     runtime_config: RawRuntime,
-    ipam: Option<IgnoredAny>,
-    dns: Option<IgnoredAny>,
-    args: Option<IgnoredAny>,
-    capabilities: Option<IgnoredAny>,
-    prev_result: Option<IgnoredAny>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -85,7 +77,7 @@ impl Bus {
 
 impl Config {
     /// Reads the configuration and checks what can be checked without the host.
-    pub(super) fn read(call: &Call<'_>) -> Result<Self, Error> {
+    pub(super) fn read(call: &Call<'_>) -> Result<Self, Failure> {
         let raw: Raw = call.read_config()?;
         let pci = raw.bus()?;
         let device = raw.device(pci.as_ref())?;
@@ -105,7 +97,7 @@ impl Config {
 }
 
 impl Raw {
-    fn bus(&self) -> Result<Option<Bus>, Error> {
+    fn bus(&self) -> Result<Option<Bus>, Failure> {
         let id = &self.runtime_config.device_id;
         if !id.is_empty() {
             return plain("runtimeConfig.deviceID", id).map(|id| Some(Bus::Id(id)));
@@ -116,7 +108,7 @@ impl Raw {
         Ok(None)
     }
 
-    fn device(&self, bus: Option<&Bus>) -> Result<Device, Error> {
+    fn device(&self, bus: Option<&Bus>) -> Result<Device, Failure> {
         if !self.device.is_empty() {
             return Ok(Device::Name(self.device.clone()));
         }
@@ -143,7 +135,7 @@ impl Raw {
     }
 }
 
-fn kernel_path(text: &str) -> Result<PathBuf, Error> {
+fn kernel_path(text: &str) -> Result<PathBuf, Failure> {
     let path = Path::new(text);
     let climbs = path.components().any(|part| part == Component::ParentDir);
     if !text.starts_with("/sys/devices/") || climbs {
@@ -158,7 +150,7 @@ fn kernel_path(text: &str) -> Result<PathBuf, Error> {
 }
 
 /// Checks a name that becomes part of a path.
-fn plain(key: &str, text: &str) -> Result<String, Error> {
+fn plain(key: &str, text: &str) -> Result<String, Failure> {
     if text.starts_with('.') || text.contains('/') || text.contains('\0') {
         return Err(invalid(format!("invalid {key} {text:?}"), "it is not the name of a device"));
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use cni::{AttachmentKey, Error};
+use cni::AttachmentKey;
 use cni_plugin::codes;
 use kernel::living::Census;
 use kernel::mac::MacAddr;
@@ -14,7 +14,8 @@ use super::home::Recorded;
 use super::{HostDevice, SYSFS, invalid, user_space};
 use crate::interface::single::SingleLink;
 use crate::shared::attachment::may_live;
-use crate::shared::{device, kernel_error as kernel};
+use crate::shared::device;
+use crate::shared::failure::Failure;
 
 /// The drivers that give a device to a program.
 const USER_SPACE_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
@@ -43,7 +44,7 @@ pub struct Found {
 }
 
 /// Finds the device; if it is missing, the error names its holder.
-pub(super) fn look(config: &Config, host: &mut RouteSocket) -> Result<Observed, Error> {
+pub(super) fn look(config: &Config, host: &mut RouteSocket) -> Result<Observed, Failure> {
     if let Some(pci_id) = driven_by_program(config)? {
         let object = user_space::object_of(config);
         let holder = object.and_then(|object| user_space::holder(&config.index, &object));
@@ -79,7 +80,7 @@ pub(super) fn look(config: &Config, host: &mut RouteSocket) -> Result<Observed, 
 
 /// Returns the device's PCI address if a program drives it. If a PCI address is given, its driver
 /// decides, otherwise the key `DPDKMode`.
-pub(super) fn driven_by_program(config: &Config) -> Result<Option<String>, Error> {
+pub(super) fn driven_by_program(config: &Config) -> Result<Option<String>, Failure> {
     let Some(bus) = &config.pci else {
         return Ok(config.dpdk.then(String::new));
     };
@@ -113,7 +114,7 @@ fn key_of(bus: &Bus) -> &'static str {
     }
 }
 
-fn find(config: &Config, host: &mut RouteSocket) -> Result<Option<Link>, Error> {
+fn find(config: &Config, host: &mut RouteSocket) -> Result<Option<Link>, Failure> {
     match &config.device {
         Device::Name(name) => {
             let found = by_name(host, name)?;
@@ -133,22 +134,22 @@ fn find(config: &Config, host: &mut RouteSocket) -> Result<Option<Link>, Error> 
 }
 
 /// Finds a link by name. An impossible name belongs to no link.
-fn by_name(host: &mut RouteSocket, name: &str) -> Result<Option<Link>, Error> {
+fn by_name(host: &mut RouteSocket, name: &str) -> Result<Option<Link>, Failure> {
     if name.len() > 127 || name.contains('\0') {
         return Ok(None);
     }
-    host.link_by_name(name).map_err(kernel)
+    Ok(host.link_by_name(name)?)
 }
 
 /// Finds the first link with a hardware address; hardware comes before links that are stacked on it
 /// and share its address.
-fn by_mac(host: &mut RouteSocket, mac: MacAddr) -> Result<Option<Link>, Error> {
-    let links = host.links().map_err(kernel)?;
+fn by_mac(host: &mut RouteSocket, mac: MacAddr) -> Result<Option<Link>, Failure> {
+    let links = host.links()?;
     let found = links.into_iter().filter(|link| link.mac == Some(mac) && !link.loopback());
     Ok(found.min_by_key(|link| (link.kind.is_some(), link.index)))
 }
 
-fn by_bus(config: &Config, bus: &Bus, host: &mut RouteSocket) -> Result<Option<Link>, Error> {
+fn by_bus(config: &Config, bus: &Bus, host: &mut RouteSocket) -> Result<Option<Link>, Failure> {
     let id = bus.id();
     let pci = pci_folder(id);
     if let (Bus::Id(_), false) = (bus, pci.exists()) {
@@ -171,7 +172,7 @@ fn by_bus(config: &Config, bus: &Bus, host: &mut RouteSocket) -> Result<Option<L
     ))
 }
 
-fn first_of(host: &mut RouteSocket, device: &Path) -> Result<Option<Link>, Error> {
+fn first_of(host: &mut RouteSocket, device: &Path) -> Result<Option<Link>, Failure> {
     Ok(device::links_of(host, device)?.into_iter().next())
 }
 
@@ -210,7 +211,7 @@ fn is_pci(text: &str) -> bool {
     parts.len() == 4 && text.contains('.') && parts.into_iter().all(hex)
 }
 
-fn missing(config: &Config, why: &str) -> Error {
+fn missing(config: &Config, why: &str) -> Failure {
     let (key, text) = config.selection();
     invalid(
         format!("failed to find host device: {why}"),
@@ -241,7 +242,7 @@ pub(super) fn holder(config: &Config) -> Option<Holder> {
     })
 }
 
-fn held(config: &Config) -> Option<Error> {
+fn held(config: &Config) -> Option<Failure> {
     // A device that a program drove needs nothing to return.
     let holder = holder(config).filter(|holder| holder.alive || !holder.recorded.user_space)?;
     if holder.alive {
@@ -253,7 +254,7 @@ fn held(config: &Config) -> Option<Error> {
         holder.attachment
     );
     Some(
-        Error::new(codes::CONFLICT, message).with_details(
+        Failure::new(codes::CONFLICT, message).with_details(
             "its namespace is gone; DEL or GC of that attachment brings the device home",
         ),
     )

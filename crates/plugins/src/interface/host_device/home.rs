@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cni::{AttachmentKey, Error, IfName, code};
+use cni::{AttachmentKey, IfName, code};
 use cni_plugin::Call;
 use kernel::Errno;
 use kernel::mac::MacAddr;
@@ -15,8 +15,9 @@ use serde::{Deserialize, Serialize};
 use super::config::{Config, Device};
 use super::find::Observed;
 use super::user_space;
+use crate::shared::failure::Failure;
 use crate::shared::identity::Identity;
-use crate::shared::{kernel_error as kernel, owner};
+use crate::shared::owner;
 
 /// How long the kernel may take to move hardware back from a namespace whose last holder is gone.
 /// It does that on a thread of its own, one namespace after the other.
@@ -174,46 +175,47 @@ pub(super) fn bring(
     call: &Call<'_>,
     key: &AttachmentKey,
     netns: Option<&Netns>,
-    facts: Option<&Recorded>,
-) -> Result<(), Error> {
-    if facts.is_some_and(|facts| facts.user_space) {
+    recorded: Option<&Recorded>,
+) -> Result<(), Failure> {
+    if recorded.is_some_and(|recorded| recorded.user_space) {
         return Ok(());
     }
-    let home = Netns::current().map_err(|error| Error::from_chain(code::INVALID_NETNS, &error))?;
-    let mut host = RouteSocket::open().map_err(kernel)?;
+    let home =
+        Netns::current().map_err(|error| Failure::from_chain(code::INVALID_NETNS, &error))?;
+    let mut host = RouteSocket::open()?;
     if let Some(netns) = netns.filter(|netns| **netns != home) {
-        let mut inside = RouteSocket::open_in(netns).map_err(kernel)?;
-        if let Some(link) = find_inside(call, key, &mut inside, facts)? {
-            return move_home(call, &mut inside, &mut host, &home, &link, facts);
+        let mut inside = RouteSocket::open_in(netns)?;
+        if let Some(link) = find_inside(call, key, &mut inside, recorded)? {
+            return move_home(call, &mut inside, &mut host, &home, &link, recorded);
         }
     }
-    if let Some(link) = find_returned(call, key, &mut host, facts, netns.is_none())? {
-        return restore(call, &mut host, &link, facts);
+    if let Some(link) = find_returned(call, key, &mut host, recorded, netns.is_none())? {
+        return restore(call, &mut host, &link, recorded);
     }
     Ok(())
 }
 
-/// Finds the device in the container: under the interface's name, or renamed. Without facts it must
-/// have the mark that the reference plugin sets too.
+/// Finds the device in the container: under the interface's name, or renamed. Without a record it
+/// must have the mark that the reference plugin sets too.
 fn find_inside(
     call: &Call<'_>,
     key: &AttachmentKey,
     inside: &mut RouteSocket,
-    facts: Option<&Recorded>,
-) -> Result<Option<Link>, Error> {
+    recorded: Option<&Recorded>,
+) -> Result<Option<Link>, Failure> {
     let ifname = key.ifname.as_str();
-    let named = inside.link_by_name(ifname).map_err(kernel)?;
-    if let (Some(facts), Some(link)) = (facts, &named)
-        && facts.contradicts_inside(link)
+    let named = inside.link_by_name(ifname)?;
+    if let (Some(recorded), Some(link)) = (recorded, &named)
+        && recorded.contradicts_inside(link)
     {
         call.warn(format_args!(
             "interface {ifname:?} is another link than device {:?}, which was moved into the container; \
              it stays there",
-            facts.device
+            recorded.device
         ));
     }
-    match (facts, named) {
-        (Some(facts), Some(link)) if facts.is_inside(&link) => return Ok(Some(link)),
+    match (recorded, named) {
+        (Some(recorded), Some(link)) if recorded.is_inside(&link) => return Ok(Some(link)),
         (None, Some(link)) if original_name(&link).is_some() => return Ok(Some(link)),
         (None, Some(_)) => {
             call.warn(format_args!(
@@ -223,9 +225,9 @@ fn find_inside(
         }
         _ => {}
     }
-    let links = inside.links().map_err(kernel)?;
-    let is_it = |link: &Link| match facts {
-        Some(facts) => facts.is_inside(link),
+    let links = inside.links()?;
+    let is_it = |link: &Link| match recorded {
+        Some(recorded) => recorded.is_inside(link),
         None => is_asked_for(call, link),
     };
     Ok(links.into_iter().find(|link| !link.loopback() && is_it(link)))
@@ -237,33 +239,33 @@ fn find_returned(
     call: &Call<'_>,
     key: &AttachmentKey,
     host: &mut RouteSocket,
-    facts: Option<&Recorded>,
+    recorded: Option<&Recorded>,
     gone: bool,
-) -> Result<Option<Link>, Error> {
+) -> Result<Option<Link>, Failure> {
     let ifname = key.ifname.as_str();
-    let Some(facts) = facts else {
+    let Some(recorded) = recorded else {
         // There is no record, or another plugin's. The device is a link that is down, that the
         // kernel left under the container's name, and whose alias is the name that the
         // configuration asks for.
-        let named = host.link_by_name(ifname).map_err(kernel)?;
+        let named = host.link_by_name(ifname)?;
         return Ok(named.filter(|link| !link.up() && is_asked_for(call, link)));
     };
     let deadline = Instant::now() + RETURN_TIMEOUT;
     loop {
-        let all = host.links().map_err(kernel)?;
-        let found = all.into_iter().filter(|link| facts.is(link));
+        let all = host.links()?;
+        let found = all.into_iter().filter(|link| recorded.is(link));
         // A device that came back is preferred: the host may have a similar one.
-        let found = found.min_by_key(|link| link.alias.as_ref() != Some(&facts.device));
+        let found = found.min_by_key(|link| link.alias.as_ref() != Some(&recorded.device));
         if let Some(link) = found {
-            return Ok((!facts.is_home(&link)).then_some(link));
+            return Ok((!recorded.is_home(&link)).then_some(link));
         }
-        if !gone || !facts.will_return() {
+        if !gone || !recorded.will_return() {
             return Ok(None);
         }
         if deadline < Instant::now() {
             call.warn(format_args!(
                 "device {:?} is not back; something still holds the container's namespace",
-                facts.device
+                recorded.device
             ));
             return Ok(None);
         }
@@ -277,9 +279,9 @@ pub(super) fn bring_late(
     call: &Call<'_>,
     config: &Config,
     host: &mut RouteSocket,
-) -> Result<bool, Error> {
+) -> Result<bool, Failure> {
     let Device::Name(name) = &config.device else { return Ok(false) };
-    let links = host.links().map_err(kernel)?;
+    let links = host.links()?;
     let late = |link: &&Link| !link.up() && original_name(link) == Some(name.as_str());
     let Some(link) = links.iter().find(late) else { return Ok(false) };
     restore(call, host, link, None)?;
@@ -310,9 +312,9 @@ fn move_home(
     host: &mut RouteSocket,
     home: &Netns,
     link: &Link,
-    facts: Option<&Recorded>,
-) -> Result<(), Error> {
-    let (name, alias) = name_and_alias(call, host, link, facts)?;
+    recorded: Option<&Recorded>,
+) -> Result<(), Failure> {
+    let (name, alias) = name_and_alias(call, host, link, recorded)?;
     let set = LinkSet {
         netns: Some(home.clone()),
         name: Some(name.clone()),
@@ -322,8 +324,8 @@ fn move_home(
     let change = Change::SetLink { ifindex: link.index, set };
     let mut moved = Ok(());
     for _ in 0..MOVE_TRIES {
-        if let Some(link) = inside.link_by_index(link.index).map_err(kernel)? {
-            take_names(inside, host, &link, facts)?;
+        if let Some(link) = inside.link_by_index(link.index)? {
+            take_names(inside, host, &link, recorded)?;
         }
         moved = inside.apply_one(&change);
         if !moved.as_ref().is_err_and(NetlinkError::is_exists) {
@@ -334,22 +336,23 @@ fn move_home(
         // The namespace is being deleted at this moment, and its virtual links with it.
         Err(error) if error.is_not_found() => return Ok(()),
         Err(error) => {
-            return Err(
-                kernel(error).context(format_args!("failed to move {:?} to host netns", link.name))
-            );
+            return Err(Failure::from(error)
+                .context(format_args!("failed to move {:?} to host netns", link.name)));
         }
         Ok(()) => {}
     }
-    let Some(moved) = host.link_by_name(&name).map_err(kernel)? else { return Ok(()) };
-    settle(call, host, &moved, facts);
+    let Some(moved) = host.link_by_name(&name)? else { return Ok(()) };
+    settle(call, host, &moved, recorded);
     Ok(())
 }
 
 /// Returns the alternative names that the container gave a device; on the host they would be in use
 /// once the device is there. Without a record of the device's own alternative names they are
 /// unknown.
-fn given_names<'l>(link: &'l Link, facts: Option<&Recorded>) -> Vec<&'l String> {
-    let Some(own) = facts.and_then(|facts| facts.alt_names.as_ref()) else { return Vec::new() };
+fn given_names<'l>(link: &'l Link, recorded: Option<&Recorded>) -> Vec<&'l String> {
+    let Some(own) = recorded.and_then(|recorded| recorded.alt_names.as_ref()) else {
+        return Vec::new();
+    };
     link.alt_names.iter().filter(|name| !own.contains(name)).collect()
 }
 
@@ -360,11 +363,11 @@ fn take_names(
     inside: &mut RouteSocket,
     host: &mut RouteSocket,
     link: &Link,
-    facts: Option<&Recorded>,
-) -> Result<(), Error> {
-    let mut names = given_names(link, facts);
+    recorded: Option<&Recorded>,
+) -> Result<(), Failure> {
+    let mut names = given_names(link, recorded);
     for name in &link.alt_names {
-        if !names.contains(&name) && host.link_by_name(name).map_err(kernel)?.is_some() {
+        if !names.contains(&name) && host.link_by_name(name)?.is_some() {
             names.push(name);
         }
     }
@@ -373,7 +376,7 @@ fn take_names(
         match inside.apply_one(&Change::DelAltName { ifindex, name: name.clone() }) {
             // The container removed it itself.
             Err(error) if !error.is_not_found() && error.errno() != Some(Errno::INVAL) => {
-                return Err(kernel(error));
+                return Err(Failure::from(error));
             }
             _ => {}
         }
@@ -386,13 +389,16 @@ fn restore(
     call: &Call<'_>,
     host: &mut RouteSocket,
     link: &Link,
-    facts: Option<&Recorded>,
-) -> Result<(), Error> {
+    recorded: Option<&Recorded>,
+) -> Result<(), Failure> {
     let ifindex = link.index;
-    let (name, alias) = if facts.is_some_and(|facts| facts.device == link.name) {
-        (link.name.clone(), facts.and_then(|facts| facts.alias.clone()).unwrap_or_default())
+    let (name, alias) = if recorded.is_some_and(|recorded| recorded.device == link.name) {
+        (
+            link.name.clone(),
+            recorded.and_then(|recorded| recorded.alias.clone()).unwrap_or_default(),
+        )
     } else {
-        name_and_alias(call, host, link, facts)?
+        name_and_alias(call, host, link, recorded)?
     };
     let mut changes = Vec::new();
     if link.up() {
@@ -401,14 +407,14 @@ fn restore(
     }
     let set = LinkSet { name: Some(name.clone()), alias: Some(alias), ..LinkSet::default() };
     changes.push(Change::SetLink { ifindex, set });
-    let given = given_names(link, facts).into_iter();
+    let given = given_names(link, recorded).into_iter();
     changes.extend(given.map(|name| Change::DelAltName { ifindex, name: name.clone() }));
     host.apply(&changes).map_err(|error| {
-        kernel(error.source)
+        Failure::from(error)
             .context(format_args!("failed to restore {:?} to original name {name:?}", link.name))
     })?;
-    if let Some(link) = host.link_by_index(ifindex).map_err(kernel)? {
-        settle(call, host, &link, facts);
+    if let Some(link) = host.link_by_index(ifindex)? {
+        settle(call, host, &link, recorded);
     }
     Ok(())
 }
@@ -419,25 +425,26 @@ fn name_and_alias(
     call: &Call<'_>,
     host: &mut RouteSocket,
     link: &Link,
-    facts: Option<&Recorded>,
-) -> Result<(String, String), Error> {
-    let original = facts.map(|facts| facts.device.as_str()).or_else(|| original_name(link));
+    recorded: Option<&Recorded>,
+) -> Result<(String, String), Failure> {
+    let original =
+        recorded.map(|recorded| recorded.device.as_str()).or_else(|| original_name(link));
     let original = original.unwrap_or(&link.name).to_owned();
-    let own_alias = facts.and_then(|facts| facts.alias.clone()).unwrap_or_default();
-    if host.link_by_name(&original).map_err(kernel)?.is_none() {
+    let own_alias = recorded.and_then(|recorded| recorded.alias.clone()).unwrap_or_default();
+    if host.link_by_name(&original)?.is_none() {
         return Ok((original, own_alias));
     }
     for number in 0..SPARE_NAMES {
         // In the kernel's way: dev and a number.
         let spare = format!("dev{}", link.index + number);
-        if host.link_by_name(&spare).map_err(kernel)?.is_none() {
+        if host.link_by_name(&spare)?.is_none() {
             call.warn(format_args!(
                 "another link is called {original:?} by now: the device comes home as {spare:?}"
             ));
             return Ok((spare, original));
         }
     }
-    Err(Error::new(
+    Err(Failure::new(
         cni_plugin::codes::CONFLICT,
         format!("failed to restore {:?} to original name {original:?}", link.name),
     )
@@ -450,16 +457,16 @@ const SETTLE_TRIES: usize = 3;
 
 /// Restores hardware address, MTU and state. Failures are only warnings: the device is already
 /// back.
-fn settle(call: &Call<'_>, host: &mut RouteSocket, link: &Link, facts: Option<&Recorded>) {
-    let Some(facts) = facts else { return };
+fn settle(call: &Call<'_>, host: &mut RouteSocket, link: &Link, recorded: Option<&Recorded>) {
+    let Some(recorded) = recorded else { return };
     let ifindex = link.index;
-    let mac = facts.mac.as_ref().filter(|mac| text_of(link.mac).as_ref() != Some(mac));
+    let mac = recorded.mac.as_ref().filter(|mac| text_of(link.mac).as_ref() != Some(mac));
     let mac = mac.and_then(|mac| mac.parse().ok());
-    let mtu = (link.mtu != facts.mtu).then_some(facts.mtu);
+    let mtu = (link.mtu != recorded.mtu).then_some(recorded.mtu);
     let sets = [
         mac.map(|mac| LinkSet { mac: Some(mac), ..LinkSet::default() }),
         mtu.map(|mtu| LinkSet { mtu: Some(mtu), ..LinkSet::default() }),
-        (facts.up != link.up()).then(|| LinkSet::default().up(facts.up)),
+        (recorded.up != link.up()).then(|| LinkSet::default().up(recorded.up)),
     ];
     for set in sets.into_iter().flatten() {
         let change = Change::SetLink { ifindex, set };

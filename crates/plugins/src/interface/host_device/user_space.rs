@@ -2,7 +2,7 @@
 //! it, so the attachment holds the device as a shared object of the host. One look at the device's
 //! holders, and not at every record of the node, tells whether it is free.
 
-use cni::{AttachmentKey, Error};
+use cni::AttachmentKey;
 use cni_plugin::{Call, codes};
 use kernel::living::Census;
 use state::Index;
@@ -11,7 +11,8 @@ use super::HostDevice;
 use super::config::Config;
 use crate::interface::single::SingleLink as _;
 use crate::shared::attachment::may_live;
-use crate::shared::shared_object::{LOCK_TIMEOUT, file_error, lock_error};
+use crate::shared::failure::Failure;
+use crate::shared::shared_object::LOCK_TIMEOUT;
 
 /// Names the device: by its address on the bus, or, without one, by the key and the text that
 /// select it.
@@ -40,22 +41,22 @@ pub(super) fn holder(index: &Index, object: &str) -> Option<AttachmentKey> {
 }
 
 /// Returns the error that another attachment has the device.
-pub(super) fn in_use(config: &Config, holder: &AttachmentKey) -> Error {
+pub(super) fn in_use(config: &Config, holder: &AttachmentKey) -> Failure {
     let (key, text) = config.selection();
     let message = format!("failed to find host device: {key} {text} is in use by {holder}");
-    Error::new(codes::CONFLICT, message).with_details("a device is in one container at a time")
+    Failure::new(codes::CONFLICT, message).with_details("a device is in one container at a time")
 }
 
 /// Takes the device for an attachment.
 ///
 /// # Errors
 /// Code 108 if another one was faster, 105 or 11 when our own files fail.
-pub(super) fn take(call: &Call<'_>, config: &Config, object: &str) -> Result<(), Error> {
+pub(super) fn take(call: &Call<'_>, config: &Config, object: &str) -> Result<(), Failure> {
     let (index, own) = (&config.index, call.attachment());
-    let _lock = index.lock(object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
+    let _lock = index.lock(object, LOCK_TIMEOUT)?;
     match holder(index, object) {
         Some(other) if other != *own => Err(in_use(config, &other)),
-        _ => index.hold(object, own).map(drop).map_err(|error| file_error(&error)),
+        _ => Ok(index.hold(object, own).map(drop)?),
     }
 }
 
@@ -63,10 +64,10 @@ pub(super) fn take(call: &Call<'_>, config: &Config, object: &str) -> Result<(),
 ///
 /// # Errors
 /// Code 105 or 11 when our own files fail.
-pub(super) fn let_go(index: &Index, key: &AttachmentKey, object: &str) -> Result<(), Error> {
+pub(super) fn let_go(index: &Index, key: &AttachmentKey, object: &str) -> Result<(), Failure> {
     if !index.holders(object).found.contains(key) {
         return Ok(());
     }
-    let _lock = index.lock(object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
-    index.release(object, key).map(drop).map_err(|error| file_error(&error))
+    let _lock = index.lock(object, LOCK_TIMEOUT)?;
+    Ok(index.release(object, key).map(drop)?)
 }

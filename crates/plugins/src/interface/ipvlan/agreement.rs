@@ -1,7 +1,7 @@
 //! What the attachments of one parent have agreed on: mode and reach, which the kernel stores once
 //! per parent.
 
-use cni::{AttachmentKey, Error};
+use cni::AttachmentKey;
 use cni_plugin::{Call, codes};
 use kernel::living::Census;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,8 @@ use state::{Index, Release};
 use super::Ipvlan;
 use crate::interface::single::SingleLink;
 use crate::shared::attachment;
-use crate::shared::shared_object::{LOCK_TIMEOUT, file_error, lock_error};
+use crate::shared::failure::Failure;
+use crate::shared::shared_object::LOCK_TIMEOUT;
 
 /// The note of a parent that is held.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,18 +34,18 @@ pub(super) fn join<T>(
     call: &Call<'_>,
     parent: &str,
     (mode, flags): (&str, &str),
-    create: impl FnOnce() -> Result<T, Error>,
-) -> Result<T, Error> {
+    create: impl FnOnce() -> Result<T, Failure>,
+) -> Result<T, Failure> {
     let index = Index::new(call.roots());
     let object = object(parent);
-    let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
+    let _lock = index.lock(&object, LOCK_TIMEOUT)?;
     let wanted = Agreement { mode: mode.to_owned(), flags: flags.to_owned() };
-    let known = index.known_note(&object).map_err(|error| file_error(&error))?;
+    let known = index.known_note(&object)?;
     let found: Option<Agreement> = known.and_then(|note| serde_json::from_value(note).ok());
     if let Some(found) = found.filter(|found| *found != wanted) {
         forget_the_dead(&index, &object)?;
         if let Some(holder) = index.holders(&object).found.first() {
-            return Err(Error::new(
+            return Err(Failure::new(
                 codes::CONFLICT,
                 format!(
                     "parent {parent:?} serves ipvlans with mode {} and flags {}, not {mode} and {flags}",
@@ -58,8 +59,8 @@ pub(super) fn join<T>(
         }
     }
     let note = serde_json::to_value(&wanted).expect("a note has string keys only");
-    index.note(&object, &note).map_err(|error| file_error(&error))?;
-    index.hold(&object, call.attachment()).map_err(|error| file_error(&error))?;
+    index.note(&object, &note)?;
+    index.hold(&object, call.attachment())?;
     create()
 }
 
@@ -67,27 +68,27 @@ pub(super) fn join<T>(
 ///
 /// # Errors
 /// Code 105, 11 when the lock cannot be taken in time.
-pub(super) fn leave(call: &Call<'_>, key: &AttachmentKey, parent: &str) -> Result<(), Error> {
+pub(super) fn leave(call: &Call<'_>, key: &AttachmentKey, parent: &str) -> Result<(), Failure> {
     let index = Index::new(call.roots());
     let object = object(parent);
     if index.read_note(&object).found.is_none() {
         return Ok(());
     }
-    let _lock = index.lock(&object, LOCK_TIMEOUT).map_err(|error| lock_error(&error))?;
-    if let Release::Held = index.release(&object, key).map_err(|error| file_error(&error))? {
+    let _lock = index.lock(&object, LOCK_TIMEOUT)?;
+    if let Release::Held = index.release(&object, key)? {
         return Ok(());
     }
-    index.take_note(&object).map(drop).map_err(|error| file_error(&error))
+    Ok(index.take_note(&object).map(drop)?)
 }
 
 /// Releases the holds of attachments whose record or namespace, and so their link, is gone.
-fn forget_the_dead(index: &Index, object: &str) -> Result<(), Error> {
+fn forget_the_dead(index: &Index, object: &str) -> Result<(), Failure> {
     let census = Census::new();
     for key in index.holders(object).found {
         let record = index.get(&key, Ipvlan::NAME).found;
         let alive = record.is_some_and(|record| attachment::may_live(&record, &census));
         if !alive {
-            index.release(object, &key).map_err(|error| file_error(&error))?;
+            index.release(object, &key)?;
         }
     }
     Ok(())

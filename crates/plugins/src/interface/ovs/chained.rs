@@ -4,14 +4,11 @@
 //! same within its one transaction. Unlike with ovs-cni, the plugins pass on the addresses, routes
 //! and DNS of the previous result, and DEL succeeds if a port or mirror is gone.
 
-use cni::json::{JsonError, UnknownKey, unknown_keys};
-use cni::{AddResult, AttachmentKey, Error};
-use cni_plugin::{Call, Info, Outcome, Plugin, codes};
+use cni::{AddResult, AttachmentKey};
+use cni_plugin::{Call, Info, codes};
 use ovsdb::vswitch::{Bridge, DATABASE, Port, TypedRow as _};
 use ovsdb::{Condition, Transaction, Uuid, Value};
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
-use state::Index;
 use wanted::{Because, Item, State, Wanted};
 
 use super::config::invalid;
@@ -22,8 +19,9 @@ use super::mirrors::{self, SeenMirror};
 use super::place::Place;
 use super::remove::unavailable;
 use super::rows::{has_id, ids};
-use crate::engine::{self, Attached, Compared, Found, Kind, Picture};
-use crate::shared::attachment::{self, Stale};
+use crate::engine::{Attached, Attaching, Compared, Enter, Found, Kind, Picture, Removal, Wants};
+use crate::shared::attachment;
+use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 
 /// What `ovs-mirror-producer` is.
@@ -34,19 +32,16 @@ const CONSUMER: Info = Info::new("ovs-mirror-consumer").role(cni_plugin::Role::C
 
 /// Frames of the container are copied to mirrors: `ovs-mirror-producer`.
 #[derive(Debug)]
-pub struct MirrorProducer;
+pub(crate) struct MirrorProducer;
 
 /// The container receives what mirrors copy: `ovs-mirror-consumer`.
 #[derive(Debug)]
-pub struct MirrorConsumer;
+pub(crate) struct MirrorConsumer;
 
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Raw {
-    cni_version: String,
-    name: String,
-    r#type: String,
+pub(crate) struct Raw {
     bridge: String,
     mirrors: Vec<RawEntry>,
     #[serde(rename = "socket_file")]
@@ -58,10 +53,6 @@ struct Raw {
     ca_cert: String,
     #[serde(rename = "configuration_path")]
     configuration_path: String,
-    args: Option<IgnoredAny>,
-    capabilities: Option<IgnoredAny>,
-    runtime_config: Option<IgnoredAny>,
-    prev_result: Option<IgnoredAny>,
 }
 
 /// An entry of the key `mirrors`.
@@ -120,10 +111,10 @@ pub(crate) struct Recorded {
 }
 
 impl Config {
-    fn of(call: &Call<'_>, role: Role) -> Result<Self, Error> {
+    fn of(call: &Call<'_>, role: Role) -> Result<Self, Failure> {
         let document = defaults::document(call)?;
         let raw: Raw = cni::json::from_slice(&document).map_err(|error| {
-            Error::new(cni::code::DECODE_FAILURE, format!("failed to load netconf: {error}"))
+            Failure::new(cni::code::DECODE_FAILURE, format!("failed to load netconf: {error}"))
         })?;
         let output = role == Role::Consumer;
         if raw.mirrors.is_empty() {
@@ -167,7 +158,7 @@ fn observe(
     call: &Call<'_>,
     config: &Config,
     result: &AddResult,
-) -> Result<Observed, Error> {
+) -> Result<Observed, Failure> {
     let mut look = Transaction::new(DATABASE);
     let own = vec![has_id(ids::OWNER, &call.attachment().hash())];
     let mut handles = vec![look.select(Port::TABLE, own, &["_uuid", "name"])];
@@ -181,7 +172,7 @@ fn observe(
     let port = row.and_then(|row| Some((row.uuid("_uuid")?, row.text("name").to_owned())));
     let Some((port, name)) = port else {
         let ifname = call.ifname();
-        return Err(Error::new(
+        return Err(Failure::new(
             codes::SWITCH,
             format!("interface \"{ifname}\" is no port of Open vSwitch"),
         )
@@ -193,10 +184,10 @@ fn observe(
     let bridge =
         switch.transact(&look)?.rows(bridge).first().map(|row| row.text("name").to_owned());
     let bridge = bridge.ok_or_else(|| {
-        Error::new(codes::SWITCH, format!("port {name:?} is on no bridge of Open vSwitch"))
+        Failure::new(codes::SWITCH, format!("port {name:?} is on no bridge of Open vSwitch"))
     })?;
     if !config.bridge.is_empty() && config.bridge != bridge {
-        return Err(Error::new(
+        return Err(Failure::new(
             codes::SWITCH,
             format!("port {name:?} is on bridge {bridge:?}, not on {:?}", config.bridge),
         )
@@ -206,24 +197,25 @@ fn observe(
     Ok(Observed { port, name, bridge, mirrors })
 }
 
-/// Runs ADD: the port joins the mirrors; missing mirrors are created.
-fn add(call: &Call<'_>, role: Role) -> Result<AddResult, Error> {
-    let config = Config::of(call, role)?;
-    let result = call.require_prev_result(NO_PREVIOUS)?;
-    let netns = call.open_netns()?;
+/// Has the port join the mirrors; missing mirrors are created. `record` writes what DEL must know.
+fn join(
+    call: &Call<'_>,
+    role: Role,
+    config: &Config,
+    result: &AddResult,
+    record: &mut dyn FnMut(&Recorded) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let mut switch = Switch::connect(call, &config.place.remote()?)?;
-    let index = Index::new(call.roots());
     let key = call.attachment();
-    let was_there = index.get(key, role.name()).found.is_some();
     for _ in 0..ATTEMPTS {
-        let seen = observe(&mut switch, call, &config, &result)?;
-        refuse_circles(&config, &seen)?;
+        let seen = observe(&mut switch, call, config, result)?;
+        refuse_circles(config, &seen)?;
         let recorded = Recorded {
             place: Place::of(&config.place.remote()?),
             port: seen.name.clone(),
             mirrors: config.mirrors.iter().map(|mirror| mirror.name.clone()).collect(),
         };
-        attachment::write_down(call, &index, role.name(), &recorded, &netns)?;
+        record(&recorded)?;
         let mut plan = Transaction::new(DATABASE);
         let port = Value::Atom((&seen.port).into());
         mirrors::join(&mut plan, &seen.bridge, &config.mirrors, &port, &seen.mirrors);
@@ -239,31 +231,24 @@ fn add(call: &Call<'_>, role: Role) -> Result<AddResult, Error> {
                 if waits {
                     switch.wait_for(&outcome, numbered)?;
                 }
-                return Ok(result);
+                return Ok(());
             }
             Err(error) if error.is_conflict() || error.is_duplicate() => {}
-            Err(error) => {
-                let error = switch.explain(error);
-                // After a timeout it is unknown what was done: DEL must check.
-                if !was_there && error.code != codes::SWITCH {
-                    let _ = attachment::forget(&index, key, role.name());
-                }
-                return Err(error);
-            }
+            Err(error) => return Err(switch.explain(error)),
         }
     }
     Err(busy())
 }
 
 /// Refuses to mirror a port to itself, which would multiply its frames.
-fn refuse_circles(config: &Config, seen: &Observed) -> Result<(), Error> {
+fn refuse_circles(config: &Config, seen: &Observed) -> Result<(), Failure> {
     for (mirror, there) in config.mirrors.iter().zip(&seen.mirrors) {
         let is_source = ["select_src_port", "select_dst_port"]
             .iter()
             .any(|column| there.has(column, &seen.port));
         let is_output = there.has("output_port", &seen.port);
         if (mirror.output && is_source) || (!mirror.output && is_output) {
-            return Err(Error::new(
+            return Err(Failure::new(
                 codes::CONFLICT,
                 format!(
                     "port {:?} would be producer and consumer of mirror {:?}",
@@ -276,30 +261,27 @@ fn refuse_circles(config: &Config, seen: &Observed) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs DEL: the port leaves the mirrors; those that we created and that no port uses are removed.
-fn del(call: &Call<'_>, role: Role) -> Result<(), Error> {
-    let _no_repair = attachment::lock_out_repair(call)?;
-    of(call, call.attachment(), role)
-}
-
-fn of(call: &Call<'_>, key: &AttachmentKey, role: Role) -> Result<(), Error> {
-    let index = Index::new(call.roots());
-    let record = index.get(key, role.name()).found;
-    let recorded =
-        record.as_ref().and_then(|record| serde_json::from_value(record.data.clone()).ok());
-    let recorded: Recorded = recorded.unwrap_or_else(|| configured(call, role));
-    match take_out(call, key, role, &recorded) {
+/// Has the port leave the mirrors; those that we created and that no port uses are removed.
+fn leave(
+    call: &Call<'_>,
+    key: &AttachmentKey,
+    role: Role,
+    recorded: Option<&Recorded>,
+    is_recorded: bool,
+) -> Result<(), Failure> {
+    let configured = recorded.is_none().then(|| configured(call, role));
+    let recorded = recorded.or(configured.as_ref()).expect("one of them is there");
+    match take_out(call, key, role, recorded) {
         // There is no record, so most likely nothing was done.
-        Err(error) if record.is_none() && error.code == codes::SWITCH => {
+        Err(error) if !is_recorded && error.code() == codes::SWITCH => {
             call.warn(format_args!("the switch is not asked: {error}"));
+            Ok(())
         }
-        done => done?,
+        done => done,
     }
-    attachment::forget(&index, key, role.name())
 }
 
-/// Returns the recorded that a configuration gives if there is no record; what cannot be read is
-/// ignored.
+/// Returns what the configuration says in place of a record; what cannot be read is ignored.
 fn configured(call: &Call<'_>, role: Role) -> Recorded {
     let Ok(config) = Config::of(call, role) else {
         let place = defaults::document(call).ok();
@@ -315,7 +297,7 @@ fn take_out(
     key: &AttachmentKey,
     role: Role,
     recorded: &Recorded,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let mut switch = Switch::connect(call, &recorded.place.remote()?)?;
     for _ in 0..ATTEMPTS {
         let mut look = Transaction::new(DATABASE);
@@ -377,21 +359,9 @@ fn compare(config: &Config, call: &Call<'_>) -> Compared {
     Ok(found)
 }
 
-/// Runs GC: removes everything of this network that is recorded and not valid.
-fn gc(call: &Call<'_>, role: Role) -> Result<(), Error> {
-    let index = Index::new(call.roots());
-    let mut failures = Failures::new();
-    for record in attachment::stale_records(call, &index, role.name()) {
-        let one = Stale::of(record);
-        let collected = one.collect(&index, role.name(), || of(call, &one.key, role));
-        failures.note(format_args!("collect {}", one.key), collected);
-    }
-    failures.into_result()
-}
-
 /// Runs STATUS: whether the database answers and has what is needed, and whether the bridge exists,
 /// if one is named.
-fn status(call: &Call<'_>, role: Role) -> Result<(), Error> {
+fn status(call: &Call<'_>, role: Role) -> Result<(), Failure> {
     let config = Config::of(call, role)?;
     let mut switch = Switch::connect(call, &config.place.remote()?).map_err(unavailable)?;
     switch.check_schema().map_err(unavailable)?;
@@ -403,81 +373,85 @@ fn status(call: &Call<'_>, role: Role) -> Result<(), Error> {
     let bridge = look.select(Bridge::TABLE, by_name, &["name"]);
     if switch.transact(&look).map_err(unavailable)?.rows(bridge).is_empty() {
         let message = format!("failed to find bridge {:?}", config.bridge);
-        return Err(unavailable(Error::new(codes::SWITCH, message)));
+        return Err(unavailable(Failure::new(codes::SWITCH, message)));
     }
     Ok(())
 }
 
-macro_rules! plugin {
-    ($plugin:ty, $role:expr) => {
-        impl Plugin for $plugin {
-            fn info(&self) -> &'static Info {
-                $role.info()
-            }
-
-            fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
-                attachment::add_alone(call, || add(call, $role))
-            }
-
-            fn del(&self, call: &Call<'_>) -> Result<(), Error> {
-                del(call, $role)
-            }
-
-            fn check(&self, call: &Call<'_>) -> Result<(), Error> {
-                engine::check::<$plugin>(call)
-            }
-
-            fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
-                engine::repair::<$plugin>(call)
-            }
-
-            fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
-                gc(call, $role)
-            }
-
-            fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
-                Config::of(call, $role).and_then(|config| config.place.remote()).map(drop)
-            }
-
-            fn status(&self, call: &Call<'_>) -> Result<(), Error> {
-                status(call, $role)
-            }
-
-            fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
-                unknown_keys::<Raw>(config)
-            }
-        }
-
-        impl Kind for $plugin {
-            const NAME: &'static str = $role.info().name;
-            const CHAINED: bool = true;
+macro_rules! kind {
+    ($kind:ty, $role:expr, $info:expr) => {
+        impl Kind for $kind {
+            const INFO: Info = $info;
+            const ENTER: Enter = Enter::Never;
+            type Raw = Raw;
             type Config = Config;
             type Recorded = Recorded;
-            type Observed = ();
+            type Kept = ();
 
-            fn config(call: &Call<'_>) -> Result<Config, Error> {
+            fn config(call: &Call<'_>) -> Result<Config, Failure> {
                 Config::of(call, $role)
             }
 
-            fn wanted(config: &Config, _: Option<&Recorded>, (): &(), _: &Attached<'_>) -> Wanted {
-                wanted(config)
+            fn validate(call: &Call<'_>) -> Result<(), Failure> {
+                Config::of(call, $role)?.place.remote()?;
+                Ok(())
+            }
+
+            fn status(call: &Call<'_>) -> Result<(), Failure> {
+                status(call, $role)
+            }
+
+            fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+                let (call, config) = (attaching.call, attaching.config);
+                let result = call.require_prev_result(Self::NO_PREVIOUS)?;
+                let netns = call.open_netns()?;
+                let mut is_first = attaching.earlier_record().is_none();
+                let mut record = |recorded: &Recorded| {
+                    attaching.record(recorded, &netns)?;
+                    if std::mem::take(&mut is_first) {
+                        attaching.begin(None);
+                    }
+                    Ok(())
+                };
+                join(call, $role, config, &result, &mut record)?;
+                Ok(result)
+            }
+
+            fn take_down(removal: &Removal<'_, Self>, failures: &mut Failures) {
+                let (recorded, is_recorded) = (removal.recorded.as_ref(), removal.record.is_some());
+                let left = leave(removal.call, removal.key, $role, recorded, is_recorded);
+                failures.note("leave the mirrors", left);
+            }
+        }
+
+        impl Wants for $kind {
+            type Observed = ();
+
+            fn wanted(attached: &Attached<'_, Self>, (): &()) -> Wanted {
+                wanted(attached.config)
             }
 
             fn compare(config: &Config, picture: &mut Picture<'_>, _: &Item) -> Compared {
                 compare(config, picture.call)
             }
 
-            /// Joins the mirrors again: ADD leaves a port where it is already.
+            /// Joins the mirrors again: a port stays where it is already.
             fn restore(
-                _: &Config,
+                config: &Config,
                 picture: &mut Picture<'_>,
                 _: &Item,
-            ) -> Result<Option<String>, Error> {
-                add(picture.call, $role).map(|_| None)
+            ) -> Result<Option<String>, Failure> {
+                let (call, index) = (picture.call, picture.index);
+                let result = call.require_prev_result(Self::NO_PREVIOUS)?;
+                let netns = call.open_netns()?;
+                let mut record = |recorded: &Recorded| {
+                    attachment::write_record(call, index, Self::NAME, recorded, &netns)
+                };
+                join(call, $role, config, &result, &mut record).map(|()| None)
             }
         }
     };
 }
 
-plugin!(MirrorProducer, Role::Producer);
-plugin!(MirrorConsumer, Role::Consumer);
+kind!(MirrorProducer, Role::Producer, PRODUCER);
+kind!(MirrorConsumer, Role::Consumer, CONSUMER);

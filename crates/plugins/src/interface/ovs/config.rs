@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cni::{Error, IfName, code};
+use cni::{IfName, code};
 use cni_plugin::Call;
 use kernel::mac::MacAddr;
 use ovsdb::Remote;
@@ -15,6 +15,7 @@ use super::extras::{Mirror, Qos, RawMirror, RawQos, RawTunnel, Tunnel};
 use super::place::Place;
 use super::rows::OWN_PREFIX;
 use super::vlans::{RawTrunk, Vlans};
+use crate::shared::failure::Failure;
 use crate::shared::mac::parse_mac;
 use crate::shared::parent::{ETHERNET_MTU, parse_mtu_in};
 
@@ -27,10 +28,7 @@ const OFPORTS: std::ops::RangeInclusive<i64> = 1..=65_279;
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Raw {
-    cni_version: String,
-    name: String,
-    r#type: String,
+pub(crate) struct Raw {
     bridge: String,
     vlan: Option<i64>,
     trunk: Option<Vec<RawTrunk>>,
@@ -70,10 +68,6 @@ pub(super) struct Raw {
     allow_address_conflict: bool,
     args: RawArgs,
     runtime_config: RawRuntime,
-    ipam: Option<IgnoredAny>,
-    dns: Option<IgnoredAny>,
-    capabilities: Option<IgnoredAny>,
-    prev_result: Option<IgnoredAny>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -138,10 +132,10 @@ impl Config {
     /// Reads and checks the configuration of a call, merged over the file of defaults.
     ///
     /// `CNI_ARGS` takes precedence over `args.cni`, and `runtimeConfig.mac` over both.
-    pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
+    pub(super) fn of(call: &Call<'_>) -> Result<Self, Failure> {
         let document = defaults::document(call)?;
         let raw: Raw = cni::json::from_slice(&document).map_err(|error| {
-            Error::new(code::DECODE_FAILURE, format!("failed to load netconf: {error}"))
+            Failure::new(code::DECODE_FAILURE, format!("failed to load netconf: {error}"))
         })?;
         let args = call.args(&["MAC", "OvnPort", "K8S_POD_UID"])?;
         let first = |texts: [Option<&str>; 3]| {
@@ -159,9 +153,9 @@ impl Config {
         mac: Option<String>,
         ovn_port: Option<String>,
         pod_uid: String,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, Failure> {
         if !raw.device_id.is_empty() {
-            return Err(Error::new(code::UNSUPPORTED_FIELD, "deviceID is not supported")
+            return Err(Failure::new(code::UNSUPPORTED_FIELD, "deviceID is not supported")
                 .with_details("ports on virtual functions of a network card cannot be made yet"));
         }
         let bridge = match (raw.bridge.as_str(), &ovn_port) {
@@ -217,7 +211,7 @@ impl Config {
     }
 }
 
-fn port_kind(raw: &Raw) -> Result<PortKind, Error> {
+fn port_kind(raw: &Raw) -> Result<PortKind, Failure> {
     match (raw.port.as_str(), raw.interface_type.as_str()) {
         ("internal", "" | "internal") | ("", "internal") => Ok(PortKind::Internal),
         ("" | "veth", "" | "system") => Ok(PortKind::Veth),
@@ -231,7 +225,7 @@ fn port_kind(raw: &Raw) -> Result<PortKind, Error> {
     }
 }
 
-fn new_bridge(raw: &Raw, bridge: &str) -> Result<Option<NewBridge>, Error> {
+fn new_bridge(raw: &Raw, bridge: &str) -> Result<Option<NewBridge>, Failure> {
     if !raw.create_bridge {
         let keys = [
             ("datapathType", raw.datapath_type.is_empty()),
@@ -277,7 +271,7 @@ fn tunnel(
     tunnel: Option<RawTunnel>,
     vni: Option<i64>,
     remotes: Vec<String>,
-) -> Result<Option<Tunnel>, Error> {
+) -> Result<Option<Tunnel>, Failure> {
     match (tunnel, vni) {
         (None, None) if remotes.is_empty() => Ok(None),
         (Some(tunnel), None) if remotes.is_empty() => tunnel.check().map(Some),
@@ -297,6 +291,6 @@ fn is_ours(key: &str) -> bool {
 }
 
 /// Returns the error for a mistake in the configuration.
-pub(super) fn invalid(message: impl Into<String>, details: impl Into<String>) -> Error {
-    Error::new(code::INVALID_CONFIG, message.into()).with_details(details.into())
+pub(super) fn invalid(message: impl Into<String>, details: impl Into<String>) -> Failure {
+    Failure::new(code::INVALID_CONFIG, message.into()).with_details(details.into())
 }

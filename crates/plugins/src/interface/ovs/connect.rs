@@ -1,6 +1,6 @@
-//! Runs ADD and its undo.
+//! Runs ADD.
 
-use cni::{AddResult, AttachmentKey, Error, IpConfig};
+use cni::{AddResult, AttachmentKey, IpConfig};
 use cni_plugin::{Call, codes};
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
@@ -9,7 +9,6 @@ use kernel::route::{Change, Link, LinkSet, RouteSocket};
 use ovsdb::vswitch::{Bridge, DATABASE, Port, TypedRow as _};
 use ovsdb::{Atom, Condition, Handle, Mutation, Row, Transaction, Until, Uuid, Value};
 use serde::{Deserialize, Serialize};
-use state::Index;
 
 use super::config::{Config, PortKind};
 use super::database::{ATTEMPTS, Switch, busy, is_unmade};
@@ -17,14 +16,15 @@ use super::made::{Made, report};
 use super::mirrors::{self, SeenMirror};
 use super::place::Place;
 use super::rows::{self, Owner, ids};
-use super::{NAME, interior};
+use super::{Ovs, interior};
+use crate::engine::{self, Attaching};
 use crate::shared::claim::{self, Segment};
 use crate::shared::container::{self, Options};
+use crate::shared::failure::Failure;
 use crate::shared::identity::Identity;
+use crate::shared::namespaces::Namespaces;
 use crate::shared::pair::{NewPair, Pair};
-use crate::shared::shared_object::file_error;
-use crate::shared::undo::Undo;
-use crate::shared::{attachment, kernel_error as kernel, owner, pair};
+use crate::shared::{owner, pair};
 
 /// The datapath that reads frames as they are.
 const USER_SPACE: &str = "netdev";
@@ -62,24 +62,19 @@ pub(super) struct Observed {
 }
 
 /// Runs ADD.
-pub(super) fn add(call: &Call<'_>) -> Result<AddResult, Error> {
-    let config = Config::of(call)?;
-    let netns = call.open_netns()?;
-    let mut host = RouteSocket::open().map_err(kernel)?;
-    let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
+pub(super) fn attach(attaching: &mut Attaching<'_, Ovs>) -> Result<AddResult, Failure> {
+    let (call, config) = (attaching.call, attaching.config);
+    let Namespaces { netns, mut host, mut inside } = Namespaces::open(call.open_netns()?)?;
     pair::refuse_existing(&inside, call)?;
     let mut switch = Switch::connect(call, &config.remote)?;
-    let seen = observe(&mut switch, call, &config)?;
+    let seen = observe(&mut switch, call, config)?;
     if seen.unmade {
         switch.check_schema()?;
         switch.require_made(&config.bridge)?;
     }
-
-    let mut undo = Undo::new();
     let mut site =
         Site { netns: &netns, host: &mut host, inside: &mut inside, switch: &mut switch };
-    let attached = attach(call, &config, seen, &mut site, &mut undo);
-    attached.map_err(|error| undo.run(error))
+    make(attaching, seen, &mut site)
 }
 
 /// The context in which ADD works.
@@ -103,9 +98,9 @@ pub(super) fn observe(
     switch: &mut Switch,
     call: &Call<'_>,
     config: &Config,
-) -> Result<Observed, Error> {
+) -> Result<Observed, Failure> {
     let key = call.attachment();
-    let boot = state::boot_id().map_err(|error| file_error(&error))?;
+    let boot = state::boot_id()?;
     let name = port_name(key, config);
     let mut look = Transaction::new(DATABASE);
     let by_name = vec![Condition::equals("name", config.bridge.as_str())];
@@ -126,7 +121,7 @@ pub(super) fn observe(
 
     let datapath = found.rows(bridge).first().map(|row| row.text("datapath_type").to_owned());
     if datapath.is_none() && config.create.is_none() {
-        return Err(Error::new(
+        return Err(Failure::new(
             codes::SWITCH,
             format!("failed to find bridge {:?}", config.bridge),
         )
@@ -138,7 +133,7 @@ pub(super) fn observe(
     {
         let whose = rows::owner_of(&port.external_ids);
         let whose = whose.map_or("somebody else's".to_owned(), |key| format!("that of {key}"));
-        return Err(Error::new(codes::EXISTS, format!("port {:?} exists already", port.name))
+        return Err(Failure::new(codes::EXISTS, format!("port {:?} exists already", port.name))
             .with_details(format!("it is {whose}; nothing was changed")));
     }
     let mut stale: Vec<(Uuid, Option<String>)> = Vec::new();
@@ -235,8 +230,8 @@ pub(super) fn write(
     mut seen: Observed,
     name: &str,
     mac: MacAddr,
-) -> Result<(Uuid, bool), Error> {
-    let boot = state::boot_id().map_err(|error| file_error(&error))?;
+) -> Result<(Uuid, bool), Failure> {
+    let boot = state::boot_id()?;
     let owner = Owner { key: call.attachment(), netns: &call.env().netns, boot: &boot };
     for _ in 0..ATTEMPTS {
         let (wanted, interface) = plan(config, &owner, &seen, name, mac);
@@ -262,14 +257,12 @@ pub(super) fn write(
 /// Sets up port, addresses, and the container's side. An IPAM plugin that communicates over the
 /// link runs when the port exists, every other before: the port's row contains the hardware address
 /// of its link.
-fn attach<'a>(
-    call: &'a Call<'_>,
-    config: &'a Config,
+fn make(
+    attaching: &mut Attaching<'_, Ovs>,
     seen: Observed,
     site: &mut Site<'_>,
-    undo: &mut Undo<'a>,
-) -> Result<AddResult, Error> {
-    let index = Index::new(call.roots());
+) -> Result<AddResult, Failure> {
+    let (call, index, config) = (attaching.call, attaching.index, attaching.config);
     let mut recorded = Recorded {
         place: Place::of(&config.remote),
         bridge: config.bridge.clone(),
@@ -278,13 +271,13 @@ fn attach<'a>(
         inside: None,
         claims: Vec::new(),
     };
-    attachment::write_down(call, &index, NAME, &recorded, site.netns)?;
-    undo.record("remove what was made", move || super::remove::all(call, None));
+    attaching.record(&recorded, site.netns)?;
+    attaching.begin(Some(site.netns));
     let first_mac = config.mac.unwrap_or_else(MacAddr::random);
     let pair = match config.kind {
         PortKind::Veth => {
             let wanted = NewPair { mac: first_mac, mtu: config.mtu, master: None };
-            Some(pair::make(site.host, call, site.netns, wanted)?)
+            Some(pair::create(site.host, call, site.netns, wanted)?)
         }
         PortKind::Internal => None,
     };
@@ -292,13 +285,10 @@ fn attach<'a>(
         && pair.host_ifname != owner::host_ifname(call.attachment(), 0)
     {
         recorded.host_ifname.clone_from(&pair.host_ifname);
-        attachment::write_down(call, &index, NAME, &recorded, site.netns)?;
+        attaching.record(&recorded, site.netns)?;
     }
-    let early = call.ipam().as_ref().is_some_and(attachment::talks_over_the_link);
-    let ipam = |undo: &mut Undo<'a>| {
-        call.ipam().map(|ipam| attachment::add_addresses(ipam, undo)).transpose()
-    };
-    let mut addresses = if early { None } else { ipam(undo)? };
+    let early = call.ipam().as_ref().is_some_and(engine::talks_over_the_link);
+    let mut addresses = if early { None } else { attaching.addresses()? };
     let mac = match (&config.mac, &addresses) {
         (None, Some(result)) => derived_mac(result).unwrap_or(first_mac),
         _ => first_mac,
@@ -323,13 +313,13 @@ fn attach<'a>(
         None => {
             let taken = interior::take(call, site, &name, mac, config.mtu)?;
             recorded.inside = Some(taken.identity);
-            attachment::write_down(call, &index, NAME, &recorded, site.netns)?;
+            attaching.record(&recorded, site.netns)?;
             Made::Interior(taken)
         }
     };
     if early {
         made.bring_up(site)?;
-        addresses = ipam(undo)?;
+        addresses = attaching.addresses()?;
     }
     let mut result = addresses.unwrap_or_default();
     for ip in &mut result.ips {
@@ -341,8 +331,8 @@ fn attach<'a>(
         claim::refuse_addresses_of(call, site.host, own.as_slice(), &addresses)?;
         let places = [claim::Place::Segment(segment)];
         recorded.claims = claim::objects(&places, &addresses);
-        attachment::write_down(call, &index, NAME, &recorded, site.netns)?;
-        claim::take(call, &index, &places, &addresses)?;
+        attaching.record(&recorded, site.netns)?;
+        claim::take(call, index, &places, &addresses)?;
     }
     let ips: Vec<&IpConfig> = result.ips.iter().collect();
     let (ifindex, ifname) = (made.container_index(), call.ifname().as_str());
@@ -361,12 +351,12 @@ fn attach<'a>(
 pub(super) fn segment(
     host: &mut RouteSocket,
     config: &Config,
-) -> Result<(Segment, Option<Link>), Error> {
+) -> Result<(Segment, Option<Link>), Failure> {
     let vlan = config.vlans.tag.filter(|tag| *tag != 0);
     let segment = Segment::of_switch(&config.bridge, vlan);
     let own = match vlan {
         // No link can have a longer name.
-        None if config.bridge.len() < 16 => host.link_by_name(&config.bridge).map_err(kernel)?,
+        None if config.bridge.len() < 16 => host.link_by_name(&config.bridge)?,
         _ => None,
     };
     Ok((segment, own))
@@ -379,12 +369,12 @@ fn prepare(
     call: &Call<'_>,
     mac: MacAddr,
     user_space: bool,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let set = LinkSet { no_own_ipv6: true, ..LinkSet::default() };
-    site.host.apply_one(&Change::SetLink { ifindex: pair.host_index, set }).map_err(kernel)?;
+    site.host.apply_one(&Change::SetLink { ifindex: pair.host_index, set })?;
     let set = LinkSet { mac: Some(mac), ..LinkSet::default() };
     let ifindex = pair.container_index;
-    site.inside.apply_one(&Change::SetLink { ifindex, set }).map_err(kernel)?;
+    site.inside.apply_one(&Change::SetLink { ifindex, set })?;
     if user_space {
         fill_in_checksums(site.netns, call)?;
     }
@@ -392,9 +382,9 @@ fn prepare(
 }
 
 /// Makes the kernel fill in checksums: a switch in user space forwards frames as they are.
-pub(super) fn fill_in_checksums(netns: &Netns, call: &Call<'_>) -> Result<(), Error> {
+pub(super) fn fill_in_checksums(netns: &Netns, call: &Call<'_>) -> Result<(), Failure> {
     kernel::ethtool::fill_in_checksums(netns, call.ifname().as_str())
-        .map_err(|error| Error::from_chain(codes::KERNEL, &error))
+        .map_err(|error| Failure::from_chain(codes::KERNEL, &error))
 }
 
 /// Returns the hardware address that the reference gives an interface with this address: `0a:58`

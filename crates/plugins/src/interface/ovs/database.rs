@@ -3,13 +3,15 @@
 
 use std::time::{Duration, Instant};
 
-use cni::{Error, code};
+use cni::code;
 use cni_plugin::{Call, codes};
 use ovsdb::vswitch::{Bridge, DATABASE, Interface, Port, TypedRow};
 use ovsdb::{
     Client, Condition, Event, Handle, Limits, MonitorRequest, Mutation, Outcome, OvsdbError,
     Remote, Row, Select, Transaction, Uuid,
 };
+
+use crate::shared::failure::Failure;
 
 /// How long the database, and then the switch, may take: both answer within milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -72,17 +74,17 @@ impl Switch {
     ///
     /// # Errors
     /// Code 112.
-    pub(super) fn connect(call: &Call<'_>, remote: &Remote) -> Result<Self, Error> {
+    pub(super) fn connect(call: &Call<'_>, remote: &Remote) -> Result<Self, Failure> {
         let until = Instant::now() + TIMEOUT;
         let until = call.context().deadline.map_or(until, |deadline| deadline.min(until));
-        let client = Client::connect(remote, LIMITS, until).map_err(|error| told(&error))?;
+        let client = Client::connect(remote, LIMITS, until)?;
         Ok(Switch { client, until, listens: false })
     }
 
     /// Runs a transaction.
     ///
     /// # Errors
-    /// The database's error; [`told`] turns it into an error object.
+    /// The database's error.
     pub(super) fn try_transact(
         &mut self,
         transaction: &Transaction,
@@ -94,19 +96,19 @@ impl Switch {
     ///
     /// # Errors
     /// Code 112.
-    pub(super) fn transact(&mut self, transaction: &Transaction) -> Result<Outcome, Error> {
+    pub(super) fn transact(&mut self, transaction: &Transaction) -> Result<Outcome, Failure> {
         self.try_transact(transaction).map_err(|error| self.explain(error))
     }
 
     /// Returns the error object for what the database refused, with what its schema lacks if that
     /// is the cause.
-    pub(super) fn explain(&mut self, error: OvsdbError) -> Error {
+    pub(super) fn explain(&mut self, error: OvsdbError) -> Failure {
         if !matches!(error, OvsdbError::Operation { .. }) {
-            return told(&error);
+            return error.into();
         }
         match self.check_schema() {
             Err(lacking) => lacking,
-            Ok(()) => told(&error),
+            Ok(()) => error.into(),
         }
     }
 
@@ -114,11 +116,11 @@ impl Switch {
     ///
     /// # Errors
     /// Code 112.
-    pub(super) fn check_schema(&mut self) -> Result<(), Error> {
-        let schema = self.client.schema(DATABASE, self.until).map_err(|error| told(&error))?;
-        schema
-            .require(NEEDED)
-            .map_err(|error| told(&error).with_details("Open vSwitch 2.13 and later have it"))
+    pub(super) fn check_schema(&mut self) -> Result<(), Failure> {
+        let schema = self.client.schema(DATABASE, self.until)?;
+        schema.require(NEEDED).map_err(|error| {
+            Failure::from(error).with_details("Open vSwitch 2.13 and later have it")
+        })
     }
 
     /// Reports whether a switch is using the database: it holds a lock as long as it is connected.
@@ -126,8 +128,8 @@ impl Switch {
     ///
     /// # Errors
     /// Code 112.
-    pub(super) fn is_alive(&mut self) -> Result<bool, Error> {
-        self.ask().map_err(|error| told(&error))
+    pub(super) fn is_alive(&mut self) -> Result<bool, Failure> {
+        Ok(self.ask()?)
     }
 
     fn ask(&mut self) -> Result<bool, OvsdbError> {
@@ -150,7 +152,7 @@ impl Switch {
     ///
     /// # Errors
     /// Code 112.
-    pub(super) fn listen(&mut self) -> Result<(), Error> {
+    pub(super) fn listen(&mut self) -> Result<(), Failure> {
         if self.listens {
             return Ok(());
         }
@@ -160,7 +162,7 @@ impl Switch {
             MonitorRequest { table: "Open_vSwitch", columns: &["cur_cfg"], select },
         ];
         let listening = self.client.monitor(DATABASE, "netwright", &requests, self.until);
-        listening.map_err(|error| told(&error))?;
+        listening?;
         self.listens = true;
         Ok(())
     }
@@ -169,7 +171,7 @@ impl Switch {
     ///
     /// # Errors
     /// Code 112 with the switch's words when it could not, or when it does not react.
-    pub(super) fn wait_for_port(&mut self, uuid: &Uuid, name: &str) -> Result<i64, Error> {
+    pub(super) fn wait_for_port(&mut self, uuid: &Uuid, name: &str) -> Result<i64, Failure> {
         // Changes that have arrived are in the events, and so are later ones.
         loop {
             let row = self.next_row("Interface", uuid)?;
@@ -177,7 +179,10 @@ impl Switch {
                 return Err(silent(&format!("has not taken port {name:?}")));
             };
             let Some(new) = row else {
-                return Err(Error::new(codes::CONFLICT, format!("somebody removed port {name:?}")));
+                return Err(Failure::new(
+                    codes::CONFLICT,
+                    format!("somebody removed port {name:?}"),
+                ));
             };
             let interface = Interface::read(&new);
             match interface.ofport {
@@ -199,7 +204,7 @@ impl Switch {
         bridge: &str,
         uuid: &Uuid,
         name: &str,
-    ) -> Result<i64, Error> {
+    ) -> Result<i64, Failure> {
         self.require_made(bridge)?;
         // Notifications that arrived meanwhile are lost.
         let mut look = Transaction::new(DATABASE);
@@ -217,7 +222,7 @@ impl Switch {
     ///
     /// # Errors
     /// Code 112 with the switch's words, or when it does not react.
-    pub(super) fn require_made(&mut self, bridge: &str) -> Result<(), Error> {
+    pub(super) fn require_made(&mut self, bridge: &str) -> Result<(), Failure> {
         self.listen()?;
         let mut plan = Transaction::new(DATABASE);
         let numbered = number(&mut plan);
@@ -231,7 +236,7 @@ impl Switch {
     ///
     /// # Errors
     /// Code 112 with the switch's words.
-    pub(super) fn refuse_unmade(&mut self, bridge: &str) -> Result<(), Error> {
+    pub(super) fn refuse_unmade(&mut self, bridge: &str) -> Result<(), Failure> {
         let by_name = || vec![Condition::equals("name", bridge)];
         let mut look = Transaction::new(DATABASE);
         let row = look.select("Bridge", by_name(), &["datapath_id", "datapath_type"]);
@@ -249,7 +254,7 @@ impl Switch {
             given => given,
         };
         let text = format!("ovs-vswitchd could not make bridge {bridge:?}: {why}");
-        Err(Error::new(codes::SWITCH, text).with_details(format!(
+        Err(Failure::new(codes::SWITCH, text).with_details(format!(
             "its datapath_type is {datapath:?}: \"system\" needs the kernel's module openvswitch, \"netdev\" works without; its log says more"
         )))
     }
@@ -258,7 +263,11 @@ impl Switch {
     ///
     /// # Errors
     /// Code 112 when it does not react.
-    pub(super) fn wait_for(&mut self, outcome: &Outcome, numbered: Numbered) -> Result<(), Error> {
+    pub(super) fn wait_for(
+        &mut self,
+        outcome: &Outcome,
+        numbered: Numbered,
+    ) -> Result<(), Failure> {
         let row = outcome.rows(numbered.0).first();
         let numbers = row.and_then(|row| Some((row.uuid("_uuid")?, row.integer("next_cfg")?)));
         let Some((root, wanted)) = numbers else { return Ok(()) };
@@ -274,9 +283,9 @@ impl Switch {
     }
 
     /// Returns the next state of a row: `None` at the deadline, `Some(None)` if it was deleted.
-    fn next_row(&mut self, table: &str, uuid: &Uuid) -> Result<Option<Option<Row>>, Error> {
+    fn next_row(&mut self, table: &str, uuid: &Uuid) -> Result<Option<Option<Row>>, Failure> {
         loop {
-            let event = self.client.next_event(self.until).map_err(|error| told(&error))?;
+            let event = self.client.next_event(self.until)?;
             let Some(Event::Update { rows, .. }) = event else {
                 if event.is_none() {
                     return Ok(None);
@@ -298,41 +307,41 @@ pub(super) fn is_unmade(bridge: &Row) -> bool {
     bridge.text("datapath_id").is_empty()
 }
 
-fn refused(name: &str, why: &str) -> Error {
+fn refused(name: &str, why: &str) -> Failure {
     let why = if why.is_empty() { "it does not say why" } else { why };
-    Error::new(codes::SWITCH, format!("Open vSwitch cannot use port {name:?}: {why}"))
+    Failure::new(codes::SWITCH, format!("Open vSwitch cannot use port {name:?}: {why}"))
         .with_details("the log of ovs-vswitchd says more")
 }
 
-fn silent(what: &str) -> Error {
-    Error::new(codes::SWITCH, format!("ovs-vswitchd {what} in time"))
+fn silent(what: &str) -> Failure {
+    Failure::new(codes::SWITCH, format!("ovs-vswitchd {what} in time"))
         .with_details("the database answers: is ovs-vswitchd running?")
 }
 
-/// Returns the error object for a failure of the database connection.
-pub(super) fn told(error: &OvsdbError) -> Error {
-    let hint = match error {
-        OvsdbError::Connect { .. } => {
-            "is ovsdb-server running? key \"socket_file\" says where it listens"
-        }
-        OvsdbError::Deadline { .. } => "ovsdb-server is there and does not answer",
-        OvsdbError::Keys { .. } => {
-            "keys \"private_key\", \"certificate\" and \"ca_cert\" name files in PEM"
-        }
-        OvsdbError::Tls { .. } => {
-            "the server's certificate must be signed by \"ca_cert\", and ours by the authority of ovsdb-server"
-        }
-        OvsdbError::Nonsense { .. } | OvsdbError::TooMuch { .. } => {
-            "key \"socket_file\" must lead to Open vSwitch's database"
-        }
-        _ => "",
-    };
-    let error = Error::from_chain(codes::SWITCH, error);
-    if hint.is_empty() { error } else { error.with_details(hint) }
+impl From<OvsdbError> for Failure {
+    fn from(error: OvsdbError) -> Self {
+        let hint = match &error {
+            OvsdbError::Connect { .. } => {
+                "is ovsdb-server running? key \"socket_file\" says where it listens"
+            }
+            OvsdbError::Deadline { .. } => "ovsdb-server is there and does not answer",
+            OvsdbError::Keys { .. } => {
+                "keys \"private_key\", \"certificate\" and \"ca_cert\" name files in PEM"
+            }
+            OvsdbError::Tls { .. } => {
+                "the server's certificate must be signed by \"ca_cert\", and ours by the authority of ovsdb-server"
+            }
+            OvsdbError::Nonsense { .. } | OvsdbError::TooMuch { .. } => {
+                "key \"socket_file\" must lead to Open vSwitch's database"
+            }
+            _ => "",
+        };
+        Failure::from_chain(codes::SWITCH, &error).with_details(hint)
+    }
 }
 
 /// Returns the error for data that others kept changing while this call wanted to change it.
-pub(super) fn busy() -> Error {
-    Error::new(code::TRY_AGAIN_LATER, "the bridge kept changing under this call")
+pub(super) fn busy() -> Failure {
+    Failure::new(code::TRY_AGAIN_LATER, "the bridge kept changing under this call")
         .with_details(format!("gave up after {ATTEMPTS} attempts"))
 }

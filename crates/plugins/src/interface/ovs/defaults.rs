@@ -3,9 +3,11 @@
 
 use std::path::Path;
 
-use cni::{Error, code};
+use cni::code;
 use cni_plugin::Call;
 use serde_json::{Map, Value};
+
+use crate::shared::failure::Failure;
 
 /// The default places of the file, the same as the reference's.
 const PLACES: [&str; 2] =
@@ -19,14 +21,14 @@ const OWN: [&str; 4] = ["cniversion", "name", "type", "prevresult"];
 /// # Errors
 /// Code 6 when the file is not a JSON object; code 7 when the configuration names one that cannot
 /// be read.
-pub(super) fn document(call: &Call<'_>) -> Result<Vec<u8>, Error> {
+pub(super) fn document(call: &Call<'_>) -> Result<Vec<u8>, Failure> {
     let Some((path, defaults)) = read(call)? else { return Ok(call.document().to_vec()) };
     let defaults: Map<String, Value> = serde_json::from_slice(&defaults).map_err(|error| {
-        Error::new(code::DECODE_FAILURE, format!("failed to load {path}: {error}"))
+        Failure::new(code::DECODE_FAILURE, format!("failed to load {path}: {error}"))
     })?;
     let mut document: Map<String, Value> =
         serde_json::from_slice(call.document()).map_err(|error| {
-            Error::new(code::DECODE_FAILURE, format!("failed to load netconf: {error}"))
+            Failure::new(code::DECODE_FAILURE, format!("failed to load netconf: {error}"))
         })?;
     for (key, value) in defaults {
         let same = |other: &String| other.eq_ignore_ascii_case(&key);
@@ -37,7 +39,7 @@ pub(super) fn document(call: &Call<'_>) -> Result<Vec<u8>, Error> {
     Ok(Value::Object(document).to_string().into_bytes())
 }
 
-fn read(call: &Call<'_>) -> Result<Option<(String, Vec<u8>)>, Error> {
+fn read(call: &Call<'_>) -> Result<Option<(String, Vec<u8>)>, Failure> {
     #[derive(serde::Deserialize, Default)]
     #[serde(default)]
     struct Only {
@@ -54,7 +56,7 @@ fn read(call: &Call<'_>) -> Result<Option<(String, Vec<u8>)>, Error> {
         return Ok(there);
     }
     let unreadable = |why: String| {
-        Error::new(
+        Failure::new(
             code::INVALID_CONFIG,
             format!("failed to read configuration_path {path:?}: {why}"),
         )

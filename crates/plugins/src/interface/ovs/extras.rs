@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use cni::Error;
 use serde::Deserialize;
+
+use crate::shared::failure::Failure;
 
 use super::config::invalid;
 
@@ -51,7 +52,7 @@ pub(super) struct Qos {
 }
 
 impl RawQos {
-    pub(super) fn check(&self) -> Result<Qos, Error> {
+    pub(super) fn check(&self) -> Result<Qos, Failure> {
         let rates = [
             ("qos.ingressRate", self.ingress_rate),
             ("qos.ingressBurst", self.ingress_burst),
@@ -149,7 +150,7 @@ impl RawTunnel {
         RawTunnel { vni, remotes, ..RawTunnel::default() }
     }
 
-    pub(super) fn check(&self) -> Result<Tunnel, Error> {
+    pub(super) fn check(&self) -> Result<Tunnel, Failure> {
         let kind = match self.r#type.as_str() {
             "" | "vxlan" => "vxlan",
             "geneve" => "geneve",
@@ -218,7 +219,7 @@ pub(super) struct Mirror {
 }
 
 impl RawMirror {
-    pub(super) fn check(&self) -> Result<Mirror, Error> {
+    pub(super) fn check(&self) -> Result<Mirror, Failure> {
         if self.name.is_empty() {
             return Err(invalid("a mirror has no name", "an entry of \"mirrors\" has a \"name\""));
         }

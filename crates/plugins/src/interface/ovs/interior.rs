@@ -6,7 +6,7 @@
 //! link keeps its name, wherever it is, and the container's interface is a macvlan in mode
 //! `passthru` over it, which passes on every frame and has the same hardware address.
 
-use cni::{AttachmentKey, Error};
+use cni::AttachmentKey;
 use cni_plugin::{Call, codes};
 use kernel::mac::MacAddr;
 use kernel::netns::Netns;
@@ -15,8 +15,9 @@ use kernel::route::{
 };
 
 use super::connect::Site;
+use crate::shared::failure::Failure;
 use crate::shared::identity::{self, Identity};
-use crate::shared::{kernel_error as kernel, owner};
+use crate::shared::owner;
 
 /// The kernel's kind for links of its own datapath.
 const OF_KERNEL: &str = "openvswitch";
@@ -43,7 +44,7 @@ pub(super) fn take(
     name: &str,
     mac: MacAddr,
     mtu: Option<u32>,
-) -> Result<Taken, Error> {
+) -> Result<Taken, Failure> {
     let (netns, host, inside) = (site.netns, &mut *site.host, &mut *site.inside);
     let link = move_in(call, netns, host, inside, name, mac, mtu)?;
     Ok(Taken { ifindex: link.index, mtu: link.mtu, identity: Identity::of(&link) })
@@ -58,10 +59,13 @@ pub(super) fn move_in(
     name: &str,
     mac: MacAddr,
     mtu: Option<u32>,
-) -> Result<Link, Error> {
-    let link = host.link_by_name(name).map_err(kernel)?.ok_or_else(|| {
-        Error::new(codes::SWITCH, format!("Open vSwitch has taken port {name:?} and made no link"))
-            .with_details("is the database that of a switch in this network namespace?")
+) -> Result<Link, Failure> {
+    let link = host.link_by_name(name)?.ok_or_else(|| {
+        Failure::new(
+            codes::SWITCH,
+            format!("Open vSwitch has taken port {name:?} and made no link"),
+        )
+        .with_details("is the database that of a switch in this network namespace?")
     })?;
     let keeps_name = link.is_kind(OF_KERNEL);
     let ifname = call.ifname().as_str();
@@ -71,28 +75,28 @@ pub(super) fn move_in(
         mtu,
         ..LinkSet::default().up(false)
     };
-    host.apply_one(&Change::SetLink { ifindex: link.index, set }).map_err(kernel)?;
+    host.apply_one(&Change::SetLink { ifindex: link.index, set })?;
     let new_name = (!keeps_name).then(|| ifname.to_owned());
     let set = LinkSet { netns: Some(netns.clone()), name: new_name, ..LinkSet::default() };
-    host.apply_one(&Change::SetLink { ifindex: link.index, set }).map_err(kernel)?;
+    host.apply_one(&Change::SetLink { ifindex: link.index, set })?;
     let moved = if keeps_name { name } else { ifname };
-    let link = inside.link_by_name(moved).map_err(kernel)?.ok_or_else(|| {
-        Error::new(codes::CONFLICT, format!("interface {moved:?} vanished from the container"))
+    let link = inside.link_by_name(moved)?.ok_or_else(|| {
+        Failure::new(codes::CONFLICT, format!("interface {moved:?} vanished from the container"))
     })?;
     if keeps_name { cover(call, inside, &link) } else { Ok(link) }
 }
 
 /// Creates the container's interface over a link that must keep its name.
-fn cover(call: &Call<'_>, inside: &mut RouteSocket, lower: &Link) -> Result<Link, Error> {
+fn cover(call: &Call<'_>, inside: &mut RouteSocket, lower: &Link) -> Result<Link, Failure> {
     let set = LinkSet { no_own_ipv6: true, ..LinkSet::default().up(true) };
-    inside.apply_one(&Change::SetLink { ifindex: lower.index, set }).map_err(kernel)?;
+    inside.apply_one(&Change::SetLink { ifindex: lower.index, set })?;
     let passthru = MacvlanOptions { mode: MacvlanMode::Passthru, broadcast_queue_len: None };
     let new = NewLink {
         parent: Some(lower.index),
         alias: Some(owner::alias(call.attachment())),
         ..NewLink::new(call.ifname().as_str(), LinkKind::Macvlan(passthru))
     };
-    inside.create_link(&new).map_err(kernel)
+    Ok(inside.create_link(&new)?)
 }
 
 /// Removes the link of a port that a switch which is not running has left behind, wherever it is. A
@@ -102,22 +106,22 @@ pub(super) fn remove_link(
     name: &str,
     netns: Option<&Netns>,
     recorded: Option<Identity>,
-) -> Result<(), Error> {
-    let mut host = RouteSocket::open().map_err(kernel)?;
+) -> Result<(), Failure> {
+    let mut host = RouteSocket::open()?;
     remove_made(&mut host, name)?;
     let Some(netns) = netns else { return Ok(()) };
-    let mut inside = RouteSocket::open_in(netns).map_err(kernel)?;
+    let mut inside = RouteSocket::open_in(netns)?;
     let found = identity::find(&mut inside, key, recorded)?;
     for link in found.ours.iter().filter(|link| KINDS.iter().any(|kind| link.is_kind(kind))) {
-        inside.delete_link(link.index).map_err(kernel)?;
+        inside.delete_link(link.index)?;
     }
     remove_made(&mut inside, name)
 }
 
 /// Removes a link that the switch has created. A link of the kernel's datapath is left to the
 /// switch, which removes it as soon as it runs: until then the link carries nothing.
-fn remove_made(socket: &mut RouteSocket, name: &str) -> Result<(), Error> {
-    let Some(link) = socket.link_by_name(name).map_err(kernel)? else { return Ok(()) };
+fn remove_made(socket: &mut RouteSocket, name: &str) -> Result<(), Failure> {
+    let Some(link) = socket.link_by_name(name)? else { return Ok(()) };
     if !MADE.iter().any(|kind| link.is_kind(kind)) {
         return Ok(());
     }
@@ -125,24 +129,24 @@ fn remove_made(socket: &mut RouteSocket, name: &str) -> Result<(), Error> {
         Err(error) if error.is_unsupported() => {
             let down = Change::SetLink { ifindex: link.index, set: LinkSet::default().up(false) };
             match socket.apply_one(&down) {
-                Err(error) if !error.is_not_found() => Err(kernel(error)),
+                Err(error) if !error.is_not_found() => Err(Failure::from(error)),
                 _ => Ok(()),
             }
         }
-        done => done.map(drop).map_err(kernel),
+        done => Ok(done.map(drop)?),
     }
 }
 
 /// Removes a link of ours from the container whose switch is gone: a new one replaces it.
-pub(super) fn remove_dead(inside: &mut RouteSocket, call: &Call<'_>) -> Result<(), Error> {
+pub(super) fn remove_dead(inside: &mut RouteSocket, call: &Call<'_>) -> Result<(), Failure> {
     let ifname = call.ifname().as_str();
-    let Some(link) = inside.link_by_name(ifname).map_err(kernel)? else { return Ok(()) };
+    let Some(link) = inside.link_by_name(ifname)? else { return Ok(()) };
     let ours = link.alias.as_ref() == Some(&owner::alias(call.attachment()));
     if !ours || !KINDS.iter().any(|kind| link.is_kind(kind)) {
-        return Err(Error::new(
+        return Err(Failure::new(
             codes::CONFLICT,
             format!("interface {ifname:?} is not what ADD made any more"),
         ));
     }
-    inside.delete_link(link.index).map(drop).map_err(kernel)
+    Ok(inside.delete_link(link.index).map(drop)?)
 }

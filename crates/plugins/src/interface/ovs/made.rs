@@ -1,14 +1,15 @@
 //! What ADD has created, and how it is reported.
 
-use cni::{AddResult, Error, Interface};
+use cni::{AddResult, Interface};
 use cni_plugin::Call;
 use kernel::mac::MacAddr;
 use kernel::route::{Change, LinkSet};
 
 use super::connect::Site;
 use super::interior;
+use crate::shared::dns;
+use crate::shared::failure::Failure;
 use crate::shared::pair::Pair;
-use crate::shared::{dns, kernel_error as kernel};
 
 /// What the container has.
 #[derive(Debug)]
@@ -34,10 +35,10 @@ impl Made {
         }
     }
 
-    pub(super) fn bring_up(&self, site: &mut Site<'_>) -> Result<(), Error> {
+    pub(super) fn bring_up(&self, site: &mut Site<'_>) -> Result<(), Failure> {
         let Made::Pair(pair) = self else { return Ok(()) };
         let set = LinkSet::default().up(true);
-        site.host.apply_one(&Change::SetLink { ifindex: pair.host_index, set }).map_err(kernel)
+        Ok(site.host.apply_one(&Change::SetLink { ifindex: pair.host_index, set })?)
     }
 }
 

@@ -1,9 +1,10 @@
 //! Mirrors: rows of a bridge that ports join as source or as output. The first port creates one and
 //! the last removes it.
 
-use cni::Error;
 use cni_plugin::codes;
 use ovsdb::{Condition, Handle, Mutation, Outcome, Row, Transaction, Until, Uuid, Value};
+
+use crate::shared::failure::Failure;
 
 use super::extras::Mirror;
 use super::rows::{ids, named};
@@ -45,14 +46,14 @@ pub(super) fn seen(
     handles: &[Handle],
     mirrors: &[Mirror],
     own: Option<&Uuid>,
-) -> Result<Vec<SeenMirror>, Error> {
+) -> Result<Vec<SeenMirror>, Failure> {
     let mut all = Vec::new();
     for (handle, mirror) in handles.iter().zip(mirrors) {
         let row = found.rows(*handle).first();
         let row = row.and_then(|row| Some((row.uuid("_uuid")?, row.clone())));
         let output = row.as_ref().and_then(|(_, row)| row.uuid("output_port"));
         if mirror.output && output.is_some_and(|output| Some(&output) != own) {
-            return Err(Error::new(
+            return Err(Failure::new(
                 codes::CONFLICT,
                 format!("mirror {:?} has an output port already", mirror.name),
             )

@@ -1,9 +1,10 @@
 //! The address of the database, and the files for its TLS connection.
 
-use cni::Error;
 use ovsdb::vswitch::SOCKET;
 use ovsdb::{Keys, Remote};
 use serde::{Deserialize, Serialize};
+
+use crate::shared::failure::Failure;
 
 use super::config::invalid;
 
@@ -38,10 +39,10 @@ impl Place {
     ///
     /// # Errors
     /// Code 7 when it is not an address, or its key files are missing.
-    pub(super) fn remote(&self) -> Result<Remote, Error> {
+    pub(super) fn remote(&self) -> Result<Remote, Failure> {
         let text = if self.socket_file.is_empty() { SOCKET } else { &self.socket_file };
         let remote = text.parse().map_err(|error| {
-            Error::from_chain(cni::code::INVALID_CONFIG, &error).context("invalid socket_file")
+            Failure::from_chain(cni::code::INVALID_CONFIG, &error).context("invalid socket_file")
         })?;
         if !matches!(remote, Remote::Tls(..)) {
             return Ok(remote);

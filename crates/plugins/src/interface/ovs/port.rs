@@ -1,7 +1,7 @@
 //! The port in the database, and the link of a port that the switch has created, as CHECK compares
 //! them and repair restores them.
 
-use cni::{Error, code};
+use cni::code;
 use cni_plugin::Call;
 use kernel::mac::MacAddr;
 use kernel::route::{Change, LinkSet};
@@ -14,7 +14,8 @@ use super::database::Switch;
 use super::rows::{self, ids};
 use super::{NAME, connect, interior};
 use crate::engine::{Compared, Found, Picture, sound};
-use crate::shared::{identity, kernel_error as kernel};
+use crate::shared::failure::Failure;
+use crate::shared::identity;
 
 /// What a person does about a bridge that this plugin does not create.
 const NO_BRIDGE: &str =
@@ -44,7 +45,7 @@ struct Observed {
 }
 
 /// Reads the port by its name, and its bridge.
-fn look(switch: &mut Switch, config: &Config, name: &str) -> Result<Observed, Error> {
+fn look(switch: &mut Switch, config: &Config, name: &str) -> Result<Observed, Failure> {
     let mut look = Transaction::new(DATABASE);
     let by_name = |name: &str| vec![Condition::equals("name", name)];
     let columns = ["_uuid", "name", "datapath_type"];
@@ -123,7 +124,7 @@ pub(super) fn restore(
     picture: &Picture<'_>,
     name: &str,
     mac: Option<&str>,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let call = picture.call;
     let mac = mac_of(name, mac)?;
     let mut switch = Switch::connect(call, &config.remote)?;
@@ -133,10 +134,10 @@ pub(super) fn restore(
     switch.wait_for_port(&interface, name).map(drop)
 }
 
-fn mac_of(name: &str, mac: Option<&str>) -> Result<MacAddr, Error> {
+fn mac_of(name: &str, mac: Option<&str>) -> Result<MacAddr, Failure> {
     mac.and_then(|mac| mac.parse().ok()).ok_or_else(|| {
         let message = format!("the result of ADD has no hardware address for port {name:?}");
-        Error::new(code::INVALID_CONFIG, message)
+        Failure::new(code::INVALID_CONFIG, message)
     })
 }
 
@@ -182,17 +183,17 @@ pub(super) fn restore_interface(
     picture: &mut Picture<'_>,
     port: &str,
     mac: Option<&str>,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let (call, index) = (picture.call, picture.index);
     let sides = picture.namespaces.get()?;
-    if sides.host.link_index(port).map_err(kernel)?.is_some() {
+    if sides.host.link_index(port)?.is_some() {
         let mac = mac_of(port, mac)?;
         interior::remove_dead(&mut sides.inside, call)?;
         let (netns, host, inside) = (&sides.netns, &mut sides.host, &mut sides.inside);
         let link = interior::move_in(call, netns, host, inside, port, mac, config.mtu)?;
-        return identity::write_down(index, call.attachment(), NAME, &link);
+        return identity::record_link(index, call.attachment(), NAME, &link);
     }
-    let Some(lower) = sides.inside.link_by_name(port).map_err(kernel)? else { return Ok(()) };
+    let Some(lower) = sides.inside.link_by_name(port)? else { return Ok(()) };
     let up = Change::SetLink { ifindex: lower.index, set: LinkSet::default().up(true) };
-    sides.inside.apply_one(&up).map_err(kernel)
+    Ok(sides.inside.apply_one(&up)?)
 }

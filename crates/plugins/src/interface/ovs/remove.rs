@@ -1,9 +1,7 @@
-//! Runs DEL, the undo of ADD, and GC.
+//! Removes what ADD created.
 
-use cni::{AttachmentKey, Error, code};
+use cni::{AttachmentKey, code};
 use cni_plugin::{Call, codes};
-use kernel::living::Census;
-use kernel::netns::Netns;
 use ovsdb::vswitch::{Bridge, DATABASE, Port, TypedRow as _};
 use ovsdb::{Condition, Mutation, Remote, Row, Transaction, Until, Uuid, Value};
 use state::Index;
@@ -13,43 +11,20 @@ use super::connect::{Recorded, remove_ports};
 use super::database::{ATTEMPTS, Numbered, Switch, busy, number};
 use super::place::Place;
 use super::rows::{self, has_id, ids};
-use super::{NAME, defaults, interior, mirrors};
-use crate::shared::attachment::{self, Left, Stale};
-use crate::shared::claim;
+use super::{NAME, Ovs, defaults, interior, mirrors};
+use crate::engine::Removal;
+use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
-use crate::shared::pair;
+use crate::shared::{attachment, pair};
 
-/// Runs DEL. Needs only the attachment's key; everything else makes it cheaper.
-pub(super) fn del(call: &Call<'_>) -> Result<(), Error> {
-    attachment::del(call, |netns| all(call, netns))
-}
-
-/// Removes everything that ADD created except the reservation of the addresses.
-pub(super) fn all(call: &Call<'_>, netns: Option<&Netns>) -> Result<(), Error> {
-    of(call, call.attachment(), netns)
-}
-
-/// Removes everything of an attachment: first the port, since the switch would report an error for
-/// a missing link, then the link.
-fn of(call: &Call<'_>, key: &AttachmentKey, netns: Option<&Netns>) -> Result<(), Error> {
-    let index = Index::new(call.roots());
-    let record = index.get(key, NAME).found;
-    let recorded: Option<Recorded> =
-        record.as_ref().and_then(|record| serde_json::from_value(record.data.clone()).ok());
-    let mut failures = Failures::new();
-    let recorded_netns = match (netns, &record) {
-        (None, Some(record)) => failures
-            .note(
-                "open the container's namespace",
-                attachment::recorded_netns(record, &Census::new()),
-            )
-            .flatten(),
-        _ => None,
-    };
-    let netns = netns.or(recorded_netns.as_ref());
-    match take_out(call, key, recorded.as_ref()) {
+/// Removes everything that ADD created: first the port, since the switch would report an error for a
+/// missing link, then the link.
+pub(super) fn take_down(removal: &Removal<'_, Ovs>, failures: &mut Failures) {
+    let Removal { call, key, netns, .. } = removal;
+    let (netns, recorded) = (netns.as_ref(), removal.recorded.as_ref());
+    match take_out(call, key, recorded) {
         // There is no record, so most likely nothing exists. If it does, GC finds it.
-        Err(error) if record.is_none() && error.code == codes::SWITCH => {
+        Err(error) if removal.record.is_none() && error.code() == codes::SWITCH => {
             call.warn(format_args!("the switch is not asked: {error}"));
         }
         done => {
@@ -57,19 +32,31 @@ fn of(call: &Call<'_>, key: &AttachmentKey, netns: Option<&Netns>) -> Result<(),
         }
     }
     let name = rows::interior_name(key);
-    let inside = recorded.as_ref().and_then(|recorded| recorded.inside);
+    let inside = recorded.and_then(|recorded| recorded.inside);
     failures.note("remove the port's link", interior::remove_link(key, &name, netns, inside));
-    let (known, claims) = recorded.map(|recorded| (recorded.host_ifname, recorded.claims)).unzip();
-    failures.note("remove the link", pair::remove(call, key, known.as_deref(), netns));
-    claim::release(&index, key, claims.as_deref(), &mut failures);
-    if failures.is_empty() {
-        failures.note("forget the attachment", attachment::forget(&index, key, NAME));
+    let host = recorded.map(|recorded| recorded.host_ifname.as_str());
+    failures.note("remove the link", pair::remove(call, key, host, netns));
+}
+
+/// Lists the attachments of this network that the host's links and the database show.
+pub(super) fn unrecorded(
+    call: &Call<'_>,
+    index: &Index,
+    failures: &mut Failures,
+) -> Vec<AttachmentKey> {
+    let mut found = failures.note("list links", pair::marked(call)).unwrap_or_default();
+    match in_database(call) {
+        // If there is no record, there may be no switch at all.
+        Err(error) if error.code() == codes::SWITCH && !is_used(call, index) => {
+            call.warn(format_args!("the switch is not asked: {error}"));
+        }
+        listed => found.extend(failures.note("list ports", listed).unwrap_or_default()),
     }
-    failures.into_result()
+    found
 }
 
 /// Returns the database's address: as recorded, as configured, or the usual place.
-fn remote(call: &Call<'_>, recorded: Option<&Recorded>) -> Result<Remote, Error> {
+fn remote(call: &Call<'_>, recorded: Option<&Recorded>) -> Result<Remote, Failure> {
     if let Some(recorded) = recorded.filter(|recorded| !recorded.place.socket_file.is_empty()) {
         return recorded.place.remote();
     }
@@ -94,7 +81,7 @@ fn take_out(
     call: &Call<'_>,
     key: &AttachmentKey,
     recorded: Option<&Recorded>,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let mut switch = Switch::connect(call, &remote(call, recorded)?)?;
     for _ in 0..ATTEMPTS {
         let found = find(&mut switch, call, key, shared_bridge(call, recorded))?;
@@ -138,7 +125,7 @@ fn find(
     call: &Call<'_>,
     key: &AttachmentKey,
     shared: Option<String>,
-) -> Result<Found, Error> {
+) -> Result<Found, Failure> {
     let mut look = Transaction::new(DATABASE);
     let own = look.select(Port::TABLE, vec![has_id(ids::OWNER, &key.hash())], Port::COLUMNS);
     let made_mirrors = mirrors::look_at_made(&mut look);
@@ -235,42 +222,6 @@ fn plan(key: &AttachmentKey, found: &Found) -> (Transaction, Numbered, bool) {
     (plan, numbered, takes_links)
 }
 
-/// Runs GC: removes everything of this network that is recorded, marked, or in the database, and
-/// not valid.
-pub(super) fn gc(call: &Call<'_>) -> Result<(), Error> {
-    let index = Index::new(call.roots());
-    let mut failures = Failures::new();
-    let records = attachment::stale_records(call, &index, NAME);
-    let mut stale: Vec<AttachmentKey> =
-        records.into_iter().map(|record| record.attachment).collect();
-    if let Some(marked) = failures.note("list links", pair::marked(call)) {
-        stale.extend(marked);
-    }
-    match in_database(call) {
-        // If there is no record, there may be no switch at all.
-        Err(error) if error.code == codes::SWITCH && !is_used(call, &index) => {
-            call.warn(format_args!("the switch is not asked: {error}"));
-        }
-        listed => stale.extend(failures.note("list ports", listed).unwrap_or_default()),
-    }
-    stale.sort();
-    stale.dedup();
-    stale.retain(|key| !call.is_valid_attachment(key.container_id.as_str(), key.ifname.as_str()));
-    let mut left = if failures.is_empty() { Left::LinksOf(Vec::new()) } else { Left::Unknown };
-    let looked = stale.clone();
-    for key in stale {
-        let one = Stale::look(&index, NAME, key.clone());
-        let collected = one.collect(&index, NAME, || of(call, &key, None));
-        if failures.note(format_args!("collect {key}"), collected).is_none()
-            && let Left::LinksOf(keys) = &mut left
-        {
-            keys.push(key);
-        }
-    }
-    attachment::collect_addresses(call, NAME, &looked, left, &mut failures);
-    failures.into_result()
-}
-
 /// Reports whether there is a record of this network's ports.
 fn is_used(call: &Call<'_>, index: &Index) -> bool {
     let records = index.of_network(call.network().as_str());
@@ -278,7 +229,7 @@ fn is_used(call: &Call<'_>, index: &Index) -> bool {
 }
 
 /// Lists the attachments of this network whose marks are on ports.
-fn in_database(call: &Call<'_>) -> Result<Vec<AttachmentKey>, Error> {
+fn in_database(call: &Call<'_>) -> Result<Vec<AttachmentKey>, Failure> {
     let mut switch = Switch::connect(call, &remote(call, None)?)?;
     let mut look = Transaction::new(DATABASE);
     let of_network = vec![has_id(ids::NETWORK, call.network().as_str())];
@@ -289,9 +240,9 @@ fn in_database(call: &Call<'_>) -> Result<Vec<AttachmentKey>, Error> {
 }
 
 /// Returns STATUS's answer if the switch is the reason.
-pub(super) fn unavailable(error: Error) -> Error {
-    match error.code {
-        codes::SWITCH => Error { code: code::PLUGIN_NOT_AVAILABLE, ..error },
+pub(super) fn unavailable(error: Failure) -> Failure {
+    match error.code() {
+        codes::SWITCH => error.with_code(code::PLUGIN_NOT_AVAILABLE),
         _ => attachment::unavailable(error),
     }
 }

@@ -1,9 +1,10 @@
 //! STATUS.
 
-use cni::Error;
 use cni_plugin::{Call, codes};
 use ovsdb::vswitch::{Bridge, DATABASE, TypedRow as _};
 use ovsdb::{Condition, Transaction};
+
+use crate::shared::failure::Failure;
 
 use super::config::Config;
 use super::database::Switch;
@@ -11,14 +12,14 @@ use super::remove::unavailable;
 
 /// Runs STATUS: the IPAM plugin's, whether the database answers and has what is needed, and whether
 /// the bridge exists and the switch is running.
-pub(super) fn status(call: &Call<'_>) -> Result<(), Error> {
+pub(super) fn status(call: &Call<'_>) -> Result<(), Failure> {
     if let Some(ipam) = call.ipam() {
         ipam.status()?;
     }
     let config = Config::of(call)?;
     let mut switch = Switch::connect(call, &config.remote).map_err(unavailable)?;
     switch.check_schema().map_err(unavailable)?;
-    let failed = |message: String| unavailable(Error::new(codes::SWITCH, message));
+    let failed = |message: String| unavailable(Failure::new(codes::SWITCH, message));
     if !switch.is_alive().map_err(unavailable)? {
         return Err(failed("ovs-vswitchd is not at work".to_owned())
             .with_details("the database answers: is ovs-vswitchd running?"));

@@ -4,20 +4,19 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use cni::{AttachmentKey, Error};
+use cni::AttachmentKey;
 use kernel::living::{Census, Life, Noted};
 use kernel::route::RouteSocket;
 use ovsdb::vswitch::{DATABASE, Interface, Port, TypedRow as _};
 use ovsdb::{Client, Condition, Limits, Remote, Transaction, Until, Uuid, Value};
 use state::{Index, Roots};
 
+use crate::shared::failure::Failure;
+
 use super::NAME;
 use super::connect::remove_ports;
-use super::database::told;
 use super::mirrors;
 use super::rows::{self, ids};
-use crate::shared::kernel_error as kernel;
-use crate::shared::shared_object::file_error;
 
 /// Removes ports of ours that no container uses, and returns a line for each: created in an earlier
 /// boot, without the link that is their interface, or, if the switch creates that link, without the
@@ -30,21 +29,20 @@ use crate::shared::shared_object::file_error;
 ///
 /// # Namespace
 /// That of the switch.
-pub fn sweep(remote: &Remote, roots: &Roots, until: Instant) -> Result<Vec<String>, Error> {
+pub fn sweep(remote: &Remote, roots: &Roots, until: Instant) -> Result<Vec<String>, Failure> {
     let (index, census) = (Index::new(roots), Census::new());
-    let boot = state::boot_id().map_err(|error| file_error(&error))?;
-    let mut client =
-        Client::connect(remote, Limits::default(), until).map_err(|error| told(&error))?;
+    let boot = state::boot_id()?;
+    let mut client = Client::connect(remote, Limits::default(), until)?;
     let mut look = Transaction::new(DATABASE);
     let ours = vec![rows::has_id(ids::PLUGIN, ids::REFERENCE)];
     let ports = look.select(Port::TABLE, ours.clone(), Port::COLUMNS);
     let interfaces = look.select(Interface::TABLE, ours, &["name", "type"]);
     let made = mirrors::look_at_made(&mut look);
-    let found = client.transact(&look, until).map_err(|error| told(&error))?;
+    let found = client.transact(&look, until)?;
 
     let kinds: HashMap<&str, &str> =
         found.rows(interfaces).iter().map(|row| (row.text("name"), row.text("type"))).collect();
-    let host = RouteSocket::open().map_err(kernel)?;
+    let host = RouteSocket::open()?;
     let mut dead = Vec::new();
     let mut lines = Vec::new();
     for port in found.rows(ports).iter().map(Port::read) {
@@ -57,7 +55,7 @@ pub fn sweep(remote: &Remote, roots: &Roots, until: Instant) -> Result<Vec<Strin
                 Some(path) if is_gone(&index, &census, &key, path) => "its container is gone",
                 _ => continue,
             }
-        } else if host.link_index(&port.name).map_err(kernel)?.is_none() {
+        } else if host.link_index(&port.name)?.is_none() {
             "its link is gone"
         } else {
             continue;
@@ -82,7 +80,7 @@ pub fn sweep(remote: &Remote, roots: &Roots, until: Instant) -> Result<Vec<Strin
         Ok(_) => Ok(lines),
         // Another call is working on it; the next sweep sees the result.
         Err(error) if error.is_conflict() => Ok(Vec::new()),
-        Err(error) => Err(told(&error)),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use cni::Error;
 use serde::Deserialize;
+
+use crate::shared::failure::Failure;
 
 use super::config::invalid;
 
@@ -42,7 +43,7 @@ impl Vlans {
         vlan: Option<i64>,
         trunk: Option<&[RawTrunk]>,
         mode: &str,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, Failure> {
         let tag = vlan.map(|id| vlan_id(id, "vlan")).transpose()?;
         let trunks = trunk_of(trunk.unwrap_or_default())?;
         let needs_tag = |mode: &'static str| match tag {
@@ -76,7 +77,7 @@ impl Vlans {
     }
 }
 
-fn trunk_of(entries: &[RawTrunk]) -> Result<BTreeSet<u16>, Error> {
+fn trunk_of(entries: &[RawTrunk]) -> Result<BTreeSet<u16>, Failure> {
     let mut ids = BTreeSet::new();
     for entry in entries {
         match (entry.min_id, entry.max_id) {
@@ -105,7 +106,7 @@ fn trunk_of(entries: &[RawTrunk]) -> Result<BTreeSet<u16>, Error> {
     Ok(ids)
 }
 
-fn vlan_id(id: i64, what: &str) -> Result<u16, Error> {
+fn vlan_id(id: i64, what: &str) -> Result<u16, Failure> {
     let valid = (0..=VLAN_MAX).contains(&id).then(|| u16::try_from(id).ok()).flatten();
     let key = what.split(' ').next().unwrap_or(what);
     valid.ok_or_else(|| {
@@ -134,7 +135,7 @@ mod tests {
         let keys: Keys = cni::json::from_str(json).unwrap();
         let text = match Vlans::parse(keys.vlan, keys.trunk.as_deref(), &keys.mode) {
             Ok(vlans) => format!("{vlans:?}"),
-            Err(error) => format!("{} {error}", error.code),
+            Err(error) => format!("{} {error}", error.code()),
         };
         expected.assert_eq(&text);
     }

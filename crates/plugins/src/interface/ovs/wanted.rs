@@ -1,34 +1,23 @@
 //! What an attachment of `ovs` wants, for CHECK and repair.
 
-use cni::{Error, IpConfig};
-use cni_plugin::Call;
+use cni::IpConfig;
 use ipnet::IpNet;
 use wanted::{Because, Item, State, Wanted};
 
 use super::config::{Config, PortKind};
 use super::connect::{self, OPTIONS, Recorded};
-use super::{NAME, Ovs, port, rows};
-use crate::engine::{Attached, Compared, Difference, Kind, Picture, unknown};
+use super::{Ovs, port, rows};
+use crate::engine::{Attached, Compared, Difference, Picture, Wants, unknown};
+use crate::shared::failure::Failure;
 use crate::shared::{claim, container, owner, pair};
 
-impl Kind for Ovs {
-    const NAME: &'static str = NAME;
-    type Config = Config;
-    type Recorded = Recorded;
+impl Wants for Ovs {
     type Observed = ();
-
-    fn config(call: &Call<'_>) -> Result<Config, Error> {
-        Config::of(call)
-    }
 
     /// Claims come before the port, and the port before the container's side. The host's end comes up after the port: a switch
     /// that releases or takes a link may set it down.
-    fn wanted(
-        config: &Config,
-        recorded: Option<&Recorded>,
-        (): &(),
-        attached: &Attached<'_>,
-    ) -> Wanted {
+    fn wanted(attached: &Attached<'_, Self>, (): &()) -> Wanted {
+        let (config, recorded) = (attached.config, attached.recorded);
         let ips: Vec<IpConfig> = attached.result.container_ips(attached.ifname).cloned().collect();
         let reported = attached.result.container_interface(attached.ifname);
         let mac = reported.map(|link| link.mac.clone()).filter(|mac| !mac.is_empty());
@@ -69,7 +58,7 @@ impl Kind for Ovs {
         config: &Config,
         picture: &mut Picture<'_>,
         item: &Item,
-    ) -> Result<Option<String>, Error> {
+    ) -> Result<Option<String>, Failure> {
         match &item.state {
             State::OvsPort { port, mac, .. } => {
                 port::restore(config, picture, port, mac.as_deref())?;
@@ -83,11 +72,11 @@ impl Kind for Ovs {
     }
 
     fn others(
-        config: &Config,
+        attached: &Attached<'_, Self>,
         (): &(),
-        attached: &Attached<'_>,
         picture: &mut Picture<'_>,
-    ) -> Result<Vec<Difference>, Error> {
+    ) -> Result<Vec<Difference>, Failure> {
+        let config = attached.config;
         let ips = attached.result.container_ips(attached.ifname);
         let ips: Vec<IpNet> = ips.map(|ip| ip.address).collect();
         let call = picture.call;
@@ -99,7 +88,7 @@ impl Kind for Ovs {
 }
 
 /// Returns the name of the host's end. The record has it only if it is not the usual one.
-fn host_end(config: &Config, recorded: Option<&Recorded>, attached: &Attached<'_>) -> String {
+fn host_end(config: &Config, recorded: Option<&Recorded>, attached: &Attached<'_, Ovs>) -> String {
     let Some(recorded) = recorded else {
         let mut links = attached.result.interfaces.iter();
         let end = links.find(|link| link.sandbox.is_empty() && link.name != config.bridge);

@@ -1,10 +1,10 @@
 //! The configuration of a point-to-point network, read and checked.
 
-use cni::{Error, code};
+use cni::code;
 use cni_plugin::{Call, Delegate};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 
+use crate::shared::failure::Failure;
 use crate::shared::forwarding;
 use crate::shared::parent::{ETHERNET_MTU, parse_mtu_in};
 use crate::shared::rules::MasqueradeBackend;
@@ -13,21 +13,12 @@ use crate::shared::shared_object::AtTheEnd;
 /// The keys as written.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Raw {
-    cni_version: String,
-    name: String,
-    r#type: String,
+pub(crate) struct Raw {
     ip_masq: bool,
     ip_masq_backend: Option<String>,
     mtu: i64,
     restore_forwarding: bool,
     allow_address_conflict: bool,
-    ipam: Option<IgnoredAny>,
-    dns: Option<IgnoredAny>,
-    args: Option<IgnoredAny>,
-    capabilities: Option<IgnoredAny>,
-    runtime_config: Option<IgnoredAny>,
-    prev_result: Option<IgnoredAny>,
 }
 
 /// A point-to-point network as this plugin understands it.
@@ -41,7 +32,7 @@ pub(crate) struct Config {
 
 impl Config {
     /// Reads and checks the configuration of a call.
-    pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
+    pub(super) fn of(call: &Call<'_>) -> Result<Self, Failure> {
         let raw: Raw = call.read_config()?;
         Ok(Config {
             masquerade: MasqueradeBackend::parse(raw.ip_masq, raw.ip_masq_backend.as_deref())?,
@@ -52,9 +43,9 @@ impl Config {
 }
 
 /// Returns the IPAM plugin, without which there is nothing to route.
-pub(super) fn ipam<'c>(call: &'c Call<'_>) -> Result<Delegate<'c>, Error> {
+pub(super) fn ipam<'c>(call: &'c Call<'_>) -> Result<Delegate<'c>, Failure> {
     call.ipam().ok_or_else(|| {
-        Error::new(code::INVALID_CONFIG, "no plugin name provided").with_details(
+        Failure::new(code::INVALID_CONFIG, "no plugin name provided").with_details(
             "ptp routes addresses: give the network an \"ipam\" object with a \"type\"",
         )
     })

@@ -1,21 +1,21 @@
-//! Runs ADD and its undo.
+//! Runs ADD.
 
-use cni::{AddResult, AttachmentKey, Error, Interface, IpConfig};
+use cni::{AddResult, Interface, IpConfig};
 use cni_plugin::{Call, codes};
 use ipnet::IpNet;
 use kernel::mac::MacAddr;
 use kernel::netns::Netns;
 use kernel::route::{Change, IpFamily, LinkSet, Route, RouteFilter, RouteSocket, TABLE_MAIN};
 use serde::{Deserialize, Serialize};
-use state::Index;
 
-use super::config::{Config, ipam};
-use super::{NAME, plan};
+use super::config::ipam;
+use super::{Ptp, plan};
+use crate::engine::{self, Attaching};
 use crate::shared::claim::{self, Routed};
-use crate::shared::kernel_error as kernel;
+use crate::shared::failure::Failure;
+use crate::shared::namespaces::Namespaces;
 use crate::shared::pair::{NewPair, Pair};
-use crate::shared::undo::Undo;
-use crate::shared::{attachment, container, dns, forwarding, owner, pair, rules};
+use crate::shared::{container, dns, forwarding, owner, pair, rules};
 
 /// What is recorded about an attachment, for DEL, CHECK and GC.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,77 +28,51 @@ pub(crate) struct Recorded {
     pub(super) claims: Vec<String>,
 }
 
-impl Recorded {
-    /// Reads what a record holds, if there is one and it is still legible.
-    pub(super) fn read(index: &Index, key: &AttachmentKey) -> Option<Self> {
-        attachment::recorded(index, key, NAME)
-    }
-}
-
-/// Runs ADD.
-pub(super) fn add(call: &Call<'_>) -> Result<AddResult, Error> {
-    let config = Config::of(call)?;
-    ipam(call)?;
-    let netns = call.open_netns()?;
-    let mut host = RouteSocket::open().map_err(kernel)?;
-    let mut inside = RouteSocket::open_in(&netns).map_err(kernel)?;
-    pair::refuse_existing(&inside, call)?;
-
-    let mut undo = Undo::new();
-    let attached = attach(call, &config, &netns, &mut host, &mut inside, &mut undo);
-    attached.map_err(|error| undo.run(error))
-}
-
 /// Sets up the pair, its addresses, and what needs them. The container's end comes up first and the
 /// host's last: if only one end is up, the kernel waits. An IPAM plugin that communicates over the
 /// link finds both ends up.
-fn attach<'a>(
-    call: &'a Call<'_>,
-    config: &Config,
-    netns: &Netns,
-    host: &mut RouteSocket,
-    inside: &mut RouteSocket,
-    undo: &mut Undo<'a>,
-) -> Result<AddResult, Error> {
-    let key = call.attachment();
-    let index = Index::new(call.roots());
-    undo.record("remove what was made", move || super::remove::all(call, key, None));
+pub(super) fn attach(attaching: &mut Attaching<'_, Ptp>) -> Result<AddResult, Failure> {
+    let (call, index, config) = (attaching.call, attaching.index, attaching.config);
+    let key = attaching.key();
+    let Namespaces { netns, mut host, mut inside } = Namespaces::open(call.open_netns()?)?;
+    let (host, inside) = (&mut host, &mut inside);
+    pair::refuse_existing(inside, call)?;
+    attaching.begin(None);
     let mac = MacAddr::random();
-    let pair = pair::make(host, call, netns, NewPair { mac, mtu: config.mtu, master: None })?;
-    let ipam = ipam(call)?;
-    if attachment::talks_over_the_link(&ipam) {
+    let pair = pair::create(host, call, &netns, NewPair { mac, mtu: config.mtu, master: None })?;
+    if engine::talks_over_the_link(&ipam(call)?) {
         bring_up(inside, pair.container_index)?;
         bring_up(host, pair.host_index)?;
     }
-    let mut result = attachment::add_addresses(ipam, undo)?;
-    plan::place(&mut result.ips);
+    let mut result = attaching.addresses()?.unwrap_or_default();
+    plan::complete(&mut result.ips);
 
     let ips: Vec<IpNet> = result.ips.iter().map(|ip| ip.address).collect();
     let network = key.network.as_str();
     let routed = Routed::one_by_one(pair.host_index);
     claim::refuse_unroutable(call, host, &routed, &result.ips)?;
     let places = [routed.place()];
-    claim::refuse_gateways(call, host, &index, &routed, &places, &result.ips)?;
+    claim::refuse_gateways(call, host, index, &routed, &places, &result.ips)?;
     let claims = claim::objects(&places, &ips);
     let filter = rules::masquerade(config.masquerade, network, &pair.host_ifname, &ips);
     let recorded = Recorded { host_ifname: pair.host_ifname.clone(), ips, filter, claims };
-    attachment::write_down(call, &index, NAME, &recorded, netns)?;
-    rules::add(&index, key, config.masquerade, &recorded.filter, &recorded.ips)?;
-    configure_container(call, netns, inside, pair.container_index, &result)?;
+    attaching.record(&recorded, &netns)?;
+    rules::add(index, key, config.masquerade, &recorded.filter, &recorded.ips)?;
+    configure_container(call, &netns, inside, pair.container_index, &result)?;
     bring_up(host, pair.host_index)?;
     if result.ips.iter().any(|ip| ip.address.addr().is_ipv6()) {
         pair::wait_for_carrier(inside, pair.container_index)?;
         pair::wait_for_carrier(host, pair.host_index)?;
     }
     configure_host(host, &pair, &result.ips)?;
-    claim::take(call, &index, &places, &recorded.ips)?;
-    forwarding::hold(&index, key, &result.ips, config.forwarding)?;
+    claim::take(call, index, &places, &recorded.ips)?;
+    forwarding::hold(index, key, &result.ips, config.forwarding)?;
     Ok(report(call, result, &pair, mac))
 }
 
-fn bring_up(socket: &mut RouteSocket, ifindex: u32) -> Result<(), Error> {
+fn bring_up(socket: &mut RouteSocket, ifindex: u32) -> Result<(), Failure> {
     let set = LinkSet { up: Some(true), ..LinkSet::default() };
-    socket.apply_one(&Change::SetLink { ifindex, set }).map_err(kernel)
+    Ok(socket.apply_one(&Change::SetLink { ifindex, set })?)
 }
 
 fn configure_container(
@@ -107,34 +81,33 @@ fn configure_container(
     inside: &mut RouteSocket,
     ifindex: u32,
     result: &AddResult,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let ifname = call.ifname().as_str();
     let ips: Vec<&IpConfig> = result.ips.iter().collect();
     container::prepare(inside, netns, ifindex, ifname, &ips, plan::OPTIONS)?;
     let changes = plan::container(ifindex, &result.ips, &result.routes);
-    inside.apply(&changes).map_err(|error| {
-        kernel(error.source).context(format_args!("configure interface {ifname:?}"))
-    })
+    let what = || format!("configure interface {ifname:?}");
+    inside.apply(&changes).map_err(|error| Failure::from(error).context(what()))
 }
 
 /// Adds the gateways' addresses to the host's end, and the host's routes to the container.
-fn configure_host(host: &mut RouteSocket, pair: &Pair, ips: &[IpConfig]) -> Result<(), Error> {
+fn configure_host(host: &mut RouteSocket, pair: &Pair, ips: &[IpConfig]) -> Result<(), Failure> {
     let addresses = plan::host_addresses(pair.host_index, ips);
     let failed =
-        |error| kernel(error).context(format_args!("configure link {:?}", pair.host_ifname));
-    host.apply(&addresses).map_err(|error| failed(error.source))?;
+        |error: Failure| error.context(format_args!("configure link {:?}", pair.host_ifname));
+    host.apply(&addresses).map_err(|error| failed(error.into()))?;
     for route in plan::host_routes(pair.host_index, ips) {
         let destination = route.destination;
         match host.apply_one(&Change::AddRoute(route)) {
             Err(error) if error.is_exists() => return Err(taken(host, destination)),
-            added => added.map_err(failed)?,
+            added => added.map_err(|error| failed(error.into()))?,
         }
     }
     Ok(())
 }
 
 /// Names the holder of the host's route to an address.
-fn taken(host: &mut RouteSocket, destination: IpNet) -> Error {
+fn taken(host: &mut RouteSocket, destination: IpNet) -> Failure {
     let family = if destination.addr().is_ipv4() { IpFamily::V4 } else { IpFamily::V6 };
     let filter = RouteFilter { family, table: Some(TABLE_MAIN), oif: None };
     let route = host
@@ -153,7 +126,7 @@ fn taken(host: &mut RouteSocket, destination: IpNet) -> Error {
         }
         None => "it leads elsewhere".to_owned(),
     };
-    Error::new(codes::CONFLICT, format!("the host has a route to {} already", destination.addr()))
+    Failure::new(codes::CONFLICT, format!("the host has a route to {} already", destination.addr()))
         .with_details(format!("{whose}; two containers cannot have one address"))
 }
 

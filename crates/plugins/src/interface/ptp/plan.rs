@@ -22,7 +22,7 @@ const GATEWAY_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1)
 pub(super) const OPTIONS: Options = Options { skip_dad: true };
 
 /// Sets the position of every address in the result, and a gateway if the IPAM plugin named none.
-pub(super) fn place(ips: &mut [IpConfig]) {
+pub(super) fn complete(ips: &mut [IpConfig]) {
     for ip in ips {
         ip.interface = Some(CONTAINER_POSITION);
         let v4 = ip.address.addr().is_ipv4();
@@ -47,7 +47,7 @@ pub(super) fn gateways(ips: &[IpConfig]) -> Vec<IpAddr> {
 }
 
 /// Returns the routes by which a container reaches its gateways, and through them its subnets.
-pub(super) fn through_gateways(ips: &[IpConfig]) -> Vec<Route> {
+pub(super) fn gateway_routes(ips: &[IpConfig]) -> Vec<Route> {
     let mut routes: Vec<Route> = Vec::new();
     let mut push = |route: Route| {
         if !routes.iter().any(|other| other.dst == route.dst) {
@@ -81,10 +81,10 @@ pub(super) fn container(ifindex: u32, ips: &[IpConfig], routes: &[Route]) -> Vec
             other => changes.push(other),
         }
     }
-    changes.extend(ways(ifindex, ips).into_iter().map(Change::AppendRoute));
+    changes.extend(kernel_gateway_routes(ifindex, ips).into_iter().map(Change::AppendRoute));
     let mut planned: Vec<route::Route> = Vec::new();
     for wanted in routes {
-        let route = asked(ifindex, wanted, ips);
+        let route = kernel_route(ifindex, wanted, ips);
         if !planned.contains(&route) {
             planned.push(route);
         }
@@ -95,7 +95,7 @@ pub(super) fn container(ifindex: u32, ips: &[IpConfig], routes: &[Route]) -> Vec
 
 /// Returns a configured route in the kernel's form. The gateways are reachable. For any other next
 /// hop that was configured, the host is directly on the link.
-pub(super) fn asked(ifindex: u32, wanted: &Route, ips: &[IpConfig]) -> route::Route {
+pub(super) fn kernel_route(ifindex: u32, wanted: &Route, ips: &[IpConfig]) -> route::Route {
     let all: Vec<&IpConfig> = ips.iter().collect();
     let route = container::kernel_route(ifindex, wanted, &all);
     route::Route {
@@ -107,21 +107,21 @@ pub(super) fn asked(ifindex: u32, wanted: &Route, ips: &[IpConfig]) -> route::Ro
 }
 
 /// Returns the routes through the gateways in the kernel's form.
-pub(super) fn ways(ifindex: u32, ips: &[IpConfig]) -> Vec<route::Route> {
-    let ways = through_gateways(ips).into_iter().map(|way| {
-        let source = ips.iter().find(|ip| match way.gw {
-            Some(_) => ip.address.trunc() == way.dst,
-            None => ip.gateway == Some(way.dst.addr()),
+pub(super) fn kernel_gateway_routes(ifindex: u32, ips: &[IpConfig]) -> Vec<route::Route> {
+    let routes = gateway_routes(ips).into_iter().map(|asked| {
+        let source = ips.iter().find(|ip| match asked.gw {
+            Some(_) => ip.address.trunc() == asked.dst,
+            None => ip.gateway == Some(asked.dst.addr()),
         });
         route::Route {
-            gateway: way.gw,
+            gateway: asked.gw,
             oif: Some(ifindex),
-            scope: way.scope.filter(|_| way.dst.addr().is_ipv4()).map(Scope),
+            scope: asked.scope.filter(|_| asked.dst.addr().is_ipv4()).map(Scope),
             source: source.map(|ip| ip.address.addr()),
-            ..route::Route::new(way.dst)
+            ..route::Route::new(asked.dst)
         }
     });
-    ways.collect()
+    routes.collect()
 }
 
 /// Returns the addresses for the host's end: the gateways.
@@ -157,7 +157,7 @@ mod tests {
                 IpConfig::new(address.parse().unwrap(), gateway.map(|text| text.parse().unwrap()))
             })
             .collect();
-        place(&mut ips);
+        complete(&mut ips);
         let routes: Vec<Route> = routes
             .iter()
             .map(|(dst, gw)| Route::new(dst.parse().unwrap(), gw.map(|text| text.parse().unwrap())))

@@ -1,36 +1,21 @@
 //! What an attachment of `ptp` wants, for CHECK and repair.
 
-use cni::{Error, IpConfig};
-use cni_plugin::Call;
+use cni::IpConfig;
 use ipnet::IpNet;
 use wanted::{Address, Because, Item, Route, SatisfiedBy, State, Wanted};
 
-use super::config::{self, Config};
-use super::connect::Recorded;
-use super::{NAME, Ptp, plan};
-use crate::engine::{Attached, Kind};
+use super::{Ptp, plan};
+use crate::engine::{Attached, Wants};
 use crate::shared::{claim, container, forwarding, pair, rules};
 
-impl Kind for Ptp {
-    const NAME: &'static str = NAME;
-    type Config = Config;
-    type Recorded = Recorded;
+impl Wants for Ptp {
     type Observed = ();
 
-    fn config(call: &Call<'_>) -> Result<Config, Error> {
-        let config = Config::of(call)?;
-        config::ipam(call).map(|_| config)
-    }
-
-    fn wanted(
-        config: &Config,
-        recorded: Option<&Recorded>,
-        (): &(),
-        attached: &Attached<'_>,
-    ) -> Wanted {
+    fn wanted(attached: &Attached<'_, Self>, (): &()) -> Wanted {
+        let (config, recorded) = (attached.config, attached.recorded);
         let ips: Vec<IpConfig> = attached.result.container_ips(attached.ifname).cloned().collect();
         let mut wanted = Wanted::new();
-        let host = host_end(recorded, attached);
+        let host = host_end(attached);
         // The host's end comes first: the kernel adds no IPv6 routes to an interface without a
         // carrier.
         wanted.extend(pair::wanted_ends(&host, recorded.is_some(), attached));
@@ -44,7 +29,7 @@ impl Kind for Ptp {
         container_side(&mut wanted, attached, &ips);
         host_side(&mut wanted, &host, &ips);
         wanted.extend(forwarding::wanted(&ips, config.forwarding));
-        filter(&mut wanted, config, recorded, attached, &host, &ips);
+        filter(&mut wanted, attached, &host, &ips);
         let claims = recorded.map(|recorded| recorded.claims.as_slice());
         wanted.extend(claim::wanted(claims.unwrap_or_default()));
         wanted
@@ -53,8 +38,8 @@ impl Kind for Ptp {
 
 /// Returns the name of the host's end. Without a record it is the first link of the host in the
 /// result: plugins later in the chain add theirs after it.
-fn host_end(recorded: Option<&Recorded>, attached: &Attached<'_>) -> String {
-    let recorded = recorded.map(|recorded| recorded.host_ifname.clone());
+fn host_end(attached: &Attached<'_, Ptp>) -> String {
+    let recorded = attached.recorded.map(|recorded| recorded.host_ifname.clone());
     let reported = || {
         let mut links = attached.result.interfaces.iter();
         links.find(|link| link.sandbox.is_empty()).map(|link| link.name.clone())
@@ -62,7 +47,7 @@ fn host_end(recorded: Option<&Recorded>, attached: &Attached<'_>) -> String {
     recorded.filter(|name| !name.is_empty()).or_else(reported).unwrap_or_default()
 }
 
-fn container_side(wanted: &mut Wanted, attached: &Attached<'_>, ips: &[IpConfig]) {
+fn container_side(wanted: &mut Wanted, attached: &Attached<'_, Ptp>, ips: &[IpConfig]) {
     let link = || attached.ifname.to_owned();
     let reported = attached.result.container_interface(attached.ifname);
     if let Some(mac) = reported.map(|link| link.mac.clone()).filter(|mac| !mac.is_empty()) {
@@ -71,20 +56,21 @@ fn container_side(wanted: &mut Wanted, attached: &Attached<'_>, ips: &[IpConfig]
     let nodad = plan::OPTIONS.skip_dad;
     wanted.extend(container::wanted_addresses(attached.ifname, ips, nodad, true));
     wanted.push(Item::container(State::Up { link: link() }, Because::Created));
-    let ways = plan::ways(0, ips).into_iter().zip(plan::through_gateways(ips));
-    let ways = ways.map(|(route, asked)| {
-        let mut way = container::wanted_route(attached.ifname, &route, &asked);
+    let of_gateways =
+        plan::kernel_gateway_routes(0, ips).into_iter().zip(plan::gateway_routes(ips));
+    let of_gateways = of_gateways.map(|(route, asked)| {
+        let mut route = container::wanted_route(attached.ifname, &route, &asked);
         // Another interface of the container may have the same gateway.
         if asked.gw.is_none() {
-            way.satisfied_by = SatisfiedBy::Link;
+            route.satisfied_by = SatisfiedBy::Link;
         }
-        (way, Because::Outbound)
+        (route, Because::Outbound)
     });
-    let asked = attached.result.routes.iter().map(|asked| {
-        let route = plan::asked(0, asked, ips);
+    let of_result = attached.result.routes.iter().map(|asked| {
+        let route = plan::kernel_route(0, asked, ips);
         (container::wanted_route(attached.ifname, &route, asked), Because::Ipam)
     });
-    wanted.extend(container::each_once(ways.chain(asked)));
+    wanted.extend(container::each_once(of_gateways.chain(of_result)));
 }
 
 /// The gateways' addresses on the host's end, and the host's routes to the container.
@@ -115,14 +101,8 @@ fn host_side(wanted: &mut Wanted, host: &str, ips: &[IpConfig]) {
     }
 }
 
-fn filter(
-    wanted: &mut Wanted,
-    config: &Config,
-    recorded: Option<&Recorded>,
-    attached: &Attached<'_>,
-    host: &str,
-    ips: &[IpConfig],
-) {
+fn filter(wanted: &mut Wanted, attached: &Attached<'_, Ptp>, host: &str, ips: &[IpConfig]) {
+    let (config, recorded) = (attached.config, attached.recorded);
     let addresses: Vec<IpNet> = ips.iter().map(|ip| ip.address).collect();
     let network = attached.key.network.as_str();
     let planned = || rules::masquerade(config.masquerade, network, host, &addresses);

@@ -10,10 +10,12 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use cni::{Error, code};
+use cni::code;
 use cni_plugin::codes;
 use kernel::netns::{Netns, within};
 use kernel::tun::NewTap;
+
+use crate::shared::failure::Failure;
 
 /// This file exists while SELinux is on.
 const ENFORCE: &str = "/sys/fs/selinux/enforce";
@@ -25,11 +27,11 @@ const EXEC_LABEL: &str = "/proc/thread-self/attr/exec";
 const FOLDERS: [&str; 4] = ["/usr/sbin/", "/sbin/", "/usr/bin/", "/bin/"];
 
 /// Refuses a label on a host that would ignore it.
-pub(super) fn usable(context: &str) -> Result<(), Error> {
+pub(super) fn usable(context: &str) -> Result<(), Failure> {
     if Path::new(ENFORCE).exists() {
         return Ok(());
     }
-    Err(Error::new(
+    Err(Failure::new(
         code::UNSUPPORTED_FIELD,
         format!("failed set socket label: selinuxContext {context:?} on a host without SELinux"),
     )
@@ -38,11 +40,11 @@ pub(super) fn usable(context: &str) -> Result<(), Error> {
 
 /// Creates a tap with a label. The label applies to this thread and one execution only; the IPAM
 /// plugin runs without it.
-pub(super) fn create_tap(netns: &Netns, tap: &NewTap, context: &str) -> Result<(), Error> {
+pub(super) fn create_tap(netns: &Netns, tap: &NewTap, context: &str) -> Result<(), Failure> {
     let made = within(netns, || {
         let label = |text: &str| fs::write(EXEC_LABEL, text);
         if let Err(error) = label(context) {
-            return Err(Error::new(
+            return Err(Failure::new(
                 code::INVALID_CONFIG,
                 format!("failed set socket label: {context:?}: {error}"),
             )
@@ -53,19 +55,19 @@ pub(super) fn create_tap(netns: &Netns, tap: &NewTap, context: &str) -> Result<(
         let _ = label("\n");
         finish(ran)
     });
-    made.map_err(|error| Error::from_chain(code::INVALID_NETNS, &error))?
+    made.map_err(|error| Failure::from_chain(code::INVALID_NETNS, &error))?
 }
 
-fn finish(ran: io::Result<Output>) -> Result<(), Error> {
+fn finish(ran: io::Result<Output>) -> Result<(), Failure> {
     let output = ran.map_err(|error| {
-        Error::new(codes::KERNEL, format!("failed to run command ip tuntap: {error}"))
+        Failure::new(codes::KERNEL, format!("failed to run command ip tuntap: {error}"))
             .with_details("a tap with \"selinuxContext\" is made by iproute2's ip under that label")
     })?;
     if output.status.success() {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-    Err(Error::new(codes::KERNEL, format!("failed to run command ip tuntap: {said}"))
+    Err(Failure::new(codes::KERNEL, format!("failed to run command ip tuntap: {said}"))
         .with_details(output.status.to_string()))
 }
 

@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use ::cluster_ipam::network::{Family, Network, Range};
 use cni::json::{JsonError, UnknownKey};
 use cni::text::{parse_cidr, parse_ip};
-use cni::{Dns, Error, IpConfig, Route, Version, code};
+use cni::{Dns, IpConfig, Route, Version, code};
 use cni_plugin::{Call, codes};
 use node_api::{ipam, socket, socket_in};
 use serde::Deserialize;
+
+use crate::shared::failure::Failure;
 
 use super::flat;
 use super::keys::{Ipam, RawAddress, invalid};
@@ -56,7 +58,7 @@ impl Config {
     /// # Errors
     /// Code 6 when a type is wrong, 7 when a value is, 4 when one of `CNI_ARGS` is, 102 when a
     /// requested address is in no range.
-    pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
+    pub(super) fn of(call: &Call<'_>) -> Result<Self, Failure> {
         let document: Document = call.read_config()?;
         let ipam = document.ipam.ok_or_else(|| invalid("IPAM config missing 'ipam' key"))?;
         let below = flat::read(ipam.configuration_path.as_deref())?;
@@ -65,8 +67,8 @@ impl Config {
         let mut fixed =
             listed.iter().enumerate().map(RawAddress::check).collect::<Result<Vec<_>, _>>()?;
         let spec = ipam.spec(call.network().as_str(), &fixed)?;
-        let network =
-            Network::new(spec).map_err(|error| Error::from_chain(code::INVALID_CONFIG, &error))?;
+        let network = Network::new(spec)
+            .map_err(|error| Failure::from_chain(code::INVALID_CONFIG, &error))?;
 
         let args = call.args(&[
             "IP",
@@ -81,7 +83,7 @@ impl Config {
             let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
             items.map(str::to_owned).collect::<Vec<_>>()
         };
-        let wrong = |text: String| Error::new(code::INVALID_ENVIRONMENT, text);
+        let wrong = |text: String| Failure::new(code::INVALID_ENVIRONMENT, text);
         let read = |item: &String| {
             parse_ip(item)
                 .ok_or_else(|| wrong(format!("GATEWAY of CNI_ARGS: {item} is no address")))
@@ -121,7 +123,7 @@ impl Config {
         let mut free: Vec<_> = network.ranges().iter().collect();
         for address in &wanted {
             let place = free.iter().position(|range| range.allows(*address)).ok_or_else(|| {
-                Error::new(
+                Failure::new(
                     codes::ADDRESS,
                     format!("{address} is asked for beside another of its range"),
                 )
@@ -150,7 +152,7 @@ impl Config {
     }
 
     /// Refuses several addresses of a family: results of old versions hold one of each family.
-    fn refuse_several(&self, call: &Call<'_>) -> Result<(), Error> {
+    fn refuse_several(&self, call: &Call<'_>) -> Result<(), Failure> {
         let of_ranges = self.network.ranges().iter().map(Range::family);
         let of_fixed = self.fixed.iter().map(|one| Family::of(one.address.addr()));
         let all: Vec<_> = of_ranges.chain(of_fixed).collect();
@@ -170,12 +172,15 @@ fn is_of_range(network: &Network, address: IpAddr) -> bool {
     network.ranges().iter().any(|range| range.allows(address))
 }
 
-fn of_no_range(network: &Network, address: IpAddr) -> Error {
+fn of_no_range(network: &Network, address: IpAddr) -> Failure {
     let ranges = network.ranges().iter();
     let ranges: Vec<_> =
         ranges.map(|range| format!("{} to {}", range.first(), range.last())).collect();
-    Error::new(codes::ADDRESS, format!("the address {address} is asked for, which no range gives"))
-        .with_details(format!("ranges are {}, without exclusions and gateways", ranges.join(", ")))
+    Failure::new(
+        codes::ADDRESS,
+        format!("the address {address} is asked for, which no range gives"),
+    )
+    .with_details(format!("ranges are {}, without exclusions and gateways", ranges.join(", ")))
 }
 
 /// Reads only the daemon's socket: for verbs that must work even if the rest is invalid.
@@ -198,9 +203,9 @@ pub(super) fn socket_of(call: &Call<'_>) -> PathBuf {
     found.unwrap_or_else(|_| socket_in(&call.roots().run, ipam::SOCKET))
 }
 
-fn socket_or_default(call: &Call<'_>, text: Option<&str>) -> Result<PathBuf, Error> {
+fn socket_or_default(call: &Call<'_>, text: Option<&str>) -> Result<PathBuf, Failure> {
     match text.filter(|text| !text.is_empty()) {
-        Some(text) => socket::checked_path("ipam.socket", text),
+        Some(text) => Ok(socket::checked_path("ipam.socket", text)?),
         None => Ok(socket_in(&call.roots().run, ipam::SOCKET)),
     }
 }

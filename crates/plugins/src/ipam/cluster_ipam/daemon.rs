@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cni::{Error, code};
+use cni::code;
 use cni_plugin::{Call, codes};
 use node_api::client::{ANSWER_TIMEOUT, START_TIMEOUT, TELL_TIMEOUT};
 use node_api::ipam::{Answer, Assigned, Request};
 use node_api::{AskError, ExchangeError, Message, inbox};
+
+use crate::shared::failure::Failure;
 
 use super::answered_nonsense;
 
@@ -22,7 +24,7 @@ pub(super) struct Daemon(node_api::Daemon);
 #[derive(Debug)]
 pub(super) struct Failed {
     /// The error to report.
-    pub(super) error: Error,
+    pub(super) error: Failure,
     /// Whether the daemon may still have done what it was asked to do.
     pub(super) may_be_done: bool,
 }
@@ -42,7 +44,7 @@ impl Daemon {
         match self.ask(request, START_TIMEOUT, ANSWER_TIMEOUT)? {
             Answer::Assigned(assigned) => Ok(assigned),
             Answer::Ok => Err(nonsense("it names no addresses")),
-            Answer::Refused(refusal) => Err(Failed { error: refusal.to_cni(), may_be_done: false }),
+            Answer::Refused(refusal) => Err(Failed { error: refusal.into(), may_be_done: false }),
         }
     }
 
@@ -53,9 +55,9 @@ impl Daemon {
             Ok(Answer::Ok) => Ok(()),
             Ok(Answer::Assigned(_)) => Err(nonsense("it names addresses that nobody asked for")),
             Ok(Answer::Refused(refusal)) => {
-                Err(Failed { error: refusal.to_cni(), may_be_done: false })
+                Err(Failed { error: refusal.into(), may_be_done: false })
             }
-            Err(failed) if failed.error.code == code::TRY_AGAIN_LATER && self.0.was_ready() => {
+            Err(failed) if failed.error.code() == code::TRY_AGAIN_LATER && self.0.was_ready() => {
                 Ok(())
             }
             Err(failed) => Err(failed),
@@ -67,7 +69,7 @@ impl Daemon {
     ///
     /// # Errors
     /// Code 105 when the message cannot be left either.
-    pub(super) fn tell(&self, call: &Call<'_>, request: &Request) -> Result<(), Error> {
+    pub(super) fn tell(&self, call: &Call<'_>, request: &Request) -> Result<(), Failure> {
         match self.ask(request, Duration::ZERO, TELL_TIMEOUT) {
             Ok(Answer::Ok) => return Ok(()),
             Ok(Answer::Refused(refusal)) => call.warn(refusal.to_cni()),
@@ -82,12 +84,12 @@ impl Daemon {
     ///
     /// # Errors
     /// The objections of a running daemon.
-    pub(super) fn tell_now(&self, call: &Call<'_>, request: &Request) -> Result<(), Error> {
+    pub(super) fn tell_now(&self, call: &Call<'_>, request: &Request) -> Result<(), Failure> {
         match self.ask(request, Duration::ZERO, STATUS_TIMEOUT) {
             Ok(Answer::Ok) => Ok(()),
-            Ok(Answer::Refused(refusal)) => Err(refusal.to_cni()),
+            Ok(Answer::Refused(refusal)) => Err(refusal.into()),
             Ok(Answer::Assigned(_)) => Err(nonsense("it names addresses").error),
-            Err(failed) if failed.error.code == code::TRY_AGAIN_LATER => {
+            Err(failed) if failed.error.code() == code::TRY_AGAIN_LATER => {
                 call.warn(failed.error);
                 Ok(())
             }
@@ -102,19 +104,19 @@ impl Daemon {
         }
     }
 
-    fn leave_or_fail(&self, request: &Request) -> Result<(), Error> {
+    fn leave_or_fail(&self, request: &Request) -> Result<(), Failure> {
         let name = request.todo_name().unwrap_or_default();
         let line = request.to_line();
-        let line = line.map_err(|error| Error::from_chain(code::INTERNAL, &error))?;
+        let line = line.map_err(|error| Failure::from_chain(code::INTERNAL, &error))?;
         inbox::leave(self.0.socket(), &name, &line).map_err(|error| {
-            Error::from_chain(codes::STATE, &error)
+            Failure::from_chain(codes::STATE, &error)
                 .with_details("netwrightd ipam does not answer, and cannot be told later")
         })
     }
 
     fn ask(&self, request: &Request, start: Duration, timeout: Duration) -> Result<Answer, Failed> {
         self.0.ask(request, start, timeout).map_err(|source| {
-            let error = |code| Error::from_chain(code, &source);
+            let error = |code| Failure::from_chain(code, &source);
             match &source {
                 AskError::Request { .. } => Failed {
                     error: error(code::INVALID_CONFIG)

@@ -9,9 +9,10 @@ use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use cni::Error;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+
+use crate::shared::failure::Failure;
 
 use super::keys::{Ipam, invalid};
 
@@ -31,7 +32,7 @@ const OTHERS_WRITE: u32 = 0o022;
 ///
 /// # Errors
 /// Code 7 when the named file does not exist, or when a file cannot be used.
-pub(super) fn read(named: Option<&str>) -> Result<Ipam, Error> {
+pub(super) fn read(named: Option<&str>) -> Result<Ipam, Failure> {
     if let Some(named) = named.filter(|named| !named.is_empty()) {
         let path = Path::new(named);
         if !path.is_absolute() {
@@ -49,7 +50,7 @@ pub(super) fn read(named: Option<&str>) -> Result<Ipam, Error> {
     Ok(Ipam::default())
 }
 
-fn read_one(path: &Path) -> Result<Option<Ipam>, Error> {
+fn read_one(path: &Path) -> Result<Option<Ipam>, Failure> {
     let refused = |why: String| invalid(format!("{}: {why}", path.display()));
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;

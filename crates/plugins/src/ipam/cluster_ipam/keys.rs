@@ -4,10 +4,12 @@ use std::net::IpAddr;
 
 use ::cluster_ipam::network::{Family, MAX_BLOCK_BITS, NetworkSpec, RangeSpec, parse_prefix};
 use cni::text::{parse_cidr, parse_ip};
-use cni::{Dns, Error, IpConfig, Route, code};
+use cni::{Dns, IpConfig, Route, code};
 use ipnet::IpNet;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+
+use crate::shared::failure::Failure;
 
 /// The keys that Whereabouts reads and this plugin ignores, with the reason.
 pub(super) const IGNORED: &[(&str, &str)] = &[
@@ -141,7 +143,7 @@ impl Ipam {
         }
     }
 
-    pub(super) fn spec(&self, network: &str, fixed: &[IpConfig]) -> Result<NetworkSpec, Error> {
+    pub(super) fn spec(&self, network: &str, fixed: &[IpConfig]) -> Result<NetworkSpec, Failure> {
         let mut ranges = Vec::new();
         if let Some(range) = self.range.as_deref().filter(|range| !range.is_empty()) {
             let raw = RawRange {
@@ -175,7 +177,7 @@ impl Ipam {
 
     /// Returns how many bits number the addresses of a block. A prefix length that is valid for
     /// IPv4 is meant for IPv4; blocks of the other family then have as many addresses.
-    fn block_bits(&self) -> Result<Option<u8>, Error> {
+    fn block_bits(&self) -> Result<Option<u8>, Failure> {
         let bits = |prefix: u8| {
             let of = |family: Family| family.bits().checked_sub(prefix);
             of(Family::V4).or(of(Family::V6))
@@ -204,7 +206,7 @@ impl Ipam {
 }
 
 impl RawRange {
-    fn check(&self, key: &str) -> Result<RangeSpec, Error> {
+    fn check(&self, key: &str) -> Result<RangeSpec, Failure> {
         let mut range: RangeSpec = self.range.parse().map_err(|error| {
             let text = &self.range;
             let words = match text.split_once('-') {
@@ -220,7 +222,7 @@ impl RawRange {
         })?;
         let end = |text: &Option<String>, name: &str, before: Option<IpAddr>| {
             let Some(text) = text.as_deref().filter(|text| !text.is_empty()) else {
-                return Ok(before);
+                return Ok::<_, Failure>(before);
             };
             let address = parse_ip(text).ok_or_else(|| {
                 invalid(format!("invalid IP address: {text}"))
@@ -251,7 +253,7 @@ impl RawRange {
 }
 
 impl RawAddress {
-    pub(super) fn check((index, raw): (usize, &RawAddress)) -> Result<IpConfig, Error> {
+    pub(super) fn check((index, raw): (usize, &RawAddress)) -> Result<IpConfig, Failure> {
         let net = parse_cidr(&raw.address).ok_or_else(|| {
             invalid(format!("invalid CIDR in addresses: {}", raw.address)).with_details(format!(
                 "ipam.addresses[{index}].address is an address with a prefix length, such as 192.0.2.7/24"
@@ -262,7 +264,7 @@ impl RawAddress {
 }
 
 /// Reads one gateway, or one of each family with a comma between them.
-fn gateways(text: Option<&str>, key: &str) -> Result<Vec<IpAddr>, Error> {
+fn gateways(text: Option<&str>, key: &str) -> Result<Vec<IpAddr>, Failure> {
     let items = text.unwrap_or_default().split(',').map(str::trim);
     let read = |item: &str| {
         parse_ip(item).ok_or_else(|| {
@@ -285,6 +287,6 @@ fn give_gateways(ranges: &mut [RangeSpec], gateways: &[IpAddr]) {
     }
 }
 
-pub(super) fn invalid(message: impl Into<String>) -> Error {
-    Error::new(code::INVALID_CONFIG, message)
+pub(super) fn invalid(message: impl Into<String>) -> Failure {
+    Failure::new(code::INVALID_CONFIG, message)
 }

@@ -3,10 +3,12 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cni::{Error, code};
+use cni::code;
 use cni_plugin::codes;
 use node_api::dhcp::{Answer, Ask, MAX_LINE, Question, Reply};
 use node_api::{AskError, Daemon, ExchangeError};
+
+use crate::shared::failure::Failure;
 
 /// What to do if the daemon does not answer.
 const START_IT: &str = "start the daemon: systemctl start cni-dhcp.socket, or run `netwright dhcp daemon` (docs/dhcp.md)";
@@ -51,32 +53,34 @@ pub(super) fn is_daemon_away(error: &AskError) -> bool {
 }
 
 /// Returns the error to report when there is no usable answer.
-pub(super) fn to_cni(error: &AskError) -> Error {
+pub(super) fn unanswered(error: &AskError) -> Failure {
     use ExchangeError::{Broken, Connect, Slow, Stranger};
     let daemon = |path: &Path| format!("the DHCP daemon at {}", path.display());
     match error {
-        AskError::Exchange(Connect { socket, source }) => Error::from_chain(codes::DAEMON, source)
-            .context(format_args!(
-                "error dialing DHCP daemon: dial unix {}: connect",
-                socket.display()
-            ))
-            .with_details(START_IT),
-        AskError::Exchange(Stranger { socket, uid }) => Error::new(
+        AskError::Exchange(Connect { socket, source }) => {
+            Failure::from_chain(codes::DAEMON, source)
+                .context(format_args!(
+                    "error dialing DHCP daemon: dial unix {}: connect",
+                    socket.display()
+                ))
+                .with_details(START_IT)
+        }
+        AskError::Exchange(Stranger { socket, uid }) => Failure::new(
             codes::DAEMON,
             format!(
                 "error dialing DHCP daemon: {} is served by user {uid}, which is neither root nor ours",
                 socket.display()
             ),
         ),
-        AskError::Exchange(Broken { socket, source }) => Error::from_chain(codes::DAEMON, source)
+        AskError::Exchange(Broken { socket, source }) => Failure::from_chain(codes::DAEMON, source)
             .context(format_args!("{} did not answer", daemon(socket)))
             .with_details(START_IT),
-        AskError::Exchange(Slow { socket, timeout }) => Error::new(
+        AskError::Exchange(Slow { socket, timeout }) => Failure::new(
             code::TRY_AGAIN_LATER,
             format!("{} did not answer within {timeout:?}", daemon(socket)),
         ),
-        AskError::Answer { socket, source } => Error::from_chain(codes::DAEMON, source)
+        AskError::Answer { socket, source } => Failure::from_chain(codes::DAEMON, source)
             .context(format_args!("{} answered what is no answer", daemon(socket))),
-        error => Error::from_chain(codes::DAEMON, error),
+        error => Failure::from_chain(codes::DAEMON, error),
     }
 }

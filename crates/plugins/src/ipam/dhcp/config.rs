@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
-use cni::{Args, Error, code};
+use cni::{Args, code};
 use cni_plugin::Call;
 use node_api::dhcp::{Client, Family, ProvidedOption, SOCKET};
 use node_api::socket;
 use serde::Deserialize;
+
+use crate::shared::failure::Failure;
 
 use super::options;
 
@@ -58,7 +60,7 @@ struct Provide {
 
 impl Config {
     /// Reads and checks the configuration of a call.
-    pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
+    pub(super) fn of(call: &Call<'_>) -> Result<Self, Failure> {
         let document: Document = call.read_config()?;
         let ipam = document.ipam.ok_or_else(|| {
             invalid("IPAM config missing 'ipam' key")
@@ -70,7 +72,7 @@ impl Config {
     }
 }
 
-fn client(ipam: &Ipam, args: &Args) -> Result<Client, Error> {
+fn client(ipam: &Ipam, args: &Args) -> Result<Client, Failure> {
     if MAX_OPTIONS < ipam.request.len() || MAX_OPTIONS < ipam.provide.len() {
         return Err(invalid(format!(
             "ipam.request or ipam.provide has more than {MAX_OPTIONS} entries"
@@ -120,7 +122,7 @@ fn client(ipam: &Ipam, args: &Args) -> Result<Client, Error> {
     })
 }
 
-fn families(names: &[String]) -> Result<Vec<Family>, Error> {
+fn families(names: &[String]) -> Result<Vec<Family>, Failure> {
     if names.is_empty() {
         return Ok(vec![Family::V4]);
     }
@@ -143,7 +145,7 @@ fn families(names: &[String]) -> Result<Vec<Family>, Error> {
 }
 
 /// Reads only the daemon's socket: for verbs that must work if the rest is invalid or missing.
-pub(super) fn socket_path(call: &Call<'_>) -> Result<PathBuf, Error> {
+pub(super) fn socket_path(call: &Call<'_>) -> Result<PathBuf, Failure> {
     #[derive(Debug, Default, Deserialize)]
     #[serde(default)]
     struct Document {
@@ -159,11 +161,11 @@ pub(super) fn socket_path(call: &Call<'_>) -> Result<PathBuf, Error> {
     checked_socket(&document.ipam.daemon_socket_path)
 }
 
-fn checked_socket(text: &str) -> Result<PathBuf, Error> {
+fn checked_socket(text: &str) -> Result<PathBuf, Failure> {
     if text.is_empty() {
         return Ok(SOCKET.into());
     }
-    socket::checked_path("ipam.daemonSocketPath", text)
+    Ok(socket::checked_path("ipam.daemonSocketPath", text)?)
 }
 
 /// Lists the unknown keys of `ipam`. The rest of the document belongs to the calling plugin.
@@ -175,8 +177,8 @@ pub(super) fn unknown_keys(
     Ok(unknown)
 }
 
-fn invalid(message: impl Into<String>) -> Error {
-    Error::new(code::INVALID_CONFIG, message)
+fn invalid(message: impl Into<String>) -> Failure {
+    Failure::new(code::INVALID_CONFIG, message)
 }
 
 #[cfg(test)]
@@ -191,7 +193,7 @@ mod tests {
         let ipam: Ipam = serde_json::from_str(ipam).unwrap();
         let text = match client(&ipam, &Args::parse_lenient(args)) {
             Ok(client) => serde_json::to_string(&client).unwrap(),
-            Err(error) => format!("{} {error}", error.code),
+            Err(error) => format!("{} {error}", error.code()),
         };
         want.assert_eq(&text);
     }

@@ -3,10 +3,12 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use cni::{Error, Route, Version, code};
+use cni::{Route, Version, code};
 use cni_plugin::Call;
 use ipam::{RangeError, RangeSetError, RangeSets, RangeSetsError, RangeSpec};
 use serde::{Deserialize, Deserializer};
+
+use crate::shared::failure::Failure;
 
 /// The reference keeps its folders here, and so do we.
 const DATA_DIR: &str = "/var/lib/cni/networks";
@@ -99,7 +101,7 @@ impl<'de> Deserialize<'de> for RequestedIp {
 
 impl HostLocal {
     /// Reads and checks the configuration of a call.
-    pub(super) fn load(call: &Call<'_>) -> Result<Self, Error> {
+    pub(super) fn load(call: &Call<'_>) -> Result<Self, Failure> {
         let document: Document = call.read_config()?;
         let ipam = document.ipam.ok_or_else(|| invalid("IPAM config missing 'ipam' key"))?;
         let mut sets = document.runtime_config.ip_ranges;
@@ -113,7 +115,7 @@ impl HostLocal {
         }
         sets.extend(ipam.ranges);
         let ranges = RangeSets::new(sets).map_err(|error| {
-            Error::from_chain(code::INVALID_CONFIG, &error).with_details(instead(&error))
+            Failure::from_chain(code::INVALID_CONFIG, &error).with_details(instead(&error))
         })?;
         if call.version() < Version::V0_3_0 && !ranges.has_one_set_per_family() {
             return Err(invalid(format!(
@@ -133,13 +135,13 @@ impl HostLocal {
 
     /// Returns the requested addresses, from `CNI_ARGS`, `args.cni.ips` and `runtimeConfig.ips`
     /// together.
-    pub(super) fn requested(&self, call: &Call<'_>) -> Result<Vec<IpAddr>, Error> {
+    pub(super) fn requested(&self, call: &Call<'_>) -> Result<Vec<IpAddr>, Failure> {
         let args = call.args(&["IP"])?;
         let mut requested = Vec::with_capacity(self.requested.len() + 1);
         // An empty value counts as absent, as with the reference.
         if let Some(text) = args.get("IP").filter(|text| !text.is_empty()) {
             let RequestedIp(address) = RequestedIp::parse(text).ok_or_else(|| {
-                Error::new(
+                Failure::new(
                     code::INVALID_ENVIRONMENT,
                     format!(
                         "ARGS: error parsing value of pair \"IP={text}\": invalid IP address {text}"
@@ -154,7 +156,7 @@ impl HostLocal {
 }
 
 /// Reads only where the folders are: for verbs that must work if the rest is invalid.
-pub(super) fn data_dir(call: &Call<'_>) -> Result<PathBuf, Error> {
+pub(super) fn data_dir(call: &Call<'_>) -> Result<PathBuf, Failure> {
     #[derive(Debug, Default, Deserialize)]
     #[serde(default)]
     struct Document {
@@ -205,6 +207,6 @@ pub(super) fn unknown_keys(
     Ok(unknown)
 }
 
-fn invalid(message: impl Into<String>) -> Error {
-    Error::new(code::INVALID_CONFIG, message)
+fn invalid(message: impl Into<String>) -> Failure {
+    Failure::new(code::INVALID_CONFIG, message)
 }

@@ -2,16 +2,18 @@
 
 use std::path::Path;
 
-use cni::{Dns, Error, code};
+use cni::{Dns, code};
 use state::FileError;
+
+use crate::shared::failure::Failure;
 
 /// Reads a file.
 ///
 /// # Errors
 /// Code 7 when it does not exist or cannot be read: the configuration names it.
-pub(super) fn read(path: &Path) -> Result<Dns, Error> {
+pub(super) fn read(path: &Path) -> Result<Dns, Failure> {
     let failed = |reason: &dyn std::fmt::Display| {
-        Error::new(code::INVALID_CONFIG, format!("open {}: {reason}", path.display()))
+        Failure::new(code::INVALID_CONFIG, format!("open {}: {reason}", path.display()))
             .with_details("ipam.resolvConf names this file")
     };
     match state::read_optional(path) {

@@ -4,10 +4,12 @@ use std::net::IpAddr;
 
 use cni::json::{JsonError, UnknownKey};
 use cni::text::{parse_cidr, parse_ip};
-use cni::{Dns, Error, Route, Version, code};
+use cni::{Dns, Route, Version, code};
 use cni_plugin::Call;
 use ipnet::IpNet;
 use serde::Deserialize;
+
+use crate::shared::failure::Failure;
 
 /// A valid configuration, together with what the runtime asked for.
 #[derive(Debug)]
@@ -69,7 +71,7 @@ impl Config {
     ///
     /// # Errors
     /// Code 6 when a type is wrong, 7 when a value is, 4 when one of `CNI_ARGS` is.
-    pub(super) fn of(call: &Call<'_>) -> Result<Self, Error> {
+    pub(super) fn of(call: &Call<'_>) -> Result<Self, Failure> {
         let document: Document = call.read_config()?;
         let ipam = document.ipam.ok_or_else(|| invalid("IPAM config missing 'ipam' key"))?;
         let (from_args, gateways) = arguments(call)?;
@@ -104,7 +106,7 @@ impl Config {
 }
 
 impl Raw {
-    fn check((index, raw): (usize, &Raw)) -> Result<Address, Error> {
+    fn check((index, raw): (usize, &Raw)) -> Result<Address, Failure> {
         let address = parse_cidr(&raw.address).ok_or_else(|| {
             invalid(format!(
                 "the 'address' field is expected to be in CIDR notation, got: '{}'",
@@ -119,7 +121,7 @@ impl Raw {
 }
 
 /// Reads the addresses and gateways of `CNI_ARGS`, lists separated by commas.
-fn arguments(call: &Call<'_>) -> Result<(Vec<Address>, Vec<IpAddr>), Error> {
+fn arguments(call: &Call<'_>) -> Result<(Vec<Address>, Vec<IpAddr>), Failure> {
     let args = call.args(&["IP", "GATEWAY"])?;
     let list = |key: &str| {
         // An empty value counts as absent, as with the reference.
@@ -127,7 +129,7 @@ fn arguments(call: &Call<'_>) -> Result<(Vec<Address>, Vec<IpAddr>), Error> {
         text.into_iter().flat_map(|text| text.split(',')).collect::<Vec<_>>()
     };
     let wrong = |message: String, key: &str| {
-        Error::new(code::INVALID_ENVIRONMENT, message).with_details(format!("{key} of CNI_ARGS"))
+        Failure::new(code::INVALID_ENVIRONMENT, message).with_details(format!("{key} of CNI_ARGS"))
     };
     let addresses = list("IP").into_iter().map(|item| {
         let text = item.trim();
@@ -140,11 +142,11 @@ fn arguments(call: &Call<'_>) -> Result<(Vec<Address>, Vec<IpAddr>), Error> {
         parse_ip(item.trim())
             .ok_or_else(|| wrong(format!("invalid gateway address: {item}"), "GATEWAY"))
     });
-    Ok((addresses.collect::<Result<_, Error>>()?, gateways.collect::<Result<_, Error>>()?))
+    Ok((addresses.collect::<Result<_, Failure>>()?, gateways.collect::<Result<_, Failure>>()?))
 }
 
 /// Reads the addresses that replace the configured ones. One that is configured keeps its gateway.
-fn pick(key: &str, ips: &[String], configured: &[Address]) -> Result<Vec<Address>, Error> {
+fn pick(key: &str, ips: &[String], configured: &[Address]) -> Result<Vec<Address>, Failure> {
     let read = |(index, text): (usize, &String)| {
         let address = parse_cidr(text).ok_or_else(|| {
             invalid(format!("an entry in the 'ips' field is NOT in CIDR notation, got: '{text}'"))
@@ -177,6 +179,6 @@ pub(super) fn unknown_keys(config: &str) -> Result<Vec<UnknownKey>, JsonError> {
     Ok(unknown)
 }
 
-fn invalid(message: impl Into<String>) -> Error {
-    Error::new(code::INVALID_CONFIG, message)
+fn invalid(message: impl Into<String>) -> Failure {
+    Failure::new(code::INVALID_CONFIG, message)
 }

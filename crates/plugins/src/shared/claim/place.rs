@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use cni::{AttachmentKey, Error};
+use cni::AttachmentKey;
 use kernel::route::{Link, RouteSocket, VlanProtocol};
 
-use crate::shared::kernel_error as kernel;
+use crate::shared::failure::Failure;
 
 /// How many links may be stacked before the search stops.
 const DEPTH: usize = 8;
@@ -95,7 +95,7 @@ impl Place {
     }
 
     /// Describes it in words.
-    pub(super) fn told(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         match self {
             Place::Segment(Segment { ifname, vlans, container, .. }) => {
                 let mut text = String::from("on ");
@@ -118,7 +118,7 @@ impl Place {
 }
 
 /// Describes a claim in words: a link of the host by its present name.
-pub(super) fn told(object: &str) -> String {
+pub(super) fn describe(object: &str) -> String {
     let named = || {
         let (before, rest) = object.split_once(NUMBER)?;
         let (number, after) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -153,7 +153,7 @@ pub fn follow(
     device: Option<&Link>,
     host: &mut RouteSocket,
     inside: &mut RouteSocket,
-) -> Result<Option<Met>, Error> {
+) -> Result<Option<Met>, Failure> {
     let mut at = Step { link: start.clone(), in_container: true, vlan: None };
     let mut vlans = Vec::new();
     let mut own = Vec::new();
@@ -186,11 +186,11 @@ pub fn follow(
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
-pub fn vlan_link(host: &mut RouteSocket, segment: &Segment) -> Result<Option<Link>, Error> {
+pub fn vlan_link(host: &mut RouteSocket, segment: &Segment) -> Result<Option<Link>, Failure> {
     let ([vlan], None) = (segment.vlans.as_slice(), &segment.container) else { return Ok(None) };
     let name = format!("{}.{vlan}", segment.ifname);
     // The kernel's limit (linux include/uapi/linux/if.h, IFNAMSIZ).
-    if name.len() < 16 { host.link_by_name(&name).map_err(kernel) } else { Ok(None) }
+    if name.len() < 16 { Ok(host.link_by_name(&name)?) } else { Ok(None) }
 }
 
 /// A link on the way to the segment.
@@ -206,13 +206,10 @@ fn next(
     at: &Step,
     host: &mut RouteSocket,
     inside: &mut RouteSocket,
-) -> Result<Option<Step>, Error> {
+) -> Result<Option<Step>, Failure> {
     let link = &at.link;
     let is_pair = link.is_kind("veth");
-    let stands = ["vlan", "macvlan", "macvtap", "ipvlan", "ipvtap"];
-    let Some(index) =
-        link.peer_index.filter(|_| is_pair || stands.iter().any(|kind| link.is_kind(kind)))
-    else {
+    let Some(index) = link.peer_index.filter(|_| is_pair || link.is_on_parent()) else {
         return Ok(None);
     };
     let crosses = link.link_netnsid.is_some();
@@ -222,7 +219,7 @@ fn next(
     }
     let in_container = at.in_container && !crosses;
     let socket = if in_container { inside } else { host };
-    let Some(other) = socket.link_by_index(index).map_err(kernel)? else { return Ok(None) };
+    let Some(other) = socket.link_by_index(index)? else { return Ok(None) };
     if !is_pair {
         let vlan = link.vlan.filter(|vlan| vlan.id != 0).map(|vlan| {
             let dot1q = vlan.protocol == VlanProtocol::Dot1Q.number();
@@ -237,9 +234,9 @@ fn next(
     let Some(master) = other.master.filter(|_| other.port_kind.as_deref() == Some("bridge")) else {
         return Ok(None);
     };
-    let Some(bridge) = socket.link_by_index(master).map_err(kernel)? else { return Ok(None) };
+    let Some(bridge) = socket.link_by_index(master)? else { return Ok(None) };
     let filters = bridge.bridge.as_ref().is_some_and(|bridge| bridge.vlan_filtering);
-    let vlans = if filters { socket.bridge_vlans(other.index).map_err(kernel)? } else { vec![] };
+    let vlans = if filters { socket.bridge_vlans(other.index)? } else { vec![] };
     // As with our own ports: the bridge's own VLAN does not count.
     let own = vlans.iter().find(|vlan| vlan.pvid).filter(|vlan| vlan.first != 1);
     let vlan = own.map(|vlan| vlan.first.to_string());

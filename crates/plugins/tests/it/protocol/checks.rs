@@ -34,7 +34,11 @@ fn version_reply() {
         let listed: Vec<_> = plugin.versions().iter().map(|v| format!("\"{v}\"")).collect();
         assert_eq!(
             answer.stdout(),
-            format!("{{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[{}]}}\n", listed.join(",")),
+            format!(
+                "{{\"cniVersion\":\"{}\",\"supportedVersions\":[{}]}}\n",
+                Version::CURRENT,
+                listed.join(",")
+            ),
         );
     }
 }
@@ -255,7 +259,7 @@ fn gc_status_gate() {
 fn future_version_gate() {
     for plugin in every_plugin() {
         for verb in ["GC", "STATUS", "CHECK"] {
-            let error = Run::bare(plugin, verb).netns("/n").version("1.2.0").call().error();
+            let error = Run::bare(plugin, verb).netns("/n").version("9.9.0").call().error();
             assert_eq!(error.code, code::INCOMPATIBLE_VERSION);
             assert_eq!(error.msg, format!("plugin version does not allow {verb}"));
         }

@@ -1,25 +1,17 @@
 //! A plugin that makes an interface, in every version of the specification.
 
+use cni::Version;
 use serde_json::{Value, json};
 use testkit::Place;
 
 use super::Node;
 use super::matrix::{self, Family};
 
-/// Every version, with whether its results list interfaces and whether it has CHECK.
-const VERSIONS: [(&str, bool, bool); 7] = [
-    ("0.1.0", false, false),
-    ("0.2.0", false, false),
-    ("0.3.0", true, false),
-    ("0.3.1", true, false),
-    ("0.4.0", true, true),
-    ("1.0.0", true, true),
-    ("1.1.0", true, true),
-];
-
 /// Attaches, checks and detaches a container in each version; the results have its shape.
 pub(crate) fn all_are_spoken(node: &Node, plugin: &str, keys: &Value) {
-    for (version, interfaces, check) in VERSIONS {
+    for version in Version::ALL {
+        let (interfaces, check) = (Version::V0_3_0 <= *version, Version::V0_4_0 <= *version);
+        let version = version.as_str();
         let c1 = node.container("c1");
         let run = |verb: &str| {
             let keys = keys.clone();

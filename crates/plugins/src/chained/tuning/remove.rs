@@ -1,0 +1,134 @@
+//! Restores what ADD changed.
+
+use std::path::{Path, PathBuf};
+
+use cni_plugin::{Call, codes};
+use kernel::living::Census;
+use kernel::netns::Netns;
+use state::Record;
+
+use super::node::{self, Node};
+use super::plan::{self, DelObserved, Recorded, Step};
+use super::{Tuning, backup, config, in_netns};
+use crate::engine::Removal;
+use crate::shared::attachment;
+use crate::shared::failure::Failure;
+use crate::shared::failures::Failures;
+
+/// Restores what still exists in the attachment's namespace.
+pub(super) fn take_down(removal: &Removal<'_, Tuning>, failures: &mut Failures) {
+    let Some(mut node) = failures.note("read the boot's ID", Node::new(removal.call, removal.key))
+    else {
+        return;
+    };
+    let Some(path) = failures.note("find the backup", backup_path(removal)) else { return };
+    let backup = path.as_deref();
+    let backup = backup.and_then(|path| backup::read(path, |text| removal.call.warn(text)));
+    let recorded = removal.recorded.clone();
+    let recorded =
+        recorded.or_else(|| Recorded::from_claims(node::claims_of(removal.index, removal.key)));
+    let is_there = backup.is_some() || recorded.is_some();
+    let Some(netns) =
+        failures.note("open the container's namespace", open_netns(removal, &node, is_there))
+    else {
+        return;
+    };
+    let observed = DelObserved { backup_path: path, backup, recorded, ..DelObserved::default() };
+    failures.note_as_it_is(restore(removal.call, &mut node, observed, netns.as_ref()));
+}
+
+/// Opens the namespace that ADD changed, if it still exists.
+fn open_netns(
+    removal: &Removal<'_, Tuning>,
+    node: &Node<'_>,
+    is_there: bool,
+) -> Result<Option<Netns>, Failure> {
+    let call = removal.call;
+    if !is_there {
+        return Ok(None);
+    }
+    match &removal.record {
+        Some(record) if removal.is_own_call() => {
+            Ok(call.open_any_netns()?.filter(|netns| node.is_of(record, netns)))
+        }
+        Some(record) => {
+            let netns = attachment::recorded_netns(record, &Census::new()).ok().flatten();
+            Ok(netns.filter(|netns| node.is_of(record, netns)))
+        }
+        None if removal.is_own_call() => Ok(call.open_netns_if_there()?),
+        None => Ok(None),
+    }
+}
+
+/// Finds the backup: where ADD put it, even if the configuration names another place by now. A
+/// damaged record may name a place where nothing is.
+fn backup_path(removal: &Removal<'_, Tuning>) -> Result<Option<PathBuf>, Failure> {
+    let recorded = removal.recorded.as_ref().and_then(|recorded| recorded.backup.clone());
+    if removal.is_own_call() {
+        let folder = config::read_data_dir(removal.call.document());
+        let configured = backup::path(&folder, removal.key);
+        let recorded = recorded.filter(|path| *path == configured || path.exists());
+        return Ok(Some(recorded.unwrap_or(configured)));
+    }
+    if recorded.is_none() {
+        return Ok(None);
+    }
+    // The backup's name does not include the network: it may belong to an attachment of the same
+    // name to another network.
+    let mut others = removal.records.iter().filter(|one| one.attachment != *removal.key);
+    Ok(recorded.filter(|path| !others.any(|other| is_backup_of(path, other))))
+}
+
+/// Restores the link's values and the sysctls.
+///
+/// A link that cannot be restored is an error and stays recorded for the next attempt, because it
+/// may outlive the container. Sysctls are deleted with the namespace. One that cannot be restored
+/// is a warning, so that the plugins before this one still get their DEL.
+fn restore(
+    call: &Call<'_>,
+    node: &mut Node<'_>,
+    mut observed: DelObserved,
+    netns: Option<&Netns>,
+) -> Result<(), Failure> {
+    let Some(netns) = netns else { return run_del(call, node, &observed) };
+    in_netns(netns, || {
+        observed.namespace = true;
+        let own =
+            |recorded: &Recorded| recorded.ifindex.is_some() && recorded.own().next().is_some();
+        if observed.backup.is_some() || observed.recorded.as_ref().is_some_and(own) {
+            let ifindex = observed.recorded.as_ref().and_then(|recorded| recorded.ifindex);
+            let link = node.recorded_link(ifindex)?;
+            // The interface's own sysctls are below the link's present name; the container may have
+            // renamed it. A link that came back from another namespace may have another ifindex;
+            // then only its name identifies it.
+            if let (Some(link), Some(recorded)) = (&link, &mut observed.recorded) {
+                recorded.rename_own(&link.name);
+            }
+            observed.link =
+                link.as_ref().map(node::link_state).filter(|_| observed.backup.is_some());
+        }
+        run_del(call, node, &observed)
+    })
+}
+
+fn run_del(call: &Call<'_>, node: &mut Node<'_>, observed: &DelObserved) -> Result<(), Failure> {
+    let steps = plan::del(observed);
+    let mut failures = Failures::new();
+    for (step, error) in plan::run_all(&steps, node) {
+        match step {
+            Step::ReleaseSysctl { .. } | Step::RestoreSysctl { .. }
+                if error.code() != codes::STATE =>
+            {
+                call.warn(format_args!("could not {}: {error}", step.describe()));
+            }
+            _ => {
+                failures.note::<()>(step.describe(), Err(error));
+            }
+        }
+    }
+    failures.into_result()
+}
+
+fn is_backup_of(path: &Path, record: &Record) -> bool {
+    record.data["backup"].as_str().is_some_and(|backup| Path::new(backup) == path)
+}

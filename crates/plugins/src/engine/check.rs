@@ -1,0 +1,347 @@
+//! CHECK and repair: what is wanted, beside what is there.
+//!
+//! A round observes everything anew, because one difference hides others: a link that was set down
+//! has lost its routes only once it is up. What is wanted is said anew too: a bridge that was
+//! created again is another place for claims. A sound attachment costs one round, which is CHECK;
+//! that of a chained plugin is not even locked.
+
+use cni::AddResult;
+use cni_plugin::{Call, Delegate, Outcome, codes};
+use state::Index;
+use wanted::{Item, Place, State, Wanted};
+
+use super::{Attached, Difference, Kind, Picture, Wants};
+use crate::shared::attachment::REPAIR_TIMEOUT;
+use crate::shared::failure::Failure;
+use crate::shared::failures::Failures;
+use crate::shared::{attachment, claim, container};
+
+/// How often one item is restored in one repair: restoring another may undo it once.
+const TRIES: u8 = 2;
+
+/// Runs CHECK: the IPAM plugin's, then every item.
+///
+/// # Errors
+/// Code 104 with all differences; code 100 when the kernel does not answer.
+pub(super) fn check<K: Wants>(call: &Call<'_>) -> Result<(), Failure> {
+    let config = K::config(call)?;
+    if K::is_nothing(&config) {
+        return Ok(());
+    }
+    if let Some(ipam) = ipam::<K>(call) {
+        ipam.check()?;
+    }
+    let index = Index::new(call.roots());
+    Observer::<K>::begin(call, &index, config)?.observe()?.report()
+}
+
+/// Returns the IPAM plugin that assigned the addresses.
+fn ipam<'c, K: Kind>(call: &'c Call<'_>) -> Option<Delegate<'c>> {
+    if K::CHAINED { None } else { call.ipam() }
+}
+
+/// Runs the CHECK that repairs.
+pub(super) fn repair<K: Wants>(call: &Call<'_>) -> Outcome {
+    let outcome = |repaired: Result<Vec<String>, Failure>, checked: Result<(), Failure>| Outcome {
+        repaired: repaired.map_err(Into::into),
+        checked: checked.map_err(Into::into),
+    };
+    if K::CHAINED && check::<K>(call).is_ok() {
+        return outcome(Ok(Vec::new()), Ok(()));
+    }
+    let index = Index::new(call.roots());
+    let lock = index.lock_attachment(call.attachment(), REPAIR_TIMEOUT);
+    let _lock = match lock {
+        Ok(Some(lock)) if index.get(call.attachment(), K::NAME).found.is_some() => lock,
+        // It is being removed, or another plugin judges its own work.
+        Ok(_) => return outcome(Ok(Vec::new()), check::<K>(call)),
+        Err(error) => return outcome(Err(error.into()), check::<K>(call)),
+    };
+    if let Err(refused) = K::before_repair(call, &index) {
+        return outcome(Err(refused), check::<K>(call));
+    }
+    let mut restoring = Restoring::default();
+    let checked = in_rounds::<K>(call, &index, &mut restoring);
+    let repaired = restoring.failures.into_result().map(|()| restoring.lines);
+    outcome(repaired, checked)
+}
+
+/// What has been restored, and what could not be.
+#[derive(Debug, Default)]
+struct Restoring {
+    lines: Vec<String>,
+    failures: Failures,
+}
+
+fn in_rounds<K: Wants>(
+    call: &Call<'_>,
+    index: &Index,
+    restoring: &mut Restoring,
+) -> Result<(), Failure> {
+    let config = K::config(call)?;
+    let reserved = match ipam::<K>(call).map(|ipam| ipam.repair()) {
+        Some(Ok(lines)) => {
+            restoring.lines.extend(lines);
+            Ok(())
+        }
+        Some(Err(error)) => Err(error),
+        None => Ok(()),
+    };
+    let mut observer = Observer::<K>::begin(call, index, config)?;
+    let mut tries = Tries::default();
+    let mut done: Vec<(Item, String)> = Vec::new();
+    loop {
+        let observed = match observer.observe() {
+            Ok(observed) => observed,
+            Err(error) => {
+                restoring.lines.extend(done.into_iter().map(|(_, what)| what));
+                return Err(error);
+            }
+        };
+        for (item, what) in done.drain(..) {
+            if !observed.differs(&item) && !restoring.lines.contains(&what) {
+                restoring.lines.push(what);
+            }
+        }
+        let mut limits = Limits::of(&observed, reserved.is_ok(), &tries);
+        for (item, difference) in observed.restorable() {
+            if !limits.allow(item, &mut observer.picture) || !tries.again(item) {
+                continue;
+            }
+            let what = observer.picture.what_is_restored(item, difference);
+            match observer.picture.restore::<K>(&observer.config, item) {
+                Ok(set) => {
+                    let what = set.filter(|text| !text.is_empty()).unwrap_or(what);
+                    done.push((item.clone(), what));
+                }
+                Err(error) => {
+                    tries.end(item);
+                    limits.without(item);
+                    restoring.failures.note::<()>(format_args!("put back {what}"), Err(error));
+                }
+            }
+        }
+        if done.is_empty() {
+            reserved?;
+            let settled = observer.settle(&observed);
+            observed.report()?;
+            restoring.failures.note("release claims of another place", settled);
+            return Ok(());
+        }
+        observer.picture.forget();
+    }
+}
+
+/// What a container may not get back now. What is unknown is not allowed.
+struct Limits {
+    /// The IPAM plugin reserves its addresses.
+    is_reserved: bool,
+    /// It has an address.
+    has_address: bool,
+    /// No other attachment has one of its addresses where it is reachable.
+    is_free: bool,
+    /// The packet filter has what it needs, or gets it now.
+    is_filtered: bool,
+}
+
+impl Limits {
+    fn of(observed: &Observation, is_reserved: bool, tries: &Tries) -> Self {
+        let items = || observed.wanted.items.iter().enumerate();
+        let is_address =
+            |item: &Item| item.place == Place::Container && matches!(item.state, State::Address(_));
+        let is_there =
+            |number: usize, item: &Item| observed.is_known(number) && !observed.differs(item);
+        let mut limits = Limits {
+            is_reserved,
+            has_address: items().any(|(number, item)| is_address(item) && is_there(number, item)),
+            is_free: true,
+            is_filtered: true,
+        };
+        for (number, item) in items() {
+            let is_given_up = || tries.are_over(item) && observed.differs(item);
+            if !observed.is_known(number) || observed.is_by_hand(number) || is_given_up() {
+                limits.without(item);
+            }
+        }
+        limits
+    }
+
+    /// Goes on without an item that could not be compared or restored.
+    fn without(&mut self, item: &Item) {
+        match &item.state {
+            State::Claim { .. } => self.is_free = false,
+            State::Filter { .. } => self.is_filtered = false,
+            _ => {}
+        }
+    }
+
+    /// Reports whether an item may be restored. A container never gets an address that is not
+    /// reserved for it or that another has where it is reachable, nor routes without an address. It
+    /// never comes to a switch where another has its address, or before its packets are filtered.
+    fn allow(&self, item: &Item, picture: &mut Picture<'_>) -> bool {
+        match &item.state {
+            State::Port(port) => {
+                (self.is_free && self.is_filtered) || picture.is_port(port).unwrap_or(false)
+            }
+            State::OvsPort { .. } | State::OvsInterface { .. } => self.is_free,
+            State::Foreign(_) => self.is_filtered,
+            State::Address(_) if item.place == Place::Container => self.is_reserved && self.is_free,
+            State::Route(_) if item.place == Place::Container => {
+                self.is_reserved || self.has_address
+            }
+            _ => true,
+        }
+    }
+}
+
+/// How often each item was restored.
+#[derive(Debug, Default)]
+struct Tries(Vec<(Item, u8)>);
+
+impl Tries {
+    /// Counts a try; `false` when there were enough.
+    fn again(&mut self, item: &Item) -> bool {
+        let tries = self.of(item);
+        let is_left = *tries < TRIES;
+        *tries += u8::from(is_left);
+        is_left
+    }
+
+    /// Reports whether an item is not tried again.
+    fn are_over(&self, item: &Item) -> bool {
+        self.0.iter().any(|(known, tries)| known == item && *tries == TRIES)
+    }
+
+    /// Has the item not tried again.
+    fn end(&mut self, item: &Item) {
+        *self.of(item) = TRIES;
+    }
+
+    fn of(&mut self, item: &Item) -> &mut u8 {
+        let position = self.0.iter().position(|(known, _)| known == item).unwrap_or_else(|| {
+            self.0.push((item.clone(), 0));
+            self.0.len() - 1
+        });
+        &mut self.0[position].1
+    }
+}
+
+/// What one round observed of an attachment.
+struct Observation {
+    wanted: Wanted,
+    /// The differences, in the order of the items.
+    found: Vec<Difference>,
+    /// The positions of the items that could not be compared.
+    unknown: Vec<usize>,
+    /// Why something could not be compared: the first such error.
+    failed: Option<Failure>,
+    /// The record is there and legible.
+    is_recorded: bool,
+}
+
+impl Observation {
+    /// Reports whether an item was compared.
+    fn is_known(&self, number: usize) -> bool {
+        !self.unknown.contains(&number)
+    }
+
+    /// Reports whether an item differs and is left to a person.
+    fn is_by_hand(&self, number: usize) -> bool {
+        self.found.iter().any(|one| one.item == Some(number) && !one.by_repair)
+    }
+
+    /// Reports whether repair could restore an item.
+    fn differs(&self, item: &Item) -> bool {
+        self.restorable().any(|(one, _)| one == item)
+    }
+
+    /// Returns the items that repair can restore, each with its first difference.
+    fn restorable(&self) -> impl Iterator<Item = (&Item, &Difference)> {
+        let mut before = None;
+        self.found.iter().filter(|one| one.by_repair).filter_map(move |difference| {
+            let number = difference.item?;
+            (before.replace(number) != Some(number))
+                .then(|| (&self.wanted.items[number], difference))
+        })
+    }
+
+    /// Reports the differences; without any, what could not be compared.
+    fn report(self) -> Result<(), Failure> {
+        as_error(&self.found)?;
+        self.failed.map_or(Ok(()), Err)
+    }
+}
+
+/// What CHECK and repair need to observe an attachment, in one round after another.
+struct Observer<'c, K: Wants> {
+    call: &'c Call<'c>,
+    index: &'c Index,
+    config: K::Config,
+    result: AddResult,
+    picture: Picture<'c>,
+}
+
+impl<'c, K: Wants> Observer<'c, K> {
+    fn begin(call: &'c Call<'_>, index: &'c Index, config: K::Config) -> Result<Self, Failure> {
+        let result = call.require_prev_result(K::NO_PREVIOUS)?;
+        let netns = if K::CHAINED {
+            None
+        } else {
+            let netns = call.open_netns()?;
+            container::reported_interface(call, &result)?;
+            Some(netns)
+        };
+        let picture = Picture::open(call, index, K::NAME, netns)?;
+        Ok(Observer { call, index, config, result, picture })
+    }
+
+    /// Says what is wanted and compares it with what is there.
+    fn observe(&mut self) -> Result<Observation, Failure> {
+        let (key, ifname) = (self.call.attachment(), self.call.ifname().as_str());
+        self.picture.record = self.index.get(key, K::NAME).found;
+        let record = self.picture.record.as_ref();
+        let recorded: Option<K::Recorded> = record.and_then(attachment::recorded_in);
+        let recorded = recorded.as_ref();
+        let (result, config) = (&self.result, &self.config);
+        let attached = Attached::<K> { key, ifname, result, config, recorded };
+        let observed = K::observe(&attached, &mut self.picture)?;
+        let wanted = K::wanted(&attached, &observed);
+        let (mut found, failures) = self.picture.differences::<K>(&self.config, &wanted);
+        let (unknown, mut failed): (Vec<usize>, Vec<Failure>) = failures.into_iter().unzip();
+        match K::others(&attached, &observed, &mut self.picture) {
+            Ok(others) => found.extend(others),
+            Err(error) => failed.push(error),
+        }
+        let failed = failed.into_iter().next();
+        Ok(Observation { wanted, found, unknown, failed, is_recorded: recorded.is_some() })
+    }
+
+    /// Has the record list the claims that a sound attachment has now, and releases the others: a
+    /// shared link that was created again is another place.
+    fn settle(&self, observed: &Observation) -> Result<(), Failure> {
+        let is_sound = observed.found.is_empty() && observed.failed.is_none();
+        let items = observed.wanted.items.iter();
+        let objects: Vec<&String> = items.filter_map(claim::of_item).collect();
+        match &self.picture.record {
+            Some(record) if observed.is_recorded && is_sound => {
+                Ok(claim::settle(self.index, record, &objects)?)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Reports differences: the first as the message, the others as the details, with what helps.
+fn as_error(found: &[Difference]) -> Result<(), Failure> {
+    let found: Vec<&Difference> = found.iter().filter(|difference| !difference.quiet).collect();
+    let Some(first) = found.first() else { return Ok(()) };
+    let mut details = Vec::new();
+    details.extend(found.iter().skip(1).map(|difference| difference.text.as_str()));
+    for difference in &found {
+        let remedy = difference.remedy.as_str();
+        if !remedy.is_empty() && !details.contains(&remedy) {
+            details.push(remedy);
+        }
+    }
+    Err(Failure::new(codes::DRIFT, first.text.clone()).with_details(details.join("; ")))
+}

@@ -1,0 +1,414 @@
+//! ADD, DEL and GC of every kind, and the plugin that a kind is.
+
+use std::cell::Cell;
+
+use cni::json::{JsonError, UnknownKey};
+use cni::{AddResult, AttachmentKey, Command, Error};
+use cni_plugin::{Call, Info, Outcome, Plugin};
+use kernel::living::Census;
+use kernel::netns::Netns;
+use serde::Serialize;
+use state::{Index, Record};
+
+use super::addresses::{self, Left};
+use super::{Kind, Stale, Undo, Wants, check};
+use crate::shared::failure::Failure;
+use crate::shared::failures::Failures;
+use crate::shared::filter::Spared;
+use crate::shared::{attachment, claim, common_keys};
+
+/// What failed when a namespace could not be opened.
+const NOT_ENTERED: &str = "open the container's namespace";
+
+/// Why DEL does not release addresses.
+const STAY_RESERVED: &str = "the addresses stay reserved: the link may still carry them";
+
+/// The plugin of one kind of attachment.
+#[derive(Debug)]
+pub(crate) struct Life<K>(pub(crate) K);
+
+impl<K: Wants> Plugin for Life<K> {
+    fn info(&self) -> &'static Info {
+        const { &K::INFO }
+    }
+
+    fn add(&self, call: &Call<'_>) -> Result<AddResult, Error> {
+        Ok(attachment::add_under_lock(call, || add::<K>(call))?)
+    }
+
+    fn del(&self, call: &Call<'_>) -> Result<(), Error> {
+        Ok(del::<K>(call)?)
+    }
+
+    fn check(&self, call: &Call<'_>) -> Result<(), Error> {
+        Ok(check::check::<K>(call)?)
+    }
+
+    fn repair_and_check(&self, call: &Call<'_>) -> Outcome {
+        check::repair::<K>(call)
+    }
+
+    fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
+        Ok(gc::<K>(call)?)
+    }
+
+    fn validate(&self, call: &Call<'_>) -> Result<(), Error> {
+        Ok(K::validate(call)?)
+    }
+
+    fn fits_host(&self, call: &Call<'_>) -> Result<(), Error> {
+        Ok(K::fits_host(call)?)
+    }
+
+    fn status(&self, call: &Call<'_>) -> Result<(), Error> {
+        Ok(K::status(call)?)
+    }
+
+    fn unknown_keys(&self, config: &str) -> Result<Vec<UnknownKey>, JsonError> {
+        common_keys::unknown::<K::Raw>(config, !K::CHAINED)
+    }
+}
+
+/// An ADD that is under way.
+#[derive(Debug)]
+pub(crate) struct Attaching<'a, K: Kind> {
+    /// The call.
+    pub(crate) call: &'a Call<'a>,
+    /// Our own files.
+    pub(crate) index: &'a Index,
+    /// The configuration.
+    pub(crate) config: &'a K::Config,
+    /// What the kind keeps during this verb.
+    pub(crate) kept: &'a K::Kept,
+    undo: Undo<'a>,
+}
+
+impl<'a, K: Kind> Attaching<'a, K> {
+    /// Returns whose attachment it is.
+    pub(crate) fn key(&self) -> &'a AttachmentKey {
+        self.call.attachment()
+    }
+
+    /// Returns what an earlier ADD of the attachment recorded.
+    pub(crate) fn earlier_record(&self) -> Option<Record> {
+        self.index.get(self.key(), K::NAME).found
+    }
+
+    /// Removes what an earlier ADD of the attachment made: this one wants nothing.
+    ///
+    /// # Errors
+    /// What could not be removed.
+    pub(crate) fn remove_earlier(&self) -> Result<(), Failure> {
+        let Some(before) = self.earlier_record() else { return Ok(()) };
+        let (call, index, kept) = (self.call, self.index, self.kept);
+        Removal::<K>::new(call, index, kept, self.key(), Some(before), None).run()
+    }
+
+    /// Begins the changes: from here on a failure takes down what was made. `netns` is the
+    /// container's, for kinds whose removal needs it. A kind that goes by its record has written it
+    /// before: that of an earlier ADD may be of another namespace.
+    pub(crate) fn begin(&mut self, netns: Option<&Netns>) {
+        let (call, index, kept, netns) = (self.call, self.index, self.kept, netns.cloned());
+        self.undo.push("remove what was made", move || {
+            let key = call.attachment();
+            let record = index.get(key, K::NAME).found;
+            Removal::<K>::new(call, index, kept, key, record, netns).run()
+        });
+    }
+
+    /// Runs the IPAM plugin's ADD, if the configuration has one. On failure the addresses are
+    /// released.
+    ///
+    /// # Errors
+    /// The IPAM plugin's own; code 7 when it gave no address.
+    pub(crate) fn addresses(&mut self) -> Result<Option<AddResult>, Failure> {
+        let ipam = self.call.ipam();
+        ipam.map(|ipam| addresses::add(ipam, &mut self.undo)).transpose()
+    }
+
+    /// Records what DEL must know, in place of what an earlier ADD recorded (`before`). On failure
+    /// the record is what it was.
+    ///
+    /// # Errors
+    /// Code 105.
+    pub(crate) fn replace_record(
+        &mut self,
+        before: Option<Record>,
+        recorded: &impl Serialize,
+        netns: &Netns,
+    ) -> Result<(), Failure> {
+        let (index, key) = (self.index, self.key());
+        self.undo.push("restore the record", move || match before {
+            Some(before) => Ok(index.put(&before)?),
+            None => Ok(attachment::remove_record(index, key, K::NAME)?),
+        });
+        self.record(recorded, netns)
+    }
+
+    /// Records what DEL must know, with the container's namespace.
+    ///
+    /// # Errors
+    /// Code 105.
+    pub(crate) fn record(&self, recorded: &impl Serialize, netns: &Netns) -> Result<(), Failure> {
+        attachment::write_record(self.call, self.index, K::NAME, recorded, netns)
+    }
+}
+
+fn add<K: Kind>(call: &Call<'_>) -> Result<AddResult, Failure> {
+    let config = K::config(call)?;
+    let index = Index::new(call.roots());
+    let kept = K::Kept::default();
+    let (index, config, kept) = (&index, &config, &kept);
+    let mut attaching = Attaching::<K> { call, index, config, kept, undo: Undo::new() };
+    match K::attach(&mut attaching) {
+        Ok(result) => Ok(result),
+        Err(cause) => Err(attaching.undo.run(cause)),
+    }
+}
+
+/// Which namespace a removal gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Enter {
+    /// None: everything is on the host, or the kind opens it itself.
+    Never,
+    /// Whichever DEL's path leads to, if it can be entered. A removal uses it only if it does not
+    /// find the host's side, and only after [`Call::is_another`].
+    IfNeeded,
+    /// The container's, by the path of the call or of the record. If it lives and cannot be entered,
+    /// what is on the host is taken down all the same.
+    IfPossible,
+    /// The container's, by the path of the call or of the record. If it lives and cannot be entered,
+    /// nothing is taken down.
+    Always,
+}
+
+/// The removal of one attachment: by DEL or GC, or because its ADD failed.
+#[derive(Debug)]
+pub(crate) struct Removal<'a, K: Kind> {
+    /// The call.
+    pub(crate) call: &'a Call<'a>,
+    /// Our own files.
+    pub(crate) index: &'a Index,
+    /// What the kind keeps during this verb.
+    pub(crate) kept: &'a K::Kept,
+    /// Whose attachment it is. GC's call is another's.
+    pub(crate) key: &'a AttachmentKey,
+    /// The record, if there is one.
+    pub(crate) record: Option<Record>,
+    /// What it holds, if it is legible.
+    pub(crate) recorded: Option<K::Recorded>,
+    /// The namespace that [`Kind::ENTER`] asks for.
+    pub(crate) netns: Option<Netns>,
+    /// The plugin's records, of all networks, as GC read them; none in another verb.
+    pub(crate) records: &'a [Record],
+    link_is_gone: Cell<bool>,
+}
+
+impl<'a, K: Kind> Removal<'a, K> {
+    fn new(
+        call: &'a Call<'_>,
+        index: &'a Index,
+        kept: &'a K::Kept,
+        key: &'a AttachmentKey,
+        record: Option<Record>,
+        netns: Option<Netns>,
+    ) -> Self {
+        let recorded = record.as_ref().and_then(attachment::recorded_in);
+        if record.is_some() && recorded.is_none() {
+            call.warn(format_args!("passed over what {} recorded of {key}", K::NAME));
+        }
+        let link_is_gone = Cell::new(false);
+        Removal { call, index, kept, key, record, recorded, netns, records: &[], link_is_gone }
+    }
+
+    /// Reports whether the call is the attachment's own: its configuration, its path and its
+    /// `prevResult` tell of it. GC's call tells of none.
+    pub(crate) fn is_own_call(&self) -> bool {
+        self.call.command() != Command::Gc
+    }
+
+    /// Notes that no link carries the attachment's addresses any more: GC may release them even if
+    /// something else cannot be taken down.
+    pub(crate) fn set_link_gone(&self) {
+        self.link_is_gone.set(true);
+    }
+
+    /// Returns the result of the plugins before this one, if the call has it.
+    pub(crate) fn prev_result(&self) -> Option<AddResult> {
+        self.call.prev_result().ok().flatten().filter(|_| self.is_own_call())
+    }
+
+    /// Removes everything but the reservation of addresses. What cannot be taken down keeps its
+    /// record, and its claims while the link may carry the addresses: DEL or GC may come again.
+    fn run(&self) -> Result<(), Failure> {
+        let taken = self.take_down();
+        let released = match taken.is_ok() || self.link_is_gone.get() {
+            true => self.release_claims(),
+            false => Ok(()),
+        };
+        taken.and(released)?;
+        attachment::remove_record(self.index, self.key, K::NAME)
+    }
+
+    /// Does what is possible if the container's namespace lives and was not entered.
+    fn run_if(&self, is_entered: bool) -> Result<(), Failure> {
+        match K::ENTER {
+            _ if is_entered => self.run(),
+            Enter::Always => Ok(()),
+            _ => self.take_down(),
+        }
+    }
+
+    fn take_down(&self) -> Result<(), Failure> {
+        let mut failures = Failures::new();
+        K::take_down(self, &mut failures);
+        failures.into_result()
+    }
+
+    fn release_claims(&self) -> Result<(), Failure> {
+        let mut failures = Failures::new();
+        if K::CLAIMS {
+            let record = self.record.as_ref().filter(|_| self.recorded.is_some());
+            let held = record.map(|record| claim::recorded(&record.data));
+            claim::release(self.index, self.key, held.as_deref(), &mut failures);
+        }
+        failures.into_result()
+    }
+}
+
+/// A GC, after it has removed the attachments that are stale.
+#[derive(Debug)]
+pub(crate) struct Collecting<'a, K: Kind> {
+    /// The call.
+    pub(crate) call: &'a Call<'a>,
+    /// Our own files.
+    pub(crate) index: &'a Index,
+    /// What the kind keeps during this verb.
+    pub(crate) kept: &'a K::Kept,
+    /// What is left alone.
+    pub(crate) spared: &'a Spared<'a>,
+}
+
+/// DEL releases the addresses last, and not at all while the link may still carry them. If the IPAM
+/// plugin needs the link for the release, DEL takes the addresses from the link, releases them, and
+/// then removes the link.
+fn del<K: Kind>(call: &Call<'_>) -> Result<(), Failure> {
+    let _lock = attachment::lock_for_removal(call)?;
+    let (index, key) = (Index::new(call.roots()), call.attachment());
+    let mut failures = Failures::new();
+    // A plugin that was missing during ADD gave no address, and DEL must not wait for it to appear.
+    let ipam = call.ipam().filter(|ipam| !K::CHAINED && (!call.is_undo() || ipam.is_there()));
+    let over_the_link = ipam.filter(addresses::talks_over_the_link);
+    let record = index.get(key, K::NAME).found;
+    let enter = if over_the_link.is_some() { Enter::Always } else { K::ENTER };
+    let opened = match to_enter(call, enter) {
+        Ok(None) => recorded_netns::<K>(call, record.as_ref(), &Census::new()),
+        opened => opened,
+    };
+    let netns = failures.note(NOT_ENTERED, opened);
+    let is_entered = netns.is_some();
+    let netns = netns.flatten();
+    if let Some(ipam) = over_the_link {
+        if let Some(netns) = &netns {
+            let taken = addresses::take_from_link(call, netns);
+            failures.note("take the addresses from the link", taken);
+        }
+        if failures.is_empty() {
+            failures.note("release the addresses", ipam.del());
+        } else {
+            call.warn(STAY_RESERVED);
+        }
+    }
+    let kept = K::Kept::default();
+    let removal = Removal::<K>::new(call, &index, &kept, key, record, netns);
+    failures.note_as_it_is(removal.run_if(is_entered));
+    if let (Some(ipam), None) = (ipam, over_the_link) {
+        if failures.is_empty() {
+            failures.note("release the addresses", ipam.del());
+        } else {
+            call.warn(STAY_RESERVED);
+        }
+    }
+    failures.into_result()
+}
+
+/// Opens the namespace that DEL's path leads to.
+fn to_enter(call: &Call<'_>, enter: Enter) -> Result<Option<Netns>, Error> {
+    match enter {
+        Enter::Never => Ok(None),
+        // The container's end is deleted with the host's end, whether or not the namespace can be
+        // entered.
+        Enter::IfNeeded => Ok(call.open_any_netns().ok().flatten()),
+        Enter::IfPossible | Enter::Always => call.open_netns_if_there(),
+    }
+}
+
+/// Opens the namespace that the record names, for a kind that needs it.
+fn recorded_netns<K: Kind>(
+    call: &Call<'_>,
+    record: Option<&Record>,
+    census: &Census,
+) -> Result<Option<Netns>, Error> {
+    let (Some(record), Enter::IfPossible | Enter::Always) = (record, K::ENTER) else {
+        return Ok(None);
+    };
+    let recorded: Option<K::Recorded> = attachment::recorded_in(record);
+    match recorded.is_some_and(|recorded| K::is_inside(&recorded)) {
+        true => Ok(attachment::find_recorded_netns(call, record, census)?),
+        false => Ok(attachment::recorded_netns(record, census)?),
+    }
+}
+
+fn gc<K: Kind>(call: &Call<'_>) -> Result<(), Failure> {
+    let (index, census, kept) = (Index::new(call.roots()), Census::new(), K::Kept::default());
+    let mut failures = Failures::new();
+    let records = attachment::records_of(call, &index, K::NAME);
+    let mut stale: Vec<Stale> = records
+        .iter()
+        .filter(|record| is_stale(call, &record.attachment))
+        .map(|record| Stale::of(record.clone()))
+        .collect();
+    for key in K::unrecorded(call, &index, &mut failures) {
+        let is_known = stale.iter().any(|one| one.key == key);
+        if !is_known && is_stale(call, &key) {
+            let one = Stale::read(&index, K::NAME, key);
+            // Else an ADD has recorded it since the records were listed.
+            stale.extend((!one.is_recorded()).then_some(one));
+        }
+    }
+    let mut left = if failures.is_empty() { Left::LinksOf(Vec::new()) } else { Left::Unknown };
+    let mut spared = Spared::new(call, &index, K::NAME);
+    let stale_keys: Vec<AttachmentKey> = stale.iter().map(|one| one.key.clone()).collect();
+    for one in stale {
+        let mut link_is_gone = false;
+        let collected = one.collect(&index, K::NAME, |record| {
+            let mut own = Failures::new();
+            let opened = recorded_netns::<K>(call, record.as_ref(), &census);
+            let netns = own.note(NOT_ENTERED, opened);
+            let is_entered = netns.is_some();
+            let mut removal =
+                Removal::<K>::new(call, &index, &kept, &one.key, record, netns.flatten());
+            removal.records = &records;
+            own.note_as_it_is(removal.run_if(is_entered));
+            link_is_gone = own.is_empty() || removal.link_is_gone.get();
+            own.into_result()
+        });
+        spared.note(&one.key, &collected);
+        failures.note(format_args!("collect {}", one.key), collected);
+        if let (false, Left::LinksOf(keys)) = (link_is_gone, &mut left) {
+            keys.push(one.key);
+        }
+    }
+    let collecting = Collecting { call, index: &index, kept: &kept, spared: &spared };
+    K::collect(&collecting, &mut failures);
+    if !K::CHAINED {
+        addresses::collect(call, K::NAME, &stale_keys, left, &mut failures);
+    }
+    failures.into_result()
+}
+
+/// Reports whether GC removes an attachment: it is of this network, and the list does not name it.
+fn is_stale(call: &Call<'_>, key: &AttachmentKey) -> bool {
+    let is_valid = call.is_valid_attachment(key.container_id.as_str(), key.ifname.as_str());
+    key.network == *call.network() && !is_valid
+}

@@ -1,0 +1,27 @@
+//! The keys that every configuration may have, whatever the plugin (CNI 1.1.0 §1 "Plugin
+//! configuration objects" and "Deriving execution configuration").
+//!
+//! A plugin's own type has only the keys that the plugin reads. These are known besides.
+
+use cni::json::{JsonError, UnknownKey, unknown_keys_besides};
+use serde::de::DeserializeOwned;
+
+/// The keys of any plugin.
+const ANY: &[&str] =
+    &["cniVersion", "name", "type", "args", "capabilities", "runtimeConfig", "prevResult"];
+
+/// The keys that a plugin has besides if it creates an interface.
+const INTERFACE: &[&str] = &["ipam", "dns"];
+
+/// Lists the keys of a configuration that neither the plugin's own type `T` nor every plugin of its
+/// role reads.
+///
+/// # Errors
+/// When the configuration cannot be read at all.
+pub(crate) fn unknown<T: DeserializeOwned>(
+    config: &str,
+    creates_interface: bool,
+) -> Result<Vec<UnknownKey>, JsonError> {
+    let more = if creates_interface { INTERFACE } else { &[] };
+    unknown_keys_besides::<T>(config, &[ANY, more].concat())
+}
