@@ -21,8 +21,8 @@ pub(crate) fn talks_over_the_link(ipam: &Delegate<'_>) -> bool {
     crate::info(ipam.plugin_type()).is_some_and(|info| info.over_the_link)
 }
 
-/// Runs the IPAM plugin's ADD and adds the release to the undo: after all steps that are there
-/// already, or before them if the plugin releases over the link.
+/// Runs the IPAM plugin's ADD and adds the release to the undo: at the end, if all else was undone,
+/// or before the link goes if the plugin releases over the link.
 ///
 /// # Errors
 /// The IPAM plugin's own; code 7 when it gave no address.

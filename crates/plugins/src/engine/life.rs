@@ -1,6 +1,7 @@
 //! ADD, DEL and GC of every kind, and the plugin that a kind is.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 
 use cni::json::{JsonError, UnknownKey};
 use cni::{AddResult, AttachmentKey, Command, Error};
@@ -365,12 +366,12 @@ fn gc<K: Kind>(call: &Call<'_>) -> Result<(), Failure> {
     let records = attachment::records_of(call, &index, K::NAME);
     let mut stale: Vec<Stale> = records
         .iter()
-        .filter(|record| is_stale(call, &record.attachment))
+        .filter(|record| attachment::is_stale(call, &record.attachment))
         .map(|record| Stale::of(record.clone()))
         .collect();
+    let mut known: BTreeSet<AttachmentKey> = stale.iter().map(|one| one.key.clone()).collect();
     for key in K::unrecorded(call, &index, &mut failures) {
-        let is_known = stale.iter().any(|one| one.key == key);
-        if !is_known && is_stale(call, &key) {
+        if attachment::is_stale(call, &key) && known.insert(key.clone()) {
             let one = Stale::read(&index, K::NAME, key);
             // Else an ADD has recorded it since the records were listed.
             stale.extend((!one.is_recorded()).then_some(one));
@@ -405,10 +406,4 @@ fn gc<K: Kind>(call: &Call<'_>) -> Result<(), Failure> {
         addresses::collect(call, K::NAME, &stale_keys, left, &mut failures);
     }
     failures.into_result()
-}
-
-/// Reports whether GC removes an attachment: it is of this network, and the list does not name it.
-fn is_stale(call: &Call<'_>, key: &AttachmentKey) -> bool {
-    let is_valid = call.is_valid_attachment(key.container_id.as_str(), key.ifname.as_str());
-    key.network == *call.network() && !is_valid
 }

@@ -30,8 +30,7 @@ impl<'a> Undo<'a> {
         self.steps.push((what.to_string(), Box::new(step)));
     }
 
-    /// Records how to undo what was just done, after everything else and only if all of that was
-    /// undone.
+    /// Sets what is undone at the end, and only if all else was undone. There is one such step.
     pub(crate) fn push_last(
         &mut self,
         what: impl fmt::Display,
@@ -50,19 +49,18 @@ impl<'a> Undo<'a> {
                 cause = cause.with_details(format!("could not {what}: {error}"));
             }
         }
-        match self.last.filter(|_| is_undone) {
-            Some((what, step)) => match step() {
-                Ok(()) => cause,
-                Err(error) => cause.with_details(format!("could not {what}: {error}")),
-            },
-            None => cause,
+        if let Some((what, step)) = self.last.filter(|_| is_undone)
+            && let Err(error) = step()
+        {
+            cause = cause.with_details(format!("could not {what}: {error}"));
         }
+        cause
     }
 }
 
 impl fmt::Debug for Undo<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.steps.iter().map(|(what, _)| what)).finish()
+        f.debug_list().entries(self.steps.iter().chain(&self.last).map(|(what, _)| what)).finish()
     }
 }
 

@@ -55,14 +55,10 @@ impl Kind for Ptp {
 
     /// The kernel removes the host's addresses and routes with its end of the pair.
     fn take_down(removal: &Removal<'_, Self>, failures: &mut Failures) {
-        let Removal { call, index, key, recorded, netns, .. } = removal;
+        let Removal { call, index, key, recorded, .. } = removal;
         let host = recorded.as_ref().map(|recorded| recorded.host_ifname.as_str());
-        let removed = pair::remove(call, key, host, netns.as_ref());
-        if failures.note("remove the link", removed).is_some() {
-            removal.set_link_gone();
-        }
         let filter = recorded.as_ref().map(|recorded| (&recorded.filter, recorded.ips.as_slice()));
-        failures.note("remove filter rules", rules::remove(index, key, filter));
+        pair::take_down(removal, host, filter, failures);
         forwarding::release(index, key, Leaving::of(call), failures);
     }
 

@@ -201,12 +201,14 @@ pub fn may_live(record: &Record, census: &Census) -> bool {
 #[must_use]
 pub fn stale_records(call: &Call<'_>, index: &Index, plugin: &str) -> Vec<Record> {
     let mut records = records_of(call, index, plugin);
-    records.retain(|record| {
-        let key = &record.attachment;
-        key.network == *call.network()
-            && !call.is_valid_attachment(key.container_id.as_str(), key.ifname.as_str())
-    });
+    records.retain(|record| is_stale(call, &record.attachment));
     records
+}
+
+/// Reports whether GC removes an attachment: it is of this network, and the list does not name it.
+pub(crate) fn is_stale(call: &Call<'_>, key: &AttachmentKey) -> bool {
+    let is_valid = call.is_valid_attachment(key.container_id.as_str(), key.ifname.as_str());
+    key.network == *call.network() && !is_valid
 }
 
 /// Returns a plugin's records, of all networks. Damaged ones are skipped with a warning.

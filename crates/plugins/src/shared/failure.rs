@@ -109,7 +109,7 @@ always! {
 }
 
 /// Takes over errors that say themselves what the caller gets for them.
-macro_rules! told {
+macro_rules! own_words {
     ($($error:ty),* $(,)?) => {$(
         impl From<$error> for Failure {
             fn from(error: $error) -> Self {
@@ -119,7 +119,7 @@ macro_rules! told {
     )*};
 }
 
-told! {
+own_words! {
     CacheError,
     CheckError,
     DelError,

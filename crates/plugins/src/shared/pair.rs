@@ -8,17 +8,19 @@ use std::time::{Duration, Instant};
 
 use cni::{AttachmentKey, Command};
 use cni_plugin::{Call, codes};
+use firewall::Plan;
+use ipnet::IpNet;
 use kernel::mac::MacAddr;
 use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkKind, NewLink, OperState, RouteSocket, VethPeer};
 use state::Index;
 use wanted::{Because, Item, State};
 
-use crate::engine::{Attached, Kind};
+use crate::engine::{Attached, Kind, Removal};
 
 use super::failure::Failure;
 use super::failures::Failures;
-use super::{advertisements, attachment, owner, shared_object};
+use super::{advertisements, attachment, owner, rules, shared_object};
 
 /// How many queues each end has: the one that the kernel would use, without the others that it
 /// would create and not use.
@@ -229,6 +231,22 @@ pub fn remove(
         return Ok(());
     }
     Ok(inside.delete_link(link.index).map(drop)?)
+}
+
+/// Takes down what `bridge` and `ptp` make alike: the pair, by its recorded end on the `host`, and the
+/// elements of the packet filter, as recorded.
+pub(crate) fn take_down<K: Kind>(
+    removal: &Removal<'_, K>,
+    host: Option<&str>,
+    filter: Option<(&Plan, &[IpNet])>,
+    failures: &mut Failures,
+) {
+    let Removal { call, index, key, netns, .. } = removal;
+    let removed = remove(call, key, host, netns.as_ref());
+    if failures.note("remove the link", removed).is_some() {
+        removal.set_link_gone();
+    }
+    failures.note("remove filter rules", rules::remove(index, key, filter));
 }
 
 /// Describes both ends as items: the container's link, and the host's under this name, with what ADD

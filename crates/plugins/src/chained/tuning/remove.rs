@@ -21,7 +21,7 @@ pub(super) fn take_down(removal: &Removal<'_, Tuning>, failures: &mut Failures) 
     else {
         return;
     };
-    let Some(path) = failures.note("find the backup", backup_path(removal)) else { return };
+    let path = backup_path(removal);
     let backup = path.as_deref();
     let backup = backup.and_then(|path| backup::read(path, |text| removal.call.warn(text)));
     let recorded = removal.recorded.clone();
@@ -62,21 +62,18 @@ fn open_netns(
 
 /// Finds the backup: where ADD put it, even if the configuration names another place by now. A
 /// damaged record may name a place where nothing is.
-fn backup_path(removal: &Removal<'_, Tuning>) -> Result<Option<PathBuf>, Failure> {
+fn backup_path(removal: &Removal<'_, Tuning>) -> Option<PathBuf> {
     let recorded = removal.recorded.as_ref().and_then(|recorded| recorded.backup.clone());
     if removal.is_own_call() {
         let folder = config::read_data_dir(removal.call.document());
         let configured = backup::path(&folder, removal.key);
         let recorded = recorded.filter(|path| *path == configured || path.exists());
-        return Ok(Some(recorded.unwrap_or(configured)));
-    }
-    if recorded.is_none() {
-        return Ok(None);
+        return Some(recorded.unwrap_or(configured));
     }
     // The backup's name does not include the network: it may belong to an attachment of the same
     // name to another network.
     let mut others = removal.records.iter().filter(|one| one.attachment != *removal.key);
-    Ok(recorded.filter(|path| !others.any(|other| is_backup_of(path, other))))
+    recorded.filter(|path| !others.any(|other| is_backup_of(path, other)))
 }
 
 /// Restores the link's values and the sysctls.

@@ -8,18 +8,14 @@ use super::{Bridge, bridge_link};
 use crate::engine::Removal;
 use crate::shared::failures::Failures;
 use crate::shared::shared_object::Leaving;
-use crate::shared::{forwarding, pair, rules};
+use crate::shared::{forwarding, pair};
 
 /// Removes everything that ADD created: the link, filter elements, and holds on shared objects.
 pub(super) fn take_down(removal: &Removal<'_, Bridge>, failures: &mut Failures) {
-    let Removal { call, index, key, recorded, netns, .. } = removal;
+    let Removal { call, index, key, recorded, .. } = removal;
     let host = recorded.as_ref().map(|recorded| recorded.host_ifname.as_str());
-    let removed = pair::remove(call, key, host, netns.as_ref());
-    if failures.note("remove the link", removed).is_some() {
-        removal.set_link_gone();
-    }
     let filter = recorded.as_ref().map(|recorded| (&recorded.filter, recorded.ips.as_slice()));
-    failures.note("remove filter rules", rules::remove(index, key, filter));
+    pair::take_down(removal, host, filter, failures);
     // Not while its port may exist: the bridge would stay, without a known owner.
     if failures.is_empty() {
         let recorded = recorded.as_ref().map(|recorded| recorded.bridge.clone());

@@ -269,8 +269,14 @@ fn leave(
     recorded: Option<&Recorded>,
     is_recorded: bool,
 ) -> Result<(), Failure> {
-    let configured = recorded.is_none().then(|| configured(call, role));
-    let recorded = recorded.or(configured.as_ref()).expect("one of them is there");
+    let by_configuration;
+    let recorded = match recorded {
+        Some(recorded) => recorded,
+        None => {
+            by_configuration = configured(call, role);
+            &by_configuration
+        }
+    };
     match take_out(call, key, role, recorded) {
         // There is no record, so most likely nothing was done.
         Err(error) if !is_recorded && error.code() == codes::SWITCH => {
