@@ -57,7 +57,7 @@ pub(crate) const DUPLICATES: [(&str, &str); 5] = [
 ];
 
 /// Our crates by layer: a crate uses only crates of a lower one.
-const LAYERS: [(&str, u8); 22] = [
+const LAYERS: [(&str, u8); 23] = [
     ("netwright-cni", 0),
     ("netwright-kernel", 1),
     ("netwright-state", 2),
@@ -71,6 +71,7 @@ const LAYERS: [(&str, u8); 22] = [
     ("netwright-ovsdb", 2),
     ("netwright-wanted", 4),
     ("netwright-cni-invoke", 4),
+    ("netwright-agent", 5),
     ("netwright-cni-plugin", 5),
     ("netwright-cni-runtime", 5),
     ("netwright-plugins", 6),

@@ -23,7 +23,6 @@ mod daemon_process;
 mod dispatch;
 mod failure;
 mod log;
-mod nearest;
 mod net;
 mod panic;
 mod plugin_process;

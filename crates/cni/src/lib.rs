@@ -15,9 +15,11 @@
 pub mod call;
 pub mod config;
 pub mod error;
+pub mod excerpt;
 mod gone;
 pub mod json;
 pub mod name;
+pub mod nearest;
 pub mod owner;
 mod repair;
 pub mod result;

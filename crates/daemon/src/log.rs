@@ -1,14 +1,18 @@
-//! Writes logs to standard error, one line for each event.
+//! Writes logs: one line for each event on standard error, or one event with fields in the journal.
 //!
-//! A line looks like `netwrightd: bound lease=lan/c1/eth0 address=192.0.2.9/24`. Where systemd
-//! reads the lines, each begins with its level, such as `<6>` (`man 3 sd-daemon`). `NETWRIGHT_LOG`
-//! chooses the lowest level: error, warn, info (the default), debug, trace.
+//! A line looks like `netwrightd: bound lease=lan/c1/eth0 address=192.0.2.9/24`. As JSON and in the
+//! journal the fields have the same names: `lease`, and `NETWRIGHT_LEASE`. `NETWRIGHT_LOG` chooses
+//! the lowest level, before the configuration does.
 
 use std::cell::RefCell;
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
+use std::os::unix::net::UnixDatagram;
 
+use agent::config::{Log, LogFormat, LogLevel};
 use cni::text::one_line;
+use jiff::Timestamp;
+use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -40,20 +44,56 @@ impl Drop for About {
     }
 }
 
+/// How lines are written.
+enum Form {
+    /// Each begins with its level in words.
+    Text,
+    /// Each begins with its level as systemd reads it from standard error (`man 3 sd-daemon`).
+    Prefixed,
+    /// To the journal, with fields of their own (systemd's "Native Journal Protocol").
+    Journal(UnixDatagram),
+    /// One JSON object for each event.
+    Json,
+}
+
 /// Writes events; spans are not used here.
 struct Lines {
     lowest: Level,
-    journal: bool,
+    form: Form,
+    service: &'static str,
 }
 
 /// Crates that log every request, and failures that we report ourselves.
 const FOREIGN: [&str; 5] = ["hyper", "kube", "rustls", "tokio", "tower"];
 
-/// Starts logging.
-pub(crate) fn start(level: Option<&str>, journal: bool) {
-    let lowest = level.and_then(|text| text.parse().ok()).unwrap_or(Level::INFO);
+/// Where the journal takes events with fields.
+const JOURNAL: &str = "/run/systemd/journal/socket";
+
+/// Starts logging for a service. `level` is the environment's, which counts before the
+/// configuration's; `journal` says that the journal reads standard error. Only the first call
+/// counts.
+pub(crate) fn start(service: &'static str, log: &Log, level: Option<&str>, journal: bool) {
+    let of_environment = level.and_then(|text| text.parse().ok());
+    let lowest = of_environment.unwrap_or(match log.level.0 {
+        LogLevel::Error => Level::ERROR,
+        LogLevel::Warn => Level::WARN,
+        LogLevel::Info => Level::INFO,
+        LogLevel::Debug => Level::DEBUG,
+        LogLevel::Trace => Level::TRACE,
+    });
+    let native = || {
+        let socket = UnixDatagram::unbound().ok()?;
+        socket.connect(JOURNAL).ok()?;
+        Some(Form::Journal(socket))
+    };
+    let form = match log.format.0 {
+        LogFormat::Text => Form::Text,
+        LogFormat::Json => Form::Json,
+        LogFormat::Auto if !journal => Form::Text,
+        LogFormat::Auto | LogFormat::Journal => native().unwrap_or(Form::Prefixed),
+    };
     // It fails when a subscriber is already set.
-    let _ = tracing::subscriber::set_global_default(Lines { lowest, journal });
+    let _ = tracing::subscriber::set_global_default(Lines { lowest, form, service });
 }
 
 impl Subscriber for Lines {
@@ -74,13 +114,18 @@ impl Subscriber for Lines {
     fn event(&self, event: &Event<'_>) {
         let level = *event.metadata().level();
         let line = Line::of(event);
-        let mut text = String::new();
-        if self.journal {
-            text.push_str(priority(level));
-        } else {
-            let _ = write!(text, "{level:<5} ");
-        }
-        let _ = writeln!(text, "netwrightd: {}{}", line.message, line.fields);
+        let text = match &self.form {
+            Form::Text => format!("{level:<5} netwrightd: {}\n", line.text()),
+            Form::Prefixed => format!("<{}>netwrightd: {}\n", priority(level), line.text()),
+            Form::Json => line.json(level, self.service),
+            Form::Journal(socket) => {
+                match socket.send(&line.journal(level, self.service)) {
+                    Ok(_) => return,
+                    // The journal is being restarted, or the event is too long for a datagram.
+                    Err(_) => format!("<{}>netwrightd: {}\n", priority(level), line.text()),
+                }
+            }
+        };
         // Ignore write errors: there is no other place to report them.
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
@@ -91,60 +136,100 @@ impl Subscriber for Lines {
 }
 
 /// `man 3 sd-daemon` SD_ERR and so on.
-fn priority(level: Level) -> &'static str {
+fn priority(level: Level) -> u8 {
     match level {
-        Level::ERROR => "<3>",
-        Level::WARN => "<4>",
-        Level::INFO => "<6>",
-        _ => "<7>",
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        _ => 7,
     }
 }
 
+/// An event: what is said, and its fields with their values.
+#[derive(Default)]
 struct Line {
     message: String,
-    fields: String,
+    fields: Vec<(&'static str, String)>,
 }
 
 impl Visit for Line {
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.put(field, format_args!("{value}"));
+        self.put(field, value.to_owned());
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.put(field, format_args!("{value:?}"));
+        self.put(field, format!("{value:?}"));
     }
 }
 
 impl Line {
     /// Reads an event, and what the thread is working on.
     fn of(event: &Event<'_>) -> Self {
-        let mut line = Line { message: String::new(), fields: String::new() };
+        let mut line = Line::default();
         event.record(&mut line);
-        ABOUT.with_borrow(|subject| {
-            for (name, value) in subject {
-                line.put_field(name, value);
-            }
-        });
+        ABOUT.with_borrow(|subject| line.fields.extend(subject.iter().cloned()));
         line
     }
 
-    fn put(&mut self, field: &Field, value: fmt::Arguments<'_>) {
-        if field.name() == "message" {
-            self.message.push_str(&one_line(value));
-            return;
+    fn put(&mut self, field: &Field, value: String) {
+        match field.name() {
+            "message" => self.message.push_str(&value),
+            name => self.fields.push((name, value)),
         }
-        self.put_field(field.name(), &value.to_string());
     }
 
-    fn put_field(&mut self, name: &str, value: &str) {
-        let plain = !value.is_empty()
-            && !value.contains(|c: char| c.is_whitespace() || c == '"')
-            && one_line(value) == value;
-        let _ = if plain {
-            write!(self.fields, " {name}={value}")
-        } else {
-            write!(self.fields, " {name}={}", one_line(format_args!("{value:?}")))
+    /// Returns it as one line: `bound lease=lan/c1/eth0`.
+    fn text(&self) -> String {
+        let mut text = one_line(&self.message);
+        for (name, value) in &self.fields {
+            let plain = !value.is_empty()
+                && !value.contains(|c: char| c.is_whitespace() || c == '"')
+                && one_line(value) == *value;
+            let _ = if plain {
+                write!(text, " {name}={value}")
+            } else {
+                write!(text, " {name}={}", one_line(format_args!("{value:?}")))
+            };
+        }
+        text
+    }
+
+    /// Returns it as a line with one JSON object (RFC 8259).
+    fn json(&self, level: Level, service: &str) -> String {
+        let mut object = Map::new();
+        object.insert("time".to_owned(), Timestamp::now().to_string().into());
+        object.insert("level".to_owned(), level.as_str().to_lowercase().into());
+        object.insert("service".to_owned(), service.into());
+        object.insert("message".to_owned(), self.message.as_str().into());
+        for (name, value) in &self.fields {
+            object.entry(*name).or_insert_with(|| value.as_str().into());
+        }
+        format!("{}\n", Value::Object(object))
+    }
+
+    /// Returns it as the journal takes it: a line for each field, or the length of its value where
+    /// the value has lines.
+    fn journal(&self, level: Level, service: &str) -> Vec<u8> {
+        let mut octets = Vec::new();
+        let mut put = |name: &str, value: &str| {
+            octets.extend(name.as_bytes());
+            if value.contains('\n') {
+                octets.push(b'\n');
+                octets.extend(u64::try_from(value.len()).unwrap_or_default().to_le_bytes());
+            } else {
+                octets.push(b'=');
+            }
+            octets.extend(value.as_bytes());
+            octets.push(b'\n');
         };
+        put("MESSAGE", &self.text());
+        put("PRIORITY", &priority(level).to_string());
+        put("SYSLOG_IDENTIFIER", "netwrightd");
+        put("NETWRIGHT_SERVICE", service);
+        for (name, value) in &self.fields {
+            put(&format!("NETWRIGHT_{}", name.to_uppercase().replace('.', "_")), value);
+        }
+        octets
     }
 }
 
@@ -172,7 +257,7 @@ mod tests {
 
         fn event(&self, event: &Event<'_>) {
             let line = Line::of(event);
-            *self.0.lock().unwrap() = line.message + &line.fields;
+            *self.0.lock().unwrap() = line.text();
         }
 
         fn enter(&self, _: &Id) {}
@@ -212,5 +297,24 @@ mod tests {
                 .to_owned()
                 + r#"other="\"web\\u{1b}[2J\\u{9b}31m\\u{202e}\"" order="\u{202e}x""#
         );
+    }
+
+    #[test]
+    fn the_same_fields_in_every_form() {
+        let line = Line {
+            message: "removed\nforged".to_owned(),
+            fields: vec![("network", "n".to_owned()), ("cause", "a\nb".to_owned())],
+        };
+        assert_eq!(line.text(), r#"removed\nforged network=n cause="a\nb""#);
+        let json: Value = serde_json::from_str(&line.json(Level::WARN, "repair")).unwrap();
+        assert_eq!((&json["level"], &json["service"]), (&"warn".into(), &"repair".into()));
+        assert_eq!((&json["network"], &json["cause"]), (&"n".into(), &"a\nb".into()));
+        let octets = line.journal(Level::WARN, "repair");
+        let text = String::from_utf8_lossy(&octets);
+        assert!(
+            text.contains("\nPRIORITY=4\n") && text.contains("\nNETWRIGHT_NETWORK=n\n"),
+            "{text}"
+        );
+        assert!(text.ends_with("\nNETWRIGHT_CAUSE\n\u{3}\0\0\0\0\0\0\0a\nb\n"), "{text:?}");
     }
 }

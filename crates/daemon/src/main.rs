@@ -1,7 +1,10 @@
 //! The node daemon: work that a program which is called and ends cannot do.
 //!
-//! It keeps DHCP leases ([`services::dhcp`]) and is Docker's network driver ([`services::docker`]).
-//! While it is down, the network keeps working.
+//! Each of its services ([`services`]) is a process of its own. While it is down, the network keeps
+//! working.
+//!
+//! [`command_line`] makes the services' flags from the keys of the configuration (the crate
+//! `agent`); [`config_command`] is `netwrightd config`.
 //!
 //! Only this file reads the arguments and the environment.
 
@@ -12,6 +15,8 @@
 extern crate cluster_ipam as netwright_cluster_ipam;
 
 mod clock;
+mod command_line;
+mod config_command;
 mod log;
 mod notify;
 mod poll;
@@ -21,25 +26,16 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use services::{Stop, collect, dhcp, docker, ipam, multinet, repair};
+use agent::Problem;
+use agent::load::Surroundings;
+use clap::{Arg, ArgAction, Command};
 
-/// What is printed when the arguments name nothing that is known.
-const HELP: &str = "\
-Usage: netwrightd SERVICE [FLAG…]
+use services::{Service, Stop};
 
-Services:
-  dhcp      keeps DHCP leases for the CNI plugin dhcp; netwrightd dhcp -help lists its flags
-  collect   removes what deleted containers left behind; netwrightd collect -help lists its flags
-  docker    makes CNI networks into Docker networks; netwrightd docker -help lists its flags
-  ipam      gives addresses of networks that span nodes; netwrightd ipam -help lists its flags
-  multinet  gives pods several networks; netwrightd multinet -help lists its flags
-  repair    puts back what other programs change under containers; netwrightd repair -help lists its flags
-
-  --version prints the version
-";
-
-/// The exit code for wrong flags, as Go's flag package has it.
+/// The exit code for wrong flags, as Go's flag package and clap have it.
 const USAGE: u8 = 2;
+/// The exit code for a wrong configuration (`sysexits.h` EX_CONFIG, which systemd names).
+const CONFIGURATION: u8 = 78;
 
 fn main() -> ExitCode {
     // Does what std does, but escapes the message: a panic may quote text of others, and terminals
@@ -55,47 +51,87 @@ fn main() -> ExitCode {
         let found = environment.iter().find(|(key, _)| key == name);
         found.and_then(|(_, value)| value.to_str())
     };
-    log::start(variable("NETWRIGHT_LOG"), variable("JOURNAL_STREAM").is_some());
-    let service = if arguments.is_empty() { OsString::new() } else { arguments.remove(0) };
-    let (help, stop) = match service.to_str() {
-        Some("dhcp") => (dhcp::HELP, dhcp::run(&arguments, &environment)),
-        Some("collect") => (collect::HELP, collect::run(&arguments, &environment)),
-        Some("repair") => (repair::HELP, repair::run(&arguments, &environment)),
-        Some("docker") => (docker::HELP, docker::run(&arguments, &environment)),
-        Some("ipam") => (ipam::HELP, ipam::run(&arguments, &environment)),
-        Some("multinet") => (multinet::HELP, multinet::run(&arguments, &environment)),
-        Some("--version" | "-V" | "version") => {
-            return say(&format!("netwrightd {}\n", env!("CARGO_PKG_VERSION")));
+    let in_pod = variable("KUBERNETES_SERVICE_HOST").is_some_and(|host| !host.is_empty());
+    let around = Surroundings { api_server: in_pod, ..Surroundings::default() };
+    let word = arguments.first().and_then(|word| word.to_str()).unwrap_or_default();
+    let done = match Service::find(word) {
+        Some(service) => {
+            arguments.remove(0);
+            command_line::read(service, &arguments, around).and_then(|invocation| {
+                let log = &invocation.config().log;
+                let journal = variable("JOURNAL_STREAM").is_some();
+                log::start(service.table().name, log, variable("NETWRIGHT_LOG"), journal);
+                (service.run)(&invocation, &environment)
+            })
         }
-        Some("--help" | "-h" | "help") => {
-            return say(HELP);
-        }
-        Some("") => {
-            complain(HELP);
-            return ExitCode::from(USAGE);
-        }
-        _ => {
-            let asked = service.to_string_lossy();
-            complain(&format!("netwrightd has no service {asked:?}\n{HELP}"));
-            return ExitCode::from(USAGE);
-        }
+        None => other_command(&arguments, around),
     };
-    match stop {
+    match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Stop::Help) => say(help),
+        Err(Stop::Help(text)) => say(&text),
         Err(Stop::Usage(message)) => {
-            complain(&format!("{message}\n{help}"));
+            complain(&message);
             ExitCode::from(USAGE)
         }
+        Err(Stop::Configuration(problems)) => {
+            complain(&all_of(&problems));
+            ExitCode::from(CONFIGURATION)
+        }
         Err(Stop::Failed(message)) => {
+            // Where no service has started, nothing logs.
+            let journal = variable("JOURNAL_STREAM").is_some();
+            log::start("", &agent::config::Log::default(), None, journal);
             tracing::error!("{message}");
             ExitCode::FAILURE
         }
     }
 }
 
+/// Runs a command that is no service.
+fn other_command(arguments: &[OsString], around: Surroundings) -> Result<(), Stop> {
+    let mut command = command();
+    if arguments.is_empty() {
+        return Err(Stop::Usage(command.render_help().to_string()));
+    }
+    // What clap says of a service that does not exist names the nearest one.
+    let matches = command.no_binary_name(true).try_get_matches_from(arguments);
+    let matches = matches.map_err(command_line::refusal)?;
+    match matches.subcommand() {
+        Some(("config", matches)) => config_command::run(matches, around),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the whole command line.
+fn command() -> Command {
+    let mut command = Command::new("netwrightd")
+        .about("The node agent: services that attach, repair and collect while nobody calls them")
+        .version(env!("CARGO_PKG_VERSION"))
+        .disable_version_flag(true)
+        .disable_help_subcommand(true)
+        .subcommand_required(true)
+        .arg(
+            Arg::new("version")
+                .long("version")
+                .short('V')
+                .action(ArgAction::Version)
+                .help("Print the version"),
+        );
+    for name in agent::keys::services() {
+        let Some(service) = Service::find(name) else { continue };
+        command = command
+            .subcommand(command_line::command(service.table(), &(service.more_flags)()).name(name));
+    }
+    command.subcommand(config_command::command())
+}
+
+/// Returns every problem as people read it.
+pub(crate) fn all_of(problems: &[Problem]) -> String {
+    problems.iter().map(|problem| format!("error: {problem}")).collect()
+}
+
 /// Prints the requested text. A reader that is gone is not an error.
-fn say(text: &str) -> ExitCode {
+pub(crate) fn say(text: &str) -> ExitCode {
     match print(text) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -113,6 +149,6 @@ fn print(text: &str) -> std::io::Result<()> {
     }
 }
 
-fn complain(text: &str) {
+pub(crate) fn complain(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }

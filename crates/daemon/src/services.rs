@@ -1,27 +1,91 @@
 //! What the daemon does, one module for each service.
 
-mod arguments;
-pub(crate) mod collect;
-pub(crate) mod dhcp;
-pub(crate) mod docker;
-pub(crate) mod ipam;
+use std::ffi::OsString;
+
+use agent::keys::{TABLES, Table};
+use agent::load::Surroundings;
+use clap::{Arg, ArgMatches};
+
+use crate::command_line::Invocation;
+
+mod collect;
+mod dhcp;
+mod docker;
+mod ipam;
 mod kubernetes;
 mod line_server;
 mod listen;
-pub(crate) mod multinet;
+mod multinet;
 mod ovs;
 mod ready;
-pub(crate) mod repair;
+mod repair;
 mod runtimes;
 mod setup;
+
+/// A service.
+pub(crate) struct Service {
+    name: &'static str,
+    /// Its flags that are no keys of the configuration.
+    pub(crate) more_flags: fn() -> Vec<Arg>,
+    /// Adapts what is found around the process to what these flags want.
+    pub(crate) surroundings: fn(&ArgMatches, Surroundings) -> Surroundings,
+    /// Runs it until a signal ends it.
+    pub(crate) run: fn(&Invocation, &[(OsString, OsString)]) -> Result<(), Stop>,
+}
+
+impl Service {
+    /// Returns the service of this name.
+    pub(crate) fn find(name: &str) -> Option<&'static Self> {
+        SERVICES.iter().find(|service| service.name == name)
+    }
+
+    /// Returns its table of the configuration.
+    pub(crate) fn table(&self) -> &'static Table {
+        let table = TABLES.iter().find(|table| table.name == self.name);
+        table.expect("each service has a table: a test looks")
+    }
+}
+
+const fn plain(
+    name: &'static str,
+    run: fn(&Invocation, &[(OsString, OsString)]) -> Result<(), Stop>,
+) -> Service {
+    Service { name, more_flags: Vec::new, surroundings: |_, around| around, run }
+}
+
+const SERVICES: &[Service] = &[
+    Service { more_flags: collect::more_flags, ..plain("collect", collect::run) },
+    plain("dhcp", dhcp::run),
+    plain("docker", docker::run),
+    Service {
+        more_flags: ipam::more_flags,
+        surroundings: ipam::surroundings,
+        ..plain("ipam", ipam::run)
+    },
+    plain("multinet", multinet::run),
+    plain("repair", repair::run),
+];
 
 /// Why a service could not start or continue.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// Text to print to standard output.
-    Help,
+    Help(String),
     /// The flags are wrong.
     Usage(String),
+    /// The configuration is wrong.
+    Configuration(Vec<agent::Problem>),
     /// Something failed.
     Failed(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_are_those_of_the_configuration() {
+        let names: Vec<&str> = SERVICES.iter().map(|service| service.table().name).collect();
+        assert_eq!(names, agent::keys::services().collect::<Vec<_>>());
+    }
 }

@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cni::code;
+use cni::nearest::nearest;
 use conformance::{CaseReport, Launcher, Level, Suite, SuiteError};
 use serde::Serialize;
 
 use super::Outcome;
 use crate::args::{Conformance, ReportFormat};
 use crate::failure::{EXIT_ENVIRONMENT, EXIT_PERMANENT, Failure};
-use crate::nearest::nearest;
 use crate::shell::{Format, Report, Shell};
 use crate::world::World;
 

@@ -3,12 +3,12 @@
 //! Errors would make an attachment fail; warnings are allowed and probably not meant.
 
 mod chain;
-mod excerpt;
 mod keys;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use cni::excerpt::{Place, excerpt};
 use cni::text::one_line;
 use cni::{NetworkList, NetworkName, Version, code};
 use cni_runtime::{ConfigFolder, Kind, Outcome as FileOutcome, Refusal, load_file};
@@ -24,8 +24,11 @@ use crate::net::trust;
 use crate::shell::{Report, Shell};
 use crate::world::World;
 
-pub(crate) use excerpt::excerpt_of_file;
-use excerpt::{Place, excerpt};
+/// Returns the excerpt of a file, as far as it can be read.
+pub(crate) fn excerpt_of_file(path: &Path, line: usize, column: usize) -> String {
+    let bytes = state::read_optional(path).ok().flatten().unwrap_or_default();
+    excerpt(&String::from_utf8_lossy(&bytes), Place { line, column })
+}
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use cni::nearest::nearest;
 use cni::{ContainerId, code};
 use serde::{Deserialize, Serialize};
 
 use super::{Outcome, attach};
 use crate::args::{Common, OciHook, Stage};
 use crate::failure::{EXIT_ENVIRONMENT, Failure};
-use crate::nearest::nearest;
 use crate::net::attachments::{self, Known};
 use crate::net::session::{PluginSource, Session};
 use crate::net::several::Plan;

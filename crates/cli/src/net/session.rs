@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cni::nearest::nearest;
 use cni::{Command, NetworkList};
 use cni_invoke::PLUGIN_DIRS;
 use cni_runtime::{
@@ -16,7 +17,6 @@ use super::default;
 use super::own_plugins::OwnPlugins;
 use crate::args::Common;
 use crate::failure::Failure;
-use crate::nearest::nearest;
 use crate::shell::Shell;
 use crate::world::World;
 use crate::{VERSION, plugin_process};

@@ -3,7 +3,7 @@
 //! An attachment is left behind when its namespace is known to be gone ([`kernel::living`]) and no
 //! runtime keeps anything of its container below `/run` ([`runtimes`]), and both have been true for
 //! a grace time: a runtime also needs time for DEL. Where either cannot be determined, nothing is
-//! removed. Without `-act` the service only reports.
+//! removed. Without `act` the service only reports.
 //!
 //! The service removes each attachment by DEL, with the configuration with which it was made. It
 //! does not use the verb GC: GC needs a list of all valid attachments, and we do not know the
@@ -16,6 +16,7 @@ use std::ffi::OsString;
 use std::io::Read as _;
 use std::time::Instant;
 
+use clap::{Arg, ArgAction};
 use cni::AttachmentKey;
 use cni_runtime::{ConfigFolder, Known, Presence, Runtime};
 use kernel::living::Census;
@@ -24,38 +25,29 @@ use state::Index;
 use super::Stop;
 use super::runtimes::{Flags, Node};
 use super::setup::{Surroundings, failed, stop_signals};
+use crate::command_line::Invocation;
 use crate::poll::{Interest, Poller};
 
-pub(crate) const HELP: &str = "\
-Usage: netwrightd collect [FLAG…]
+/// The flags that are no keys of the configuration.
+pub(crate) fn more_flags() -> Vec<Arg> {
+    let once = Arg::new(ONCE).long(ONCE).action(ArgAction::SetTrue);
+    vec![once.help("look once, look again when the grace time is over, and end")]
+}
 
-Finds attachments whose container is gone, for runtimes that never run GC, and removes them with -act. See docs/repair.md.
-
-  -act                remove; without it only the log says what would be removed
-  -cache DIR          a runtime's cache; may be repeated (default /var/lib/cni)
-  -confdir DIR        network configurations, for attachments whose own is lost (default /etc/cni/net.d)
-  -grace DURATION     how long a container must have been gone (default 5m)
-  -interval DURATION  how often to look (default 1m)
-  -netwright FILE     the executable whose plugins are called in this process (default: netwright beside this one)
-  -once               look once, look again when the grace time is over, and end
-  -path DIR[:DIR…]    where plugins are (default /opt/cni/bin:/usr/lib/cni:/usr/libexec/cni)
-";
-
-const FLAGS: &[&str] =
-    &["act", "cache", "confdir", "grace", "interval", "netwright", "once", "path"];
+const ONCE: &str = "once";
 
 /// Runs the service until a signal ends it.
 pub(crate) fn run(
-    arguments: &[OsString],
+    invocation: &Invocation,
     environment: &[(OsString, OsString)],
 ) -> Result<(), Stop> {
-    let flags = Flags::parse(arguments, FLAGS, Flags::default())?;
+    let once = invocation.more.get_flag(ONCE);
+    let flags = Flags { once, ..Flags::from(&invocation.config().collect) };
     let surroundings = Surroundings { environment };
     let mut signals = stop_signals().map_err(failed)?;
     let poller = Poller::new().map_err(failed)?;
     poller.add(&signals, 0, Interest::Read).map_err(failed)?;
     let pause = if flags.once { flags.grace } else { flags.interval };
-    let once = flags.once;
     let mut service =
         Service { node: Node::new(&flags, surroundings), flags, suspects: HashMap::new() };
     surroundings.tell_ready();

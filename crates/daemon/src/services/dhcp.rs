@@ -2,7 +2,7 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `flags` | the reference's flags |
+//! | `flags` | the reference's settings |
 //! | `conversation` | the socket that plugins connect to; its messages are in [`node_api::dhcp`] |
 //! | `service` | the loop |
 //! | `lease` | one attachment's lease: the clients of [`dhcp`], and what they want done |
@@ -38,21 +38,22 @@ use state::Durability;
 
 use context::Context;
 use deferred::Late;
-pub(crate) use flags::{Flags, HELP};
+use flags::Flags;
 use service::Service;
 use store::Store;
 
 use super::Stop;
 use super::listen::{self, Listener};
 use super::setup::{Surroundings, failed, raise_descriptor_limit, stop_signals};
+use crate::command_line::Invocation;
 use crate::poll::Poller;
 
 /// Runs the service until a signal ends it.
 pub(crate) fn run(
-    arguments: &[OsString],
+    invocation: &Invocation,
     environment: &[(OsString, OsString)],
 ) -> Result<(), Stop> {
-    let flags = Flags::parse(arguments)?;
+    let flags = Flags::from(&invocation.config().dhcp);
     let surroundings = Surroundings { environment };
     let signals = stop_signals().map_err(failed)?;
     // A lease that is being asked for or renewed needs three descriptors.

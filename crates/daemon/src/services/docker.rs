@@ -2,7 +2,6 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `flags` | the flags |
 //! | `serve` | the socket, and the bound on every answer |
 //! | `driver` | the calls |
 //! | `network` | networks |
@@ -32,7 +31,6 @@ mod create_options;
 mod driver;
 mod endpoint;
 mod finish_link;
-mod flags;
 mod handover;
 mod holds;
 mod journal;
@@ -62,7 +60,6 @@ use cni_invoke::Exec;
 use cni_runtime::{Cache, Runtime};
 
 use driver::Driver;
-pub(crate) use flags::{Flags, HELP};
 use journal::Journal;
 pub(crate) use mend::Dockers;
 use serve::Server;
@@ -70,6 +67,7 @@ use serve::Server;
 use super::Stop;
 use super::listen::{self, ListenError, Listener};
 use super::setup::{Surroundings, failed, stop_signals};
+use crate::command_line::Invocation;
 
 /// The time for undoing after a plugin's timeout.
 const CLEANUP: Duration = Duration::from_secs(5);
@@ -80,10 +78,10 @@ const SOCKET_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Runs the service until a signal ends it.
 pub(crate) fn run(
-    arguments: &[OsString],
+    invocation: &Invocation,
     environment: &[(OsString, OsString)],
 ) -> Result<(), Stop> {
-    let flags = Flags::parse(arguments)?;
+    let flags = &invocation.config().docker;
     let surroundings = Surroundings { environment };
     let signals = stop_signals().map_err(failed)?;
     let handed_over = listen::handed_over(environment).map_err(failed)?;
@@ -92,7 +90,7 @@ pub(crate) fn run(
     let journal = Journal::open(&state, &roots.run.join("docker/records")).map_err(failed)?;
     let boot_id = state::boot_id().map_err(failed)?;
     let exec = Arc::new(Exec::new(environment.iter().cloned()));
-    let runtime = Runtime::new(flags.plugin_path.clone(), exec)
+    let runtime = Runtime::new(flags.pluginpath.clone(), exec)
         .with_cleanup_time(CLEANUP)
         .with_stderr(|said| {
             let text = String::from_utf8_lossy(said.text);
@@ -104,18 +102,18 @@ pub(crate) fn run(
         state::create_directory(&folder, 0o700).map_err(failed)?;
     }
     let port_runtime = runtime.clone().with_cache(Cache::new(roots.run.join("docker/ports")));
-    let runtime = runtime.with_cache(Cache::new(&flags.cache_dir));
+    let runtime = runtime.with_cache(Cache::new(&flags.cachedir));
     let intents = pending_calls::Intents::open(&roots.run.join("docker/calls")).map_err(failed)?;
     let driver = Arc::new(Driver::new(
         (journal, intents),
         (runtime, port_runtime),
-        flags.conf_dir.clone(),
+        flags.confdir.clone(),
         roots.run,
         boot_id,
         flags.timeout,
     ));
     driver.finish_removals();
-    let listener = listen(handed_over, &flags.socket).map_err(failed)?;
+    let listener = listen(handed_over, &flags.socketpath).map_err(failed)?;
     // Time for ADD, for undoing it, and for waiting for an earlier call.
     let answer_time = flags.timeout * 2 + CLEANUP;
     let server = Arc::new(Server {

@@ -33,14 +33,15 @@ use cluster_ipam::{Node, Settings, reclaim};
 use node_api::inbox;
 use tokio::runtime::Handle;
 
-pub(crate) use self::flags::HELP;
 use self::flags::{Flags, Records};
+pub(crate) use self::flags::{more_flags, surroundings};
 use self::service::Service;
 use super::Stop;
 use super::listen::{self, Listener};
 use super::setup::{Surroundings, failed, raise_descriptor_limit, runtime, stop_signals, wait};
 use super::{line_server, ready};
 use crate::clock;
+use crate::command_line::Invocation;
 
 /// How many threads work for plugins at once. If they wait, it is mostly for a server.
 const BLOCKING: usize = 96;
@@ -62,13 +63,12 @@ impl cluster_ipam::Clock for BootClock {
 
 /// Runs the service until a signal ends it.
 pub(crate) fn run(
-    arguments: &[OsString],
+    invocation: &Invocation,
     environment: &[(OsString, OsString)],
 ) -> Result<(), Stop> {
-    let mut flags = Flags::parse(arguments)?;
+    let mut flags = Flags::of(invocation)?;
     let surroundings = Surroundings { environment };
     flags.node = surroundings.node_name(flags.node);
-    flags.check(surroundings.variable("KUBERNETES_SERVICE_HOST").is_some())?;
     let runtime = runtime(BLOCKING)?;
     if let Some(node) = flags.forget.clone() {
         return runtime.block_on(forget(flags, node));

@@ -37,7 +37,6 @@ mod service;
 
 use std::ffi::OsString;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use cni_invoke::{Exec, REQUIRE_TRUSTED_PLUGINS};
@@ -47,13 +46,13 @@ use tokio::sync::mpsc;
 use self::api::{Api, Change};
 use self::facts::Fact;
 use self::flags::Flags;
-pub(crate) use self::flags::HELP;
 use self::hotplug::Plugger;
 use self::service::Service;
 use super::Stop;
 use super::listen::{self, Listener};
 use super::setup::{Surroundings, failed, raise_descriptor_limit, runtime, stop_signals, wait};
 use super::{line_server, ready};
+use crate::command_line::Invocation;
 
 /// How many changes may wait to be applied; with more, the API server's connection is not read.
 const CHANGES: usize = 64;
@@ -62,15 +61,12 @@ const BLOCKING: usize = 4;
 
 /// Runs the service until a signal ends it.
 pub(crate) fn run(
-    arguments: &[OsString],
+    invocation: &Invocation,
     environment: &[(OsString, OsString)],
 ) -> Result<(), Stop> {
-    let mut flags = Flags::parse(arguments)?;
+    let mut flags = Flags::of(invocation)?;
     let surroundings = Surroundings { environment };
     flags.node = surroundings.node_name(flags.node);
-    if flags.node.is_empty() {
-        return Err(Stop::Usage("flag needs to be given: -node, or $NODE_NAME".to_owned()));
-    }
     let signals = stop_signals().map_err(failed)?;
     let handed_over = listen::handed_over(environment).map_err(failed)?;
     let runtime = runtime(BLOCKING)?;
@@ -119,7 +115,7 @@ async fn serve(
             service.look_after(service.held.pods());
         }
     }));
-    let path: Vec<PathBuf> = std::env::split_paths(&service.flags.path).collect();
+    let path = service.flags.path.clone();
     if service.flags.label_node {
         tokio::spawn(labels::run(Arc::clone(&service), path.clone()));
     }

@@ -30,29 +30,10 @@ use super::docker::Dockers;
 use super::ovs::Switches;
 use super::runtimes::{Flags, Node};
 use super::setup::{Surroundings, failed, stop_signals};
+use crate::command_line::Invocation;
 use crate::poll::{Interest, Poller};
 use remembered::Remembered;
 use schedule::{Backoff, Left, Pace};
-
-pub(crate) const HELP: &str = "\
-Usage: netwrightd repair [FLAG…]
-
-Puts back what other programs change under running containers: routes, rules, ports of bridges, neighbours, sysctls, and what is in the
-packet filter, also after `nft flush ruleset` or a reload of firewalld. It logs once what it cannot put back. See docs/repair.md.
-
-  -ca-cert FILE       the CA certificates of ssl: databases
-  -cache DIR          a runtime's cache; may be repeated (default /var/lib/cni)
-  -certificate FILE   our certificate for ssl: databases
-  -interval DURATION  how often to look even if no change is reported (default 1m)
-  -ovsdb ADDRESS      listen to this database of Open vSwitch too, and remove ports of containers that are gone; may be
-                      repeated: unix:/run/openvswitch/db.sock
-  -netwright FILE     the executable whose plugins are called in this process (default: netwright beside this one)
-  -path DIR[:DIR…]    where plugins are (default /opt/cni/bin:/usr/lib/cni:/usr/libexec/cni)
-  -private-key FILE   its key
-";
-
-const FLAGS: &[&str] =
-    &["ca-cert", "cache", "certificate", "interval", "netwright", "ovsdb", "path", "private-key"];
 
 /// Numbers of the descriptors that the loop waits for.
 const SIGNALS: u64 = 0;
@@ -61,10 +42,10 @@ const SWITCH: u64 = 2;
 
 /// Runs the service until a signal ends it.
 pub(crate) fn run(
-    arguments: &[OsString],
+    invocation: &Invocation,
     environment: &[(OsString, OsString)],
 ) -> Result<(), Stop> {
-    let flags = Flags::parse(arguments, FLAGS, Flags::default())?;
+    let flags = Flags::from(&invocation.config().repair);
     let surroundings = Surroundings { environment };
     let signals = stop_signals().map_err(failed)?;
     let listener = Listener::open().map_err(failed)?;

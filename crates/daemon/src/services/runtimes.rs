@@ -1,95 +1,76 @@
-//! What the services that watch attachments share: their flags, and a runtime for each cache.
+//! What the services that watch attachments share: their settings, and a runtime for each cache.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cni_invoke::{Exec, Executor, Mixed, PLUGIN_DIRS, REQUIRE_TRUSTED_PLUGINS, distrust};
-use cni_runtime::{Cache, DEFAULT_CACHE_DIR, Runtime};
+use agent::config::{Collect, Repair};
+use cni_invoke::{Exec, Executor, Mixed, REQUIRE_TRUSTED_PLUGINS, distrust};
+use cni_runtime::{Cache, Runtime};
 use ovsdb::Keys;
 use plugins::Builtins;
 use state::Roots;
 
-use super::arguments::{Arguments, FlagError};
 use super::setup::Surroundings;
 
 /// The timeout of plugins for one attachment.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The flags of a service, read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The settings of a service.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Flags {
-    /// `-cache`: the folders of runtimes' caches.
+    /// `cache`: the folders of runtimes' caches.
     pub(super) caches: Vec<PathBuf>,
-    /// `-path`: where plugins are.
-    pub(super) path: String,
-    /// `-confdir`: where network configurations are.
+    /// `path`: where plugins are.
+    pub(super) path: Vec<PathBuf>,
+    /// `confdir`: where network configurations are.
     pub(super) conf_dir: PathBuf,
-    /// `-interval`: the time between two looks.
+    /// `interval`: the time between two looks.
     pub(super) interval: Duration,
-    /// `-grace`: how long something must have been garbage.
+    /// `grace`: how long something must have been garbage.
     pub(super) grace: Duration,
-    /// `-act`: do it.
+    /// `act`: do it.
     pub(super) act: bool,
-    /// `-once`: look once and end.
+    /// `--once`: look once and end.
     pub(super) once: bool,
-    /// `-netwright`: the executable whose plugins are called in this process.
+    /// `netwright`: the executable whose plugins are called in this process.
     pub(super) netwright: Option<PathBuf>,
-    /// `-ovsdb`: databases of Open vSwitch to watch.
+    /// `ovsdb`: databases of Open vSwitch to watch.
     pub(super) databases: Vec<String>,
-    /// `-private-key`, `-certificate`, `-ca-cert`: the files for databases at `ssl:` addresses.
+    /// `private-key`, `certificate`, `ca-cert`: the files for databases at `ssl:` addresses.
     pub(super) keys: Keys,
 }
 
-impl Flags {
-    /// Reads the arguments after the service's name; `known` are the names of its flags.
-    pub(super) fn parse(
-        arguments: &[OsString],
-        known: &[&str],
-        mut flags: Flags,
-    ) -> Result<Self, FlagError> {
-        let mut arguments = Arguments::new(arguments);
-        let mut caches = Vec::new();
-        while let Some(name) = arguments.next()? {
-            match name.as_str() {
-                unknown if !known.contains(&unknown) => return Err(FlagError::Unknown(name)),
-                "act" => flags.act = arguments.switch()?,
-                "once" => flags.once = arguments.switch()?,
-                "cache" => caches.push(arguments.value()?.into()),
-                "path" => flags.path = arguments.value()?,
-                "confdir" => flags.conf_dir = arguments.value()?.into(),
-                "interval" => {
-                    flags.interval = arguments.duration()?.max(Duration::from_millis(1));
-                }
-                "ovsdb" => flags.databases.push(arguments.value()?),
-                "private-key" => flags.keys.private_key = arguments.value()?.into(),
-                "certificate" => flags.keys.certificate = arguments.value()?.into(),
-                "ca-cert" => flags.keys.ca_cert = arguments.value()?.into(),
-                "grace" => flags.grace = arguments.duration()?,
-                _ => flags.netwright = Some(arguments.value()?.into()),
-            }
+impl From<&Collect> for Flags {
+    fn from(of: &Collect) -> Self {
+        Flags {
+            caches: of.cache.clone(),
+            path: of.path.clone(),
+            conf_dir: of.confdir.clone(),
+            interval: of.interval,
+            grace: of.grace,
+            act: of.act,
+            netwright: of.netwright.clone(),
+            ..Flags::default()
         }
-        if !caches.is_empty() {
-            flags.caches = caches;
-        }
-        Ok(flags)
     }
 }
 
-impl Default for Flags {
-    fn default() -> Self {
+impl From<&Repair> for Flags {
+    fn from(of: &Repair) -> Self {
+        let file = |path: &Option<PathBuf>| path.clone().unwrap_or_default();
         Flags {
-            caches: vec![DEFAULT_CACHE_DIR.into()],
-            path: PLUGIN_DIRS.join(":"),
-            conf_dir: "/etc/cni/net.d".into(),
-            interval: Duration::from_secs(60),
-            grace: Duration::from_secs(300),
-            act: false,
-            once: false,
-            netwright: None,
-            databases: Vec::new(),
-            keys: Keys::default(),
+            caches: of.cache.clone(),
+            path: of.path.clone(),
+            interval: of.interval,
+            netwright: of.netwright.clone(),
+            databases: of.ovsdb.clone(),
+            keys: Keys {
+                private_key: file(&of.private_key),
+                certificate: file(&of.certificate),
+                ca_cert: file(&of.ca_cert),
+            },
+            ..Flags::default()
         }
     }
 }
@@ -121,7 +102,7 @@ impl Node {
                 Ok(mixed) => Arc::new(mixed),
                 Err(_) => Arc::new(exec),
             };
-        let path: Vec<PathBuf> = std::env::split_paths(&flags.path).collect();
+        let path = flags.path.clone();
         let runtime = |cache: &PathBuf| {
             Runtime::new(path.clone(), Arc::clone(&executor))
                 .with_cache(Cache::new(cache))
@@ -154,27 +135,5 @@ fn warn_of_untrusted(path: &[PathBuf]) {
                 told.push(what.path);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const KNOWN: &[&str] = &["cache", "path", "interval", "act"];
-
-    fn parse(line: &str) -> Result<Flags, FlagError> {
-        let arguments: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-        Flags::parse(&arguments, KNOWN, Flags::default())
-    }
-
-    #[test]
-    fn flags_are_those_that_a_service_has() {
-        assert_eq!(parse("").unwrap(), Flags::default());
-        let flags = parse("-cache /a --cache=/b -path /x:/y -interval 2s -act").unwrap();
-        assert_eq!(flags.caches, [PathBuf::from("/a"), PathBuf::from("/b")]);
-        assert_eq!((flags.path.as_str(), flags.interval.as_secs()), ("/x:/y", 2));
-        assert!(flags.act && !parse("-act=false").unwrap().act);
-        assert_eq!(parse("-grace 1m"), Err(FlagError::Unknown("grace".to_owned())));
     }
 }

@@ -23,12 +23,18 @@ impl<'a> Surroundings<'a> {
         found.map(|(_, value)| value.as_os_str()).filter(|value| !value.is_empty())
     }
 
-    /// Returns the node's name in its cluster: from a flag, or else from the environment; empty
-    /// when neither has it.
-    pub(super) fn node_name(self, flag: String) -> String {
+    /// Returns the node's name in its cluster: the configured one, or else the environment's, or
+    /// else the host's, as the kubelet does (in small letters).
+    pub(super) fn node_name(self, configured: String) -> String {
+        if !configured.is_empty() {
+            return configured;
+        }
         match self.variable("NODE_NAME") {
-            Some(name) if flag.is_empty() => name.to_string_lossy().into_owned(),
-            _ => flag,
+            Some(name) => name.to_string_lossy().into_owned(),
+            None => {
+                let host = std::fs::read_to_string("/proc/sys/kernel/hostname");
+                host.unwrap_or_default().trim().to_lowercase()
+            }
         }
     }
 

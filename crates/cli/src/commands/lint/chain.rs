@@ -1,9 +1,9 @@
 //! Mistakes in the order of a chain.
 
 use cni::NetworkList;
+use cni::excerpt::Place;
 use cni_plugin::Role;
 
-use super::excerpt::Place;
 use super::keys::Top;
 use super::{Examined, Severity};
 

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use cni::excerpt::Place;
 use cni::json::{JsonError, UnknownKey};
+use cni::nearest::nearest;
 use cni::{NetworkList, PluginConfig, Version};
 use cni_plugin::{Inner, Plugin};
 use plugins::judge;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::excerpt::Place;
 use super::{Examined, Severity};
-use crate::nearest::nearest;
 use crate::net::own_plugins;
 use crate::net::session::Session;
 

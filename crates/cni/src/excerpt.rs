@@ -1,7 +1,6 @@
-//! Shows a line of a file, with a caret below the place.
+//! A line of a file, with a caret below the place that a message is about.
 
 use std::fmt;
-use std::path::Path;
 
 use serde::Serialize;
 
@@ -10,9 +9,11 @@ const WIDTH: usize = 100;
 
 /// A place in a file, both numbers counted from 1; 0 if not known. Columns count bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Place {
-    pub(super) line: usize,
-    pub(super) column: usize,
+pub struct Place {
+    /// The line.
+    pub line: usize,
+    /// The column.
+    pub column: usize,
 }
 
 impl fmt::Display for Place {
@@ -25,16 +26,23 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// Returns where `part`, a slice of `text`, begins.
-    pub(super) fn of(text: &str, part: &str) -> Self {
-        let offset = part.as_ptr().addr().wrapping_sub(text.as_ptr().addr());
+    /// Returns where `part`, a slice of `text`, begins; the unknown place if it is no slice of it.
+    #[must_use]
+    pub fn of(text: &str, part: &str) -> Self {
+        Place::at(text, part.as_ptr().addr().wrapping_sub(text.as_ptr().addr()))
+    }
+
+    /// Returns the place of a byte of `text`; the unknown place if it is not in it.
+    #[must_use]
+    pub fn at(text: &str, offset: usize) -> Self {
         let Some(before) = text.get(..offset) else { return Place::default() };
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         Place { line: before.matches('\n').count() + 1, column: before.len() - line_start + 1 }
     }
 
     /// Returns the place in the file of `inner`, which is relative to a piece that begins here.
-    pub(super) fn within(self, inner: Place) -> Self {
+    #[must_use]
+    pub fn within(self, inner: Place) -> Self {
         match (self.line, inner.line) {
             (0, _) => inner,
             (_, 0) => self,
@@ -45,7 +53,8 @@ impl Place {
 }
 
 /// Returns the line and the caret, ready to print; empty when the place is not known.
-pub(super) fn excerpt(text: &str, place: Place) -> String {
+#[must_use]
+pub fn excerpt(text: &str, place: Place) -> String {
     let Some(line) = place.line.checked_sub(1).and_then(|index| text.lines().nth(index)) else {
         return String::new();
     };
@@ -67,12 +76,6 @@ pub(super) fn excerpt(text: &str, place: Place) -> String {
 /// Replaces tabs and control characters, which would move the caret or the terminal's cursor.
 fn plain(c: char) -> char {
     if c.is_control() { ' ' } else { c }
-}
-
-/// Returns the excerpt of a file, as far as it can be read.
-pub(crate) fn excerpt_of_file(path: &Path, line: usize, column: usize) -> String {
-    let bytes = state::read_optional(path).ok().flatten().unwrap_or_default();
-    excerpt(&String::from_utf8_lossy(&bytes), Place { line, column })
 }
 
 #[cfg(test)]

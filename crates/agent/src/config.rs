@@ -1,0 +1,313 @@
+//! The settings as types, with their defaults.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::setting::{Choice, OneOf, ServerUrl};
+
+/// The folders in which plugins are looked for.
+fn plugin_dirs() -> Vec<PathBuf> {
+    cni_invoke::PLUGIN_DIRS.map(PathBuf::from).to_vec()
+}
+
+/// The whole configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Config {
+    /// `[log]`
+    pub log: Log,
+    /// `[agent]`
+    pub agent: Agent,
+    /// `[collect]`
+    pub collect: Collect,
+    /// `[dhcp]`
+    pub dhcp: Dhcp,
+    /// `[docker]`
+    pub docker: Docker,
+    /// `[ipam]`
+    pub ipam: Ipam,
+    /// `[multinet]`
+    pub multinet: Multinet,
+    /// `[repair]`
+    pub repair: Repair,
+}
+
+/// How log lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// As the journal where it reads the lines, else as text.
+    Auto,
+    /// With fields of the journal.
+    Journal,
+    /// One line of text for each event.
+    Text,
+    /// One JSON object for each event.
+    Json,
+}
+
+impl Choice for LogFormat {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("auto", LogFormat::Auto),
+        ("journal", LogFormat::Journal),
+        ("text", LogFormat::Text),
+        ("json", LogFormat::Json),
+    ];
+    const WANTED: &'static str = "auto, journal, text or json";
+}
+
+/// The lowest level of events that are logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "they are syslog's and tracing's")]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+impl Choice for LogLevel {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("error", LogLevel::Error),
+        ("warn", LogLevel::Warn),
+        ("info", LogLevel::Info),
+        ("debug", LogLevel::Debug),
+        ("trace", LogLevel::Trace),
+    ];
+    const WANTED: &'static str = "error, warn, info, debug or trace";
+}
+
+/// What is logged, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is described in keys.rs")]
+pub struct Log {
+    pub format: OneOf<LogFormat>,
+    pub level: OneOf<LogLevel>,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Log { format: OneOf(LogFormat::Auto), level: OneOf(LogLevel::Info) }
+    }
+}
+
+/// What the agent itself offers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[allow(missing_docs, reason = "each is described in keys.rs")]
+pub struct Agent {
+    pub listen: Option<SocketAddr>,
+}
+
+/// Removal of what deleted containers left behind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is described in keys.rs")]
+pub struct Collect {
+    pub enable: bool,
+    pub act: bool,
+    pub cache: Vec<PathBuf>,
+    pub confdir: PathBuf,
+    pub grace: Duration,
+    pub interval: Duration,
+    pub netwright: Option<PathBuf>,
+    pub path: Vec<PathBuf>,
+}
+
+impl Default for Collect {
+    fn default() -> Self {
+        Collect {
+            enable: false,
+            act: false,
+            cache: vec!["/var/lib/cni".into()],
+            confdir: "/etc/cni/net.d".into(),
+            grace: Duration::from_secs(300),
+            interval: Duration::from_secs(60),
+            netwright: None,
+            path: plugin_dirs(),
+        }
+    }
+}
+
+/// DHCP leases. The defaults are those of the reference's daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is described in keys.rs")]
+pub struct Dhcp {
+    pub enable: bool,
+    pub broadcast: bool,
+    pub hostprefix: Option<PathBuf>,
+    pub pidfile: Option<PathBuf>,
+    pub resendmax: Duration,
+    pub resendtimeout: Duration,
+    pub socketpath: PathBuf,
+    pub state: Option<PathBuf>,
+    pub timeout: Duration,
+}
+
+impl Default for Dhcp {
+    fn default() -> Self {
+        Dhcp {
+            enable: false,
+            broadcast: false,
+            hostprefix: None,
+            pidfile: None,
+            resendmax: Duration::from_secs(62),
+            resendtimeout: Duration::from_secs(208),
+            socketpath: "/run/cni/dhcp.sock".into(),
+            state: None,
+            timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Docker's network driver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is described in keys.rs")]
+pub struct Docker {
+    pub enable: bool,
+    pub cachedir: PathBuf,
+    pub confdir: PathBuf,
+    pub pluginpath: Vec<PathBuf>,
+    pub socketpath: PathBuf,
+    pub state: Option<PathBuf>,
+    pub timeout: Duration,
+}
+
+impl Default for Docker {
+    fn default() -> Self {
+        Docker {
+            enable: false,
+            cachedir: "/var/lib/cni".into(),
+            confdir: "/etc/cni/net.d".into(),
+            pluginpath: plugin_dirs(),
+            socketpath: "/run/docker/plugins/netwright.sock".into(),
+            state: None,
+            // Most plugins take milliseconds; dhcp, which waits for a server, takes seconds.
+            timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Addresses of networks that span nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is described in keys.rs")]
+pub struct Ipam {
+    pub enable: bool,
+    pub etcd: Vec<ServerUrl>,
+    pub etcd_ca: Option<PathBuf>,
+    pub etcd_cert: Option<PathBuf>,
+    pub etcd_key: Option<PathBuf>,
+    pub idle: Duration,
+    pub kubeconfig: Option<PathBuf>,
+    pub lease: Duration,
+    pub node: Option<String>,
+    pub socketpath: PathBuf,
+    pub state: Option<PathBuf>,
+}
+
+impl Default for Ipam {
+    fn default() -> Self {
+        Ipam {
+            enable: false,
+            etcd: Vec::new(),
+            etcd_ca: None,
+            etcd_cert: None,
+            etcd_key: None,
+            idle: Duration::from_secs(600),
+            kubeconfig: None,
+            lease: Duration::from_secs(3600),
+            node: None,
+            socketpath: "/run/netwright/ipam.sock".into(),
+            state: None,
+        }
+    }
+}
+
+/// How a pod's network status is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StatusForm {
+    /// As the standard's client library writes it.
+    Library,
+    /// As in the standard's example.
+    Text,
+}
+
+impl Choice for StatusForm {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("library", StatusForm::Library), ("text", StatusForm::Text)];
+    const WANTED: &'static str = "library or text";
+}
+
+/// Several networks for pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is described in keys.rs")]
+pub struct Multinet {
+    pub enable: bool,
+    pub checkpoint: PathBuf,
+    pub cluster_network: Option<String>,
+    pub confdir: Option<PathBuf>,
+    pub config: Option<PathBuf>,
+    pub conflist: Option<PathBuf>,
+    pub default_networks: Vec<String>,
+    pub kubeconfig: Option<PathBuf>,
+    pub label_node: bool,
+    pub multus_namespace: String,
+    pub namespace_isolation: bool,
+    pub node: Option<String>,
+    pub path: Vec<PathBuf>,
+    pub socketpath: PathBuf,
+    pub status: OneOf<StatusForm>,
+    pub system_namespaces: Vec<String>,
+}
+
+impl Default for Multinet {
+    fn default() -> Self {
+        Multinet {
+            enable: false,
+            checkpoint: "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint".into(),
+            cluster_network: None,
+            confdir: None,
+            config: None,
+            conflist: None,
+            default_networks: Vec::new(),
+            kubeconfig: None,
+            label_node: false,
+            multus_namespace: "kube-system".to_owned(),
+            namespace_isolation: false,
+            node: None,
+            path: plugin_dirs(),
+            socketpath: "/run/netwright/multinet.sock".into(),
+            status: OneOf(StatusForm::Library),
+            system_namespaces: vec!["kube-system".to_owned()],
+        }
+    }
+}
+
+/// Repair of what other programs change under running containers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is described in keys.rs")]
+pub struct Repair {
+    pub enable: bool,
+    pub ca_cert: Option<PathBuf>,
+    pub cache: Vec<PathBuf>,
+    pub certificate: Option<PathBuf>,
+    pub interval: Duration,
+    pub netwright: Option<PathBuf>,
+    pub ovsdb: Vec<String>,
+    pub path: Vec<PathBuf>,
+    pub private_key: Option<PathBuf>,
+}
+
+impl Default for Repair {
+    fn default() -> Self {
+        Repair {
+            enable: false,
+            ca_cert: None,
+            cache: vec!["/var/lib/cni".into()],
+            certificate: None,
+            interval: Duration::from_secs(60),
+            netwright: None,
+            ovsdb: Vec::new(),
+            path: plugin_dirs(),
+            private_key: None,
+        }
+    }
+}

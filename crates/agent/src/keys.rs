@@ -1,0 +1,355 @@
+//! Each key of the configuration.
+
+use crate::config::Config;
+use crate::setting::Setting;
+
+/// When a changed value takes effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// At once, when the service is told to read its configuration again.
+    AtOnce,
+    /// When the service starts.
+    AtStart,
+}
+
+/// The table and the name of a key.
+pub type KeyName = (&'static str, &'static str);
+
+/// A key of the configuration.
+#[derive(Debug, Clone, Copy)]
+pub struct Key {
+    /// The table that it is in, such as `repair`.
+    pub table: &'static str,
+    /// Its name in the table, which is also the name of the service's flag.
+    pub name: &'static str,
+    /// What it means: one or more sentences, the first letter small, no full stop at the end.
+    pub about: &'static str,
+    /// When a changed value takes effect.
+    pub effect: Effect,
+    /// Where its value is.
+    pub setting: fn(&mut Config) -> &mut dyn Setting,
+}
+
+/// A table of the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Table {
+    /// Its name, which is also that of the service.
+    pub name: &'static str,
+    /// What it configures: a sentence without its full stop.
+    pub about: &'static str,
+    /// Whether it configures a service.
+    pub service: bool,
+    /// Command lines that run the service, each a whole one.
+    pub examples: &'static [&'static str],
+}
+
+/// The tables, in the order in which they are shown.
+pub const TABLES: &[Table] = &[
+    table("log", "How every service logs"),
+    table("agent", "What the agent itself offers"),
+    service(
+        "collect",
+        "Removes what deleted containers left behind",
+        &["netwrightd collect --grace 10m --act"],
+    ),
+    service("dhcp", "Keeps DHCP leases for the CNI plugin dhcp", &["netwrightd dhcp --broadcast"]),
+    service(
+        "docker",
+        "Makes CNI networks into Docker networks",
+        &["netwrightd docker --confdir /etc/cni/docker.d --timeout 30s"],
+    ),
+    service(
+        "ipam",
+        "Gives addresses of networks that span nodes",
+        &[
+            "netwrightd ipam --etcd https://192.0.2.1:2379,https://192.0.2.2:2379 --etcd-ca /etc/etcd/ca.crt",
+        ],
+    ),
+    service(
+        "multinet",
+        "Gives pods several networks",
+        &[
+            "netwrightd multinet --kubeconfig /etc/kubernetes/netwright.conf --cluster-network cluster",
+        ],
+    ),
+    service(
+        "repair",
+        "Puts back what other programs change under running containers",
+        &[
+            "netwrightd repair --interval 10s",
+            "netwrightd repair --ovsdb unix:/run/openvswitch/db.sock",
+        ],
+    ),
+];
+
+/// The services' names.
+pub fn services() -> impl Iterator<Item = &'static str> {
+    TABLES.iter().filter(|table| table.service).map(|table| table.name)
+}
+
+/// Returns the keys of a table.
+pub fn of_table(table: &str) -> impl Iterator<Item = &'static Key> {
+    KEYS.iter().filter(move |key| key.table == table)
+}
+
+/// Finds a key.
+#[must_use]
+pub fn find(table: &str, name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.table == table && key.name == name)
+}
+
+/// Reports whether a service is enabled. A name that is no service's is not.
+#[must_use]
+pub fn is_enabled(config: &Config, service: &str) -> bool {
+    match service {
+        "collect" => config.collect.enable,
+        "dhcp" => config.dhcp.enable,
+        "docker" => config.docker.enable,
+        "ipam" => config.ipam.enable,
+        "multinet" => config.multinet.enable,
+        "repair" => config.repair.enable,
+        _ => false,
+    }
+}
+
+const fn table(name: &'static str, about: &'static str) -> Table {
+    Table { name, about, service: false, examples: &[] }
+}
+
+const fn service(
+    name: &'static str,
+    about: &'static str,
+    examples: &'static [&'static str],
+) -> Table {
+    Table { name, about, service: true, examples }
+}
+
+const fn key(
+    table: &'static str,
+    name: &'static str,
+    about: &'static str,
+    setting: fn(&mut Config) -> &mut dyn Setting,
+) -> Key {
+    Key { table, name, about, effect: Effect::AtStart, setting }
+}
+
+/// A key whose value can change while the service runs.
+const fn live(
+    table: &'static str,
+    name: &'static str,
+    about: &'static str,
+    setting: fn(&mut Config) -> &mut dyn Setting,
+) -> Key {
+    Key { table, name, about, effect: Effect::AtOnce, setting }
+}
+
+const ENABLE: &str = "whether the service runs";
+const CACHES: &str = "the caches of runtimes, whose attachments are looked at";
+const NETWRIGHT: &str = "the executable whose plugins are called in the service's process; by default netwright beside netwrightd";
+const PLUGIN_DIRS: &str = "where plugins are";
+const NODE: &str =
+    "this node's name in its cluster; by default $NODE_NAME, or else the host's name";
+const KUBECONFIG: &str = "how to reach the API server; by default as in a pod";
+const SOCKET: &str = "where the service listens";
+const CONF_DIR: &str = "where network configurations are";
+
+/// All keys, by table and in the order in which they are shown.
+pub const KEYS: &[Key] = &[
+    key("log", "format", "auto, journal, text, or json with one object a line", |c| {
+        &mut c.log.format
+    }),
+    live("log", "level", "the lowest level that is logged: error, warn, info, debug, trace", |c| {
+        &mut c.log.level
+    }),
+    key(
+        "agent",
+        "listen",
+        "an address and a port for /livez and /readyz, besides the agent's socket; by default none",
+        |c| &mut c.agent.listen,
+    ),
+    key("collect", "enable", ENABLE, |c| &mut c.collect.enable),
+    live("collect", "act", "remove; without it the service only logs what it would remove", |c| {
+        &mut c.collect.act
+    }),
+    key("collect", "cache", CACHES, |c| &mut c.collect.cache),
+    key("collect", "confdir", "network configurations, for attachments whose own is lost", |c| {
+        &mut c.collect.confdir
+    }),
+    live("collect", "grace", "how long a container must have been gone", |c| &mut c.collect.grace),
+    live("collect", "interval", "how often to look", |c| &mut c.collect.interval),
+    key("collect", "netwright", NETWRIGHT, |c| &mut c.collect.netwright),
+    key("collect", "path", PLUGIN_DIRS, |c| &mut c.collect.path),
+    key("dhcp", "enable", ENABLE, |c| &mut c.dhcp.enable),
+    key("dhcp", "broadcast", "ask servers to broadcast their replies", |c| &mut c.dhcp.broadcast),
+    key(
+        "dhcp",
+        "hostprefix",
+        "a folder to put before the socket's path and every namespace's",
+        |c| &mut c.dhcp.hostprefix,
+    ),
+    key("dhcp", "pidfile", "a file for the process ID, which is removed at the end", |c| {
+        &mut c.dhcp.pidfile
+    }),
+    key("dhcp", "resendmax", "the longest wait before a message is sent again", |c| {
+        &mut c.dhcp.resendmax
+    }),
+    key("dhcp", "resendtimeout", "how long to try for a lease before ADD fails", |c| {
+        &mut c.dhcp.resendtimeout
+    }),
+    key("dhcp", "socketpath", SOCKET, |c| &mut c.dhcp.socketpath),
+    key("dhcp", "state", "where leases are kept; by default /var/lib/netwright/dhcp", |c| {
+        &mut c.dhcp.state
+    }),
+    key(
+        "dhcp",
+        "timeout",
+        "the wait before a message is sent again for the first time, of which at most 4s are used",
+        |c| &mut c.dhcp.timeout,
+    ),
+    key("docker", "enable", ENABLE, |c| &mut c.docker.enable),
+    key("docker", "cachedir", "where attachments are recorded", |c| &mut c.docker.cachedir),
+    key("docker", "confdir", CONF_DIR, |c| &mut c.docker.confdir),
+    key("docker", "pluginpath", PLUGIN_DIRS, |c| &mut c.docker.pluginpath),
+    key("docker", "socketpath", SOCKET, |c| &mut c.docker.socketpath),
+    key(
+        "docker",
+        "state",
+        "where networks and endpoints are recorded; by default /var/lib/netwright/docker",
+        |c| &mut c.docker.state,
+    ),
+    key("docker", "timeout", "how long the plugins of a network may take", |c| {
+        &mut c.docker.timeout
+    }),
+    key("ipam", "enable", ENABLE, |c| &mut c.ipam.enable),
+    key(
+        "ipam",
+        "etcd",
+        "etcd's members; without them, addresses are recorded by the API server",
+        |c| &mut c.ipam.etcd,
+    ),
+    key("ipam", "etcd-ca", "the CA certificates of etcd's members, as PEM", |c| {
+        &mut c.ipam.etcd_ca
+    }),
+    key("ipam", "etcd-cert", "the service's certificate for etcd, as PEM", |c| {
+        &mut c.ipam.etcd_cert
+    }),
+    key("ipam", "etcd-key", "the certificate's key, as PEM", |c| &mut c.ipam.etcd_key),
+    key("ipam", "idle", "how long a block of addresses stays empty before it is given back", |c| {
+        &mut c.ipam.idle
+    }),
+    key("ipam", "kubeconfig", KUBECONFIG, |c| &mut c.ipam.kubeconfig),
+    key("ipam", "lease", "how long addresses are given while the store is away", |c| {
+        &mut c.ipam.lease
+    }),
+    key("ipam", "node", NODE, |c| &mut c.ipam.node),
+    key("ipam", "socketpath", SOCKET, |c| &mut c.ipam.socketpath),
+    key(
+        "ipam",
+        "state",
+        "where the node's blocks and addresses are recorded; by default /var/lib/netwright/ipam",
+        |c| &mut c.ipam.state,
+    ),
+    key("multinet", "enable", ENABLE, |c| &mut c.multinet.enable),
+    key("multinet", "checkpoint", "the kubelet's record of devices", |c| {
+        &mut c.multinet.checkpoint
+    }),
+    key(
+        "multinet",
+        "cluster-network",
+        "the default network: [namespace/]name of a definition, or a network's name on the node",
+        |c| &mut c.multinet.cluster_network,
+    ),
+    key(
+        "multinet",
+        "confdir",
+        "where networks of the node are; by default /etc/cni/net.d and /etc/cni/multus/net.d",
+        |c| &mut c.multinet.confdir,
+    ),
+    key(
+        "multinet",
+        "config",
+        "a file with policy and defaults, as JSON; keys of this table count before it",
+        |c| &mut c.multinet.config,
+    ),
+    key(
+        "multinet",
+        "conflist",
+        "the CNI configuration to write once pods can be served; it is never removed; by default none is written",
+        |c| &mut c.multinet.conflist,
+    ),
+    key(
+        "multinet",
+        "default-networks",
+        "more networks for every pod outside the system namespaces",
+        |c| &mut c.multinet.default_networks,
+    ),
+    key("multinet", "kubeconfig", KUBECONFIG, |c| &mut c.multinet.kubeconfig),
+    key("multinet", "label-node", "label this node with the networks that it can serve", |c| {
+        &mut c.multinet.label_node
+    }),
+    key(
+        "multinet",
+        "multus-namespace",
+        "where definitions are that are named without a namespace here",
+        |c| &mut c.multinet.multus_namespace,
+    ),
+    key(
+        "multinet",
+        "namespace-isolation",
+        "pods may use definitions of their own namespace, of default, and of global namespaces only",
+        |c| &mut c.multinet.namespace_isolation,
+    ),
+    key("multinet", "node", NODE, |c| &mut c.multinet.node),
+    key("multinet", "path", PLUGIN_DIRS, |c| &mut c.multinet.path),
+    key("multinet", "socketpath", SOCKET, |c| &mut c.multinet.socketpath),
+    key(
+        "multinet",
+        "status",
+        "how a pod's status is written: library, or text as in the standard's example",
+        |c| &mut c.multinet.status,
+    ),
+    key(
+        "multinet",
+        "system-namespaces",
+        "namespaces whose pods get the cluster's network only",
+        |c| &mut c.multinet.system_namespaces,
+    ),
+    key("repair", "enable", ENABLE, |c| &mut c.repair.enable),
+    key("repair", "ca-cert", "the CA certificates of ssl: databases", |c| &mut c.repair.ca_cert),
+    key("repair", "cache", CACHES, |c| &mut c.repair.cache),
+    key("repair", "certificate", "the service's certificate for ssl: databases", |c| {
+        &mut c.repair.certificate
+    }),
+    live("repair", "interval", "how often to look even if no change is reported", |c| {
+        &mut c.repair.interval
+    }),
+    key("repair", "netwright", NETWRIGHT, |c| &mut c.repair.netwright),
+    key(
+        "repair",
+        "ovsdb",
+        "databases of Open vSwitch to listen to, such as unix:/run/openvswitch/db.sock; ports of containers that are gone are removed",
+        |c| &mut c.repair.ovsdb,
+    ),
+    key("repair", "path", PLUGIN_DIRS, |c| &mut c.repair.path),
+    key("repair", "private-key", "the certificate's key", |c| &mut c.repair.private_key),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_is_in_a_table_and_named_once() {
+        for key in KEYS {
+            assert!(TABLES.iter().any(|table| table.name == key.table), "{key:?}");
+            assert_eq!(of_table(key.table).filter(|other| other.name == key.name).count(), 1);
+            assert!(!key.about.ends_with('.') && !key.about.is_empty(), "{key:?}");
+        }
+        for service in services() {
+            let mut config = Config::default();
+            assert!(!is_enabled(&config, service), "{service}");
+            (find(service, "enable").unwrap().setting)(&mut config).read_flag("true").unwrap();
+            assert!(is_enabled(&config, service), "{service}");
+        }
+    }
+}

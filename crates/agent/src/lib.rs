@@ -1,0 +1,34 @@
+//! The node agent `netwrightd` as data: its configuration, its services, and what each of them may
+//! do.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `config` | the settings as types, with their defaults |
+//! | `keys` | each key of the configuration: its name, what it means, where its value is |
+//! | `setting` | what a value may be, and how it is read and written |
+//! | `rules` | settings that exclude or need each other |
+//! | `document` | one file: every problem in it, each with its place |
+//! | `load` | the file, its drop-ins, and the copy that was accepted last |
+//! | `show` | the defaults and the effective values, as TOML |
+//! | `schema` | the JSON schema |
+//!
+//! [`keys::KEYS`] is the only list of keys. The checks, the flags of `netwrightd SERVICE`, its help,
+//! the defaults, the schema and the documentation are made from it.
+//!
+//! This crate knows no service: it starts nothing and opens no socket.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod config;
+mod document;
+pub mod keys;
+pub mod load;
+pub mod problem;
+mod rules;
+pub mod schema;
+pub mod setting;
+pub mod show;
+
+pub use config::Config;
+pub use load::{Loaded, load};
+pub use problem::Problem;

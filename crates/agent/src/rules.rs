@@ -1,0 +1,126 @@
+//! Settings that exclude or need each other.
+
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::keys::KeyName;
+
+/// What the process finds around it that settings depend on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Surroundings {
+    /// The API server is found without a kubeconfig, as in a pod, or is not needed.
+    pub api_server: bool,
+    /// Addresses are taken over from one store into another.
+    pub two_stores: bool,
+}
+
+/// Something that a configuration must not say.
+pub(crate) struct Rule {
+    /// The keys that it is about; a message shows the first of them that is set.
+    pub(crate) keys: &'static [KeyName],
+    /// What is wrong, and what to do about it.
+    pub(crate) error: &'static str,
+    pub(crate) hint: &'static str,
+    pub(crate) broken: fn(&Config, Surroundings) -> bool,
+}
+
+/// The longest time for the plugins of a Docker network: Docker's user waits for it.
+const LONGEST_DOCKER_TIMEOUT: Duration = Duration::from_secs(300);
+/// Shorter leases are renewed more often than useful.
+const SHORTEST_LEASE: Duration = Duration::from_secs(1);
+
+pub(crate) const RULES: &[Rule] = &[
+    Rule {
+        keys: &[("ipam", "kubeconfig"), ("ipam", "etcd")],
+        error: "etcd and kubeconfig exclude each other: addresses are kept in one place",
+        hint: "remove one of them",
+        broken: |config, around| {
+            let ipam = &config.ipam;
+            !around.two_stores && !ipam.etcd.is_empty() && ipam.kubeconfig.is_some()
+        },
+    },
+    Rule {
+        keys: &[("ipam", "etcd-cert"), ("ipam", "etcd-key")],
+        error: "etcd-cert and etcd-key go together",
+        hint: "set both, or neither",
+        broken: |config, _| config.ipam.etcd_cert.is_some() != config.ipam.etcd_key.is_some(),
+    },
+    Rule {
+        keys: &[("ipam", "etcd-ca"), ("ipam", "etcd-cert"), ("ipam", "etcd-key")],
+        error: "etcd-ca, etcd-cert and etcd-key need etcd",
+        hint: "set etcd to the URLs of its members",
+        broken: |config, _| {
+            let ipam = &config.ipam;
+            let files = [&ipam.etcd_ca, &ipam.etcd_cert, &ipam.etcd_key];
+            ipam.etcd.is_empty() && files.iter().any(|file| file.is_some())
+        },
+    },
+    Rule {
+        keys: &[("ipam", "lease")],
+        error: "lease is shorter than 1s",
+        hint: "the default is 1h",
+        broken: |config, _| config.ipam.lease < SHORTEST_LEASE,
+    },
+    Rule {
+        keys: &[("ipam", "enable")],
+        error: "ipam has no store for its addresses: this is not a pod, and neither etcd nor kubeconfig is set",
+        hint: "set etcd to the URLs of its members, or kubeconfig to a file",
+        broken: |config, around| {
+            let ipam = &config.ipam;
+            ipam.enable && !around.api_server && ipam.etcd.is_empty() && ipam.kubeconfig.is_none()
+        },
+    },
+    Rule {
+        keys: &[("multinet", "enable")],
+        error: "multinet finds no API server: this is not a pod, and kubeconfig is not set",
+        hint: "set kubeconfig to a file",
+        broken: |config, around| {
+            config.multinet.enable && !around.api_server && config.multinet.kubeconfig.is_none()
+        },
+    },
+    Rule {
+        keys: &[("docker", "timeout")],
+        error: "timeout must be from 1s to 5m",
+        hint: "the default is 10s",
+        broken: |config, _| {
+            let timeout = config.docker.timeout;
+            timeout < Duration::from_secs(1) || LONGEST_DOCKER_TIMEOUT < timeout
+        },
+    },
+    Rule {
+        keys: &[("repair", "private-key"), ("repair", "certificate")],
+        error: "certificate and private-key go together",
+        hint: "set both, or neither",
+        broken: |config, _| {
+            config.repair.certificate.is_some() != config.repair.private_key.is_some()
+        },
+    },
+    Rule {
+        keys: &[("collect", "interval")],
+        error: "interval is shorter than 1ms",
+        hint: "the default is 1m",
+        broken: |config, _| config.collect.interval < Duration::from_millis(1),
+    },
+    Rule {
+        keys: &[("repair", "interval")],
+        error: "interval is shorter than 1ms",
+        hint: "the default is 1m",
+        broken: |config, _| config.repair.interval < Duration::from_millis(1),
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys;
+
+    #[test]
+    fn rules_are_about_keys_that_exist_and_the_defaults_keep_them() {
+        for rule in RULES {
+            for (table, name) in rule.keys {
+                assert!(keys::find(table, name).is_some(), "{table}.{name}");
+            }
+            assert!(!(rule.broken)(&Config::default(), Surroundings::default()), "{}", rule.error);
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! The command line of a service, made from the keys of the configuration
+//! ([`agent::keys::KEYS`]): each key is a flag of its table's service.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use agent::keys::{self, Key, Table};
+use agent::load::{self, FILE, Source};
+use agent::setting::Form;
+use agent::{Config, Loaded};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+
+use crate::services::{Service, Stop};
+
+/// The flag that names the configuration's file.
+const CONFIGURATION: &str = "configuration";
+
+/// A call of a service: what it is to do.
+#[derive(Debug)]
+pub(crate) struct Invocation {
+    /// The configuration with the flags in it.
+    pub(crate) loaded: Loaded,
+    /// Flags that are no keys of the configuration.
+    pub(crate) more: ArgMatches,
+}
+
+impl Invocation {
+    /// Returns the configuration.
+    pub(crate) fn config(&self) -> &Config {
+        &self.loaded.config
+    }
+}
+
+/// Names that flags had before.
+const OLD_NAMES: [(&str, &str, &str); 2] =
+    [("docker", "timeout", "patience"), ("ipam", "socketpath", "socket")];
+
+/// Returns the command of a service. `more` are flags that are no keys.
+pub(crate) fn command(table: &Table, more: &[Arg]) -> Command {
+    let mut defaults = Config::default();
+    let examples: Vec<String> =
+        table.examples.iter().map(|example| format!("  {example}")).collect();
+    let mut command = Command::new(table.name)
+        .bin_name(format!("netwrightd {}", table.name))
+        .about(format!("{}.", table.about))
+        .override_usage(format!("netwrightd {} [FLAG…]", table.name))
+        .after_help(format!(
+            "Each flag but --{CONFIGURATION} counts before the same key of [{}] in the configuration. \
+             Durations are written as 10s, 1m30s, 500ms.\n\nExamples:\n{}",
+            table.name,
+            examples.join("\n")
+        ))
+        .args_override_self(true)
+        .disable_help_subcommand(true)
+        .arg(configuration());
+    for key in keys::of_table(table.name).filter(|key| key.name != "enable") {
+        command = command.arg(flag(key, &mut defaults));
+    }
+    command.args(more)
+}
+
+/// The flag that names the configuration's file.
+pub(crate) fn configuration() -> Arg {
+    Arg::new(CONFIGURATION)
+        .long(CONFIGURATION)
+        .value_name("FILE")
+        .help(format!("the configuration's file [default: {FILE}]"))
+}
+
+/// Returns the configuration's file that a command line names, or else the default one.
+pub(crate) fn configuration_of(matches: &ArgMatches) -> PathBuf {
+    matches.get_one::<String>(CONFIGURATION).map_or_else(|| FILE.into(), PathBuf::from)
+}
+
+/// Returns a key's flag.
+fn flag(key: &Key, defaults: &mut Config) -> Arg {
+    let setting = (key.setting)(defaults);
+    let arg = Arg::new(key.name).long(key.name);
+    let arg = match setting.form() {
+        Form::Switch => arg
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("true")
+            .value_name("true|false"),
+        Form::One(value) => arg.value_name(value),
+        Form::Several(values) => arg.value_name(values).action(ArgAction::Append),
+    };
+    let default = setting.show().filter(|text| !matches!(text.as_str(), "false" | "[]"));
+    let help = match default {
+        Some(default) => format!("{} [default: {}]", key.about, default.replace('"', "")),
+        None => key.about.to_owned(),
+    };
+    let old = OLD_NAMES.iter().find(|(table, name, _)| (*table, *name) == (key.table, key.name));
+    arg.help(help).aliases(old.map(|(_, _, old)| *old))
+}
+
+/// Reads the arguments after a service's name, and the configuration.
+pub(crate) fn read(
+    service: &Service,
+    arguments: &[OsString],
+    around: load::Surroundings,
+) -> Result<Invocation, Stop> {
+    let (table, more) = (service.table(), (service.more_flags)());
+    let (arguments, one_dash) = with_two_dashes(table, &more, arguments);
+    let command = command(table, &more).no_binary_name(true);
+    let matches = command.try_get_matches_from(arguments).map_err(refusal)?;
+    let file = configuration_of(&matches);
+    let (mut loaded, problems) = load::read(&file);
+    if !problems.is_empty() {
+        return Err(Stop::Configuration(problems));
+    }
+    if matches.value_source(CONFIGURATION).is_some() && !loaded.files.contains(&file) {
+        return Err(Stop::Failed(format!("{}: there is no such file", file.display())));
+    }
+    apply(table, &matches, &mut loaded)?;
+    // The flags of dhcp are the reference's, which have one dash.
+    if one_dash && table.name != "dhcp" {
+        warn_of_one_dash(table, &matches, &file);
+    }
+    // Whoever starts a service wants it.
+    if let Some(key) = keys::find(table.name, "enable") {
+        let _ = (key.setting)(&mut loaded.config).read_flag("true");
+    }
+    let problems = load::check(&loaded, (service.surroundings)(&matches, around));
+    if problems.is_empty() {
+        Ok(Invocation { loaded, more: matches })
+    } else if problems.iter().all(|problem| problem.file.as_os_str().is_empty()) {
+        Err(Stop::Usage(problems.iter().map(|problem| format!("error: {problem}")).collect()))
+    } else {
+        Err(Stop::Configuration(problems))
+    }
+}
+
+/// Returns what clap says of arguments, which may be the help that was asked for.
+pub(crate) fn refusal(error: clap::Error) -> Stop {
+    let text = error.render().to_string();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Stop::Help(text),
+        _ => Stop::Usage(text),
+    }
+}
+
+/// Sets what the flags say.
+fn apply(table: &Table, matches: &ArgMatches, loaded: &mut Loaded) -> Result<(), Stop> {
+    for key in keys::of_table(table.name).filter(|key| key.name != "enable") {
+        if matches.value_source(key.name) != Some(ValueSource::CommandLine) {
+            continue;
+        }
+        let setting = (key.setting)(&mut loaded.config);
+        setting.clear();
+        for value in matches.get_many::<String>(key.name).into_iter().flatten() {
+            // Docker's timeout was a number of seconds.
+            let seconds = (key.table, key.name) == ("docker", "timeout")
+                && !value.is_empty()
+                && value.bytes().all(|byte| byte.is_ascii_digit());
+            let given = if seconds { format!("{value}s") } else { value.clone() };
+            match setting.read_flag(&given) {
+                Ok(()) => {}
+                // As in Go, where an empty path means the usual one.
+                Err(_) if value.is_empty() => {}
+                Err(wanted) => {
+                    let name = key.name;
+                    return Err(Stop::Usage(format!(
+                        "error: --{name} must be {}, and not {value:?}\n",
+                        wanted.0
+                    )));
+                }
+            }
+        }
+        loaded.sources.insert((key.table, key.name), Source::default());
+    }
+    Ok(())
+}
+
+/// Returns the arguments with two dashes before each flag that has one, as Go's flag package has
+/// it, and whether there was one.
+fn with_two_dashes(table: &Table, more: &[Arg], arguments: &[OsString]) -> (Vec<OsString>, bool) {
+    let is_known = |name: &str| {
+        name == CONFIGURATION
+            || keys::find(table.name, name).is_some()
+            || OLD_NAMES.iter().any(|(of, _, old)| (*of, *old) == (table.name, name))
+            || more.iter().any(|arg| arg.get_long() == Some(name))
+    };
+    let mut one_dash = false;
+    let two = |argument: &OsString| {
+        let Some(text) = argument.to_str().and_then(|text| text.strip_prefix('-')) else {
+            return argument.clone();
+        };
+        let name = text.split('=').next().unwrap_or_default();
+        if name == "help" {
+            return "--help".into();
+        }
+        if !is_known(name) {
+            return argument.clone();
+        }
+        one_dash = true;
+        format!("--{text}").into()
+    };
+    let arguments = arguments.iter().map(two).collect();
+    (arguments, one_dash)
+}
+
+/// Returns the configuration that says what flags say.
+pub(crate) fn to_toml(service: &Service, arguments: &[OsString]) -> Result<String, Stop> {
+    let (table, more) = (service.table(), (service.more_flags)());
+    let (arguments, _) = with_two_dashes(table, &more, arguments);
+    let command = command(table, &more).no_binary_name(true);
+    let matches = command.try_get_matches_from(arguments).map_err(refusal)?;
+    let mut loaded = Loaded::default();
+    if let Some(key) = keys::find(table.name, "enable") {
+        let _ = (key.setting)(&mut loaded.config).read_flag("true");
+        loaded.sources.insert((key.table, key.name), Source::default());
+    }
+    apply(table, &matches, &mut loaded)?;
+    Ok(agent::show::minimal(&loaded))
+}
+
+/// Says what to write in place of flags with one dash.
+fn warn_of_one_dash(table: &Table, matches: &ArgMatches, file: &Path) {
+    let mut loaded = Loaded::default();
+    if apply(table, matches, &mut loaded).is_err() {
+        return;
+    }
+    let toml = agent::show::minimal(&loaded);
+    let instead = match toml.is_empty() {
+        true => String::new(),
+        false => format!(", or write this into {}:\n{}", file.display(), toml.trim_end()),
+    };
+    crate::complain(&format!(
+        "netwrightd: warning: the next release does not read flags with one dash; write two{instead}\n"
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agent::setting::ServerUrl;
+    use std::time::Duration;
+
+    fn parse(line: &str) -> Result<Invocation, String> {
+        let mut words = line.split_whitespace();
+        let service = Service::find(words.next().unwrap()).unwrap();
+        let arguments: Vec<OsString> = words.map(OsString::from).collect();
+        read(service, &arguments, load::Surroundings::default()).map_err(|stop| match stop {
+            Stop::Usage(text) | Stop::Help(text) => text,
+            other => format!("{other:?}"),
+        })
+    }
+
+    #[test]
+    fn flags_are_the_keys_with_one_dash_or_two() {
+        for line in ["-interval 2s --ovsdb a -ovsdb=b,c", "--interval=2s --ovsdb a,b --ovsdb c"] {
+            let invocation = parse(&format!("repair {line}")).unwrap();
+            assert_eq!(invocation.config().repair.interval, Duration::from_secs(2));
+            assert_eq!(invocation.config().repair.ovsdb, ["a", "b", "c"]);
+            assert!(invocation.loaded.sets("repair", "interval"));
+            assert!(!invocation.loaded.sets("repair", "path"));
+        }
+        let invocation =
+            parse("collect -act -once -path /a:/b -cache /c --cache /d -grace 0").unwrap();
+        let collect = &invocation.config().collect;
+        assert!(collect.act && invocation.more.get_flag("once"));
+        assert_eq!(collect.path, [PathBuf::from("/a"), "/b".into()]);
+        assert_eq!(collect.cache, [PathBuf::from("/c"), "/d".into()]);
+        assert!(!parse("collect -act=false").unwrap().config().collect.act);
+    }
+
+    #[test]
+    fn what_go_reads_is_read_alike() {
+        let line = "-pidfile /run/d.pid --hostprefix=/host -socketpath /s -broadcast -timeout 2s --resendmax=1m30s -resendtimeout 500ms --state /st";
+        let invocation = parse(&format!("dhcp {line}")).unwrap();
+        let dhcp = &invocation.config().dhcp;
+        assert_eq!(dhcp.pidfile, Some("/run/d.pid".into()));
+        assert_eq!(dhcp.hostprefix, Some("/host".into()));
+        assert_eq!((dhcp.broadcast, dhcp.timeout), (true, Duration::from_secs(2)));
+        assert_eq!(dhcp.resendtimeout, Duration::from_millis(500));
+        let usual = parse("dhcp -pidfile= -socketpath= -state= -broadcast=false").unwrap();
+        let mut want = agent::config::Dhcp::default();
+        want.enable = true;
+        assert_eq!(usual.config().dhcp, want);
+    }
+
+    #[test]
+    fn old_names_and_units_are_read() {
+        for line in ["-patience 3", "--timeout 3", "--timeout 3s"] {
+            let invocation = parse(&format!("docker {line}")).unwrap();
+            assert_eq!(invocation.config().docker.timeout, Duration::from_secs(3), "{line}");
+        }
+        let invocation = parse("ipam -socket /s --etcd=https://a:2379,https://b:2379/").unwrap();
+        let ipam = &invocation.config().ipam;
+        assert_eq!(ipam.socketpath, PathBuf::from("/s"));
+        let urls: Vec<&str> = ipam.etcd.iter().map(ServerUrl::as_str).collect();
+        assert_eq!(urls, ["https://a:2379", "https://b:2379"]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_said() {
+        let refused = |line: &str| parse(line).unwrap_err();
+        for (line, want) in [
+            ("ipam", "ipam has no store for its addresses"),
+            ("ipam --etcd http://a --kubeconfig /k", "etcd and kubeconfig exclude each other"),
+            ("ipam --etcd https://a --etcd-cert /c", "etcd-cert and etcd-key go together"),
+            ("ipam --kubeconfig /k --etcd-ca /c", "etcd-ca, etcd-cert and etcd-key need etcd"),
+            ("ipam --etcd http://a --lease 1ms", "lease is shorter than 1s"),
+            ("ipam --etcd host:2379", "--etcd must be a URL such as https://192.0.2.1:2379"),
+            ("ipam --import api", "ipam has no store"),
+            ("ipam --import /a --apply", "ipam has no store"),
+            ("ipam --import /a --output yaml", "text, json"),
+            ("docker --timeout 301", "timeout must be from 1s to 5m"),
+            ("docker --timeout x", "--timeout must be a duration"),
+            ("repair --intervall 2s", "--interval"),
+            ("repair now", "unexpected argument 'now'"),
+            ("multinet", "multinet finds no API server"),
+            ("multinet --kubeconfig /k --status fancy", "library or text"),
+        ] {
+            let text = refused(line);
+            assert!(text.contains(want), "{line}: {text}");
+        }
+        assert!(parse("ipam --import /a,/b").is_ok());
+        assert!(parse("ipam --import api --apply --kubeconfig /k --etcd http://a").is_ok());
+        assert!(refused("repair --help").contains("netwrightd repair --interval 10s"));
+        assert!(refused("repair -help").contains("Usage: netwrightd repair [FLAG…]"));
+    }
+}

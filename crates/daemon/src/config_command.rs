@@ -1,0 +1,128 @@
+//! `netwrightd config`: the configuration as people and editors need it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use agent::load::{self, Surroundings};
+use agent::{Problem, schema, show};
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgMatches, Command};
+use serde::Serialize;
+
+use crate::command_line;
+use crate::services::{Service, Stop};
+
+const OUTPUT: &str = "output";
+
+/// Returns the command.
+pub(crate) fn command() -> Command {
+    let output = || {
+        Arg::new(OUTPUT)
+            .long(OUTPUT)
+            .short('o')
+            .value_name("FORMAT")
+            .value_parser(PossibleValuesParser::new(["text", "json"]))
+            .default_value("text")
+            .help("text or json")
+    };
+    let flags = Arg::new("flags").value_name("SERVICE [FLAG…]").num_args(1..).last(true);
+    Command::new("config")
+        .about("Prints and checks the configuration")
+        .subcommand_required(true)
+        .disable_help_subcommand(true)
+        .subcommand(
+            Command::new("check")
+                .about("Says everything that is wrong with the configuration")
+                .arg(command_line::configuration())
+                .arg(output()),
+        )
+        .subcommand(
+            Command::new("default")
+                .about("Prints every key with its default, commented out, and what it means"),
+        )
+        .subcommand(
+            Command::new("from-flags")
+                .about("Prints the configuration that says what a service's flags say")
+                .arg(flags.required(true).help("as they follow netwrightd")),
+        )
+        .subcommand(Command::new("schema").about("Prints the JSON schema, for editors"))
+        .subcommand(
+            Command::new("show")
+                .about("Prints the effective values, each with the file and line that it is from")
+                .arg(command_line::configuration())
+                .arg(output()),
+        )
+}
+
+/// What `config check` says as JSON.
+#[derive(Debug, Serialize)]
+struct Checked<'a> {
+    files: &'a [PathBuf],
+    problems: &'a [Problem],
+}
+
+/// Runs one of its commands.
+pub(crate) fn run(matches: &ArgMatches, around: Surroundings) -> Result<(), Stop> {
+    match matches.subcommand() {
+        Some(("check", matches)) => check(matches, around),
+        Some(("default", _)) => Err(Stop::Help(show::defaults())),
+        Some(("schema", _)) => Err(Stop::Help(json(&schema::schema()))),
+        Some(("show", matches)) => {
+            let file = command_line::configuration_of(matches);
+            let loaded = load::load(&file, around).map_err(Stop::Configuration)?;
+            Err(Stop::Help(match is_json(matches) {
+                true => json(&show::values(&loaded)),
+                false => show::effective(&loaded),
+            }))
+        }
+        Some(("from-flags", matches)) => from_flags(matches),
+        _ => Ok(()),
+    }
+}
+
+fn check(matches: &ArgMatches, around: Surroundings) -> Result<(), Stop> {
+    let file = command_line::configuration_of(matches);
+    let loaded = load::load(&file, around);
+    let (files, problems) = match &loaded {
+        Ok(loaded) => (loaded.files.as_slice(), [].as_slice()),
+        Err(problems) => ([].as_slice(), problems.as_slice()),
+    };
+    if is_json(matches) {
+        crate::say(&json(&Checked { files, problems }));
+        return match problems {
+            [] => Ok(()),
+            _ => Err(Stop::Configuration(Vec::new())),
+        };
+    }
+    let loaded = loaded.map_err(Stop::Configuration)?;
+    let text = match loaded.files.as_slice() {
+        [] => format!("{}: not there: every key has its default\n", file.display()),
+        files => files.iter().map(|file| format!("{}: sound\n", file.display())).collect(),
+    };
+    Err(Stop::Help(text))
+}
+
+fn from_flags(matches: &ArgMatches) -> Result<(), Stop> {
+    let words = matches.get_many::<String>("flags").into_iter().flatten();
+    let words: Vec<OsString> = words.map(OsString::from).collect();
+    let Some((name, arguments)) = words.split_first() else { return Ok(()) };
+    let Some(service) = name.to_str().and_then(Service::find) else {
+        let services: Vec<&str> = agent::keys::services().collect();
+        return Err(Stop::Usage(format!(
+            "error: there is no service {:?}\nhint: services are {}\n",
+            name.to_string_lossy(),
+            services.join(", ")
+        )));
+    };
+    command_line::to_toml(service, arguments).map(Stop::Help).and_then(Err)
+}
+
+fn is_json(matches: &ArgMatches) -> bool {
+    matches.get_one::<String>(OUTPUT).is_some_and(|format| format == "json")
+}
+
+fn json(value: &impl Serialize) -> String {
+    let mut text = serde_json::to_string_pretty(value).expect("our types serialise to JSON");
+    text.push('\n');
+    text
+}
