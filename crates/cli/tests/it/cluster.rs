@@ -40,9 +40,9 @@ impl<'l> Nodes<'l> {
 
     fn daemon(&self, node: &str) -> Service {
         let mut command = self.lab.command(netwrightd().to_str().unwrap());
-        command.args(["ipam", "-node", node]).args(&self.records);
-        command.arg("-socketpath").arg(self.dir(node, "sock"));
-        command.arg("-state").arg(self.dir(node, "state"));
+        command.args(["ipam", "--node", node]).args(&self.records);
+        command.arg("--socketpath").arg(self.dir(node, "sock"));
+        command.arg("--state").arg(self.dir(node, "state"));
         let mut daemon = Service::start(command, &self.dir(node, "log"));
         daemon.wait_until("the daemon to answer", || {
             self.call("STATUS", node, "", "").status.success()
@@ -164,7 +164,7 @@ fn pods_of_two_nodes_with_records_in_the_kubernetes_api() {
         api.create(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}));
     }
     let kubeconfig = api.kubeconfig(lab.dir()).to_str().unwrap().to_owned();
-    let nodes = Nodes::new(&lab, vec!["-kubeconfig".to_owned(), kubeconfig]);
+    let nodes = Nodes::new(&lab, vec!["--kubeconfig".to_owned(), kubeconfig]);
     pods_of_two_nodes(&nodes);
     let blocks = api.objects("addressblocks");
     let holders: BTreeSet<_> = blocks
@@ -181,6 +181,6 @@ fn pods_of_two_nodes_with_records_in_etcd() {
     require!("root", "program:etcd", "program:curl");
     let lab = Lab::new("cluster-etcd");
     let etcd = Etcd::start(&lab);
-    let nodes = Nodes::new(&lab, vec!["-etcd".to_owned(), etcd.endpoints().join(",")]);
+    let nodes = Nodes::new(&lab, vec!["--etcd".to_owned(), etcd.endpoints().join(",")]);
     pods_of_two_nodes(&nodes);
 }

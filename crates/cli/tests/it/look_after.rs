@@ -23,14 +23,14 @@ const PODS: &str = r#"{
 fn repairing(lab: &Lab) -> Running {
     lab.start(
         netwrightd().to_str().unwrap(),
-        &["repair", "-interval", "1h", "-path", "/opt/cni/bin"],
+        &["repair", "--interval", "1h", "--path", "/opt/cni/bin"],
     )
 }
 
 /// Runs the collection once; returns its log.
 fn collect(lab: &Lab, more: &[&str]) -> String {
     let mut command = lab.command(netwrightd().to_str().unwrap());
-    command.args(["collect", "-once", "-grace", "0", "-path", "/opt/cni/bin"]).args(more);
+    command.args(["collect", "--once", "--grace", "0", "--path", "/opt/cni/bin"]).args(more);
     let output = command.env("NETWRIGHT_LOG", "debug").stdin(Stdio::null()).output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{log}");
@@ -63,7 +63,7 @@ fn pods_of_containerd_are_repaired_and_collected() {
     drop(service);
 
     // It removes nothing of pods that containerd has, whatever happened to their namespaces.
-    assert!(!collect(&lab, &["-act"]).contains("removed;"));
+    assert!(!collect(&lab, &["--act"]).contains("removed;"));
     let netns = lab.sh("grep -ls 8081 /var/lib/cni/results/* | xargs grep -oh '/var/run/netns/cni-[0-9a-f-]*' | head -n 1");
     let netns = netns.trim();
     assert!(!netns.is_empty());
@@ -72,13 +72,13 @@ fn pods_of_containerd_are_repaired_and_collected() {
     lab.sh(&format!("umount --lazy {netns} && rm {netns}"));
     let reservations = || lab.sh("ls /var/lib/cni/networks/pods");
     let before = reservations();
-    assert!(!collect(&lab, &["-act"]).contains("removed;"), "containerd has it");
+    assert!(!collect(&lab, &["--act"]).contains("removed;"), "containerd has it");
     // What a runtime has left after a power cut: nothing below /run.
     lab.sh(&format!(
         "rm -rf /run/containerd/io.containerd.grpc.v1.cri/sandboxes/{gone} /run/containerd/io.containerd.runtime.v2.task/k8s.io/{gone} \
          /run/containerd/runc/k8s.io/{gone}"
     ));
-    assert!(!collect(&lab, &["-act"]).contains("removed;"), "its processes go on");
+    assert!(!collect(&lab, &["--act"]).contains("removed;"), "its processes go on");
     let processes = format!(
         "for p in /proc/[0-9]*; do [ \"$(stat -L -c %i $p/ns/net 2>/dev/null)\" != {number} ] || echo ${{p#/proc/}}; done"
     );
@@ -87,7 +87,7 @@ fn pods_of_containerd_are_repaired_and_collected() {
     let log = collect(&lab, &[]);
     assert!(log.contains("would remove") && log.contains(&gone) && !log.contains(&web), "{log}");
     assert_eq!(reservations(), before);
-    let log = collect(&lab, &["-act"]);
+    let log = collect(&lab, &["--act"]);
     assert!(log.contains("removed; its container is gone") && log.contains(&gone), "{log}");
     assert!(!elements("tcp . 8081") && elements("tcp . 8080"));
     assert_ne!(reservations(), before);
@@ -138,7 +138,7 @@ fn containers_of_podman_are_repaired_and_collected() {
     // The namespace exists until its process has ended.
     let mut log = String::new();
     wait_until("its end", || {
-        let before = std::mem::replace(&mut log, collect(&lab, &["-act"]));
+        let before = std::mem::replace(&mut log, collect(&lab, &["--act"]));
         if log != before {
             eprintln!("{log}");
         }

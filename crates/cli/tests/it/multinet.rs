@@ -85,8 +85,16 @@ impl Cluster {
         command
             .args(["-c", "echo $$ >/run/netwrightd.pid; exec \"$0\" \"$@\""])
             .arg(netwrightd())
-            .args(["multinet", "-node", "n1", "-cluster-network", "cluster", "-conflist", CONFLIST])
-            .arg("-kubeconfig")
+            .args([
+                "multinet",
+                "--node",
+                "n1",
+                "--cluster-network",
+                "cluster",
+                "--conflist",
+                CONFLIST,
+            ])
+            .arg("--kubeconfig")
             .arg(self.api.kubeconfig(self.lab.dir()));
         Service::start(command, &self.lab.dir().join("multinet.log"))
     }

@@ -45,6 +45,7 @@ const fn entry(page: &'static str, machine: Machine) -> Entry {
 
 const README: Entry = entry("README.md", Machine::Plain);
 const BY_HAND: Entry = entry("docs/conformance-by-hand.md", Machine::Plain);
+const CONFIGURATION: Entry = entry("docs/configuration.md", Machine::Plain);
 const CONFORMANCE: Entry = entry("docs/conformance.md", Machine::Plain);
 const DHCP: Entry = entry("docs/dhcp.md", Machine::Systemd);
 const DOCKER: Entry = entry("docs/docker.md", Machine::Docker);
@@ -56,9 +57,10 @@ const REPAIR: Entry = entry("docs/repair.md", Machine::Systemd);
 const RUNTIMES: Entry = entry("docs/runtimes.md", Machine::Runtimes);
 const SECURITY: Entry = entry("docs/security.md", Machine::Plain);
 
-const PAGES: [Entry; 12] = [
+const PAGES: [Entry; 13] = [
     README,
     BY_HAND,
+    CONFIGURATION,
     CONFORMANCE,
     DHCP,
     DOCKER,
@@ -354,6 +356,12 @@ fn readme() {
 fn conformance_by_hand() {
     require!("root", "file:/usr/lib/cni/bridge", "program:jq", "program:iptables");
     follow(&BY_HAND);
+}
+
+#[test]
+fn configuration() {
+    require!("root");
+    follow(&CONFIGURATION);
 }
 
 #[test]

@@ -39,8 +39,8 @@ const FLAT_KIB: u64 = 1024;
 
 /// The services that run meanwhile, both at their busiest.
 const SERVICES: [&[&str]; 2] = [
-    &["repair", "-interval", "200ms"],
-    &["collect", "-act", "-grace", "200ms", "-interval", "200ms"],
+    &["repair", "--interval", "200ms"],
+    &["collect", "--act", "--grace", "200ms", "--interval", "200ms"],
 ];
 
 /// How a place's calls are made.
@@ -272,7 +272,7 @@ fn services(lab: &Lab) -> Vec<Running> {
     let bin = lab.dir().join("bin");
     let start = |arguments: &&[&str]| {
         let mut command = lab.command(daemon.to_str().unwrap());
-        command.args(*arguments).args(["-path", bin.to_str().unwrap()]);
+        command.args(*arguments).args(["--path", bin.to_str().unwrap()]);
         // It logs each call, and everything that is gone when it looks.
         command.stdin(Stdio::null()).stderr(Stdio::null());
         Running::from(command.spawn().unwrap())

@@ -524,7 +524,7 @@ fn full(network: &Network, range: &Range, taken: &BTreeMap<IpNet, Taken>, empty:
         _ => format!("; {empty} of them looked empty, and their nodes did not give them back"),
     };
     Refusal::new(ADDRESS, text).with_details(format!(
-        "network {:?}; blocks by node: {}{more}{kept}; enlarge the range, use smaller blocks, or `netwrightd ipam -forget NODE` for nodes that are gone",
+        "network {:?}; blocks by node: {}{more}{kept}; enlarge the range, use smaller blocks, or `netwrightd ipam --forget NODE` for nodes that are gone",
         network.name(),
         named.join(", "),
     ))

@@ -150,7 +150,7 @@ impl Node {
             Some(wanted) if wanted != address => {
                 let text = format!("{wanted} is wanted by a pod that keeps {address}");
                 Err(Refusal::new(ADDRESS, text)
-                    .with_details("`netwrightd ipam -release-sticky NAMESPACE/NAME` frees it"))
+                    .with_details("`netwrightd ipam --release-sticky NAMESPACE/NAME` frees it"))
             }
             _ => Ok(Some(address)),
         }

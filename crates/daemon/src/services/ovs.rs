@@ -43,7 +43,7 @@ impl Switches {
         let remote = |text: &String| Ok(text.parse::<Remote>()?.with_keys(keys.clone()));
         let remotes = databases.iter().map(remote);
         let remotes = remotes.collect::<Result<Vec<_>, OvsdbError>>();
-        let remotes = remotes.map_err(|error| Stop::Usage(format!("flag -ovsdb: {error}")))?;
+        let remotes = remotes.map_err(|error| Stop::Usage(format!("error: --ovsdb: {error}\n")))?;
         let (bell, ringer) = UnixStream::pair().map_err(failed)?;
         bell.set_nonblocking(true).map_err(failed)?;
         ringer.set_nonblocking(true).map_err(failed)?;

@@ -123,14 +123,14 @@ fn a_slow_api_is_waited_for() {
 fn a_node_that_is_gone_is_given_up_and_an_administrator_may_say_so() {
     testkit::require!("root");
     let cluster = Cluster::new("ipam-gone");
-    let n1 = cluster.daemon("n1", &["-lease", "2s"]);
-    let n2 = cluster.daemon("n2", &["-lease", "2s"]);
+    let n1 = cluster.daemon("n1", &["--lease", "2s"]);
+    let n2 = cluster.daemon("n2", &["--lease", "2s"]);
     n1.assign("c0").unwrap();
     n2.assign("c1").unwrap();
     // The node's object is deleted, but the node lives.
     cluster.api.remove("nodes", "", "n2");
     n1.kill();
-    let told = cluster.run(&["-forget", "n1"]);
+    let told = cluster.run(&["--forget", "n1"]);
     let words = String::from_utf8_lossy(&told.stderr).into_owned();
     assert!(told.status.success() && words.contains("forgotten"), "{words}");
     wait_for("its blocks to be free", || cluster.blocks("n1").is_empty().then_some(()));
@@ -138,11 +138,11 @@ fn a_node_that_is_gone_is_given_up_and_an_administrator_may_say_so() {
         n2.said().contains("a node is gone: its blocks are free").then_some(())
     });
     assert!(!cluster.blocks("n2").is_empty());
-    let told = cluster.run(&["-forget", "n9"]);
+    let told = cluster.run(&["--forget", "n9"]);
     let words = String::from_utf8_lossy(&told.stderr).into_owned();
     assert!(!told.status.success() && words.contains("no node \"n9\" has blocks"), "{words}");
     // Node n1 was not gone after all.
-    let n1 = cluster.daemon("n1", &["-lease", "2s"]);
+    let n1 = cluster.daemon("n1", &["--lease", "2s"]);
     wait_for("its blocks to be its again", || {
         n1.held("c0").ok().filter(|held| !held.is_empty() && !cluster.blocks("n1").is_empty())
     });
@@ -205,9 +205,9 @@ fn etcd_needs_no_certificates_of_the_system() {
         if secure {
             let [certificate, key] = etcd.files("client");
             for (flag, path) in [
-                ("-etcd-ca", etcd.authority("ca")),
-                ("-etcd-cert", certificate),
-                ("-etcd-key", key),
+                ("--etcd-ca", etcd.authority("ca")),
+                ("--etcd-cert", certificate),
+                ("--etcd-key", key),
             ] {
                 flags.extend([flag.to_owned(), path.display().to_string()]);
             }
@@ -243,7 +243,8 @@ fn rights_are_what_is_asked_for() {
     testkit::require!("root");
     let cluster = Cluster::new("ipam-role");
     cluster.api.allow_only(&[(rules(), None)]);
-    let (n1, n2) = (cluster.daemon("n1", &["-idle", "0"]), cluster.daemon("n2", &["-lease", "1s"]));
+    let (n1, n2) =
+        (cluster.daemon("n1", &["--idle", "0"]), cluster.daemon("n2", &["--lease", "1s"]));
     // The daemon makes a space, blocks and leases, holds them, and returns empty blocks.
     n2.assign("c1").unwrap();
     let many: Vec<String> = (0..10).map(|index| format!("many{index}")).collect();
@@ -262,14 +263,14 @@ fn rights_are_what_is_asked_for() {
         n1.release(container);
     }
     wait_for("it to be free", || {
-        cluster.run(&["-release-sticky", "ns/web-0"]).status.success().then_some(())
+        cluster.run(&["--release-sticky", "ns/web-0"]).status.success().then_some(())
     });
     // One node is gone because its object is, and one because an administrator says so.
     n2.kill();
     cluster.api.remove("nodes", "", "n2");
     n1.kill();
-    assert!(cluster.run(&["-forget", "n1"]).status.success());
-    let n1 = cluster.daemon("n1", &["-lease", "1s"]);
+    assert!(cluster.run(&["--forget", "n1"]).status.success());
+    let n1 = cluster.daemon("n1", &["--lease", "1s"]);
     wait_for("the other's blocks", || cluster.blocks("n2").is_empty().then_some(()));
     let asked = || -> BTreeSet<(String, String, String)> {
         let own = |asked: testkit::kube::Asked| (asked.group, asked.resource, asked.verb);
@@ -442,11 +443,11 @@ fn etcd_is_asked_over_tls_and_whoever_is_not_trusted_is_told() {
         let [certificate, key] = etcd.files(name).map(text);
         let authority = text(etcd.authority(authority));
         [
-            "-etcd-ca".to_owned(),
+            "--etcd-ca".to_owned(),
             authority,
-            "-etcd-cert".to_owned(),
+            "--etcd-cert".to_owned(),
             certificate,
-            "-etcd-key".to_owned(),
+            "--etcd-key".to_owned(),
             key,
         ]
     };
@@ -484,16 +485,16 @@ fn a_pod_keeps_its_addresses_until_somebody_frees_them() {
     };
     let first = add(&n1, "c1").unwrap();
     assert!(add(&n2, "c2").unwrap_err().contains("still its container's on node n1"));
-    let told = cluster.run(&["-release-sticky", "ns/web-0"]);
+    let told = cluster.run(&["--release-sticky", "ns/web-0"]);
     let words = String::from_utf8_lossy(&told.stderr).into_owned();
     assert!(!told.status.success() && words.contains("delete it first"), "{words}");
     n1.release("c1");
     assert_eq!(wait_for("its address elsewhere", || add(&n2, "c2").ok()), first);
     n2.release("c2");
     wait_for("it to be free", || {
-        cluster.run(&["-release-sticky", "ns/web-0"]).status.success().then_some(())
+        cluster.run(&["--release-sticky", "ns/web-0"]).status.success().then_some(())
     });
-    let told = cluster.run(&["-release-sticky", "ns/web-0"]);
+    let told = cluster.run(&["--release-sticky", "ns/web-0"]);
     let words = String::from_utf8_lossy(&told.stderr).into_owned();
     assert!(words.contains("keeps no addresses"), "{words}");
 }

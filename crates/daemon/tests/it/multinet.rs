@@ -104,7 +104,7 @@ fn refusals_are_told_to_the_pod() {
     let cluster = Cluster::new("mn-refuse");
     cluster.define("ns", "bad", "{");
     cluster.define("other", "a", BRIDGE);
-    let _daemon = cluster.daemon_with(&["-cluster-network", "cluster", "-namespace-isolation"]);
+    let _daemon = cluster.daemon_with(&["--cluster-network", "cluster", "--namespace-isolation"]);
     for (name, networks, reason, words) in [
         ("malformed", "a,,b", "NetworkRefused", "there is a comma too many"),
         ("missing", "nothing", "NoNetworkFound", "there is no NetworkAttachmentDefinition"),
@@ -275,7 +275,7 @@ fn it_says_why_it_is_not_ready_and_the_configuration_comes_last() {
     let cluster = Cluster::new("mn-ready");
     let path = cluster.dir.join("00-netwright.conflist");
     cluster.api.refuse();
-    let flags = ["-cluster-network", "cluster", "-conflist", path.to_str().unwrap()];
+    let flags = ["--cluster-network", "cluster", "--conflist", path.to_str().unwrap()];
     let daemon = cluster.daemon_with(&flags);
     let Answer::Refused(refusal) = cluster.ask(&Request::Status).unwrap() else {
         panic!("nothing is known");

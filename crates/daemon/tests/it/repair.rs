@@ -90,9 +90,9 @@ impl Host {
     pub(crate) fn flags(&self, command: &mut std::process::Command, service: &str, flags: &[&str]) {
         let own = std::env::current_exe().unwrap();
         command
-            .args([service, "-cache", self.cache.to_str().unwrap()])
-            .args(["-path", self.node.bin().to_str().unwrap()])
-            .args(["-netwright", own.to_str().unwrap()])
+            .args([service, "--cache", self.cache.to_str().unwrap()])
+            .args(["--path", self.node.bin().to_str().unwrap()])
+            .args(["--netwright", own.to_str().unwrap()])
             .args(flags)
             .env("NETWRIGHT_RUN_DIR", &self.node.roots.run)
             .env("NETWRIGHT_STATE_DIR", &self.node.roots.lib);

@@ -55,7 +55,7 @@ fn clients_that_say_nothing_keep_docker_from_nothing() {
     let socket = lab.dir().join("docker.sock");
     let mut command = lab.command(env!("CARGO_BIN_EXE_netwrightd"));
     command
-        .args(["docker", "-socketpath"])
+        .args(["docker", "--socketpath"])
         .arg(&socket)
         .env("NETWRIGHT_RUN_DIR", lab.dir().join("run"))
         .env("NETWRIGHT_STATE_DIR", lab.dir().join("lib"))

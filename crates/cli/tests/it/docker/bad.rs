@@ -35,7 +35,7 @@ fn what_docker_shows_its_user() {
     install(&lab);
     write_network(&lab, "lan", LAN);
     write_network(&lab, "own", OWN_PORT);
-    let driver = Driver::start_at(&lab, super::support::SOCKET, &["-timeout", "2"]);
+    let driver = Driver::start_at(&lab, super::support::SOCKET, &["--timeout", "2"]);
     let docker = Docker::new(&lab);
     let before = Snapshot::take(&lab);
     let create = |options: &[&str]| {
@@ -118,7 +118,7 @@ fn a_plugin_that_hangs() {
     install(&lab);
     write_network(&lab, "hanging", HANGING);
     lab.sh("printf '#!/bin/sh\\n[ $CNI_COMMAND = ADD ] && exec sleep 1000\\necho {}\\n' >/opt/cni/bin/hang; chmod +x /opt/cni/bin/hang");
-    let driver = Driver::start_at(&lab, super::support::SOCKET, &["-timeout", "1"]);
+    let driver = Driver::start_at(&lab, super::support::SOCKET, &["--timeout", "1"]);
     let docker = Docker::new(&lab);
     docker.create_network("-o conflist=hanging --ipam-driver null hanging");
     let began = Instant::now();

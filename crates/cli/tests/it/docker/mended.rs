@@ -31,7 +31,7 @@ impl<'lab> Repairs<'lab> {
         let log = fs::File::create(lab.dir().join("repair.log")).unwrap();
         let child = lab
             .command(netwrightd().to_str().unwrap())
-            .args(["repair", "-interval", "1s", "-netwright", NETWRIGHT])
+            .args(["repair", "--interval", "1s", "--netwright", NETWRIGHT])
             .args(flags)
             .env("NETWRIGHT_LOG", "info")
             .stdin(Stdio::null())
@@ -203,7 +203,7 @@ fn ports_of_open_vswitch_come_back() {
     for container in ["one", "two"] {
         age(&lab, &docker, container, "vlan100");
     }
-    let repairs = Repairs::start(&lab, &["-ovsdb", &ovs.remote()]);
+    let repairs = Repairs::start(&lab, &["--ovsdb", &ovs.remote()]);
     for port in ovs.vsctl(&["list-ports", "br0"]).lines() {
         ovs.vsctl(&["del-port", "br0", port]);
     }

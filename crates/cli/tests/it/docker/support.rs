@@ -62,7 +62,7 @@ impl<'lab> Driver<'lab> {
         let child = self
             .lab
             .command(netwrightd().to_str().unwrap())
-            .args(["docker", "-socketpath", &self.socket])
+            .args(["docker", "--socketpath", &self.socket])
             .args(&self.flags)
             .env("NETWRIGHT_LOG", "info")
             .stdin(Stdio::null())

@@ -33,7 +33,7 @@ fn repair_works_within_its_unit() {
     let lab = &Lab::with_systemd("unit-repair");
     let host = Host::new(lab, UNIT);
     write_network(lab, "net", NET);
-    host.exec(UNIT, "repair -interval 100ms");
+    host.exec(UNIT, "repair --interval 100ms");
     host.systemctl(&format!("enable --now {UNIT}"));
     let c1 = lab.container("c1");
     start(&host, "c1");
@@ -60,7 +60,7 @@ fn collect_works_within_its_unit() {
     let lab = &Lab::with_systemd("unit-collect");
     let host = Host::new(lab, UNIT);
     write_network(lab, "net", NET);
-    host.exec(UNIT, "collect -act -grace 0 -interval 100ms");
+    host.exec(UNIT, "collect --act --grace 0 --interval 100ms");
     host.systemctl(&format!("enable --now {UNIT}"));
     let (c1, c2) = (lab.container("c1"), lab.container("c2"));
     start(&host, "c1");

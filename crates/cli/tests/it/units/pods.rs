@@ -107,7 +107,7 @@ fn addresses_are_given_within_the_unit_with_records_in_the_kubernetes_api() {
     // The service does not see what is in /tmp and /var/tmp.
     let kubeconfig = fs::read(api.kubeconfig(lab.dir())).unwrap();
     fs::write(lab.path("/etc/kubeconfig"), kubeconfig).unwrap();
-    addresses_within_the_unit(&lab, "-kubeconfig /etc/kubeconfig");
+    addresses_within_the_unit(&lab, "--kubeconfig /etc/kubeconfig");
 }
 
 #[test]
@@ -115,5 +115,5 @@ fn addresses_are_given_within_the_unit_with_records_in_etcd() {
     require!("root", "program:etcd", "program:curl", "file:/lib/systemd/systemd");
     let lab = Lab::with_systemd("unit-ipam-etcd");
     let etcd = Etcd::start(&lab);
-    addresses_within_the_unit(&lab, &format!("-etcd {}", etcd.endpoints().join(",")));
+    addresses_within_the_unit(&lab, &format!("--etcd {}", etcd.endpoints().join(",")));
 }

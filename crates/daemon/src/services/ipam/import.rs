@@ -81,7 +81,7 @@ fn shown(plan: &Plan, applied: Option<&Applied>) -> String {
         None => {
             let _ = writeln!(
                 text,
-                "{} addresses would be taken over; -apply writes them down",
+                "{} addresses would be taken over; --apply writes them down",
                 plan.blocks.len()
             );
         }

@@ -6,9 +6,6 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-/// Where the kubelet keeps it.
-pub(super) const CHECKPOINT: &str = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint";
-
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 struct Checkpoint {

@@ -94,7 +94,7 @@ impl Defaults {
     pub(super) fn cluster(&self) -> Result<Wanted, NoPlan> {
         let name = self.cluster_network.as_deref().ok_or_else(|| {
             let refusal = Refusal::new(cni::code::INVALID_CONFIG, "no default network is named")
-                .with_details("set \"clusterNetwork\" in the plugin's configuration, or -cluster-network of netwrightd multinet");
+                .with_details("set \"clusterNetwork\" in the plugin's configuration, or --cluster-network of netwrightd multinet");
             NoPlan { refusal, event: None }
         })?;
         Ok(Wanted { what: self.named(name), default: true })

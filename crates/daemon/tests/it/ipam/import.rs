@@ -47,7 +47,7 @@ fn what_whereabouts_gave_is_nobody_elses_until_its_pod_goes() {
     let cluster = Cluster::new("ipam-import");
     whereabouts(&cluster.api);
     // The command writes nothing before the administrator asks for it.
-    let shown = cluster.run(&["-import", "api"]);
+    let shown = cluster.run(&["--import", "api"]);
     assert!(shown.status.success(), "{}", text(&shown.stderr));
     assert_eq!(
         text(&shown.stdout),
@@ -57,12 +57,12 @@ fn what_whereabouts_gave_is_nobody_elses_until_its_pod_goes() {
          2 addresses would be taken over; -apply writes them down\n"
     );
     assert_eq!(cluster.api.objects("addressblocks"), Vec::<Value>::new());
-    let applied = cluster.run(&["-import", "api", "-apply", "-output", "json"]);
+    let applied = cluster.run(&["--import", "api", "--apply", "--output", "json"]);
     assert!(applied.status.success(), "{}", text(&applied.stderr));
     let said: Value = serde_json::from_slice(&applied.stdout).unwrap();
     assert_eq!(said["applied"], json!({"taken": 2, "known": 0, "refused": []}));
     assert_eq!(said["plan"]["blocks"][0]["node"], "n1");
-    let again = text(&cluster.run(&["-import", "api", "-apply"]).stdout);
+    let again = text(&cluster.run(&["--import", "api", "--apply"]).stdout);
     assert!(again.ends_with("0 addresses taken over, 2 were before\n"), "{again}");
 
     let (n1, n2) = (cluster.daemon("n1", &[]), cluster.daemon("n2", &[]));
@@ -102,14 +102,14 @@ fn files_need_no_server_and_mistakes_are_said() {
     let path = file.to_str().unwrap();
     let write = |value: &Value| fs::write(&file, value.to_string()).unwrap();
     write(&json!({"kind": "List", "items": items}));
-    let refused = cluster.run(&["-import", path]);
+    let refused = cluster.run(&["--import", path]);
     assert!(
         !refused.status.success() && text(&refused.stderr).contains("pools without pods"),
         "{refused:?}"
     );
     items.extend(cluster.api.objects("pods"));
     write(&json!({"kind": "List", "items": items}));
-    let shown = cluster.run(&["-import", path]);
+    let shown = cluster.run(&["--import", path]);
     assert!(
         text(&shown.stdout).ends_with("2 addresses would be taken over; -apply writes them down\n"),
         "{shown:?}"
@@ -117,15 +117,15 @@ fn files_need_no_server_and_mistakes_are_said() {
     // Too late: a node has assigned one of them.
     let n1 = cluster.daemon("n1", &[]);
     n1.assign("new").unwrap();
-    let late = cluster.run(&["-import", path, "-apply"]);
+    let late = cluster.run(&["--import", path, "--apply"]);
     let words = text(&late.stdout);
     assert!(
         !late.status.success() && words.contains("not taken over  10.0.0.1  of default: "),
         "{late:?}"
     );
     fs::write(&file, "tea").unwrap();
-    let refused = cluster.run(&["-import", path]);
+    let refused = cluster.run(&["--import", path]);
     assert!(text(&refused.stderr).contains("pools.json: not JSON"), "{refused:?}");
-    let refused = cluster.run(&["-import", "/nowhere"]);
+    let refused = cluster.run(&["--import", "/nowhere"]);
     assert!(text(&refused.stderr).contains("read /nowhere"), "{refused:?}");
 }

@@ -50,12 +50,12 @@ impl Cluster {
     /// Starts a node's daemon and waits until it listens.
     pub(crate) fn daemon(&self, node: &str, flags: &[&str]) -> Daemon {
         let kubeconfig = self.api.kubeconfig(&self.dir);
-        self.start(node, &[&["-kubeconfig", kubeconfig.to_str().unwrap()], flags].concat())
+        self.start(node, &[&["--kubeconfig", kubeconfig.to_str().unwrap()], flags].concat())
     }
 
     /// The same, with its records in etcd.
     pub(crate) fn daemon_with_etcd(&self, node: &str, etcd: &Etcd<'_>, flags: &[&str]) -> Daemon {
-        self.start(node, &[&["-etcd", &etcd.endpoints().join(",")], flags].concat())
+        self.start(node, &[&["--etcd", &etcd.endpoints().join(",")], flags].concat())
     }
 
     /// The same on a machine that trusts no authority: an image from scratch has no such files.
@@ -65,20 +65,20 @@ impl Cluster {
         etcd: &Etcd<'_>,
         flags: &[&str],
     ) -> Daemon {
-        let mut command = self.command(&["-node", node]);
+        let mut command = self.command(&["--node", node]);
         command.env("SSL_CERT_FILE", "/nowhere/certs.pem").env("SSL_CERT_DIR", "/nowhere");
-        self.start_as(command, node, &[&["-etcd", &etcd.endpoints().join(",")], flags].concat())
+        self.start_as(command, node, &[&["--etcd", &etcd.endpoints().join(",")], flags].concat())
     }
 
     fn start(&self, node: &str, flags: &[&str]) -> Daemon {
-        self.start_as(self.command(&["-node", node]), node, flags)
+        self.start_as(self.command(&["--node", node]), node, flags)
     }
 
     fn start_as(&self, mut command: Command, node: &str, flags: &[&str]) -> Daemon {
         command
-            .arg("-socketpath")
+            .arg("--socketpath")
             .arg(self.socket(node))
-            .arg("-state")
+            .arg("--state")
             .arg(self.dir.join(format!("{node}.state")))
             .args(flags);
         let socket = self.socket(node);
@@ -92,7 +92,7 @@ impl Cluster {
     /// Runs the daemon with flags that make it end.
     pub(crate) fn run(&self, flags: &[&str]) -> Output {
         let kubeconfig = self.api.kubeconfig(&self.dir);
-        self.command(flags).arg("-kubeconfig").arg(kubeconfig).output().unwrap()
+        self.command(flags).arg("--kubeconfig").arg(kubeconfig).output().unwrap()
     }
 
     /// The blocks of a node, as the API shows them.

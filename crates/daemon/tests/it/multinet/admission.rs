@@ -79,7 +79,7 @@ fn a_daemon_writes_what_its_policies_allow_and_nothing_else() {
     admit(&cluster, &user());
 
     // Everything the daemon does.
-    let daemon = cluster.daemon_with(&["-cluster-network", "cluster", "-label-node"]);
+    let daemon = cluster.daemon_with(&["--cluster-network", "cluster", "--label-node"]);
     cluster.planned("p", &uid);
     assert_eq!(cluster.ask(&Request::Attached(attached("p", &uid))).unwrap(), Answer::Ok);
     wait_for("the status", || cluster.status("p"));

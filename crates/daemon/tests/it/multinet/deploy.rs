@@ -89,7 +89,7 @@ fn the_daemon_cannot_write_to_the_plugins_and_its_flags_exist() {
     let run = lab
         .command(env!("CARGO_BIN_EXE_netwrightd"))
         .args(&command[1..])
-        .arg("-help")
+        .arg("--help")
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&run.stderr).into_owned();
@@ -107,7 +107,7 @@ fn rights_are_what_is_asked_for() {
     cluster.api.require_token("a-token");
     cluster.define("ns", "a", BRIDGE);
     let uid = cluster.pod("p", Some("a"));
-    let _daemon = cluster.daemon_with(&["-cluster-network", "cluster", "-label-node"]);
+    let _daemon = cluster.daemon_with(&["--cluster-network", "cluster", "--label-node"]);
     cluster.planned("p", &uid);
     assert_eq!(cluster.ask(&Request::Attached(attached("p", &uid))).unwrap(), Answer::Ok);
     wait_for("the status", || cluster.status("p"));

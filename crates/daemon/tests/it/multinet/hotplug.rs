@@ -65,7 +65,7 @@ fn an_annotation_that_changes_attaches_and_detaches() {
     let uid = cluster.pod("p", Some("a"));
     let _sandbox = cluster.lab.container("p");
     let bin = cluster.dir.join("bin");
-    let flags = ["-cluster-network", "cluster", "-path", bin.to_str().unwrap()];
+    let flags = ["--cluster-network", "cluster", "--path", bin.to_str().unwrap()];
     let daemon = cluster.daemon_with(&flags);
     cluster.planned("p", &uid);
     let mut told = attached("p", &uid);
@@ -133,7 +133,7 @@ fn a_namespace_that_is_not_seen_is_not_gone() {
     let uid = cluster.pod("p", Some("a"));
     let container = cluster.lab.container("p");
     let bin = cluster.dir.join("bin");
-    let flags = ["-cluster-network", "cluster", "-path", bin.to_str().unwrap()];
+    let flags = ["--cluster-network", "cluster", "--path", bin.to_str().unwrap()];
     cluster.lab.sh("rm -rf /var/run && mkdir /var/run");
     let daemon = cluster.daemon_with(&flags);
     cluster.planned("p", &uid);
@@ -173,7 +173,7 @@ fn a_node_says_which_networks_it_can_serve() {
     std::fs::write(bin.join("dummy0"), "").unwrap();
     let old = json!({"metadata": {"labels": {"networks.netwright/ns.old": "true", "other": "1"}}});
     cluster.api.change("nodes", "", "n1", &old);
-    let flags = ["-cluster-network", "cluster", "-label-node", "-path", bin.to_str().unwrap()];
+    let flags = ["--cluster-network", "cluster", "--label-node", "--path", bin.to_str().unwrap()];
     let _daemon = cluster.daemon_with(&flags);
     let wanted = json!({
         "networks.netwright/ns.cluster": "true", "networks.netwright/ns.here": "true", "other": "1",

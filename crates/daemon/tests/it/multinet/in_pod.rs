@@ -41,7 +41,7 @@ fn it_finds_the_api_server_as_pods_do() {
         .spawn()
         .unwrap();
     let _front = Front(front);
-    let mut daemon = cluster.spawn_in_pod(&["-cluster-network", "cluster"], "127.0.0.1", "6443");
+    let mut daemon = cluster.spawn_in_pod(&["--cluster-network", "cluster"], "127.0.0.1", "6443");
     daemon.wait_until_listening();
     assert_eq!(cluster.planned("p", &uid).uid, uid);
     let lines: Vec<_> = cluster.api.asked().into_iter().map(|asked| asked.code).collect();
@@ -54,7 +54,7 @@ fn it_finds_the_api_server_as_pods_do() {
            -addext subjectAltName=IP:127.0.0.1 -keyout {dir}/other.pem -out {account}/ca.crt 2>/dev/null"
     ));
     cluster.api.forget();
-    let mut daemon = cluster.spawn_in_pod(&["-cluster-network", "cluster"], "127.0.0.1", "6443");
+    let mut daemon = cluster.spawn_in_pod(&["--cluster-network", "cluster"], "127.0.0.1", "6443");
     daemon.wait_until_listening();
     let refusal = wait_for("a refusal", || cluster.plan("p", &uid).err());
     assert!(refusal.retry && refusal.msg.contains("certificate"), "{refusal:?}");

@@ -31,7 +31,7 @@ fn five_hundred_at_once_in_64_mebibytes() {
     let uids: Vec<_> = (0..PODS).map(|n| cluster.pod(&format!("p{n}"), Some(networks))).collect();
     cluster.api.slow(Duration::from_millis(20));
     let limit = MemoryLimit::new(MEMORY);
-    let mut daemon = cluster.spawn_within(&limit, &["-cluster-network", "cluster"]);
+    let mut daemon = cluster.spawn_within(&limit, &["--cluster-network", "cluster"]);
     daemon.wait_until_listening();
     let start = Barrier::new(PODS);
     std::thread::scope(|scope| {
@@ -146,7 +146,7 @@ fn a_daemon_killed_at_each_request_loses_nothing() {
         let name = format!("p{life}");
         let uid = cluster.pod(&name, Some("a"));
         cluster.api.forget();
-        let mut daemon = cluster.spawn(&["-cluster-network", "cluster"], &[]);
+        let mut daemon = cluster.spawn(&["--cluster-network", "cluster"], &[]);
         std::thread::scope(|scope| {
             let (cluster, name, uid) = (&cluster, &name, &uid);
             let add = scope.spawn(move || {

@@ -66,7 +66,7 @@ impl Cluster {
     }
 
     pub(crate) fn daemon(&self) -> Daemon<'_> {
-        self.daemon_with(&["-cluster-network", "cluster"])
+        self.daemon_with(&["--cluster-network", "cluster"])
     }
 
     /// Starts the daemon and waits until it listens.
@@ -80,7 +80,7 @@ impl Cluster {
     pub(crate) fn spawn(&self, flags: &[&str], before: &[&str]) -> Daemon<'_> {
         let kubeconfig = self.api.kubeconfig(&self.dir);
         self.start(before, |command| {
-            command.arg("-kubeconfig").arg(kubeconfig).args(flags);
+            command.arg("--kubeconfig").arg(kubeconfig).args(flags);
         })
     }
 
@@ -98,11 +98,11 @@ impl Cluster {
         let mut command = self.lab.command(words[0]);
         command
             .args(&words[1..])
-            .args(["multinet", "-node", "n1", "-socketpath"])
+            .args(["multinet", "--node", "n1", "--socketpath"])
             .arg(self.socket())
-            .arg("-confdir")
+            .arg("--confdir")
             .arg(self.dir.join("net.d"))
-            .arg("-checkpoint")
+            .arg("--checkpoint")
             .arg(self.dir.join("checkpoint"))
             .env("NETWRIGHT_RUN_DIR", self.dir.join("run"))
             .env("NETWRIGHT_STATE_DIR", self.dir.join("lib"))

@@ -27,7 +27,7 @@ fn with_policy<'c>(cluster: &'c Cluster, policy: &Value) -> Daemon<'c> {
     let path = cluster.dir.join("multinet.json");
     let file = json!({"clusterNetwork": "cluster", "policy": policy});
     std::fs::write(&path, file.to_string()).unwrap();
-    cluster.daemon_with(&["-config", path.to_str().unwrap()])
+    cluster.daemon_with(&["--config", path.to_str().unwrap()])
 }
 
 #[test]

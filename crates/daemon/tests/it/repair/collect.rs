@@ -23,7 +23,7 @@ fn what_dead_containers_left_goes_and_the_living_stay() {
     drop(gone);
 
     // It prints what it would do, and does nothing.
-    let daemon = host.daemon("collect", &["-grace", "0", "-once"]);
+    let daemon = host.daemon("collect", &["--grace", "0", "--once"]);
     wait_for("it to tell", || daemon.log().contains("would remove"));
     let log = daemon.log();
     assert!(log.contains("container_id=gone") && !log.contains("container_id=live"), "{log}");
@@ -33,11 +33,11 @@ fn what_dead_containers_left_goes_and_the_living_stay() {
 
     // A container that its runtime has below /run counts as alive.
     lab.sh("mkdir -p /run/containers/storage/overlay-containers/gone");
-    host.daemon("collect", &["-grace", "0", "-once", "-act"]).ended();
+    host.daemon("collect", &["--grace", "0", "--once", "--act"]).ended();
     assert!(lab.sh("nft list ruleset").contains("8082"));
     lab.sh("rm -r /run/containers");
 
-    let daemon = host.daemon("collect", &["-grace", "0", "-once", "-act"]);
+    let daemon = host.daemon("collect", &["--grace", "0", "--once", "--act"]);
     daemon.ended();
     before.assert_same(&Snapshot::take(lab));
     // It changed nothing of the living ones.
@@ -52,7 +52,7 @@ fn the_grace_time_is_waited_for() {
     let gone = host.node.container("gone");
     host.add(&gone, &host.list(8082));
     drop(gone);
-    let daemon = host.daemon("collect", &["-grace", "1h", "-interval", "10ms", "-act"]);
+    let daemon = host.daemon("collect", &["--grace", "1h", "--interval", "10ms", "--act"]);
     wait_for("a few looks", || daemon.log().contains("ready"));
     assert_eq!(daemon.stop(), Some(0));
     assert!(host.node.sh("nft list ruleset").contains("8082"));

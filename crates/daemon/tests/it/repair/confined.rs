@@ -145,7 +145,7 @@ fn the_service_works_with_what_its_unit_allows() {
         .args(["-f", "-qq", "-o", trace.to_str().unwrap(), "setpriv", "--no-new-privs"])
         .arg(format!("--bounding-set=-all,{}", capabilities.join(",")))
         .arg(env!("CARGO_BIN_EXE_netwrightd"));
-    host.flags(&mut command, "repair", &["-interval", "100ms"]);
+    host.flags(&mut command, "repair", &["--interval", "100ms"]);
     let daemon = Daemon::start(command, &lab.dir().join("repair.log"));
     wait_for("the service to be ready", || daemon.log().contains(" ready"));
     lab.sh("nft flush ruleset; sysctl -qw net.ipv4.ip_forward=0");

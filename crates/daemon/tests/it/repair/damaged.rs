@@ -25,7 +25,7 @@ fn a_damaged_cache_file_is_written_again_and_its_container_repaired() {
     let file = file_of(&host, &c1);
     let whole = fs::read_to_string(&file).unwrap();
     let rules = lab.sh("nft list ruleset");
-    let daemon = host.daemon("repair", &["-interval", "50ms"]);
+    let daemon = host.daemon("repair", &["--interval", "50ms"]);
     ready(&daemon);
 
     let half = whole.get(..whole.len() / 2).unwrap();
@@ -70,7 +70,7 @@ fn a_damaged_file_that_cannot_be_written_again_is_told_of_once_and_stays() {
         [before, foreign, changed, deleted].map(|container| file_of(&host, container));
     fs::write(&of_before, "").unwrap();
     // It looks only after an event.
-    let daemon = host.daemon("repair", &["-interval", "1h"]);
+    let daemon = host.daemon("repair", &["--interval", "1h"]);
     wait_for("the log of the first", || told(&daemon) == 1);
 
     let kind = r#"{"kind":"another"}"#;

@@ -26,7 +26,7 @@ fn dockers_containers_are_left_alone() {
 
     // The container is being made: its maker is not done.
     docker.sh("ip route del default");
-    let daemon = host.daemon("repair", &["-interval", "1h"]);
+    let daemon = host.daemon("repair", &["--interval", "1h"]);
     ready(&daemon);
     after_looks(&sound);
     assert!(!docker.sh("ip route").contains("default"), "{}", daemon.log());

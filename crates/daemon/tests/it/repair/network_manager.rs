@@ -167,7 +167,7 @@ fn what_networkmanager_takes_comes_back() {
     let lab = &host.node.lab;
     let manager = NetworkManager::start(lab, NOTHING_MORE);
     let scene = Scene::new(&host);
-    let daemon = host.daemon("repair", &["-interval", "1h"]);
+    let daemon = host.daemon("repair", &["--interval", "1h"]);
     wait_for("the service to be ready", || daemon.log().contains("ready"));
     wait_for("NetworkManager to see the bridge", || manager.has("cni0:connected (externally)"));
     scene.is_back("at first");
@@ -260,7 +260,7 @@ fn what_a_connection_changes_again_and_again_comes_back() {
     let manager = NetworkManager::start(&host.node.lab, NOTHING_MORE);
     let scene = Scene::new(&host);
     wait_for("NetworkManager to see the bridge", || manager.has("cni0:connected (externally)"));
-    let daemon = host.daemon("repair", &["-interval", "1h"]);
+    let daemon = host.daemon("repair", &["--interval", "1h"]);
     wait_for("the service to be ready", || daemon.log().contains("ready"));
     // It asks for an address by DHCP, once the bridge has a port, and fails when no server answers.
     manager.does(
@@ -293,7 +293,7 @@ fn with_our_file_networkmanager_leaves_links_alone() {
     wait_for("NetworkManager to see the port", || manager.has(&format!("{port}:unmanaged")));
     assert!(manager.has("cni0:unmanaged"));
     assert!(manager.has("up0:unmanaged"), "what other files say stays");
-    let daemon = host.daemon("repair", &["-interval", "1h"]);
+    let daemon = host.daemon("repair", &["--interval", "1h"]);
     wait_for("the service to be ready", || daemon.log().contains("ready"));
     scene.is_back("at first");
     // It changes the loopback link as it likes.

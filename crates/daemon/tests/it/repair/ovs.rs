@@ -53,7 +53,7 @@ fn scenes(name: &str, more: &Value) {
     host.add(&c1, &list);
     let to = address(&host.add(&c2, &list));
     back("at first", &c1, &to, &ovs);
-    let _daemon = host.daemon("repair", &["-ovsdb", &ovs.remote(), "-interval", "1h"]);
+    let _daemon = host.daemon("repair", &["--ovsdb", &ovs.remote(), "--interval", "1h"]);
 
     ovs.kill_switch();
     ovs.start_switch();
@@ -153,7 +153,7 @@ fn live_ports_come_back_under_traffic_and_no_stale_ones_stay() {
     for pair in [(0, 1), (2, 3), (4, 5)] {
         traffic::assert_pings(&live[pair.0], &addresses[pair.1]);
     }
-    let _daemon = host.daemon("repair", &["-ovsdb", &ovs.remote(), "-interval", "1h"]);
+    let _daemon = host.daemon("repair", &["--ovsdb", &ovs.remote(), "--interval", "1h"]);
     let flows = [
         Flow::icmp(&live[0], &addresses[1]),
         Flow::udp(&live[2], &live[3], &addresses[3]),
@@ -250,15 +250,15 @@ fn a_database_is_listened_to_over_tls() {
     let to = address(&host.add(&c2, &list));
     back("over TLS, at first", &c1, &to, &ovs);
     let flags = [
-        "-ovsdb",
+        "--ovsdb",
         &remote,
-        "-interval",
+        "--interval",
         "1h",
-        "-private-key",
+        "--private-key",
         key,
-        "-certificate",
+        "--certificate",
         certificate,
-        "-ca-cert",
+        "--ca-cert",
         authority,
     ];
     let _daemon = host.daemon("repair", &flags);

@@ -6,7 +6,7 @@ use super::{Host, ready};
 use crate::rig::wait_for;
 
 /// It reacts to events, without its periodic look: an hour is longer than any test.
-const DEAF_FOR: [&str; 2] = ["-interval", "1h"];
+const DEAF_FOR: [&str; 2] = ["--interval", "1h"];
 
 #[test]
 fn what_is_changed_comes_back_unasked() {
@@ -64,7 +64,7 @@ fn what_nobody_tells_of_is_found_by_looking() {
     let c1 = host.node.container("c1");
     host.add(&c1, &host.list(8081));
     c1.sh("ip route del default");
-    let daemon = host.daemon("repair", &["-interval", "50ms"]);
+    let daemon = host.daemon("repair", &["--interval", "50ms"]);
     wait_for("a route", || c1.sh("ip route").contains("default via 10.1.0.1"));
     c1.sh("sysctl -qw net.ipv4.conf.eth0.arp_filter=0");
     wait_for("a sysctl", || c1.sh("sysctl -n net.ipv4.conf.eth0.arp_filter").trim() == "1");
@@ -79,7 +79,7 @@ fn nothing_is_left_of_attachments_that_went_meanwhile() {
     let lab = &host.node.lab;
     let containers: Vec<_> = (1..=6).map(|n| lab.container(&format!("c{n}"))).collect();
     let before = Snapshot::take(lab);
-    let daemon = host.daemon("repair", &["-interval", "20ms"]);
+    let daemon = host.daemon("repair", &["--interval", "20ms"]);
     ready(&daemon);
     for _ in 0..4 {
         for (container, port) in containers.iter().zip(8081..) {
@@ -126,7 +126,7 @@ fn no_container_is_kept_alive() {
     let c1 = host.node.container("c1");
     let result = host.add(&c1, &host.list(8081));
     let port = result["interfaces"][1]["name"].as_str().unwrap().to_owned();
-    let daemon = host.daemon("repair", &["-interval", "20ms"]);
+    let daemon = host.daemon("repair", &["--interval", "20ms"]);
     ready(&daemon);
     drop(c1);
     wait_for("the pair to go with the container", || {
@@ -147,7 +147,7 @@ fn its_memory_stays_flat() {
     let host = Host::new("watch-memory");
     let lab = &host.node.lab;
     let containers: Vec<_> = (1..=8).map(|n| lab.container(&format!("c{n}"))).collect();
-    let daemon = host.daemon("repair", &["-interval", "1ms"]);
+    let daemon = host.daemon("repair", &["--interval", "1ms"]);
     ready(&daemon);
     let repairs = || daemon.log().matches("put back").count();
     let until = |count: usize| {

@@ -1,0 +1,124 @@
+//! `netwrightd config`, and how a service takes its configuration.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+
+use serde_json::Value;
+use testkit::{Lab, Place as _};
+
+const DAEMON: &str = env!("CARGO_BIN_EXE_netwrightd");
+
+fn docs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
+}
+
+fn run(lab: &Lab, arguments: &[&str]) -> Output {
+    let mut command = lab.command(DAEMON);
+    command.args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(octets: &[u8]) -> String {
+    String::from_utf8_lossy(octets).into_owned()
+}
+
+/// Writes a configuration, and returns its path.
+fn write(lab: &Lab, content: &str) -> String {
+    let path = lab.dir().join("netwrightd.toml");
+    fs::write(&path, content).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn the_files_made_from_the_keys_are_current() {
+    testkit::require!("root");
+    let lab = Lab::new("config-made");
+    for (command, file) in [("default", "netwrightd.toml"), ("schema", "netwrightd.schema.json")] {
+        let said = text(&run(&lab, &["config", command]).stdout);
+        let path = docs().join(file);
+        if std::env::var_os("UPDATE_EXPECT").is_some() {
+            fs::write(&path, &said).unwrap();
+        }
+        let found = fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            found == said,
+            "{file} is not what the program says; UPDATE_EXPECT=1 cargo test -p netwright-daemon writes it anew"
+        );
+    }
+}
+
+/// The check and a service say the same of a wrong configuration, with the same exit code.
+#[test]
+fn a_service_does_not_start_with_what_the_check_refuses() {
+    testkit::require!("root");
+    let lab = Lab::new("config-wrong");
+    for (content, want) in [
+        ("[collect]\ninterval = 3\nact = 1\n", "interval must be a duration"),
+        ("[collect\n", "netwrightd.toml:1:"),
+        ("[docker]\ntimeout = \"1h\"\n", "timeout must be from 1s to 5m"),
+        ("[ipam]\nenable = true\n", "ipam has no store"),
+    ] {
+        let file = write(&lab, content);
+        let checked = run(&lab, &["config", "check", "--configuration", &file]);
+        let said = text(&checked.stderr);
+        assert!(said.contains(want) && checked.stdout.is_empty(), "{said}");
+        assert_eq!(checked.status.code(), Some(78), "{said}");
+        let service = run(&lab, &["collect", "--once", "--grace", "0", "--configuration", &file]);
+        // What is wrong with two settings together is said after what is wrong with one.
+        assert_eq!((text(&service.stderr), service.status.code()), (said.clone(), Some(78)));
+        let flag = ["config", "check", "-o", "json", "--configuration", &file];
+        let as_json = run(&lab, &flag);
+        let told: Value = serde_json::from_slice(&as_json.stdout).unwrap();
+        let problem = &told["problems"][0];
+        assert_eq!((as_json.status.code(), problem["file"].as_str()), (Some(78), Some(&*file)));
+        assert!(problem["line"].as_u64().is_some_and(|line| 0 < line), "{told}");
+    }
+    let missing = lab.dir().join("missing.toml").display().to_string();
+    let said = run(&lab, &["collect", "--once", "--grace", "0", "--configuration", &missing]);
+    assert!(text(&said.stderr).contains("there is no such file"), "{}", text(&said.stderr));
+    assert_eq!(said.status.code(), Some(1));
+}
+
+#[test]
+fn a_service_takes_the_file_and_flags_before_it() {
+    testkit::require!("root");
+    let lab = Lab::new("config-taken");
+    let cache = lab.dir().join("cache").display().to_string();
+    let file = write(
+        &lab,
+        &format!(
+            "[log]\nformat = \"json\"\n[collect]\nact = true\ngrace = \"1h\"\ncache = [\"{cache}\"]\n"
+        ),
+    );
+    let arguments = ["collect", "--once", "--grace", "0", "--configuration", &file];
+    let said = run(&lab, &arguments);
+    let lines: Vec<Value> =
+        text(&said.stderr).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let ready = lines.iter().find(|line| line["message"] == "ready").unwrap();
+    assert_eq!((&ready["service"], &ready["level"]), (&"collect".into(), &"info".into()));
+    assert_eq!((&ready["act"], &ready["grace"]), (&"true".into(), &"0ns".into()));
+    assert!(ready["time"].as_str().is_some_and(|time| time.ends_with('Z')), "{ready}");
+    let quiet = write(&lab, "[log]\nlevel = \"error\"\n");
+    let said = run(&lab, &["collect", "--once", "--grace", "0", "--configuration", &quiet]);
+    assert_eq!((text(&said.stderr), said.status.code()), (String::new(), Some(0)));
+}
+
+/// Flags with one dash work, and the warning has the configuration that `from-flags` prints.
+#[test]
+fn flags_with_one_dash_are_read_with_a_warning() {
+    testkit::require!("root");
+    let lab = Lab::new("config-dash");
+    let file = write(&lab, "");
+    let flags = ["collect", "-once", "-act", "-grace", "0"];
+    let said = text(&run(&lab, &[&flags[..], &["--configuration", &file]].concat()).stderr);
+    assert!(said.contains("warning: the next release does not read flags with one dash"), "{said}");
+    let toml = text(&run(&lab, &[&["config", "from-flags", "--"], &flags[..]].concat()).stdout);
+    assert_eq!(toml, "[collect]\nenable = true\nact = true\ngrace = \"0s\"\n");
+    assert!(said.contains("[collect]\nact = true\ngrace = \"0s\"\n"), "{said}");
+    assert!(said.contains("ready act=true grace=0ns"), "{said}");
+    fs::write(lab.dir().join("netwrightd.toml"), &toml).unwrap();
+    let again = text(&run(&lab, &["collect", "--once", "--configuration", &file]).stderr);
+    assert!(again.contains("ready act=true grace=0ns") && !again.contains("warning"), "{again}");
+    let two = run(&lab, &["config", "from-flags", "--", "colect", "-act"]);
+    assert_eq!(two.status.code(), Some(2), "{}", text(&two.stderr));
+}
