@@ -149,6 +149,15 @@ mod tests {
         check(
             "[repair]\ninterval = 2\nintervall = \"2s\"\n\n[colect]\nact = true\n[collect]\nact = \"yes\"\npath = [\"bin\"]\n",
             expect![[r#"
+                /f:2:12: interval must be a duration such as "10s" or "1m30s", and not 2
+                  |
+                2 | interval = 2
+                  |            ^
+                /f:3:1: [repair] has no key "intervall"
+                  |
+                3 | intervall = "2s"
+                  | ^
+                hint: did you mean "interval"?
                 /f:5:2: there is no table "colect"
                   |
                 5 | [colect]
@@ -162,15 +171,6 @@ mod tests {
                   |
                 9 | path = ["bin"]
                   |        ^
-                /f:2:12: interval must be a duration such as "10s" or "1m30s", and not 2
-                  |
-                2 | interval = 2
-                  |            ^
-                /f:3:1: [repair] has no key "intervall"
-                  |
-                3 | intervall = "2s"
-                  | ^
-                hint: did you mean "interval"?
             "#]],
         );
     }

@@ -11,6 +11,8 @@
 //! | `load` | the file, its drop-ins, and the copy that was accepted last |
 //! | `show` | the defaults and the effective values, as TOML |
 //! | `schema` | the JSON schema |
+//! | `rights` | what each service may do |
+//! | `units` | the same as settings of systemd |
 //!
 //! [`keys::KEYS`] is the only list of keys. The checks, the flags of `netwrightd SERVICE`, its help,
 //! the defaults, the schema and the documentation are made from it.
@@ -24,10 +26,12 @@ mod document;
 pub mod keys;
 pub mod load;
 pub mod problem;
+pub mod rights;
 mod rules;
 pub mod schema;
 pub mod setting;
 pub mod show;
+pub mod units;
 
 pub use config::Config;
 pub use load::{Loaded, load};

@@ -1,0 +1,198 @@
+//! What each service may do. Whoever starts a service gives it this and nothing more: systemd by
+//! the units that [`crate::units`] makes of it.
+
+/// What a service may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rights {
+    /// The service.
+    pub service: &'static str,
+    /// Its capabilities (`man 7 capabilities`), without `CAP_`.
+    pub capabilities: &'static [&'static str],
+    /// What it needs them for: whole sentences.
+    pub reason: &'static str,
+    /// The system calls that it may make besides systemd's group `@system-service`.
+    pub more_calls: &'static [&'static str],
+    /// The families of its sockets (`man 2 socket`), without `AF_`.
+    pub families: &'static [&'static str],
+    /// The kinds of namespaces that it may create or enter.
+    pub namespaces: Namespaces,
+    /// The files that it may write.
+    pub files: Files,
+    /// The devices that it may use besides `/dev/null` and its kind.
+    pub devices: &'static [&'static str],
+    /// Whether it sees homes, `/tmp` and later mounts of the host.
+    pub sees: Sees,
+    /// How many files it may have open; `None` leaves the service manager's limit.
+    pub open_files: Option<u32>,
+}
+
+/// The kinds of namespaces that a service may create or enter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Namespaces {
+    /// None.
+    None,
+    /// Network namespaces.
+    Network,
+}
+
+/// The files that a service may write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Files {
+    /// Whatever root may write: the service mounts namespaces that all processes must see and that
+    /// outlive it, so it has no mount namespace of its own.
+    Everywhere {
+        /// The folder of its records, below `/var/lib`.
+        state: &'static str,
+    },
+    /// These folders.
+    Only {
+        /// Below `/run`; they stay when the service ends.
+        runtime: &'static [&'static str],
+        /// Below `/var/lib`.
+        state: &'static [&'static str],
+        /// More folders, whole paths.
+        more: &'static [&'static str],
+    },
+}
+
+/// What a service sees of the host's files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sees {
+    /// All of them, later mounts too: a container's namespace may be anywhere, also in `/tmp` and
+    /// `/run/user`, and one that it does not see would count as gone.
+    Containers,
+    /// No homes, and a `/tmp` of its own: it enters no namespaces and runs no plugins.
+    NoContainers,
+}
+
+/// What plugins need.
+const PLUGINS: &[&str] = &["SYS_ADMIN", "SYS_PTRACE", "NET_ADMIN", "NET_RAW", "DAC_OVERRIDE"];
+const PLUGINS_FAMILIES: &[&str] = &["UNIX", "NETLINK", "INET", "INET6", "PACKET"];
+/// Where plugins and runtimes keep their records.
+const RECORDS: Files =
+    Files::Only { runtime: &["netwright", "cni"], state: &["netwright", "cni"], more: &[] };
+const TAP: &[&str] = &["/dev/net/tun"];
+
+/// The rights of every service.
+pub const RIGHTS: &[Rights] = &[
+    Rights {
+        service: "collect",
+        capabilities: PLUGINS,
+        reason: "It removes links, files and elements of the packet filter, as DEL does.",
+        more_calls: &[],
+        families: PLUGINS_FAMILIES,
+        namespaces: Namespaces::Network,
+        files: RECORDS,
+        devices: &[],
+        sees: Sees::Containers,
+        open_files: None,
+    },
+    Rights {
+        service: "dhcp",
+        capabilities: &[
+            "SYS_ADMIN",
+            "SYS_PTRACE",
+            "NET_ADMIN",
+            "NET_RAW",
+            "NET_BIND_SERVICE",
+            "DAC_OVERRIDE",
+        ],
+        reason: "It enters containers' network namespaces, sets links up, and sends frames.",
+        more_calls: &[],
+        families: PLUGINS_FAMILIES,
+        namespaces: Namespaces::Network,
+        // Plugins leave notes in /run/cni while it is down; its socket made the folder.
+        files: Files::Only { runtime: &[], state: &["netwright/dhcp"], more: &["/run/cni"] },
+        devices: &[],
+        sees: Sees::Containers,
+        open_files: Some(1 << 20),
+    },
+    Rights {
+        service: "docker",
+        capabilities: &[
+            "SYS_ADMIN",
+            "SYS_PTRACE",
+            "NET_ADMIN",
+            "NET_RAW",
+            "NET_BIND_SERVICE",
+            "DAC_OVERRIDE",
+        ],
+        reason: "It makes, moves and removes links, files and elements of the packet filter, as ADD \
+                 and DEL do. It checks whether a container exists as Docker sees it (SYS_PTRACE) and \
+                 whether a port is free (NET_BIND_SERVICE), and mounts the namespaces that hold \
+                 interfaces.",
+        more_calls: &["mount", "umount2"],
+        families: PLUGINS_FAMILIES,
+        namespaces: Namespaces::Network,
+        files: Files::Everywhere { state: "netwright/docker" },
+        devices: TAP,
+        sees: Sees::Containers,
+        open_files: Some(1 << 16),
+    },
+    Rights {
+        service: "ipam",
+        capabilities: &[],
+        reason: "It reads and writes its own files, and talks to its store.",
+        more_calls: &[],
+        families: &["UNIX", "INET", "INET6"],
+        namespaces: Namespaces::None,
+        files: Files::Only { runtime: &["netwright"], state: &["netwright/ipam"], more: &[] },
+        devices: &[],
+        sees: Sees::NoContainers,
+        open_files: Some(1 << 16),
+    },
+    Rights {
+        service: "multinet",
+        capabilities: PLUGINS,
+        reason: "The plugins that it runs enter pods' namespaces, and change links, routes, sysctls \
+                 and the packet filter.",
+        more_calls: &[],
+        families: PLUGINS_FAMILIES,
+        namespaces: Namespaces::Network,
+        files: Files::Only {
+            runtime: &["netwright", "cni", "k8s.cni.cncf.io"],
+            state: &["netwright", "cni"],
+            more: &[],
+        },
+        devices: TAP,
+        sees: Sees::Containers,
+        open_files: Some(1 << 16),
+    },
+    Rights {
+        service: "repair",
+        capabilities: &[
+            "SYS_ADMIN",
+            "SYS_PTRACE",
+            "NET_ADMIN",
+            "NET_RAW",
+            "NET_BROADCAST",
+            "DAC_OVERRIDE",
+        ],
+        reason: "It receives events from containers' namespaces (NET_BROADCAST), enters the \
+                 namespaces, and changes links, routes, sysctls and the packet filter.",
+        more_calls: &[],
+        families: PLUGINS_FAMILIES,
+        namespaces: Namespaces::Network,
+        files: RECORDS,
+        devices: &[],
+        sees: Sees::Containers,
+        open_files: None,
+    },
+];
+
+/// Returns the rights of a service.
+#[must_use]
+pub fn of(service: &str) -> Option<&'static Rights> {
+    RIGHTS.iter().find(|rights| rights.service == service)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_service_has_its_rights() {
+        let services: Vec<&str> = RIGHTS.iter().map(|rights| rights.service).collect();
+        assert_eq!(services, crate::keys::services().collect::<Vec<_>>());
+    }
+}

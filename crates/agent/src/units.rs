@@ -1,0 +1,236 @@
+//! systemd's settings that give a service its [`Rights`] (`man 5 systemd.exec`).
+
+use crate::rights::{Files, Namespaces, Rights, Sees};
+
+/// The width of comments.
+const WIDTH: usize = 100;
+
+/// Returns the lines of a unit's `[Service]` that confine a service.
+#[must_use]
+pub fn confinement(rights: &Rights) -> String {
+    let mut lines = Lines::default();
+    lines.comment(rights.reason);
+    lines.list("CapabilityBoundingSet", "CAP_", rights.capabilities);
+    lines.set("NoNewPrivileges", "true");
+    let calls = [&["@system-service"], rights.more_calls].concat();
+    lines.list("SystemCallFilter", "", &calls);
+    lines.set("SystemCallArchitectures", "native");
+    lines.set("SystemCallErrorNumber", "EPERM");
+    lines.list("RestrictAddressFamilies", "AF_", rights.families);
+    lines.set(
+        "RestrictNamespaces",
+        match rights.namespaces {
+            Namespaces::None => "true",
+            Namespaces::Network => "net",
+        },
+    );
+    files(&mut lines, rights);
+    devices(&mut lines, rights);
+    if rights.sees == Sees::NoContainers {
+        lines.set("ProtectHome", "true");
+        lines.set("PrivateTmp", "true");
+    }
+    lines.set("ProtectClock", "true");
+    lines.set("ProtectHostname", "true");
+    // Each of these would give the service a mount namespace of its own.
+    if !matches!(rights.files, Files::Everywhere { .. }) {
+        for group in ["ControlGroups", "KernelLogs", "KernelModules"] {
+            lines.set(&format!("Protect{group}"), "true");
+        }
+    }
+    for setting in
+        ["LockPersonality", "MemoryDenyWriteExecute", "RestrictRealtime", "RestrictSUIDSGID"]
+    {
+        lines.set(setting, "true");
+    }
+    lines.set("UMask", "0077");
+    if let Some(limit) = rights.open_files {
+        lines.set("LimitNOFILE", &limit.to_string());
+    }
+    lines.0
+}
+
+/// Returns the rights of all services as a table of Markdown.
+#[must_use]
+pub fn table(all: &[Rights]) -> String {
+    let mut text = String::from(
+        "| service | capabilities | sockets | writes | besides |\n|---|---|---|---|---|\n",
+    );
+    let words = |words: &[&str]| match words {
+        [] => "none".to_owned(),
+        words => words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", "),
+    };
+    for rights in all {
+        let writes = match rights.files {
+            Files::Everywhere { .. } => "what root may write".to_owned(),
+            Files::Only { runtime, state, more } => {
+                let runtime = runtime.iter().map(|folder| format!("/run/{folder}"));
+                let state = state.iter().map(|folder| format!("/var/lib/{folder}"));
+                let more = more.iter().map(|folder| (*folder).to_owned());
+                let folders: Vec<String> = runtime.chain(state).chain(more).collect();
+                words(&folders.iter().map(String::as_str).collect::<Vec<_>>())
+            }
+        };
+        let namespaces = match rights.namespaces {
+            Namespaces::Network => "network namespaces",
+            Namespaces::None => "no namespaces",
+        };
+        let sees = match rights.sees {
+            Sees::Containers => "",
+            Sees::NoContainers => "; no homes, a `/tmp` of its own",
+        };
+        let besides = [rights.more_calls, rights.devices].concat();
+        let besides =
+            if besides.is_empty() { String::new() } else { format!("; {}", words(&besides)) };
+        text.push_str(&format!(
+            "| `{}` | {} | {} | {writes} | {namespaces}{besides}{sees} |\n",
+            rights.service,
+            words(rights.capabilities),
+            words(rights.families),
+        ));
+    }
+    text
+}
+
+fn files(lines: &mut Lines, rights: &Rights) {
+    if rights.sees == Sees::Containers && !matches!(rights.files, Files::Everywhere { .. }) {
+        lines.comment(
+            "Containers' namespaces may be anywhere, also in /tmp and /run/user, and the service must \
+             see them, including later ones: no PrivateTmp, no ProtectHome, no ProtectProc. It writes \
+             sysctls in them: no ProtectKernelTunables.",
+        );
+    }
+    match rights.files {
+        Files::Everywhere { state } => {
+            lines.comment(
+                "All processes must see the namespaces that it mounts, which outlive it. So it gets no \
+                 setting that implies a mount namespace: no ProtectSystem, ReadWritePaths, PrivateTmp, \
+                 PrivateDevices, ProtectHome, ProtectProc, ProtectControlGroups, ProtectKernelLogs, \
+                 ProtectKernelModules, ProtectKernelTunables.",
+            );
+            lines.set("StateDirectory", state);
+            lines.set("StateDirectoryMode", "0700");
+        }
+        Files::Only { runtime, state, more } => {
+            lines.set("ProtectSystem", "strict");
+            lines.comment(
+                "The folders that it may write to. systemd creates missing ones: ReadWritePaths= would \
+                 ignore a folder that the first container makes later.",
+            );
+            if !runtime.is_empty() {
+                lines.list("RuntimeDirectory", "", runtime);
+                lines.set("RuntimeDirectoryPreserve", "yes");
+            }
+            lines.list("StateDirectory", "", state);
+            // A folder of this service alone.
+            if state.iter().all(|folder| folder.contains('/')) {
+                lines.set("StateDirectoryMode", "0700");
+            }
+            if !more.is_empty() {
+                lines.list("ReadWritePaths", "", more);
+            }
+        }
+    }
+}
+
+fn devices(lines: &mut Lines, rights: &Rights) {
+    if rights.devices.is_empty() {
+        return lines.set("PrivateDevices", "true");
+    }
+    lines.comment("A tap needs this one device.");
+    lines.set("DevicePolicy", "closed");
+    for device in rights.devices {
+        lines.set("DeviceAllow", &format!("{device} rw"));
+    }
+}
+
+/// The lines of a unit.
+#[derive(Default)]
+struct Lines(String);
+
+impl Lines {
+    fn set(&mut self, name: &str, value: &str) {
+        self.0.push_str(&format!("{name}={value}\n"));
+    }
+
+    fn list(&mut self, name: &str, before: &str, words: &[&str]) {
+        let words: Vec<String> = words.iter().map(|word| format!("{before}{word}")).collect();
+        self.set(name, &words.join(" "));
+    }
+
+    fn comment(&mut self, text: &str) {
+        let mut line = String::from("#");
+        for word in text.split_whitespace() {
+            if WIDTH < line.chars().count() + 1 + word.chars().count() {
+                self.0.push_str(&format!("{line}\n"));
+                line = String::from("#");
+            }
+            line.push(' ');
+            line.push_str(word);
+        }
+        self.0.push_str(&format!("{line}\n"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rights::RIGHTS;
+    use std::fs;
+    use std::path::Path;
+
+    /// The file of a service's unit.
+    fn unit(service: &str) -> String {
+        match service {
+            "dhcp" => "cni-dhcp.service".to_owned(),
+            service => format!("netwright-{service}.service"),
+        }
+    }
+
+    /// What a unit says stands between these two lines; the rest of the file is written by hand.
+    const BEGIN: &str = "# Made from the service's rights (crates/agent/src/rights.rs).\n";
+    const END: &str = "# End of what is made.\n";
+
+    #[test]
+    fn the_page_on_security_has_the_rights() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/security.md");
+        let text = fs::read_to_string(&path).unwrap();
+        let begin = "<!-- made from crates/agent/src/rights.rs -->\n\n";
+        let (before, rest) = text.split_once(begin).unwrap();
+        let (_, after) = rest.split_once("\n\n").unwrap();
+        let want = format!("{before}{begin}{}\n{after}", table(RIGHTS));
+        if std::env::var_os("UPDATE_EXPECT").is_some() {
+            fs::write(&path, &want).unwrap();
+            return;
+        }
+        assert!(text == want, "UPDATE_EXPECT=1 cargo test -p netwright-agent writes it anew");
+    }
+
+    #[test]
+    fn the_units_confine_the_services_to_their_rights() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/systemd");
+        for rights in RIGHTS {
+            let path = folder.join(unit(rights.service));
+            let text = fs::read_to_string(&path).unwrap();
+            let (before, rest) = text.split_once(BEGIN).unwrap();
+            let (_, after) = rest.split_once(END).unwrap();
+            let want = format!("{before}{BEGIN}{}{END}{after}", confinement(rights));
+            if std::env::var_os("UPDATE_EXPECT").is_some() {
+                fs::write(&path, &want).unwrap();
+                continue;
+            }
+            assert!(
+                text == want,
+                "{} is not what the rights say; UPDATE_EXPECT=1 cargo test -p netwright-agent writes it anew",
+                path.display()
+            );
+            // Nothing by hand gives more.
+            let by_hand = format!("{before}{after}");
+            for line in confinement(rights).lines().filter(|line| !line.starts_with('#')) {
+                let (name, _) = line.split_once('=').unwrap();
+                let again = by_hand.lines().any(|line| line.starts_with(&format!("{name}=")));
+                assert!(!again, "{}: {name}", path.display());
+            }
+        }
+    }
+}
