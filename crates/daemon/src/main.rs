@@ -20,6 +20,7 @@ mod config_command;
 mod log;
 mod notify;
 mod poll;
+mod reference;
 mod services;
 
 use std::ffi::OsString;
@@ -98,6 +99,8 @@ fn other_command(arguments: &[OsString], around: Surroundings) -> Result<(), Sto
     let matches = matches.map_err(command_line::refusal)?;
     match matches.subcommand() {
         Some(("config", matches)) => config_command::run(matches, around),
+        Some(("completions", matches)) => reference::completions(matches, self::command()),
+        Some(("man", matches)) => reference::man(matches, self::command()),
         _ => Ok(()),
     }
 }
@@ -122,7 +125,7 @@ fn command() -> Command {
         command = command
             .subcommand(command_line::command(service.table(), &(service.more_flags)()).name(name));
     }
-    command.subcommand(config_command::command())
+    command.subcommand(config_command::command()).subcommands(reference::commands())
 }
 
 /// Returns every problem as people read it.

@@ -47,7 +47,10 @@ fn the_man_pages_are_current() {
     for name in &names {
         check(&docs().join("man").join(name), &std::fs::read_to_string(dir.join(name)).unwrap());
     }
-    assert_eq!(listing(&docs().join("man")), names, "docs/man holds a page too many");
+    // The daemon's own test has the daemon's.
+    let mut found = listing(&docs().join("man"));
+    found.retain(|name| !name.starts_with("netwrightd"));
+    assert_eq!(found, names, "docs/man holds a page too many");
 }
 
 #[test]

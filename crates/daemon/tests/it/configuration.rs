@@ -47,6 +47,53 @@ fn the_files_made_from_the_keys_are_current() {
     }
 }
 
+/// The completions, the man pages, and a page with every command's help.
+#[test]
+fn the_reference_of_the_command_line_is_current() {
+    testkit::require!("root");
+    let lab = Lab::new("config-reference");
+    let mut made: Vec<(PathBuf, String)> = Vec::new();
+    for (shell, file) in
+        [("bash", "netwrightd.bash"), ("zsh", "_netwrightd"), ("fish", "netwrightd.fish")]
+    {
+        let said = text(&run(&lab, &["completions", shell]).stdout);
+        assert!(said.contains("ovsdb"), "{shell}: {said}");
+        made.push((docs().join("completions").join(file), said));
+    }
+    let dir = lab.dir().join("man");
+    let said = run(&lab, &["man", dir.to_str().unwrap()]);
+    assert!(said.status.success(), "{}", text(&said.stderr));
+    for path in text(&said.stdout).lines().map(PathBuf::from) {
+        let name = path.file_name().unwrap();
+        made.push((docs().join("man").join(name), fs::read_to_string(&path).unwrap()));
+    }
+    let services = ["collect", "dhcp", "docker", "ipam", "multinet", "repair"];
+    let configs = ["config", "config check", "config show", "config from-flags"];
+    let mut page = String::from(
+        "# The command line of netwrightd\n\nMade from the program's own description; a test compares the two, and `UPDATE_EXPECT=1 cargo test -p netwright-daemon`\nwrites it anew.\n",
+    );
+    for words in [""].iter().chain(&services).chain(&configs) {
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let said = run(&lab, &[&words[..], &["--help"]].concat());
+        let help = text(&said.stdout);
+        let lines: Vec<&str> = help.trim_end().lines().map(str::trim_end).collect();
+        let name = [&["netwrightd"], &words[..]].concat().join(" ");
+        page.push_str(&format!("\n## `{name}`\n\n```text\n{}\n```\n", lines.join("\n")));
+    }
+    made.push((docs().join("netwrightd.md"), page));
+    for (path, want) in made {
+        if std::env::var_os("UPDATE_EXPECT").is_some() {
+            fs::write(&path, &want).unwrap();
+        }
+        let found = fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            found == want,
+            "{} is not what the program says; UPDATE_EXPECT=1 cargo test -p netwright-daemon writes it anew",
+            path.display()
+        );
+    }
+}
+
 /// The check and a service say the same of a wrong configuration, with the same exit code.
 #[test]
 fn a_service_does_not_start_with_what_the_check_refuses() {
