@@ -109,7 +109,8 @@ pub(crate) fn read(
     let file = configuration_of(&matches);
     let (mut loaded, problems) = load::read(&file);
     if !problems.is_empty() {
-        return Err(Stop::Configuration(problems));
+        // All of them, in the words of `config check`.
+        return Err(Stop::Configuration(load::load(&file, around).err().unwrap_or(problems)));
     }
     if matches.value_source(CONFIGURATION).is_some() && !loaded.files.contains(&file) {
         return Err(Stop::Failed(format!("{}: there is no such file", file.display())));
@@ -137,7 +138,7 @@ pub(crate) fn read(
 pub(crate) fn refusal(error: clap::Error) -> Stop {
     let text = error.render().to_string();
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Stop::Help(text),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Stop::Print(text),
         _ => Stop::Usage(text),
     }
 }
@@ -244,7 +245,7 @@ mod tests {
         let service = Service::find(words.next().unwrap()).unwrap();
         let arguments: Vec<OsString> = words.map(OsString::from).collect();
         read(service, &arguments, load::Surroundings::default()).map_err(|stop| match stop {
-            Stop::Usage(text) | Stop::Help(text) => text,
+            Stop::Usage(text) | Stop::Print(text) => text,
             other => format!("{other:?}"),
         })
     }

@@ -65,12 +65,12 @@ struct Checked<'a> {
 pub(crate) fn run(matches: &ArgMatches, around: Surroundings) -> Result<(), Stop> {
     match matches.subcommand() {
         Some(("check", matches)) => check(matches, around),
-        Some(("default", _)) => Err(Stop::Help(show::defaults())),
-        Some(("schema", _)) => Err(Stop::Help(json(&schema::schema()))),
+        Some(("default", _)) => Err(Stop::Print(show::defaults())),
+        Some(("schema", _)) => Err(Stop::Print(json(&schema::schema()))),
         Some(("show", matches)) => {
             let file = command_line::configuration_of(matches);
             let loaded = load::load(&file, around).map_err(Stop::Configuration)?;
-            Err(Stop::Help(match is_json(matches) {
+            Err(Stop::Print(match is_json(matches) {
                 true => json(&show::values(&loaded)),
                 false => show::effective(&loaded),
             }))
@@ -99,7 +99,7 @@ fn check(matches: &ArgMatches, around: Surroundings) -> Result<(), Stop> {
         [] => format!("{}: not there: every key has its default\n", file.display()),
         files => files.iter().map(|file| format!("{}: sound\n", file.display())).collect(),
     };
-    Err(Stop::Help(text))
+    Err(Stop::Print(text))
 }
 
 fn from_flags(matches: &ArgMatches) -> Result<(), Stop> {
@@ -114,7 +114,7 @@ fn from_flags(matches: &ArgMatches) -> Result<(), Stop> {
             services.join(", ")
         )));
     };
-    command_line::to_toml(service, arguments).map(Stop::Help).and_then(Err)
+    command_line::to_toml(service, arguments).map(Stop::Print).and_then(Err)
 }
 
 fn is_json(matches: &ArgMatches) -> bool {

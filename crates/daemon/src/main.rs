@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Stop::Help(text)) => say(&text),
+        Err(Stop::Print(text)) => say(&text),
         Err(Stop::Usage(message)) => {
             complain(&message);
             ExitCode::from(USAGE)

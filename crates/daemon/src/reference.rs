@@ -31,7 +31,7 @@ pub(crate) fn completions(matches: &ArgMatches, mut of: Command) -> Result<(), S
     if let Some(shell) = matches.get_one::<Shell>("shell") {
         clap_complete::generate(*shell, &mut of, NAME, &mut script);
     }
-    Err(Stop::Help(String::from_utf8_lossy(&script).into_owned()))
+    Err(Stop::Print(String::from_utf8_lossy(&script).into_owned()))
 }
 
 /// Writes a page for the program and one for each command, and says which.
@@ -55,5 +55,5 @@ pub(crate) fn man(matches: &ArgMatches, mut of: Command) -> Result<(), Stop> {
             .map_err(|error| failed(&error))?;
         written.push_str(&format!("{}\n", path.display()));
     }
-    Err(Stop::Help(written))
+    Err(Stop::Print(written))
 }

@@ -70,7 +70,7 @@ const SERVICES: &[Service] = &[
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// Text to print to standard output.
-    Help(String),
+    Print(String),
     /// The flags are wrong.
     Usage(String),
     /// The configuration is wrong.

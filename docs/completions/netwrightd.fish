@@ -1,0 +1,129 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_netwrightd_global_optspecs
+    string join \n V/version h/help
+end
+
+function __fish_netwrightd_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_netwrightd_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_netwrightd_using_subcommand
+    set -l cmd (__fish_netwrightd_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c netwrightd -n "__fish_netwrightd_needs_command" -s V -l version -d 'Print the version'
+complete -c netwrightd -n "__fish_netwrightd_needs_command" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "collect" -d 'Removes what deleted containers left behind.'
+complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "dhcp" -d 'Keeps DHCP leases for the CNI plugin dhcp.'
+complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "docker" -d 'Makes CNI networks into Docker networks.'
+complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "ipam" -d 'Gives addresses of networks that span nodes.'
+complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "multinet" -d 'Gives pods several networks.'
+complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "repair" -d 'Puts back what other programs change under running containers.'
+complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "config" -d 'Prints and checks the configuration'
+complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "completions" -d 'Writes a completion script for a shell to standard output'
+complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "man" -d 'Writes a man page for each command into a folder'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l act -d 'remove; without it the service only logs what it would remove' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l cache -d 'the caches of runtimes, whose attachments are looked at [default: [/var/lib/cni]]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l confdir -d 'network configurations, for attachments whose own is lost [default: /etc/cni/net.d]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l grace -d 'how long a container must have been gone [default: 5m]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l interval -d 'how often to look [default: 1m]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l netwright -d 'the executable whose plugins are called in the service\'s process; by default netwright beside netwrightd' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l path -d 'where plugins are [default: [/opt/cni/bin, /usr/lib/cni, /usr/libexec/cni]]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l once -d 'look once, look again when the grace time is over, and end'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l broadcast -d 'ask servers to broadcast their replies' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l hostprefix -d 'a folder to put before the socket\'s path and every namespace\'s' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l pidfile -d 'a file for the process ID, which is removed at the end' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l resendmax -d 'the longest wait before a message is sent again [default: 1m2s]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l resendtimeout -d 'how long to try for a lease before ADD fails [default: 3m28s]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l socketpath -d 'where the service listens [default: /run/cni/dhcp.sock]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l state -d 'where leases are kept; by default /var/lib/netwright/dhcp' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l timeout -d 'the wait before a message is sent again for the first time, of which at most 4s are used [default: 10s]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l cachedir -d 'where attachments are recorded [default: /var/lib/cni]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l confdir -d 'where network configurations are [default: /etc/cni/net.d]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l pluginpath -d 'where plugins are [default: [/opt/cni/bin, /usr/lib/cni, /usr/libexec/cni]]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l socketpath -d 'where the service listens [default: /run/docker/plugins/netwright.sock]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l state -d 'where networks and endpoints are recorded; by default /var/lib/netwright/docker' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l timeout -d 'how long the plugins of a network may take [default: 10s]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l etcd -d 'etcd\'s members; without them, addresses are recorded by the API server' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l etcd-ca -d 'the CA certificates of etcd\'s members, as PEM' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l etcd-cert -d 'the service\'s certificate for etcd, as PEM' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l etcd-key -d 'the certificate\'s key, as PEM' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l idle -d 'how long a block of addresses stays empty before it is given back [default: 10m]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l kubeconfig -d 'how to reach the API server; by default as in a pod' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l lease -d 'how long addresses are given while the store is away [default: 1h]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l node -d 'this node\'s name in its cluster; by default $NODE_NAME, or else the host\'s name' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l socketpath -d 'where the service listens [default: /run/netwright/ipam.sock]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l state -d 'where the node\'s blocks and addresses are recorded; by default /var/lib/netwright/ipam' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l forget -d 'gives up a node that will not come back, and ends: its blocks are free once its lease has run out' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l import -d 'prints what would be taken over from Whereabouts\' pools, and ends: the pools of the API server, or of files (kubectl get -A -o json ippools,overlappingrangeipreservations,pods). Use it before any of their addresses is given' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l output -d 'with --import: text or json' -r -f -a "text\t''
+json\t''"
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l release-sticky -d 'frees the addresses that a pod keeps, unless it has them; and ends' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l apply -d 'with --import: takes the addresses over'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l checkpoint -d 'the kubelet\'s record of devices [default: /var/lib/kubelet/device-plugins/kubelet_internal_checkpoint]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l cluster-network -d 'the default network: [namespace/]name of a definition, or a network\'s name on the node' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l confdir -d 'where networks of the node are; by default /etc/cni/net.d and /etc/cni/multus/net.d' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l config -d 'a file with policy and defaults, as JSON; keys of this table count before it' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l conflist -d 'the CNI configuration to write once pods can be served; it is never removed; by default none is written' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l default-networks -d 'more networks for every pod outside the system namespaces' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l kubeconfig -d 'how to reach the API server; by default as in a pod' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l label-node -d 'label this node with the networks that it can serve' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l multus-namespace -d 'where definitions are that are named without a namespace here [default: kube-system]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l namespace-isolation -d 'pods may use definitions of their own namespace, of default, and of global namespaces only' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l node -d 'this node\'s name in its cluster; by default $NODE_NAME, or else the host\'s name' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l path -d 'where plugins are [default: [/opt/cni/bin, /usr/lib/cni, /usr/libexec/cni]]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l socketpath -d 'where the service listens [default: /run/netwright/multinet.sock]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l status -d 'how a pod\'s status is written: library, or text as in the standard\'s example [default: library]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l system-namespaces -d 'namespaces whose pods get the cluster\'s network only [default: [kube-system]]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l ca-cert -d 'the CA certificates of ssl: databases' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l cache -d 'the caches of runtimes, whose attachments are looked at [default: [/var/lib/cni]]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l certificate -d 'the service\'s certificate for ssl: databases' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l interval -d 'how often to look even if no change is reported [default: 1m]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l netwright -d 'the executable whose plugins are called in the service\'s process; by default netwright beside netwrightd' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l ovsdb -d 'databases of Open vSwitch to listen to, such as unix:/run/openvswitch/db.sock; ports of containers that are gone are removed' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l path -d 'where plugins are [default: [/opt/cni/bin, /usr/lib/cni, /usr/libexec/cni]]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l private-key -d 'the certificate\'s key' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and not __fish_seen_subcommand_from check default from-flags schema show" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and not __fish_seen_subcommand_from check default from-flags schema show" -f -a "check" -d 'Says everything that is wrong with the configuration'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and not __fish_seen_subcommand_from check default from-flags schema show" -f -a "default" -d 'Prints every key with its default, commented out, and what it means'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and not __fish_seen_subcommand_from check default from-flags schema show" -f -a "from-flags" -d 'Prints the configuration that says what a service\'s flags say'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and not __fish_seen_subcommand_from check default from-flags schema show" -f -a "schema" -d 'Prints the JSON schema, for editors'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and not __fish_seen_subcommand_from check default from-flags schema show" -f -a "show" -d 'Prints the effective values, each with the file and line that it is from'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and __fish_seen_subcommand_from check" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and __fish_seen_subcommand_from check" -s o -l output -d 'text or json' -r -f -a "text\t''
+json\t''"
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and __fish_seen_subcommand_from check" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and __fish_seen_subcommand_from default" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and __fish_seen_subcommand_from from-flags" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and __fish_seen_subcommand_from schema" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and __fish_seen_subcommand_from show" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and __fish_seen_subcommand_from show" -s o -l output -d 'text or json' -r -f -a "text\t''
+json\t''"
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand completions" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand man" -s h -l help -d 'Print help'
