@@ -88,7 +88,7 @@ const STRANGERS: [(&str, &str); 2] =
     [("netwright-kernel", "netwright-cni"), ("netwright-kernel", "netwright-state")];
 
 /// Fast-moving or heavy crates, by name prefix, and the only crates of ours that may name them.
-const CONFINED: [(&str, &[&str]); 12] = [
+const CONFINED: [(&str, &[&str]); 14] = [
     ("dhcproto", &["netwright-dhcp"]),
     ("netlink-", &["netwright-kernel"]),
     ("clap", &["netwright", "netwright-daemon"]),
@@ -99,6 +99,8 @@ const CONFINED: [(&str, &[&str]); 12] = [
     ("tower", &["netwright-daemon"]),
     ("tokio", &["netwright-daemon"]),
     ("rustls", &["netwright-ovsdb"]),
+    ("seccompiler", &["netwright-kernel"]),
+    ("syscalls", &["netwright-kernel"]),
     ("smoltcp", &["netwright-dhcp"]),
     ("zbus", &["netwright-firewall"]),
 ];
