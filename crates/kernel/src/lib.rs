@@ -3,8 +3,8 @@
 //! Network namespaces ([`netns`]) and whether they still exist ([`living`]), links, addresses,
 //! routes, rules, neighbours, bridge VLANs and traffic control ([`route`]), nftables ([`nft`]),
 //! connection tracking ([`conntrack`]), sysctls ([`sysctl`]), ports that programs listen on
-//! ([`listen`]). Everything is blocking, bounded in time and usable from a plain thread; nothing
-//! executes a program.
+//! ([`listen`]), a process's own confinement ([`confine`]). Everything is blocking, bounded in time
+//! and usable from a plain thread; nothing executes a program.
 //!
 //! This crate knows nothing of CNI. It contains the only unsafe code of the workspace, and reads
 //! and writes every netlink byte here: no type of a netlink library appears in a public signature.
@@ -26,6 +26,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may panic"))]
 
+pub mod confine;
 pub mod conntrack;
 pub mod ethtool;
 pub mod events;

@@ -542,7 +542,7 @@ fn mounts(table: &[u8]) -> impl Iterator<Item = (&[u8], PathBuf)> {
 }
 
 /// Decodes escaped white space and backslashes: three octal digits after a backslash.
-fn unescaped(text: &[u8]) -> Vec<u8> {
+pub(crate) fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((first, after)) = rest.split_first() {

@@ -6,6 +6,7 @@
 
 mod addresses;
 mod bridge;
+mod confine;
 mod conntrack;
 mod events;
 mod guard;
