@@ -132,7 +132,9 @@ pub(super) fn ensure(
     let _lock = index.lock(&object, LOCK_TIMEOUT)?;
     let before = read_note(index, name)?;
     let mut created = before.created;
-    let link = match host.link_by_name(name)? {
+    let existing = host.link_by_name(name)?;
+    let is_new = existing.is_none();
+    let link = match existing {
         Some(link) => {
             require_bridge(&link, name)?;
             let mut note = before.clone();
@@ -178,7 +180,8 @@ pub(super) fn ensure(
     index.hold(&object, key)?;
     let others = || index.is_held_by_others(&object, key);
     let pin_mac = pin_mac && !created && !others()?;
-    if !created && advertisements::accepting_value(name).is_some() {
+    // One of ours accepts them too if an ADD was killed right after it created the bridge.
+    if !is_new && advertisements::accepting_value(name).is_some() {
         advertisements::refuse(name)?;
     }
     adjust(host, wanted, &link, created, pin_mac)?;

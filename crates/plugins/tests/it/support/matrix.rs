@@ -137,6 +137,8 @@ fn warmed(node: Node, subject: &Subject, family: Family) -> Node {
     let keys = (subject.config)(&node, &c0, family);
     let result = run(subject, &node, "ADD", &c0, &keys).call().ok();
     run(subject, &node, "DEL", &c0, &keys).prev(&result).call().silent();
+    // One that finds no record looks further, under locks whose files stay.
+    run(subject, &node, "DEL", &c0, &keys).call().silent();
     collect(subject, &node, &keys, &[]);
     // The kernel would delete the host end of `attached` with the namespace too, but later.
     node.sh("ip link del vc0 2>/dev/null || true");
