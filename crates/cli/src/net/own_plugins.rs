@@ -20,6 +20,9 @@ use crate::failure::Failure;
 /// How often the folder is created again after another process removed its parent.
 const TRIES: usize = 16;
 
+/// What the name of a folder begins with that is not locked yet.
+const NEW: &str = "new.";
+
 /// Where such folders are created when our file system is full. Everybody may write to its parent.
 const ELSEWHERE: &str = "/dev/shm/netwright-plugins";
 
@@ -29,8 +32,9 @@ const HINT: &str = "NETWRIGHT_RUN_DIR can name another folder";
 #[derive(Debug)]
 pub(crate) struct OwnPlugins {
     dir: PathBuf,
-    /// Locked as long as the process lives: process IDs of another PID namespace say nothing.
-    lock: Option<File>,
+    /// Locked as long as the process lives: a process ID may be another process's by now, or one of
+    /// another PID namespace.
+    _lock: Option<File>,
 }
 
 /// Why there is no folder.
@@ -52,45 +56,55 @@ impl OwnPlugins {
     }
 
     fn create_in(parent: &Path) -> Result<Self, Refused> {
-        static COUNTER: AtomicU64 = AtomicU64::new(0);
-        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-        let dir = parent.join(format!("{}.{count}", std::process::id()));
-        let mut own = OwnPlugins { dir, lock: None };
         let cannot = |error: std::io::Error, what: &Path| {
             let what = format!("make {what:?}, where plugins find our own");
             let failure = Failure::new(code::IO_FAILURE, what).because(&error).hint(HINT);
             Refused { is_full: is_full(&error), failure }
         };
-        // A process that ends removes the parent when it is empty: perhaps just before we create
-        // our folder in it.
-        let mut made = state::create_directory(&own.dir, 0o700);
-        for _ in 0..TRIES {
-            if made.is_ok() {
-                break;
-            }
-            made = state::create_directory(&own.dir, 0o700);
-        }
-        made.map_err(|error| {
-            let source = error.source().and_then(|source| source.downcast_ref());
-            let failure = Failure::of(code::IO_FAILURE, &error).hint(HINT);
-            Refused { is_full: source.is_some_and(is_full), failure }
-        })?;
-        own.lock = File::open(&own.dir).ok().filter(|dir| dir.try_lock().is_ok());
+        let own = Self::locked_in(parent)?;
         let target = target();
         for plugin in plugins::all() {
             let link = own.dir.join(plugin.name());
             match symlink(&target, &link) {
                 Ok(()) => {}
-                // A killed process with our ID left it: it may point anywhere.
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                    std::fs::remove_file(&link)
-                        .and_then(|()| symlink(&target, &link))
-                        .map_err(|error| cannot(error, &link))?;
-                }
                 Err(error) => return Err(cannot(error, &link)),
             }
         }
         Ok(own)
+    }
+
+    /// Creates an empty folder. It gets its name once it is locked: a folder of that name without a
+    /// lock is a dead process's, whoever has the process ID by now.
+    fn locked_in(parent: &Path) -> Result<Self, Refused> {
+        static COUNTER: AtomicU64 = AtomicU64::new(0);
+        let failed = |error: &state::FileError| {
+            let source = error.source().and_then(|source| source.downcast_ref());
+            let failure = Failure::of(code::IO_FAILURE, error).hint(HINT);
+            Refused { is_full: source.is_some_and(is_full), failure }
+        };
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+            let name = format!("{}.{count}", std::process::id());
+            let new = parent.join(format!("{NEW}{name}"));
+            match state::create_directory(&new, 0o700) {
+                Ok(()) => {}
+                // A process that ends removes the parent when it is empty: perhaps just before we
+                // create our folder in it.
+                Err(_) if tries < TRIES => continue,
+                Err(error) => return Err(failed(&error)),
+            }
+            let lock = File::open(&new).ok().filter(|dir| dir.try_lock().is_ok());
+            let dir = parent.join(&name);
+            // A process of another PID namespace may have our ID, and a folder of that name.
+            let named = !dir.exists() && lock.is_some() && std::fs::rename(&new, &dir).is_ok();
+            if named || TRIES <= tries {
+                let dir = if named { dir } else { new };
+                return Ok(OwnPlugins { dir, _lock: lock });
+            }
+            let _ = std::fs::remove_dir(&new);
+        }
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -121,9 +135,14 @@ fn collect_in(parent: &Path, dry_run: bool) -> Vec<PathBuf> {
         .map(|entry| entry.path())
         .filter(|dir| {
             let name = dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let (is_new, name) = match name.strip_prefix(NEW) {
+                Some(name) => (true, name),
+                None => (false, name),
+            };
             let pid = name.split('.').next().and_then(|pid| pid.parse::<u32>().ok());
             let is_free = || File::open(dir).is_ok_and(|dir| dir.try_lock().is_ok());
-            pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists() && is_free())
+            let is_dead = |pid| !Path::new(&format!("/proc/{pid}")).exists();
+            pid.is_some_and(|pid| (!is_new || is_dead(pid)) && is_free())
         })
         .collect();
     if !dry_run {
@@ -246,6 +265,20 @@ mod tests {
         ] {
             assert_eq!(without_folder(&text), shown);
         }
+    }
+
+    #[test]
+    fn a_folder_is_collected_though_its_process_id_is_anothers_by_now() {
+        let scratch = tempfile::tempdir().unwrap();
+        let roots = Roots::new(scratch.path().join("run"), scratch.path().join("lib"));
+        let stale = roots.run.join("plugins/1.0");
+        let new = roots.run.join("plugins/new.1.1");
+        for dir in [&stale, &new] {
+            std::fs::create_dir_all(dir).unwrap();
+        }
+        // Process 1 may be about to lock the folder that has no name yet.
+        assert_eq!(collect(&roots, false), [stale]);
+        assert!(new.exists());
     }
 
     #[test]
