@@ -168,7 +168,7 @@ md\t'Markdown'
 html\t'A page of HTML'"
 complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l report-file -d 'Write the report to this file instead of standard output' -r -F
 complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l workers -d 'How many cases run at the same time [default: two per processor, at most 8]' -r
-complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l call-timeout -d 'How long a call of a plugin may take, for slow machines; a case may take six times that [default: 10]' -r
+complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l call-timeout -d 'How long a call of a plugin may take, for slow machines; a case may take six times that [default: 30]' -r
 complete -c netwright -n "__fish_netwright_using_subcommand conformance" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r

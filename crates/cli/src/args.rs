@@ -376,7 +376,7 @@ pub(crate) struct Conformance {
     #[arg(long, value_name = "NUMBER", value_parser = number)]
     pub(crate) workers: Option<usize>,
     /// How long a call of a plugin may take, for slow machines; a case may take six times that
-    /// [default: 10].
+    /// [default: 30].
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) call_timeout: Option<u32>,
     /// Be the process of one case.

@@ -31,8 +31,8 @@ pub(crate) const IFNAME: &str = "eth0";
 pub(crate) const MARK: (&str, &str) = ("CONFORMANCE_MARK", "passed on");
 
 /// The default timeout of a call. IPv6's duplicate address detection takes seconds where a plugin
-/// waits for it.
-pub(crate) const CALL_DEADLINE: Duration = Duration::from_secs(10);
+/// waits for it, and a machine that does much else takes some more.
+pub(crate) const CALL_DEADLINE: Duration = Duration::from_secs(30);
 
 /// How much a plugin may print.
 const CALL_LIMIT: usize = 4 << 20;

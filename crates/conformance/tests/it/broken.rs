@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use conformance::Verdict;
 
@@ -56,7 +57,7 @@ fn a_plugin_that_misbehaves_costs_one_case() {
         ("hangs", "it did not end within 10 s and was killed"),
     ] {
         let dir = folder(&["bridge"], fault);
-        let report = run(&suite(dir.path()));
+        let report = run(&suite(dir.path()).call_timeout(Duration::from_secs(10)));
         assert_eq!(failures(&report), ["bridge/version-answers"], "{fault}: {}", told(&report));
         assert!(told(&report).contains(words), "{fault}: {}", told(&report));
         let cases = &report.plugins[0].cases;
