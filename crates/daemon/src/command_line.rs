@@ -278,8 +278,7 @@ mod tests {
         assert_eq!((dhcp.broadcast, dhcp.timeout), (true, Duration::from_secs(2)));
         assert_eq!(dhcp.resendtimeout, Duration::from_millis(500));
         let usual = parse("dhcp -pidfile= -socketpath= -state= -broadcast=false").unwrap();
-        let mut want = agent::config::Dhcp::default();
-        want.enable = true;
+        let want = agent::config::Dhcp { enable: true, ..Default::default() };
         assert_eq!(usual.config().dhcp, want);
     }
 

@@ -22,6 +22,9 @@ mod repair;
 mod runtimes;
 mod setup;
 
+/// Runs a service, with the environment of the process.
+type Run = fn(&Invocation, &[(OsString, OsString)]) -> Result<(), Stop>;
+
 /// A service.
 pub(crate) struct Service {
     name: &'static str,
@@ -30,7 +33,7 @@ pub(crate) struct Service {
     /// Adapts what is found around the process to what these flags want.
     pub(crate) surroundings: fn(&ArgMatches, Surroundings) -> Surroundings,
     /// Runs it until a signal ends it.
-    pub(crate) run: fn(&Invocation, &[(OsString, OsString)]) -> Result<(), Stop>,
+    pub(crate) run: Run,
 }
 
 impl Service {
@@ -46,10 +49,7 @@ impl Service {
     }
 }
 
-const fn plain(
-    name: &'static str,
-    run: fn(&Invocation, &[(OsString, OsString)]) -> Result<(), Stop>,
-) -> Service {
+const fn plain(name: &'static str, run: Run) -> Service {
     Service { name, more_flags: Vec::new, surroundings: |_, around| around, run }
 }
 

@@ -51,13 +51,14 @@ const DHCP: Entry = entry("docs/dhcp.md", Machine::Systemd);
 const DOCKER: Entry = entry("docs/docker.md", Machine::Docker);
 const FIREWALL: Entry = entry("docs/firewall.md", Machine::Plain);
 const MULTI_NETWORK: Entry = entry("docs/multi-network.md", Machine::Systemd);
+const NETWRIGHTD: Entry = entry("docs/netwrightd.md", Machine::Plain);
 const OCI_HOOK: Entry = entry("docs/oci-hook.md", Machine::Podman);
 const OVS: Entry = entry("docs/ovs.md", Machine::DockerAndOvs);
 const REPAIR: Entry = entry("docs/repair.md", Machine::Systemd);
 const RUNTIMES: Entry = entry("docs/runtimes.md", Machine::Runtimes);
 const SECURITY: Entry = entry("docs/security.md", Machine::Plain);
 
-const PAGES: [Entry; 13] = [
+const PAGES: [Entry; 14] = [
     README,
     BY_HAND,
     CONFIGURATION,
@@ -66,6 +67,7 @@ const PAGES: [Entry; 13] = [
     DOCKER,
     FIREWALL,
     MULTI_NETWORK,
+    NETWRIGHTD,
     OCI_HOOK,
     OVS,
     REPAIR,
@@ -356,6 +358,12 @@ fn readme() {
 fn conformance_by_hand() {
     require!("root", "file:/usr/lib/cni/bridge", "program:jq", "program:iptables");
     follow(&BY_HAND);
+}
+
+#[test]
+fn netwrightd_reference() {
+    require!("root");
+    follow(&NETWRIGHTD);
 }
 
 #[test]

@@ -78,7 +78,8 @@ fn the_reference_of_the_command_line_is_current() {
         let help = text(&said.stdout);
         let lines: Vec<&str> = help.trim_end().lines().map(str::trim_end).collect();
         let name = [&["netwrightd"], &words[..]].concat().join(" ");
-        page.push_str(&format!("\n## `{name}`\n\n```text\n{}\n```\n", lines.join("\n")));
+        let lines = lines.join("\n");
+        page.push_str(&format!("\n## `{name}`\n\n```console\n# {name} --help\n{lines}\n```\n"));
     }
     made.push((docs().join("netwrightd.md"), page));
     for (path, want) in made {

@@ -54,7 +54,7 @@ fn what_whereabouts_gave_is_nobody_elses_until_its_pod_goes() {
         "take over  10.0.0.1  of default: net1 of ns/old-1 on n1\n\
          take over  10.0.0.2  of default: net1 of ns/old-2 on n2\n\
          pass over  10.0.0.3  of 10.0.0.0-20: the pod ns/gone is gone\n\
-         2 addresses would be taken over; -apply writes them down\n"
+         2 addresses would be taken over; --apply writes them down\n"
     );
     assert_eq!(cluster.api.objects("addressblocks"), Vec::<Value>::new());
     let applied = cluster.run(&["--import", "api", "--apply", "--output", "json"]);
@@ -111,7 +111,8 @@ fn files_need_no_server_and_mistakes_are_said() {
     write(&json!({"kind": "List", "items": items}));
     let shown = cluster.run(&["--import", path]);
     assert!(
-        text(&shown.stdout).ends_with("2 addresses would be taken over; -apply writes them down\n"),
+        text(&shown.stdout)
+            .ends_with("2 addresses would be taken over; --apply writes them down\n"),
         "{shown:?}"
     );
     // Too late: a node has assigned one of them.
