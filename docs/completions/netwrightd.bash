@@ -79,7 +79,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__collect)
-            opts="-h --configuration --act --cache --confdir --grace --interval --netwright --path --once --help"
+            opts="-h --configuration --confine --act --cache --confdir --grace --interval --netwright --path --once --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -247,7 +247,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__dhcp)
-            opts="-h --configuration --broadcast --hostprefix --pidfile --resendmax --resendtimeout --socketpath --state --timeout --help"
+            opts="-h --configuration --confine --broadcast --hostprefix --pidfile --resendmax --resendtimeout --socketpath --state --timeout --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -297,7 +297,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__docker)
-            opts="-h --configuration --cachedir --confdir --pluginpath --socketpath --state --timeout --help"
+            opts="-h --configuration --confine --cachedir --confdir --pluginpath --socketpath --state --timeout --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -339,7 +339,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__ipam)
-            opts="-h --configuration --etcd --etcd-ca --etcd-cert --etcd-key --idle --kubeconfig --lease --node --socketpath --state --apply --forget --import --output --release-sticky --help"
+            opts="-h --configuration --confine --etcd --etcd-ca --etcd-cert --etcd-key --idle --kubeconfig --lease --node --socketpath --state --apply --forget --import --output --release-sticky --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -427,7 +427,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__multinet)
-            opts="-h --configuration --checkpoint --cluster-network --confdir --config --conflist --default-networks --kubeconfig --label-node --multus-namespace --namespace-isolation --node --path --socketpath --status --system-namespaces --help"
+            opts="-h --configuration --confine --checkpoint --cluster-network --confdir --config --conflist --default-networks --kubeconfig --label-node --multus-namespace --namespace-isolation --node --path --socketpath --status --system-namespaces --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -505,7 +505,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__repair)
-            opts="-h --configuration --ca-cert --cache --certificate --interval --netwright --ovsdb --path --private-key --help"
+            opts="-h --configuration --confine --ca-cert --cache --certificate --interval --netwright --ovsdb --path --private-key --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

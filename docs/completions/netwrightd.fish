@@ -43,6 +43,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l grace 
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l interval -d 'how often to look [default: 1m]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l netwright -d 'the executable whose plugins are called in the service\'s process; by default netwright beside netwrightd' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l path -d 'where plugins are [default: [/opt/cni/bin, /usr/lib/cni, /usr/libexec/cni]]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l once -d 'look once, look again when the grace time is over, and end'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
@@ -54,6 +55,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l resendtim
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l socketpath -d 'where the service listens [default: /run/cni/dhcp.sock]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l state -d 'where leases are kept; by default /var/lib/netwright/dhcp' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l timeout -d 'the wait before a message is sent again for the first time, of which at most 4s are used [default: 10s]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l cachedir -d 'where attachments are recorded [default: /var/lib/cni]' -r
@@ -62,6 +64,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l pluginp
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l socketpath -d 'where the service listens [default: /run/docker/plugins/netwright.sock]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l state -d 'where networks and endpoints are recorded; by default /var/lib/netwright/docker' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l timeout -d 'how long the plugins of a network may take [default: 10s]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l etcd -d 'etcd\'s members; without them, addresses are recorded by the API server' -r
@@ -79,6 +82,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l import -d
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l output -d 'with --import: text or json' -r -f -a "text\t''
 json\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l release-sticky -d 'frees the addresses that a pod keeps, unless it has them; and ends' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l apply -d 'with --import: takes the addresses over'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
@@ -97,6 +101,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l path 
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l socketpath -d 'where the service listens [default: /run/netwright/multinet.sock]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l status -d 'how a pod\'s status is written: library, or text as in the standard\'s example [default: library]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l system-namespaces -d 'namespaces whose pods get the cluster\'s network only [default: [kube-system]]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l ca-cert -d 'the CA certificates of ssl: databases' -r
@@ -107,6 +112,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l netwrig
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l ovsdb -d 'databases of Open vSwitch to listen to, such as unix:/run/openvswitch/db.sock; ports of containers that are gone are removed' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l path -d 'where plugins are [default: [/opt/cni/bin, /usr/lib/cni, /usr/libexec/cni]]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l private-key -d 'the certificate\'s key' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and not __fish_seen_subcommand_from check default from-flags schema show" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and not __fish_seen_subcommand_from check default from-flags schema show" -f -a "check" -d 'Says everything that is wrong with the configuration'

@@ -11,7 +11,7 @@ use crate::sbom;
 use crate::skips::Skip;
 
 /// A release build with link-time optimisation takes a while on a small machine.
-const DEADLINE: Duration = Duration::from_secs(1200);
+const DEADLINE: Duration = Duration::from_secs(2700);
 
 /// Program header types (linux include/uapi/linux/elf.h).
 const PT_INTERP: u32 = 3;

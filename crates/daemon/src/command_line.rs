@@ -17,6 +17,9 @@ use crate::services::{Service, Stop};
 /// The flag that names the configuration's file.
 const CONFIGURATION: &str = "configuration";
 
+/// The flag by which a service confines itself.
+const CONFINE: &str = "confine";
+
 /// A call of a service: what it is to do.
 #[derive(Debug)]
 pub(crate) struct Invocation {
@@ -30,6 +33,11 @@ impl Invocation {
     /// Returns the configuration.
     pub(crate) fn config(&self) -> &Config {
         &self.loaded.config
+    }
+
+    /// Reports whether the service is to give up what it does not need.
+    pub(crate) fn is_confined(&self) -> bool {
+        self.more.get_flag(CONFINE)
     }
 }
 
@@ -54,7 +62,10 @@ pub(crate) fn command(table: &Table, more: &[Arg]) -> Command {
         ))
         .args_override_self(true)
         .disable_help_subcommand(true)
-        .arg(configuration());
+        .arg(configuration())
+        .arg(Arg::new(CONFINE).long(CONFINE).action(ArgAction::SetTrue).help(
+            "give up every right that the service does not need, as its unit does; for service managers that cannot do that",
+        ));
     for key in keys::of_table(table.name).filter(|key| key.name != "enable") {
         command = command.arg(flag(key, &mut defaults));
     }

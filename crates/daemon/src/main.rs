@@ -17,6 +17,7 @@ extern crate cluster_ipam as netwright_cluster_ipam;
 mod clock;
 mod command_line;
 mod config_command;
+mod confinement;
 mod log;
 mod notify;
 mod poll;
@@ -59,9 +60,17 @@ fn main() -> ExitCode {
         Some(service) => {
             arguments.remove(0);
             command_line::read(service, &arguments, around).and_then(|invocation| {
-                let log = &invocation.config().log;
+                let (name, config) = (service.table().name, invocation.config());
+                let undone = match invocation.is_confined() {
+                    true => confinement::apply(name, config, &roots(&environment))?,
+                    false => Vec::new(),
+                };
                 let journal = variable("JOURNAL_STREAM").is_some();
-                log::start(service.table().name, log, variable("NETWRIGHT_LOG"), journal);
+                log::start(name, &config.log, variable("NETWRIGHT_LOG"), journal);
+                for step in undone {
+                    let why = &step.source;
+                    tracing::warn!(%why, "less confined than its rights say: cannot {step}");
+                }
                 (service.run)(&invocation, &environment)
             })
         }
@@ -86,6 +95,14 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Returns where our files are.
+fn roots(environment: &[(OsString, OsString)]) -> state::Roots {
+    state::Roots::of_environment(|name| {
+        let found = environment.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| value.clone())
+    })
 }
 
 /// Runs a command that is no service.

@@ -1,0 +1,148 @@
+//! Gives up what a service does not need, where no service manager does it: its rights
+//! ([`agent::rights`]) as the kernel takes them ([`kernel::confine`]).
+
+use std::path::{Path, PathBuf};
+
+use agent::Config;
+use agent::rights::{self, Files, Rights, Sees};
+use kernel::confine::{
+    Capability, Confinement, Devices, Family, Mounts, Namespaces, OwnMounts, SYSTEM_SERVICE,
+    Undone, confine,
+};
+use state::Roots;
+
+use crate::services::Stop;
+
+/// What a service that sees no containers does not see of the host's files.
+const HOMES: [&str; 3] = ["/home", "/root", "/run/user"];
+
+/// The mode of folders that are made for a service: its own, and those that it shares.
+const OWN_MODE: u32 = 0o700;
+const SHARED_MODE: u32 = 0o755;
+
+/// Confines this process, which must have one thread, to the rights of a service. Returns what the
+/// process's own surroundings do not permit, as in a container.
+pub(crate) fn apply(service: &str, config: &Config, roots: &Roots) -> Result<Vec<Undone>, Stop> {
+    let rights = rights::of(service).expect("each service has its rights: a test looks");
+    let folders = writable(rights, config, roots);
+    let writable: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
+    let devices: Vec<&Path> =
+        rights.devices.iter().map(Path::new).filter(|device| device.exists()).collect();
+    let homes = HOMES.map(Path::new);
+    let sees_containers = rights.sees == Sees::Containers;
+    let mounts = match rights.files {
+        Files::Everywhere { .. } => Mounts::Shared,
+        Files::Only { .. } => Mounts::Own(OwnMounts {
+            writable: &writable,
+            devices: Devices::Only(&devices),
+            hidden: if sees_containers { &[] } else { &homes },
+            private_tmp: !sees_containers,
+        }),
+    };
+    let capabilities: Vec<Capability> =
+        rights.capabilities.iter().filter_map(|name| capability(name)).collect();
+    let families: Vec<Family> = rights.families.iter().filter_map(|name| family(name)).collect();
+    let what = Confinement {
+        capabilities: &capabilities,
+        system_calls: &[SYSTEM_SERVICE, rights.more_calls].concat(),
+        families: &families,
+        namespaces: match rights.namespaces {
+            rights::Namespaces::None => Namespaces::None,
+            rights::Namespaces::Network => Namespaces::Network,
+        },
+        mounts,
+        open_files: rights.open_files.map(u64::from),
+    };
+    confine(&what).map_err(|error| {
+        let why = cni::Error::from_chain(0, &error).msg;
+        Stop::Failed(format!("confine the service {service}: {why}"))
+    })
+}
+
+/// Returns the folders that the service may write, and makes those that are missing: those of its
+/// rights, and those that its configuration names.
+fn writable(rights: &Rights, config: &Config, roots: &Roots) -> Vec<PathBuf> {
+    let Files::Only { runtime, state, more } = rights.files else { return Vec::new() };
+    let below = |top: &str, ours: &Path, folder: &str| match folder.split_once('/') {
+        None if folder == "netwright" => ours.to_owned(),
+        Some(("netwright", rest)) => ours.join(rest),
+        _ => Path::new(top).join(folder),
+    };
+    let runtime = runtime.iter().map(|folder| below("/run", &roots.run, folder));
+    let state = state.iter().map(|folder| below("/var/lib", &roots.lib, folder));
+    let more = more.iter().map(PathBuf::from);
+    let mut folders: Vec<PathBuf> = runtime.chain(state).chain(more).collect();
+    folders.extend(configured(rights.service, config));
+    for folder in &folders {
+        let own = folder.starts_with(&roots.lib) && *folder != roots.lib;
+        // What cannot be made is reported as a step that was not done.
+        let _ = state::create_directory(folder, if own { OWN_MODE } else { SHARED_MODE });
+    }
+    folders
+}
+
+/// The folders that a service writes because its configuration says so.
+fn configured(service: &str, config: &Config) -> Vec<PathBuf> {
+    let above = |path: &Path| path.parent().map(Path::to_owned);
+    let mut folders: Vec<Option<PathBuf>> = Vec::new();
+    match service {
+        "collect" => folders.extend(config.collect.cache.iter().cloned().map(Some)),
+        "dhcp" => {
+            let dhcp = &config.dhcp;
+            folders.extend([above(&dhcp.socketpath), dhcp.state.clone()]);
+            folders.push(dhcp.pidfile.as_deref().and_then(above));
+        }
+        "ipam" => folders.extend([above(&config.ipam.socketpath), config.ipam.state.clone()]),
+        "multinet" => {
+            folders.push(above(&config.multinet.socketpath));
+            folders.push(config.multinet.conflist.as_deref().and_then(above));
+        }
+        "repair" => folders.extend(config.repair.cache.iter().cloned().map(Some)),
+        _ => {}
+    }
+    folders.into_iter().flatten().collect()
+}
+
+/// Returns the kernel's capability of this name.
+fn capability(name: &str) -> Option<Capability> {
+    Some(match name {
+        "DAC_OVERRIDE" => Capability::DacOverride,
+        "NET_ADMIN" => Capability::NetAdmin,
+        "NET_BIND_SERVICE" => Capability::NetBindService,
+        "NET_BROADCAST" => Capability::NetBroadcast,
+        "NET_RAW" => Capability::NetRaw,
+        "SYS_ADMIN" => Capability::SysAdmin,
+        "SYS_PTRACE" => Capability::SysPtrace,
+        _ => return None,
+    })
+}
+
+/// Returns the family of sockets of this name.
+fn family(name: &str) -> Option<Family> {
+    Some(match name {
+        "INET" => Family::Inet,
+        "INET6" => Family::Inet6,
+        "NETLINK" => Family::Netlink,
+        "PACKET" => Family::Packet,
+        "UNIX" => Family::Unix,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agent::rights::RIGHTS;
+
+    #[test]
+    fn every_name_of_the_rights_is_the_kernels() {
+        for rights in RIGHTS {
+            for name in rights.capabilities {
+                assert!(capability(name).is_some(), "{}: {name}", rights.service);
+            }
+            for name in rights.families {
+                assert!(family(name).is_some(), "{}: {name}", rights.service);
+            }
+        }
+    }
+}
