@@ -1,6 +1,5 @@
 //! The settings as types, with their defaults.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,8 +15,6 @@ fn plugin_dirs() -> Vec<PathBuf> {
 pub struct Config {
     /// `[log]`
     pub log: Log,
-    /// `[agent]`
-    pub agent: Agent,
     /// `[collect]`
     pub collect: Collect,
     /// `[dhcp]`
@@ -89,13 +86,6 @@ impl Default for Log {
     fn default() -> Self {
         Log { format: OneOf(LogFormat::Auto), level: OneOf(LogLevel::Info) }
     }
-}
-
-/// What the agent itself offers.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-#[allow(missing_docs, reason = "each is described in keys.rs")]
-pub struct Agent {
-    pub listen: Option<SocketAddr>,
 }
 
 /// Removal of what deleted containers left behind.

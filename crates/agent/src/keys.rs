@@ -3,15 +3,6 @@
 use crate::config::Config;
 use crate::setting::Setting;
 
-/// When a changed value takes effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effect {
-    /// At once, when the service is told to read its configuration again.
-    AtOnce,
-    /// When the service starts.
-    AtStart,
-}
-
 /// The table and the name of a key.
 pub type KeyName = (&'static str, &'static str);
 
@@ -24,8 +15,6 @@ pub struct Key {
     pub name: &'static str,
     /// What it means: one or more sentences, the first letter small, no full stop at the end.
     pub about: &'static str,
-    /// When a changed value takes effect.
-    pub effect: Effect,
     /// Where its value is.
     pub setting: fn(&mut Config) -> &mut dyn Setting,
 }
@@ -46,7 +35,6 @@ pub struct Table {
 /// The tables, in the order in which they are shown.
 pub const TABLES: &[Table] = &[
     table("log", "How every service logs"),
-    table("agent", "What the agent itself offers"),
     service(
         "collect",
         "Removes what deleted containers left behind",
@@ -130,20 +118,10 @@ const fn key(
     about: &'static str,
     setting: fn(&mut Config) -> &mut dyn Setting,
 ) -> Key {
-    Key { table, name, about, effect: Effect::AtStart, setting }
+    Key { table, name, about, setting }
 }
 
-/// A key whose value can change while the service runs.
-const fn live(
-    table: &'static str,
-    name: &'static str,
-    about: &'static str,
-    setting: fn(&mut Config) -> &mut dyn Setting,
-) -> Key {
-    Key { table, name, about, effect: Effect::AtOnce, setting }
-}
-
-const ENABLE: &str = "whether the service runs";
+const ENABLE: &str = "whether the service is wanted; in this release its unit or a person starts it, and this is checked only";
 const CACHES: &str = "the caches of runtimes, whose attachments are looked at";
 const NETWRIGHT: &str = "the executable whose plugins are called in the service's process; by default netwright beside netwrightd";
 const PLUGIN_DIRS: &str = "where plugins are";
@@ -158,25 +136,19 @@ pub const KEYS: &[Key] = &[
     key("log", "format", "auto, journal, text, or json with one object a line", |c| {
         &mut c.log.format
     }),
-    live("log", "level", "the lowest level that is logged: error, warn, info, debug, trace", |c| {
+    key("log", "level", "the lowest level that is logged: error, warn, info, debug, trace", |c| {
         &mut c.log.level
     }),
-    key(
-        "agent",
-        "listen",
-        "an address and a port for /livez and /readyz, besides the agent's socket; by default none",
-        |c| &mut c.agent.listen,
-    ),
     key("collect", "enable", ENABLE, |c| &mut c.collect.enable),
-    live("collect", "act", "remove; without it the service only logs what it would remove", |c| {
+    key("collect", "act", "remove; without it the service only logs what it would remove", |c| {
         &mut c.collect.act
     }),
     key("collect", "cache", CACHES, |c| &mut c.collect.cache),
     key("collect", "confdir", "network configurations, for attachments whose own is lost", |c| {
         &mut c.collect.confdir
     }),
-    live("collect", "grace", "how long a container must have been gone", |c| &mut c.collect.grace),
-    live("collect", "interval", "how often to look", |c| &mut c.collect.interval),
+    key("collect", "grace", "how long a container must have been gone", |c| &mut c.collect.grace),
+    key("collect", "interval", "how often to look", |c| &mut c.collect.interval),
     key("collect", "netwright", NETWRIGHT, |c| &mut c.collect.netwright),
     key("collect", "path", PLUGIN_DIRS, |c| &mut c.collect.path),
     key("dhcp", "enable", ENABLE, |c| &mut c.dhcp.enable),
@@ -320,7 +292,7 @@ pub const KEYS: &[Key] = &[
     key("repair", "certificate", "the service's certificate for ssl: databases", |c| {
         &mut c.repair.certificate
     }),
-    live("repair", "interval", "how often to look even if no change is reported", |c| {
+    key("repair", "interval", "how often to look even if no change is reported", |c| {
         &mut c.repair.interval
     }),
     key("repair", "netwright", NETWRIGHT, |c| &mut c.repair.netwright),

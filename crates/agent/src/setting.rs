@@ -1,7 +1,6 @@
 //! What a setting may be, and how it is read and written.
 
 use std::fmt::Debug;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -240,19 +239,6 @@ impl Item for PathBuf {
 
     fn schema() -> Value {
         json!({"type": "string", "pattern": "^/"})
-    }
-}
-
-impl Item for SocketAddr {
-    const WANTED: &'static str = "an address and a port such as 127.0.0.1:9100 or [::1]:9100";
-    const PLACEHOLDER: &'static str = "ADDRESS:PORT";
-
-    fn parse(text: &str) -> Option<Self> {
-        text.parse().ok()
-    }
-
-    fn text(&self) -> String {
-        self.to_string()
     }
 }
 
