@@ -79,6 +79,12 @@ pub(crate) const RULES: &[Rule] = &[
         },
     },
     Rule {
+        keys: &[("dhcp", "pidfile")],
+        error: "Error writing pidfile: path not absolute",
+        hint: "write the whole path, from / on",
+        broken: |config, _| config.dhcp.pidfile.as_ref().is_some_and(|path| !path.is_absolute()),
+    },
+    Rule {
         keys: &[("docker", "timeout")],
         error: "timeout must be from 1s to 5m",
         hint: "the default is 10s",

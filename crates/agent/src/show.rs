@@ -14,7 +14,7 @@ const WIDTH: usize = 100;
 pub fn defaults() -> String {
     let mut text = String::from(
         "# The configuration of netwrightd. What is commented out is the default.\n\
-         # netwrightd config check says what is wrong with it; netwright agent reload applies it.\n",
+         # netwrightd config check says what is wrong with it; a service reads it when it starts.\n",
     );
     let mut config = Config::default();
     for table in TABLES {

@@ -114,7 +114,7 @@ pub(crate) fn read(
     around: load::Surroundings,
 ) -> Result<Invocation, Stop> {
     let (table, more) = (service.table(), (service.more_flags)());
-    let (arguments, one_dash) = with_two_dashes(table, &more, arguments);
+    let (arguments, one_dash) = with_two_dashes(arguments);
     let command = command(table, &more).no_binary_name(true);
     let matches = command.try_get_matches_from(arguments).map_err(refusal)?;
     let file = configuration_of(&matches);
@@ -170,8 +170,8 @@ fn apply(table: &Table, matches: &ArgMatches, loaded: &mut Loaded) -> Result<(),
             let given = if seconds { format!("{value}s") } else { value.clone() };
             match setting.read_flag(&given) {
                 Ok(()) => {}
-                // As in Go, where an empty path means the usual one.
-                Err(_) if value.is_empty() => {}
+                // As the reference reads it: an empty path means the usual one.
+                Err(_) if value.is_empty() && (key.table, key.name) == ("dhcp", "socketpath") => {}
                 Err(wanted) => {
                     let name = key.name;
                     return Err(Stop::Usage(format!(
@@ -187,28 +187,19 @@ fn apply(table: &Table, matches: &ArgMatches, loaded: &mut Loaded) -> Result<(),
 }
 
 /// Returns the arguments with two dashes before each flag that has one, as Go's flag package has
-/// it, and whether there was one.
-fn with_two_dashes(table: &Table, more: &[Arg], arguments: &[OsString]) -> (Vec<OsString>, bool) {
-    let is_known = |name: &str| {
-        name == CONFIGURATION
-            || keys::find(table.name, name).is_some()
-            || OLD_NAMES.iter().any(|(of, _, old)| (*of, *old) == (table.name, name))
-            || more.iter().any(|arg| arg.get_long() == Some(name))
-    };
+/// it, and whether there was one. A flag of one letter is clap's, and a number is a value.
+fn with_two_dashes(arguments: &[OsString]) -> (Vec<OsString>, bool) {
     let mut one_dash = false;
     let two = |argument: &OsString| {
-        let Some(text) = argument.to_str().and_then(|text| text.strip_prefix('-')) else {
-            return argument.clone();
-        };
-        let name = text.split('=').next().unwrap_or_default();
-        if name == "help" {
-            return "--help".into();
+        let name = argument.to_str().and_then(|text| text.strip_prefix('-'));
+        let is_word = |name: &&str| 1 < name.len() && name.starts_with(|c: char| c.is_alphabetic());
+        match name.filter(is_word) {
+            Some(name) => {
+                one_dash = true;
+                format!("--{name}").into()
+            }
+            None => argument.clone(),
         }
-        if !is_known(name) {
-            return argument.clone();
-        }
-        one_dash = true;
-        format!("--{text}").into()
     };
     let arguments = arguments.iter().map(two).collect();
     (arguments, one_dash)
@@ -217,7 +208,7 @@ fn with_two_dashes(table: &Table, more: &[Arg], arguments: &[OsString]) -> (Vec<
 /// Returns the configuration that says what flags say.
 pub(crate) fn to_toml(service: &Service, arguments: &[OsString]) -> Result<String, Stop> {
     let (table, more) = (service.table(), (service.more_flags)());
-    let (arguments, _) = with_two_dashes(table, &more, arguments);
+    let (arguments, _) = with_two_dashes(arguments);
     let command = command(table, &more).no_binary_name(true);
     let matches = command.try_get_matches_from(arguments).map_err(refusal)?;
     let mut loaded = Loaded::default();
@@ -321,6 +312,12 @@ mod tests {
             ("ipam --import /a --output yaml", "text, json"),
             ("docker --timeout 301", "timeout must be from 1s to 5m"),
             ("docker --timeout x", "--timeout must be a duration"),
+            ("docker --confdir=", "--confdir must be an absolute path"),
+            ("dhcp -pidfile d.pid", "Error writing pidfile: path not absolute"),
+            ("dhcp -port 7", "unexpected argument '--port'"),
+            ("dhcp -timeout", "a value is required for '--timeout <DURATION>'"),
+            ("dhcp -timeout=", "--timeout must be a duration"),
+            ("dhcp -timeout 10", "--timeout must be a duration"),
             ("repair --intervall 2s", "--interval"),
             ("repair now", "unexpected argument 'now'"),
             ("multinet", "multinet finds no API server"),
