@@ -135,10 +135,18 @@ impl Door {
     }
 }
 
+/// The signal of abort(3).
+const ABORTED: i32 = 6;
+
 /// The outcome of a command.
 fn of_runtime(ended: &Ended) -> Said {
     let errors = String::from_utf8_lossy(&ended.stderr);
     match (ended.code, ended.signal) {
+        // The runtime of Rust gives up when it has no memory for the first thread: no code of ours
+        // has run.
+        (None, Some(ABORTED)) if ended.struck && errors.contains("an alternative stack") => {
+            Said::Died(ABORTED)
+        }
         _ if ended.hung || errors.contains("panicked") => {
             Said::Nonsense(format!("hung {}: {errors}", ended.hung))
         }

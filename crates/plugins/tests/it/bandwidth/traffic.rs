@@ -110,21 +110,15 @@ fn show(rates: &[f64]) -> String {
     })
 }
 
-/// No second may have more than a tenth too much. The lower bound, a tenth too little, needs a
-/// machine that can send fast enough: `--full` asserts it for every second, other runs for the
-/// total.
+/// No second may have more than a tenth too much. A tenth too little is asserted for the total, at
+/// half of it; [`is_full_in_every_second`] says more.
 #[track_caller]
 fn assert_held(what: &str, rates: &[f64], limit: f64) {
     eprintln!("MEASURED bandwidth: {what}, Mbit/s by the second: {}", show(rates));
-    let in_vm = std::env::var_os(feature::VM_VARIABLE).is_some();
     for rate in rates {
         assert!(
             *rate <= limit * 1.1,
             "{what}: {rate:.2} Mbit/s in a second, asked {limit}: {rates:?}"
-        );
-        assert!(
-            in_vm || !feature::available("full") || limit * 0.9 <= *rate,
-            "{what}: only {rate:.2} Mbit/s in a second, asked {limit}: {rates:?}"
         );
     }
     #[allow(clippy::cast_precision_loss, reason = "five")]
@@ -135,10 +129,36 @@ fn assert_held(what: &str, rates: &[f64], limit: f64) {
 fn held_each_way(name: &str, keys: &Value, limit: f64) {
     let (node, c1, prev) = host(name);
     run(&node, "ADD", &c1, &prev, keys.clone()).call().ok();
-    for (way, words) in [(Way::In, "to the container"), (Way::Out, "from the container")] {
-        let (rates, latency) = push(&node, &c1, way, SECONDS, "");
-        assert_held(&format!("{limit} Mbit/s {words}, {latency}"), &rates, limit);
+    for way in [Way::In, Way::Out] {
+        held(&node, &c1, way, "", limit);
     }
+}
+
+#[track_caller]
+fn held(node: &Node, c1: &Container, way: Way, protocol: &str, limit: f64) {
+    let words = match way {
+        Way::In => "to the container",
+        Way::Out => "from the container",
+    };
+    let mut seen = Vec::new();
+    let full = (0..ATTEMPTS).any(|_| {
+        let (rates, latency) = push(node, c1, way, SECONDS, protocol);
+        assert_held(&format!("{limit} Mbit/s {words} {protocol}, {latency}"), &rates, limit);
+        let full = is_full_in_every_second(&rates, limit);
+        seen.push(rates);
+        full
+    });
+    assert!(full, "{limit} Mbit/s {words}: each time less than asked in a second: {seen:?}");
+}
+
+/// How often the lower bound is tried: it needs a machine that can send fast enough all the time.
+const ATTEMPTS: usize = 4;
+
+/// Reports whether no second has more than a tenth too little. Only `--full` asks, and not in the
+/// virtual machine.
+fn is_full_in_every_second(rates: &[f64], limit: f64) -> bool {
+    let in_vm = std::env::var_os(feature::VM_VARIABLE).is_some();
+    in_vm || !feature::available("full") || rates.iter().all(|rate| limit * 0.9 <= *rate)
 }
 
 /// Issue: with a limit of 20 Mbit/s, every second is within 10 %.
@@ -186,9 +206,8 @@ fn who_does_not_care_is_held_too() {
     testkit::require!("root", "program:iperf3", "program:ping");
     let (node, c1, prev) = host("bw-udp");
     run(&node, "ADD", &c1, &prev, both(5_000_000, 4_294_967_295)).call().ok();
-    for (way, words) in [(Way::In, "to the container"), (Way::Out, "from the container")] {
-        let (rates, _) = push(&node, &c1, way, SECONDS, "-u -b 50M -l 1200");
-        assert_held(&format!("5 Mbit/s {words} by UDP"), &rates, 5.0);
+    for way in [Way::In, Way::Out] {
+        held(&node, &c1, way, "-u -b 50M -l 1200", 5.0);
     }
 }
 
