@@ -29,9 +29,10 @@ pub(crate) struct Shipped {
 pub(crate) const NETWRIGHT: Shipped =
     Shipped { package: "netwright", name: "netwright", most_bytes: 10_000_000 };
 
-/// The daemon, started once; a third of it is TLS and the Kubernetes API's types.
+/// The daemon, started once; a third of it is TLS and the Kubernetes API's types. It had 12.4 MB once
+/// it had a command line and a configuration like other programs.
 pub(crate) const NETWRIGHTD: Shipped =
-    Shipped { package: "netwright-daemon", name: "netwrightd", most_bytes: 12_000_000 };
+    Shipped { package: "netwright-daemon", name: "netwrightd", most_bytes: 13_000_000 };
 
 pub(crate) const SHIPPED: [Shipped; 2] = [NETWRIGHT, NETWRIGHTD];
 
