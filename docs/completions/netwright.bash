@@ -19,6 +19,9 @@ _netwright() {
             netwright,add)
                 cmd="netwright__subcmd__add"
                 ;;
+            netwright,agent)
+                cmd="netwright__subcmd__agent"
+                ;;
             netwright,check)
                 cmd="netwright__subcmd__check"
                 ;;
@@ -74,7 +77,7 @@ _netwright() {
 
     case "${cmd}" in
         netwright)
-            opts="-o -h -V --output --timeout --conf-dir --list --help --version run probe add del check status gc repair list inspect lint install uninstall conformance oci-hook completions man"
+            opts="-o -h -V --output --timeout --conf-dir --list --help --version run probe add del check status gc repair agent list inspect lint install uninstall conformance oci-hook completions man"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -145,6 +148,39 @@ _netwright() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --output)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --conf-dir)
+                    COMPREPLY=()
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o plusdirs
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        netwright__subcmd__agent)
+            opts="-o --output --timeout --conf-dir"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 --output)
                     COMPREPLY=($(compgen -W "text json" -- "${cur}"))
                     return 0

@@ -16,6 +16,9 @@ _netwrightd() {
             ",$1")
                 cmd="netwrightd"
                 ;;
+            netwrightd,agent)
+                cmd="netwrightd__subcmd__agent"
+                ;;
             netwrightd,collect)
                 cmd="netwrightd__subcmd__collect"
                 ;;
@@ -43,6 +46,12 @@ _netwrightd() {
             netwrightd,repair)
                 cmd="netwrightd__subcmd__repair"
                 ;;
+            netwrightd__subcmd__agent,reload)
+                cmd="netwrightd__subcmd__agent__subcmd__reload"
+                ;;
+            netwrightd__subcmd__agent,status)
+                cmd="netwrightd__subcmd__agent__subcmd__status"
+                ;;
             netwrightd__subcmd__config,check)
                 cmd="netwrightd__subcmd__config__subcmd__check"
                 ;;
@@ -65,8 +74,26 @@ _netwrightd() {
 
     case "${cmd}" in
         netwrightd)
-            opts="-V -h --version --help collect dhcp docker ipam multinet repair config completions man"
+            opts="-V -h --configuration --version --help collect dhcp docker ipam multinet repair agent config completions man"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --configuration)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        netwrightd__subcmd__agent)
+            opts="-h --help reload status"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -78,8 +105,64 @@ _netwrightd() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        netwrightd__subcmd__agent__subcmd__reload)
+            opts="-o -h --configuration --dry-run --output --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --configuration)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        netwrightd__subcmd__agent__subcmd__status)
+            opts="-o -h --configuration --output --wait --help collect dhcp docker ipam multinet repair"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --configuration)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                --wait)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         netwrightd__subcmd__collect)
-            opts="-h --configuration --confine --act --cache --confdir --grace --interval --netwright --path --once --help"
+            opts="-h --configuration --confine --or-accepted --act --cache --confdir --grace --interval --netwright --path --once --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -247,7 +330,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__dhcp)
-            opts="-h --configuration --confine --broadcast --hostprefix --pidfile --resendmax --resendtimeout --socketpath --state --timeout --help"
+            opts="-h --configuration --confine --or-accepted --broadcast --hostprefix --pidfile --resendmax --resendtimeout --socketpath --state --timeout --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -297,7 +380,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__docker)
-            opts="-h --configuration --confine --cachedir --confdir --pluginpath --socketpath --state --timeout --help"
+            opts="-h --configuration --confine --or-accepted --cachedir --confdir --pluginpath --socketpath --state --timeout --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -339,7 +422,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__ipam)
-            opts="-h --configuration --confine --etcd --etcd-ca --etcd-cert --etcd-key --idle --kubeconfig --lease --node --socketpath --state --apply --forget --import --output --release-sticky --help"
+            opts="-h --configuration --confine --or-accepted --etcd --etcd-ca --etcd-cert --etcd-key --idle --kubeconfig --lease --node --socketpath --state --apply --forget --import --output --release-sticky --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -427,7 +510,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__multinet)
-            opts="-h --configuration --confine --checkpoint --cluster-network --confdir --config --conflist --default-networks --kubeconfig --label-node --multus-namespace --namespace-isolation --node --path --socketpath --status --system-namespaces --help"
+            opts="-h --configuration --confine --or-accepted --checkpoint --cluster-network --confdir --config --conflist --default-networks --kubeconfig --label-node --multus-namespace --namespace-isolation --node --path --socketpath --status --system-namespaces --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -505,7 +588,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__repair)
-            opts="-h --configuration --confine --ca-cert --cache --certificate --interval --netwright --ovsdb --path --private-key --help"
+            opts="-h --configuration --confine --or-accepted --ca-cert --cache --certificate --interval --netwright --ovsdb --path --private-key --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

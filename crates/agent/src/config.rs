@@ -13,6 +13,8 @@ fn plugin_dirs() -> Vec<PathBuf> {
 /// The whole configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Config {
+    /// `[agent]`
+    pub agent: Agent,
     /// `[log]`
     pub log: Log,
     /// `[collect]`
@@ -27,6 +29,20 @@ pub struct Config {
     pub multinet: Multinet,
     /// `[repair]`
     pub repair: Repair,
+}
+
+/// What `netwrightd` does for all services.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is described in keys.rs")]
+pub struct Agent {
+    pub watchdog: Duration,
+}
+
+impl Default for Agent {
+    fn default() -> Self {
+        // Plugins may take a minute for one attachment.
+        Agent { watchdog: Duration::from_secs(120) }
+    }
 }
 
 /// How log lines are written.

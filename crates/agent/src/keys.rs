@@ -17,6 +17,8 @@ pub struct Key {
     pub about: &'static str,
     /// Where its value is.
     pub setting: fn(&mut Config) -> &mut dyn Setting,
+    /// Whether a change counts without a restart of the service.
+    pub live: bool,
 }
 
 /// A table of the configuration.
@@ -34,6 +36,7 @@ pub struct Table {
 
 /// The tables, in the order in which they are shown.
 pub const TABLES: &[Table] = &[
+    table("agent", "What netwrightd does for all services"),
     table("log", "How every service logs"),
     service(
         "collect",
@@ -118,10 +121,14 @@ const fn key(
     about: &'static str,
     setting: fn(&mut Config) -> &mut dyn Setting,
 ) -> Key {
-    Key { table, name, about, setting }
+    Key { table, name, about, setting, live: false }
 }
 
-const ENABLE: &str = "whether the service is wanted; in this release its unit or a person starts it, and this is checked only";
+const fn live(key: Key) -> Key {
+    Key { live: true, ..key }
+}
+
+const ENABLE: &str = "whether systemd, or netwrightd without a command, starts the service";
 const CACHES: &str = "the caches of runtimes, whose attachments are looked at";
 const NETWRIGHT: &str = "the executable whose plugins are called in the service's process; by default netwright beside netwrightd";
 const PLUGIN_DIRS: &str = "where plugins are";
@@ -133,22 +140,36 @@ const CONF_DIR: &str = "where network configurations are";
 
 /// All keys, by table and in the order in which they are shown.
 pub const KEYS: &[Key] = &[
-    key("log", "format", "auto, journal, text, or json with one object a line", |c| {
+    key(
+        "agent",
+        "watchdog",
+        "how long a service may fail to go on before it counts as hung, and netwrightd starts it again",
+        |c| &mut c.agent.watchdog,
+    ),
+    live(key("log", "format", "auto, journal, text, or json with one object a line", |c| {
         &mut c.log.format
-    }),
-    key("log", "level", "the lowest level that is logged: error, warn, info, debug, trace", |c| {
-        &mut c.log.level
-    }),
+    })),
+    live(key(
+        "log",
+        "level",
+        "the lowest level that is logged: error, warn, info, debug, trace",
+        |c| &mut c.log.level,
+    )),
     key("collect", "enable", ENABLE, |c| &mut c.collect.enable),
-    key("collect", "act", "remove; without it the service only logs what it would remove", |c| {
-        &mut c.collect.act
-    }),
+    live(key(
+        "collect",
+        "act",
+        "remove; without it the service only logs what it would remove",
+        |c| &mut c.collect.act,
+    )),
     key("collect", "cache", CACHES, |c| &mut c.collect.cache),
     key("collect", "confdir", "network configurations, for attachments whose own is lost", |c| {
         &mut c.collect.confdir
     }),
-    key("collect", "grace", "how long a container must have been gone", |c| &mut c.collect.grace),
-    key("collect", "interval", "how often to look", |c| &mut c.collect.interval),
+    live(key("collect", "grace", "how long a container must have been gone", |c| {
+        &mut c.collect.grace
+    })),
+    live(key("collect", "interval", "how often to look", |c| &mut c.collect.interval)),
     key("collect", "netwright", NETWRIGHT, |c| &mut c.collect.netwright),
     key("collect", "path", PLUGIN_DIRS, |c| &mut c.collect.path),
     key("dhcp", "enable", ENABLE, |c| &mut c.dhcp.enable),
@@ -292,9 +313,9 @@ pub const KEYS: &[Key] = &[
     key("repair", "certificate", "the service's certificate for ssl: databases", |c| {
         &mut c.repair.certificate
     }),
-    key("repair", "interval", "how often to look even if no change is reported", |c| {
+    live(key("repair", "interval", "how often to look even if no change is reported", |c| {
         &mut c.repair.interval
-    }),
+    })),
     key("repair", "netwright", NETWRIGHT, |c| &mut c.repair.netwright),
     key(
         "repair",

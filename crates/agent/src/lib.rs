@@ -8,7 +8,10 @@
 //! | `setting` | what a value may be, and how it is read and written |
 //! | `rules` | settings that exclude or need each other |
 //! | `document` | one file: every problem in it, each with its place |
-//! | `load` | the file, its drop-ins, and the copy that was accepted last |
+//! | `load` | the file and its drop-ins |
+//! | `accepted` | the configuration that was accepted last |
+//! | `change` | what a new configuration changes, and for which services |
+//! | `report` | what a service says of itself |
 //! | `show` | the defaults and the effective values, as TOML |
 //! | `schema` | the JSON schema |
 //! | `rights` | what each service may do |
@@ -21,11 +24,14 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod accepted;
+pub mod change;
 pub mod config;
 mod document;
 pub mod keys;
 pub mod load;
 pub mod problem;
+pub mod report;
 pub mod rights;
 mod rules;
 pub mod schema;

@@ -1,4 +1,4 @@
-//! The configuration's file, its drop-ins, and the copy that was accepted last.
+//! The configuration's file and its drop-ins.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -43,6 +43,17 @@ impl Problem {
         self
     }
 
+    /// Returns the place and what is wrong, in one line.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let file = self.file.display().to_string();
+        // A flag has no file.
+        match file.is_empty() {
+            true => one_line(&self.error),
+            false => format!("{}{}: {}", one_line(file), self.place, one_line(&self.error)),
+        }
+    }
+
     /// Says where in the file's text it is.
     pub(crate) fn at(mut self, text: &str, place: Place) -> Self {
         (self.place, self.excerpt) = (place, excerpt(text, place));
@@ -53,12 +64,7 @@ impl Problem {
 /// Several lines: `FILE:LINE:COLUMN: what is wrong`, the excerpt, the hint.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let file = self.file.display().to_string();
-        // A flag has no file.
-        match file.is_empty() {
-            true => writeln!(f, "{}", one_line(&self.error))?,
-            false => writeln!(f, "{}{}: {}", one_line(file), self.place, one_line(&self.error))?,
-        }
+        writeln!(f, "{}", self.line())?;
         f.write_str(&lines(&self.excerpt))?;
         match &self.hint {
             Some(hint) => writeln!(f, "hint: {}", one_line(hint)),

@@ -102,7 +102,11 @@ pub const RIGHTS: &[Rights] = &[
         families: PLUGINS_FAMILIES,
         namespaces: Namespaces::Network,
         // Plugins leave notes in /run/cni while it is down; its socket made the folder.
-        files: Files::Only { runtime: &[], state: &["netwright/dhcp"], more: &["/run/cni"] },
+        files: Files::Only {
+            runtime: &["netwright/agent"],
+            state: &["netwright/dhcp"],
+            more: &["/run/cni"],
+        },
         devices: &[],
         sees: Sees::Containers,
         open_files: Some(1 << 20),

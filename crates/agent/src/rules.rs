@@ -28,8 +28,16 @@ pub(crate) struct Rule {
 const LONGEST_DOCKER_TIMEOUT: Duration = Duration::from_secs(300);
 /// Shorter leases are renewed more often than useful.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
+/// A service on a loaded machine may need some seconds.
+const SHORTEST_WATCHDOG: Duration = Duration::from_secs(5);
 
 pub(crate) const RULES: &[Rule] = &[
+    Rule {
+        keys: &[("agent", "watchdog")],
+        error: "watchdog is shorter than 5s",
+        hint: "the default is 2m",
+        broken: |config, _| config.agent.watchdog < SHORTEST_WATCHDOG,
+    },
     Rule {
         keys: &[("ipam", "kubeconfig"), ("ipam", "etcd")],
         error: "etcd and kubeconfig exclude each other: addresses are kept in one place",

@@ -1,9 +1,71 @@
-//! systemd's settings that give a service its [`Rights`] (`man 5 systemd.exec`).
+//! systemd's settings that give a service its [`Rights`] (`man 5 systemd.exec`), and what a
+//! generator adds to its unit.
 
+use std::path::{Path, PathBuf};
+
+use crate::config::Config;
+use crate::keys::TABLES;
 use crate::rights::{Files, Namespaces, Rights, Sees};
 
 /// The width of comments.
 const WIDTH: usize = 100;
+
+/// What starts and stops all services.
+pub const TARGET: &str = "netwright.target";
+
+/// Returns the name of a service's unit.
+#[must_use]
+pub fn service(service: &str) -> String {
+    format!("netwrightd@{service}.service")
+}
+
+/// Returns the name of the socket by which systemd starts a service, and its path.
+#[must_use]
+pub fn socket(service: &str, config: &Config) -> Option<(String, PathBuf)> {
+    let path = match service {
+        "dhcp" => {
+            let below = config.dhcp.hostprefix.as_deref().unwrap_or(Path::new("/"));
+            let path = &config.dhcp.socketpath;
+            below.join(path.strip_prefix("/").unwrap_or(path))
+        }
+        "docker" => config.docker.socketpath.clone(),
+        _ => return None,
+    };
+    Some((format!("netwrightd@{service}.socket"), path))
+}
+
+/// Lines of a service's `[Unit]` besides its description.
+const PLACES: &[(&str, &str)] = &[
+    ("dhcp", "Requires=netwrightd@dhcp.socket\nAfter=netwrightd@dhcp.socket\n"),
+    (
+        "docker",
+        "Requires=netwrightd@docker.socket\nAfter=netwrightd@docker.socket\nBefore=docker.service\n",
+    ),
+    ("ipam", "Wants=network-online.target\nAfter=network-online.target\n"),
+    ("multinet", "Wants=network-online.target\nAfter=network-online.target\n"),
+];
+
+/// Returns the drop-in that makes `netwrightd@.service` the unit of a service.
+#[must_use]
+pub fn drop_in(rights: &Rights) -> String {
+    let about = TABLES.iter().find(|table| table.name == rights.service);
+    let about = about.map_or(rights.service, |table| table.about);
+    let place = PLACES.iter().find(|(service, _)| *service == rights.service);
+    format!(
+        "# Made from the service's rights (crates/agent/src/rights.rs).\n\n[Unit]\nDescription={about}\n{}\n\
+         [Service]\n{}",
+        place.map_or("", |(_, lines)| *lines),
+        confinement(rights)
+    )
+}
+
+/// Returns what systemd reads as this path in a setting that takes several.
+#[must_use]
+pub fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%");
+    format!("\"{text}\"")
+}
 
 /// Returns the lines of a unit's `[Service]` that confine a service.
 #[must_use]
@@ -179,18 +241,6 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// The file of a service's unit.
-    fn unit(service: &str) -> String {
-        match service {
-            "dhcp" => "cni-dhcp.service".to_owned(),
-            service => format!("netwright-{service}.service"),
-        }
-    }
-
-    /// What a unit says stands between these two lines; the rest of the file is written by hand.
-    const BEGIN: &str = "# Made from the service's rights (crates/agent/src/rights.rs).\n";
-    const END: &str = "# End of what is made.\n";
-
     #[test]
     fn the_page_on_security_has_the_rights() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/security.md");
@@ -209,28 +259,40 @@ mod tests {
     #[test]
     fn the_units_confine_the_services_to_their_rights() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/systemd");
+        let template = fs::read_to_string(folder.join("netwrightd@.service")).unwrap();
         for rights in RIGHTS {
-            let path = folder.join(unit(rights.service));
-            let text = fs::read_to_string(&path).unwrap();
-            let (before, rest) = text.split_once(BEGIN).unwrap();
-            let (_, after) = rest.split_once(END).unwrap();
-            let want = format!("{before}{BEGIN}{}{END}{after}", confinement(rights));
+            let path = folder.join(format!("{}.d/10-netwright.conf", service(rights.service)));
+            let want = drop_in(rights);
             if std::env::var_os("UPDATE_EXPECT").is_some() {
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
                 fs::write(&path, &want).unwrap();
                 continue;
             }
+            let text = fs::read_to_string(&path).unwrap_or_default();
             assert!(
                 text == want,
                 "{} is not what the rights say; UPDATE_EXPECT=1 cargo test -p netwright-agent writes it anew",
                 path.display()
             );
             // Nothing by hand gives more.
-            let by_hand = format!("{before}{after}");
             for line in confinement(rights).lines().filter(|line| !line.starts_with('#')) {
                 let (name, _) = line.split_once('=').unwrap();
-                let again = by_hand.lines().any(|line| line.starts_with(&format!("{name}=")));
+                let again = template.lines().any(|line| line.starts_with(&format!("{name}=")));
                 assert!(!again, "{}: {name}", path.display());
             }
         }
+    }
+
+    #[test]
+    fn systemd_reads_a_path_as_it_is() {
+        assert_eq!(quoted(Path::new("/a b/%i\"\\")), r#""/a b/%%i\"\\""#);
+        let mut config = Config::default();
+        config.dhcp.hostprefix = Some("/host".into());
+        let (name, path) = socket("dhcp", &config).unwrap();
+        assert_eq!(
+            (name.as_str(), path),
+            ("netwrightd@dhcp.socket", "/host/run/cni/dhcp.sock".into())
+        );
+        assert_eq!(socket("repair", &config), None);
     }
 }

@@ -1,6 +1,7 @@
 //! The description of the command line, from which help texts, man pages, completions and
 //! `docs/cli.md` are generated.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
@@ -126,6 +127,11 @@ pub(crate) enum Command {
     /// now is left alone and reported; so is what only a new container can have again. Ends with 0
     /// when everything is as ADD made it.
     Repair(Repair),
+    /// Show what the services of netwrightd do, and have them read their configuration again.
+    ///
+    /// This is `netwrightd agent`; `netwright agent --help` prints its help.
+    #[command(disable_help_flag = true)]
+    Agent(Agent),
     /// List attachments.
     List(List),
     /// Show a network, or the attachments of a container, with all that is known.
@@ -395,6 +401,13 @@ pub(crate) enum ReportFormat {
     Md,
     /// A page of HTML.
     Html,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Agent {
+    /// A command of `netwrightd agent` with its options, such as `status --wait`.
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) arguments: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]

@@ -23,7 +23,8 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use serde::Serialize;
 
-use crate::args::{Command, CommandLine};
+use crate::args::{Agent, Command, CommandLine, Common};
+use crate::daemon_process;
 use crate::failure::{EXIT_ENVIRONMENT, EXIT_USAGE, Failure};
 use crate::shell::{Format, Report, Shell};
 use crate::world::World;
@@ -87,6 +88,7 @@ fn dispatch(command: &Command, line: &CommandLine, world: &World, shell: &mut Sh
         Command::Status(args) => status::main(args, common, world, shell),
         Command::Gc(args) => gc::main(args, common, world, shell),
         Command::Repair(args) => repair::main(args, common, world, shell),
+        Command::Agent(args) => Ok(daemon_process::become_it("agent", &agent(args, common))),
         Command::List(args) => list::main(args, common, world, shell),
         Command::Inspect(args) => inspect::main(args, common, world, shell),
         Command::Lint(args) => lint::main(args, common, world, shell),
@@ -97,6 +99,15 @@ fn dispatch(command: &Command, line: &CommandLine, world: &World, shell: &mut Sh
         Command::Completions(args) => generate::completions(args, shell),
         Command::Man(args) => generate::man(args, world, shell),
     }
+}
+
+/// Returns the arguments of `netwrightd agent`. It knows one of the common options.
+fn agent(args: &Agent, common: &Common) -> Vec<OsString> {
+    let output = match common.output {
+        Format::Json => &["--output", "json"][..],
+        Format::Text => &[],
+    };
+    args.arguments.iter().cloned().chain(output.iter().map(OsString::from)).collect()
 }
 
 /// Says whether the arguments request JSON, before they are known to be valid. A usage error is

@@ -7,18 +7,22 @@ use std::path::{Path, PathBuf};
 use agent::keys::{self, Key, Table};
 use agent::load::{self, FILE, Source};
 use agent::setting::Form;
-use agent::{Config, Loaded};
+use agent::{Config, Loaded, accepted};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use state::Roots;
 
 use crate::services::{Service, Stop};
 
 /// The flag that names the configuration's file.
-const CONFIGURATION: &str = "configuration";
+pub(crate) const CONFIGURATION: &str = "configuration";
 
 /// The flag by which a service confines itself.
 const CONFINE: &str = "confine";
+
+/// The flag by which a service goes on with the configuration that was accepted last.
+const OR_ACCEPTED: &str = "or-accepted";
 
 /// A call of a service: what it is to do.
 #[derive(Debug)]
@@ -66,6 +70,12 @@ pub(crate) fn command(table: &Table, more: &[Arg]) -> Command {
         .arg(Arg::new(CONFINE).long(CONFINE).action(ArgAction::SetTrue).help(
             "give up every right that the service does not need, as its unit does; for service managers that cannot do that",
         ));
+    command = command.arg(
+        Arg::new(OR_ACCEPTED)
+            .long(OR_ACCEPTED)
+            .action(ArgAction::SetTrue)
+            .help("while the configuration's file is wrong, take the one that was accepted last"),
+    );
     for key in keys::of_table(table.name).filter(|key| key.name != "enable") {
         command = command.arg(flag(key, &mut defaults));
     }
@@ -112,6 +122,7 @@ pub(crate) fn read(
     service: &Service,
     arguments: &[OsString],
     around: load::Surroundings,
+    roots: &Roots,
 ) -> Result<Invocation, Stop> {
     let (table, more) = (service.table(), (service.more_flags)());
     let (arguments, one_dash) = with_two_dashes(arguments);
@@ -121,7 +132,18 @@ pub(crate) fn read(
     let (mut loaded, problems) = load::read(&file);
     if !problems.is_empty() {
         // All of them, in the words of `config check`.
-        return Err(Stop::Configuration(load::load(&file, around).err().unwrap_or(problems)));
+        let problems = load::load(&file, around).err().unwrap_or(problems);
+        let accepted = matches.get_flag(OR_ACCEPTED).then(|| accepted::read(roots, around));
+        match accepted.flatten() {
+            Some(accepted) => {
+                crate::complain(&format!(
+                    "{}netwrightd: warning: the configuration that was accepted last counts\n",
+                    crate::all_of(&problems)
+                ));
+                loaded = accepted;
+            }
+            None => return Err(Stop::Configuration(problems)),
+        }
     }
     if matches.value_source(CONFIGURATION).is_some() && !loaded.files.contains(&file) {
         return Err(Stop::Failed(format!("{}: there is no such file", file.display())));
@@ -246,10 +268,13 @@ mod tests {
         let mut words = line.split_whitespace();
         let service = Service::find(words.next().unwrap()).unwrap();
         let arguments: Vec<OsString> = words.map(OsString::from).collect();
-        read(service, &arguments, load::Surroundings::default()).map_err(|stop| match stop {
-            Stop::Usage(text) | Stop::Print(text) => text,
-            other => format!("{other:?}"),
-        })
+        let roots = Roots::new("/nowhere", "/nowhere");
+        read(service, &arguments, load::Surroundings::default(), &roots).map_err(
+            |stop| match stop {
+                Stop::Usage(text) | Stop::Print(text) => text,
+                other => format!("{other:?}"),
+            },
+        )
     }
 
     #[test]

@@ -82,7 +82,7 @@ fn writable(rights: &Rights, config: &Config, roots: &Roots) -> Vec<PathBuf> {
 }
 
 /// The folders that a service writes because its configuration says so.
-fn configured(service: &str, config: &Config) -> Vec<PathBuf> {
+pub(crate) fn configured(service: &str, config: &Config) -> Vec<PathBuf> {
     let above = |path: &Path| path.parent().map(Path::to_owned);
     let mut folders: Vec<Option<PathBuf>> = Vec::new();
     match service {

@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
 use std::os::unix::net::UnixDatagram;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use agent::config::{Log, LogFormat, LogLevel};
 use cni::text::one_line;
@@ -16,6 +17,8 @@ use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
+
+use crate::health::Health;
 
 thread_local! {
     /// What the thread is working on.
@@ -58,9 +61,37 @@ enum Form {
 
 /// Writes events; spans are not used here.
 struct Lines {
+    settings: Arc<RwLock<Settings>>,
+    service: &'static str,
+    /// What a line of text begins with.
+    begin: String,
+    /// Learns what was logged last.
+    health: Option<Health>,
+}
+
+/// What may change while the process runs.
+struct Settings {
     lowest: Level,
     form: Form,
-    service: &'static str,
+}
+
+/// Changes how the process logs.
+#[derive(Clone)]
+pub(crate) struct Control {
+    settings: Arc<RwLock<Settings>>,
+    /// The environment's level, which counts before the configuration's.
+    level: Option<Level>,
+    /// Whether the journal reads standard error.
+    journal: bool,
+}
+
+impl Control {
+    /// Logs as this configuration says from now on.
+    pub(crate) fn change(&self, log: &Log) {
+        let new = Settings::of(log, self.level, self.journal);
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = new;
+        tracing::callsite::rebuild_interest_cache();
+    }
 }
 
 /// Crates that log every request, and failures that we report ourselves.
@@ -70,37 +101,61 @@ const FOREIGN: [&str; 5] = ["hyper", "kube", "rustls", "tokio", "tower"];
 const JOURNAL: &str = "/run/systemd/journal/socket";
 
 /// Starts logging for a service. `level` is the environment's, which counts before the
-/// configuration's; `journal` says that the journal reads standard error. Only the first call
-/// counts.
-pub(crate) fn start(service: &'static str, log: &Log, level: Option<&str>, journal: bool) {
-    let of_environment = level.and_then(|text| text.parse().ok());
-    let lowest = of_environment.unwrap_or(match log.level.0 {
-        LogLevel::Error => Level::ERROR,
-        LogLevel::Warn => Level::WARN,
-        LogLevel::Info => Level::INFO,
-        LogLevel::Debug => Level::DEBUG,
-        LogLevel::Trace => Level::TRACE,
-    });
-    let native = || {
-        let socket = UnixDatagram::unbound().ok()?;
-        socket.connect(JOURNAL).ok()?;
-        Some(Form::Journal(socket))
-    };
-    let form = match log.format.0 {
-        LogFormat::Text => Form::Text,
-        LogFormat::Json => Form::Json,
-        LogFormat::Auto if !journal => Form::Text,
-        LogFormat::Auto | LogFormat::Journal => native().unwrap_or(Form::Prefixed),
-    };
+/// configuration's; `journal` says that the journal reads standard error; a line of text begins
+/// with `label` after the program's name. Only the first call counts.
+pub(crate) fn start(
+    service: &'static str,
+    label: Option<&str>,
+    log: &Log,
+    level: Option<&str>,
+    journal: bool,
+    health: Option<Health>,
+) -> Control {
+    let level = level.and_then(|text| text.parse().ok());
+    let settings = Arc::new(RwLock::new(Settings::of(log, level, journal)));
+    let begin = label.map_or("netwrightd".to_owned(), |label| format!("netwrightd {label}"));
+    let lines = Lines { settings: Arc::clone(&settings), service, begin, health };
     // It fails when a subscriber is already set.
-    let _ = tracing::subscriber::set_global_default(Lines { lowest, form, service });
+    let _ = tracing::subscriber::set_global_default(lines);
+    Control { settings, level, journal }
+}
+
+impl Settings {
+    fn of(log: &Log, level: Option<Level>, journal: bool) -> Self {
+        let lowest = level.unwrap_or(match log.level.0 {
+            LogLevel::Error => Level::ERROR,
+            LogLevel::Warn => Level::WARN,
+            LogLevel::Info => Level::INFO,
+            LogLevel::Debug => Level::DEBUG,
+            LogLevel::Trace => Level::TRACE,
+        });
+        let native = || {
+            let socket = UnixDatagram::unbound().ok()?;
+            socket.connect(JOURNAL).ok()?;
+            Some(Form::Journal(socket))
+        };
+        let form = match log.format.0 {
+            LogFormat::Text => Form::Text,
+            LogFormat::Json => Form::Json,
+            LogFormat::Auto if !journal => Form::Text,
+            LogFormat::Auto | LogFormat::Journal => native().unwrap_or(Form::Prefixed),
+        };
+        Settings { lowest, form }
+    }
+}
+
+impl Lines {
+    fn settings(&self) -> RwLockReadGuard<'_, Settings> {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Subscriber for Lines {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         // Messages of other crates about each request appear only at level trace.
         let foreign = FOREIGN.iter().any(|begin| metadata.target().starts_with(begin));
-        *metadata.level() <= self.lowest && (!foreign || self.lowest == Level::TRACE)
+        let lowest = self.settings().lowest;
+        *metadata.level() <= lowest && (!foreign || lowest == Level::TRACE)
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -114,15 +169,19 @@ impl Subscriber for Lines {
     fn event(&self, event: &Event<'_>) {
         let level = *event.metadata().level();
         let line = Line::of(event);
-        let text = match &self.form {
-            Form::Text => format!("{level:<5} netwrightd: {}\n", line.text()),
-            Form::Prefixed => format!("<{}>netwrightd: {}\n", priority(level), line.text()),
+        if let Some(health) = &self.health {
+            health.logged(level, &line.text());
+        }
+        let settings = self.settings();
+        let text = match &settings.form {
+            Form::Text => format!("{level:<5} {}: {}\n", self.begin, line.text()),
+            Form::Prefixed => format!("<{}>{}: {}\n", priority(level), self.begin, line.text()),
             Form::Json => line.json(level, self.service),
             Form::Journal(socket) => {
                 match socket.send(&line.journal(level, self.service)) {
                     Ok(_) => return,
                     // The journal is being restarted, or the event is too long for a datagram.
-                    Err(_) => format!("<{}>netwrightd: {}\n", priority(level), line.text()),
+                    Err(_) => format!("<{}>{}: {}\n", priority(level), self.begin, line.text()),
                 }
             }
         };
@@ -235,7 +294,7 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
     use super::*;
 

@@ -3,8 +3,16 @@
 //! Each of its services ([`services`]) is a process of its own. While it is down, the network keeps
 //! working.
 //!
-//! [`command_line`] makes the services' flags from the keys of the configuration (the crate
-//! `agent`); [`config_command`] is `netwrightd config`.
+//! | file | what it is |
+//! |---|---|
+//! | `command_line` | the services' flags, made from the keys of the configuration (the crate `agent`) |
+//! | `config_command`, `agent_command`, `reference` | the commands that are no service |
+//! | `confinement` | gives a service its rights, where no service manager does |
+//! | `generator`, `systemd` | systemd starts the enabled services |
+//! | `supervisor` | `netwrightd` alone: starts the enabled services and looks after them |
+//! | `health` | what a service knows of itself |
+//! | `attendant` | the thread beside a service's loop: status, and SIGHUP |
+//! | `status`, `exchange` | what all services say, and how they are asked |
 //!
 //! Only this file reads the arguments and the environment.
 
@@ -14,24 +22,40 @@
 #[cfg(test)]
 extern crate cluster_ipam as netwright_cluster_ipam;
 
+mod agent_command;
+mod attendant;
 mod clock;
 mod command_line;
 mod config_command;
 mod confinement;
+mod exchange;
+mod generator;
+mod health;
+mod listen;
 mod log;
 mod notify;
 mod poll;
 mod reference;
 mod services;
+mod status;
+mod supervisor;
+mod systemd;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use agent::Problem;
 use agent::load::Surroundings;
 use clap::{Arg, ArgAction, Command};
+use signal_hook::consts::SIGHUP;
 
+use health::{Health, Manager};
+use services::setup::{Process, Reread};
 use services::{Service, Stop};
 
 /// The exit code for wrong flags, as Go's flag package and clap have it.
@@ -48,33 +72,26 @@ fn main() -> ExitCode {
         complain(&cni::text::lines(format_args!("thread {name:?} {info}\n")));
     }));
     let environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
-    let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let variable = |name: &str| {
-        let found = environment.iter().find(|(key, _)| key == name);
-        found.and_then(|(_, value)| value.to_str())
-    };
+    let mut arguments: Vec<OsString> = std::env::args_os().collect();
+    let program = if arguments.is_empty() { OsString::new() } else { arguments.remove(0) };
+    let variable = |name: &str| variable(&environment, name);
     let in_pod = variable("KUBERNETES_SERVICE_HOST").is_some_and(|host| !host.is_empty());
     let around = Surroundings { api_server: in_pod, ..Surroundings::default() };
     let word = arguments.first().and_then(|word| word.to_str()).unwrap_or_default();
     let done = match Service::find(word) {
         Some(service) => {
             arguments.remove(0);
-            command_line::read(service, &arguments, around).and_then(|invocation| {
-                let (name, config) = (service.table().name, invocation.config());
-                let undone = match invocation.is_confined() {
-                    true => confinement::apply(name, config, &roots(&environment))?,
-                    false => Vec::new(),
-                };
-                let journal = variable("JOURNAL_STREAM").is_some();
-                log::start(name, &config.log, variable("NETWRIGHT_LOG"), journal);
-                for step in undone {
-                    let why = &step.source;
-                    tracing::warn!(%why, "less confined than its rights say: cannot {step}");
-                }
-                (service.run)(&invocation, &environment)
-            })
+            let done = run_service(service, arguments, environment.clone(), around);
+            if let Err(Stop::Failed(error)) = &done {
+                let name = service.table().name;
+                attendant::leave_last_words(&roots(&environment), name, error);
+            }
+            done
         }
-        None => other_command(&arguments, around),
+        None if Path::new(&program).file_name() == Some(OsStr::new(generator::NAME)) => {
+            generator::run(&arguments, &roots(&environment))
+        }
+        None => other_command(&arguments, around, &environment),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -90,10 +107,69 @@ fn main() -> ExitCode {
         Err(Stop::Failed(message)) => {
             // Where no service has started, nothing logs.
             let journal = variable("JOURNAL_STREAM").is_some();
-            log::start("", &agent::config::Log::default(), None, journal);
+            log::start("", None, &agent::config::Log::default(), None, journal, None);
             tracing::error!("{message}");
             ExitCode::FAILURE
         }
+        Err(Stop::Said(code)) => ExitCode::from(code),
+    }
+}
+
+/// Runs a service until a signal ends it.
+fn run_service(
+    service: &'static Service,
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    around: Surroundings,
+) -> Result<(), Stop> {
+    if let Some(parent) = variable(&environment, supervisor::VARIABLE) {
+        supervisor::follow(parent)?;
+    }
+    // A reload may be wanted as soon as the process is there.
+    let hung_up = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGHUP, Arc::clone(&hung_up))
+        .map_err(|error| Stop::Failed(format!("listen for SIGHUP: {error}")))?;
+    let roots = roots(&environment);
+    let invocation = command_line::read(service, &arguments, around, &roots)?;
+    let (name, config) = (service.table().name, invocation.config());
+    let undone = match invocation.is_confined() {
+        true => confinement::apply(name, config, &roots)?,
+        false => Vec::new(),
+    };
+    let health = Health::new(name, manager(&environment), config.agent.watchdog);
+    let journal = variable(&environment, "JOURNAL_STREAM").is_some();
+    let level = variable(&environment, "NETWRIGHT_LOG");
+    // The lines of several services are in one log.
+    let label = variable(&environment, supervisor::VARIABLE).map(|_| name);
+    let log = log::start(name, label, &config.log, level, journal, Some(health.clone()));
+    for step in &undone {
+        let why = &step.source;
+        tracing::warn!(%why, "less confined than its rights say: cannot {step}");
+    }
+    let undone = undone.iter().map(|step| format!("cannot {step}: {}", step.source));
+    health.is_less_confined(undone.collect());
+    let reread: Reread = Arc::new(move || {
+        command_line::read(service, &arguments, around, &roots).map(|read| read.loaded.config)
+    });
+    (service.run)(&invocation, &Process { environment, health, log, reread, hung_up })
+}
+
+/// Returns a variable of the environment that is text.
+fn variable<'a>(environment: &'a [(OsString, OsString)], name: &str) -> Option<&'a str> {
+    let found = environment.iter().find(|(key, _)| key == name);
+    found.and_then(|(_, value)| value.to_str())
+}
+
+/// Returns the service manager.
+fn manager(environment: &[(OsString, OsString)]) -> Manager {
+    let socket = environment.iter().find(|(key, _)| key == "NOTIFY_SOCKET");
+    // It may be meant for another process, which started this one.
+    let is_ours = variable(environment, "WATCHDOG_PID")
+        .is_none_or(|pid| pid == std::process::id().to_string());
+    let micros = variable(environment, "WATCHDOG_USEC").and_then(|text| text.parse().ok());
+    Manager {
+        socket: socket.map(|(_, value)| value.clone()),
+        watchdog: micros.filter(|_| is_ours).map(Duration::from_micros),
     }
 }
 
@@ -106,19 +182,25 @@ fn roots(environment: &[(OsString, OsString)]) -> state::Roots {
 }
 
 /// Runs a command that is no service.
-fn other_command(arguments: &[OsString], around: Surroundings) -> Result<(), Stop> {
-    let mut command = command();
-    if arguments.is_empty() {
-        return Err(Stop::Usage(command.render_help().to_string()));
-    }
+fn other_command(
+    arguments: &[OsString],
+    around: Surroundings,
+    environment: &[(OsString, OsString)],
+) -> Result<(), Stop> {
     // What clap says of a service that does not exist names the nearest one.
-    let matches = command.no_binary_name(true).try_get_matches_from(arguments);
+    let matches = command().no_binary_name(true).try_get_matches_from(arguments);
     let matches = matches.map_err(command_line::refusal)?;
+    let roots = roots(environment);
     match matches.subcommand() {
+        Some(("agent", matches)) => agent_command::run(matches, around, &roots),
         Some(("config", matches)) => config_command::run(matches, around),
-        Some(("completions", matches)) => reference::completions(matches, self::command()),
-        Some(("man", matches)) => reference::man(matches, self::command()),
-        _ => Ok(()),
+        Some(("completions", matches)) => reference::completions(matches, command()),
+        Some(("man", matches)) => reference::man(matches, command()),
+        _ => {
+            let file = command_line::configuration_of(&matches);
+            agent_command::is_there(&matches, &file)?;
+            supervisor::run(file, around, environment, &roots, manager(environment))
+        }
     }
 }
 
@@ -129,7 +211,14 @@ fn command() -> Command {
         .version(env!("CARGO_PKG_VERSION"))
         .disable_version_flag(true)
         .disable_help_subcommand(true)
-        .subcommand_required(true)
+        .override_usage("netwrightd [--configuration FILE]\n       netwrightd <COMMAND>")
+        .after_help(
+            "Without a command, netwrightd starts every service that the configuration enables, each as a \
+             process of its own with its own rights, and looks after them. Where systemd starts the \
+             services, nobody has to.",
+        )
+        .args_conflicts_with_subcommands(true)
+        .arg(command_line::configuration())
         .arg(
             Arg::new("version")
                 .long("version")
@@ -142,7 +231,10 @@ fn command() -> Command {
         command = command
             .subcommand(command_line::command(service.table(), &(service.more_flags)()).name(name));
     }
-    command.subcommand(config_command::command()).subcommands(reference::commands())
+    command
+        .subcommand(agent_command::command())
+        .subcommand(config_command::command())
+        .subcommands(reference::commands())
 }
 
 /// Returns every problem as people read it.

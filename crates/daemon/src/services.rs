@@ -1,12 +1,11 @@
 //! What the daemon does, one module for each service.
 
-use std::ffi::OsString;
-
 use agent::keys::{TABLES, Table};
 use agent::load::Surroundings;
 use clap::{Arg, ArgMatches};
 
 use crate::command_line::Invocation;
+use setup::Process;
 
 mod collect;
 mod dhcp;
@@ -14,16 +13,15 @@ mod docker;
 mod ipam;
 mod kubernetes;
 mod line_server;
-mod listen;
 mod multinet;
 mod ovs;
 mod ready;
 mod repair;
 mod runtimes;
-mod setup;
+pub(crate) mod setup;
 
-/// Runs a service, with the environment of the process.
-type Run = fn(&Invocation, &[(OsString, OsString)]) -> Result<(), Stop>;
+/// Runs a service.
+type Run = fn(&Invocation, &Process) -> Result<(), Stop>;
 
 /// A service.
 pub(crate) struct Service {
@@ -77,6 +75,19 @@ pub(crate) enum Stop {
     Configuration(Vec<agent::Problem>),
     /// Something failed.
     Failed(String),
+    /// Everything is said; the process ends with this exit code.
+    Said(u8),
+}
+
+impl Stop {
+    /// Returns what is wrong, in lines.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        match self {
+            Stop::Configuration(problems) => problems.iter().map(agent::Problem::line).collect(),
+            Stop::Usage(text) | Stop::Failed(text) => vec![text.trim_end().to_owned()],
+            Stop::Print(_) | Stop::Said(_) => Vec::new(),
+        }
+    }
 }
 
 #[cfg(test)]

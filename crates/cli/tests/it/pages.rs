@@ -44,6 +44,7 @@ const fn entry(page: &'static str, machine: Machine) -> Entry {
 }
 
 const README: Entry = entry("README.md", Machine::Plain);
+const AGENT: Entry = entry("docs/agent.md", Machine::Plain);
 const BY_HAND: Entry = entry("docs/conformance-by-hand.md", Machine::Plain);
 const CONFIGURATION: Entry = entry("docs/configuration.md", Machine::Plain);
 const CONFORMANCE: Entry = entry("docs/conformance.md", Machine::Plain);
@@ -58,8 +59,9 @@ const REPAIR: Entry = entry("docs/repair.md", Machine::Systemd);
 const RUNTIMES: Entry = entry("docs/runtimes.md", Machine::Runtimes);
 const SECURITY: Entry = entry("docs/security.md", Machine::Plain);
 
-const PAGES: [Entry; 14] = [
+const PAGES: [Entry; 15] = [
     README,
+    AGENT,
     BY_HAND,
     CONFIGURATION,
     CONFORMANCE,
@@ -364,6 +366,12 @@ fn conformance_by_hand() {
 fn netwrightd_reference() {
     require!("root");
     follow(&NETWRIGHTD);
+}
+
+#[test]
+fn agent() {
+    require!("root", "program:curl");
+    follow(&AGENT);
 }
 
 #[test]

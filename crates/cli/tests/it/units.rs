@@ -28,14 +28,29 @@ struct Host<'l> {
 }
 
 impl<'l> Host<'l> {
-    /// Installs plugins, and units as the comments at their beginning say, in a lab with systemd.
-    fn new(lab: &'l Lab, units: &str) -> Self {
+    /// Installs plugins, and the units as the comment in `netwright.target` says, in a lab with
+    /// systemd.
+    fn new(lab: &'l Lab) -> Self {
         install(lab);
-        lab.sh(&format!(
-            "cd {} && cp {units} /etc/systemd/system/ && systemctl daemon-reload",
-            folder().display()
-        ));
+        let target = fs::read_to_string(folder().join("netwright.target")).unwrap();
+        let commands: Vec<&str> = target
+            .lines()
+            .map_while(|line| line.strip_prefix("# "))
+            .skip(1)
+            .map(|line| line.trim_end_matches("systemctl enable --now netwright.target"))
+            .map(|line| line.trim_end_matches(" && "))
+            .collect();
+        assert_eq!(commands.len(), 4, "{target}");
+        lab.sh(&format!("cd {} && {}", folder().display(), commands.join(" && ")));
         Host { lab }
+    }
+
+    /// Writes a configuration, and starts what it enables.
+    fn enable(&self, configuration: &str) {
+        self.lab.sh("mkdir -p /etc/netwright && chmod 755 /etc/netwright");
+        fs::write(self.lab.path("/etc/netwright/netwrightd.toml"), configuration).unwrap();
+        self.systemctl("daemon-reload");
+        self.systemctl("enable --now netwright.target");
     }
 
     /// Adds settings to a unit, as `systemctl edit` does.
@@ -45,12 +60,6 @@ impl<'l> Host<'l> {
              printf '[Service]\n{settings}\n' >/etc/systemd/system/{unit}.d/override.conf"
         ));
         self.systemctl("daemon-reload");
-    }
-
-    /// Gives a service other flags, so that the test need not wait.
-    fn exec(&self, unit: &str, arguments: &str) {
-        let settings = format!("ExecStart=\nExecStart=/opt/cni/bin/netwrightd {arguments}");
-        self.edit(unit, &settings);
     }
 
     /// Runs `systemctl`; the failure shows the services' logs.
@@ -142,7 +151,8 @@ fn call(
 
 /// The words of a unit's setting.
 fn setting(unit: &str, key: &str) -> Vec<String> {
-    let text = fs::read_to_string(folder().join(unit)).unwrap();
+    let drop_in = format!("{unit}.d/10-netwright.conf");
+    let text = fs::read_to_string(folder().join(drop_in)).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(&format!("{key}=")));
     let line = line.unwrap_or_else(|| panic!("{unit} has no {key}"));
     line.split_whitespace().map(str::to_owned).collect()

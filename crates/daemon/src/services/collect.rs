@@ -12,9 +12,8 @@
 mod runtimes;
 
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::io::Read as _;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{Arg, ArgAction};
 use cni::AttachmentKey;
@@ -24,8 +23,9 @@ use state::Index;
 
 use super::Stop;
 use super::runtimes::{Flags, Node};
-use super::setup::{Surroundings, failed, stop_signals};
+use super::setup::{Process, failed, stop_signals};
 use crate::command_line::Invocation;
+use crate::health::Health;
 use crate::poll::{Interest, Poller};
 
 /// The flags that are no keys of the configuration.
@@ -37,36 +37,59 @@ pub(crate) fn more_flags() -> Vec<Arg> {
 const ONCE: &str = "once";
 
 /// Runs the service until a signal ends it.
-pub(crate) fn run(
-    invocation: &Invocation,
-    environment: &[(OsString, OsString)],
-) -> Result<(), Stop> {
+pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop> {
     let once = invocation.more.get_flag(ONCE);
     let flags = Flags { once, ..Flags::from(&invocation.config().collect) };
-    let surroundings = Surroundings { environment };
     let mut signals = stop_signals().map_err(failed)?;
+    // Who looks once may be beside the service.
+    let attended = match once {
+        true => None,
+        false => Some(process.attend("collect", &invocation.loaded)?),
+    };
     let poller = Poller::new().map_err(failed)?;
-    poller.add(&signals, 0, Interest::Read).map_err(failed)?;
-    let pause = if flags.once { flags.grace } else { flags.interval };
-    let mut service =
-        Service { node: Node::new(&flags, surroundings), flags, suspects: HashMap::new() };
-    surroundings.tell_ready();
+    poller.add(&signals, SIGNALS, Interest::Read).map_err(failed)?;
+    if let Some(attended) = &attended {
+        poller.add(attended.changes.descriptor(), CHANGES, Interest::Read).map_err(failed)?;
+    }
+    let mut service = Service {
+        node: Node::new(&flags, process),
+        flags,
+        suspects: HashMap::new(),
+        health: process.health.clone(),
+    };
+    process.tell_ready(None);
     tracing::info!(act = service.flags.act, grace = ?service.flags.grace, "ready");
     service.look(Instant::now());
-    loop {
-        let heard = poller.wait(Some(pause)).map_err(failed)?;
-        if !heard.is_empty() {
-            let _ = signals.read(&mut [0; 16]);
-            break;
+    let mut due = Instant::now() + service.pause();
+    'looks: loop {
+        service.health.turns();
+        let pause = service.health.pause(due.saturating_duration_since(Instant::now()));
+        for number in poller.wait(Some(pause)).map_err(failed)? {
+            if number == SIGNALS {
+                let _ = signals.read(&mut [0; 16]);
+                break 'looks;
+            }
+            if let Some(config) = attended.as_ref().and_then(|attended| attended.changes.take()) {
+                service.change(&Flags::from(&config.collect));
+                due = due.min(Instant::now() + service.pause());
+            }
+        }
+        if Instant::now() < due {
+            continue;
         }
         service.look(Instant::now());
         if once {
             break;
         }
+        due = Instant::now() + service.pause();
     }
-    surroundings.tell_stopping();
+    process.tell_stopping();
     Ok(())
 }
+
+/// Numbers of the descriptors that the loop waits for.
+const SIGNALS: u64 = 0;
+const CHANGES: u64 = 1;
 
 /// An attachment that was left behind, and since when.
 struct Suspect {
@@ -79,9 +102,21 @@ struct Service {
     node: Node,
     flags: Flags,
     suspects: HashMap<AttachmentKey, Suspect>,
+    health: Health,
 }
 
 impl Service {
+    /// Returns the time between two looks.
+    fn pause(&self) -> Duration {
+        if self.flags.once { self.flags.grace } else { self.flags.interval }
+    }
+
+    /// Takes over what may change while the service runs.
+    fn change(&mut self, new: &Flags) {
+        (self.flags.act, self.flags.grace, self.flags.interval) =
+            (new.act, new.grace, new.interval);
+    }
+
     fn look(&mut self, now: Instant) {
         let mut left_behind = HashMap::new();
         let census = Census::new();
@@ -99,12 +134,14 @@ impl Service {
                 Err(error) => {
                     // Its attachments might look as if they had no container.
                     tracing::error!(%error, "cannot read a cache; nothing is collected");
-                    return;
+                    return self.health.needs("cache", Err(error.to_string()));
                 }
             }
         }
+        self.health.needs("cache", Ok(()));
         self.suspects.retain(|key, _| left_behind.contains_key(key));
         for (key, (runtime, known)) in left_behind {
+            self.health.turns();
             let suspect =
                 self.suspects.entry(key.clone()).or_insert(Suspect { since: now, told: false });
             if now - suspect.since < self.flags.grace {

@@ -26,7 +26,6 @@ mod sockets;
 mod store;
 mod token;
 
-use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -43,33 +42,32 @@ use service::Service;
 use store::Store;
 
 use super::Stop;
-use super::listen::{self, Listener};
-use super::setup::{Surroundings, failed, raise_descriptor_limit, stop_signals};
+use super::setup::{Process, failed, raise_descriptor_limit, stop_signals};
 use crate::command_line::Invocation;
+use crate::health::Health;
+use crate::listen::{self, Listener};
 use crate::poll::Poller;
 
 /// Runs the service until a signal ends it.
-pub(crate) fn run(
-    invocation: &Invocation,
-    environment: &[(OsString, OsString)],
-) -> Result<(), Stop> {
+pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop> {
     let flags = Flags::from(&invocation.config().dhcp);
-    let surroundings = Surroundings { environment };
     let signals = stop_signals().map_err(failed)?;
     // A lease that is being asked for or renewed needs three descriptors.
     raise_descriptor_limit();
-    let handed_over = listen::handed_over(environment).map_err(failed)?;
-    let state = flags.state.clone().unwrap_or_else(|| surroundings.roots().lib.join("dhcp"));
+    let handed_over = listen::handed_over(&process.environment).map_err(failed)?;
+    let state = flags.state.clone().unwrap_or_else(|| process.roots().lib.join("dhcp"));
     let pid_file = flags.pid_file.clone();
-    let result = serve(flags, handed_over, signals, &state, || {
+    let _attended = process.attend("dhcp", &invocation.loaded)?;
+    let health = process.health.clone();
+    let result = serve(flags, handed_over, (signals, health), &state, |socket| {
         if let Some(path) = &pid_file {
             let text = format!("{}\n", std::process::id());
             state::write_atomic(path, text.as_bytes(), 0o644, Durability::Volatile)?;
         }
-        surroundings.tell_ready();
+        process.tell_ready(Some(socket));
         Ok(())
     });
-    surroundings.tell_stopping();
+    process.tell_stopping();
     if let Some(path) = &pid_file {
         let _ = state::remove_file(path);
     }
@@ -81,9 +79,9 @@ pub(crate) fn run(
 fn serve(
     flags: Flags,
     handed_over: Vec<OwnedFd>,
-    signals: UnixStream,
+    (signals, health): (UnixStream, Health),
     state: &Path,
-    ready: impl FnOnce() -> Result<(), state::FileError>,
+    ready: impl FnOnce(&Path) -> Result<(), state::FileError>,
 ) -> Result<(), Stop> {
     let socket = flags.on_host(&flags.socket);
     let world = Context {
@@ -102,8 +100,8 @@ fn serve(
         return Err(failed(error));
     }
     let socket = listener.path.clone();
-    let service = Service::new(world, listener, signals);
-    if let Err(error) = ready() {
+    let service = Service::new(world, listener, signals, health);
+    if let Err(error) = ready(&socket) {
         service.close();
         return Err(failed(error));
     }

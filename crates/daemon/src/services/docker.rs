@@ -48,7 +48,6 @@ mod sandbox;
 mod serve;
 mod subject;
 
-use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -65,9 +64,9 @@ pub(crate) use mend::Dockers;
 use serve::Server;
 
 use super::Stop;
-use super::listen::{self, ListenError, Listener};
-use super::setup::{Surroundings, failed, stop_signals};
+use super::setup::{Process, failed, stop_signals};
 use crate::command_line::Invocation;
+use crate::listen::{self, ListenError, Listener};
 
 /// The time for undoing after a plugin's timeout.
 const CLEANUP: Duration = Duration::from_secs(5);
@@ -77,19 +76,15 @@ const SOCKET_TIMEOUT: Duration = Duration::from_secs(3);
 const SOCKET_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Runs the service until a signal ends it.
-pub(crate) fn run(
-    invocation: &Invocation,
-    environment: &[(OsString, OsString)],
-) -> Result<(), Stop> {
+pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop> {
     let flags = &invocation.config().docker;
-    let surroundings = Surroundings { environment };
     let signals = stop_signals().map_err(failed)?;
-    let handed_over = listen::handed_over(environment).map_err(failed)?;
-    let roots = surroundings.roots();
+    let handed_over = listen::handed_over(&process.environment).map_err(failed)?;
+    let roots = process.roots();
     let state = flags.state.clone().unwrap_or_else(|| roots.lib.join("docker"));
     let journal = Journal::open(&state, &roots.run.join("docker/records")).map_err(failed)?;
     let boot_id = state::boot_id().map_err(failed)?;
-    let exec = Arc::new(Exec::new(environment.iter().cloned()));
+    let exec = Arc::new(Exec::new(process.environment.iter().cloned()));
     let runtime = Runtime::new(flags.pluginpath.clone(), exec)
         .with_cleanup_time(CLEANUP)
         .with_stderr(|said| {
@@ -125,12 +120,13 @@ pub(crate) fn run(
     });
     let (end, until) = mpsc::channel();
     driver.settle_recent();
+    let _attended = process.attend("docker", &invocation.loaded)?;
     let collector = Arc::clone(&driver);
     let collecting = std::thread::spawn(move || collect::run(&collector, &until));
-    surroundings.tell_ready();
+    process.tell_ready(Some(&listener.path));
     tracing::info!(socket = %listener.path.display(), state = %state.display(), "ready");
-    let served = serve::accept(&server, &listener.socket, &signals);
-    surroundings.tell_stopping();
+    let served = serve::accept(&server, &listener.socket, &signals, &process.health);
+    process.tell_stopping();
     driver.end();
     drop(end);
     // Calls under way continue until they end, within their bound; everything else is safe on disk.

@@ -24,7 +24,6 @@ mod service;
 mod simulation;
 mod tend;
 
-use std::ffi::OsString;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -37,11 +36,11 @@ use self::flags::{Flags, Records};
 pub(crate) use self::flags::{more_flags, surroundings};
 use self::service::Service;
 use super::Stop;
-use super::listen::{self, Listener};
-use super::setup::{Surroundings, failed, raise_descriptor_limit, runtime, stop_signals, wait};
+use super::setup::{Process, failed, go_on, raise_descriptor_limit, runtime, stop_signals, wait};
 use super::{line_server, ready};
 use crate::clock;
 use crate::command_line::Invocation;
+use crate::listen::{self, Listener};
 
 /// How many threads work for plugins at once. If they wait, it is mostly for a server.
 const BLOCKING: usize = 96;
@@ -62,13 +61,9 @@ impl cluster_ipam::Clock for BootClock {
 }
 
 /// Runs the service until a signal ends it.
-pub(crate) fn run(
-    invocation: &Invocation,
-    environment: &[(OsString, OsString)],
-) -> Result<(), Stop> {
+pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop> {
     let mut flags = Flags::of(invocation)?;
-    let surroundings = Surroundings { environment };
-    flags.node = surroundings.node_name(flags.node);
+    flags.node = process.node_name(flags.node);
     let runtime = runtime(BLOCKING)?;
     if let Some(node) = flags.forget.clone() {
         return runtime.block_on(forget(flags, node));
@@ -80,11 +75,12 @@ pub(crate) fn run(
         return runtime.block_on(release_sticky(flags, namespace, name));
     }
     let signals = stop_signals().map_err(failed)?;
-    let handed_over = listen::handed_over(environment).map_err(failed)?;
+    let handed_over = listen::handed_over(&process.environment).map_err(failed)?;
     raise_descriptor_limit();
+    let _attended = process.attend("ipam", &invocation.loaded)?;
     let listener = Listener::open(handed_over, &flags.socket).map_err(failed)?;
-    let served = runtime.block_on(serve(flags, surroundings, &listener, signals));
-    surroundings.tell_stopping();
+    let served = runtime.block_on(serve(flags, process, &listener, signals));
+    process.tell_stopping();
     // Work under way is on the disk, or no plugin has had an answer about it.
     runtime.shutdown_background();
     listener.close();
@@ -110,7 +106,7 @@ async fn store(flags: &Flags) -> Result<Arc<dyn Store>, Stop> {
 
 async fn serve(
     flags: Flags,
-    surroundings: Surroundings<'_>,
+    process: &Process,
     listener: &Listener,
     signals: UnixStream,
 ) -> Result<(), Stop> {
@@ -127,7 +123,7 @@ async fn serve(
         run: format!("{:016x}{:016x}", clock::seed(), clock::seed()),
         ..Settings::new(&flags.node, &boot, &identity)
     };
-    let dir = flags.state.clone().unwrap_or_else(|| surroundings.roots().lib.join("ipam"));
+    let dir = flags.state.clone().unwrap_or_else(|| process.roots().lib.join("ipam"));
     let node = Node::open(&dir, Arc::clone(&store), Arc::new(BootClock), settings);
     let inbox = inbox::open(&listener.path).map_err(failed)?;
     let service = Arc::new(Service::new(node.map_err(failed)?, inbox));
@@ -137,10 +133,11 @@ async fn serve(
     line_server::start(Arc::clone(&service), listener).map_err(failed)?;
     let of = Arc::clone(&service);
     tokio::spawn(line_server::look_at_inbox(move || of.look_at_inbox()));
-    tokio::spawn(tend::tend(Arc::clone(&service)));
+    tokio::spawn(tend::tend(Arc::clone(&service), process.health.clone()));
     tokio::spawn(tend::reclaim(Arc::clone(&service), store, flags.lease));
     tokio::spawn(ready::run(listener.path.clone(), || true));
-    surroundings.tell_ready();
+    tokio::spawn(go_on(process.health.clone()));
+    process.tell_ready(Some(&listener.path));
     tracing::info!(socket = %listener.path.display(), node = flags.node, "ready");
     wait(signals).await.map_err(failed)
 }

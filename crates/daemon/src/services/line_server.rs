@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, Semaphore};
 
-use super::listen::Listener;
+use crate::listen::Listener;
 
 /// How many connections are open at once: a node that restarts starts all its pods at once. One
 /// more takes the place of the connection that has been silent longest; where all are being

@@ -35,7 +35,6 @@ mod outbox;
 mod plan;
 mod service;
 
-use std::ffi::OsString;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -49,10 +48,10 @@ use self::flags::Flags;
 use self::hotplug::Plugger;
 use self::service::Service;
 use super::Stop;
-use super::listen::{self, Listener};
-use super::setup::{Surroundings, failed, raise_descriptor_limit, runtime, stop_signals, wait};
+use super::setup::{Process, failed, go_on, raise_descriptor_limit, runtime, stop_signals, wait};
 use super::{line_server, ready};
 use crate::command_line::Invocation;
+use crate::listen::{self, Listener};
 
 /// How many changes may wait to be applied; with more, the API server's connection is not read.
 const CHANGES: usize = 64;
@@ -60,20 +59,17 @@ const CHANGES: usize = 64;
 const BLOCKING: usize = 4;
 
 /// Runs the service until a signal ends it.
-pub(crate) fn run(
-    invocation: &Invocation,
-    environment: &[(OsString, OsString)],
-) -> Result<(), Stop> {
+pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop> {
     let mut flags = Flags::of(invocation)?;
-    let surroundings = Surroundings { environment };
-    flags.node = surroundings.node_name(flags.node);
+    flags.node = process.node_name(flags.node);
     let signals = stop_signals().map_err(failed)?;
-    let handed_over = listen::handed_over(environment).map_err(failed)?;
+    let handed_over = listen::handed_over(&process.environment).map_err(failed)?;
     let runtime = runtime(BLOCKING)?;
     raise_descriptor_limit();
+    let _attended = process.attend("multinet", &invocation.loaded)?;
     let listener = Listener::open(handed_over, &flags.socket).map_err(failed)?;
-    let served = runtime.block_on(serve(flags, surroundings, &listener, signals));
-    surroundings.tell_stopping();
+    let served = runtime.block_on(serve(flags, process, &listener, signals));
+    process.tell_stopping();
     // Work under way is on the disk, or known to a plugin, which leaves it there.
     runtime.shutdown_background();
     listener.close();
@@ -84,13 +80,13 @@ pub(crate) fn run(
 
 async fn serve(
     flags: Flags,
-    surroundings: Surroundings<'_>,
+    process: &Process,
     listener: &Listener,
     signals: UnixStream,
 ) -> Result<(), Stop> {
     let api = Api::new(flags.kubeconfig.as_deref()).await.map_err(failed)?;
     let inbox = inbox::open(&listener.path).map_err(failed)?;
-    let service = Service::open(flags, api.clone(), &surroundings.roots()).map_err(failed)?;
+    let service = Service::open(flags, api.clone(), &process.roots()).map_err(failed)?;
     let service = Arc::new(service);
     // Before the first answer: a newer message about the same sandbox may come.
     service.look_at_inbox(&inbox);
@@ -119,7 +115,7 @@ async fn serve(
     if service.flags.label_node {
         tokio::spawn(labels::run(Arc::clone(&service), path.clone()));
     }
-    let exec = Exec::new(surroundings.environment.iter().cloned());
+    let exec = Exec::new(process.environment.iter().cloned());
     let exec = exec.refusing_untrusted_if(REQUIRE_TRUSTED_PLUGINS);
     let plugger = Arc::new(Plugger { exec, path });
     // For changes while there was no daemon.
@@ -129,8 +125,14 @@ async fn serve(
         tokio::spawn(conflist::run(Arc::clone(&service), path));
     }
     let of = Arc::clone(&service);
-    tokio::spawn(ready::run(listener.path.clone(), move || of.status().is_ok()));
-    surroundings.tell_ready();
+    let health = process.health.clone();
+    tokio::spawn(ready::run(listener.path.clone(), move || {
+        let status = of.status();
+        health.needs("cluster", status.as_ref().map_err(|no| no.msg.clone()).copied());
+        status.is_ok()
+    }));
+    tokio::spawn(go_on(process.health.clone()));
+    process.tell_ready(Some(&listener.path));
     tracing::info!(socket = %listener.path.display(), node = service.flags.node, "ready");
     wait(signals).await.map_err(failed)
 }

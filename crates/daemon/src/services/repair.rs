@@ -16,7 +16,6 @@ mod remembered;
 mod schedule;
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -29,8 +28,10 @@ use super::Stop;
 use super::docker::Dockers;
 use super::ovs::Switches;
 use super::runtimes::{Flags, Node};
-use super::setup::{Surroundings, failed, stop_signals};
+use super::setup::{Process, failed, stop_signals};
+use crate::attendant::Changes;
 use crate::command_line::Invocation;
+use crate::health::Health;
 use crate::poll::{Interest, Poller};
 use remembered::Remembered;
 use schedule::{Backoff, Left, Pace};
@@ -39,15 +40,13 @@ use schedule::{Backoff, Left, Pace};
 const SIGNALS: u64 = 0;
 const EVENTS: u64 = 1;
 const SWITCH: u64 = 2;
+const CHANGES: u64 = 3;
 
 /// Runs the service until a signal ends it.
-pub(crate) fn run(
-    invocation: &Invocation,
-    environment: &[(OsString, OsString)],
-) -> Result<(), Stop> {
+pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop> {
     let flags = Flags::from(&invocation.config().repair);
-    let surroundings = Surroundings { environment };
     let signals = stop_signals().map_err(failed)?;
+    let attended = process.attend("repair", &invocation.loaded)?;
     let listener = Listener::open().map_err(failed)?;
     let poller = Poller::new().map_err(failed)?;
     poller.add(&signals, SIGNALS, Interest::Read).map_err(failed)?;
@@ -61,10 +60,12 @@ pub(crate) fn run(
     }
     let switches = Switches::watch(&flags.databases, &flags.keys)?;
     poller.add(switches.descriptor(), SWITCH, Interest::Read).map_err(failed)?;
-    let node = Node::new(&flags, surroundings);
+    poller.add(attended.changes.descriptor(), CHANGES, Interest::Read).map_err(failed)?;
+    let node = Node::new(&flags, process);
     let mut service = Service {
         dockers: Dockers::new(&node.roots).map_err(failed)?,
         node,
+        health: process.health.clone(),
         listener,
         switches,
         pace: Pace::new(flags.interval),
@@ -74,10 +75,10 @@ pub(crate) fn run(
     };
     // For what happened while no service listened.
     service.look();
-    surroundings.tell_ready();
+    process.tell_ready(None);
     tracing::info!(interval = ?flags.interval, "ready");
-    let served = service.serve(&poller, &signals);
-    surroundings.tell_stopping();
+    let served = service.serve(&poller, &signals, &attended.changes);
+    process.tell_stopping();
     served.map_err(failed)?;
     tracing::info!("stopped");
     Ok(())
@@ -85,6 +86,7 @@ pub(crate) fn run(
 
 struct Service {
     node: Node,
+    health: Health,
     dockers: Dockers,
     listener: Listener,
     switches: Switches,
@@ -96,9 +98,16 @@ struct Service {
 }
 
 impl Service {
-    fn serve(&mut self, poller: &Poller, mut signals: &UnixStream) -> std::io::Result<()> {
+    fn serve(
+        &mut self,
+        poller: &Poller,
+        mut signals: &UnixStream,
+        changes: &Changes,
+    ) -> std::io::Result<()> {
         loop {
-            for number in poller.wait(Some(self.pace.until_due(Instant::now())))? {
+            self.health.turns();
+            let pause = self.health.pause(self.pace.until_due(Instant::now()));
+            for number in poller.wait(Some(pause))? {
                 match number {
                     SIGNALS => {
                         let _ = signals.read(&mut [0; 16]);
@@ -107,6 +116,11 @@ impl Service {
                     SWITCH => {
                         self.switches.heard();
                         self.pace.hurry(Instant::now());
+                    }
+                    CHANGES => {
+                        if let Some(config) = changes.take() {
+                            self.pace.set_interval(config.repair.interval, Instant::now());
+                        }
                     }
                     _ => self.hear(),
                 }
@@ -146,16 +160,18 @@ impl Service {
         let (begin, worked) = (Instant::now(), processor_time());
         let mut host_links = BTreeSet::new();
         let mut seen = BTreeSet::new();
-        let mut again = false;
+        let (mut again, mut unread) = (false, Ok(()));
         for runtime in self.node.runtimes.clone() {
             let everything = match runtime.everything_at_paths(&self.node.roots) {
                 Ok(everything) => everything,
                 Err(error) => {
                     tracing::error!(%error, "cannot read a cache");
+                    unread = Err(error.to_string());
                     continue;
                 }
             };
             for known in everything.known {
+                self.health.turns();
                 let apart = known.apart(&self.node.roots);
                 if known.presence != Presence::Alive
                     || !matches!(apart, None | Some(Apart::Dockers))
@@ -175,6 +191,7 @@ impl Service {
                 self.remembered.note(known);
             }
         }
+        self.health.needs("cache", unread);
         again |= !self.switches.sweep(&self.node.roots);
         self.quarrels.keep(&seen);
         self.remembered.keep(&seen);

@@ -11,7 +11,7 @@ use ovsdb::Keys;
 use plugins::Builtins;
 use state::Roots;
 
-use super::setup::Surroundings;
+use super::setup::Process;
 
 /// The timeout of plugins for one attachment.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -86,16 +86,16 @@ pub(super) struct Node {
 impl Node {
     /// Opens only the executable whose plugins this daemon contains: where a runtime would start
     /// that file, they are called in this process; every other plugin is executed.
-    pub(super) fn new(flags: &Flags, surroundings: Surroundings<'_>) -> Self {
-        let mut roots = surroundings.roots();
-        let bus = surroundings.variable("DBUS_SYSTEM_BUS_ADDRESS");
+    pub(super) fn new(flags: &Flags, process: &Process) -> Self {
+        let mut roots = process.roots();
+        let bus = process.variable("DBUS_SYSTEM_BUS_ADDRESS");
         roots.system_bus = bus.map(|bus| bus.to_string_lossy().into_owned());
         let netwright = flags.netwright.clone().unwrap_or_else(|| {
             let own = std::fs::read_link("/proc/self/exe").unwrap_or_default();
             own.with_file_name("netwright")
         });
         let builtins = Builtins { roots: roots.clone(), build: env!("CARGO_PKG_VERSION") };
-        let exec = Exec::new(surroundings.environment.iter().cloned())
+        let exec = Exec::new(process.environment.iter().cloned())
             .refusing_untrusted_if(REQUIRE_TRUSTED_PLUGINS);
         let executor: Arc<dyn Executor> =
             match Mixed::in_place_of(&netwright, builtins, exec.clone()) {

@@ -2,30 +2,49 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
+use agent::change::{keys_for, read_by, shown};
+use agent::keys::Key;
+use agent::report::{Report, State};
+use agent::{Config, Loaded};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use state::Roots;
 
 use super::Stop;
-use crate::notify;
+use crate::attendant::{self, Attendant, Changes, Duties};
+use crate::exchange::Answer;
+use crate::health::Health;
+use crate::log;
 
-/// The environment of the process.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Surroundings<'a> {
-    pub(super) environment: &'a [(OsString, OsString)],
+/// Reads the command line and the configuration again.
+pub(crate) type Reread = Arc<dyn Fn() -> Result<Config, Stop> + Send + Sync>;
+
+/// What a service finds when it starts.
+#[derive(Clone)]
+pub(crate) struct Process {
+    pub(crate) environment: Vec<(OsString, OsString)>,
+    pub(crate) health: Health,
+    pub(crate) log: log::Control,
+    pub(crate) reread: Reread,
+    /// Whether somebody wanted the configuration to be read again before the service could.
+    pub(crate) hung_up: Arc<AtomicBool>,
 }
 
-impl<'a> Surroundings<'a> {
+impl Process {
     /// Returns a variable that is set and not empty.
-    pub(super) fn variable(self, name: &str) -> Option<&'a OsStr> {
+    pub(super) fn variable(&self, name: &str) -> Option<&OsStr> {
         let found = self.environment.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| value.as_os_str()).filter(|value| !value.is_empty())
     }
 
     /// Returns the node's name in its cluster: the configured one, or else the environment's, or
     /// else the host's, as the kubelet does (in small letters).
-    pub(super) fn node_name(self, configured: String) -> String {
+    pub(super) fn node_name(&self, configured: String) -> String {
         if !configured.is_empty() {
             return configured;
         }
@@ -39,23 +58,106 @@ impl<'a> Surroundings<'a> {
     }
 
     /// Returns where our files are.
-    pub(super) fn roots(self) -> Roots {
+    pub(super) fn roots(&self) -> Roots {
         Roots::of_environment(|name| self.variable(name).map(OsStr::to_owned))
     }
 
-    /// Tells the service manager that the service is ready.
-    pub(super) fn tell_ready(self) {
-        notify::send(self.variable("NOTIFY_SOCKET"), "READY=1");
+    /// Notes that the service serves, at this socket if it has one, and tells the service manager.
+    pub(super) fn tell_ready(&self, socket: Option<&Path>) {
+        attendant::forget_last_words(&self.roots(), self.health.service());
+        self.health.serves(socket);
     }
 
-    /// Tells the service manager that the service is about to end.
-    pub(super) fn tell_stopping(self) {
-        notify::send(self.variable("NOTIFY_SOCKET"), "STOPPING=1");
+    /// Notes that the service is about to end, and tells the service manager.
+    pub(super) fn tell_stopping(&self) {
+        self.health.stops();
+    }
+
+    /// Starts the thread that answers at the service's status socket and reads the configuration
+    /// again on SIGHUP. `loaded` is what the service runs with.
+    pub(super) fn attend(&self, service: &'static str, loaded: &Loaded) -> Result<Attended, Stop> {
+        let config = &loaded.config;
+        // What a flag says, no file changes.
+        let by_flag = |key: &Key| {
+            let source = loaded.sources.get(&(key.table, key.name));
+            source.is_some_and(|source| source.file.as_os_str().is_empty())
+        };
+        self.health.runs_with(values(service, config, |key| !by_flag(key)));
+        let changes = Changes::new().map_err(failed)?;
+        let listener = attendant::listen(&attendant::socket(&self.roots(), service));
+        let health = self.health.clone();
+        let (process, to) = (self.clone(), changes.clone());
+        let (started, mut last) = (config.clone(), config.clone());
+        let duties = Duties {
+            answer: Box::new(move |target| answer(&health.report(), target)),
+            reload: Some(Box::new(move || process.reload(service, &started, &mut last, &to))),
+        };
+        let attendant = Attendant::start(listener, duties, &self.hung_up).map_err(failed)?;
+        Ok(Attended { changes, _attendant: attendant })
+    }
+
+    /// Reads the configuration again. The service started with one, and read another one last.
+    fn reload(
+        &self,
+        service: &'static str,
+        started: &Config,
+        last: &mut Config,
+        changes: &Changes,
+    ) {
+        let new = match (self.reread)() {
+            Ok(new) => new,
+            Err(stop) => {
+                for error in stop.lines() {
+                    tracing::error!(error, "the configuration is wrong; the one before goes on");
+                }
+                return self.health.refused();
+            }
+        };
+        self.health.tell_reloading();
+        self.log.change(&new.log);
+        let names = |since: &Config, live: bool| -> Vec<String> {
+            let changed = keys_for(service, since, &new).into_iter().filter(|key| key.live == live);
+            changed.map(|key| key.name_for(service)).collect()
+        };
+        let (changed, outdated) = (names(last, true), names(started, false));
+        tracing::info!(
+            changed = changed.join(","),
+            after_a_restart = outdated.join(","),
+            "read the configuration again"
+        );
+        self.health.runs_with_new(values(service, &new, |key| key.live));
+        *last = new.clone();
+        changes.put(new);
+        self.health.reloaded(outdated);
+    }
+}
+
+/// Returns the values of some of the keys that a service reads.
+fn values(service: &str, config: &Config, which: impl Fn(&Key) -> bool) -> Vec<(String, String)> {
+    let mut config = config.clone();
+    let keys = read_by(service).filter(|key| which(key));
+    keys.map(|key| (key.name_for(service), shown(key, &mut config))).collect()
+}
+
+/// The thread beside a service's loop, and what it has for the loop.
+#[derive(Debug)]
+pub(crate) struct Attended {
+    pub(crate) changes: Changes,
+    _attendant: Attendant,
+}
+
+/// Answers what a probe or `netwrightd agent status` asks of a service.
+fn answer(report: &Report, target: &str) -> Answer {
+    match target {
+        "/status" => Answer::json(report),
+        "/readyz" => Answer::verdict(report.trouble()),
+        "/livez" => Answer::verdict(report.why.clone().filter(|_| report.state == State::Hung)),
+        _ => Answer::text(404, "there are /status, /readyz and /livez"),
     }
 }
 
 /// Returns a socket that becomes readable when the service is to stop.
-pub(super) fn stop_signals() -> std::io::Result<UnixStream> {
+pub(crate) fn stop_signals() -> std::io::Result<UnixStream> {
     let (signals, notices) = UnixStream::pair()?;
     for signal in [SIGINT, SIGTERM] {
         signal_hook::low_level::pipe::register(signal, notices.try_clone()?)?;
@@ -64,7 +166,7 @@ pub(super) fn stop_signals() -> std::io::Result<UnixStream> {
 }
 
 /// Returns the reason why a service could not start or continue.
-pub(super) fn failed<E: std::error::Error + 'static>(error: E) -> Stop {
+pub(crate) fn failed<E: std::error::Error + 'static>(error: E) -> Stop {
     Stop::Failed(words(&error))
 }
 
@@ -79,6 +181,17 @@ pub(super) fn runtime(blocking: usize) -> Result<tokio::runtime::Runtime, Stop> 
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_io().enable_time().max_blocking_threads(blocking).build().map_err(failed)
 }
+
+/// Shows for ever that the asynchronous thread goes on.
+pub(super) async fn go_on(health: Health) {
+    loop {
+        health.turns();
+        tokio::time::sleep(health.pause(LONG)).await;
+    }
+}
+
+/// Longer than any pause.
+pub(super) const LONG: Duration = Duration::from_secs(3600);
 
 /// Waits for a signal without blocking the asynchronous thread.
 pub(super) async fn wait(signals: UnixStream) -> std::io::Result<()> {

@@ -70,11 +70,19 @@ fn the_reference_of_the_command_line_is_current() {
         made.push((docs().join("man").join(name), fs::read_to_string(&path).unwrap()));
     }
     let services = ["collect", "dhcp", "docker", "ipam", "multinet", "repair"];
-    let configs = ["config", "config check", "config show", "config from-flags"];
+    let others = [
+        "agent",
+        "agent reload",
+        "agent status",
+        "config",
+        "config check",
+        "config from-flags",
+        "config show",
+    ];
     let mut page = String::from(
         "# The command line of netwrightd\n\nMade from the program's own description; a test compares the two, and `UPDATE_EXPECT=1 cargo test -p netwright-daemon`\nwrites it anew.\n",
     );
-    for words in [""].iter().chain(&services).chain(&configs) {
+    for words in [""].iter().chain(&services).chain(&others) {
         let words: Vec<&str> = words.split_whitespace().collect();
         let said = run(&lab, &[&words[..], &["--help"]].concat());
         let help = text(&said.stdout);

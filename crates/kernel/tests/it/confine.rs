@@ -46,7 +46,7 @@ const CASES: [(&str, fn()); 9] = [
     ("no_family", no_family),
 ];
 
-/// Like netwright-repair.service, with folders of the test.
+/// Like netwrightd@repair.service, with folders of the test.
 fn like_repair() -> Confinement<'static> {
     Confinement {
         capabilities: &[
@@ -548,7 +548,7 @@ fn before_mount_setattr() {
     assert_eq!(after, before | StatVfsMountFlags::RDONLY);
 }
 
-/// Like netwright-ipam.service: it only talks to others and keeps its files.
+/// Like netwrightd@ipam.service: it only talks to others and keeps its files.
 #[test]
 fn a_client_has_no_capability_and_sees_no_ones_files() {
     in_world(|| {
@@ -600,7 +600,7 @@ fn client() {
     }
 }
 
-/// Like netwright-docker.service: what it mounts, others see, and it outlives the process.
+/// Like netwrightd@docker.service: what it mounts, others see, and it outlives the process.
 #[test]
 fn a_service_can_mount_for_others() {
     in_world(|| {

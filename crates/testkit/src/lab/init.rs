@@ -33,7 +33,7 @@ const PROC: &str = "mount --make-private /proc && mount -t proc proc /proc";
 const SYSTEMD: &str = r#"
 set -e
 rm -rf /etc/systemd /run/lab-units
-mkdir -p /etc/systemd/system/service.d /run/lab-units /var/log
+mkdir -p /etc/systemd/system/service.d /etc/systemd/system-generators /run/lab-units /var/log
 for name in basic sysinit shutdown sockets network network-online multi-user; do
     printf '[Unit]\nDescription=%s\nDefaultDependencies=no\n' $name >/run/lab-units/$name.target
 done
@@ -51,7 +51,9 @@ exec unshare --mount --cgroup --uts --ipc --propagation unchanged sh -ec '
     mount -o remount,bind,ro /proc/sys
     mount --make-rprivate /dev
     mount -o remount,bind,ro /dev
-    exec env -i container=lab SYSTEMD_UNIT_PATH=/etc/systemd/system:/run/lab-units \
+    exec env -i container=lab \
+        SYSTEMD_UNIT_PATH=/etc/systemd/system:/run/systemd/generator:/run/lab-units \
+        SYSTEMD_GENERATOR_PATH=/etc/systemd/system-generators \
         PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
         /lib/systemd/systemd --system --unit=basic.target --log-target=console --show-status=no'
 "#;

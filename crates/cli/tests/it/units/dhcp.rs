@@ -1,4 +1,4 @@
-//! `cni-dhcp.service`, with a real server.
+//! The service `dhcp`, with a real server.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use testkit::{Lab, Place, traffic, wait_until};
 
 use super::{Host, call};
 
-const UNIT: &str = "cni-dhcp.service";
+const UNIT: &str = "netwrightd@dhcp.service";
 
 /// Calls a plugin as a runtime does.
 #[track_caller]
@@ -26,7 +26,7 @@ fn bridge(lab: &Lab, verb: &str, prev: &Value) -> Value {
 fn leases_are_kept_within_the_unit() {
     testkit::require!("root", "program:dnsmasq", "file:/lib/systemd/systemd");
     let lab = &Lab::with_systemd("unit-dhcp");
-    let host = Host::new(lab, "cni-dhcp.*");
+    let host = Host::new(lab);
     lab.sh(
         "ip link add br0 address 02:00:00:00:00:01 type bridge && ip link set br0 up && \
          ip link add k0 type veth peer name k1 && ip link set k0 master br0 up && ip link set k1 up && \
@@ -49,7 +49,7 @@ fn leases_are_kept_within_the_unit() {
     wait_until("dnsmasq to start", || 1 <= logged("DHCPv6, IP range"));
 
     // The first request starts it.
-    host.systemctl("enable --now cni-dhcp.socket");
+    host.systemctl("start netwrightd@dhcp.socket");
     let c1 = lab.container("c1");
     let added = bridge(lab, "ADD", &Value::Null);
     assert_eq!(added["ips"].as_array().unwrap().len(), 2, "{added}");

@@ -1,4 +1,4 @@
-//! `netwright-docker.service`, driven by real engines.
+//! The service `docker`, driven by real engines.
 
 use testkit::real::{Docker, Engine};
 use testkit::{Lab, Place as _, feature, wait_until};
@@ -7,7 +7,7 @@ use super::Host;
 use crate::docker::life::{assert_neighbours, needs_docker, needs_newest, published};
 use crate::docker::support::{LAN, write_network};
 
-const UNIT: &str = "netwright-docker.service";
+const UNIT: &str = "netwrightd@docker.service";
 
 /// A list whose plugin opens a device.
 const TAPS: &str = r#"{
@@ -31,9 +31,9 @@ fn the_docker_driver_works_within_its_unit_with_the_newest_engine() {
 
 fn life(engine: Engine) {
     let lab = &Lab::with_systemd("unit-docker");
-    let host = Host::new(lab, "netwright-docker.*");
+    let host = Host::new(lab);
     write_network(lab, "lan", LAN);
-    host.systemctl("enable --now netwright-docker.socket netwright-docker.service");
+    host.enable("[docker]\nenable = true\n");
     let docker = Docker::of(lab, engine, &[]);
     docker.create_network("--opt conflist=lan --ipv6 --ipam-driver netwright --ipam-opt conflist=lan --subnet 10.71.0.0/24 --subnet fd71::/64 lan");
     let web = docker.start_container("web", &["--network", "lan", "--publish", "8080:80"]);

@@ -1,5 +1,6 @@
-//! `netwright-repair.service` and `netwright-collect.service` start before any attachment, as at a
-//! boot.
+//! The services `repair` and `collect` start before any attachment, as at a boot.
+
+use std::fs;
 
 use testkit::{Lab, Place as _, wait_until};
 
@@ -28,13 +29,12 @@ fn start(host: &Host<'_>, name: &str) {
 
 #[test]
 fn repair_works_within_its_unit() {
-    const UNIT: &str = "netwright-repair.service";
+    const UNIT: &str = "netwrightd@repair.service";
     testkit::require!("root", "file:/lib/systemd/systemd");
     let lab = &Lab::with_systemd("unit-repair");
-    let host = Host::new(lab, UNIT);
+    let host = Host::new(lab);
     write_network(lab, "net", NET);
-    host.exec(UNIT, "repair --interval 100ms");
-    host.systemctl(&format!("enable --now {UNIT}"));
+    host.enable("[repair]\nenable = true\ninterval = \"100ms\"\n");
     let c1 = lab.container("c1");
     start(&host, "c1");
     lab.sh("nft flush ruleset; sysctl -qw net.ipv4.ip_forward=0; rm /var/lib/cni/networks/net/10.76.0.2");
@@ -55,13 +55,12 @@ fn repair_works_within_its_unit() {
 
 #[test]
 fn collect_works_within_its_unit() {
-    const UNIT: &str = "netwright-collect.service";
+    const UNIT: &str = "netwrightd@collect.service";
     testkit::require!("root", "file:/lib/systemd/systemd");
     let lab = &Lab::with_systemd("unit-collect");
-    let host = Host::new(lab, UNIT);
+    let host = Host::new(lab);
     write_network(lab, "net", NET);
-    host.exec(UNIT, "collect --act --grace 0 --interval 100ms");
-    host.systemctl(&format!("enable --now {UNIT}"));
+    host.enable("[collect]\nenable = true\nact = true\ngrace = \"0s\"\ninterval = \"100ms\"\n");
     let (c1, c2) = (lab.container("c1"), lab.container("c2"));
     start(&host, "c1");
     start(&host, "c2");
@@ -75,4 +74,87 @@ fn collect_works_within_its_unit() {
     lab.sh(&format!("{NETWRIGHT} check net c1"));
     assert!(c1.sh("ip route").contains("default"));
     host.assert_confined(UNIT);
+}
+
+/// `WatchdogSec=`: systemd hears from the service's own loop.
+#[test]
+fn systemd_starts_a_service_again_that_does_not_go_on() {
+    const UNIT: &str = "netwrightd@collect.service";
+    testkit::require!("root", "file:/lib/systemd/systemd");
+    let lab = &Lab::with_systemd("unit-watchdog");
+    let host = Host::new(lab);
+    host.edit(UNIT, "WatchdogSec=2\nTimeoutAbortSec=2");
+    host.enable("[collect]\nenable = true\n");
+    let show = |what: &str| {
+        host.systemctl(&format!("show --property {what} --value {UNIT}")).trim().to_owned()
+    };
+    let pid = show("MainPID");
+    // It reads its configuration again, and is the same process; longer than the watchdog waits.
+    host.systemctl(&format!("reload {UNIT}"));
+    wait_until("the reload", || host.log(UNIT).contains("read the configuration again"));
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert_eq!((show("MainPID"), show("NRestarts").as_str()), (pid.clone(), "0"));
+    lab.sh(&format!("kill -STOP {pid}"));
+    wait_until("another process", || show("NRestarts") == "1" && show("ActiveState") == "active");
+    assert_ne!(show("MainPID"), pid);
+}
+
+/// systemd starts what the configuration enables, and `netwrightd agent` speaks for it.
+#[test]
+fn systemd_starts_what_the_configuration_enables() {
+    testkit::require!("root", "file:/lib/systemd/systemd");
+    let lab = &Lab::with_systemd("unit-agent");
+    let host = Host::new(lab);
+    let agent = |words: &str| lab.try_sh(&format!("/opt/cni/bin/netwrightd agent {words}"));
+    let active = || {
+        let units =
+            lab.sh("systemctl list-units --plain --no-legend --state=active 'netwrightd@*'");
+        let units = units.lines().filter_map(|line| line.split_whitespace().next());
+        units.map(|unit| unit.trim_start_matches("netwrightd@").to_owned()).collect::<Vec<_>>()
+    };
+    host.enable("[collect]\nenable = true\n[dhcp]\nenable = true\n");
+    assert!(agent("status --wait").status.success(), "{}", host.said());
+    assert_eq!(active(), ["collect.service", "dhcp.service", "dhcp.socket"]);
+    let write = |text: &str| {
+        fs::write(lab.path("/etc/netwright/netwrightd.toml"), text).unwrap();
+    };
+    let said = |words: &str| {
+        let output = agent(words);
+        let text = |octets: &[u8]| String::from_utf8_lossy(octets).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    assert_eq!(said("reload").0, Some(0), "{:?}", said("reload"));
+    // One starts, one stops, one goes on.
+    let pid = |unit: &str| host.systemctl(&format!("show --property MainPID --value {unit}"));
+    let collect = pid("netwrightd@collect.service");
+    write("[collect]\nenable = true\ngrace = \"9s\"\n[repair]\nenable = true\n");
+    let want = "starts repair\nstops dhcp\ntells collect: grace\n";
+    assert_eq!(said("reload"), (Some(0), want.to_owned(), String::new()));
+    assert!(agent("status --wait").status.success(), "{}", host.said());
+    assert_eq!(active(), ["collect.service", "repair.service"]);
+    assert_eq!(pid("netwrightd@collect.service"), collect);
+    // A file that is wrong changes nothing, whatever is started then.
+    write("[repair]\nenable = 1\n");
+    let (code, _, errors) = said("reload");
+    assert_eq!(code, Some(78), "{errors}");
+    host.systemctl("daemon-reload");
+    host.systemctl("restart netwrightd@collect.service netwright.target");
+    assert_eq!(active(), ["collect.service", "repair.service"]);
+    let log = host.log("netwrightd@collect.service");
+    assert!(log.contains("the configuration that was accepted last counts"), "{log}");
+    // A path that the configuration names can be written.
+    write("[collect]\nenable = true\n[dhcp]\nenable = true\nsocketpath = \"/run/other/d.sock\"\n");
+    lab.sh("mkdir -p /run/other");
+    assert_eq!(said("reload").0, Some(0), "{}", host.said());
+    assert!(agent("status --wait").status.success(), "{}", host.said());
+    assert!(lab.path("/run/other/d.sock").exists() && !lab.path("/run/cni/dhcp.sock").exists());
+    // One that is killed starts again; one that is stopped is named with what helps.
+    host.systemctl("kill --signal KILL netwrightd@collect.service");
+    assert!(agent("status --wait").status.success(), "{}", host.said());
+    host.systemctl("stop netwrightd@collect.service");
+    let (code, text, _) = said("status");
+    assert_eq!(code, Some(1));
+    assert!(text.contains("hint: systemctl start netwright.target"), "{text}");
+    host.systemctl("stop netwright.target");
+    wait_until("everything to stop", || active().is_empty());
 }

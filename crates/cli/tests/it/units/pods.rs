@@ -1,5 +1,4 @@
-//! `netwright-multinet.service` beside an API server, and `netwright-ipam.service` with an API
-//! server and with etcd.
+//! The services `multinet` beside an API server, and `ipam` with an API server and with etcd.
 
 use std::fs;
 
@@ -14,21 +13,19 @@ use crate::multinet::{CONFLIST, Cluster, links};
 
 #[test]
 fn pods_get_and_lose_networks_within_the_unit() {
-    const UNIT: &str = "netwright-multinet.service";
+    const UNIT: &str = "netwrightd@multinet.service";
     require!("root", "file:/lib/systemd/systemd");
     let cluster = Cluster::new(Lab::with_systemd("unit-multinet"));
     cluster.define_all();
     let lab = &cluster.lab;
-    let host = Host::new(lab, UNIT);
+    let host = Host::new(lab);
     let kubeconfig = cluster.api.kubeconfig(lab.dir());
-    lab.sh(&format!(
-        "mkdir -p /etc/default && echo 'FLAGS=-node n1 -cluster-network cluster -label-node -conflist {CONFLIST} -kubeconfig {}' \
-         >/etc/default/netwright-multinet",
+    // The generator lets it write the folder of the conflist.
+    host.enable(&format!(
+        "[multinet]\nenable = true\nnode = \"n1\"\ncluster-network = \"cluster\"\nlabel-node = true\n\
+         conflist = \"{CONFLIST}\"\nkubeconfig = \"{}\"\n",
         kubeconfig.display()
     ));
-    // As the unit's comment on -conflist says.
-    host.edit(UNIT, "ReadWritePaths=/etc/cni/net.d");
-    host.systemctl(&format!("enable --now {UNIT}"));
     wait_until("pods to be answered", || lab.path(CONFLIST).exists());
 
     let networks =
@@ -79,12 +76,9 @@ fn addresses(lab: &Lab, verb: &str, pod: &str) -> Value {
 
 /// The checks that hold for every store of the records.
 fn addresses_within_the_unit(lab: &Lab, records: &str) {
-    const UNIT: &str = "netwright-ipam.service";
-    let host = Host::new(lab, UNIT);
-    lab.sh(&format!(
-        "mkdir -p /etc/default && echo 'FLAGS=-node n1 {records}' >/etc/default/netwright-ipam"
-    ));
-    host.systemctl(&format!("enable --now {UNIT}"));
+    const UNIT: &str = "netwrightd@ipam.service";
+    let host = Host::new(lab);
+    host.enable(&format!("[ipam]\nenable = true\nnode = \"n1\"\n{records}\n"));
     let _c1 = lab.container("c1");
     let one = addresses(lab, "ADD", "one");
     assert_eq!(one["ips"].as_array().unwrap().len(), 2, "{one}");
@@ -107,7 +101,7 @@ fn addresses_are_given_within_the_unit_with_records_in_the_kubernetes_api() {
     // The service does not see what is in /tmp and /var/tmp.
     let kubeconfig = fs::read(api.kubeconfig(lab.dir())).unwrap();
     fs::write(lab.path("/etc/kubeconfig"), kubeconfig).unwrap();
-    addresses_within_the_unit(&lab, "--kubeconfig /etc/kubeconfig");
+    addresses_within_the_unit(&lab, "kubeconfig = \"/etc/kubeconfig\"");
 }
 
 #[test]
@@ -115,5 +109,5 @@ fn addresses_are_given_within_the_unit_with_records_in_etcd() {
     require!("root", "program:etcd", "program:curl", "file:/lib/systemd/systemd");
     let lab = Lab::with_systemd("unit-ipam-etcd");
     let etcd = Etcd::start(&lab);
-    addresses_within_the_unit(&lab, &format!("--etcd {}", etcd.endpoints().join(",")));
+    addresses_within_the_unit(&lab, &format!("etcd = {:?}", etcd.endpoints()));
 }

@@ -20,10 +20,11 @@ use super::context::Context;
 use super::conversation::{Conversation, Heard};
 use super::deferred::chain;
 use super::lease::{HeldLease, Outcome};
-use super::listen::Listener;
 use super::store::Saved;
 use super::token::Token;
 use crate::clock;
+use crate::health::Health;
+use crate::listen::Listener;
 use crate::poll::Interest;
 use crate::services::ready::ReadyFile;
 
@@ -41,6 +42,7 @@ pub(crate) struct Service {
     listener: Listener,
     listening: bool,
     signals: UnixStream,
+    health: Health,
     held: HashMap<u64, HeldLease>,
     by_key: BTreeMap<AttachmentKey, u64>,
     conversations: HashMap<u64, Conversation>,
@@ -52,13 +54,19 @@ pub(crate) struct Service {
 
 impl Service {
     /// Resumes what earlier daemons kept.
-    pub(crate) fn new(world: Context, listener: Listener, signals: UnixStream) -> Self {
+    pub(crate) fn new(
+        world: Context,
+        listener: Listener,
+        signals: UnixStream,
+        health: Health,
+    ) -> Self {
         let mut service = Service {
             world,
             ready: ReadyFile::of(&listener.path),
             listener,
             listening: false,
             signals,
+            health,
             held: HashMap::new(),
             by_key: BTreeMap::new(),
             conversations: HashMap::new(),
@@ -79,7 +87,8 @@ impl Service {
         self.listening = true;
         self.ready.say();
         loop {
-            let wait = self.next_deadline().since(clock::now().at);
+            self.health.turns();
+            let wait = self.health.pause(self.next_deadline().since(clock::now().at));
             let ready = self.world.poller.wait(Some(wait))?;
             self.world.census = Census::new();
             for token in ready.into_iter().filter_map(Token::of) {

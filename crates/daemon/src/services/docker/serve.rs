@@ -13,12 +13,14 @@ use std::time::{Duration, Instant};
 use cnm::Failure;
 use cnm::http::{self, HttpError, Incoming, Kind, Message};
 use cnm::method::Method;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::driver::Driver;
 use super::sandbox::Engine;
+use crate::health::Health;
 use crate::log;
+use crate::services::setup::LONG;
 
 /// The longest body that is read. A container that publishes every port of three protocols would
 /// need 17 MB; none does.
@@ -49,12 +51,15 @@ pub(super) fn accept(
     server: &Arc<Server>,
     listener: &UnixListener,
     signals: &UnixStream,
+    health: &Health,
 ) -> Result<(), Errno> {
     loop {
+        health.turns();
+        let pause = Timespec::try_from(health.pause(LONG)).ok();
         let mut ready = [PollFd::new(signals, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
-        match poll(&mut ready, None) {
+        match poll(&mut ready, pause.as_ref()) {
+            Ok(0) | Err(Errno::INTR) => continue,
             Ok(_) => {}
-            Err(Errno::INTR) => continue,
             Err(errno) => return Err(errno),
         }
         if !ready[0].revents().is_empty() {

@@ -8,6 +8,7 @@ use cluster_ipam::store::{Store, StoreError};
 
 use super::BootClock;
 use super::service::Service;
+use crate::health::Health;
 
 /// The pause between looks for changes: records are for people, who wait a second.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -23,7 +24,7 @@ const LONGEST_LOOK: Duration = Duration::from_secs(300);
 const ORPHANS: u32 = 24;
 
 /// Renews the lease, reports who holds what, releases empty blocks, for ever.
-pub(super) async fn tend(service: Arc<Service>) {
+pub(super) async fn tend(service: Arc<Service>, health: Health) {
     let mut pause = POLL_INTERVAL;
     let mut away = false;
     let mut swept = tokio::time::Instant::now();
@@ -38,6 +39,7 @@ pub(super) async fn tend(service: Arc<Service>) {
         service.tell();
         match done {
             Ok(()) => {
+                health.needs("store", Ok(()));
                 if std::mem::take(&mut away) {
                     tracing::info!("the store answers again");
                 }
@@ -47,6 +49,7 @@ pub(super) async fn tend(service: Arc<Service>) {
                 pause = POLL_INTERVAL;
             }
             Err(error) => {
+                health.needs("store", Err(error.to_string()));
                 if !std::mem::replace(&mut away, true) {
                     tracing::warn!(%error, "addresses are given as long as the lease holds");
                 }

@@ -44,6 +44,12 @@ impl Pace {
         Pace { interval, due: None, rested: None }
     }
 
+    /// Looks at this interval from now on.
+    pub(super) fn set_interval(&mut self, interval: Duration, now: Instant) {
+        self.interval = interval;
+        self.due = self.due.map(|due| due.min(now + interval));
+    }
+
     /// Notes an event.
     pub(super) fn hurry(&mut self, now: Instant) {
         let soon = self.rested.unwrap_or(now).max(now + SETTLE);

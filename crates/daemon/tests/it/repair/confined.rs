@@ -10,23 +10,23 @@ use super::Host;
 use crate::rig::{Daemon, wait_for};
 
 /// The service whose work this test follows.
-const REPAIR: &str = "netwright-repair.service";
+const REPAIR: &str = "netwrightd@repair.service";
 
 /// The unit of every service, with the highest exposure that `systemd-analyze` may report, in
 /// tenths: 100 is a service without any confinement.
 const UNITS: [(&str, u32); 6] = [
-    ("cni-dhcp.service", 45),
-    ("netwright-collect.service", 45),
+    ("netwrightd@collect.service", 45),
+    ("netwrightd@dhcp.service", 45),
     (DOCKER, 55),
     (IPAM, 30),
-    ("netwright-multinet.service", 45),
+    ("netwrightd@multinet.service", 45),
     (REPAIR, 45),
 ];
 
 /// It mounts namespaces for other processes, so it cannot have a private mount namespace.
-const DOCKER: &str = "netwright-docker.service";
+const DOCKER: &str = "netwrightd@docker.service";
 /// It runs no plugins and enters no namespaces.
-const IPAM: &str = "netwright-ipam.service";
+const IPAM: &str = "netwrightd@ipam.service";
 
 fn unit(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/systemd").join(name)
@@ -34,7 +34,7 @@ fn unit(name: &str) -> PathBuf {
 
 /// The words of a unit's setting, if it has it.
 fn optional(name: &str, key: &str) -> Option<Vec<String>> {
-    let text = fs::read_to_string(unit(name)).unwrap();
+    let text = fs::read_to_string(unit(&format!("{name}.d/10-netwright.conf"))).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(&format!("{key}=")))?;
     Some(line.split_whitespace().map(str::to_owned).collect())
 }
@@ -70,21 +70,26 @@ fn the_units_are_whole_and_confine() {
     let mut found: Vec<String> = fs::read_dir(&folder)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name.ends_with(".service"))
+        .filter_map(|name| name.strip_suffix(".d").map(str::to_owned))
         .collect();
     found.sort();
     assert_eq!(found, UNITS.map(|(name, _)| name));
-    // `systemd-analyze` looks for the executables, and must find no other fault.
-    lab.sh("mkdir -p /opt/cni/bin && ln -s /bin/true /opt/cni/bin/netwrightd && ln -s /bin/true /opt/cni/bin/dhcp");
-    let said = lab.sh(&format!(
-        "cd {} && systemd-analyze verify --man=no --recursive-errors=no *.service *.socket 2>&1",
-        folder.display()
-    ));
-    assert_eq!(said, "");
+    // `systemd-analyze` looks for the executable, and must find no other fault.
+    lab.sh("mkdir -p /opt/cni/bin && ln -s /bin/true /opt/cni/bin/netwrightd");
+    let dir = lab.dir().join("units");
+    lab.sh(&format!("cp -r {} {}", folder.display(), dir.display()));
     for (name, exposure) in UNITS {
+        // An instance as systemd loads it.
+        lab.sh(&format!("cd {} && cp netwrightd@.service {name}", dir.display()));
+        let said = lab.sh(&format!(
+            "cd {} && systemd-analyze verify --man=no --recursive-errors=no {name} *.socket *.target 2>&1",
+            dir.display()
+        ));
+        assert_eq!(said, "", "{name}");
         lab.sh(&format!(
-            "systemd-analyze security --no-pager --offline=true --threshold={exposure} {}",
-            unit(name).display()
+            "cd {0} && cat {name}.d/10-netwright.conf >>{name} && \
+             systemd-analyze security --no-pager --offline=true --threshold={exposure} {0}/{name}",
+            dir.display()
         ));
         for sure in ["NoNewPrivileges", "LockPersonality", "MemoryDenyWriteExecute"] {
             assert_eq!(setting(name, sure), ["true"], "{name}: {sure}");

@@ -11,7 +11,7 @@ use node_api::{AskError, Daemon, ExchangeError};
 use crate::shared::failure::Failure;
 
 /// What to do if the daemon does not answer.
-const START_IT: &str = "start the daemon: systemctl start cni-dhcp.socket, or run `netwright dhcp daemon` (docs/dhcp.md)";
+const START_IT: &str = "start the daemon: systemctl start netwrightd@dhcp.socket, or run `netwright dhcp daemon` (docs/dhcp.md)";
 
 /// Sends a request to the daemon and waits for its answer.
 ///

@@ -1,0 +1,256 @@
+//! What a service says of itself, and how people read it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use cni::text::one_line;
+use serde::{Deserialize, Serialize};
+
+/// What a service is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It does not run.
+    #[default]
+    Stopped,
+    /// It runs and does not serve yet.
+    Starting,
+    /// It can do its work.
+    Ready,
+    /// It serves, and something that it needs is missing.
+    Waiting,
+    /// Its loop, or the whole process, does not go on.
+    Hung,
+    /// It is ending.
+    Stopping,
+    /// It ended, although it is wanted.
+    Failed,
+}
+
+impl State {
+    /// Returns the word that people and programs read.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Stopped => "stopped",
+            State::Starting => "starting",
+            State::Ready => "ready",
+            State::Waiting => "waiting",
+            State::Hung => "hung",
+            State::Stopping => "stopping",
+            State::Failed => "failed",
+        }
+    }
+}
+
+/// Something that a service needs and does not have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// What it is, such as `API server`.
+    pub what: String,
+    /// Why it is missing.
+    pub why: String,
+}
+
+/// Something that a service logged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Said {
+    /// When, as in RFC 3339.
+    pub at: String,
+    /// The line.
+    pub text: String,
+}
+
+/// What is known of a service.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Report {
+    /// Its name.
+    pub service: String,
+    /// What it is doing.
+    pub state: State,
+    /// Whether the configuration wants it.
+    pub enabled: bool,
+    /// Since when it is in this state, as in RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    /// Why it is in this state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Its process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// The version of its executable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// How often the supervisor has started it again.
+    pub restarts: u32,
+    /// How often it has read its configuration again.
+    pub reloads: u64,
+    /// What it needs and does not have.
+    pub missing: Vec<Missing>,
+    /// The values of the keys that it runs with, as TOML; without those that its flags set.
+    pub values: BTreeMap<String, String>,
+    /// Changed keys that count only once it starts again.
+    pub outdated: Vec<String>,
+    /// What of its rights' confinement its surroundings did not permit.
+    pub unconfined: Vec<String>,
+    /// What it logged last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub did: Option<Said>,
+    /// The last error or warning that it logged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<Said>,
+    /// The command that helps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+impl Report {
+    /// Returns the report of a service that does not run.
+    #[must_use]
+    pub fn stopped(service: &str) -> Self {
+        Report { service: service.to_owned(), ..Report::default() }
+    }
+
+    /// Returns why it cannot work, in one line; nothing if it can.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        if self.state == State::Ready {
+            return None;
+        }
+        let missing = self.missing.iter().map(|one| format!("{}: {}", one.what, one.why));
+        let all: Vec<String> = self.why.iter().cloned().chain(missing).collect();
+        Some(match all.is_empty() {
+            true => self.state.word().to_owned(),
+            false => format!("{}: {}", self.state.word(), all.join("; ")),
+        })
+    }
+}
+
+/// What is known of the whole agent.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    /// The process that starts the services; `None` if that is a service manager or a person.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<Report>,
+    /// The services that are enabled or run.
+    pub services: Vec<Report>,
+}
+
+impl Status {
+    /// Reports whether every service that is enabled can do its work.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.wanted().all(|report| report.state == State::Ready)
+    }
+
+    /// Returns what keeps the agent from being ready, in one line.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        let of = |report: &Report| Some(format!("{} {}", report.service, report.trouble()?));
+        let all: Vec<String> = self.wanted().filter_map(of).collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    }
+
+    fn wanted(&self) -> impl Iterator<Item = &Report> {
+        self.services.iter().filter(|report| report.enabled)
+    }
+}
+
+/// What people read where no service is enabled.
+const NONE: &str = "no service is enabled\nhint: set enable = true in the table of a service; \
+                    netwrightd config default prints the tables\n";
+
+/// Returns it as people read it: a line for each service, and more below it.
+#[must_use]
+pub fn text(status: &Status) -> String {
+    let reports: Vec<&Report> = status.agent.iter().chain(&status.services).collect();
+    let width = reports.iter().map(|report| report.service.len()).max().unwrap_or_default();
+    let mut text = String::new();
+    for report in reports {
+        let since =
+            report.since.as_deref().map_or(String::new(), |since| format!(" since {since}"));
+        let is_service = status.agent.as_ref() != Some(report);
+        let enabled = if report.enabled || !is_service { "" } else { " (not enabled)" };
+        let word = report.state.word();
+        let _ = writeln!(text, "{:width$}  {word}{since}{enabled}", report.service);
+        let mut more = |name: &str, value: &str| {
+            let _ = writeln!(text, "{:width$}    {name}: {}", "", one_line(value));
+        };
+        if let Some(why) = &report.why {
+            more("why", why);
+        }
+        for missing in &report.missing {
+            more("missing", &format!("{}: {}", missing.what, missing.why));
+        }
+        if 0 < report.restarts {
+            more("restarts", &report.restarts.to_string());
+        }
+        if let Some(did) = &report.did {
+            more("last", &format!("{} ({})", did.text, did.at));
+        }
+        if let Some(failed) = &report.failed {
+            more("last failure", &format!("{} ({})", failed.text, failed.at));
+        }
+        if !report.outdated.is_empty() {
+            more("counts after a restart", &report.outdated.join(", "));
+        }
+        for step in &report.unconfined {
+            more("less confined", step);
+        }
+        if let Some(hint) = &report.hint {
+            more("hint", hint);
+        }
+    }
+    if status.services.is_empty() {
+        text.push_str(NONE);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    #[test]
+    fn people_read_the_state_first() {
+        let ready = Report {
+            service: "dhcp".to_owned(),
+            state: State::Ready,
+            enabled: true,
+            since: Some("2026-11-24T02:00:00Z".to_owned()),
+            did: Some(Said {
+                at: "2026-11-24T02:00:01Z".to_owned(),
+                text: "bound\nforged".to_owned(),
+            }),
+            ..Report::default()
+        };
+        let waiting = Report {
+            service: "multinet".to_owned(),
+            state: State::Waiting,
+            enabled: true,
+            missing: vec![Missing { what: "API server".to_owned(), why: "refused".to_owned() }],
+            ..Report::default()
+        };
+        let services = vec![ready.clone(), waiting.clone(), Report::stopped("repair")];
+        let status = Status { agent: None, services };
+        expect![[r#"
+            dhcp      ready since 2026-11-24T02:00:00Z
+                        last: bound\nforged (2026-11-24T02:00:01Z)
+            multinet  waiting
+                        missing: API server: refused
+            repair    stopped (not enabled)
+        "#]]
+        .assert_eq(&text(&status));
+        assert_eq!(status.trouble().unwrap(), "multinet waiting: API server: refused");
+        let services = vec![ready, Report::stopped("repair")];
+        assert!(!status.is_ready() && Status { agent: None, services }.is_ready());
+        assert!(text(&Status::default()).starts_with("no service is enabled"));
+        assert_eq!(waiting.trouble().unwrap(), "waiting: API server: refused");
+        let read: Report = serde_json::from_str(&serde_json::to_string(&waiting).unwrap()).unwrap();
+        assert_eq!(read, waiting);
+    }
+}

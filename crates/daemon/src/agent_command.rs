@@ -1,0 +1,291 @@
+//! `netwrightd agent`: all services at once, as people and scripts need them.
+
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use agent::change::{Change, for_running};
+use agent::load::{Loaded, Surroundings};
+use agent::report::{self, Report, Status};
+use agent::setting::Setting as _;
+use agent::{accepted, keys};
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
+use state::Roots;
+
+use crate::command_line;
+use crate::services::Stop;
+use crate::status::look;
+use crate::systemd;
+
+const OUTPUT: &str = "output";
+const WAIT: &str = "wait";
+const DRY_RUN: &str = "dry-run";
+const SERVICES: &str = "service";
+
+/// The exit code when a service is not ready, or does not follow.
+const NOT_READY: u8 = 1;
+/// The pause between looks while somebody waits.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long services have to read their configuration again.
+const TIME_TO_READ: Duration = Duration::from_secs(10);
+
+/// Returns the command.
+pub(crate) fn command() -> Command {
+    let output = || {
+        Arg::new(OUTPUT)
+            .long(OUTPUT)
+            .short('o')
+            .value_name("FORMAT")
+            .value_parser(PossibleValuesParser::new(["text", "json"]))
+            .default_value("text")
+            .help("text or json")
+    };
+    let wait = Arg::new(WAIT)
+        .long(WAIT)
+        .value_name("DURATION")
+        .num_args(0..=1)
+        .require_equals(true)
+        .default_missing_value("60s")
+        .help("wait until every enabled service is ready, at most so long");
+    let names = PossibleValuesParser::new(keys::services().collect::<Vec<_>>());
+    let services = Arg::new(SERVICES)
+        .value_name("SERVICE")
+        .num_args(0..)
+        .value_parser(names)
+        .help("only these services, which count as enabled");
+    let dry_run = Arg::new(DRY_RUN)
+        .long(DRY_RUN)
+        .action(ArgAction::SetTrue)
+        .help("say what would start, stop and restart, and change nothing");
+    Command::new("agent")
+        .about("Shows what the services do, and has them read their configuration again")
+        .subcommand_required(true)
+        .disable_help_subcommand(true)
+        .subcommand(
+            Command::new("reload")
+                .about("Checks the configuration, and has the services read it if it is sound")
+                .arg(command_line::configuration())
+                .arg(dry_run)
+                .arg(output()),
+        )
+        .subcommand(
+            Command::new("status")
+                .about("Shows what each service does; exit code 0 if every enabled one is ready")
+                .arg(command_line::configuration())
+                .arg(output())
+                .arg(wait)
+                .arg(services)
+                .after_help(
+                    "Examples:\n  netwrightd agent status --wait\n  netwrightd agent status -o json\n  netwrightd agent status multinet",
+                ),
+        )
+}
+
+/// Runs one of its commands.
+pub(crate) fn run(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(), Stop> {
+    match matches.subcommand() {
+        Some(("reload", matches)) => reload(matches, around, roots),
+        Some(("status", matches)) => status(matches, around, roots),
+        _ => Ok(()),
+    }
+}
+
+fn status(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(), Stop> {
+    let file = command_line::configuration_of(matches);
+    let deadline = match matches.get_one::<String>(WAIT) {
+        None => None,
+        Some(text) => {
+            let mut wait = Duration::ZERO;
+            wait.read_flag(text).map_err(|wanted| {
+                Stop::Usage(format!("error: --{WAIT} must be {}, and not {text:?}\n", wanted.0))
+            })?;
+            Some(Instant::now() + wait)
+        }
+    };
+    let only: Vec<&String> = matches.get_many(SERVICES).into_iter().flatten().collect();
+    let mut told = None;
+    let found = loop {
+        let found = look(roots, &file, around);
+        // A supervisor knows its configuration.
+        if found.agent.is_none() {
+            is_there(matches, &file)?;
+        }
+        let found = select(found, &only);
+        let trouble = found.trouble();
+        if trouble.is_none() || deadline.is_none_or(|deadline| deadline <= Instant::now()) {
+            break found;
+        }
+        if trouble != told {
+            crate::complain(&format!("waiting: {}\n", trouble.clone().unwrap_or_default()));
+            told = trouble;
+        }
+        sleep(PAUSE);
+    };
+    crate::say(&match is_json(matches) {
+        true => json(&found),
+        false => report::text(&found),
+    });
+    if found.is_ready() { Ok(()) } else { Err(Stop::Said(NOT_READY)) }
+}
+
+/// Keeps the services that somebody asks for, if he names some; they count as enabled.
+fn select(mut status: Status, only: &[&String]) -> Status {
+    if only.is_empty() {
+        return status;
+    }
+    status.agent = None;
+    let known = std::mem::take(&mut status.services);
+    status.services = only
+        .iter()
+        .map(|name| {
+            let found = known.iter().find(|report| report.service == **name);
+            let found = found.cloned().unwrap_or_else(|| Report::stopped(name));
+            Report { enabled: true, ..found }
+        })
+        .collect();
+    status
+}
+
+/// Fails if a file is named that does not exist.
+pub(crate) fn is_there(matches: &ArgMatches, file: &Path) -> Result<(), Stop> {
+    let named = matches.get_one::<String>(command_line::CONFIGURATION).is_some();
+    match named && !file.exists() {
+        true => Err(Stop::Failed(format!("{}: there is no such file", file.display()))),
+        false => Ok(()),
+    }
+}
+
+/// What `agent reload` says as JSON.
+#[derive(Debug, Serialize)]
+struct Reloaded<'a> {
+    #[serde(flatten)]
+    change: &'a Change,
+    dry_run: bool,
+    /// What did not follow, and why.
+    failed: &'a [String],
+}
+
+fn reload(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(), Stop> {
+    let file = command_line::configuration_of(matches);
+    let before = accepted::read(roots, around).unwrap_or_default();
+    let new = accepted::renewed(&file, &before, around).map_err(Stop::Configuration)?;
+    is_there(matches, &file)?;
+    let status = look(roots, &file, around);
+    let change = for_running(&status.services, &new.config);
+    let dry_run = matches.get_flag(DRY_RUN);
+    let text = !is_json(matches);
+    if text {
+        let nothing = "nothing starts, stops or restarts\n".to_owned();
+        crate::say(&if change.is_empty() { nothing } else { change.to_string() });
+    }
+    let failed = match (dry_run, &status.agent) {
+        (true, _) => Vec::new(),
+        (false, Some(agent)) => follow(roots, &file, around, std::slice::from_ref(agent), true),
+        (false, None) if systemd::manages() => match accepted::write(roots, &new) {
+            Ok(()) => systemd::apply(&change),
+            Err(error) => vec![cni::Error::from_chain(0, &error).msg],
+        },
+        (false, None) => have_services_read(roots, &file, around, &status, &new),
+    };
+    if !text {
+        crate::say(&json(&Reloaded { change: &change, dry_run, failed: &failed }));
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    for failure in &failed {
+        crate::complain(&format!("error: {failure}\n"));
+    }
+    Err(Stop::Said(NOT_READY))
+}
+
+/// Has each service that runs read the configuration, where no supervisor does. Returns what does
+/// not count yet.
+fn have_services_read(
+    roots: &Roots,
+    file: &Path,
+    around: Surroundings,
+    status: &Status,
+    new: &Loaded,
+) -> Vec<String> {
+    let mut failed = Vec::new();
+    if let Err(error) = accepted::write(roots, new) {
+        failed.push(cni::Error::from_chain(0, &error).msg);
+    }
+    let running: Vec<Report> =
+        status.services.iter().filter(|report| report.pid.is_some()).cloned().collect();
+    failed.extend(follow(roots, file, around, &running, false));
+    for service in keys::services() {
+        let wanted = keys::is_enabled(&new.config, service);
+        let runs = running.iter().any(|report| report.service == service);
+        match (wanted, runs) {
+            (true, false) => failed.push(format!(
+                "{service} is enabled and does not run: netwrightd starts the enabled services, and so does its unit"
+            )),
+            (false, true) => failed.push(format!(
+                "{service} runs and is not enabled: whoever started it must stop it"
+            )),
+            _ => {}
+        }
+    }
+    failed
+}
+
+/// Sends SIGHUP to processes, and waits until each has read its configuration. Returns what did not
+/// follow.
+fn follow(
+    roots: &Roots,
+    file: &Path,
+    around: Surroundings,
+    before: &[Report],
+    is_agent: bool,
+) -> Vec<String> {
+    let mut failed = Vec::new();
+    for report in before {
+        let name = &report.service;
+        let pid = report.pid.and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+        let Some(pid) = pid else {
+            failed.push(format!("{name} does not say its process"));
+            continue;
+        };
+        if let Err(error) = kill_process(pid, Signal::HUP) {
+            failed.push(format!("{name} cannot be told: {error}"));
+            continue;
+        }
+        let deadline = Instant::now() + TIME_TO_READ;
+        loop {
+            let found = look(roots, file, around);
+            let now = match is_agent {
+                true => found.agent,
+                false => found.services.into_iter().find(|one| one.service == *name),
+            };
+            if let Some(now) = now.filter(|now| report.reloads < now.reloads) {
+                if !now.outdated.is_empty() {
+                    failed.push(format!("restart {name}: {} changed", now.outdated.join(", ")));
+                }
+                let wrong = now.missing.iter().find(|missing| missing.what == "configuration");
+                failed.extend(wrong.map(|missing| format!("{name}: {}", missing.why)));
+                break;
+            }
+            if deadline <= Instant::now() {
+                failed.push(format!("{name} has not read its configuration in {TIME_TO_READ:?}"));
+                break;
+            }
+            sleep(PAUSE / 10);
+        }
+    }
+    failed
+}
+
+fn is_json(matches: &ArgMatches) -> bool {
+    matches.get_one::<String>(OUTPUT).is_some_and(|format| format == "json")
+}
+
+fn json(value: &impl Serialize) -> String {
+    let mut text = serde_json::to_string_pretty(value).expect("our types serialise to JSON");
+    text.push('\n');
+    text
+}

@@ -1,0 +1,199 @@
+//! The thread beside a service's loop: it answers at the service's status socket, and reads the
+//! configuration again when a signal asks for it (SIGHUP). It answers also while the loop hangs.
+
+use std::io::{Read as _, Write as _};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use agent::Config;
+use agent::report::Said;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use signal_hook::consts::SIGHUP;
+use state::{Durability, Roots};
+
+use crate::exchange::{self, Answer};
+use crate::health;
+use crate::listen::Listener;
+
+/// Returns the folder of the status sockets.
+pub(crate) fn folder(roots: &Roots) -> PathBuf {
+    roots.run.join("agent")
+}
+
+/// Returns the path of a service's status socket.
+pub(crate) fn socket(roots: &Roots, service: &str) -> PathBuf {
+    folder(roots).join(format!("{service}.sock"))
+}
+
+/// Returns the path of the file with the error with which a service ended last.
+fn last_words(roots: &Roots, service: &str) -> PathBuf {
+    folder(roots).join(format!("{service}.error"))
+}
+
+/// Leaves the error with which a service ends, for `netwrightd agent status`.
+pub(crate) fn leave_last_words(roots: &Roots, service: &str, error: &str) {
+    let said = Said { at: health::now(), text: cni::text::one_line(error) };
+    let text = serde_json::to_vec(&said).expect("our types serialise to JSON");
+    // Without it the status does not say why; the log does.
+    let _ = state::create_directory(&folder(roots), 0o700).and_then(|()| {
+        let path = last_words(roots, service);
+        state::write_atomic(&path, &text, 0o600, Durability::Volatile)
+    });
+}
+
+/// Reads the error with which a service ended last.
+pub(crate) fn read_last_words(roots: &Roots, service: &str) -> Option<Said> {
+    let text = state::read_optional(&last_words(roots, service)).ok().flatten()?;
+    serde_json::from_slice(&text).ok()
+}
+
+/// Forgets the error with which a service ended last.
+pub(crate) fn forget_last_words(roots: &Roots, service: &str) {
+    let _ = state::remove_file(&last_words(roots, service));
+}
+
+/// What the thread does.
+pub(crate) struct Duties {
+    /// Answers a question.
+    pub(crate) answer: Box<dyn Fn(&str) -> Answer + Send>,
+    /// Reads the configuration again, for a process whose loop does not.
+    pub(crate) reload: Option<Box<dyn FnMut() + Send>>,
+}
+
+/// The thread. It ends, and its socket is removed, when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Attendant {
+    end: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Attendant {
+    /// Starts the thread. Without a listener it answers nobody. `hung_up` says whether a SIGHUP came
+    /// before.
+    pub(crate) fn start(
+        listener: Option<Listener>,
+        duties: Duties,
+        hung_up: &AtomicBool,
+    ) -> std::io::Result<Self> {
+        let (end, ended) = UnixStream::pair()?;
+        let (hangups, notices) = UnixStream::pair()?;
+        hangups.set_nonblocking(true)?;
+        if duties.reload.is_some() {
+            signal_hook::low_level::pipe::register(SIGHUP, notices.try_clone()?)?;
+            if hung_up.swap(false, Ordering::SeqCst) {
+                (&notices).write_all(&[0])?;
+            }
+        }
+        let thread = std::thread::Builder::new().name("attendant".to_owned());
+        let thread = thread.spawn(move || {
+            // While it is open, `hangups` is not at its end.
+            let _notices = notices;
+            attend(listener, &hangups, &ended, duties);
+        })?;
+        Ok(Attendant { end: Some(end), thread: Some(thread) })
+    }
+}
+
+impl Drop for Attendant {
+    fn drop(&mut self) {
+        // The other end sees the end of the stream.
+        self.end = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Opens a status socket; says so if that is impossible, which is no reason not to serve.
+pub(crate) fn listen(path: &Path) -> Option<Listener> {
+    match Listener::open(Vec::new(), path) {
+        Ok(listener) => Some(listener),
+        Err(error) => {
+            let error = cni::Error::from_chain(0, &error).msg;
+            tracing::warn!(error, "the service has no status");
+            None
+        }
+    }
+}
+
+fn attend(
+    listener: Option<Listener>,
+    mut hangups: &UnixStream,
+    ended: &UnixStream,
+    mut duties: Duties,
+) {
+    loop {
+        let mut ready =
+            vec![PollFd::new(ended, PollFlags::IN), PollFd::new(hangups, PollFlags::IN)];
+        ready.extend(listener.as_ref().map(|of| PollFd::new(&of.socket, PollFlags::IN)));
+        match poll(&mut ready, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => {
+                tracing::error!(error = %errno, "the service has no status from now on");
+                break;
+            }
+        }
+        let is_ready: Vec<bool> = ready.iter().map(|one| !one.revents().is_empty()).collect();
+        if is_ready[0] {
+            break;
+        }
+        if is_ready[1] {
+            while matches!(hangups.read(&mut [0; 64]), Ok(64)) {}
+            if let Some(reload) = &mut duties.reload {
+                reload();
+            }
+        }
+        if let (Some(listener), Some(true)) = (&listener, is_ready.get(2))
+            && let Ok((stream, _)) = listener.socket.accept()
+            && let Err(error) = exchange::answer(stream, &duties.answer)
+        {
+            tracing::debug!(%error, "whoever asked for the status is gone");
+        }
+    }
+    if let Some(listener) = listener {
+        listener.close();
+    }
+}
+
+/// A changed configuration on its way from the thread to the service's loop.
+#[derive(Debug, Clone)]
+pub(crate) struct Changes(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    config: Mutex<Option<Config>>,
+    bell: UnixStream,
+    ringer: UnixStream,
+}
+
+impl Changes {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let (bell, ringer) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        ringer.set_nonblocking(true)?;
+        Ok(Changes(Arc::new(Inner { config: Mutex::new(None), bell, ringer })))
+    }
+
+    /// Returns what is readable while there is a change.
+    pub(crate) fn descriptor(&self) -> impl AsFd + '_ {
+        &self.0.bell
+    }
+
+    /// Leaves a configuration for the loop.
+    pub(crate) fn put(&self, config: Config) {
+        *self.0.config.lock().unwrap_or_else(PoisonError::into_inner) = Some(config);
+        // If the socket is full, nobody reads it.
+        let _ = (&self.0.ringer).write(&[0]);
+    }
+
+    /// Takes the last configuration that was left.
+    pub(crate) fn take(&self) -> Option<Config> {
+        while matches!((&self.0.bell).read(&mut [0; 64]), Ok(64)) {}
+        self.0.config.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}

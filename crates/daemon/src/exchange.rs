@@ -1,0 +1,177 @@
+//! Questions and answers between the agent's processes: HTTP/1.1 over a Unix socket, one GET on each
+//! connection, so that `curl --unix-socket` and probes can ask too.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use cnm::http::{Incoming, Kind, Message};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use thiserror::Error;
+
+/// The longest answer that is read.
+const LONGEST_ANSWER: usize = 1 << 20;
+/// How long whoever asks may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What is answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// What the body is: `text/plain` or `application/json`.
+    pub(crate) media: &'static str,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    /// Answers with a line of text.
+    pub(crate) fn text(status: u16, line: &str) -> Self {
+        Answer { status, media: "text/plain; charset=utf-8", body: format!("{line}\n") }
+    }
+
+    /// Answers with a value.
+    pub(crate) fn json(value: &impl serde::Serialize) -> Self {
+        let body = serde_json::to_string(value).expect("our types serialise to JSON");
+        Answer { status: 200, media: "application/json", body }
+    }
+
+    /// Answers whether all is well: nothing, or what is wrong.
+    pub(crate) fn verdict(wrong: Option<String>) -> Self {
+        match wrong {
+            None => Answer::text(200, "ok"),
+            Some(why) => Answer::text(503, &cni::text::one_line(why)),
+        }
+    }
+}
+
+/// Reads a connection's question and answers it.
+pub(crate) fn answer(
+    mut stream: UnixStream,
+    answer: impl FnOnce(&str) -> Answer,
+) -> std::io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let asked = receive(&mut stream, Incoming::new(Kind::Request, 0))?;
+    let answer = match asked.method.as_str() {
+        "GET" => answer(asked.target.split('?').next().unwrap_or_default()),
+        _ => Answer::text(405, "there is only GET"),
+    };
+    let reason = match answer.status {
+        200 => "OK",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        _ => "Service Unavailable",
+    };
+    let text = format!(
+        "HTTP/1.1 {} {reason}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}",
+        answer.status,
+        answer.media,
+        answer.body.len(),
+        answer.body
+    );
+    stream.write_all(text.as_bytes())
+}
+
+/// Why there is no answer.
+#[derive(Debug, Error)]
+pub(crate) enum NoAnswer {
+    /// Nobody listens.
+    #[error("nobody listens at {0}")]
+    Nobody(String),
+    /// Somebody listens and does not answer in time.
+    #[error("it does not answer")]
+    Silent,
+    /// It cannot be asked, or its answer makes no sense.
+    #[error("it cannot be asked: {0}")]
+    Failed(String),
+}
+
+/// Asks for a target, such as `/status`. Returns the status and the body.
+pub(crate) fn ask(
+    path: &Path,
+    target: &str,
+    patience: Duration,
+) -> Result<(u16, Vec<u8>), NoAnswer> {
+    let mut stream = connect(path)?;
+    let late = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => NoAnswer::Silent,
+        // It ended meanwhile.
+        std::io::ErrorKind::BrokenPipe
+        | std::io::ErrorKind::ConnectionReset
+        | std::io::ErrorKind::UnexpectedEof => NoAnswer::Nobody(path.display().to_string()),
+        _ => NoAnswer::Failed(error.to_string()),
+    };
+    let mut talk = || -> std::io::Result<Message> {
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
+        let text =
+            format!("GET {target} HTTP/1.1\r\nHost: netwrightd\r\nConnection: close\r\n\r\n");
+        stream.write_all(text.as_bytes())?;
+        receive(&mut stream, Incoming::new(Kind::Answer, LONGEST_ANSWER))
+    };
+    let answered = talk().map_err(late)?;
+    Ok((answered.status, answered.body))
+}
+
+/// Connects without waiting: a process that is stopped accepts nobody, and its queue may be full.
+fn connect(path: &Path) -> Result<UnixStream, NoAnswer> {
+    let failed = |errno: Errno| NoAnswer::Failed(errno.to_string());
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    let socket = socket.map_err(failed)?;
+    let address = SocketAddrUnix::new(path).map_err(failed)?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) => Ok(UnixStream::from(socket)),
+        Err(Errno::NOENT | Errno::CONNREFUSED) => Err(NoAnswer::Nobody(path.display().to_string())),
+        Err(Errno::AGAIN) => Err(NoAnswer::Silent),
+        Err(errno) => Err(failed(errno)),
+    }
+}
+
+fn receive(stream: &mut UnixStream, mut incoming: Incoming) -> std::io::Result<Message> {
+    let wrong = |error| std::io::Error::new(std::io::ErrorKind::InvalidData, error);
+    let mut bytes = [0; 4096];
+    loop {
+        match stream.read(&mut bytes)? {
+            0 if incoming.is_empty() => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            0 => return incoming.end().map_err(wrong),
+            count => {
+                if let Some(message) = incoming.feed(&bytes[..count]).map_err(wrong)? {
+                    return Ok(message);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    const SHORT: Duration = Duration::from_millis(200);
+
+    #[test]
+    fn questions_are_answered() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        assert!(matches!(ask(&path, "/", SHORT), Err(NoAnswer::Nobody(_))));
+        let listener = UnixListener::bind(&path).unwrap();
+        assert!(matches!(ask(&path, "/", SHORT), Err(NoAnswer::Silent)));
+        let server = std::thread::spawn(move || {
+            // The connection whose question was given up is still there.
+            for _ in 0..2 {
+                let (stream, _) = listener.accept().unwrap();
+                let _ = answer(stream, |target| Answer::verdict(Some(format!("no {target}"))));
+            }
+        });
+        let (status, body) = ask(&path, "/readyz?verbose", SHORT).unwrap();
+        assert_eq!((status, body.as_slice()), (503, &b"no /readyz\n"[..]));
+        server.join().unwrap();
+        assert!(matches!(ask(&path, "/", SHORT), Err(NoAnswer::Nobody(_))));
+    }
+}

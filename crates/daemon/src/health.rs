@@ -1,0 +1,347 @@
+//! What a service knows of itself: whether it can do its work, what it logged last, and whether its
+//! loop goes on. [`crate::attendant`] tells it to whoever asks, and this file to a service manager.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use agent::report::{Missing, Report, Said, State};
+use jiff::Timestamp;
+use tracing::Level;
+
+use crate::notify;
+
+/// What a service knows of itself; copies share it.
+#[derive(Debug, Clone)]
+pub(crate) struct Health(Arc<Shared>);
+
+/// What copies share.
+#[derive(Debug)]
+struct Shared {
+    service: &'static str,
+    manager: Manager,
+    /// How long a turn may take.
+    watchdog: Duration,
+    inner: Mutex<Inner>,
+}
+
+/// The service manager, as its environment names it (`man 3 sd_notify`, `man 3 sd_watchdog_enabled`).
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Manager {
+    /// Its socket.
+    pub(crate) socket: Option<OsString>,
+    /// How often it wants to hear that the service goes on; it is told twice as often.
+    pub(crate) watchdog: Option<Duration>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    phase: Phase,
+    /// What the last report said, and since when.
+    state: (State, Timestamp),
+    /// When the loop came round last.
+    turned: Instant,
+    /// When the service manager heard of it.
+    told: Instant,
+    /// What is needed and missing, and why.
+    missing: BTreeMap<&'static str, String>,
+    /// The socket at which the service serves.
+    socket: Option<PathBuf>,
+    unconfined: Vec<String>,
+    /// The values that the service runs with.
+    values: BTreeMap<String, String>,
+    outdated: Vec<String>,
+    reloads: u64,
+    did: Option<Said>,
+    failed: Option<Said>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Starting,
+    Serving,
+    Stopping,
+}
+
+impl Health {
+    /// Starts with a service that does not serve yet.
+    pub(crate) fn new(service: &'static str, manager: Manager, watchdog: Duration) -> Self {
+        let now = Instant::now();
+        let inner = Inner {
+            phase: Phase::Starting,
+            state: (State::Starting, Timestamp::now()),
+            turned: now,
+            told: now,
+            missing: BTreeMap::new(),
+            socket: None,
+            unconfined: Vec::new(),
+            values: BTreeMap::new(),
+            outdated: Vec::new(),
+            reloads: 0,
+            did: None,
+            failed: None,
+        };
+        Health(Arc::new(Shared { service, manager, watchdog, inner: Mutex::new(inner) }))
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the service's name.
+    pub(crate) fn service(&self) -> &'static str {
+        self.0.service
+    }
+
+    /// Notes what of the confinement was not permitted.
+    pub(crate) fn is_less_confined(&self, steps: Vec<String>) {
+        self.inner().unconfined = steps;
+    }
+
+    /// Notes the values of keys that the service runs with.
+    pub(crate) fn runs_with(&self, values: impl IntoIterator<Item = (String, String)>) {
+        self.inner().values.extend(values);
+    }
+
+    /// Notes new values of some of these keys.
+    pub(crate) fn runs_with_new(&self, values: impl IntoIterator<Item = (String, String)>) {
+        let mut inner = self.inner();
+        for (key, value) in values {
+            if let Some(known) = inner.values.get_mut(&key) {
+                *known = value;
+            }
+        }
+    }
+
+    /// Notes that the service serves, at this socket if it has one, and tells the service manager.
+    pub(crate) fn serves(&self, socket: Option<&Path>) {
+        {
+            let mut inner = self.inner();
+            inner.phase = Phase::Serving;
+            inner.socket = socket.map(Path::to_owned);
+            inner.turned = Instant::now();
+            self.settle(&mut inner, false);
+        }
+        self.notify("READY=1");
+    }
+
+    /// Notes that the service is about to end, and tells the service manager.
+    pub(crate) fn stops(&self) {
+        {
+            let mut inner = self.inner();
+            inner.phase = Phase::Stopping;
+            self.settle(&mut inner, false);
+        }
+        self.notify("STOPPING=1");
+    }
+
+    /// Notes whether something that the service needs is there, or else why it is not. Tells the
+    /// service manager of a change.
+    pub(crate) fn needs(&self, what: &'static str, found: Result<(), String>) {
+        let changed = {
+            let mut inner = self.inner();
+            let changed = match &found {
+                Ok(()) => inner.missing.remove(what).is_some(),
+                Err(why) => inner.missing.insert(what, why.clone()).is_none(),
+            };
+            self.settle(&mut inner, false);
+            changed
+        };
+        match (changed, found) {
+            (false, _) => {}
+            (true, Ok(())) => self.notify("STATUS=ready"),
+            (true, Err(why)) => {
+                self.notify(&format!("STATUS=waiting: {what}: {}", cni::text::one_line(why)));
+            }
+        }
+    }
+
+    /// Notes that the loop came round.
+    pub(crate) fn turns(&self) {
+        let now = Instant::now();
+        let tell = {
+            let mut inner = self.inner();
+            inner.turned = now;
+            let due = self.0.manager.watchdog.is_some_and(|limit| limit / 2 <= now - inner.told);
+            if due {
+                inner.told = now;
+            }
+            due
+        };
+        if tell {
+            self.notify("WATCHDOG=1");
+        }
+    }
+
+    /// Returns how long a loop may wait that would wait so long.
+    pub(crate) fn pause(&self, wanted: Duration) -> Duration {
+        let limit = self.0.manager.watchdog.unwrap_or(self.0.watchdog).min(self.0.watchdog);
+        wanted.min(limit / 4)
+    }
+
+    /// Notes an event of the log.
+    pub(crate) fn logged(&self, level: Level, text: &str) {
+        if Level::INFO < level {
+            return;
+        }
+        let said = Said { at: now(), text: text.to_owned() };
+        let mut inner = self.inner();
+        match level <= Level::WARN {
+            true => inner.failed = Some(said),
+            false => inner.did = Some(said),
+        }
+    }
+
+    /// Tells the service manager that the configuration is being read again.
+    pub(crate) fn tell_reloading(&self) {
+        if self.inner().phase == Phase::Serving {
+            let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+            let micros = Duration::try_from(time).unwrap_or_default().as_micros();
+            self.notify(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
+        }
+    }
+
+    /// Notes that the configuration was read again, and which changed keys do not count yet. Tells
+    /// the service manager.
+    pub(crate) fn reloaded(&self, outdated: Vec<String>) {
+        let serves = {
+            let mut inner = self.inner();
+            inner.reloads += 1;
+            inner.outdated = outdated;
+            inner.phase == Phase::Serving
+        };
+        if serves {
+            self.notify("READY=1");
+        }
+    }
+
+    /// Notes that the configuration is wrong and the one before goes on.
+    pub(crate) fn refused(&self) {
+        self.inner().reloads += 1;
+    }
+
+    /// Returns how long the loop has not gone on, in words, if that is too long.
+    pub(crate) fn hangs(&self) -> Option<String> {
+        let report = self.report();
+        report.why.filter(|_| report.state == State::Hung)
+    }
+
+    /// Returns everything that is known.
+    pub(crate) fn report(&self) -> Report {
+        let mut inner = self.inner();
+        let mut missing: Vec<Missing> = inner
+            .missing
+            .iter()
+            .map(|(what, why)| Missing { what: (*what).to_owned(), why: why.clone() })
+            .collect();
+        let mut hint = None;
+        if inner.phase == Phase::Serving
+            && let Some(path) = &inner.socket
+            && let Err(error) = path.symlink_metadata()
+        {
+            let why = format!("{}: {error}", path.display());
+            missing.push(Missing { what: "socket".to_owned(), why });
+            hint = Some("restart the service: its socket was removed".to_owned());
+        }
+        let state = self.settle(&mut inner, hint.is_some());
+        if !inner.outdated.is_empty() {
+            hint = Some("netwrightd agent reload".to_owned());
+        }
+        Report {
+            service: self.0.service.to_owned(),
+            state,
+            since: Some(seconds(inner.state.1)),
+            why: (state == State::Hung)
+                .then(|| format!("it has not gone on for {} s", inner.turned.elapsed().as_secs())),
+            pid: Some(std::process::id()),
+            version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            reloads: inner.reloads,
+            missing,
+            values: inner.values.clone(),
+            outdated: inner.outdated.clone(),
+            unconfined: inner.unconfined.clone(),
+            did: inner.did.clone(),
+            failed: inner.failed.clone(),
+            hint,
+            ..Report::default()
+        }
+    }
+
+    /// Decides the state, and notes since when it is so.
+    fn settle(&self, inner: &mut Inner, lacks_socket: bool) -> State {
+        let state = match inner.phase {
+            Phase::Stopping => State::Stopping,
+            _ if self.0.watchdog < inner.turned.elapsed() => State::Hung,
+            Phase::Starting => State::Starting,
+            Phase::Serving if inner.missing.is_empty() && !lacks_socket => State::Ready,
+            Phase::Serving => State::Waiting,
+        };
+        if inner.state.0 != state {
+            inner.state = (state, Timestamp::now());
+        }
+        state
+    }
+
+    /// Tells the service manager something.
+    pub(crate) fn notify(&self, state: &str) {
+        notify::send(self.0.manager.socket.as_deref(), state);
+    }
+}
+
+/// Returns the time in RFC 3339, to the second.
+pub(crate) fn now() -> String {
+    seconds(Timestamp::now())
+}
+
+fn seconds(time: Timestamp) -> String {
+    format!("{time:.0}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_is_able_to_work() {
+        let health = Health::new("repair", Manager::default(), Duration::from_secs(60));
+        let state = || health.report().state;
+        assert_eq!(state(), State::Starting);
+        health.serves(None);
+        assert_eq!(state(), State::Ready);
+        health.needs("API server", Err("refused".to_owned()));
+        assert_eq!(health.report().trouble().unwrap(), "waiting: API server: refused");
+        health.needs("API server", Ok(()));
+        assert_eq!(state(), State::Ready);
+        health.stops();
+        assert_eq!(state(), State::Stopping);
+        let health = Health::new("repair", Manager::default(), Duration::ZERO);
+        health.serves(None);
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(health.report().state, State::Hung);
+    }
+
+    #[test]
+    fn a_socket_that_was_removed_is_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        std::fs::write(&path, "").unwrap();
+        let health = Health::new("dhcp", Manager::default(), Duration::from_secs(60));
+        health.serves(Some(&path));
+        assert_eq!(health.report().state, State::Ready);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(health.report().state, State::Waiting);
+    }
+
+    #[test]
+    fn what_was_logged_last_is_known() {
+        let health = Health::new("dhcp", Manager::default(), Duration::from_secs(60));
+        health.logged(Level::INFO, "bound");
+        health.logged(Level::WARN, "lost");
+        health.logged(Level::DEBUG, "heard");
+        let report = health.report();
+        assert_eq!(report.did.unwrap().text, "bound");
+        assert_eq!(report.failed.unwrap().text, "lost");
+    }
+}

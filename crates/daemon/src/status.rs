@@ -1,0 +1,113 @@
+//! What is known of all services: what each says at its status socket, and what its supervisor
+//! knows of its process.
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use agent::keys;
+use agent::load::Surroundings;
+use agent::report::{Report, State, Status};
+use agent::{Config, accepted};
+use state::Roots;
+
+use crate::attendant;
+use crate::exchange::{NoAnswer, ask};
+use crate::systemd;
+
+/// How long a service may take to answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long the supervisor may take, which asks the services.
+const LONG_PATIENCE: Duration = Duration::from_secs(3);
+
+/// The name of the supervisor's socket and report.
+pub(crate) const AGENT: &str = "agent";
+
+/// Asks the supervisor, or, where there is none, each service.
+pub(crate) fn look(roots: &Roots, file: &Path, around: Surroundings) -> Status {
+    let agent = match ask_for(roots, AGENT, LONG_PATIENCE) {
+        Ok(status) => return status,
+        Err(NoAnswer::Nobody(_)) => None,
+        Err(error) => Some(Report {
+            state: State::Hung,
+            why: Some(error.to_string()),
+            ..Report::stopped(AGENT)
+        }),
+    };
+    let config = accepted::standing(file, roots, around).map(|standing| standing.loaded.config);
+    Status { agent, services: unsupervised(roots, &config.unwrap_or_default()) }
+}
+
+/// Asks the services that are enabled or that have a socket.
+fn unsupervised(roots: &Roots, config: &Config) -> Vec<Report> {
+    let report = |service| {
+        let enabled = keys::is_enabled(config, service);
+        let seen = attendant::socket(roots, service).exists();
+        (enabled || seen).then(|| Report {
+            enabled,
+            hint: enabled.then(|| "netwrightd starts every enabled service".to_owned()),
+            ..Report::stopped(service)
+        })
+    };
+    let stale = |report: &Report| report.enabled || report.state != State::Stopped;
+    let known: Vec<Report> = keys::services().filter_map(report).collect();
+    let found = gather(roots, known, Processes::Unknown).into_iter();
+    let found: Vec<Report> = match systemd::manages() {
+        true => found
+            .map(|report| match report.state {
+                State::Stopped => systemd::known(report),
+                _ => report,
+            })
+            .collect(),
+        false => found.collect(),
+    };
+    // A killed service that nobody wants any more left its socket.
+    found.into_iter().filter(stale).collect()
+}
+
+/// Whether the processes of services are known, as to a supervisor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Processes {
+    Known,
+    Unknown,
+}
+
+/// Asks the services all at once, and adds what they say to what is known of their processes.
+pub(crate) fn gather(roots: &Roots, known: Vec<Report>, of: Processes) -> Vec<Report> {
+    thread::scope(|scope| {
+        let asked: Vec<_> = known
+            .into_iter()
+            .map(|report| scope.spawn(move || with_answer(roots, report, of)))
+            .collect();
+        asked.into_iter().filter_map(|thread| thread.join().ok()).collect()
+    })
+}
+
+fn with_answer(roots: &Roots, known: Report, of: Processes) -> Report {
+    if of == Processes::Known && known.pid.is_none() {
+        return with_last_words(roots, known);
+    }
+    match ask_for::<Report>(roots, &known.service, PATIENCE) {
+        // An earlier process's answer says nothing of this one.
+        Ok(said) if known.pid.is_none() || known.pid == said.pid => {
+            Report { enabled: known.enabled, restarts: known.restarts, ..said }
+        }
+        Ok(_) | Err(NoAnswer::Nobody(_)) => with_last_words(roots, known),
+        Err(error) => Report { state: State::Hung, why: Some(error.to_string()), ..known },
+    }
+}
+
+/// Adds the error with which a service ended last.
+fn with_last_words(roots: &Roots, known: Report) -> Report {
+    let failed = attendant::read_last_words(roots, &known.service);
+    Report { failed, ..known }
+}
+
+fn ask_for<T: serde::de::DeserializeOwned>(
+    roots: &Roots,
+    name: &str,
+    patience: Duration,
+) -> Result<T, NoAnswer> {
+    let (_, body) = ask(&attendant::socket(roots, name), "/status", patience)?;
+    serde_json::from_slice(&body).map_err(|error| NoAnswer::Failed(error.to_string()))
+}

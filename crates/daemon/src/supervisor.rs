@@ -1,0 +1,433 @@
+//! `netwrightd` without a service's name: starts every enabled service, each as a process of its
+//! own with its own rights, and looks after them, where no service manager does.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | this one | the loop, and what is done to processes |
+//! | `child` | one service's process: when it starts, and how it ended |
+//!
+//! A service that ends starts again after a pause that doubles each time. One whose configuration
+//! is wrong waits for the next reload. One that does not go on is killed, and starts again.
+
+mod child;
+
+use std::ffi::OsString;
+use std::io::Read as _;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use agent::change::{Change, between};
+use agent::load::{Loaded, Surroundings};
+use agent::report::{Report, Status};
+use agent::{Problem, accepted, keys};
+use rustix::process::{Pid, Signal, WaitOptions, getppid, kill_process, wait};
+use signal_hook::consts::{SIGCHLD, SIGHUP};
+use state::Roots;
+
+use crate::attendant::{self, Attendant, Duties};
+use crate::exchange::{Answer, NoAnswer, ask};
+use crate::health::{Health, Manager};
+use crate::listen::Listener;
+use crate::log;
+use crate::poll::{Interest, Poller};
+use crate::services::Stop;
+use crate::services::setup::{failed, stop_signals};
+use crate::status::{self, AGENT, Processes};
+use child::{Child, Ended};
+
+/// The variable that tells a service who supervises it: a process ID.
+pub(crate) const VARIABLE: &str = "NETWRIGHT_SUPERVISOR";
+
+/// How long a service has to end before it is killed. Docker's driver waits for calls under way.
+const TIME_TO_END: Duration = Duration::from_secs(90);
+/// The longest pause between looks whether services go on, and how long one may take to answer.
+const LOOK: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Services that others ask for addresses: they end last.
+const END_LAST: [&str; 2] = ["dhcp", "ipam"];
+
+/// Numbers of the descriptors that the loop waits for.
+const STOP: u64 = 0;
+const HANGUP: u64 = 1;
+const CHILD: u64 = 2;
+
+/// Runs until a signal ends it, with the configuration in `file`.
+pub(crate) fn run(
+    file: PathBuf,
+    around: Surroundings,
+    environment: &[(OsString, OsString)],
+    roots: &Roots,
+    manager: Manager,
+) -> Result<(), Stop> {
+    let standing = accepted::standing(&file, roots, around).map_err(Stop::Configuration)?;
+    let loaded = standing.loaded;
+    let health = Health::new(AGENT, manager, loaded.config.agent.watchdog);
+    let variable = |name: &str| {
+        let found = environment.iter().find(|(key, _)| key == name);
+        found.and_then(|(_, value)| value.to_str())
+    };
+    let journal = variable("JOURNAL_STREAM").is_some();
+    let level = variable("NETWRIGHT_LOG");
+    let control = log::start(AGENT, None, &loaded.config.log, level, journal, Some(health.clone()));
+    let (poller, signals) = listen_for_signals().map_err(failed)?;
+    let socket = attendant::socket(roots, AGENT);
+    let listener = Listener::open(Vec::new(), &socket).map_err(failed)?;
+    let mut supervisor = Supervisor {
+        program: std::env::current_exe().map_err(failed)?,
+        for_services: file.clone(),
+        file,
+        around,
+        roots: roots.clone(),
+        children: keys::services().map(Child::new).collect(),
+        loaded,
+        health,
+        control,
+        view: Arc::default(),
+        looked: Instant::now(),
+        ends: false,
+    };
+    supervisor.refuse(&standing.refused);
+    if standing.refused.is_empty() {
+        supervisor.accept();
+    } else {
+        supervisor.for_services = accepted::path(roots);
+    }
+    for child in &mut supervisor.children {
+        if keys::is_enabled(&supervisor.loaded.config, child.service) {
+            child.start();
+        }
+    }
+    supervisor.turn();
+    // Only now: whoever asked before would hear of no service.
+    let answer = answers(roots, &supervisor.health, &supervisor.view);
+    let duties = Duties { answer, reload: None };
+    let attendant =
+        Attendant::start(Some(listener), duties, &AtomicBool::new(false)).map_err(failed)?;
+    supervisor.health.serves(Some(&socket));
+    let services = supervisor.children.iter().filter(|child| child.wanted).count();
+    tracing::info!(services, socket = %socket.display(), "ready");
+    let done = supervisor.supervise(&poller, &signals);
+    supervisor.health.stops();
+    drop(attendant);
+    done.map_err(failed)?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// What arrives of each kind of signals.
+struct Signals {
+    stop: UnixStream,
+    hangup: UnixStream,
+    child: UnixStream,
+}
+
+fn listen_for_signals() -> std::io::Result<(Poller, Signals)> {
+    let of = |signal| {
+        let (signals, notices) = UnixStream::pair()?;
+        signals.set_nonblocking(true)?;
+        signal_hook::low_level::pipe::register(signal, notices)?;
+        Ok::<_, std::io::Error>(signals)
+    };
+    let signals = Signals { stop: stop_signals()?, hangup: of(SIGHUP)?, child: of(SIGCHLD)? };
+    let poller = Poller::new()?;
+    poller.add(&signals.stop, STOP, Interest::Read)?;
+    poller.add(&signals.hangup, HANGUP, Interest::Read)?;
+    poller.add(&signals.child, CHILD, Interest::Read)?;
+    Ok((poller, signals))
+}
+
+/// Returns what answers at the supervisor's socket.
+fn answers(
+    roots: &Roots,
+    health: &Health,
+    view: &Arc<Mutex<Vec<Report>>>,
+) -> Box<dyn Fn(&str) -> Answer + Send> {
+    let (roots, health, view) = (roots.clone(), health.clone(), Arc::clone(view));
+    Box::new(move |target| {
+        let look = || {
+            let known = view.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let services = status::gather(&roots, known, Processes::Known);
+            let agent = Report { enabled: true, ..health.report() };
+            Status { agent: Some(agent), services }
+        };
+        match target {
+            "/status" => Answer::json(&look()),
+            "/readyz" => Answer::verdict(look().trouble()),
+            "/livez" => Answer::verdict(health.hangs()),
+            _ => Answer::text(404, "there are /status, /readyz and /livez"),
+        }
+    })
+}
+
+struct Supervisor {
+    /// The executable; a service that starts again runs the file that has this name then.
+    program: PathBuf,
+    file: PathBuf,
+    around: Surroundings,
+    roots: Roots,
+    children: Vec<Child>,
+    /// The configuration that counts.
+    loaded: Loaded,
+    /// The file from which the services read it.
+    for_services: PathBuf,
+    health: Health,
+    control: log::Control,
+    /// What the thread beside the loop says of the processes.
+    view: Arc<Mutex<Vec<Report>>>,
+    /// When the services were asked last whether they go on.
+    looked: Instant,
+    ends: bool,
+}
+
+impl Supervisor {
+    fn supervise(&mut self, poller: &Poller, signals: &Signals) -> std::io::Result<()> {
+        loop {
+            self.health.turns();
+            let now = Instant::now();
+            let due = self.children.iter().filter_map(Child::due).chain([self.next_look()]);
+            let pause = due.map(|due| due.saturating_duration_since(now)).min().unwrap_or(LOOK);
+            for number in poller.wait(Some(self.health.pause(pause)))? {
+                match number {
+                    STOP => {
+                        let _ = (&signals.stop).read(&mut [0; 16]);
+                        if !self.ends {
+                            self.health.stops();
+                            tracing::info!("stopping");
+                        }
+                        self.ends = true;
+                    }
+                    HANGUP => {
+                        drain(&signals.hangup);
+                        if !self.ends {
+                            self.reload();
+                        }
+                    }
+                    _ => drain(&signals.child),
+                }
+            }
+            self.turn();
+            if self.ends && self.children.iter().all(|child| !child.is_alive()) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Does everything that is due.
+    fn turn(&mut self) {
+        self.reap();
+        if self.ends {
+            self.end_some();
+        }
+        let now = Instant::now();
+        for at in 0..self.children.len() {
+            if self.children[at].is_to_start(now) {
+                self.spawn(at);
+            }
+            if let Some(pid) = self.children[at].is_to_be_killed(now) {
+                let service = self.children[at].service;
+                tracing::warn!(service, "killed: it did not end in {TIME_TO_END:?}");
+                signal(pid, Signal::KILL);
+            }
+        }
+        if self.next_look() <= now {
+            self.look();
+        }
+        let known = self.children.iter().filter(|child| child.wanted || child.is_alive());
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner) =
+            known.map(|child| child.report(now)).collect();
+    }
+
+    /// Takes the exit codes of processes that ended; also of those that their own parents left to
+    /// the first process of a container.
+    fn reap(&mut self) {
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+            let Some(child) = self.children.iter_mut().find(|child| child.pid() == Some(pid))
+            else {
+                continue;
+            };
+            let service = child.service;
+            match child.ended(status.into(), Instant::now()) {
+                Ended::Asked => tracing::info!(service, "the service ended"),
+                Ended::Refused(why) => {
+                    tracing::error!(service, "{why}; it waits for a reload");
+                }
+                Ended::Failed(why, pause) => {
+                    tracing::warn!(service, ?pause, "{why}; it starts again");
+                }
+            }
+        }
+    }
+
+    fn spawn(&mut self, at: usize) {
+        let child = &mut self.children[at];
+        let service = child.service;
+        #[expect(clippy::disallowed_methods, reason = "a service is a process of its own")]
+        let mut command = Command::new(&self.program);
+        command.arg(service).arg("--confine").arg("--configuration").arg(&self.for_services);
+        command.env(VARIABLE, std::process::id().to_string());
+        // They are this process's.
+        for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS"] {
+            command.env_remove(name);
+        }
+        // A signal of a terminal is for this process, which ends the services in order.
+        let spawned = command.stdin(Stdio::null()).process_group(0).spawn();
+        let now = Instant::now();
+        match spawned {
+            // `reap` waits for it, with all the others.
+            Ok(process) => {
+                child.started(Pid::from_child(&process), now);
+                tracing::info!(service, pid = process.id(), "started the service");
+            }
+            Err(error) => {
+                let pause = child.not_started(&error, now);
+                tracing::error!(service, %error, ?pause, "cannot start the service");
+            }
+        }
+    }
+
+    /// Asks the services to end, those that others need last.
+    fn end_some(&mut self) {
+        let now = Instant::now();
+        let last = |child: &Child| END_LAST.contains(&child.service);
+        let first_alive = self.children.iter().any(|child| !last(child) && child.is_alive());
+        for child in &mut self.children {
+            if !last(child) || !first_alive {
+                end(child, now);
+            }
+        }
+    }
+
+    /// Reads the configuration again, and starts, stops and tells services as it says.
+    fn reload(&mut self) {
+        let new = match accepted::renewed(&self.file, &self.loaded, self.around) {
+            Ok(new) => new,
+            Err(problems) => {
+                self.refuse(&problems);
+                return self.health.refused();
+            }
+        };
+        self.health.tell_reloading();
+        let change = between(&self.loaded.config, &new.config);
+        self.loaded = new;
+        self.accept();
+        self.control.change(&self.loaded.config.log);
+        self.health.needs("configuration", Ok(()));
+        self.apply(&change);
+        for line in change.to_string().lines() {
+            tracing::info!("{line}");
+        }
+        tracing::info!("read the configuration again");
+        self.health.reloaded(Vec::new());
+    }
+
+    fn apply(&mut self, change: &Change) {
+        let now = Instant::now();
+        for child in &mut self.children {
+            let is_in = |changed: &[agent::change::Changed]| {
+                changed.iter().any(|changed| changed.service == child.service)
+            };
+            let (restarts, is_told) = (is_in(&change.restart), is_in(&change.tell));
+            if change.start.contains(&child.service) {
+                child.start();
+            } else if change.stop.contains(&child.service) {
+                child.wanted = false;
+                end(child, now);
+            } else if child.wanted && (restarts || child.waits_for_a_reload()) {
+                end(child, now);
+                child.start();
+            } else if is_told && let Some(pid) = child.pid() {
+                signal(pid, Signal::HUP);
+            }
+        }
+    }
+
+    /// Stores the configuration that counts, for the services and for the next start.
+    fn accept(&mut self) {
+        self.for_services = match accepted::write(&self.roots, &self.loaded) {
+            Ok(()) => accepted::path(&self.roots),
+            Err(error) => {
+                let error = cni::Error::from_chain(0, &error).msg;
+                tracing::warn!(error, "services read the file itself: no accepted copy is stored");
+                self.file.clone()
+            }
+        };
+    }
+
+    /// Says what is wrong with the configuration; the one before goes on.
+    fn refuse(&self, problems: &[Problem]) {
+        for problem in problems {
+            let error = problem.line();
+            tracing::error!(error, "the configuration is wrong; the one before goes on");
+        }
+        if let Some(problem) = problems.first() {
+            self.health.needs("configuration", Err(problem.line()));
+        }
+    }
+
+    /// Returns when the services are asked next whether they go on.
+    fn next_look(&self) -> Instant {
+        self.looked + LOOK.min(self.loaded.config.agent.watchdog / 2)
+    }
+
+    /// Asks the services whether they go on, and kills one that has not gone on for too long.
+    fn look(&mut self) {
+        let watchdog = self.loaded.config.agent.watchdog;
+        let roots = &self.roots;
+        let services: Vec<&str> = self.children.iter().map(|child| child.service).collect();
+        let live = |service: &str| ask(&attendant::socket(roots, service), "/livez", PATIENCE);
+        let answers: Vec<_> = thread::scope(|scope| {
+            let asked = services.iter().map(|service| scope.spawn(move || live(service)));
+            let asked: Vec<_> = asked.collect();
+            asked.into_iter().map(|thread| thread.join().ok()).collect()
+        });
+        let now = Instant::now();
+        self.looked = now;
+        for (child, answer) in self.children.iter_mut().zip(answers) {
+            let hangs = match answer {
+                Some(Ok((503, _))) => child.hangs(now, Duration::ZERO),
+                Some(Err(NoAnswer::Silent)) => child.hangs(now, watchdog),
+                _ => {
+                    child.goes_on();
+                    None
+                }
+            };
+            if let Some(pid) = hangs {
+                tracing::error!(service = child.service, ?watchdog, "killed: it did not go on");
+                signal(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+/// Asks a service to end, if it runs.
+fn end(child: &mut Child, now: Instant) {
+    if let Some(pid) = child.ends(now + TIME_TO_END) {
+        signal(pid, Signal::TERM);
+    }
+}
+
+fn signal(pid: Pid, signal: Signal) {
+    // It has ended, and `reap` has not run yet.
+    let _ = kill_process(pid, signal);
+}
+
+fn drain(mut of: &UnixStream) {
+    while matches!(of.read(&mut [0; 64]), Ok(64)) {}
+}
+
+/// Makes this process, which has the supervisor `parent`, end when the supervisor is gone.
+pub(crate) fn follow(parent: &str) -> Result<(), Stop> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).map_err(failed)?;
+    let now = getppid().map(|pid| pid.as_raw_nonzero().get().to_string());
+    match now.as_deref() == Some(parent) {
+        true => Ok(()),
+        false => Err(Stop::Failed("the supervisor is gone".to_owned())),
+    }
+}
