@@ -56,33 +56,47 @@ type Work = fn(Extent) -> Result<Report, String>;
 /// A step's name and its function.
 type Step = (&'static str, Work);
 
-/// The stages in order. The lanes of a stage run side by side; the steps of a lane run in order.
+/// Steps that run side by side, each list of them in order.
+type Stage = &'static [&'static [Step]];
+
+/// What everything else needs.
+const FIRST: Stage = &[&[
+    ("setup", |_| setup::install().map(Report::check)),
+    ("format", |_| cargo("cargo fmt --all --check", "fmt")),
+    ("spec", |_| spec::check().map(Report::check)),
+    ("dependencies", |_| dependencies::check().map(Report::check)),
+    ("build", |_| suite::build()),
+]];
+
+const TESTS: Step = ("tests", suite::unit_and_integration);
+const VM: Step = ("vm", vm::tests);
+const FUZZ: Step = ("fuzz", fuzz::run);
+const CLIPPY: Step = ("clippy", |_| {
+    wait_for_both();
+    clippy()
+});
+const DOCS: Step = ("docs", |_| docs());
+const DOCTESTS: Step = ("doctests", suite::doctests);
+const EXECUTABLE: Step = ("executable", executable::ship);
+
+/// The stages of a run, in order.
 ///
-/// The tests wait for half of their time and tolerate being slow. The virtual machine uses one and
-/// a half processors, and goes first ([`vm`]). Compiling steps take the rest, niced, once both have
-/// begun ([`begun`]).
-const STAGES: [&[&[Step]]; 2] = [
-    &[&[
-        ("setup", |_| setup::install().map(Report::check)),
-        ("format", |_| cargo("cargo fmt --all --check", "fmt")),
-        ("spec", |_| spec::check().map(Report::check)),
-        ("dependencies", |_| dependencies::check().map(Report::check)),
-        ("build", |_| suite::build()),
-    ]],
-    &[
-        &[("tests", suite::unit_and_integration), ("fuzz", fuzz::run)],
-        &[("vm", vm::tests)],
-        &[
-            ("clippy", |_| {
-                wait_for_both();
-                clippy()
-            }),
-            ("docs", |_| docs()),
-            ("doctests", suite::doctests),
-            ("executable", executable::ship),
-        ],
-    ],
-];
+/// In every run the tests and the virtual machine are side by side: the tests wait for half of their
+/// time and tolerate being slow. The machine uses one and a half processors, and goes first ([`vm`]).
+/// Compiling steps take the rest, niced, once both have begun ([`begun`]).
+///
+/// A full run has an hour of tests that leave no processor idle. An emulated machine beside them
+/// gets so little that it seems to be dead, so it comes after them.
+fn stages(extent: Extent) -> &'static [Stage] {
+    match extent {
+        Extent::EveryChange => {
+            &[FIRST, &[&[TESTS, FUZZ], &[VM], &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE]]]
+        }
+        Extent::Full => {
+            &[FIRST, &[&[TESTS]], &[&[VM], &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, FUZZ]]]
+        }
+    }
+}
 
 /// Runs every step, even if others failed, and sums up.
 ///
@@ -98,7 +112,7 @@ pub(crate) fn run(extent: Extent) -> Result<(), String> {
         );
     }
     let mut lines: Vec<Line> = Vec::new();
-    for lanes in STAGES {
+    for lanes in stages(extent) {
         lines.extend(side_by_side(lanes, extent));
     }
     let skipped = not_run_anywhere(&lines);
