@@ -80,6 +80,9 @@ pub struct Report {
     /// Its process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
+    /// The namespace in which that number is its process (`man 7 pid_namespaces`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid_namespace: Option<String>,
     /// The version of its executable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
@@ -113,6 +116,14 @@ impl Report {
         Report { service: service.to_owned(), ..Report::default() }
     }
 
+    /// Returns its process, if its number is one of this process's namespace too: in another one it
+    /// is another process.
+    #[must_use]
+    pub fn process(&self) -> Option<u32> {
+        let own = pid_namespace();
+        self.pid.filter(|_| own.is_some() && own == self.pid_namespace)
+    }
+
     /// Returns why it cannot work, in one line; nothing if it can.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
@@ -126,6 +137,13 @@ impl Report {
             false => format!("{}: {}", self.state.word(), all.join("; ")),
         })
     }
+}
+
+/// Returns the name of this process's PID namespace.
+#[must_use]
+pub fn pid_namespace() -> Option<String> {
+    let link = std::fs::read_link("/proc/self/ns/pid").ok()?;
+    Some(link.display().to_string())
 }
 
 /// What is known of the whole agent.

@@ -246,9 +246,9 @@ fn follow(
     let mut failed = Vec::new();
     for report in before {
         let name = &report.service;
-        let pid = report.pid.and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+        let pid = report.process().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         let Some(pid) = pid else {
-            failed.push(format!("{name} does not say its process"));
+            failed.push(format!("{name} is in another PID namespace: call this command there"));
             continue;
         };
         if let Err(error) = kill_process(pid, Signal::HUP) {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use agent::report::{Missing, Report, Said, State};
+use agent::report::{Missing, Report, Said, State, pid_namespace};
 use jiff::Timestamp;
 use tracing::Level;
 
@@ -256,6 +256,7 @@ impl Health {
             why: (state == State::Hung)
                 .then(|| format!("it has not gone on for {} s", inner.turned.elapsed().as_secs())),
             pid: Some(std::process::id()),
+            pid_namespace: pid_namespace(),
             version: Some(env!("CARGO_PKG_VERSION").to_owned()),
             reloads: inner.reloads,
             missing,

@@ -285,7 +285,12 @@ fn services(lab: &Lab) -> Vec<Running> {
         command.stdin(Stdio::null()).stderr(Stdio::null());
         Running::from(command.spawn().unwrap())
     };
-    SERVICES.iter().map(start).collect()
+    let started = SERVICES.iter().map(start).collect();
+    for service in SERVICES {
+        let socket = lab.path(format!("/run/netwright/agent/{}.sock", service[0]));
+        testkit::wait_until("the status socket, which stays", || socket.exists());
+    }
+    started
 }
 
 #[test]

@@ -181,6 +181,13 @@ fn each_enabled_service_is_a_process_with_its_own_rights() {
         (&status["agent"]["state"], &status["agent"]["service"]),
         (&"ready".into(), &"agent".into())
     );
+    // From another PID namespace the same number is another process.
+    let daemon = format!("{DAEMON} agent reload --configuration {}", node.file());
+    let dirs =
+        format!("NETWRIGHT_RUN_DIR={} NETWRIGHT_STATE_DIR={}", node.path("run"), node.path("lib"));
+    let elsewhere = node.lab.try_sh(&format!("{dirs} unshare --pid --fork --mount-proc {daemon}"));
+    let said = text(&elsewhere.stderr);
+    assert!(said.contains("agent is in another PID namespace: call this command there"), "{said}");
     // A probe needs no program of ours.
     let socket = node.path("run/agent/agent.sock");
     let asked = node.lab.try_sh(&format!(
