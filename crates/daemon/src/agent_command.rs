@@ -15,12 +15,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use state::Roots;
 
-use crate::command_line;
+use crate::command_line::{self, is_json, json, output};
 use crate::services::Stop;
 use crate::status::look;
 use crate::systemd;
 
-const OUTPUT: &str = "output";
 const WAIT: &str = "wait";
 const DRY_RUN: &str = "dry-run";
 const SERVICES: &str = "service";
@@ -34,15 +33,6 @@ const TIME_TO_READ: Duration = Duration::from_secs(10);
 
 /// Returns the command.
 pub(crate) fn command() -> Command {
-    let output = || {
-        Arg::new(OUTPUT)
-            .long(OUTPUT)
-            .short('o')
-            .value_name("FORMAT")
-            .value_parser(PossibleValuesParser::new(["text", "json"]))
-            .default_value("text")
-            .help("text or json")
-    };
     let wait = Arg::new(WAIT)
         .long(WAIT)
         .value_name("DURATION")
@@ -278,14 +268,4 @@ fn follow(
         }
     }
     failed
-}
-
-fn is_json(matches: &ArgMatches) -> bool {
-    matches.get_one::<String>(OUTPUT).is_some_and(|format| format == "json")
-}
-
-fn json(value: &impl Serialize) -> String {
-    let mut text = serde_json::to_string_pretty(value).expect("our types serialise to JSON");
-    text.push('\n');
-    text
 }

@@ -1,7 +1,7 @@
 //! The thread beside a service's loop: it answers at the service's status socket, and reads the
 //! configuration again when a signal asks for it (SIGHUP). It answers also while the loop hangs.
 
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ use state::{Durability, Roots};
 use crate::exchange::{self, Answer};
 use crate::health;
 use crate::listen::Listener;
+use crate::poll::drain;
 
 /// Returns the folder of the status sockets.
 pub(crate) fn folder(roots: &Roots) -> PathBuf {
@@ -123,7 +124,7 @@ pub(crate) fn listen(path: &Path) -> Option<Listener> {
 
 fn attend(
     listener: Option<Listener>,
-    mut hangups: &UnixStream,
+    hangups: &UnixStream,
     ended: &UnixStream,
     mut duties: Duties,
 ) {
@@ -143,7 +144,7 @@ fn attend(
             break;
         }
         if is_ready[1] {
-            while matches!(hangups.read(&mut [0; 64]), Ok(64)) {}
+            drain(hangups);
             if let Some(reload) = &mut duties.reload {
                 reload();
             }
@@ -193,7 +194,7 @@ impl Changes {
 
     /// Takes the last configuration that was left.
     pub(crate) fn take(&self) -> Option<Config> {
-        while matches!((&self.0.bell).read(&mut [0; 64]), Ok(64)) {}
+        drain(&self.0.bell);
         self.0.config.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }

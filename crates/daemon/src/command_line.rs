@@ -8,15 +8,19 @@ use agent::keys::{self, Key, Table};
 use agent::load::{self, FILE, Source};
 use agent::setting::Form;
 use agent::{Config, Loaded, accepted};
+use clap::builder::PossibleValuesParser;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use serde::Serialize;
 use state::Roots;
 
 use crate::services::{Service, Stop};
 
 /// The flag that names the configuration's file.
 pub(crate) const CONFIGURATION: &str = "configuration";
+
+const OUTPUT: &str = "output";
 
 /// The flag by which a service confines itself.
 const CONFINE: &str = "confine";
@@ -88,6 +92,29 @@ pub(crate) fn configuration() -> Arg {
         .long(CONFIGURATION)
         .value_name("FILE")
         .help(format!("the configuration's file [default: {FILE}]"))
+}
+
+/// The flag that chooses text or JSON.
+pub(crate) fn output() -> Arg {
+    Arg::new(OUTPUT)
+        .long(OUTPUT)
+        .short('o')
+        .value_name("FORMAT")
+        .value_parser(PossibleValuesParser::new(["text", "json"]))
+        .default_value("text")
+        .help("text or json")
+}
+
+/// Reports whether a command line asks for JSON.
+pub(crate) fn is_json(matches: &ArgMatches) -> bool {
+    matches.get_one::<String>(OUTPUT).is_some_and(|format| format == "json")
+}
+
+/// Returns a value as JSON for people and programs.
+pub(crate) fn json(value: &impl Serialize) -> String {
+    let mut text = serde_json::to_string_pretty(value).expect("our types serialise to JSON");
+    text.push('\n');
+    text
 }
 
 /// Returns the configuration's file that a command line names, or else the default one.

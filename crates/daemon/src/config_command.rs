@@ -5,26 +5,14 @@ use std::path::PathBuf;
 
 use agent::load::{self, Surroundings};
 use agent::{Problem, schema, show};
-use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command};
 use serde::Serialize;
 
-use crate::command_line;
+use crate::command_line::{self, is_json, json, output};
 use crate::services::{Service, Stop};
-
-const OUTPUT: &str = "output";
 
 /// Returns the command.
 pub(crate) fn command() -> Command {
-    let output = || {
-        Arg::new(OUTPUT)
-            .long(OUTPUT)
-            .short('o')
-            .value_name("FORMAT")
-            .value_parser(PossibleValuesParser::new(["text", "json"]))
-            .default_value("text")
-            .help("text or json")
-    };
     let flags = Arg::new("flags").value_name("SERVICE [FLAG…]").num_args(1..).last(true);
     Command::new("config")
         .about("Prints and checks the configuration")
@@ -115,14 +103,4 @@ fn from_flags(matches: &ArgMatches) -> Result<(), Stop> {
         )));
     };
     command_line::to_toml(service, arguments).map(Stop::Print).and_then(Err)
-}
-
-fn is_json(matches: &ArgMatches) -> bool {
-    matches.get_one::<String>(OUTPUT).is_some_and(|format| format == "json")
-}
-
-fn json(value: &impl Serialize) -> String {
-    let mut text = serde_json::to_string_pretty(value).expect("our types serialise to JSON");
-    text.push('\n');
-    text
 }

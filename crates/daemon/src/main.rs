@@ -155,7 +155,7 @@ fn run_service(
 }
 
 /// Returns a variable of the environment that is text.
-fn variable<'a>(environment: &'a [(OsString, OsString)], name: &str) -> Option<&'a str> {
+pub(crate) fn variable<'a>(environment: &'a [(OsString, OsString)], name: &str) -> Option<&'a str> {
     let found = environment.iter().find(|(key, _)| key == name);
     found.and_then(|(_, value)| value.to_str())
 }

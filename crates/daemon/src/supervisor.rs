@@ -35,10 +35,11 @@ use crate::exchange::{Answer, NoAnswer, ask};
 use crate::health::{Health, Manager};
 use crate::listen::Listener;
 use crate::log;
-use crate::poll::{Interest, Poller};
+use crate::poll::{Interest, Poller, drain};
 use crate::services::Stop;
 use crate::services::setup::{failed, stop_signals};
 use crate::status::{self, AGENT, Processes};
+use crate::variable;
 use child::{Child, Ended};
 
 /// The variable that tells a service who supervises it: a process ID.
@@ -69,12 +70,8 @@ pub(crate) fn run(
     let standing = accepted::standing(&file, roots, around).map_err(Stop::Configuration)?;
     let loaded = standing.loaded;
     let health = Health::new(AGENT, manager, loaded.config.agent.watchdog);
-    let variable = |name: &str| {
-        let found = environment.iter().find(|(key, _)| key == name);
-        found.and_then(|(_, value)| value.to_str())
-    };
-    let journal = variable("JOURNAL_STREAM").is_some();
-    let level = variable("NETWRIGHT_LOG");
+    let journal = variable(environment, "JOURNAL_STREAM").is_some();
+    let level = variable(environment, "NETWRIGHT_LOG");
     let control = log::start(AGENT, None, &loaded.config.log, level, journal, Some(health.clone()));
     let (poller, signals) = listen_for_signals().map_err(failed)?;
     let socket = attendant::socket(roots, AGENT);
@@ -416,10 +413,6 @@ fn end(child: &mut Child, now: Instant) {
 fn signal(pid: Pid, signal: Signal) {
     // It has ended, and `reap` has not run yet.
     let _ = kill_process(pid, signal);
-}
-
-fn drain(mut of: &UnixStream) {
-    while matches!(of.read(&mut [0; 64]), Ok(64)) {}
 }
 
 /// Makes this process, which has the supervisor `parent`, end when the supervisor is gone.
