@@ -54,18 +54,28 @@ fn orphan(bench: &Bench) -> Outcome<(Target, Snapshot)> {
 /// How long the kernel may take to remove a namespace, and the other ends of the links in it.
 const GONE: Duration = Duration::from_secs(3);
 
-fn as_before(bench: &Bench, before: &Snapshot) -> Outcome {
+/// Fails if the machine still has what `of_interest` keeps of its changes once the kernel has
+/// removed a namespace.
+fn nothing_is_left(
+    bench: &Bench,
+    before: &Snapshot,
+    of_interest: impl Fn(&str) -> bool,
+) -> Outcome {
     let deadline = Instant::now() + GONE;
-    let changes = loop {
-        let mut changes = bench.machine()?.since(before);
-        changes.retain(|line| !line.contains("/last_reserved_ip") && !line.contains("link1"));
-        if changes.is_empty() || deadline < Instant::now() {
-            break changes;
+    let left = loop {
+        let mut left = bench.machine()?.since(before);
+        // A link of the machine that was moved into the namespace went with it.
+        left.retain(|line| !line.contains("link1") && of_interest(line));
+        if left.is_empty() || deadline < Instant::now() {
+            break left;
         }
         thread::sleep(Duration::from_millis(50));
     };
-    // A link of the machine that was moved into the namespace went with it.
-    expect(changes.is_empty(), "nothing of the stale attachment is left", || changes.join("\n"))
+    expect(left.is_empty(), "nothing of the stale attachment is left", || left.join("\n"))
+}
+
+fn as_before(bench: &Bench, before: &Snapshot) -> Outcome {
+    nothing_is_left(bench, before, |line| !line.contains("/last_reserved_ip"))
 }
 
 fn removes_stale(bench: &Bench) -> Outcome {
@@ -88,15 +98,9 @@ fn keeps_valid(bench: &Bench) -> Outcome {
 fn empty_list(bench: &Bench) -> Outcome {
     let (_valid, before) = orphan(bench)?;
     bench.collect(&[]).send().succeeded()?;
-    // The other one is gone as well: only what is new matters.
-    let changes = bench.machine()?.since(&before);
-    // The machine's own links come back to it.
-    let new: Vec<String> = changes
-        .into_iter()
-        .filter(|line| line.starts_with('+') && !line.contains("link1"))
-        .filter(|line| !line.starts_with("+ link dev"))
-        .collect();
-    expect(new.is_empty(), "nothing of the stale attachment is left", || new.join("\n"))
+    // The other one is gone as well: only what is new matters. The machine's own links come back to
+    // it.
+    nothing_is_left(bench, &before, |line| line.starts_with('+') && !line.starts_with("+ link dev"))
 }
 
 fn no_list(bench: &Bench) -> Outcome {
