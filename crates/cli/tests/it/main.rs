@@ -34,6 +34,7 @@ mod podman;
 mod refused;
 mod repair;
 mod run;
+mod setup;
 mod several;
 mod skew;
 mod support;

@@ -1,0 +1,118 @@
+//! `netwright setup` on hosts with systemd, and with a `systemctl` that fails.
+
+mod booted;
+mod faults;
+
+use serde_json::Value;
+use testkit::{Lab, Place as _, Snapshot, traffic};
+
+use crate::support::{Said, call_in};
+
+/// Where setup may leave something, besides the folders that every snapshot has.
+const FILES: [&str; 12] = [
+    "/etc/NetworkManager",
+    "/etc/cni",
+    "/etc/netwright",
+    "/etc/systemd",
+    "/etc/tmpfiles.d",
+    "/opt/cni",
+    "/run/cni",
+    "/run/docker",
+    "/run/netwright",
+    "/usr/local/bin",
+    "/var/lib/cni",
+    "/var/lib/netwright",
+];
+
+/// What is expected to stay: a folder that runtimes may watch, and what host-local keeps, as with
+/// the reference.
+const STAYS: [&str; 2] = ["files: /etc/cni is new", "files: /etc/cni/net.d is new"];
+
+/// Shows an empty folder for programs: the machine's own are large.
+fn empty_programs(lab: &Lab) {
+    lab.sh("mkdir -p /usr/local/bin && mount -t tmpfs tmpfs /usr/local/bin");
+}
+
+#[track_caller]
+fn assert_as_before(before: &Snapshot, lab: &Lab) {
+    let lines = before.diff(&Snapshot::with_files(lab, &FILES));
+    let left: Vec<&String> = lines
+        .iter()
+        .filter(|line| !STAYS.iter().any(|text| line.contains(text)))
+        .filter(|line| !line.contains("/var/lib/cni"))
+        .collect();
+    assert!(left.is_empty(), "the host is not as it was: {left:#?}");
+}
+
+fn setup(lab: &Lab, more: &[&str]) -> Said {
+    call_in(lab, &[&["setup", "--bin-dir", "/opt/cni/bin"], more].concat())
+}
+
+fn undo(lab: &Lab) -> Said {
+    call_in(lab, &["setup", "--undo", "--yes"])
+}
+
+/// The names of the steps of a report in JSON.
+fn steps(report: &Value) -> Vec<&str> {
+    report["steps"].as_array().unwrap().iter().map(|step| step["step"].as_str().unwrap()).collect()
+}
+
+/// Also with the daemon of the reference's package, which makes room and comes back.
+#[test]
+fn a_machine_is_set_up_and_is_as_before_afterwards() {
+    testkit::require!(
+        "root",
+        "file:/lib/systemd/systemd",
+        "file:/lib/systemd/system/cni-dhcp.socket"
+    );
+    let lab = &Lab::with_systemd("setup");
+    empty_programs(lab);
+    lab.sh("cp /lib/systemd/system/cni-dhcp.* /etc/systemd/system/ && systemctl daemon-reload && \
+            systemctl --quiet enable --now cni-dhcp.socket");
+    let theirs = || {
+        lab.sh("systemctl is-enabled cni-dhcp.socket; systemctl is-active cni-dhcp.socket; true")
+    };
+    let before = Snapshot::with_files(lab, &FILES);
+    let planned = setup(lab, &["--dry-run", "-o", "json"]).succeeded().json();
+    assert_eq!(planned["isDone"], false, "{planned}");
+    assert_as_before(&before, lab);
+
+    let done = setup(lab, &["--yes", "-o", "json"]).succeeded().json();
+    assert_eq!(steps(&done), steps(&planned));
+    let packets = done["packets"].to_string();
+    assert!(packets.contains("gateway 10.63.0.1: answers after"), "{done}");
+    assert_eq!(theirs(), "disabled\ninactive\n");
+    let installed = |words: &str| lab.sh(&format!("/usr/local/bin/netwright {words}"));
+    let status = installed("agent status --wait");
+    for service in ["collect  ready", "dhcp     ready", "repair   ready"] {
+        assert!(status.contains(service), "{status}");
+    }
+
+    // A second time.
+    let written = "find /etc/systemd /etc/netwright /usr/local/bin /opt/cni /var/lib/netwright -printf '%p %i %T@\\n' | sort";
+    let files = lab.sh(written);
+    let again = setup(lab, &["--yes"]).succeeded();
+    assert!(again.stderr.starts_with("everything is as it should be: nothing to do"), "{again:#?}");
+    assert_eq!(lab.sh(written), files);
+
+    // A container outlives it.
+    let c1 = lab.container("c1");
+    installed("add netwright c1 --container-id web");
+    let refused = call_in(lab, &["uninstall", "--bin-dir", "/opt/cni/bin"]).failed(1);
+    assert!(refused.stderr.contains("hint: `netwright setup --undo` removes both"), "{refused:#?}");
+    let said = undo(lab).failed(4);
+    let kept = "containers are attached, and keep their networks: netwright/web/eth0";
+    assert!(said.stderr.contains(kept), "{said:#?}");
+    traffic::assert_pings(&c1, "10.63.0.1");
+    let units = lab.sh(
+        "ls -A /etc/systemd/system; systemctl list-units --all --plain --no-legend 'netwright*'",
+    );
+    assert!(!units.contains("netwright"), "{units}");
+    assert_eq!(theirs(), "enabled\nactive\n");
+    installed("del netwright c1 --container-id web");
+    drop(c1);
+    undo(lab).succeeded();
+    assert_as_before(&before, lab);
+    let said = undo(lab).failed(1);
+    assert!(said.stderr.starts_with("error: nothing was set up here"), "{said:#?}");
+}
