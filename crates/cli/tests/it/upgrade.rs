@@ -232,7 +232,7 @@ fn uninstall_gives_the_very_same_files_back() {
         let dir = Path::new(BIN);
         // Under a plugin's name: a program, a file that may not be executed, a link, a link that
         // leads nowhere.
-        for (name, mode) in [("bridge", 0o4755), ("portmap", 0o600), ("flannel", 0o755)] {
+        for (name, mode) in [("bridge", 0o4755), ("portmap", 0o600), ("their-plugin", 0o755)] {
             let path = dir.join(name);
             std::fs::write(&path, format!("somebody's {name}")).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -244,7 +244,7 @@ fn uninstall_gives_the_very_same_files_back() {
             let label: &[u8] = b"system_u:object_r:container_runtime_exec_t:s0\0";
             lsetxattr(&path, "security.selinux", label, XattrFlags::empty()).unwrap();
         }
-        symlink("flannel", dir.join("host-local")).unwrap();
+        symlink("their-plugin", dir.join("host-local")).unwrap();
         symlink("/nowhere/at/all", dir.join("vlan")).unwrap();
         std::fs::create_dir(dir.join("somebodys-folder")).unwrap();
     });
@@ -254,7 +254,7 @@ fn uninstall_gives_the_very_same_files_back() {
         lab.sh(&format!("{installer} install --bin-dir {BIN}"));
         let installed = lab.enter(|| whole(Path::new(BIN)));
         assert_eq!(installed["bridge"].content, b"netwright");
-        assert_eq!(installed["flannel"], own["flannel"], "foreign files stay");
+        assert_eq!(installed["their-plugin"], own["their-plugin"], "foreign files stay");
     }
     lab.sh(&format!("{BIN}/netwright uninstall --bin-dir {BIN}"));
     assert_eq!(lab.enter(|| whole(Path::new(BIN))), own);
