@@ -27,6 +27,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may panic"))]
 
 mod close;
+pub mod cluster;
 pub mod element;
 mod engine;
 pub mod error;

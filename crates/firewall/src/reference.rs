@@ -156,22 +156,39 @@ pub fn gc_accepts(network: &str, stays: &dyn Fn(&str) -> bool) -> Result<(), Fir
 }
 
 fn remove_accepts_of(doomed: &dyn Fn(&Owner) -> bool) -> Result<(), FirewallError> {
+    remove_commented_accepts(&|comment| {
+        iptables::filter::owner_of_comment(comment).is_some_and(|owner| doomed(&owner))
+    })?;
+    if legacy_uses("filter") {
+        iptables::filter::remove_accept(doomed, true).map_err(legacy_failed)?;
+    }
+    Ok(())
+}
+
+/// Removes the rules that [`iptables::filter::accept_ranges`] added to foreign chains.
+pub(crate) fn remove_range_accepts() -> Result<(), FirewallError> {
+    remove_commented_accepts(&|comment| comment == iptables::filter::RANGES_TAG)?;
+    for family in IpVersion::ALL {
+        if iptables::legacy_uses(*family, "filter") {
+            iptables::filter::remove_ranges(*family, true).map_err(legacy_failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes accepting rules from the chains that other software has for forwarded packets, by their
+/// comments.
+fn remove_commented_accepts(doomed: &dyn Fn(&str) -> bool) -> Result<(), FirewallError> {
     let mut found = Findings::open()?;
     for family in FAMILIES {
         let filter = TableRef::new(family, "filter");
         for chain in ["DOCKER-USER", "FORWARD"] {
             found.rules_where(&filter, chain, |rule| {
-                let owner =
-                    comment_of(rule).and_then(|text| iptables::filter::owner_of_comment(&text));
-                accepts(rule) && owner.is_some_and(|owner| doomed(&owner))
+                accepts(rule) && comment_of(rule).is_some_and(|comment| doomed(&comment))
             })?;
         }
     }
-    found.commit()?;
-    if legacy_uses("filter") {
-        iptables::filter::remove_accept(doomed, true).map_err(legacy_failed)?;
-    }
-    Ok(())
+    found.commit()
 }
 
 /// Removes what the reference's `bridge` and `ptp` made for containers of a network that are not
