@@ -1,0 +1,34 @@
+#![doc = include_str!("../README.md")]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod annotation;
+pub mod cluster;
+pub mod condition;
+pub mod document;
+pub mod family;
+pub mod file;
+pub mod flannel;
+pub mod kubernetes;
+pub mod mac;
+pub mod mtu;
+pub mod node;
+pub mod object;
+pub mod overlap;
+pub mod path;
+pub mod plan;
+pub mod refused;
+pub mod render;
+pub mod routing;
+pub mod settings;
+pub mod show;
+pub mod time;
+
+pub use cluster::{Cluster, Event, Peer, Seen};
+pub use family::{Family, PerFamily};
+pub use mac::MacAddr;
+pub use node::Node;
+pub use path::Path;
+pub use refused::Refused;
+pub use routing::{Routing, Todo};
+pub use settings::{Own, Settings};
+pub use time::Time;

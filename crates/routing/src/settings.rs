@@ -1,0 +1,255 @@
+//! What the configuration says, and what is known of this node.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::family::{Family, PerFamily};
+use crate::mac::MacAddr;
+use crate::node::{Dialect, Node, Offers, Underlay, Vxlan};
+
+/// The port that flanneld's VXLAN uses, which is Linux's default.
+pub const VXLAN_PORT: u16 = 8472;
+
+/// The network identifier that flanneld's VXLAN uses unless told otherwise.
+pub const VNI: u32 = 1;
+
+/// The configuration of the service, checked: what is the same for all its peers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The ranges that all prefixes are in (`--cluster-cidr`).
+    pub cluster_ranges: Vec<IpNet>,
+    /// The ranges of services, which no prefix may touch; empty if not told.
+    pub service_ranges: Vec<IpNet>,
+    /// Further ranges to which pods' packets keep their source.
+    pub exempt: Vec<IpNet>,
+    /// Which paths this node offers.
+    pub paths: Paths,
+    /// The VXLAN tunnels of this cluster.
+    pub vxlan: Tunnels,
+    /// flanneld's dialect, if this node speaks it.
+    pub flannel: Option<FlannelSettings>,
+    /// The MTU of pods.
+    pub pod_mtu: PodMtu,
+    /// The MTU of the underlay where a person knows better than the links, in bytes.
+    pub underlay_mtu: Option<u32>,
+}
+
+impl Settings {
+    /// Creates those of a cluster with these ranges, with the defaults of everything else.
+    #[must_use]
+    pub fn new(cluster_ranges: Vec<IpNet>) -> Self {
+        Settings {
+            cluster_ranges,
+            service_ranges: Vec::new(),
+            exempt: Vec::new(),
+            paths: Paths::Auto,
+            vxlan: Tunnels { vni: VNI, port: VXLAN_PORT },
+            flannel: None,
+            pod_mtu: PodMtu::Paths,
+            underlay_mtu: None,
+        }
+    }
+
+    /// Returns what this node offers the others, before its hardware addresses are known.
+    #[must_use]
+    pub fn offers(&self) -> Offers {
+        let vxlan = Vxlan { vni: self.vxlan.vni, port: self.vxlan.port, mac4: None, mac6: None };
+        match self.paths {
+            Paths::Auto => Offers { native: false, direct: true, vxlan: Some(vxlan) },
+            Paths::Direct => Offers { native: false, direct: true, vxlan: None },
+            Paths::Vxlan => Offers { native: false, direct: false, vxlan: Some(vxlan) },
+            Paths::Native => Offers { native: true, direct: false, vxlan: None },
+        }
+    }
+}
+
+/// Which paths a node offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Paths {
+    /// Direct ones where no gateway is in between, VXLAN tunnels elsewhere.
+    Auto,
+    /// Direct ones only.
+    Direct,
+    /// VXLAN tunnels only.
+    Vxlan,
+    /// None: the network between the nodes knows where pods are.
+    Native,
+}
+
+/// What all tunnels of a cluster share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Tunnels {
+    /// The network identifier.
+    pub vni: u32,
+    /// The UDP port.
+    pub port: u16,
+}
+
+/// What this node has to know of flanneld's configuration to be one of its peers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlannelSettings {
+    /// What annotations begin with, ending in `/` or `-`.
+    pub prefix: String,
+    /// The backend of this cluster's flannelds.
+    pub backend: Backend,
+    /// flannelds reach nodes of their own segment without the tunnel (`DirectRouting`).
+    pub direct_routing: bool,
+}
+
+/// The backends of flanneld whose peers this node reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Backend {
+    /// `vxlan`.
+    #[serde(rename = "vxlan")]
+    Vxlan,
+    /// `host-gw`.
+    #[serde(rename = "host-gw")]
+    HostGw,
+}
+
+impl Backend {
+    /// Its name, as flanneld writes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Backend::Vxlan => "vxlan",
+            Backend::HostGw => "host-gw",
+        }
+    }
+
+    /// Returns the backend of a name.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        [Backend::Vxlan, Backend::HostGw].into_iter().find(|backend| backend.name() == name)
+    }
+}
+
+/// Which MTU pods get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum PodMtu {
+    /// The lowest of the paths in use, so that every packet of a pod fits.
+    Paths,
+    /// The underlay's: the own host tells pods what fits in a tunnel, by ICMP.
+    Underlay,
+    /// So many bytes.
+    Fixed(u32),
+}
+
+/// The name of a link. It is shared by all that refers to it.
+pub type LinkName = Arc<str>;
+
+/// What this node is, as it finds out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Own {
+    /// What it tells the others.
+    pub node: Node,
+    /// The link that has the underlay address of each family.
+    pub uplinks: PerFamily<Option<Uplink>>,
+    /// The names of its tunnels over each family.
+    pub tunnels: PerFamily<LinkName>,
+}
+
+/// A link by which this node reaches others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Uplink {
+    /// Its name.
+    pub name: LinkName,
+    /// Its MTU, in bytes.
+    pub mtu: u32,
+}
+
+/// A tunnel that is there already: flanneld's, or one that an earlier run made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TakenOver {
+    /// Its name.
+    pub name: LinkName,
+    /// Its hardware address, which peers know.
+    pub mac: MacAddr,
+}
+
+/// What the daemon found out about this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The node's name.
+    pub name: String,
+    /// Its UID; empty if the source has none. Then the name stands for it.
+    pub uid: String,
+    /// Its prefixes, as the source says.
+    pub prefixes: Vec<IpNet>,
+    /// Earlier prefixes in which pods live.
+    pub kept: Vec<IpNet>,
+    /// Its zone.
+    pub zone: Option<String>,
+    /// The link of each family that carries packets to other nodes, with its address there.
+    pub uplinks: PerFamily<Option<(Uplink, IpAddr)>>,
+    /// The tunnels over each family that are there already.
+    pub taken_over: PerFamily<Option<TakenOver>>,
+}
+
+impl Own {
+    /// Decides what this node tells the others, and how its tunnels are called.
+    ///
+    /// A tunnel that is there keeps its name and its hardware address: peers need not hear of it.
+    #[must_use]
+    pub fn new(settings: &Settings, found: Found) -> Self {
+        let Found { name, uid, prefixes, kept, zone, uplinks, taken_over } = found;
+        let mut underlay = Underlay::default();
+        for (_, uplink) in uplinks.iter() {
+            if let Some((_, address)) = uplink {
+                underlay.set(*address);
+            }
+        }
+        let tunnels = PerFamily::with(|family| match taken_over.get(family) {
+            Some(taken) => taken.name.clone(),
+            None => tunnel_name(settings, family).into(),
+        });
+        let identity = if uid.is_empty() { &name } else { &uid };
+        let mac = |family: Family| {
+            underlay.get(family)?;
+            let taken = taken_over.get(family).as_ref().map(|taken| taken.mac);
+            Some(taken.unwrap_or_else(|| MacAddr::of_tunnel(identity, family)))
+        };
+        let mut offers = settings.offers();
+        if let Some(vxlan) = &mut offers.vxlan {
+            (vxlan.mac4, vxlan.mac6) = (mac(Family::V4), mac(Family::V6));
+        }
+        let mtu = uplinks.iter().filter_map(|(_, uplink)| Some(uplink.as_ref()?.0.mtu)).min();
+        let uplinks = PerFamily {
+            v4: uplinks.v4.map(|(uplink, _)| uplink),
+            v6: uplinks.v6.map(|(uplink, _)| uplink),
+        };
+        let dialect = Dialect::Netwright;
+        let mtu = settings.underlay_mtu.or(mtu);
+        let node = Node {
+            name,
+            uid,
+            created: None,
+            prefixes,
+            kept,
+            underlay,
+            offers,
+            mtu,
+            zone,
+            dialect,
+        };
+        Own { node, uplinks, tunnels }
+    }
+}
+
+/// Returns how a tunnel is called that is not there yet: as flanneld calls it where this node
+/// speaks its dialect, so that it can be given back.
+#[must_use]
+pub fn tunnel_name(settings: &Settings, underlay: Family) -> String {
+    let vni = settings.vxlan.vni;
+    match (settings.flannel.is_some(), underlay) {
+        (true, Family::V4) => format!("flannel.{vni}"),
+        (true, Family::V6) => format!("flannel-v6.{vni}"),
+        (false, Family::V4) => "nw-vxlan4".to_owned(),
+        (false, Family::V6) => "nw-vxlan6".to_owned(),
+    }
+}
