@@ -21,8 +21,10 @@ pub struct Condition {
 /// What the condition follows from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    /// This node's own objects are programmed; if not, why and since when.
+    /// This node's own objects are programmed; if not, why.
     pub programmed: Result<(), NotProgrammed>,
+    /// Which peers there are is known: from the source, or from the disk.
+    pub peers_known: bool,
     /// Peers that have a path.
     pub peers: usize,
     /// Of these, how many have answered by their path.
@@ -41,7 +43,32 @@ pub enum NotProgrammed {
 }
 
 /// Decides about the condition; `None`: it stays as it is.
+///
+/// A peer that is down, a cluster of one node, and probes that nobody lets through never make a
+/// node unavailable: without an answer from any underlay address, nothing is said.
 #[must_use]
 pub fn decide(health: &Health, now: Time) -> Option<Condition> {
-    todo!()
+    let condition = |unavailable, reason, message| Some(Condition { unavailable, reason, message });
+    match &health.programmed {
+        Err(NotProgrammed::Failed(error)) => {
+            let message = format!("this node's part of the network cannot be programmed: {error}");
+            return condition(true, "NotProgrammed", message);
+        }
+        Err(NotProgrammed::NotYet) => return None,
+        Ok(()) => {}
+    }
+    if 0 < health.answered {
+        let message = format!("{} of {} nodes have answered", health.answered, health.peers);
+        return condition(false, "RoutingIsUp", message);
+    }
+    if health.peers == 0 {
+        let message = "there is no other node".to_owned();
+        return if health.peers_known { condition(false, "RoutingIsUp", message) } else { None };
+    }
+    let since = health.cut_off_since.filter(|since| PATIENCE <= now.since(*since))?;
+    let message = format!(
+        "since {since} no node answers by its path, and underlay addresses of nodes do: something \
+         between the nodes may drop the tunnels' packets"
+    );
+    condition(true, "NoNodeAnswers", message)
 }

@@ -2,12 +2,14 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod annotation;
+mod claims;
 pub mod cluster;
 pub mod condition;
 pub mod document;
 pub mod family;
 pub mod file;
 pub mod flannel;
+mod ids;
 pub mod kubernetes;
 pub mod mac;
 pub mod mtu;
@@ -16,6 +18,7 @@ pub mod object;
 pub mod overlap;
 pub mod path;
 pub mod plan;
+mod reader;
 pub mod refused;
 pub mod render;
 pub mod routing;

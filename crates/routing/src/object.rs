@@ -131,7 +131,23 @@ pub enum Value {
     Route {
         /// The nexthop object; `None` in what is observed if the route has none of ours.
         nexthop: Option<u32>,
+        /// What fits, in bytes, where it is less than the link carries.
+        mtu: Option<u32>,
     },
+}
+
+impl Value {
+    /// Reports whether an object can become as this one says without being made anew.
+    #[must_use]
+    pub fn can_replace(&self, there: &Value) -> bool {
+        match (self, there) {
+            (Value::Tunnel(wanted), Value::Tunnel(there)) => {
+                (wanted.vni, wanted.port) == (there.vni, there.port)
+                    && wanted.local.is_ipv4() == there.local.is_ipv4()
+            }
+            _ => true,
+        }
+    }
 }
 
 /// A VXLAN link. It learns nothing, accepts no router advertisements, and is up.
@@ -141,9 +157,9 @@ pub struct Tunnel {
     pub vni: u32,
     /// The UDP port. Only a new link can have another.
     pub port: u16,
-    /// The outer source address. Only a new link can have another family.
+    /// The outer source address. A link can get another one of its family.
     pub local: IpAddr,
-    /// The link by which outer packets leave.
+    /// The link by which outer packets leave. A link can get another one.
     pub underlay: LinkName,
     /// The hardware address.
     pub mac: MacAddr,
@@ -164,4 +180,61 @@ pub struct Nexthop {
     pub gateway: IpAddr,
     /// The gateway is on the link, whatever the link's prefixes (RTNH_F_ONLINK).
     pub onlink: bool,
+}
+
+impl fmt::Display for Set {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Set::Cluster => "cluster",
+            Set::Exempt => "exempt",
+            Set::Nodes => "nodes",
+        })
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Key::Element { set, prefix } => {
+                let number = if prefix.addr().is_ipv4() { 4 } else { 6 };
+                write!(f, "element {prefix} of {set}{number}")
+            }
+            Key::Unreachable { prefix } => write!(f, "unreachable route {prefix}"),
+            Key::Tunnel { link } => write!(f, "tunnel {link}"),
+            Key::Address { link, address } => write!(f, "address {address} of {link}"),
+            Key::Fdb { link, mac } => write!(f, "FDB entry {mac} of {link}"),
+            Key::Neighbour { link, address } => write!(f, "neighbour {address} of {link}"),
+            Key::Nexthop { id } => write!(f, "nexthop {id:#x}"),
+            Key::Route { prefix } => write!(f, "route {prefix}"),
+        }
+    }
+}
+
+/// What follows the key's text.
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::There => Ok(()),
+            Value::Unreachable { protocol } => write!(f, " proto {protocol}"),
+            Value::Tunnel(tunnel) => {
+                let Tunnel { vni, port, local, underlay, mac, mtu, up, learning } = tunnel;
+                write!(f, ": VNI {vni}, port {port}, local {local} dev {underlay}, {mac}, mtu {mtu}")?;
+                f.write_str(if *up { "" } else { ", down" })?;
+                f.write_str(if *learning { ", learning" } else { "" })
+            }
+            Value::Fdb { to } => write!(f, " to {to}"),
+            Value::Neighbour { mac } => write!(f, " is {mac}"),
+            Value::Nexthop(Nexthop { link, gateway, onlink }) => {
+                write!(f, " via {gateway} dev {link}")?;
+                f.write_str(if *onlink { " onlink" } else { "" })
+            }
+            Value::Route { nexthop, mtu } => {
+                match nexthop {
+                    Some(id) => write!(f, " by nexthop {id:#x}")?,
+                    None => f.write_str(" without a nexthop of ours")?,
+                }
+                mtu.map_or(Ok(()), |mtu| write!(f, " mtu {mtu}"))
+            }
+        }
+    }
 }

@@ -12,7 +12,7 @@ use crate::time::Time;
 
 /// What is wrong with a record, and where: the node, the key, the cause.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
-#[error("node {node}: {key}: {cause}")]
+#[error("node {node}: refused: {key}: {cause}")]
 pub struct Refused {
     /// The node that the record is about.
     pub node: String,
@@ -66,8 +66,6 @@ pub enum Cause {
     OverlapsServices { prefix: IpNet, range: IpNet },
     #[error("{prefix} overlaps {theirs}, which is node {peer}'s since {since}")]
     OverlapsPeer { prefix: IpNet, theirs: IpNet, peer: String, since: Time },
-    #[error("{prefix} contains {address}, the underlay address of {whose}")]
-    ContainsUnderlay { prefix: IpNet, address: IpAddr, whose: String },
     #[error("{address} is not among the Node's addresses ({addresses})")]
     NotOfNode { address: IpAddr, addresses: String },
     #[error("{address} is this node's")]
@@ -86,12 +84,12 @@ pub enum Cause {
     MacOfPeer { mac: MacAddr, peer: String, since: Time },
     #[error("it is {vni}, and this node's is {own}")]
     OtherVni { vni: u32, own: u32 },
-    #[error("it is {port}, and this node's is {own}")]
+    #[error("its port is {port}, and this node's is {own}")]
     OtherPort { port: u16, own: u16 },
-    #[error("the name is this node's, and the UID {uid} is not")]
-    OwnName { uid: String },
     #[error("the entry before it has the name too")]
     NameTwice,
+    #[error("it is not known here{}", nearest.as_ref().map_or(String::new(), |known| format!(": {known:?} may be meant")))]
+    UnknownKey { nearest: Option<String> },
     #[error("nothing it offers is known here")]
     NothingOffered,
     #[error("flanneld's backend {backend:?} is not one of vxlan and host-gw")]

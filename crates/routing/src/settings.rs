@@ -16,9 +16,25 @@ pub const VXLAN_PORT: u16 = 8472;
 /// The network identifier that flanneld's VXLAN uses unless told otherwise.
 pub const VNI: u32 = 1;
 
+/// Where peers are learnt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Source {
+    /// Nodes of Kubernetes.
+    Kubernetes,
+    /// flannel's leases in etcd.
+    Etcd,
+    /// A file with a list of nodes.
+    File,
+    /// Blocks of a space of `cluster-ipam`.
+    Blocks,
+}
+
 /// The configuration of the service, checked: what is the same for all its peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
+    /// Where peers are learnt.
+    pub source: Source,
     /// The ranges that all prefixes are in (`--cluster-cidr`).
     pub cluster_ranges: Vec<IpNet>,
     /// The ranges of services, which no prefix may touch; empty if not told.
@@ -33,6 +49,10 @@ pub struct Settings {
     pub flannel: Option<FlannelSettings>,
     /// The MTU of pods.
     pub pod_mtu: PodMtu,
+    /// Underlay addresses need not be among their Node's: nodes are believed.
+    pub any_address: bool,
+    /// Pod ranges may overlap what this host has: a person has looked.
+    pub allow_overlap: bool,
     /// The MTU of the underlay where a person knows better than the links, in bytes.
     pub underlay_mtu: Option<u32>,
 }
@@ -42,6 +62,7 @@ impl Settings {
     #[must_use]
     pub fn new(cluster_ranges: Vec<IpNet>) -> Self {
         Settings {
+            source: Source::Kubernetes,
             cluster_ranges,
             service_ranges: Vec::new(),
             exempt: Vec::new(),
@@ -49,8 +70,24 @@ impl Settings {
             vxlan: Tunnels { vni: VNI, port: VXLAN_PORT },
             flannel: None,
             pod_mtu: PodMtu::Paths,
+            any_address: false,
+            allow_overlap: false,
             underlay_mtu: None,
         }
+    }
+
+    /// Returns the cluster's ranges of a family, as a message lists them.
+    #[must_use]
+    pub fn ranges_of(&self, family: Family) -> String {
+        let of_family = |range: &&IpNet| Family::of_prefix(**range) == family;
+        let ranges: Vec<String> =
+            self.cluster_ranges.iter().filter(of_family).map(ToString::to_string).collect();
+        if ranges.is_empty() { "there are none".to_owned() } else { ranges.join(", ") }
+    }
+
+    /// Returns how a source calls what a record says.
+    pub(crate) fn keys(&self, dialect: Dialect) -> Keys<'_> {
+        Keys { settings: self, dialect }
     }
 
     /// Returns what this node offers the others, before its hardware addresses are known.
@@ -63,6 +100,74 @@ impl Settings {
             Paths::Vxlan => Offers { native: false, direct: false, vxlan: Some(vxlan) },
             Paths::Native => Offers { native: true, direct: false, vxlan: None },
         }
+    }
+}
+
+/// How a source calls what a record says: messages name the key that somebody has to look at.
+pub(crate) struct Keys<'a> {
+    settings: &'a Settings,
+    dialect: Dialect,
+}
+
+impl Keys<'_> {
+    pub(crate) fn prefixes(&self) -> String {
+        let key = match self.settings.source {
+            Source::Kubernetes => crate::kubernetes::POD_CIDRS,
+            Source::Etcd => "key",
+            Source::File => "prefixes",
+            Source::Blocks => "blocks",
+        };
+        key.to_owned()
+    }
+
+    pub(crate) fn underlay(&self, family: Family) -> String {
+        let suffix = match family {
+            Family::V4 => "",
+            Family::V6 => "v6",
+        };
+        match (self.settings.source, self.dialect) {
+            (Source::Kubernetes, Dialect::Flannel) => self.of_flannel(&format!("public-ip{suffix}")),
+            (Source::Etcd, _) => format!("PublicIP{suffix}"),
+            _ => self.of_ours("underlay"),
+        }
+    }
+
+    pub(crate) fn mac(&self, family: Family) -> String {
+        self.data(family, "VtepMAC", match family {
+            Family::V4 => "mac4",
+            Family::V6 => "mac6",
+        })
+    }
+
+    pub(crate) fn vni(&self) -> String {
+        self.data(Family::V4, "VNI", "vni")
+    }
+
+    fn data(&self, family: Family, flannels: &str, ours: &str) -> String {
+        let infix = match family {
+            Family::V4 => "",
+            Family::V6 => "v6-",
+        };
+        match (self.settings.source, self.dialect, family) {
+            (Source::Kubernetes, Dialect::Flannel, _) => {
+                self.of_flannel(&format!("backend-{infix}data: {flannels}"))
+            }
+            (Source::Etcd, _, Family::V4) => format!("BackendData.{flannels}"),
+            (Source::Etcd, _, Family::V6) => format!("BackendV6Data.{flannels}"),
+            _ => self.of_ours(&format!("offers.vxlan.{ours}")),
+        }
+    }
+
+    fn of_ours(&self, path: &str) -> String {
+        match self.settings.source {
+            Source::Kubernetes => format!("{}: {path}", crate::annotation::KEY),
+            Source::Etcd | Source::File | Source::Blocks => path.to_owned(),
+        }
+    }
+
+    fn of_flannel(&self, name: &str) -> String {
+        let prefix = self.settings.flannel.as_ref().map_or("", |flannel| flannel.prefix.as_str());
+        format!("{prefix}{name}")
     }
 }
 
