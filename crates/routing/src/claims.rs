@@ -58,6 +58,11 @@ impl Claims {
         self.overlapping(IpNet::from(address)).next()
     }
 
+    /// Returns who has an underlay address.
+    pub(crate) fn of_underlay(&self, address: IpAddr) -> Option<&str> {
+        self.addresses.get(&address).map(|whose| &**whose)
+    }
+
     /// Returns what others have claimed of what a node says it has, its earlier prefixes aside.
     pub(crate) fn taken(&self, node: &Node) -> Vec<Taken> {
         let others = |whose: &Arc<str>| **whose != *node.name;

@@ -156,6 +156,16 @@ impl Peer {
         self.used.as_deref()
     }
 
+    pub(crate) fn used_shared(&self) -> Option<Arc<Node>> {
+        self.used.clone()
+    }
+
+    /// Returns the last record that could be read, whether it is used or not.
+    #[must_use]
+    pub fn record(&self) -> Option<&Node> {
+        self.record.as_deref()
+    }
+
     /// Returns why it is not used as its source shows it.
     #[must_use]
     pub fn unusable(&self) -> Option<Unusable> {
@@ -203,7 +213,7 @@ type Age = (bool, Time, String);
 #[derive(Debug)]
 pub struct Cluster {
     settings: Arc<Settings>,
-    own: Own,
+    own: Arc<Own>,
     peers: BTreeMap<String, Peer>,
     claims: Claims,
     /// Peers that are refused because of another peer, or lack an earlier prefix because of one.
@@ -236,7 +246,7 @@ impl Cluster {
     pub fn new(settings: Arc<Settings>, own: Own) -> Self {
         Cluster {
             settings,
-            own,
+            own: Arc::new(own),
             peers: BTreeMap::new(),
             claims: Claims::default(),
             contested: BTreeSet::new(),
@@ -311,8 +321,8 @@ impl Cluster {
     /// Takes what this node is now, and judges every peer anew.
     pub fn set_own(&mut self, own: Own, now: Time) -> Outcome {
         let mut work = Work::default();
-        if own != self.own {
-            self.own = own;
+        if own != *self.own {
+            self.own = Arc::new(own);
             let own_name = self.own.node.name.clone();
             if self.peers.contains_key(&own_name) {
                 self.remove(&own_name, &mut work);
@@ -329,6 +339,10 @@ impl Cluster {
     #[must_use]
     pub fn own(&self) -> &Own {
         &self.own
+    }
+
+    pub(crate) fn own_shared(&self) -> Arc<Own> {
+        self.own.clone()
     }
 
     /// Returns the peers by name.
@@ -351,6 +365,12 @@ impl Cluster {
     #[must_use]
     pub fn of_address(&self, address: IpAddr) -> Option<(IpNet, &str)> {
         self.claims.of_address(address).map(|claim| (claim.prefix, &*claim.whose))
+    }
+
+    /// Returns the used peer that has an underlay address.
+    #[must_use]
+    pub fn of_underlay(&self, address: IpAddr) -> Option<&str> {
+        self.claims.of_underlay(address)
     }
 
     /// Reports whether a source has given a complete list.

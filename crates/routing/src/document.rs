@@ -1,14 +1,16 @@
 //! The last known peers, as they are kept on the disk.
 //!
 //! ```json
-//! {"version":1,"sum":"…","peers":[{"since":1700000000000,"node":{…}}]}
+//! {"version":1,"sum":"…","known":{"own":{…},"peers":[{"since":1700000000000,"node":{…}}]}}
 //! ```
+
+use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Peer};
 use crate::node::Node;
 use crate::time::Time;
 
@@ -23,64 +25,72 @@ pub const LONGEST: usize = 32 << 20;
 #[error("the last known peers cannot be read: {0}")]
 pub struct Damaged(pub String);
 
-#[derive(Serialize)]
-struct Written<'a> {
-    version: u32,
-    sum: String,
-    peers: &'a RawValue,
+/// What the disk has: enough to program everything before any server was asked.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Document {
+    /// This node; `None` if it had no prefix yet.
+    pub own: Option<Node>,
+    /// The peers that were in use, with since when each is known.
+    pub peers: Vec<(Node, Time)>,
 }
 
-#[derive(Deserialize)]
-struct Read<'a> {
+#[derive(Serialize, Deserialize)]
+struct Outer<'a> {
     version: u32,
     sum: String,
     #[serde(borrow)]
-    peers: &'a RawValue,
+    known: Cow<'a, RawValue>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
+struct Inner<'a> {
+    #[serde(default)]
+    own: Option<Cow<'a, Node>>,
+    peers: Vec<Entry<'a>>,
+}
+
+#[derive(Serialize, Deserialize)]
 struct Entry<'a> {
     since: Time,
-    node: &'a Node,
+    node: Cow<'a, Node>,
 }
 
-#[derive(Deserialize)]
-struct OwnedEntry {
-    since: Time,
-    node: Node,
-}
-
-/// Writes the peers that are in use.
+/// Writes this node and the peers that are in use.
 #[must_use]
 pub fn write(cluster: &Cluster) -> String {
-    let entries: Vec<Entry<'_>> =
-        cluster.used().map(|(peer, node)| Entry { since: peer.first_seen, node }).collect();
-    let peers = serde_json::value::to_raw_value(&entries).expect("our types serialise to JSON");
-    let written = Written { version: VERSION, sum: sum(&peers), peers: &peers };
-    serde_json::to_string(&written).expect("our types serialise to JSON")
+    let entry = |(peer, node): (&Peer, &'_ Node)| Entry {
+        since: peer.first_seen,
+        node: Cow::Owned(node.clone()),
+    };
+    let own = Some(&cluster.own().node).filter(|own| !own.prefixes.is_empty());
+    let inner = Inner { own: own.map(Cow::Borrowed), peers: cluster.used().map(entry).collect() };
+    let known = serde_json::value::to_raw_value(&inner).expect("our types serialise to JSON");
+    let outer = Outer { version: VERSION, sum: sum(&known), known: Cow::Owned(known) };
+    serde_json::to_string(&outer).expect("our types serialise to JSON")
 }
 
-/// Reads peers, with since when each is known.
+/// Reads what [`write`] has written.
 ///
 /// # Errors
 /// If anything at all is wrong, nothing is taken: half a list is worse than none, and the source
 /// will tell.
-pub fn read(document: &[u8]) -> Result<Vec<(Node, Time)>, Damaged> {
+pub fn read(document: &[u8]) -> Result<Document, Damaged> {
     if LONGEST < document.len() {
         return Err(Damaged(format!("it has {} bytes", document.len())));
     }
     let damaged = |error: serde_json::Error| Damaged(error.to_string());
-    let read: Read<'_> = serde_json::from_slice(document).map_err(damaged)?;
-    if read.version != VERSION {
-        return Err(Damaged(format!("it has version {}", read.version)));
+    let outer: Outer<'_> = serde_json::from_slice(document).map_err(damaged)?;
+    if outer.version != VERSION {
+        return Err(Damaged(format!("it has version {}", outer.version)));
     }
-    if read.sum != sum(read.peers) {
+    if outer.sum != sum(&outer.known) {
         return Err(Damaged("its sum is wrong".to_owned()));
     }
-    let entries: Vec<OwnedEntry> = serde_json::from_str(read.peers.get()).map_err(damaged)?;
-    Ok(entries.into_iter().map(|entry| (entry.node, entry.since)).collect())
+    let inner: Inner<'_> = serde_json::from_str(outer.known.get()).map_err(damaged)?;
+    let peers = inner.peers.into_iter().map(|entry| (entry.node.into_owned(), entry.since));
+    Ok(Document { own: inner.own.map(Cow::into_owned), peers: peers.collect() })
 }
 
-fn sum(peers: &RawValue) -> String {
-    Sha256::digest(peers.get()).iter().map(|byte| format!("{byte:02x}")).collect()
+fn sum(known: &RawValue) -> String {
+    Sha256::digest(known.get()).iter().map(|byte| format!("{byte:02x}")).collect()
 }

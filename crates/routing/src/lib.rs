@@ -25,6 +25,7 @@ pub mod routing;
 pub mod settings;
 pub mod show;
 pub mod time;
+pub mod wanted;
 
 pub use cluster::{Cluster, Event, Peer, Seen};
 pub use family::{Family, PerFamily};

@@ -297,6 +297,20 @@ pub struct Found {
 }
 
 impl Own {
+    /// Returns what is known of a node at first: its name.
+    pub(crate) fn unknown(settings: &Settings, name: &str) -> Self {
+        let found = Found {
+            name: name.to_owned(),
+            uid: String::new(),
+            prefixes: Vec::new(),
+            kept: Vec::new(),
+            zone: None,
+            uplinks: PerFamily::default(),
+            taken_over: PerFamily::default(),
+        };
+        Own::new(settings, found)
+    }
+
     /// Decides what this node tells the others, and how its tunnels are called.
     ///
     /// A tunnel that is there keeps its name and its hardware address: peers need not hear of it.
