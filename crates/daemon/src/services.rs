@@ -18,7 +18,7 @@ mod ovs;
 mod pace;
 mod ready;
 mod repair;
-mod routing;
+pub(crate) mod routing;
 mod runtimes;
 pub(crate) mod setup;
 

@@ -195,7 +195,7 @@ impl Service {
         let (nodes, published) = (Nodes::new(&file), Published::new(config));
         let watched = published.paths().chain([nodes.path()]);
         let folders = Folders::of(watched).map_err(failed)?;
-        let filter = Filter::open(&settings, config.masquerade).map_err(failed)?;
+        let filter = Filter::open(&settings, config.masquerade, &process.roots()).map_err(failed)?;
         let routing = Routing::new(settings.clone(), &node);
         Ok(Service {
             shared: Shared::new(routing).map_err(failed)?,
@@ -548,6 +548,14 @@ impl Service {
             self.filter_stands |= may;
         }
         self.health.needs("packet filter", brought.map(drop));
+        if may {
+            let opened = match self.filter.open_others() {
+                Ok(closed) if closed.is_empty() => Ok(()),
+                Ok(closed) => Err(format!("pods' packets are dropped: {}", closed.join("; "))),
+                Err(error) => Err(words(&error)),
+            };
+            self.health.needs("other packet filters", opened);
+        }
         let worked = processor_time().saturating_sub(worked);
         self.filter_pace.looked(begin, Instant::now(), worked, again);
     }

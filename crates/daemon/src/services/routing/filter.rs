@@ -1,11 +1,20 @@
 //! The packet filter's table of routing, as the crate `firewall` has it.
 
+use std::time::Duration;
+
 use firewall::FirewallError;
-use firewall::cluster::{Change, ClusterFilter, ClusterTable, Member, Rules, Vxlan};
+use firewall::cluster::{
+    Change, ClusterFilter, ClusterTable, Member, OpenError, Opener, Rules, Vxlan,
+};
+use firewall::firewalld::{Firewalld, TRUSTED};
 use ipnet::IpNet;
 use routing::object::{Key, Set};
 use routing::plan;
 use routing::settings::{Own, Settings};
+use state::{Index, Roots};
+
+/// How long firewalld may take: it does one thing at a time.
+const FIREWALLD_TIME: Duration = Duration::from_secs(10);
 
 /// The table, and what it is to be.
 #[derive(Debug)]
@@ -14,14 +23,25 @@ pub(super) struct Filter {
     wanted: ClusterFilter,
     /// What of it follows from this node: the rest are elements that routing plans.
     of_node: Vec<Member>,
+    index: Index,
+    system_bus: Option<String>,
 }
 
 impl Filter {
-    pub(super) fn open(settings: &Settings, masquerade: bool) -> Result<Self, FirewallError> {
+    pub(super) fn open(
+        settings: &Settings,
+        masquerade: bool,
+        roots: &Roots,
+    ) -> Result<Self, FirewallError> {
         let vxlan = settings.offers().vxlan.map(|of| Vxlan { port: of.port, vni: of.vni });
         let rules = Rules { masquerade, vxlan: vxlan.into_iter().collect() };
-        let wanted = ClusterFilter::new(rules, []);
-        Ok(Filter { table: ClusterTable::open()?, wanted, of_node: Vec::new() })
+        Ok(Filter {
+            table: ClusterTable::open()?,
+            wanted: ClusterFilter::new(rules, []),
+            of_node: Vec::new(),
+            index: Index::new(roots),
+            system_bus: roots.system_bus.clone(),
+        })
     }
 
     /// Takes note of what follows from this node; [`Filter::bring`] makes it.
@@ -50,9 +70,25 @@ impl Filter {
         Ok(self.table.bring(&self.wanted)?.lines().to_vec())
     }
 
-    /// Removes the table.
-    pub(super) fn remove(&mut self) -> Result<(), FirewallError> {
-        self.table.remove()
+    /// Lets the cluster's packets through where other software drops what is forwarded. Returns what
+    /// drops them all the same.
+    pub(super) fn open_others(&self) -> Result<Vec<String>, OpenError> {
+        let closed = self.opener().open(&self.wanted.forwarded())?;
+        Ok(closed.iter().map(ToString::to_string).collect())
+    }
+
+    /// Removes the table, and what lets packets of these ranges through.
+    pub(super) fn remove(&mut self, ranges: &[IpNet]) -> Result<(), OpenError> {
+        let table = self.table.remove();
+        self.opener().close(ranges).and(table.map_err(OpenError::Kernel))
+    }
+
+    fn opener(&self) -> Opener<'_> {
+        Opener {
+            index: &self.index,
+            firewalld: Firewalld::new(self.system_bus.as_deref(), FIREWALLD_TIME),
+            zone: TRUSTED.to_owned(),
+        }
     }
 }
 

@@ -53,8 +53,14 @@ pub(super) fn leave(
             Err(error) => errors.push(format!("{change}: {error}")),
         }
     }
-    let filter = Filter::open(settings, false).and_then(|mut filter| filter.remove());
-    errors.extend(filter.err().map(|error| words(&error)));
+    match Filter::open(settings, false, roots) {
+        Ok(mut filter) => {
+            // Those that the service opened, with the node's own prefixes among them.
+            let removed = filter.remove(&settings.cluster_ranges);
+            errors.extend(removed.err().map(|error| words(&error)));
+        }
+        Err(error) => errors.push(words(&error)),
+    }
     errors.extend(disk.remove().err().map(|error| words(&error)));
     if errors.is_empty() {
         said.push_str("forwarding stays as it is: another program may rely on it by now\n");
