@@ -153,7 +153,8 @@ impl ObjectListener {
         [self.route.as_fd(), self.filter.as_fd()]
     }
 
-    /// Returns the pending events without waiting, in the order of the kernel; equal ones once.
+    /// Returns the pending events without waiting, in the order of the kernel. One that repeats
+    /// the one before it is left out.
     ///
     /// # Errors
     /// [`NetlinkError::Transfer`]. Then events may have been lost.

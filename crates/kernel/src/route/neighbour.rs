@@ -200,3 +200,27 @@ pub(super) fn read_header(message: &Message<'_>) -> Option<(u8, u32, u16, u8)> {
         *message.body.get(10)?,
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn reads_what_it_writes(
+            ifindex: u32, address: IpAddr, mac: Option<[u8; 6]>, state: u16, flags: [bool; 2],
+            protocol: Option<u8>,
+        ) {
+            let [proxy, ext_learned] = flags;
+            let (mac, state) = (mac.map(MacAddr), NeighbourState(state));
+            let protocol = protocol.map(RouteProtocol);
+            let entry = Neighbour { ifindex, address, mac, state, proxy, ext_learned, protocol };
+            let mut writer = Writer::new();
+            entry.encode(&mut writer);
+            let message = Message { kind: RTM_NEWNEIGH, flags: 0, seq: 0, body: writer.bytes() };
+            prop_assert_eq!(Neighbour::decode(&message), Some(entry));
+        }
+    }
+}

@@ -191,3 +191,60 @@ impl fmt::Display for NexthopObject {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn encoded(nexthop: &NexthopObject) -> Vec<u8> {
+        let mut writer = Writer::new();
+        nexthop.encode(&mut writer);
+        assert_eq!(writer.problem(), None);
+        writer.bytes().to_vec()
+    }
+
+    fn decoded(body: &[u8]) -> Option<NexthopObject> {
+        NexthopObject::decode(&Message { kind: RTM_NEWNEXTHOP, flags: 0, seq: 0, body })
+    }
+
+    /// The bytes that `ip nexthop add id 1 dev … via 10.244.2.0 onlink proto 78` sends.
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn as_iproute2_sends_it() {
+        let address = "10.244.2.0".parse().unwrap();
+        let way = NexthopWay::Gateway { address, oif: 3, onlink: true };
+        let nexthop = NexthopObject { id: 1, protocol: RouteProtocol(78), way };
+        let mut expected = vec![2, 0, 78, 0, 4, 0, 0, 0];
+        expected.extend([8, 0, 1, 0, 1, 0, 0, 0, 8, 0, 5, 0, 3, 0, 0, 0]);
+        expected.extend([8, 0, 6, 0, 10, 244, 2, 0]);
+        assert_eq!(encoded(&nexthop), expected);
+    }
+
+    #[test]
+    fn what_is_only_read_is_not_sent() {
+        let nexthop = NexthopObject { id: 1, protocol: RouteProtocol(78), way: NexthopWay::Other };
+        let mut writer = Writer::new();
+        nexthop.encode(&mut writer);
+        assert_eq!(writer.problem(), Some("nexthop objects of this kind are only read"));
+    }
+
+    fn ways() -> impl Strategy<Value = NexthopWay> {
+        let family = || prop::sample::select(vec![IpFamily::V4, IpFamily::V6]);
+        prop_oneof![
+            (any::<IpAddr>(), 1..u32::MAX, any::<bool>())
+                .prop_map(|(address, oif, onlink)| NexthopWay::Gateway { address, oif, onlink }),
+            (family(), 1..u32::MAX).prop_map(|(family, oif)| NexthopWay::Link { family, oif }),
+            family().prop_map(|family| NexthopWay::Blackhole { family }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn reads_what_it_writes(id: u32, protocol: u8, way in ways()) {
+            let nexthop = NexthopObject { id, protocol: RouteProtocol(protocol), way };
+            prop_assert_eq!(decoded(&encoded(&nexthop)), Some(nexthop));
+        }
+    }
+}

@@ -268,3 +268,72 @@ impl VxlanFdb {
         Some(Self { ifindex, mac: mac?, destination: destination?, vni, port, oif, state })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::neighbour::RTM_NEWNEIGH;
+    use super::*;
+
+    fn info(write: impl FnOnce(&mut Writer)) -> VxlanInfo {
+        let mut writer = Writer::new();
+        write(&mut writer);
+        VxlanInfo::decode(&Attribute { kind: 2, value: writer.bytes() })
+    }
+
+    /// The bytes that `bridge fdb add 02:00:00:00:00:02 dst 192.0.2.2 dev … self permanent` sends.
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn an_entry_as_iproute2_sends_it() {
+        let entry = VxlanFdb::new(3, MacAddr([2, 0, 0, 0, 0, 2]), [192, 0, 2, 2].into());
+        let mut writer = Writer::new();
+        entry.encode(&mut writer);
+        let mut expected = vec![7, 0, 0, 0, 3, 0, 0, 0, 0x80, 0, 2, 0];
+        expected.extend([10, 0, 2, 0, 2, 0, 0, 0, 0, 2, 0, 0]);
+        expected.extend([8, 0, 1, 0, 192, 0, 2, 2]);
+        assert_eq!(writer.bytes(), expected);
+    }
+
+    #[test]
+    fn switches_are_numbers_or_flags() {
+        let found = info(|writer| {
+            VxlanOptions::new(1, 8472).encode(writer);
+            writer.put_u8(11, 0);
+            writer.put_u8(13, 1);
+            writer.put(23, &[]);
+            writer.put_u8(31, 1);
+            writer.put_u8(99, 1);
+        });
+        assert_eq!(found.switches, ["l2miss", "gbp"]);
+    }
+
+    proptest! {
+        #[test]
+        fn reads_the_options_it_writes(
+            vni: u32, port: u16, local: Option<std::net::IpAddr>, underlay in 0..u32::MAX,
+            switches: [bool; 4],
+        ) {
+            let [learning, checksum, zero_checksum6_tx, zero_checksum6_rx] = switches;
+            let underlay = Some(underlay).filter(|&index| index != 0);
+            let options = VxlanOptions {
+                vni, port, local, underlay, learning, checksum, zero_checksum6_tx, zero_checksum6_rx,
+            };
+            let found = info(|writer| options.encode(writer));
+            prop_assert_eq!(found, VxlanInfo { options, group: None, switches: Vec::new() });
+        }
+
+        #[test]
+        fn reads_the_entries_it_writes(
+            ifindex: u32, mac: [u8; 6], destination: std::net::IpAddr, vni: Option<u32>,
+            port: Option<u16>, oif: Option<u32>, state: u16,
+        ) {
+            let (mac, state) = (MacAddr(mac), NeighbourState(state));
+            let entry = VxlanFdb { ifindex, mac, destination, vni, port, oif, state };
+            let mut writer = Writer::new();
+            entry.encode(&mut writer);
+            let message = Message { kind: RTM_NEWNEIGH, flags: 0, seq: 0, body: writer.bytes() };
+            prop_assert_eq!(VxlanFdb::decode(&message), Some(entry));
+        }
+    }
+}
