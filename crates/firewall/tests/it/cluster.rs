@@ -207,18 +207,18 @@ fn damage_is_found_and_repaired() {
     assert_eq!(self::generation(&cluster), generation, "nothing was written");
     let table = "inet netwright-routing";
     for (damage, told) in [
-        ("flush ruleset; add table inet other", "missing: table inet netwright-routing"),
+        ("flush ruleset && add table inet other", "missing: table inet netwright-routing"),
         ("flush chain T postrouting", "chain postrouting of table T has other rules"),
         ("insert rule T strangers accept", "chain strangers of table T has other rules"),
         ("delete chain T forward", "missing: chain forward of table T"),
         (
-            "delete chain T forward; add chain T forward { type filter hook forward priority 5; }",
+            "delete chain T forward && add chain T forward { type filter hook forward priority 5; }",
             "chain forward of table T is at another hook",
         ),
         ("add chain T mine", "foreign: chain mine of table T"),
         ("add set T mine { type mark; }", "foreign: set mine of table T"),
         (
-            "flush chain T forward; delete set T tunnels; add set T tunnels { type mark; }",
+            "flush chain T forward && flush chain T postrouting && delete set T tunnels && add set T tunnels { type mark; }",
             "set tunnels of table T has another type",
         ),
         ("delete element T nodes4 { 192.0.2.2 }", "missing from set nodes4 of table T: 192.0.2.2"),
@@ -236,7 +236,7 @@ fn damage_is_found_and_repaired() {
             "missing from set cluster4 of table T: 10.0.0.0-10.3.255.255",
         ),
     ] {
-        for command in damage.split("; ") {
+        for command in damage.split(" && ") {
             node.lab.sh(&format!("nft '{}'", command.replace(" T ", &format!(" {table} "))));
         }
         let told = told.replace("table T", &format!("table {table}"));

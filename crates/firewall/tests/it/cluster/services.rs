@@ -1,4 +1,5 @@
-//! Beside kube-proxy: rules as its sources make them, for three services.
+//! Beside kube-proxy, and after flannel. kube-proxy's rules are as its sources make them, for three
+//! services and a port:
 //!
 //! | service | endpoint | masqueraded by kube-proxy |
 //! |---|---|---|
@@ -7,9 +8,11 @@
 //! | 10.96.0.12 | 198.51.100.2, outside the cluster | always, as with `masqueradeAll` |
 //! | port 30082 of the node | 10.2.0.2 | always |
 
-use testkit::{Place, traffic};
+use firewall::reference::remove_flannel;
+use netwright_firewall as firewall;
+use testkit::{Place, Snapshot, traffic};
 
-use super::{Cluster, filter, servers};
+use super::{Cluster, assert_seen, filter, servers};
 
 /// `pkg/proxy/nftables/proxier.go`: chains at `dstnat` and `srcnat`, the mark's bit tested, cleared
 /// and followed by a fully random masquerade.
@@ -101,4 +104,63 @@ fn kube_proxys_iptables_mode() {
     testkit::require!("root");
     check("clkubeipt", IPTABLES, true);
     check("clkubeipt", IPTABLES, false);
+}
+
+/// Row: `flannel.md` §4. The rules that a flanneld leaves behind when it ends hide pods from nodes;
+/// taken over, they are gone, and what others have in the same chains stays.
+#[track_caller]
+fn check_flannel(name: &str, rules: &str) {
+    let cluster = Cluster::new(name);
+    let node = &cluster.node;
+    let _servers = [servers(&cluster.b, "b"), servers(&node.outside, "o")];
+    node.lab.sh("for it in iptables iptables-legacy; do \
+        $it -t nat -A POSTROUTING -s 203.0.113.9 -j ACCEPT && $it -A FORWARD -s 203.0.113.9 -j DROP; done");
+    cluster.bring(&filter());
+    let before = Snapshot::take(&node.lab);
+    node.lab.sh(rules);
+    assert_seen(&node.c1, "192.0.2.2:80", "192.0.2.1");
+    for _ in 0..2 {
+        node.lab.enter(remove_flannel).unwrap();
+        before.assert_same(&Snapshot::take(&node.lab));
+    }
+    assert_seen(&node.c1, "192.0.2.2:80", "10.1.0.2");
+    assert_seen(&node.c1, "198.51.100.2:80", "198.51.100.1");
+}
+
+/// `pkg/trafficmngr/iptables/iptables.go`.
+const FLANNEL_IPTABLES: &str = "iptables-restore --noflush <<'X'
+*nat
+:FLANNEL-POSTRTG - [0:0]
+-A FLANNEL-POSTRTG -m mark --mark 0x4000/0x4000 -m comment --comment \"flanneld masq\" -j RETURN
+-A FLANNEL-POSTRTG -s 10.1.0.0/24 -d 10.0.0.0/14 -m comment --comment \"flanneld masq\" -j RETURN
+-A FLANNEL-POSTRTG -s 10.0.0.0/14 ! -d 224.0.0.0/4 -m comment --comment \"flanneld masq\" -j MASQUERADE --random-fully
+-A POSTROUTING -m comment --comment \"flanneld masq\" -j FLANNEL-POSTRTG
+COMMIT
+*filter
+:FLANNEL-FWD - [0:0]
+-A FLANNEL-FWD -s 10.0.0.0/14 -m comment --comment \"flanneld forward\" -j ACCEPT
+-A FLANNEL-FWD -d 10.0.0.0/14 -m comment --comment \"flanneld forward\" -j ACCEPT
+-A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD
+COMMIT
+X";
+
+/// `pkg/trafficmngr/nftables/nftables.go`.
+const FLANNEL_NFTABLES: &str = "nft -f - <<'X'
+table ip flannel-ipv4 {
+  chain postrtg {
+    type nat hook postrouting priority srcnat
+    ip saddr 10.1.0.0/24 ip daddr 10.0.0.0/14 return
+    ip saddr 10.0.0.0/14 ip daddr != 224.0.0.0/4 masquerade fully-random
+  }
+  chain forward { type filter hook forward priority filter; ip saddr 10.0.0.0/14 accept; }
+}
+table ip6 flannel-ipv6 { }
+X";
+
+#[test]
+fn flannels_rules_are_taken_away() {
+    testkit::require!("root", "program:iptables-legacy");
+    check_flannel("clflipt", FLANNEL_IPTABLES);
+    check_flannel("clflnft", FLANNEL_NFTABLES);
+    check_flannel("clflleg", &FLANNEL_IPTABLES.replacen("iptables-", "iptables-legacy-", 1));
 }
