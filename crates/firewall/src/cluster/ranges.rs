@@ -11,6 +11,7 @@ use ipnet::IpNet;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Ranges {
     counts: BTreeMap<IpNet, u32>,
+    outermost: BTreeSet<IpNet>,
 }
 
 /// What a change means for the outermost prefixes.
@@ -28,10 +29,16 @@ impl Ranges {
         let prefix = prefix.trunc();
         let count = self.counts.entry(prefix).or_default();
         *count = count.saturating_add(1);
-        if 1 < *count || self.is_covered(prefix) {
+        if self.is_covered(prefix) {
             return Step::default();
         }
-        Step { came: vec![prefix], gone: self.outermost_inside(prefix) }
+        let inside = self.outermost.range(prefix..).copied();
+        let gone: Vec<IpNet> = inside.take_while(|inside| prefix.contains(inside)).collect();
+        for inside in &gone {
+            self.outermost.remove(inside);
+        }
+        self.outermost.insert(prefix);
+        Step { came: vec![prefix], gone }
     }
 
     /// Removes a prefix once; one that is not there stays away.
@@ -43,35 +50,31 @@ impl Ranges {
             return Step::default();
         }
         self.counts.remove(&prefix);
-        if self.is_covered(prefix) {
+        if !self.outermost.remove(&prefix) {
             return Step::default();
         }
-        Step { came: self.outermost_inside(prefix), gone: vec![prefix] }
+        let inside = self.counts.range(prefix..).map(|(inside, _)| *inside);
+        let mut came: Vec<IpNet> = Vec::new();
+        for inside in inside.take_while(|inside| prefix.contains(inside)) {
+            // In this order what contains it comes before it.
+            if !came.last().is_some_and(|last| last.contains(&inside)) {
+                came.push(inside);
+            }
+        }
+        self.outermost.extend(&came);
+        Step { came, gone: vec![prefix] }
     }
 
     /// Lists the outermost prefixes.
     pub(crate) fn outermost(&self) -> impl Iterator<Item = IpNet> {
-        outermost_of(self.counts.keys().copied())
+        self.outermost.iter().copied()
     }
 
-    /// Says whether another prefix contains this one.
+    /// Says whether an outermost prefix contains this one, or is this one. Prefixes are in the order
+    /// of their addresses, then of their lengths; between the two there is no other outermost one.
     fn is_covered(&self, prefix: IpNet) -> bool {
-        let mut wider = prefix.supernet();
-        while let Some(around) = wider {
-            if self.counts.contains_key(&around) {
-                return true;
-            }
-            wider = around.supernet();
-        }
-        false
-    }
-
-    /// Lists the prefixes that would be outermost if this one were not there. They follow it in the
-    /// map's order: first by address, then by length.
-    fn outermost_inside(&self, prefix: IpNet) -> Vec<IpNet> {
-        let inside = self.counts.range(prefix..).map(|(inside, _)| *inside);
-        let inside = inside.take_while(|inside| prefix.contains(inside));
-        outermost_of(inside.filter(|inside| *inside != prefix)).collect()
+        let before = self.outermost.range(..=prefix).next_back();
+        before.is_some_and(|before| before.contains(&prefix))
     }
 }
 
@@ -83,18 +86,6 @@ impl FromIterator<IpNet> for Ranges {
         }
         ranges
     }
-}
-
-/// Picks the outermost ones of prefixes in ascending order.
-fn outermost_of(prefixes: impl Iterator<Item = IpNet>) -> impl Iterator<Item = IpNet> {
-    let mut last: Option<IpNet> = None;
-    prefixes.filter(move |prefix| {
-        let is_inside = last.is_some_and(|last| last.contains(prefix));
-        if !is_inside {
-            last = Some(*prefix);
-        }
-        !is_inside
-    })
 }
 
 /// What several steps mean together.
