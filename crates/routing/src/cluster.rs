@@ -14,9 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
 
-use crate::claims::{Claims, Taken};
+use crate::claims::{ClaimedPrefix, Claims, Taken};
 use crate::family::Family;
 use crate::node::Node;
 use crate::reader::overlap;
@@ -53,8 +52,7 @@ impl Seen {
 }
 
 /// Why a record cannot be used, or not yet.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unusable {
     /// Something is not there yet, as with a node that is just starting.
     Incomplete(String),
@@ -94,7 +92,7 @@ pub struct Outcome {
 }
 
 /// One thing that happened, as a sentence for a person.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct News {
     /// Somebody should act.
     pub warning: bool,
@@ -177,8 +175,7 @@ impl Peer {
 }
 
 /// Why a peer is kept.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Held {
     /// A list lacked it, with more than half of all peers: it is kept until then.
     Brake {
@@ -200,7 +197,9 @@ impl std::fmt::Display for Held {
                  until `netwright routes accept`"
             ),
             Held::LastKnown => f.write_str("its last readable record counts"),
-            Held::Restored => f.write_str("it comes from the disk: the source has not answered yet"),
+            Held::Restored => {
+                f.write_str("it comes from the disk: the source has not answered yet")
+            }
         }
     }
 }
@@ -278,7 +277,7 @@ impl Cluster {
         if let (true, None) = (silent, self.silent_since) {
             self.silent_since = Some(now);
             let count = self.used().count();
-            let text = format!("the source does not answer: {count} peers are kept");
+            let text = format!("the source does not answer; peers kept: {count}");
             work.news.push(News::warning(None, text));
         }
         if let (false, Some(since)) = (silent, self.silent_since) {
@@ -292,10 +291,10 @@ impl Cluster {
             Event::Deleted(name) => self.remove(&name, &mut work),
             Event::Listed(seen) => {
                 let names: BTreeSet<String> = seen.iter().map(|seen| seen.name.clone()).collect();
+                self.lack(&names, now, &mut work);
                 for seen in seen {
                     self.take(seen, now, &mut work);
                 }
-                self.lack(&names, now, &mut work);
                 self.listed = true;
             }
         }
@@ -526,7 +525,8 @@ impl Cluster {
                 self.claims.release(&used);
             }
             self.contested.remove(&name);
-            let verdict = self.against_own(&record).and_then(|()| self.against_peers(&record, &age));
+            let verdict =
+                self.against_own(&record).and_then(|()| self.against_peers(&record, &age));
             let evicted = match verdict {
                 Ok(evicted) => evicted,
                 Err(refused) => {
@@ -563,42 +563,58 @@ impl Cluster {
         if freed {
             earlier_prefixes.extend(self.contested.iter().filter_map(|name| self.age(name)));
         }
-        for (_, _, name) in earlier_prefixes {
-            self.judge_kept(&name, work);
+        while let Some(age) = earlier_prefixes.pop_first() {
+            earlier_prefixes.extend(self.judge_kept(&age, work));
         }
     }
 
-    /// Gives a used peer those of its earlier prefixes that nobody has.
-    fn judge_kept(&mut self, name: &str, work: &mut Work) {
+    /// Gives a used peer those of its earlier prefixes that nobody has, but for younger peers as an
+    /// earlier prefix too. Returns these.
+    fn judge_kept(&mut self, age: &Age, work: &mut Work) -> Vec<Age> {
+        let name = &age.2;
         work.touch(&self.peers, name);
-        let Some(peer) = self.peers.get_mut(name) else { return };
-        let (Some(record), Some(used)) = (&peer.record, &peer.used) else { return };
-        if record.kept.is_empty() {
-            return;
-        }
-        let in_range = |prefix: &IpNet| {
-            let ranges = &self.settings.cluster_ranges;
-            let own = &self.own.node;
-            ranges.iter().any(|range| range.contains(prefix))
-                && !own.prefixes.iter().chain(&own.kept).any(|own| overlap(*own, *prefix))
+        let Some(peer) = self.peers.get(name) else { return Vec::new() };
+        let (Some(record), Some(used)) = (peer.record.clone(), peer.used.clone()) else {
+            return Vec::new();
         };
-        let mut kept = Vec::new();
-        for prefix in &record.kept {
-            let had = self.claims.of_address(prefix.network()).is_some_and(|claim| {
-                claim.kept && claim.prefix == *prefix && *claim.whose == *name
-            });
-            if had || (in_range(prefix) && self.claims.claim_kept(name, *prefix)) {
-                kept.push(*prefix);
+        let (mut kept, mut evicted) = (Vec::new(), Vec::new());
+        for prefix in record.kept.iter().copied() {
+            let theirs: Vec<_> = self.claims.overlapping(prefix).cloned().collect();
+            let has_it = |claim: &ClaimedPrefix| {
+                claim.kept && claim.prefix == prefix && *claim.whose == **name
+            };
+            let yields = |claim: &ClaimedPrefix| {
+                claim.kept && self.age(&claim.whose).is_some_and(|theirs| *age < theirs)
+            };
+            if theirs.iter().any(has_it) {
+                kept.push(prefix);
+            } else if self.may_be_kept(prefix) && theirs.iter().all(yields) {
+                for claim in theirs {
+                    self.claims.drop_prefix(claim.prefix);
+                    evicted.extend(self.age(&claim.whose));
+                }
+                self.claims.claim_kept(name, prefix);
+                kept.push(prefix);
             }
         }
         if kept.len() < record.kept.len() {
-            self.contested.insert(name.to_owned());
+            self.contested.insert(name.clone());
         } else {
             self.contested.remove(name);
         }
-        if used.kept != kept {
-            peer.used = Some(Arc::new(Node { kept, ..(**record).clone() }));
+        if used.kept != kept
+            && let Some(peer) = self.peers.get_mut(name)
+        {
+            peer.used = Some(Arc::new(Node { kept, ..(*record).clone() }));
         }
+        evicted
+    }
+
+    /// Reports whether an earlier prefix is the cluster's, and not this node's.
+    fn may_be_kept(&self, prefix: IpNet) -> bool {
+        let own = &self.own.node;
+        self.settings.cluster_ranges.iter().any(|range| range.contains(&prefix))
+            && !own.prefixes.iter().chain(&own.kept).any(|own| overlap(*own, prefix))
     }
 
     fn age(&self, name: &str) -> Option<Age> {
@@ -617,10 +633,7 @@ impl Cluster {
             let family = Family::of_prefix(prefix);
             if !settings.cluster_ranges.iter().any(|range| range.contains(&prefix)) {
                 let ranges = settings.ranges_of(family);
-                return refused(
-                    keys.prefixes(),
-                    Cause::OutsideRanges { prefix, family, ranges },
-                );
+                return refused(keys.prefixes(), Cause::OutsideRanges { prefix, family, ranges });
             }
             let services = settings.service_ranges.iter().copied();
             if let Some(range) = services.into_iter().find(|range| overlap(*range, prefix)) {
@@ -636,11 +649,8 @@ impl Cluster {
             if own.underlay.iter().any(|own| own == address) {
                 return refused(key(), Cause::OwnAddress { address });
             }
-            let ranges = if settings.allow_overlap {
-                &node.prefixes
-            } else {
-                &settings.cluster_ranges
-            };
+            let ranges =
+                if settings.allow_overlap { &node.prefixes } else { &settings.cluster_ranges };
             if let Some(range) = ranges.iter().copied().find(|range| range.contains(&address)) {
                 return refused(key(), Cause::InsideRange { address, range });
             }
@@ -663,7 +673,7 @@ impl Cluster {
             return refused(keys.vni(), Cause::OtherVni { vni: theirs.vni, own: ours.vni });
         }
         if theirs.port != ours.port {
-            return refused(keys.vni(), Cause::OtherPort { port: theirs.port, own: ours.port });
+            return refused(keys.port(), Cause::OtherPort { port: theirs.port, own: ours.port });
         }
         Ok(())
     }
@@ -720,6 +730,30 @@ impl Work {
     }
 }
 
+/// Says what a peer has now that it did not have before.
+fn changed(was: &Node, is: &Node) -> String {
+    let list = |all: Vec<String>| all.join(", ");
+    let mut parts = Vec::new();
+    if was.uid != is.uid {
+        parts.push("it was made anew".to_owned());
+    }
+    if (&was.prefixes, &was.kept) != (&is.prefixes, &is.kept) {
+        let prefixes = is.prefixes.iter().chain(&is.kept).map(ToString::to_string);
+        parts.push(format!("prefixes {}", list(prefixes.collect())));
+    }
+    if was.underlay != is.underlay {
+        let addresses = is.underlay.iter().map(|address| address.to_string());
+        parts.push(format!("underlay addresses {}", list(addresses.collect())));
+    }
+    if was.offers != is.offers {
+        parts.push("other offers".to_owned());
+    }
+    if was.mtu != is.mtu {
+        parts.push(is.mtu.map_or("no MTU".to_owned(), |mtu| format!("MTU {mtu}")));
+    }
+    if parts.is_empty() { "changed".to_owned() } else { format!("changed: {}", parts.join("; ")) }
+}
+
 /// Says what became of a peer.
 fn tell(name: &str, before: &Before, after: &Before, is_there: bool, news: &mut Vec<News>) {
     let list = |node: &Node| {
@@ -737,7 +771,7 @@ fn tell(name: &str, before: &Before, after: &Before, is_there: bool, news: &mut 
             news.push(News::of(name, format!("node {name}: {}", list(used))));
         }
         (Some(was), Some(used)) if was != used => {
-            news.push(News::of(name, format!("node {name}: changed: {}", list(used))));
+            news.push(News::of(name, format!("node {name}: {}", changed(was, used))));
         }
         _ => {}
     }
@@ -747,7 +781,8 @@ fn tell(name: &str, before: &Before, after: &Before, is_there: bool, news: &mut 
     if before.unreadable != after.unreadable {
         match &after.unreadable {
             Some(Unusable::Refused(refused)) => {
-                let kept = if after.used.is_some() { "; its last readable record counts" } else { "" };
+                let kept =
+                    if after.used.is_some() { "; its last readable record counts" } else { "" };
                 news.push(News::warning(Some(name), format!("{refused}{kept}")));
             }
             Some(incomplete) => news.push(News::of(name, format!("node {name}: {incomplete}"))),

@@ -52,6 +52,7 @@ use crate::cluster::{Cluster, Event, News, Outcome};
 use crate::condition::{self, Condition, Health, NotProgrammed};
 use crate::document;
 use crate::family::{Family, PerFamily};
+use crate::flannel::subnet_env::SubnetEnv;
 use crate::ids::{self, Ids};
 use crate::mtu;
 use crate::node::Node;
@@ -167,6 +168,10 @@ pub struct Routing {
     pub(crate) observed: Observed,
     /// The kernel has been looked at.
     looked: bool,
+    /// Peers that are not planned yet, as the ways to them are not known.
+    unplanned: BTreeSet<String>,
+    /// All peers of a complete list have been planned: what nobody wants by now goes.
+    complete: bool,
     ids: Ids,
     pub(crate) plans: BTreeMap<String, PeerPlan>,
     /// Links of others by which nothing can be made now.
@@ -213,6 +218,8 @@ impl Routing {
             wanted: Wanted::default(),
             observed: Observed::default(),
             looked: false,
+            unplanned: BTreeSet::new(),
+            complete: false,
             ids: Ids::default(),
             plans: BTreeMap::new(),
             down: BTreeSet::new(),
@@ -237,6 +244,9 @@ impl Routing {
 
     /// Takes what this node is: its prefixes, its underlay addresses, its tunnels.
     pub fn own(&mut self, own: Own, now: Time) -> Todo {
+        if self.waiting.is_none() && *self.cluster.own() == own {
+            return Todo::default();
+        }
         self.waiting = if own.node.prefixes.is_empty() {
             Some("this node has no prefix yet".to_owned())
         } else if own.node.underlay.iter().next().is_none() {
@@ -261,15 +271,8 @@ impl Routing {
 
     /// Takes what a source says.
     pub fn event(&mut self, event: Event, now: Time) -> Todo {
-        let is_list = matches!(event, Event::Listed(_));
-        let first = is_list && !self.cluster.listed();
         let outcome = self.cluster.apply(event, now);
-        let mut todo = self.follow(outcome);
-        if first {
-            // What no source has shown, and nobody wants, was left alone until now.
-            todo.changes = self.everything();
-        }
-        todo
+        self.follow(outcome)
     }
 
     /// Takes the ways to underlay addresses, when they were looked up, or have changed.
@@ -508,7 +511,7 @@ impl Routing {
             return Phase::Restoring;
         }
         let is_there = |(key, value): (&Key, &Value)| self.has(key, value);
-        let all = self.looked && self.waits_for_ways().is_empty() && self.wanted.iter().all(is_there);
+        let all = self.looked && self.unplanned.is_empty() && self.wanted.iter().all(is_there);
         if all { Phase::Ready } else { Phase::Syncing }
     }
 
@@ -517,8 +520,7 @@ impl Routing {
     pub fn condition(&self, now: Time) -> Option<Condition> {
         let own = self.wanted.keys_of("");
         let failure = own.iter().find_map(|key| self.failures.get(key));
-        let is_there =
-            |key: &Key| self.wanted.get(key).is_some_and(|value| self.has(key, value));
+        let is_there = |key: &Key| self.wanted.get(key).is_some_and(|value| self.has(key, value));
         let programmed = if let Some(failure) = failure {
             Err(NotProgrammed::Failed(failure.error.clone()))
         } else if self.waiting.is_none() && self.looked && own.iter().all(is_there) {
@@ -557,13 +559,32 @@ impl Routing {
                 let offered = || {
                     let vxlan = own.node.offers.vxlan?;
                     let tunnels = Family::ALL.into_iter().filter(|of| vxlan.mac(*of).is_some());
-                    let mtus = tunnels
-                        .filter_map(|of| wanted::tunnel_mtu(&self.settings, own, of));
+                    let mtus = tunnels.filter_map(|of| wanted::tunnel_mtu(&self.settings, own, of));
                     mtus.min()
                 };
                 used.or_else(offered).or_else(underlay)
             }
         }
+    }
+
+    /// Returns what flannel's plugin reads; `None` while there is no prefix or no MTU.
+    #[must_use]
+    pub fn subnet_env(&self) -> Option<SubnetEnv> {
+        let own = &self.cluster.own().node;
+        let mut subnets: Vec<IpNet> = Vec::new();
+        let mut networks: Vec<IpNet> = Vec::new();
+        for family in Family::ALL {
+            let mut of_family =
+                own.prefixes.iter().copied().filter(|prefix| Family::of_prefix(*prefix) == family);
+            let Some(subnet) = of_family.next() else { continue };
+            let mut ranges = self.settings.cluster_ranges.iter().copied();
+            networks.push(ranges.find(|range| range.contains(&subnet))?);
+            subnets.push(subnet);
+        }
+        if subnets.is_empty() {
+            return None;
+        }
+        Some(SubnetEnv { networks, subnets, mtu: self.pod_mtu()?, ip_masq: true })
     }
 
     /// Plans again for the peers that something has changed.
@@ -599,7 +620,12 @@ impl Routing {
         if is_new {
             keys.extend(self.wanted.replace("", of_node));
         }
-        todo.changes = self.planned(&keys);
+        if !self.complete && self.cluster.listed() && self.unplanned.is_empty() {
+            self.complete = true;
+            todo.changes = self.everything();
+        } else {
+            todo.changes = self.planned(&keys);
+        }
         todo
     }
 
@@ -609,6 +635,9 @@ impl Routing {
         if !unknown.is_empty() {
             // What there is of it stays until then.
             todo.look_up.extend(unknown);
+            if !self.plans.contains_key(&node.name) {
+                self.unplanned.insert(node.name.clone());
+            }
             return;
         }
         let own = self.cluster.own_shared();
@@ -626,7 +655,8 @@ impl Routing {
                 Path::Vxlan { underlay } => wanted::tunnel_mtu(&self.settings, &own, underlay),
                 Path::Direct => {
                     let uplink = own.uplinks.get(family).as_ref();
-                    uplink.filter(|uplink| hop.as_ref().is_some_and(|hop| hop.link == uplink.name))
+                    uplink
+                        .filter(|uplink| hop.as_ref().is_some_and(|hop| hop.link == uplink.name))
                         .map(|uplink| uplink.mtu)
                 }
                 _ => mtu,
@@ -654,6 +684,7 @@ impl Routing {
         }
         let plan = PeerPlan { families };
         self.tell_conflicts(node, &mut todo.news);
+        self.unplanned.remove(&node.name);
         let before = self.plans.insert(node.name.clone(), plan.clone());
         if let Some(before) = before {
             todo.flush_flows.extend(changed_prefixes(&before, Some(&plan)));
@@ -664,6 +695,7 @@ impl Routing {
     fn plan_gone(&mut self, name: &str, keys: &mut BTreeSet<Key>, todo: &mut Todo) {
         keys.extend(self.wanted.replace(name, plan::Objects::new()));
         self.ids.release(name);
+        self.unplanned.remove(name);
         for family in Family::ALL {
             self.probes.remove(&(name.to_owned(), family));
         }
@@ -728,8 +760,8 @@ impl Routing {
         for prefix in node.prefixes.iter().chain(&node.kept) {
             let routes = self.observed.foreign.get(prefix);
             let wins = |route: &&ForeignRoute| {
-                let flannels = self.settings.flannel.is_some()
-                    && route.is_like_flannels(&tunnels, &underlay);
+                let flannels =
+                    self.settings.flannel.is_some() && route.is_like_flannels(&tunnels, &underlay);
                 route.metric <= METRIC && !route.is_learned() && !flannels
             };
             conflicts.push((*prefix, routes.and_then(|routes| routes.iter().find(wins)).cloned()));
@@ -763,12 +795,12 @@ impl Routing {
         changes
     }
 
-    /// Returns the changes of what the kernel has otherwise than wanted. Before a source has given
-    /// a complete list, nothing goes: what nobody wants may be a peer's that is not known yet.
+    /// Returns the changes of what the kernel has otherwise than wanted. Before all peers of a
+    /// complete list are planned, nothing goes: what nobody wants may be one's of these.
     fn repairs(&self, keys: &BTreeSet<Key>) -> Todo {
         let mut changes = self.planned(keys);
         let goes = |change: &Change| match change {
-            Change::Remove(key, _) => self.cluster.listed() || self.wanted.get(key).is_some(),
+            Change::Remove(key, _) => self.complete || self.wanted.get(key).is_some(),
             _ => true,
         };
         changes.retain(goes);
@@ -823,7 +855,7 @@ impl Routing {
                 node.into_iter().flat_map(|node| node.underlay.iter()).collect();
             for route in routes {
                 if route.is_like_flannels(&tunnels, &underlay)
-                    && (is_wanted || (node.is_none() && self.cluster.listed()))
+                    && (is_wanted || (node.is_none() && self.complete))
                 {
                     changes.push(Change::RemoveForeign(*prefix, route.clone()));
                 }
@@ -854,12 +886,6 @@ impl Routing {
         self.observed.objects().get(key) == Some(value)
     }
 
-    /// Returns the peers that are used and not planned, as the ways to them are not known.
-    pub(crate) fn waits_for_ways(&self) -> Vec<&str> {
-        let names = self.cluster.used().map(|(_, node)| node.name.as_str());
-        names.filter(|name| !self.plans.contains_key(*name)).collect()
-    }
-
     fn fresh(&self, now: Time) -> impl Iterator<Item = (&str, &Probe)> {
         let fresh = move |at: &Time| now.since(*at) <= FRESH;
         let probes = self.probes.iter().filter(move |(_, (_, at))| fresh(at));
@@ -874,8 +900,7 @@ impl Routing {
     /// Finds out since when peers are cut off: none answers by its path, one at least by its
     /// underlay address.
     fn judge_probes(&mut self, now: Time) {
-        let is_cut_off =
-            |probe: &Probe| probe.path == Answer::No && probe.underlay == Answer::Yes;
+        let is_cut_off = |probe: &Probe| probe.path == Answer::No && probe.underlay == Answer::Yes;
         let any = self.answered(now) == 0 && self.fresh(now).any(|(_, probe)| is_cut_off(probe));
         self.cut_off_since = any.then(|| self.cut_off_since.unwrap_or(now));
     }
