@@ -161,8 +161,8 @@ impl Routing {
         let mut say = |sentence: String| explained.sentences.push(sentence);
         say(format!("{address} is in {prefix}, a prefix of node {name}"));
         let peer = self.cluster.peer(name);
-        if let Some(held) = peer.and_then(|peer| peer.held.as_ref()) {
-            say(format!("node {name}: {held}"));
+        if let Some(why) = peer.and_then(held) {
+            say(format!("node {name}: {why}"));
         }
         let family = Family::of(address);
         let plan = self.plans.get(name).and_then(|plan| plan.families.get(family).as_ref());
@@ -310,8 +310,8 @@ impl Routing {
             Some(Row {
                 path: plan.choice.path,
                 because: plan.choice.because.clone(),
-                state: match &peer.held {
-                    Some(held) => PeerState::Held(held.to_string()),
+                state: match held(peer) {
+                    Some(why) => PeerState::Held(why),
                     None => self.state_of(name, node, family, plan),
                 },
                 mtu: plan.mtu,
@@ -347,6 +347,15 @@ impl Routing {
             _ => PeerState::Programmed,
         }
     }
+}
+
+/// Returns why a peer is kept, if its source does not show it as it is used.
+fn held(peer: &Peer) -> Option<String> {
+    let held = peer.held.as_ref()?;
+    Some(match &peer.unreadable {
+        Some(unreadable) => format!("{unreadable}; {held}"),
+        None => held.to_string(),
+    })
 }
 
 /// Reports whether an object serves a family of pods' addresses; tunnels' entries serve both.

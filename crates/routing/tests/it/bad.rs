@@ -15,7 +15,8 @@ use netwright_routing::settings::Source;
 use netwright_routing::{Node, Settings};
 
 use crate::support::{
-    NOW, fields, flannel, flannel_fields, flannel_settings, net, node, own, seen, settings, v4_node,
+    NOW, Random, fields, flannel, flannel_fields, flannel_settings, net, node, own, seen, settings,
+    v4_node,
 };
 
 /// Shows what a peer `x` is told, beside two good peers: nothing of these may change.
@@ -495,4 +496,53 @@ fn network_configurations_and_subnet_files_of_flannel() {
         FLANNEL_SUBNET: fd00::1/64 is not an IPv4 address
     "#]]
     .assert_eq(&text);
+}
+
+/// No text makes a reader panic, whatever is changed in it.
+#[test]
+fn damaged_texts_are_read_or_refused() {
+    let mut random = Random(20_261_124);
+    let node = node("x", 7);
+    let annotation = annotation::write(&node);
+    let value = lease::value(&node, &flannel());
+    let config = r#"{"Network":"10.244.0.0/16","EnableIPv6":true,"IPv6Network":"fd00::/48",
+        "SubnetLen":24,"SubnetMin":"10.244.10.0","IPv6SubnetMax":"fd00:0:0:99::",
+        "Backend":{"Type":"vxlan","VNI":1,"Port":8472,"DirectRouting":true}}"#;
+    let env = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.3.1/24\nFLANNEL_MTU=1450\n\
+               FLANNEL_IPMASQ=true\n";
+    let list =
+        "[[node]]\nname = \"x\"\nprefixes = [\"10.244.7.0/24\"]\nunderlay = [\"192.0.2.7\"]\n";
+    let mut readable = 0;
+    for _ in 0..3000 {
+        let mut damage = |text: &str| {
+            let mut bytes = text.as_bytes().to_vec();
+            for _ in 0..=random.below(3) {
+                let place = random.below(bytes.len());
+                match random.below(4) {
+                    0 => bytes[place] ^= 1 << random.below(8),
+                    1 => drop(bytes.remove(place)),
+                    2 => bytes.insert(place, b"0/9:.\"{}[],-"[random.below(12)]),
+                    _ => bytes[place] = b"0123456789abcdef"[random.below(16)],
+                }
+            }
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let mut of_flannel = flannel_fields(&damage("x"), 7);
+        for text in of_flannel.annotations.values_mut().chain(&mut of_flannel.pod_cidrs) {
+            *text = damage(text);
+        }
+        readable += usize::from(kubernetes::read(&of_flannel, &flannel_settings()).node.is_ok());
+        readable += usize::from(annotation::read(&damage(&annotation)).is_ok());
+        let key = damage("10.244.7.0-24&fd00:244:0:7::-64");
+        let lease = lease::read(&key, damage(&value).as_bytes(), &flannel(), &flannel_settings());
+        readable += usize::from(lease.node.is_ok());
+        if let Ok(config) = Config::read(&damage(config)) {
+            for family in netwright_routing::Family::ALL {
+                readable += usize::from(config.leased(family).is_ok());
+            }
+        }
+        readable += usize::from(SubnetEnv::read(&damage(env)).is_ok());
+        readable += usize::from(file::read(&damage(list), &settings()).is_ok());
+    }
+    assert!(500 < readable, "some damage is none: {readable}");
 }
