@@ -9,8 +9,10 @@
 //! ones in which pods still live; they yield to everybody's. Keys and offers that are not known are
 //! passed over: a newer node may have more to say.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
 
 use crate::family::Family;
 use crate::node::{Node, Offers, Underlay, Vxlan};
@@ -44,34 +46,50 @@ pub struct Annotation {
     pub kept: Vec<IpNet>,
 }
 
+/// The annotation as it is written: what identifies the format first.
+#[derive(Serialize)]
+struct Written<'a> {
+    version: u32,
+    underlay: Vec<IpAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mtu: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    zone: Option<&'a str>,
+    offers: WrittenOffers,
+    #[serde(skip_serializing_if = "<[IpNet]>::is_empty")]
+    kept: &'a [IpNet],
+}
+
+#[derive(Serialize)]
+struct WrittenOffers {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    native: Option<Offered>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    direct: Option<Offered>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vxlan: Option<Vxlan>,
+}
+
+/// An offer of which there is nothing more to say: `{}`.
+#[derive(Serialize)]
+struct Offered {}
+
 /// Writes the annotation of a node.
 #[must_use]
 pub fn write(node: &Node) -> String {
-    let mut offers = Map::new();
-    for (name, offered) in [("native", node.offers.native), ("direct", node.offers.direct)] {
-        if offered {
-            offers.insert(name.to_owned(), json!({}));
-        }
-    }
-    if let Some(vxlan) = node.offers.vxlan {
-        let vxlan = serde_json::to_value(vxlan).expect("our types serialise to JSON");
-        offers.insert("vxlan".to_owned(), vxlan);
-    }
-    let underlay: Vec<String> = node.underlay.iter().map(|address| address.to_string()).collect();
-    let mut annotation = Map::new();
-    annotation.insert("version".to_owned(), json!(VERSION));
-    annotation.insert("underlay".to_owned(), json!(underlay));
-    if let Some(mtu) = node.mtu {
-        annotation.insert("mtu".to_owned(), json!(mtu));
-    }
-    if let Some(zone) = &node.zone {
-        annotation.insert("zone".to_owned(), json!(zone));
-    }
-    annotation.insert("offers".to_owned(), Value::Object(offers));
-    if !node.kept.is_empty() {
-        annotation.insert("kept".to_owned(), json!(node.kept));
-    }
-    Value::Object(annotation).to_string()
+    let written = Written {
+        version: VERSION,
+        underlay: node.underlay.iter().collect(),
+        mtu: node.mtu,
+        zone: node.zone.as_deref(),
+        offers: WrittenOffers {
+            native: node.offers.native.then_some(Offered {}),
+            direct: node.offers.direct.then_some(Offered {}),
+            vxlan: node.offers.vxlan,
+        },
+        kept: &node.kept,
+    };
+    serde_json::to_string(&written).expect("our types serialise to JSON")
 }
 
 /// Reads the annotation.
@@ -116,11 +134,12 @@ fn vxlan_of(at: &At<'_>, underlay: Underlay) -> Result<Vxlan, Fault> {
     for (family, key) in [(Family::V4, "mac4"), (Family::V6, "mac6")] {
         if vxlan.mac(family).is_some() && underlay.get(family).is_none() {
             let why = format!("there is no underlay address of {family} for it");
-            return Err(at.required(key)?.fault(Cause::Malformed { why }));
+            return Err(at.required(key)?.fault(Cause::Invalid { why }));
         }
     }
     if vxlan.macs().next().is_none() {
-        return Err(at.fault(Cause::malformed("it has neither mac4 nor mac6")));
+        let why = "it has neither mac4 nor mac6".to_owned();
+        return Err(at.fault(Cause::Invalid { why }));
     }
     Ok(vxlan)
 }

@@ -97,14 +97,10 @@ impl Claims {
         }
     }
 
-    /// Claims an earlier prefix of a node, if nobody has any of it.
-    pub(crate) fn claim_kept(&mut self, name: &str, prefix: IpNet) -> bool {
-        let free = self.overlapping(prefix).next().is_none();
-        if free {
-            let claim = ClaimedPrefix { prefix, whose: name.into(), kept: true };
-            self.prefixes.insert(prefix.network(), claim);
-        }
-        free
+    /// Claims an earlier prefix of a node. Nobody else has any of it.
+    pub(crate) fn claim_kept(&mut self, name: &str, prefix: IpNet) {
+        let claim = ClaimedPrefix { prefix, whose: name.into(), kept: true };
+        self.prefixes.insert(prefix.network(), claim);
     }
 
     /// Drops one prefix.

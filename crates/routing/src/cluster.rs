@@ -8,21 +8,22 @@
 //! one: not silence, not a record that became unreadable. A list that would remove more than half
 //! of the peers is held for a while ([`BRAKE`]): an empty store must not cut a cluster.
 
+mod judge;
+mod tell;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
 
-use crate::claims::{Claims, Taken};
-use crate::family::Family;
+use crate::claims::Claims;
 use crate::node::Node;
-use crate::reader::overlap;
-use crate::refused::{Cause, Refused};
+use crate::refused::Refused;
 use crate::settings::{Own, Settings};
 use crate::time::Time;
+use tell::{Before, tell};
 
 /// How long peers are kept that a list would remove together.
 pub const BRAKE: Duration = Duration::from_secs(600);
@@ -53,8 +54,7 @@ impl Seen {
 }
 
 /// Why a record cannot be used, or not yet.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unusable {
     /// Something is not there yet, as with a node that is just starting.
     Incomplete(String),
@@ -94,7 +94,7 @@ pub struct Outcome {
 }
 
 /// One thing that happened, as a sentence for a person.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct News {
     /// Somebody should act.
     pub warning: bool,
@@ -177,8 +177,7 @@ impl Peer {
 }
 
 /// Why a peer is kept.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Held {
     /// A list lacked it, with more than half of all peers: it is kept until then.
     Brake {
@@ -200,7 +199,9 @@ impl std::fmt::Display for Held {
                  until `netwright routes accept`"
             ),
             Held::LastKnown => f.write_str("its last readable record counts"),
-            Held::Restored => f.write_str("it comes from the disk: the source has not answered yet"),
+            Held::Restored => {
+                f.write_str("it comes from the disk: the source has not answered yet")
+            }
         }
     }
 }
@@ -220,24 +221,6 @@ pub struct Cluster {
     contested: BTreeSet<String>,
     listed: bool,
     silent_since: Option<Time>,
-}
-
-/// What a peer was before an event, as far as people are told.
-#[derive(PartialEq)]
-struct Before {
-    used: Option<Arc<Node>>,
-    refused: Option<Refused>,
-    unreadable: Option<Unusable>,
-    faults: Vec<Refused>,
-    held: Option<Held>,
-}
-
-impl Before {
-    fn of(peer: Option<&Peer>) -> Self {
-        let peer = peer.cloned().unwrap_or_else(|| Peer::new(Time::default()));
-        let Peer { used, refused, unreadable, faults, held, .. } = peer;
-        Before { used, refused, unreadable, faults, held }
-    }
 }
 
 impl Cluster {
@@ -278,7 +261,7 @@ impl Cluster {
         if let (true, None) = (silent, self.silent_since) {
             self.silent_since = Some(now);
             let count = self.used().count();
-            let text = format!("the source does not answer: {count} peers are kept");
+            let text = format!("the source does not answer; peers kept: {count}");
             work.news.push(News::warning(None, text));
         }
         if let (false, Some(since)) = (silent, self.silent_since) {
@@ -292,10 +275,10 @@ impl Cluster {
             Event::Deleted(name) => self.remove(&name, &mut work),
             Event::Listed(seen) => {
                 let names: BTreeSet<String> = seen.iter().map(|seen| seen.name.clone()).collect();
+                self.lack(&names, now, &mut work);
                 for seen in seen {
                     self.take(seen, now, &mut work);
                 }
-                self.lack(&names, now, &mut work);
                 self.listed = true;
             }
         }
@@ -497,208 +480,6 @@ impl Cluster {
         }
         Outcome { affected: work.affected, news: work.news }
     }
-
-    /// Judges peers, the older before the younger. What it finds for one changes it for younger
-    /// ones only, so it ends.
-    fn judge(&mut self, touched: Vec<String>, work: &mut Work) {
-        let mut queue: BTreeSet<Age> = BTreeSet::new();
-        let mut freed = work.freed;
-        for name in touched {
-            let Some(age) = self.age(&name) else { continue };
-            let peer = self.peers.get_mut(&name).expect("it has an age");
-            if let Some(used) = peer.used.take() {
-                self.claims.release(&used);
-                freed = true;
-            }
-            queue.insert(age);
-        }
-        if freed {
-            queue.extend(self.contested.iter().filter_map(|name| self.age(name)));
-        }
-        let mut earlier_prefixes: BTreeSet<Age> = BTreeSet::new();
-        while let Some(age) = queue.pop_first() {
-            let name = age.2.clone();
-            work.touch(&self.peers, &name);
-            let Some(record) = self.peers.get(&name).and_then(|peer| peer.record.clone()) else {
-                continue;
-            };
-            if let Some(used) = self.peers.get_mut(&name).and_then(|peer| peer.used.take()) {
-                self.claims.release(&used);
-            }
-            self.contested.remove(&name);
-            let verdict = self.against_own(&record).and_then(|()| self.against_peers(&record, &age));
-            let evicted = match verdict {
-                Ok(evicted) => evicted,
-                Err(refused) => {
-                    let peer = self.peers.get_mut(&name).expect("it has a record");
-                    peer.refused = Some(refused);
-                    continue;
-                }
-            };
-            for taken in evicted {
-                if let Taken::Prefix { theirs, .. } = &taken
-                    && theirs.kept
-                {
-                    self.claims.drop_prefix(theirs.prefix);
-                    earlier_prefixes.extend(self.age(&theirs.whose));
-                    continue;
-                }
-                let whose = taken.whose().clone();
-                work.touch(&self.peers, &whose);
-                let peer = self.peers.get_mut(&*whose).expect("who claims is a peer");
-                if let Some(used) = peer.used.take() {
-                    self.claims.release(&used);
-                }
-                let younger = self.age(&whose).expect("who claims is a peer");
-                // What it gives up besides may be what others wait for.
-                let waiting = self.contested.iter().filter_map(|name| self.age(name));
-                queue.extend(waiting.filter(|waiting| younger < *waiting));
-                queue.insert(younger);
-            }
-            self.claims.claim(&record);
-            earlier_prefixes.insert(age);
-            let peer = self.peers.get_mut(&name).expect("it has a record");
-            (peer.used, peer.refused) = (Some(record), None);
-        }
-        if freed {
-            earlier_prefixes.extend(self.contested.iter().filter_map(|name| self.age(name)));
-        }
-        for (_, _, name) in earlier_prefixes {
-            self.judge_kept(&name, work);
-        }
-    }
-
-    /// Gives a used peer those of its earlier prefixes that nobody has.
-    fn judge_kept(&mut self, name: &str, work: &mut Work) {
-        work.touch(&self.peers, name);
-        let Some(peer) = self.peers.get_mut(name) else { return };
-        let (Some(record), Some(used)) = (&peer.record, &peer.used) else { return };
-        if record.kept.is_empty() {
-            return;
-        }
-        let in_range = |prefix: &IpNet| {
-            let ranges = &self.settings.cluster_ranges;
-            let own = &self.own.node;
-            ranges.iter().any(|range| range.contains(prefix))
-                && !own.prefixes.iter().chain(&own.kept).any(|own| overlap(*own, *prefix))
-        };
-        let mut kept = Vec::new();
-        for prefix in &record.kept {
-            let had = self.claims.of_address(prefix.network()).is_some_and(|claim| {
-                claim.kept && claim.prefix == *prefix && *claim.whose == *name
-            });
-            if had || (in_range(prefix) && self.claims.claim_kept(name, *prefix)) {
-                kept.push(*prefix);
-            }
-        }
-        if kept.len() < record.kept.len() {
-            self.contested.insert(name.to_owned());
-        } else {
-            self.contested.remove(name);
-        }
-        if used.kept != kept {
-            peer.used = Some(Arc::new(Node { kept, ..(**record).clone() }));
-        }
-    }
-
-    fn age(&self, name: &str) -> Option<Age> {
-        let peer = self.peers.get(name)?;
-        let only_kept = matches!(peer.held, Some(Held::Brake { .. } | Held::Restored));
-        let created = peer.record.as_ref().and_then(|record| record.created);
-        Some((only_kept, created.unwrap_or(peer.first_seen), name.to_owned()))
-    }
-
-    /// Finds what in a record cannot be true because of what this node is, or is told.
-    fn against_own(&self, node: &Node) -> Result<(), Refused> {
-        let (settings, own) = (&self.settings, &self.own.node);
-        let keys = settings.keys(node.dialect);
-        let refused = |key: String, cause| Err(Refused::new(&node.name, key, cause));
-        for prefix in node.prefixes.iter().copied() {
-            let family = Family::of_prefix(prefix);
-            if !settings.cluster_ranges.iter().any(|range| range.contains(&prefix)) {
-                let ranges = settings.ranges_of(family);
-                return refused(
-                    keys.prefixes(),
-                    Cause::OutsideRanges { prefix, family, ranges },
-                );
-            }
-            let services = settings.service_ranges.iter().copied();
-            if let Some(range) = services.into_iter().find(|range| overlap(*range, prefix)) {
-                return refused(keys.prefixes(), Cause::OverlapsServices { prefix, range });
-            }
-            let mut owns = own.prefixes.iter().chain(&own.kept).copied();
-            if let Some(own) = owns.find(|own| overlap(*own, prefix)) {
-                return refused(keys.prefixes(), Cause::OverlapsOwn { prefix, own });
-            }
-        }
-        for address in node.underlay.iter() {
-            let key = || keys.underlay(Family::of(address));
-            if own.underlay.iter().any(|own| own == address) {
-                return refused(key(), Cause::OwnAddress { address });
-            }
-            let ranges = if settings.allow_overlap {
-                &node.prefixes
-            } else {
-                &settings.cluster_ranges
-            };
-            if let Some(range) = ranges.iter().copied().find(|range| range.contains(&address)) {
-                return refused(key(), Cause::InsideRange { address, range });
-            }
-        }
-        let (Some(theirs), Some(ours)) = (node.offers.vxlan, own.offers.vxlan) else {
-            return Ok(());
-        };
-        for family in Family::ALL {
-            if let Some(mac) = theirs.mac(family)
-                && ours.macs().any(|own| own == mac)
-            {
-                return refused(keys.mac(family), Cause::OwnMac { mac });
-            }
-        }
-        // Where it can be reached in another way, the tunnel's numbers do not matter.
-        if node.offers.direct || node.offers.native {
-            return Ok(());
-        }
-        if theirs.vni != ours.vni {
-            return refused(keys.vni(), Cause::OtherVni { vni: theirs.vni, own: ours.vni });
-        }
-        if theirs.port != ours.port {
-            return refused(keys.vni(), Cause::OtherPort { port: theirs.port, own: ours.port });
-        }
-        Ok(())
-    }
-
-    /// Finds what in a record belongs to an older peer; returns what belongs to younger ones.
-    fn against_peers(&mut self, node: &Node, age: &Age) -> Result<Vec<Taken>, Refused> {
-        let taken = self.claims.taken(node);
-        let of_older = taken.iter().find(|taken| {
-            let kept = matches!(taken, Taken::Prefix { theirs, .. } if theirs.kept);
-            !kept && self.age(taken.whose()).is_some_and(|theirs| theirs < *age)
-        });
-        let Some(of_older) = of_older else { return Ok(taken) };
-        let keys = self.settings.keys(node.dialect);
-        let peer = of_older.whose().to_string();
-        let since = self.peers.get(&peer).map_or(age.1, |peer| peer.first_seen);
-        let (key, cause) = match of_older {
-            Taken::Prefix { prefix, theirs } => {
-                let (prefix, theirs) = (*prefix, theirs.prefix);
-                (keys.prefixes(), Cause::OverlapsPeer { prefix, theirs, peer, since })
-            }
-            Taken::Address { address, .. } => {
-                let address = *address;
-                let key = keys.underlay(Family::of(address));
-                (key, Cause::AddressOfPeer { address, peer, since })
-            }
-            Taken::Mac { mac, .. } => {
-                let vxlan = node.offers.vxlan;
-                let is_v6 = vxlan.is_some_and(|vxlan| vxlan.mac6 == Some(*mac));
-                let key = keys.mac(if is_v6 { Family::V6 } else { Family::V4 });
-                (key, Cause::MacOfPeer { mac: *mac, peer, since })
-            }
-        };
-        self.contested.insert(node.name.clone());
-        Err(Refused::new(&node.name, key, cause))
-    }
 }
 
 /// What an event has touched so far.
@@ -717,45 +498,5 @@ impl Work {
         if !self.befores.contains_key(name) {
             self.befores.insert(name.to_owned(), Before::of(peers.get(name)));
         }
-    }
-}
-
-/// Says what became of a peer.
-fn tell(name: &str, before: &Before, after: &Before, is_there: bool, news: &mut Vec<News>) {
-    let list = |node: &Node| {
-        let prefixes = node.prefixes.iter().chain(&node.kept).map(ToString::to_string);
-        prefixes.collect::<Vec<_>>().join(", ")
-    };
-    if !is_there {
-        if before.used.is_some() || before.refused.is_some() || before.unreadable.is_some() {
-            news.push(News::of(name, format!("node {name}: gone")));
-        }
-        return;
-    }
-    match (&before.used, &after.used) {
-        (None, Some(used)) => {
-            news.push(News::of(name, format!("node {name}: {}", list(used))));
-        }
-        (Some(was), Some(used)) if was != used => {
-            news.push(News::of(name, format!("node {name}: changed: {}", list(used))));
-        }
-        _ => {}
-    }
-    if let (true, Some(refused)) = (before.refused != after.refused, &after.refused) {
-        news.push(News::warning(Some(name), refused.to_string()));
-    }
-    if before.unreadable != after.unreadable {
-        match &after.unreadable {
-            Some(Unusable::Refused(refused)) => {
-                let kept = if after.used.is_some() { "; its last readable record counts" } else { "" };
-                news.push(News::warning(Some(name), format!("{refused}{kept}")));
-            }
-            Some(incomplete) => news.push(News::of(name, format!("node {name}: {incomplete}"))),
-            None => {}
-        }
-    }
-    if before.faults != after.faults {
-        let faults = after.faults.iter().filter(|fault| !before.faults.contains(fault));
-        news.extend(faults.map(|fault| News::warning(Some(name), fault.to_string())));
     }
 }

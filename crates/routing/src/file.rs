@@ -91,12 +91,7 @@ fn read_node(number: usize, at: &At<'_>, settings: &Settings) -> (String, Result
     (name, node)
 }
 
-fn read_fields(
-    name: &str,
-    number: usize,
-    at: &At<'_>,
-    settings: &Settings,
-) -> Result<Node, Fault> {
+fn read_fields(name: &str, number: usize, at: &At<'_>, settings: &Settings) -> Result<Node, Fault> {
     for key in at.keys()? {
         if !KEYS.contains(&key) {
             let nearest = cni::nearest::nearest(key, KEYS).map(str::to_owned);

@@ -218,7 +218,10 @@ impl fmt::Display for Value {
             Value::Unreachable { protocol } => write!(f, " proto {protocol}"),
             Value::Tunnel(tunnel) => {
                 let Tunnel { vni, port, local, underlay, mac, mtu, up, learning } = tunnel;
-                write!(f, ": VNI {vni}, port {port}, local {local} dev {underlay}, {mac}, mtu {mtu}")?;
+                write!(
+                    f,
+                    ": VNI {vni}, port {port}, local {local} dev {underlay}, {mac}, mtu {mtu}"
+                )?;
                 f.write_str(if *up { "" } else { ", down" })?;
                 f.write_str(if *learning { ", learning" } else { "" })
             }

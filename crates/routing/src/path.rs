@@ -11,7 +11,7 @@ use crate::settings::LinkName;
 
 /// How packets to the pods of a peer go, for one family of their addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(try_from = "String", into = "String")]
 #[non_exhaustive]
 pub enum Path {
     /// The network between the nodes knows the way; nothing of ours is programmed.
@@ -39,6 +39,23 @@ impl fmt::Display for Path {
             Path::Vxlan { underlay: Family::V6 } => "vxlan6",
             Path::None => "none",
         })
+    }
+}
+
+impl From<Path> for String {
+    fn from(path: Path) -> String {
+        path.to_string()
+    }
+}
+
+impl TryFrom<String> for Path {
+    type Error = String;
+
+    fn try_from(word: String) -> Result<Self, String> {
+        let [v4, v6] = Family::ALL.map(|underlay| Path::Vxlan { underlay });
+        let all = [Path::Native, Path::Learned, Path::Direct, v4, v6, Path::None];
+        let known = all.into_iter().find(|path| path.to_string() == word);
+        known.ok_or_else(|| format!("path {word:?} is not known"))
     }
 }
 
@@ -167,8 +184,10 @@ impl Choosing<'_> {
         };
         for node in [own, peer] {
             if node.dialect == Dialect::Flannel {
-                let because =
-                    format!("{asks} takes native paths only, and flanneld on {} has none", node.name);
+                let because = format!(
+                    "{asks} takes native paths only, and flanneld on {} has none",
+                    node.name
+                );
                 return Some((Path::None, because));
             }
         }

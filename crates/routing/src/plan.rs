@@ -131,8 +131,8 @@ impl Observed {
     }
 
     /// Takes note that a link went down, or lost its carrier, and forgets what the kernel takes with
-    /// it without a word: the nexthops by it, the routes by those, and its permanent neighbours.
-    /// FDB entries stay, and so do addresses. Returns the keys.
+    /// it, mostly without a word: the nexthops by it, the routes by those, its permanent neighbours,
+    /// and IPv6 addresses. FDB entries and IPv4 addresses stay. Returns the keys.
     pub fn link_down(&mut self, link: &str) -> BTreeSet<Key> {
         let keys = self.with_link_up(link);
         self.forget(&keys);
@@ -180,6 +180,9 @@ impl Observed {
                 (Key::Neighbour { link: on, .. }, _) if **on == *link => {
                     keys.insert(key.clone());
                 }
+                (Key::Address { link: on, address }, _) if **on == *link && address.is_ipv6() => {
+                    keys.insert(key.clone());
+                }
                 _ => {}
             }
         }
@@ -189,9 +192,9 @@ impl Observed {
     /// Returns what is only there while a link is.
     fn with_link(&self, link: &str) -> BTreeSet<Key> {
         let on_link = |key: &&Key| match key {
-            Key::Tunnel { link: on } | Key::Address { link: on, .. } | Key::Fdb { link: on, .. } => {
-                **on == *link
-            }
+            Key::Tunnel { link: on }
+            | Key::Address { link: on, .. }
+            | Key::Fdb { link: on, .. } => **on == *link,
             _ => false,
         };
         let mut keys = self.with_link_up(link);
@@ -206,9 +209,8 @@ impl Observed {
             (_, there) if !value.can_replace(there) => self.with_link(link),
             (_, Value::Tunnel(there)) if !there.up => self.with_link_up(link),
             (Value::Tunnel(value), Value::Tunnel(there)) if value.mac != there.mac => {
-                let on_link = |key: &&Key| {
-                    matches!(key, Key::Neighbour { link: on, .. } if **on == *link)
-                };
+                let on_link =
+                    |key: &&Key| matches!(key, Key::Neighbour { link: on, .. } if **on == *link);
                 self.objects.keys().filter(on_link).cloned().collect()
             }
             _ => BTreeSet::new(),
@@ -275,7 +277,9 @@ impl fmt::Display for ForeignRoute {
 /// One change of the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Change {
-    /// Makes an object. It fails if there is one: then that one is not ours.
+    /// Makes an object. For links, routes and nexthops it has to fail if there is one (NLM_F_EXCL):
+    /// then that one is not ours. An address, neighbour or FDB entry that is there already is no
+    /// error: everything on our tunnels is ours.
     Create(Key, Value),
     /// Puts an object in place of ours in one step, so that no packet is lost.
     Replace(Key, Value),
@@ -309,7 +313,9 @@ impl fmt::Display for Change {
             Change::Create(key, value) => write!(f, "create {key}{value}"),
             Change::Replace(key, value) => write!(f, "replace {key}{value}"),
             Change::Remove(key, _) => write!(f, "remove {key}"),
-            Change::RemoveForeign(prefix, route) => write!(f, "remove flanneld's route {prefix} {route}"),
+            Change::RemoveForeign(prefix, route) => {
+                write!(f, "remove flanneld's route {prefix} {route}")
+            }
         }
     }
 }

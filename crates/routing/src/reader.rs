@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::family::Family;
 use crate::mac::MacAddr;
 use crate::node::Underlay;
-use crate::refused::Cause;
+use crate::refused::{Cause, printable};
 
 /// What is wrong, after the path of its key.
 pub(crate) type Fault = (String, Cause);
@@ -75,7 +75,9 @@ impl<'a> At<'a> {
     }
 
     fn not(&self, wanted: &str) -> Fault {
-        self.fault(Cause::not_a(&self.value.to_string(), wanted))
+        // JSON has its own quotes.
+        let text = printable(&self.value.to_string());
+        self.fault(Cause::NotA { text, wanted: wanted.to_owned() })
     }
 
     pub(crate) fn text(&self) -> Result<&'a str, Fault> {
@@ -157,7 +159,7 @@ impl<'a> At<'a> {
             let family = Family::of(address);
             if underlay.get(family).is_some() {
                 let why = format!("there are two {family} addresses");
-                return Err(entry.fault(Cause::Malformed { why }));
+                return Err(entry.fault(Cause::Invalid { why }));
             }
             underlay.set(address);
         }

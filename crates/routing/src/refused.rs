@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::family::Family;
@@ -11,7 +10,7 @@ use crate::mac::MacAddr;
 use crate::time::Time;
 
 /// What is wrong with a record, and where: the node, the key, the cause.
-#[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("node {node}: refused: {key}: {cause}")]
 pub struct Refused {
     /// The node that the record is about.
@@ -33,8 +32,7 @@ impl Refused {
 /// What can be wrong with a key.
 ///
 /// The text follows the node's name and the key.
-#[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "each text says what the variant and its fields are")]
 pub enum Cause {
@@ -46,9 +44,11 @@ pub enum Cause {
     TooMany { count: usize, most: usize },
     #[error("it cannot be read: {why}")]
     Malformed { why: String },
+    #[error("{why}")]
+    Invalid { why: String },
     #[error("it has version {version}, and this netwrightd reads version {known}")]
     Version { version: u64, known: u32 },
-    #[error("{text:?} is not {wanted}")]
+    #[error("{text} is not {wanted}")]
     NotA { text: String, wanted: String },
     #[error("{value} is not in {least}..{most}")]
     OutOfRange { value: u64, least: u64, most: u64 },
@@ -84,7 +84,7 @@ pub enum Cause {
     MacOfPeer { mac: MacAddr, peer: String, since: Time },
     #[error("it is {vni}, and this node's is {own}")]
     OtherVni { vni: u32, own: u32 },
-    #[error("its port is {port}, and this node's is {own}")]
+    #[error("it is {port}, and this node's is {own}")]
     OtherPort { port: u16, own: u16 },
     #[error("the entry before it has the name too")]
     NameTwice,
@@ -115,7 +115,7 @@ pub(crate) fn printable(text: &str) -> String {
 impl Cause {
     /// A text that is not what is wanted there.
     pub(crate) fn not_a(text: &str, wanted: &str) -> Self {
-        Cause::NotA { text: printable(text), wanted: wanted.to_owned() }
+        Cause::NotA { text: format!("{:?}", printable(text)), wanted: wanted.to_owned() }
     }
 
     /// A document that its parser does not take.

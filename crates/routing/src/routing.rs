@@ -41,6 +41,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod health;
+mod planning;
+
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -48,25 +51,20 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::cluster::{Cluster, Event, News, Outcome};
-use crate::condition::{self, Condition, Health, NotProgrammed};
+use crate::cluster::{Cluster, Event, News};
+use crate::condition;
 use crate::document;
 use crate::family::{Family, PerFamily};
-use crate::ids::{self, Ids};
-use crate::mtu;
+use crate::ids::Ids;
 use crate::node::Node;
-use crate::object::{Key, METRIC, Value};
-use crate::path::{self, Choice, Facts, Hop, Path, Way};
-use crate::plan::{self, Change, ForeignRoute, Observed, Wanted};
-use crate::settings::{LinkName, Own, PodMtu, Settings};
+use crate::object::{Key, Value};
+use crate::path::{Choice, Way};
+use crate::plan::{Change, ForeignRoute, Observed, Wanted};
+use crate::settings::{LinkName, Own, Settings};
 use crate::time::Time;
-use crate::wanted::{self, Reach};
 
 /// How long a change that failed is left alone before it is tried again, at first and at most.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-
-/// How long an answer of a peer counts.
-const FRESH: Duration = Duration::from_secs(180);
 
 /// What is to be done, in this order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -167,6 +165,10 @@ pub struct Routing {
     pub(crate) observed: Observed,
     /// The kernel has been looked at.
     looked: bool,
+    /// Peers that are not planned yet, as the ways to them are not known.
+    unplanned: BTreeSet<String>,
+    /// All peers of a complete list have been planned: what nobody wants by now goes.
+    complete: bool,
     ids: Ids,
     pub(crate) plans: BTreeMap<String, PeerPlan>,
     /// Links of others by which nothing can be made now.
@@ -213,6 +215,8 @@ impl Routing {
             wanted: Wanted::default(),
             observed: Observed::default(),
             looked: false,
+            unplanned: BTreeSet::new(),
+            complete: false,
             ids: Ids::default(),
             plans: BTreeMap::new(),
             down: BTreeSet::new(),
@@ -237,6 +241,9 @@ impl Routing {
 
     /// Takes what this node is: its prefixes, its underlay addresses, its tunnels.
     pub fn own(&mut self, own: Own, now: Time) -> Todo {
+        if self.waiting.is_none() && *self.cluster.own() == own {
+            return Todo::default();
+        }
         self.waiting = if own.node.prefixes.is_empty() {
             Some("this node has no prefix yet".to_owned())
         } else if own.node.underlay.iter().next().is_none() {
@@ -261,15 +268,8 @@ impl Routing {
 
     /// Takes what a source says.
     pub fn event(&mut self, event: Event, now: Time) -> Todo {
-        let is_list = matches!(event, Event::Listed(_));
-        let first = is_list && !self.cluster.listed();
         let outcome = self.cluster.apply(event, now);
-        let mut todo = self.follow(outcome);
-        if first {
-            // What no source has shown, and nobody wants, was left alone until now.
-            todo.changes = self.everything();
-        }
-        todo
+        self.follow(outcome)
     }
 
     /// Takes the ways to underlay addresses, when they were looked up, or have changed.
@@ -456,27 +456,6 @@ impl Routing {
         objects.map(|(key, value)| Change::Remove(key.clone(), value.clone())).collect()
     }
 
-    /// Returns what can be probed: every peer and family that has a path, and something there that
-    /// answers.
-    pub fn targets(&self) -> impl Iterator<Item = Target> {
-        let used = self.cluster.used();
-        used.flat_map(|(_, node)| Family::ALL.map(|family| self.target(node, family))).flatten()
-    }
-
-    fn target(&self, node: &Node, family: Family) -> Option<Target> {
-        let plan = self.plans.get(&node.name)?.families.get(family).as_ref()?;
-        let underlay = match plan.choice.path {
-            Path::None => return None,
-            Path::Vxlan { underlay } => underlay,
-            _ => family,
-        };
-        let underlay = node.underlay.get(underlay)?;
-        let tunnel = node.tunnel_address(family).filter(|_| node.offers.vxlan.is_some());
-        // Without tunnels, nothing of the peer's own has an address of its prefix.
-        let path = tunnel.or(Some(underlay).filter(|_| plan.choice.path == Path::Direct))?;
-        Some(Target { peer: node.name.clone(), family, path, underlay, mtu: plan.mtu })
-    }
-
     /// Returns the peers.
     #[must_use]
     pub fn cluster(&self) -> &Cluster {
@@ -495,357 +474,6 @@ impl Routing {
         &self.observed
     }
 
-    /// Returns how far this node is.
-    #[must_use]
-    pub fn phase(&self) -> Phase {
-        if let Some(why) = &self.waiting {
-            return Phase::Waiting(why.clone());
-        }
-        if let Some(since) = self.cluster.silent_since() {
-            return Phase::Degraded(since);
-        }
-        if !self.cluster.listed() {
-            return Phase::Restoring;
-        }
-        let is_there = |(key, value): (&Key, &Value)| self.has(key, value);
-        let all = self.looked && self.waits_for_ways().is_empty() && self.wanted.iter().all(is_there);
-        if all { Phase::Ready } else { Phase::Syncing }
-    }
-
-    /// Returns the condition `NetworkUnavailable`; `None`: it stays as it is.
-    #[must_use]
-    pub fn condition(&self, now: Time) -> Option<Condition> {
-        let own = self.wanted.keys_of("");
-        let failure = own.iter().find_map(|key| self.failures.get(key));
-        let is_there =
-            |key: &Key| self.wanted.get(key).is_some_and(|value| self.has(key, value));
-        let programmed = if let Some(failure) = failure {
-            Err(NotProgrammed::Failed(failure.error.clone()))
-        } else if self.waiting.is_none() && self.looked && own.iter().all(is_there) {
-            Ok(())
-        } else {
-            Err(NotProgrammed::NotYet)
-        };
-        let has_path = |plan: &&PeerPlan| {
-            let mut families = plan.families.iter().filter_map(|(_, plan)| plan.as_ref());
-            families.any(|plan| plan.choice.path != Path::None)
-        };
-        let health = Health {
-            programmed,
-            peers_known: self.cluster.listed(),
-            peers: self.plans.values().filter(has_path).count(),
-            answered: self.answered(now),
-            cut_off_since: self.cut_off_since,
-        };
-        condition::decide(&health, now)
-    }
-
-    /// Returns the MTU of pods, in bytes; `None` while nothing is known of the underlay.
-    #[must_use]
-    pub fn pod_mtu(&self) -> Option<u32> {
-        let own = self.cluster.own();
-        let uplinks = || own.uplinks.iter().filter_map(|(_, uplink)| uplink.as_ref());
-        let underlay =
-            || self.settings.underlay_mtu.or_else(|| uplinks().map(|uplink| uplink.mtu).min());
-        match self.settings.pod_mtu {
-            PodMtu::Fixed(mtu) => Some(mtu),
-            PodMtu::Underlay => underlay(),
-            PodMtu::Paths => {
-                let plans = self.plans.values().flat_map(|plan| plan.families.iter());
-                let used = plans.filter_map(|(_, plan)| plan.as_ref()?.mtu).min();
-                // Without a peer, as if every offer were in use: the first peer changes nothing.
-                let offered = || {
-                    let vxlan = own.node.offers.vxlan?;
-                    let tunnels = Family::ALL.into_iter().filter(|of| vxlan.mac(*of).is_some());
-                    let mtus = tunnels
-                        .filter_map(|of| wanted::tunnel_mtu(&self.settings, own, of));
-                    mtus.min()
-                };
-                used.or_else(offered).or_else(underlay)
-            }
-        }
-    }
-
-    /// Plans again for the peers that something has changed.
-    fn follow(&mut self, outcome: Outcome) -> Todo {
-        let Outcome { affected, news } = outcome;
-        let mut todo = self.replan(&affected, news);
-        todo.document_changed = !affected.is_empty();
-        todo
-    }
-
-    /// Plans for peers, and for this node where that depends on them.
-    fn replan(&mut self, peers: &BTreeSet<String>, news: Vec<News>) -> Todo {
-        let mut todo = Todo { news, ..Todo::default() };
-        if self.waiting.is_some() || !self.looked {
-            return todo;
-        }
-        let mut keys = BTreeSet::new();
-        let used = self.cluster.used().count();
-        if 2 * used + peers.len() < self.ways.len() / 2 {
-            let cluster = &self.cluster;
-            self.ways.retain(|address, _| cluster.of_underlay(*address).is_some());
-        }
-        for name in peers {
-            let node = self.cluster.peer(name).and_then(|peer| peer.used_shared());
-            match node {
-                Some(node) => self.plan_peer(&node, &mut keys, &mut todo),
-                None => self.plan_gone(name, &mut keys, &mut todo),
-            }
-        }
-        let of_node = wanted::of_node(&self.settings, self.cluster.own(), self.native());
-        let is_new = self.wanted.keys_of("").len() != of_node.len()
-            || of_node.iter().any(|(key, value)| self.wanted.get(key) != Some(value));
-        if is_new {
-            keys.extend(self.wanted.replace("", of_node));
-        }
-        todo.changes = self.planned(&keys);
-        todo
-    }
-
-    fn plan_peer(&mut self, node: &Node, keys: &mut BTreeSet<Key>, todo: &mut Todo) {
-        let unknown: Vec<IpAddr> =
-            node.underlay.iter().filter(|address| !self.ways.contains_key(address)).collect();
-        if !unknown.is_empty() {
-            // What there is of it stays until then.
-            todo.look_up.extend(unknown);
-            return;
-        }
-        let own = self.cluster.own_shared();
-        let mut families = PerFamily::default();
-        let mut reach = PerFamily::default();
-        for family in Family::ALL {
-            let prefixes: Vec<IpNet> = node.prefixes_of(family).collect();
-            if prefixes.is_empty() {
-                continue;
-            }
-            let choice = self.choose(node, family, &prefixes);
-            let hop = self.hop(node, family, choice.path);
-            let mtu = self.path_mtu(&own, node, family, choice.path, hop.as_ref());
-            let link_mtu = match choice.path {
-                Path::Vxlan { underlay } => wanted::tunnel_mtu(&self.settings, &own, underlay),
-                Path::Direct => {
-                    let uplink = own.uplinks.get(family).as_ref();
-                    uplink.filter(|uplink| hop.as_ref().is_some_and(|hop| hop.link == uplink.name))
-                        .map(|uplink| uplink.mtu)
-                }
-                _ => mtu,
-            };
-            let preferred = prefixes.iter().find_map(|prefix| {
-                match self.observed.objects().get(&Key::Route { prefix: *prefix }) {
-                    Some(Value::Route { nexthop, .. }) => *nexthop,
-                    _ => None,
-                }
-            });
-            let observed = &self.observed;
-            let is_free = |id: u32| {
-                !observed.foreign_nexthops.contains(&id)
-                    && !observed.objects().contains_key(&Key::Nexthop { id })
-            };
-            let nexthop = self.ids.of(&node.name, family, preferred, is_free);
-            debug_assert!(ids::is_ours(nexthop), "{nexthop}");
-            *reach.get_mut(family) = Some(Reach {
-                path: choice.path,
-                nexthop,
-                hop,
-                mtu: mtu.filter(|mtu| link_mtu.is_none_or(|link| *mtu < link)),
-            });
-            *families.get_mut(family) = Some(FamilyPlan { prefixes, choice, mtu });
-        }
-        let plan = PeerPlan { families };
-        self.tell_conflicts(node, &mut todo.news);
-        let before = self.plans.insert(node.name.clone(), plan.clone());
-        if let Some(before) = before {
-            todo.flush_flows.extend(changed_prefixes(&before, Some(&plan)));
-        }
-        keys.extend(self.wanted.replace(&node.name, wanted::of_peer(&own, node, &reach)));
-    }
-
-    fn plan_gone(&mut self, name: &str, keys: &mut BTreeSet<Key>, todo: &mut Todo) {
-        keys.extend(self.wanted.replace(name, plan::Objects::new()));
-        self.ids.release(name);
-        for family in Family::ALL {
-            self.probes.remove(&(name.to_owned(), family));
-        }
-        if let Some(before) = self.plans.remove(name) {
-            let prefixes = changed_prefixes(&before, None);
-            self.conflicts.retain(|prefix, _| !prefixes.contains(prefix));
-            todo.flush_flows.extend(prefixes);
-        }
-    }
-
-    fn choose(&self, node: &Node, family: Family, prefixes: &[IpNet]) -> Choice {
-        let unknown = Way::Unknown;
-        let ways = PerFamily::with(|family| {
-            let way = node.underlay.get(family).and_then(|address| self.ways.get(&address));
-            way.unwrap_or(&unknown)
-        });
-        let is_learned = |prefix: &IpNet| {
-            let routes = self.observed.foreign.get(prefix);
-            routes.is_some_and(|routes| routes.iter().any(ForeignRoute::is_learned))
-        };
-        let learned = prefixes.iter().all(is_learned);
-        path::choose(&self.cluster.own().node, node, family, Facts { ways, learned })
-    }
-
-    /// Returns the way that a path's packets go.
-    fn hop(&self, node: &Node, family: Family, path: Path) -> Option<Hop> {
-        let underlay = match path {
-            Path::Vxlan { underlay } => underlay,
-            _ => family,
-        };
-        match self.ways.get(&node.underlay.get(underlay)?)? {
-            Way::OnLink(hop) | Way::ByGateway(hop) => Some(hop.clone()),
-            Way::Unknown | Way::Missing => None,
-        }
-    }
-
-    /// Returns what fits through a path, by what both ends know of the underlay.
-    fn path_mtu(
-        &self,
-        own: &Own,
-        node: &Node,
-        family: Family,
-        path: Path,
-        hop: Option<&Hop>,
-    ) -> Option<u32> {
-        let underlay = match path {
-            Path::None => return None,
-            Path::Vxlan { underlay } => underlay,
-            _ => family,
-        };
-        let uplink = || own.uplinks.get(underlay).as_ref().map(|uplink| uplink.mtu);
-        let way = self.settings.underlay_mtu.or(hop.map(|hop| hop.mtu)).or_else(uplink)?;
-        Some(mtu::of_path(path, way, node.mtu))
-    }
-
-    /// Says of routes of others that are in the way of a peer's.
-    fn tell_conflicts(&mut self, node: &Node, news: &mut Vec<News>) {
-        let own = self.cluster.own();
-        let tunnels: Vec<&str> = own.tunnels.iter().map(|(_, link)| &**link).collect();
-        let underlay: Vec<IpAddr> = node.underlay.iter().collect();
-        let mut conflicts = Vec::new();
-        for prefix in node.prefixes.iter().chain(&node.kept) {
-            let routes = self.observed.foreign.get(prefix);
-            let wins = |route: &&ForeignRoute| {
-                let flannels = self.settings.flannel.is_some()
-                    && route.is_like_flannels(&tunnels, &underlay);
-                route.metric <= METRIC && !route.is_learned() && !flannels
-            };
-            conflicts.push((*prefix, routes.and_then(|routes| routes.iter().find(wins)).cloned()));
-        }
-        for (prefix, route) in conflicts {
-            let Some(route) = route else {
-                self.conflicts.remove(&prefix);
-                continue;
-            };
-            if self.conflicts.get(&prefix) != Some(&route) {
-                let name = &node.name;
-                let text = format!(
-                    "node {name}: a route of somebody else is in the way and stays: {prefix} {route}"
-                );
-                news.push(News::warning(Some(name), text));
-                self.conflicts.insert(prefix, route);
-            }
-        }
-    }
-
-    /// Returns the changes of everything.
-    fn everything(&self) -> Vec<Change> {
-        let wanted = self.wanted.iter().map(|(key, _)| key);
-        let keys = wanted.chain(self.observed.objects().keys()).cloned().collect();
-        let mut changes = self.repairs(&keys).changes;
-        if !changes.is_empty() || !self.observed.foreign.is_empty() {
-            let of_others = self.flannels_routes(self.observed.foreign.keys());
-            changes.retain(|change| !matches!(change, Change::RemoveForeign(..)));
-            changes.extend(of_others);
-        }
-        changes
-    }
-
-    /// Returns the changes of what the kernel has otherwise than wanted. Before a source has given
-    /// a complete list, nothing goes: what nobody wants may be a peer's that is not known yet.
-    fn repairs(&self, keys: &BTreeSet<Key>) -> Todo {
-        let mut changes = self.planned(keys);
-        let goes = |change: &Change| match change {
-            Change::Remove(key, _) => self.cluster.listed() || self.wanted.get(key).is_some(),
-            _ => true,
-        };
-        changes.retain(goes);
-        Todo { changes, ..Todo::default() }
-    }
-
-    /// Returns the changes of what is wanted otherwise than before.
-    fn planned(&self, keys: &BTreeSet<Key>) -> Vec<Change> {
-        if self.waiting.is_some() || !self.looked {
-            return Vec::new();
-        }
-        let mut changes = plan::difference_of(keys, &self.wanted, &self.observed);
-        changes.retain(|change| self.may(change));
-        let prefixes = keys.iter().filter_map(|key| match key {
-            Key::Route { prefix } => Some(prefix),
-            _ => None,
-        });
-        changes.extend(self.flannels_routes(prefixes));
-        changes
-    }
-
-    /// Reports whether a change can be made now: by a link of others that is down, nothing can.
-    fn may(&self, change: &Change) -> bool {
-        let (Change::Create(_, value) | Change::Replace(_, value)) = change else { return true };
-        let nexthop = match value {
-            Value::Route { nexthop: Some(id), .. } => self.wanted.get(&Key::Nexthop { id: *id }),
-            value => Some(value),
-        };
-        match nexthop {
-            Some(Value::Nexthop(nexthop)) => !self.down.contains(&nexthop.link),
-            _ => true,
-        }
-    }
-
-    /// Returns the removals of flanneld's routes: where ours stand, and, once a source has given a
-    /// complete list, of peers that are gone.
-    fn flannels_routes<'a>(&self, prefixes: impl Iterator<Item = &'a IpNet>) -> Vec<Change> {
-        if self.settings.flannel.is_none() {
-            return Vec::new();
-        }
-        let own = self.cluster.own();
-        let tunnels: Vec<&str> = own.tunnels.iter().map(|(_, link)| &**link).collect();
-        let mut changes = Vec::new();
-        for prefix in prefixes {
-            let Some(routes) = self.observed.foreign.get(prefix) else { continue };
-            let is_wanted = self.wanted.get(&Key::Route { prefix: *prefix }).is_some();
-            let node = self
-                .cluster
-                .of_address(prefix.network())
-                .and_then(|(_, name)| self.cluster.peer(name)?.used());
-            let underlay: Vec<IpAddr> =
-                node.into_iter().flat_map(|node| node.underlay.iter()).collect();
-            for route in routes {
-                if route.is_like_flannels(&tunnels, &underlay)
-                    && (is_wanted || (node.is_none() && self.cluster.listed()))
-                {
-                    changes.push(Change::RemoveForeign(*prefix, route.clone()));
-                }
-            }
-        }
-        changes
-    }
-
-    /// Returns the families of which a peer's path is native.
-    fn native(&self) -> PerFamily<bool> {
-        PerFamily::with(|family| {
-            self.plans.values().any(|plan| {
-                let plan = plan.families.get(family).as_ref();
-                plan.is_some_and(|plan| plan.choice.path == Path::Native)
-            })
-        })
-    }
-
-    fn whose_prefix(&self, prefix: IpNet) -> Option<String> {
-        self.cluster.of_address(prefix.network()).map(|(_, name)| name.to_owned())
-    }
-
     fn is_tunnel(&self, link: &str) -> bool {
         self.cluster.own().tunnels.iter().any(|(_, tunnel)| **tunnel == *link)
     }
@@ -853,45 +481,4 @@ impl Routing {
     pub(crate) fn has(&self, key: &Key, value: &Value) -> bool {
         self.observed.objects().get(key) == Some(value)
     }
-
-    /// Returns the peers that are used and not planned, as the ways to them are not known.
-    pub(crate) fn waits_for_ways(&self) -> Vec<&str> {
-        let names = self.cluster.used().map(|(_, node)| node.name.as_str());
-        names.filter(|name| !self.plans.contains_key(*name)).collect()
-    }
-
-    fn fresh(&self, now: Time) -> impl Iterator<Item = (&str, &Probe)> {
-        let fresh = move |at: &Time| now.since(*at) <= FRESH;
-        let probes = self.probes.iter().filter(move |(_, (_, at))| fresh(at));
-        probes.map(|((name, _), (probe, _))| (name.as_str(), probe))
-    }
-
-    fn answered(&self, now: Time) -> usize {
-        let answered = self.fresh(now).filter(|(_, probe)| probe.path == Answer::Yes);
-        answered.map(|(name, _)| name).collect::<BTreeSet<_>>().len()
-    }
-
-    /// Finds out since when peers are cut off: none answers by its path, one at least by its
-    /// underlay address.
-    fn judge_probes(&mut self, now: Time) {
-        let is_cut_off =
-            |probe: &Probe| probe.path == Answer::No && probe.underlay == Answer::Yes;
-        let any = self.answered(now) == 0 && self.fresh(now).any(|(_, probe)| is_cut_off(probe));
-        self.cut_off_since = any.then(|| self.cut_off_since.unwrap_or(now));
-    }
-}
-
-/// Returns the prefixes whose packets go another way now.
-fn changed_prefixes(before: &PeerPlan, after: Option<&PeerPlan>) -> Vec<IpNet> {
-    let mut changed = Vec::new();
-    for (family, before) in before.families.iter() {
-        let Some(before) = before else { continue };
-        let after = after.and_then(|after| after.families.get(family).as_ref());
-        let same_path = after.is_some_and(|after| after.choice.path == before.choice.path);
-        let stays = |prefix: &&IpNet| {
-            same_path && after.is_some_and(|after| after.prefixes.contains(prefix))
-        };
-        changed.extend(before.prefixes.iter().filter(|prefix| !stays(prefix)));
-    }
-    changed
 }

@@ -126,21 +126,32 @@ impl Keys<'_> {
             Family::V6 => "v6",
         };
         match (self.settings.source, self.dialect) {
-            (Source::Kubernetes, Dialect::Flannel) => self.of_flannel(&format!("public-ip{suffix}")),
+            (Source::Kubernetes, Dialect::Flannel) => {
+                self.of_flannel(&format!("public-ip{suffix}"))
+            }
             (Source::Etcd, _) => format!("PublicIP{suffix}"),
             _ => self.of_ours("underlay"),
         }
     }
 
     pub(crate) fn mac(&self, family: Family) -> String {
-        self.data(family, "VtepMAC", match family {
-            Family::V4 => "mac4",
-            Family::V6 => "mac6",
-        })
+        self.data(
+            family,
+            "VtepMAC",
+            match family {
+                Family::V4 => "mac4",
+                Family::V6 => "mac6",
+            },
+        )
     }
 
     pub(crate) fn vni(&self) -> String {
         self.data(Family::V4, "VNI", "vni")
+    }
+
+    /// flannel's records have no port: all flannelds of a cluster have the same.
+    pub(crate) fn port(&self) -> String {
+        self.data(Family::V4, "Port", "port")
     }
 
     fn data(&self, family: Family, flannels: &str, ours: &str) -> String {
@@ -344,18 +355,8 @@ impl Own {
         };
         let dialect = Dialect::Netwright;
         let mtu = settings.underlay_mtu.or(mtu);
-        let node = Node {
-            name,
-            uid,
-            created: None,
-            prefixes,
-            kept,
-            underlay,
-            offers,
-            mtu,
-            zone,
-            dialect,
-        };
+        let node =
+            Node { name, uid, created: None, prefixes, kept, underlay, offers, mtu, zone, dialect };
         Own { node, uplinks, tunnels }
     }
 }

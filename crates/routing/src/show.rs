@@ -57,8 +57,10 @@ pub struct Row {
     pub since: Time,
     /// What fits, in bytes.
     pub mtu: Option<u32>,
-    /// The last probe, and when it was.
-    pub probe: Option<(Probe, Time)>,
+    /// The last probe.
+    pub probe: Option<Probe>,
+    /// When it was.
+    pub probed: Option<Time>,
     /// What is wrong with it, and does not keep it from being used.
     pub faults: Vec<String>,
 }
@@ -67,8 +69,10 @@ pub struct Row {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum PeerState {
-    /// Its record is not complete, or cannot be true.
-    Unusable(Unusable),
+    /// Its record is not complete yet: what it lacks.
+    Incomplete(String),
+    /// Its record cannot be true: the key, and the cause.
+    Refused(String),
     /// It is to be programmed.
     Wanted,
     /// The kernel has it.
@@ -140,7 +144,8 @@ impl Routing {
         let mut owns = own.prefixes.iter().chain(&own.kept).copied();
         if let Some(prefix) = owns.find(|prefix| prefix.contains(&address)) {
             explained.prefix = Some(prefix);
-            let sentence = format!("{address} is in {prefix}, a prefix of this node: its pod is here");
+            let sentence =
+                format!("{address} is in {prefix}, a prefix of this node: its pod is here");
             explained.sentences.push(sentence);
         } else if let Some((prefix, name)) = self.cluster.of_address(address) {
             (explained.prefix, explained.peer) = (Some(prefix), Some(name.to_owned()));
@@ -156,8 +161,8 @@ impl Routing {
         let mut say = |sentence: String| explained.sentences.push(sentence);
         say(format!("{address} is in {prefix}, a prefix of node {name}"));
         let peer = self.cluster.peer(name);
-        if let Some(held) = peer.and_then(|peer| peer.held.as_ref()) {
-            say(format!("node {name}: {held}"));
+        if let Some(why) = peer.and_then(held) {
+            say(format!("node {name}: {why}"));
         }
         let family = Family::of(address);
         let plan = self.plans.get(name).and_then(|plan| plan.families.get(family).as_ref());
@@ -230,11 +235,10 @@ impl Routing {
         }
         if let Some(since) = self.cluster.silent_since() {
             let count = self.cluster.used().count();
-            warnings.push(format!("the source is silent since {since}: {count} peers are kept"));
+            warnings.push(format!("the source is silent since {since}; peers kept: {count}"));
         }
-        let has_v6 = |cluster: &Cluster| {
-            cluster.own().node.prefixes_of(Family::V6).next().is_some()
-        };
+        let has_v6 =
+            |cluster: &Cluster| cluster.own().node.prefixes_of(Family::V6).next().is_some();
         if let Some(mtu) = self.pod_mtu().filter(|mtu| *mtu < IPV6_LEAST)
             && has_v6(&self.cluster)
         {
@@ -251,9 +255,9 @@ impl Routing {
     /// Says of which peers the network between the nodes does not know the way.
     fn uncovered_native(&self) -> Option<String> {
         let silent = |name: &&str| {
-            let mut probes = Family::ALL.into_iter().filter_map(|family| {
-                self.probes.get(&((*name).to_owned(), family))
-            });
+            let mut probes = Family::ALL
+                .into_iter()
+                .filter_map(|family| self.probes.get(&((*name).to_owned(), family)));
             probes.any(|(probe, _)| probe.path == Answer::No && probe.underlay == Answer::Yes)
         };
         let silent: Vec<&str> = self.plans.keys().map(String::as_str).filter(silent).collect();
@@ -277,12 +281,16 @@ impl Routing {
             since: peer.since,
             mtu: None,
             probe: None,
+            probed: None,
             faults: faults.collect(),
         };
         let Some(node) = peer.used() else {
             let prefixes = peer.record().map(|record| record.prefixes.clone()).unwrap_or_default();
             let state = match peer.unusable() {
-                Some(unusable) => PeerState::Unusable(unusable),
+                Some(Unusable::Incomplete(what)) => PeerState::Incomplete(what),
+                Some(Unusable::Refused(refused)) => {
+                    PeerState::Refused(format!("{}: {}", refused.key, refused.cause))
+                }
                 None => PeerState::Wanted,
             };
             return vec![Row { prefixes, state, ..blank }];
@@ -298,15 +306,17 @@ impl Routing {
                 let because = "the way to its underlay address is not known yet".to_owned();
                 return Some(Row { because, ..row });
             };
+            let probe = self.probes.get(&(name.to_owned(), family));
             Some(Row {
                 path: plan.choice.path,
                 because: plan.choice.because.clone(),
-                state: match &peer.held {
-                    Some(held) => PeerState::Held(held.to_string()),
+                state: match held(peer) {
+                    Some(why) => PeerState::Held(why),
                     None => self.state_of(name, node, family, plan),
                 },
                 mtu: plan.mtu,
-                probe: self.probes.get(&(name.to_owned(), family)).copied(),
+                probe: probe.map(|(probe, _)| *probe),
+                probed: probe.map(|(_, at)| *at),
                 ..row
             })
         };
@@ -325,9 +335,8 @@ impl Routing {
         if let Some(conflict) = conflict {
             return PeerState::Conflict(conflict);
         }
-        let is_there = |key: &Key| {
-            self.wanted.get(key).is_none_or(|value: &Value| self.has(key, value))
-        };
+        let is_there =
+            |key: &Key| self.wanted.get(key).is_none_or(|value: &Value| self.has(key, value));
         if !keys().all(is_there) {
             return PeerState::Wanted;
         }
@@ -338,6 +347,15 @@ impl Routing {
             _ => PeerState::Programmed,
         }
     }
+}
+
+/// Returns why a peer is kept, if its source does not show it as it is used.
+fn held(peer: &Peer) -> Option<String> {
+    let held = peer.held.as_ref()?;
+    Some(match &peer.unreadable {
+        Some(unreadable) => format!("{unreadable}; {held}"),
+        None => held.to_string(),
+    })
 }
 
 /// Reports whether an object serves a family of pods' addresses; tunnels' entries serve both.

@@ -77,10 +77,8 @@ pub fn write(
         };
         let overwrite = there.get(&key(keys.overwrite)).filter(|text| !text.is_empty());
         annotations.insert(key(keys.data), data);
-        annotations.insert(
-            key(keys.public_ip),
-            overwrite.cloned().unwrap_or_else(|| address.to_string()),
-        );
+        annotations
+            .insert(key(keys.public_ip), overwrite.cloned().unwrap_or_else(|| address.to_string()));
     }
     annotations
 }
@@ -127,7 +125,8 @@ pub(crate) fn read(
         }
         let keys = of_family(family);
         let mut one = || {
-            let text = get(keys.public_ip).ok_or_else(|| refused(keys.public_ip, Cause::Missing))?;
+            let text =
+                get(keys.public_ip).ok_or_else(|| refused(keys.public_ip, Cause::Missing))?;
             let address =
                 address_of(text, family).map_err(|cause| refused(keys.public_ip, cause))?;
             let overwritten = overwrite(fields, flannel, address) == Some(address);
@@ -152,7 +151,9 @@ pub(crate) fn read(
         Some(read) => read,
         None => {
             let first = faults.drain(..).next();
-            return Some(Err(first.unwrap_or_else(|| refused(BACKEND_TYPE, Cause::NothingOffered))));
+            return Some(
+                Err(first.unwrap_or_else(|| refused(BACKEND_TYPE, Cause::NothingOffered))),
+            );
         }
     };
     Some(Ok(Node {

@@ -81,7 +81,11 @@ impl Config {
     /// # Errors
     /// What is wrong, after its key.
     pub fn read(text: &str) -> Result<Self, (String, Cause)> {
-        let json = reader::json(text.as_bytes(), LONGEST).map_err(|cause| (String::new(), cause))?;
+        let whole = || "the whole".to_owned();
+        let json = reader::json(text.as_bytes(), LONGEST).map_err(|cause| (whole(), cause))?;
+        if !json.is_object() {
+            return Err((whole(), Cause::not_a(text, "an object")));
+        }
         let root = At::root(&json).as_go();
         let v4 = family_of(&root, Family::V4)?;
         let v6 = family_of(&root, Family::V6)?;
@@ -94,8 +98,8 @@ impl Config {
         let at = root.get("Backend")?.ok_or_else(udp)?;
         let kind = at.required("Type")?;
         let name = kind.text()?;
-        let backend = Backend::of_name(name)
-            .ok_or_else(|| kind.fault(super::other_backend(name)))?;
+        let backend =
+            Backend::of_name(name).ok_or_else(|| kind.fault(super::other_backend(name)))?;
         let direct_routing = at.get("DirectRouting")?.map(|flag| flag.flag()).transpose()?;
         let port: Option<u16> =
             at.get("Port")?.map(|port| port.number((0, u64::from(u16::MAX)))).transpose()?;
@@ -146,7 +150,7 @@ impl Config {
             Some(length) => length,
             None if longest < of + 2 => {
                 let why = format!("{network} has no room for four prefixes of nodes");
-                return Err((keys.network.to_owned(), Cause::Malformed { why }));
+                return Err((keys.network.to_owned(), Cause::Invalid { why }));
             }
             None => usual.max(of + 2),
         };
@@ -154,7 +158,8 @@ impl Config {
         let end = number(network.broadcast());
         let place = |key: &str, address: Option<IpAddr>, default: u128| {
             let Some(address) = address else { return Ok(default) };
-            let wrong = |why: &str| (key.to_owned(), Cause::malformed(format!("{address} {why}")));
+            let wrong =
+                |why: &str| (key.to_owned(), Cause::Invalid { why: format!("{address} {why}") });
             if !network.contains(&address) {
                 return Err(wrong(&format!("is not in {network}")));
             }
@@ -188,8 +193,8 @@ fn family_of(root: &At<'_>, family: Family) -> Result<(Option<IpNet>, Window), F
     let address = |key: &str| {
         let Some(at) = root.get(key)? else { return Ok(None) };
         let text = at.text()?;
-        let address = cni::text::parse_ip(text)
-            .ok_or_else(|| at.fault(Cause::not_a(text, "an address")))?;
+        let address =
+            cni::text::parse_ip(text).ok_or_else(|| at.fault(Cause::not_a(text, "an address")))?;
         if Family::of(address) != family {
             return Err(at.fault(Cause::WrongFamily { value: text.to_owned(), family }));
         }

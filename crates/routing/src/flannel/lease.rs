@@ -15,9 +15,8 @@ use crate::settings::{Backend, FlannelSettings, Settings};
 /// which flannel's keys need.
 #[must_use]
 pub fn key(node: &Node) -> Option<String> {
-    let first = |family| {
-        node.prefixes.iter().copied().find(|prefix| Family::of_prefix(*prefix) == family)
-    };
+    let first =
+        |family| node.prefixes.iter().copied().find(|prefix| Family::of_prefix(*prefix) == family);
     let part = |prefix: IpNet| format!("{}-{}", prefix.network(), prefix.prefix_len());
     let v4 = part(first(Family::V4)?);
     Some(match first(Family::V6) {
@@ -78,8 +77,8 @@ fn read_lease(
         // What this backend of flanneld writes is left out, as it is empty.
         None => "udp",
     };
-    let backend =
-        Backend::of_name(backend).ok_or_else(|| refused("BackendType", super::other_backend(backend)))?;
+    let backend = Backend::of_name(backend)
+        .ok_or_else(|| refused("BackendType", super::other_backend(backend)))?;
     let mut read = Families::new(backend, flannel, settings);
     for (family, address_key, data_key) in
         [(Family::V4, "PublicIP", "BackendData"), (Family::V6, "PublicIPv6", "BackendV6Data")]
@@ -89,11 +88,17 @@ fn read_lease(
         }
         let mut one = || {
             let text = lease.required(address_key)?;
-            let address =
-                address_of(text.text()?, family).map_err(|cause| text.fault(cause))?;
+            let address = address_of(text.text()?, family).map_err(|cause| text.fault(cause))?;
             let data: Option<&Value> = json_of(&json, data_key);
             read.take(family, address, data).map_err(|(path, cause)| {
-                (if path.is_empty() { data_key.to_owned() } else { format!("{data_key}.{path}") }, cause)
+                (
+                    if path.is_empty() {
+                        data_key.to_owned()
+                    } else {
+                        format!("{data_key}.{path}")
+                    },
+                    cause,
+                )
             })
         };
         if let Err(fault) = one() {
@@ -132,8 +137,7 @@ fn read_key(key: &str) -> Result<Vec<IpNet>, Cause> {
         return Err(Cause::not_a(key, wanted));
     }
     for (part, family) in parts {
-        let (address, length) =
-            part.rsplit_once('-').ok_or_else(|| Cause::not_a(key, wanted))?;
+        let (address, length) = part.rsplit_once('-').ok_or_else(|| Cause::not_a(key, wanted))?;
         let prefix = prefix(&format!("{address}/{length}")).map_err(|cause| match cause {
             Cause::NotA { .. } => Cause::not_a(key, wanted),
             cause => cause,

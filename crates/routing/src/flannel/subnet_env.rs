@@ -62,7 +62,8 @@ impl SubnetEnv {
             let (network_key, subnet_key) = keys(family);
             for (key, list) in [(network_key, &mut networks), (subnet_key, &mut subnets)] {
                 for text in get(key).into_iter().flat_map(|list| list.split(',')) {
-                    let prefix = read_prefix(text, family).map_err(|cause| (key.to_owned(), cause))?;
+                    let prefix =
+                        read_prefix(text, family).map_err(|cause| (key.to_owned(), cause))?;
                     if !list.contains(&prefix) {
                         list.push(prefix);
                     }
