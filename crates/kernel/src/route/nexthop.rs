@@ -65,7 +65,8 @@ pub enum NexthopWay {
         /// The link (NHA_OIF). It must be up.
         oif: u32,
     },
-    /// Nowhere: packets are dropped (NHA_BLACKHOLE).
+    /// Nowhere: packets are dropped (NHA_BLACKHOLE). It leaves by the loopback link, which must be
+    /// up.
     Blackhole {
         /// The version of IP.
         family: IpFamily,

@@ -79,8 +79,8 @@ const SWITCHES: [(u16, &str); 11] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VxlanOptions {
     /// The network identifier, below 2^24 (IFLA_VXLAN_ID); the kernel refuses larger ones with
-    /// ERANGE. Two tunnels of a namespace with the same VNI, port and version of IP exclude each
-    /// other (EEXIST).
+    /// ERANGE. Two tunnels of a namespace with the same VNI, port, version of IP and settings for
+    /// receiving exclude each other (EEXIST).
     pub vni: u32,
     /// The UDP port that the tunnel receives on, and sends to unless a forwarding entry says
     /// otherwise (IFLA_VXLAN_PORT). The kernel's own default is 8472, IANA's number is 4789.
