@@ -35,7 +35,7 @@
 //!     taken_over: PerFamily::default(),
 //! };
 //! routing.own(settings::Own::new(&configured, own), now);
-//! routing.look(Observed::default(), now);
+//! routing.look(Observed::default());
 //! let todo = routing.event(Event::Listed(nodes), now);
 //! assert_eq!(todo.look_up, ["192.0.2.2".parse::<std::net::IpAddr>()?]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -382,7 +382,8 @@ impl Routing {
         }
     }
 
-    /// Takes that a change failed, with the kernel's words. It is tried again later.
+    /// Takes that a change failed, with the kernel's words. It is tried again later. If something
+    /// is there that was to be created, what is known of the kernel is old: [`Routing::look`].
     ///
     /// Returns a sentence for the log, the first time.
     pub fn failed(&mut self, change: &Change, error: &str, now: Time) -> Option<News> {
