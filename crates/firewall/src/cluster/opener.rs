@@ -29,11 +29,7 @@ pub enum OpenError {
         /// The zone.
         zone: String,
         /// The failure.
-<<<<<<< HEAD
-        source: FirewalldError,
-=======
         source: Box<FirewalldError>,
->>>>>>> masquerade
     },
 }
 
@@ -90,21 +86,12 @@ impl Opener<'_> {
         for way in ways {
             match way {
                 Way::Rules { family, legacy } => {
-<<<<<<< HEAD
-                    filter::accept_ranges(ranges, family, legacy).map_err(OpenError::Iptables)?
-                }
-                Way::Zone => self
-                    .firewalld
-                    .add_ranges(&self.zone, ranges)
-                    .map_err(|source| self.failed(source))?,
-=======
                     filter::accept_ranges(ranges, family, legacy).map_err(OpenError::Iptables)?;
                 }
                 Way::Zone => {
                     let added = self.firewalld.add_ranges(&self.zone, ranges);
                     added.map_err(|source| self.failed(source))?;
                 }
->>>>>>> masquerade
             }
         }
         Ok(closed)
@@ -155,11 +142,7 @@ impl Opener<'_> {
     }
 
     fn failed(&self, source: FirewalldError) -> OpenError {
-<<<<<<< HEAD
-        OpenError::Firewalld { zone: self.zone.clone(), source }
-=======
         OpenError::Firewalld { zone: self.zone.clone(), source: Box::new(source) }
->>>>>>> masquerade
     }
 }
 

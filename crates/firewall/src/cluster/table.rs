@@ -31,7 +31,6 @@ impl ClusterTable {
             .map_err(|error| FirewallError::Open(Box::new(error)))
     }
 
-<<<<<<< HEAD
     /// Says whether there is a table at all.
     ///
     /// # Errors
@@ -41,24 +40,12 @@ impl ClusterTable {
         found.map(|table| table.is_some()).map_err(unread)
     }
 
-=======
->>>>>>> masquerade
     /// Compares the kernel with a filter. The cost grows with the number of elements.
     ///
     /// # Errors
     /// [`FirewallError::Tables`] when the kernel does not answer.
     pub fn observe(&mut self, filter: &ClusterFilter) -> Result<Difference, FirewallError> {
-<<<<<<< HEAD
         let found = self.read().map_err(unread)?;
-=======
-        let found = self.read().map_err(|error| {
-            FirewallError::Tables(TablesError {
-                operation: format!("read table {}", layout::table()),
-                absent: error.is_not_found(),
-                source: Box::new(error),
-            })
-        })?;
->>>>>>> masquerade
         Ok(filter.difference(&found))
     }
 
@@ -152,7 +139,6 @@ fn is_another_table(error: &NftError) -> bool {
     error.is_not_found() || error.is_exists()
 }
 
-<<<<<<< HEAD
 fn unread(error: NetlinkError) -> FirewallError {
     FirewallError::Tables(TablesError {
         operation: format!("read table {}", layout::table()),
@@ -161,8 +147,6 @@ fn unread(error: NetlinkError) -> FirewallError {
     })
 }
 
-=======
->>>>>>> masquerade
 fn failed(error: NftError) -> FirewallError {
     FirewallError::Tables(TablesError {
         operation: format!("change table {}", layout::table()),

@@ -5,11 +5,7 @@ mod forwarding;
 mod services;
 mod tunnels;
 
-<<<<<<< HEAD
-use std::net::IpAddr;
-=======
 use std::net::{IpAddr, SocketAddr, UdpSocket};
->>>>>>> masquerade
 
 use expect_test::expect;
 use firewall::cluster::{Change, ClusterFilter, ClusterTable, Difference, Member, Rules, Vxlan};
@@ -41,13 +37,8 @@ impl Cluster {
              ip addr add 192.0.2.1/24 dev n0 && ip addr add 2001:db8:2::1/64 dev n0 nodad && \
              ip route add 10.2.0.0/24 via 192.0.2.2 && ip -6 route add fd00:2::/64 via 2001:db8:2::2",
         );
-<<<<<<< HEAD
-        b.sh("ip link set lo up && ip link set eth0 up && \
-             ip addr add 192.0.2.2/24 dev eth0 && ip addr add 2001:db8:2::2/64 dev eth0 nodad && \
-=======
         b.sh("for of in default eth0; do echo 0 > /proc/sys/net/ipv6/conf/$of/accept_dad; done && \
              ip link set lo up && ip link set eth0 up && ip addr add 192.0.2.2/24 dev eth0 && ip addr add 2001:db8:2::2/64 dev eth0 nodad && \
->>>>>>> masquerade
              ip addr add 10.2.0.2/32 dev lo && ip addr add fd00:2::2/128 dev lo nodad && \
              ip route add default via 192.0.2.1 && ip -6 route add default via 2001:db8:2::1");
         node.outside.sh(
@@ -127,11 +118,7 @@ pub(super) fn servers(place: &impl Place, name: &str) -> Vec<Server> {
     let mut servers = vec![Server::tcp(place, "[::]:80", name)];
     for address in addresses {
         let address: ipnet::IpNet = address.parse().unwrap();
-<<<<<<< HEAD
-        let at = std::net::SocketAddr::new(address.addr(), 80).to_string();
-=======
         let at = SocketAddr::new(address.addr(), 80).to_string();
->>>>>>> masquerade
         servers.push(Server::udp(place, &at, name));
     }
     servers
@@ -201,8 +188,6 @@ fn what_comes_in_keeps_its_source() {
     assert_seen(b, "[fd00:1::2]:80", "2001:db8:2::2");
 }
 
-<<<<<<< HEAD
-=======
 /// Another node cannot borrow this one's address for packets with the address of a pod of this node.
 #[test]
 fn what_comes_out_of_a_tunnel_is_not_masqueraded() {
@@ -233,7 +218,6 @@ fn what_comes_out_of_a_tunnel_is_not_masqueraded() {
     }
 }
 
->>>>>>> masquerade
 #[test]
 fn the_table_reads_well_and_can_be_read_back() {
     testkit::require!("root");
@@ -383,12 +367,8 @@ fn damage_is_found_and_repaired() {
         assert!(seen.lines().contains(&told), "{damage}: {seen}");
         assert_eq!(cluster.listed(), listed, "{damage}");
         assert!(cluster.observe(&filter).is_empty(), "{damage}");
-<<<<<<< HEAD
-        assert_seen(&node.c1, "198.51.100.2:80", "198.51.100.1");
-=======
         let seen = traffic::assert_tcp(&node.c1, "198.51.100.2:80").seen;
         assert_eq!(seen.ip().to_string(), "198.51.100.1", "{damage}");
->>>>>>> masquerade
     }
     // Gone, and a second time.
     for _ in 0..2 {

@@ -11,11 +11,7 @@ use super::{Cluster, assert_seen, filter, servers};
 
 impl Cluster {
     /// Calls the function with what opens the lab's host. No firewalld runs there.
-<<<<<<< HEAD
-    fn opener<T: Send>(&self, work: impl FnOnce(&Opener<'_>, &[IpNet]) -> T + Send) -> T {
-=======
     fn opener<'c, T: Send>(&'c self, work: impl FnOnce(&Opener<'c>, &[IpNet]) -> T + Send) -> T {
->>>>>>> masquerade
         let bus = format!("unix:path={}/none", self.node.lab.dir().display());
         self.node.lab.enter(|| {
             let opener = Opener {
@@ -29,29 +25,17 @@ impl Cluster {
 
     #[track_caller]
     fn open(&self) -> Vec<Blocker> {
-<<<<<<< HEAD
-        self.opener(|opener, ranges| opener.open(ranges)).unwrap()
-=======
         self.opener(Opener::open).unwrap()
->>>>>>> masquerade
     }
 
     #[track_caller]
     fn missing(&self) -> Vec<String> {
-<<<<<<< HEAD
-        self.opener(|opener, ranges| opener.check(ranges)).unwrap()
-=======
         self.opener(Opener::check).unwrap()
->>>>>>> masquerade
     }
 
     #[track_caller]
     fn close(&self) {
-<<<<<<< HEAD
-        self.opener(|opener, ranges| opener.close(ranges)).unwrap();
-=======
         self.opener(Opener::close).unwrap();
->>>>>>> masquerade
     }
 }
 
@@ -84,10 +68,6 @@ fn check(name: &str, drop: &str) {
     // To a port of this node that leads to a pod of the other.
     assert_seen(&node.outside, "198.51.100.1:30081", "198.51.100.2");
     traffic::assert_no_tcp(&node.outside, "192.0.2.2:80");
-<<<<<<< HEAD
-    traffic::assert_no_tcp(&node.outside, "[2001:db8:2::2]:80");
-=======
->>>>>>> masquerade
     // Other ranges take their place.
     let narrow: [IpNet; 1] = ["10.1.0.0/24".parse().unwrap()];
     cluster.opener(|opener, _| opener.open(&narrow)).unwrap();

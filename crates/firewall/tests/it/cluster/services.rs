@@ -12,11 +12,7 @@ use firewall::reference::remove_flannel;
 use netwright_firewall as firewall;
 use testkit::{Place, Snapshot, traffic};
 
-<<<<<<< HEAD
-use super::{Cluster, assert_seen, filter, servers};
-=======
 use super::{Cluster, filter, servers};
->>>>>>> masquerade
 
 /// `pkg/proxy/nftables/proxier.go`: chains at `dstnat` and `srcnat`, the mark's bit tested, cleared
 /// and followed by a fully random masquerade.
@@ -110,30 +106,6 @@ fn kube_proxys_iptables_mode() {
     check("clkubeipt", IPTABLES, false);
 }
 
-<<<<<<< HEAD
-/// Row: `flannel.md` §4. The rules that a flanneld leaves behind when it ends hide pods from nodes;
-/// taken over, they are gone, and what others have in the same chains stays.
-#[track_caller]
-fn check_flannel(name: &str, rules: &str) {
-    let cluster = Cluster::new(name);
-    let node = &cluster.node;
-    let _servers = [servers(&cluster.b, "b"), servers(&node.outside, "o")];
-    node.lab.sh("for it in iptables iptables-legacy; do \
-        $it -t nat -A POSTROUTING -s 203.0.113.9 -j ACCEPT && $it -A FORWARD -s 203.0.113.9 -j DROP; done");
-    cluster.bring(&filter());
-    let before = Snapshot::take(&node.lab);
-    node.lab.sh(rules);
-    assert_seen(&node.c1, "192.0.2.2:80", "192.0.2.1");
-    for _ in 0..2 {
-        node.lab.enter(remove_flannel).unwrap();
-        before.assert_same(&Snapshot::take(&node.lab));
-    }
-    assert_seen(&node.c1, "192.0.2.2:80", "10.1.0.2");
-    assert_seen(&node.c1, "198.51.100.2:80", "198.51.100.1");
-}
-
-=======
->>>>>>> masquerade
 /// `pkg/trafficmngr/iptables/iptables.go`.
 const FLANNEL_IPTABLES: &str = "iptables-restore --noflush <<'X'
 *nat
@@ -164,14 +136,6 @@ table ip flannel-ipv4 {
 table ip6 flannel-ipv6 { }
 X";
 
-<<<<<<< HEAD
-#[test]
-fn flannels_rules_are_taken_away() {
-    testkit::require!("root", "program:iptables-legacy");
-    check_flannel("clflipt", FLANNEL_IPTABLES);
-    check_flannel("clflnft", FLANNEL_NFTABLES);
-    check_flannel("clflleg", &FLANNEL_IPTABLES.replacen("iptables-", "iptables-legacy-", 1));
-=======
 /// Row: `flannel.md` §4. The rules that a flanneld leaves behind when it ends hide pods from nodes;
 /// taken over, they are gone, and what others have in the same chains stays.
 #[test]
@@ -195,5 +159,4 @@ fn flannels_rules_are_taken_away() {
         before.assert_same(&Snapshot::take(&node.lab));
         assert_eq!(seen(), "10.1.0.2");
     }
->>>>>>> masquerade
 }
