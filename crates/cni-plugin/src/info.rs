@@ -85,6 +85,13 @@ pub enum Inner {
     Networks(&'static str),
     /// It lists networks, each written as a plugin's object.
     Delegates(&'static str),
+    /// It is a part of one plugin's object, which the plugin completes.
+    Delegate {
+        /// The key.
+        key: &'static str,
+        /// The type of a plugin whose object names none.
+        default_type: &'static str,
+    },
 }
 
 impl Info {

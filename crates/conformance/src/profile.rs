@@ -40,7 +40,12 @@ pub(crate) struct Profile {
     pub(crate) takes_mac: bool,
     /// Only one attachment at a time is possible.
     pub(crate) single: bool,
+    /// The plugin gives its delegate a configuration that it makes itself.
+    pub(crate) rewrites: bool,
 }
+
+/// The file of `flannel` that flanneld writes.
+const SUBNET_ENV: &str = "/run/conformance/subnet.env";
 
 const PLAIN: Profile = Profile {
     plugin: "",
@@ -57,6 +62,7 @@ const PLAIN: Profile = Profile {
     gateway: false,
     takes_mac: false,
     single: false,
+    rewrites: false,
 };
 
 const ALL: &[Profile] = &[
@@ -98,6 +104,27 @@ const ALL: &[Profile] = &[
         siblings: true,
         gateway: true,
         takes_mac: true,
+        ..PLAIN
+    },
+    Profile {
+        plugin: "flannel",
+        host: |_| {
+            let lines = "FLANNEL_NETWORK=10.88.0.0/16\nFLANNEL_SUBNET=10.88.0.1/24\n\
+                         FLANNEL_IPV6_NETWORK=fd88::/48\nFLANNEL_IPV6_SUBNET=fd88::1/64\n\
+                         FLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n";
+            std::fs::write(SUBNET_ENV, lines).or_broken("write what flanneld writes")
+        },
+        config: |_| {
+            json!({ "subnetFile": SUBNET_ENV, "delegate": { "bridge": "conf0", "hairpinMode": true },
+                    "ipam": ipam(), "capabilities": { "mac": true } })
+        },
+        runtime: |n| Some(json!({ "mac": mac(n) })),
+        damage: Some(|_, _| delete_tables()),
+        unready: Some(|_| Ok(json!({ "subnetFile": "/run/conformance/nowhere" }))),
+        siblings: true,
+        gateway: true,
+        takes_mac: true,
+        rewrites: true,
         ..PLAIN
     },
     Profile {

@@ -44,7 +44,7 @@ use crate::shared::rules::MasqueradeBackend;
 pub(crate) use addresses::talks_over_the_link;
 pub(crate) use life::{Attaching, Collecting, Enter, Life, Removal};
 pub(crate) use picture::{Compared, Difference, Found, Picture, differs, sound};
-pub(crate) use stale::Stale;
+pub(crate) use stale::{GC_TIMEOUT, Stale};
 pub(crate) use undo::Undo;
 
 /// One kind of attachment: what is its own in ADD, DEL and GC. [`Life`] makes a plugin of it.

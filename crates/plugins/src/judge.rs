@@ -20,10 +20,22 @@ pub fn role(plugin_type: &str) -> Option<Role> {
 }
 
 /// Reports whether a plugin calls other plugins, named in its own object or in other files, besides
-/// its IPAM plugin.
+/// its IPAM plugin and its [`delegate`].
 #[must_use]
 pub fn holds_others(plugin_type: &str) -> bool {
-    crate::info(plugin_type).is_some_and(|info| info.inner.is_some())
+    let inner = crate::info(plugin_type).and_then(|info| info.inner);
+    inner.is_some_and(|inner| !matches!(inner, Inner::Delegate { .. }))
+}
+
+/// Returns the type of the plugin whose configuration a plugin completes, if it is such a one.
+#[must_use]
+pub fn delegate(plugin: &PluginConfig) -> Option<String> {
+    let Inner::Delegate { key, default_type } = crate::info(&plugin.plugin_type)?.inner? else {
+        return None;
+    };
+    let head = plugin.object.get_ignore_case(key).map(cni::json::from_raw::<cni::config::IpamHead>);
+    let named = head.and_then(Result::ok).map(|head| head.plugin_type);
+    Some(named.filter(|name| !name.is_empty()).unwrap_or_else(|| default_type.to_owned()))
 }
 
 /// Reports whether a type is the own name of one of our plugins. Under another project's name for
@@ -111,7 +123,7 @@ fn link(plugin: &PluginConfig, position: usize) -> Option<Refusal> {
 }
 
 /// Judges one plugin of a list and its IPAM plugin. The caller judges any other plugin that it
-/// holds.
+/// holds; a plugin that completes its delegate's configuration judges that itself.
 #[must_use]
 pub fn object(
     plugin: &PluginConfig,
@@ -124,7 +136,11 @@ pub fn object(
         return Vec::new();
     }
     let document = plugin.request(network, cni_version, &cni::config::Injection::default());
-    let ipam = plugin.object.read::<Head>().unwrap_or_default().ipam.plugin_type;
+    let mut ipam = plugin.object.read::<Head>().unwrap_or_default().ipam.plugin_type;
+    if delegate(plugin).is_some() {
+        // The plugin completes `ipam` too, and judges the whole.
+        ipam.clear();
+    }
     let mut refusals = Vec::new();
     let addresses = role(&plugin.plugin_type) == Some(Role::Addresses);
     for (name, is_ipam) in [(&plugin.plugin_type, false), (&ipam, true)] {
@@ -154,7 +170,7 @@ struct Head {
     ipam: cni::config::IpamHead,
 }
 
-fn ask<T>(
+pub(crate) fn ask<T>(
     plugin: &dyn Plugin,
     document: &[u8],
     ask: impl FnOnce(&Call<'_>) -> T,

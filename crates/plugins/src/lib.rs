@@ -12,6 +12,7 @@
 pub mod chain;
 pub mod chained;
 mod engine;
+pub mod flannel;
 pub mod interface;
 pub mod ipam;
 pub mod judge;
@@ -41,6 +42,7 @@ pub fn all() -> &'static [&'static dyn Plugin] {
         &ipam::dhcp::Dhcp,
         &Life(Single(interface::dummy::Dummy)),
         &Life(chained::firewall::FirewallPlugin),
+        &flannel::Flannel,
         &Life(Single(interface::host_device::HostDevice)),
         &ipam::host_local::HostLocal,
         &Life(Single(interface::ipvlan::Ipvlan)),
@@ -155,6 +157,7 @@ mod tests {
             dhcp: Addresses, from 0.1.0, over the link true
             dummy: Interface, from 0.1.0, reads ["mac"]
             firewall: Chained, from 0.4.0
+            flannel: Interface, from 0.1.0, inner Some(Delegate { key: "delegate", default_type: "bridge" })
             host-device: Interface, from 0.1.0, reads ["deviceID"]
             host-local: Addresses, from 0.1.0, reads ["ips", "ipRanges"], any requested true
             ipvlan: Either, from 0.1.0

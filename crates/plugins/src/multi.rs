@@ -49,7 +49,7 @@ pub fn parts(roots: &Roots, record: &Record) -> Vec<CachedAttachment> {
         Some(Inner::Networks(_) | Inner::Delegates(_)) => {
             members::parts(roots, &record.plugin, &record.attachment)
         }
-        Some(Inner::Plugins(_)) | None => Vec::new(),
+        Some(Inner::Plugins(_) | Inner::Delegate { .. }) | None => Vec::new(),
     }
 }
 

@@ -9,6 +9,7 @@ pub(crate) mod device;
 pub mod dns;
 pub mod failure;
 pub mod failures;
+pub(crate) mod files;
 pub mod filter;
 pub mod forwarding;
 pub mod host_side;

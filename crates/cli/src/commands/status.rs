@@ -223,9 +223,11 @@ fn find_failure(session: &Session, list: &NetworkList) -> Option<cni::Error> {
         return asked(list);
     }
     // Runtimes then ask no plugin. Ours answer all the same, in a version that has the verb.
-    let types = list.plugins.iter().map(|plugin| &plugin.plugin_type).chain(&addresses);
+    let delegates: Vec<String> = list.plugins.iter().filter_map(plugins::judge::delegate).collect();
+    let types = list.plugins.iter().map(|plugin| &plugin.plugin_type);
     let all_own = types
-        .into_iter()
+        .chain(&addresses)
+        .chain(&delegates)
         .all(|plugin_type| is_own(plugin_type) && !plugins::judge::holds_others(plugin_type));
     let newer = NetworkList { cni_version: Version::V1_1_0.to_string(), ..list.clone() };
     if all_own { asked(&newer) } else { None }

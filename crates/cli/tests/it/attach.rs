@@ -187,6 +187,60 @@ fn status_says_which_networks_are_ready() {
     call_in(&lab, &["status", "blue"]).succeeded();
 }
 
+/// The conflist of flannel's manifest (kube-flannel.yml), as it is.
+#[test]
+fn the_conflist_of_flannels_manifest_serves() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-flannel");
+    let conflist = r#"{
+      "name": "cbr0",
+      "cniVersion": "0.3.1",
+      "plugins": [
+        {
+          "type": "flannel",
+          "delegate": {
+            "hairpinMode": true,
+            "isDefaultGateway": true
+          }
+        },
+        {
+          "type": "portmap",
+          "capabilities": {
+            "portMappings": true
+          }
+        }
+      ]
+    }"#;
+    network(&lab, "10-flannel", conflist);
+    call_in(&lab, &["lint", "--strict"]).succeeded();
+    let c1 = lab.container("c1");
+    let said = call_in(&lab, &["status", "cbr0"]).failed(1);
+    let words =
+        "failed to load flannel 'subnet.env' file: open /run/flannel/subnet.env: no such file";
+    assert!(said.stdout.contains(words), "{said:#?}");
+    let said = call_in(&lab, &["add", "cbr0", "c1"]).failed(4);
+    assert!(said.stderr.contains(words), "{said:#?}");
+    lab.sh(
+        "mkdir -p /run/flannel && printf 'FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.3.1/24\n\
+         FLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n' >/run/flannel/subnet.env",
+    );
+    call_in(&lab, &["status", "cbr0"]).succeeded();
+    call_in(&lab, &["add", "cbr0", "c1", "-p", "8080:80"]).succeeded();
+    traffic::assert_pings(&c1, "10.244.3.1");
+    let row = &rows(&lab)[0];
+    assert_eq!(row["addresses"][0], "10.244.3.2/24");
+    assert_eq!(row["ports"][0], "8080:80/tcp");
+    call_in(&lab, &["check", "cbr0", "c1"]).succeeded();
+    c1.sh("ip link set eth0 mtu 1300");
+    call_in(&lab, &["repair"]).succeeded();
+    assert!(c1.sh("ip link show eth0").contains("mtu 1450"));
+    // flanneld writes its file anew at every start of the node.
+    lab.sh("rm -r /run/flannel");
+    call_in(&lab, &["del", "cbr0", "c1"]).succeeded();
+    c1.sh("! ip link show eth0 2>/dev/null");
+    lab.sh("! ls /var/lib/cni/flannel/* 2>/dev/null; ! ls /sys/class/net/cni0 2>/dev/null");
+}
+
 #[test]
 fn gc_removes_what_containers_that_are_gone_left() {
     testkit::require!("root");

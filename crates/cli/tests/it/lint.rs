@@ -179,6 +179,44 @@ fn keys_of_other_projects_are_told_to_have_no_effect() {
     );
 }
 
+/// The plugin completes its delegate's configuration: neither `ipam` without ranges nor a missing
+/// `type` is a mistake.
+#[test]
+fn the_delegate_of_flannel_is_looked_at() {
+    check(
+        r#"{"cniVersion": "0.3.1", "name": "cbr0", "plugins": [
+    {"type": "flannel", "delegate": {"hairpinMode": true, "isDefaultGateway": true},
+     "ipam": {"type": "host-local", "routes": [{"dst": "10.96.0.0/12"}]}},
+    {"type": "portmap", "capabilities": {"portMappings": true}}
+]}
+"#,
+        0,
+        expect![[r#"
+            1 file looked at: 0 errors, 0 warnings
+        "#]],
+    );
+    check(
+        r#"{"cniVersion": "0.3.1", "name": "cbr0", "plugins": [
+    {"type": "flannel", "subnetfiles": "/x",
+     "delegate": {"hairpinMod": true, "mtu": -1},
+     "ipam": {"type": "host-local", "dataDirs": "/x"}}
+]}
+"#,
+        1,
+        expect![[r#"
+        "#]],
+    );
+    check(
+        r#"{"cniVersion": "0.3.1", "name": "cbr0", "plugins": [
+    {"type": "flannel", "delegate": {"type": "brigde", "name": "x"}}
+]}
+"#,
+        1,
+        expect![[r#"
+        "#]],
+    );
+}
+
 #[test]
 fn wrong_types_are_pointed_at() {
     check(

@@ -40,6 +40,11 @@ fn ovs(more: &Value) -> Value {
     with(json!({ "type": "ovs", "bridge": "br0", "ipam": pool() }), more)
 }
 
+/// `flannel` completes the configuration of `bridge` by what flanneld says of the node.
+fn flannel(delegate: &Value) -> Value {
+    json!({ "type": "flannel", "subnetFile": "/etc/subnet.env", "delegate": delegate })
+}
+
 /// A plugin that makes one link on parent `eth0`, whose MTU is 1500.
 fn on(plugin: &str, more: &Value) -> Value {
     with(json!({ "type": plugin, "master": "eth0", "ipam": pool() }), more)
@@ -80,6 +85,14 @@ fn rows() -> Vec<Row> {
             "\"eth0\" already exists but is not a bridge",
             "",
         ),
+        (
+            flannel(&json!({ "bridge": "eth0" })),
+            Warning,
+            "\"eth0\" already exists but is not a bridge",
+            "",
+        ),
+        (flannel(&json!({ "mtu": 99999 })), Error, "invalid MTU", "mtu"),
+        (flannel(&json!({ "name": "x" })), Error, "must not have 'name' field", "delegate"),
         (folder("/etc/plain/file"), Warning, "/etc/plain: it is not a folder", "dataDir"),
         (folder("/etc/sealed/file"), Warning, "Read-only file system", "dataDir"),
         (json!({ "type": "host-local", "ipam": pool() }), Error, "hands out addresses", ""),
@@ -111,6 +124,8 @@ fn rows() -> Vec<Row> {
 fn host(name: &str) -> Lab {
     let lab = Lab::new(name);
     lab.sh("mkdir -p /etc/cni/net.d /etc/sealed /opt/cni/bin && touch /etc/plain && \
+         printf 'FLANNEL_NETWORK=10.1.0.0/16\nFLANNEL_SUBNET=10.1.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n' \
+           >/etc/subnet.env && \
          mount -t tmpfs -o ro sealed /etc/sealed && \
          ip link add eth0 type veth peer name far && ip link set eth0 up && ip link set far up");
     let script =

@@ -48,6 +48,9 @@ fn added(bench: &Bench) -> Outcome<Call> {
 
 fn configuration(bench: &Bench) -> Outcome {
     bench.delegates()?;
+    if bench.profile.rewrites {
+        return crate::case::not_applicable("it makes its delegate's configuration itself");
+    }
     let target = bench.container(1)?;
     let keys =
         json!({ "x-unknown": { "kept": [1, "two", null], "big": 9_007_199_254_740_993_u64 } });

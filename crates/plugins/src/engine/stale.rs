@@ -8,7 +8,7 @@ use state::{AttachmentLock, Index, LockError, Record};
 use crate::shared::failure::Failure;
 
 /// How long GC waits for an ADD, a DEL or a repair of an attachment, which take milliseconds.
-const GC_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const GC_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An attachment that GC's list does not name, as it was when GC read it.
 #[derive(Debug, Clone, PartialEq)]

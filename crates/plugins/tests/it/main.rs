@@ -17,6 +17,7 @@ mod differential;
 mod doubles;
 mod dummy;
 mod firewall;
+mod flannel;
 mod host_device;
 mod host_local;
 mod ipvlan;

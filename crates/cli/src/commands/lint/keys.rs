@@ -131,6 +131,11 @@ pub(super) fn lint_object(object: &str, around: Around<'_>, examined: &mut Exami
                 lint_written(network, around, examined);
             }
         }
+        Some(Inner::Delegate { key, default_type }) => {
+            if let Some(inner) = top.value(key) {
+                lint_delegate(inner, default_type, around, examined);
+            }
+        }
         None => {}
     }
     let mut legible = true;
@@ -147,6 +152,30 @@ pub(super) fn lint_object(object: &str, around: Around<'_>, examined: &mut Exami
     tell_unread_capabilities(&head.r#type, &ipam_type, &top, examined);
     if legible {
         tell_refusals(object, type_at, around, examined);
+    }
+}
+
+/// Checks the part of a delegate's object that a configuration has. The plugin that completes it
+/// judges the whole.
+fn lint_delegate(
+    object: &str,
+    default_type: &str,
+    around: Around<'_>,
+    examined: &mut Examined<'_>,
+) {
+    let start = Place::of(examined.text, object);
+    // The plugin reports what is wrong with the type.
+    let written = Top::of(object).value("type");
+    let named = written.and_then(|raw| serde_json::from_str::<String>(raw).ok());
+    let plugin_type = named.as_deref().unwrap_or(default_type);
+    require(
+        plugin_type,
+        written.map_or(start, |raw| Place::of(examined.text, raw)),
+        around,
+        examined,
+    );
+    if let Some(plugin) = plugins::find(plugin_type) {
+        ask(plugin, object, start, examined, |key| !in_ipam(key) && !is_common(key));
     }
 }
 

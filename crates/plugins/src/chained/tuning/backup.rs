@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use state::Durability;
 
 use crate::shared::failure::Failure;
+use crate::shared::files;
 
 use super::config::LinkValues;
 
-const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
 /// The keys of the file, in the reference's order. It has only the values that were changed.
@@ -51,17 +51,7 @@ pub(super) fn read(path: &Path, warn: impl FnOnce(String)) -> Option<LinkValues>
 /// # Errors
 /// Code 105.
 pub(super) fn write(path: &Path, values: &LinkValues) -> Result<(), Failure> {
-    let written = match state::write_atomic(path, &format(values), FILE_MODE, Durability::Volatile)
-    {
-        Err(error) if error.is_not_found() => {
-            let directory = path.parent().unwrap_or(Path::new("/"));
-            state::create_directory(directory, DIRECTORY_MODE).and_then(|()| {
-                state::write_atomic(path, &format(values), FILE_MODE, Durability::Volatile)
-            })
-        }
-        written => written,
-    };
-    Ok(written?)
+    Ok(files::write(path, &format(values), FILE_MODE, Durability::Volatile)?)
 }
 
 /// Removes a backup; a missing one is not an error.
