@@ -182,6 +182,19 @@ pub const RIGHTS: &[Rights] = &[
         sees: Sees::Containers,
         open_files: None,
     },
+    Rights {
+        service: "routing",
+        capabilities: &["NET_ADMIN"],
+        reason: "It changes tunnels, routes, neighbours, forwarding and its table of the packet \
+                 filter.",
+        more_calls: &[],
+        families: &["UNIX", "NETLINK"],
+        namespaces: Namespaces::None,
+        files: Files::Only { runtime: &["netwright"], state: &["netwright/routing"], more: &[] },
+        devices: &[],
+        sees: Sees::NoContainers,
+        open_files: None,
+    },
 ];
 
 /// Returns the rights of a service.

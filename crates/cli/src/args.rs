@@ -132,6 +132,11 @@ pub(crate) enum Command {
     /// This is `netwrightd agent`; `netwright agent --help` prints its help.
     #[command(disable_help_flag = true)]
     Agent(Agent),
+    /// Show how pods of other nodes are reached, and why.
+    ///
+    /// This is `netwrightd routes`; `netwright routes --help` prints its help.
+    #[command(disable_help_flag = true)]
+    Routes(Routes),
     /// List attachments.
     List(List),
     /// Show a network, or the attachments of a container, with all that is known.
@@ -406,6 +411,14 @@ pub(crate) enum ReportFormat {
 #[derive(Debug, Args)]
 pub(crate) struct Agent {
     /// A command of `netwrightd agent` with its options, such as `status --wait`.
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) arguments: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Routes {
+    /// A command of `netwrightd routes` with its options, such as `explain 10.244.2.7` [default:
+    /// list].
     #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) arguments: Vec<OsString>,
 }

@@ -6,7 +6,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `command_line` | the services' flags, made from the keys of the configuration (the crate `agent`) |
-//! | `config_command`, `agent_command`, `reference` | the commands that are no service |
+//! | `config_command`, `agent_command`, `routes_command`, `reference` | the commands that are no service |
 //! | `confinement` | gives a service its rights, where no service manager does |
 //! | `generator`, `systemd` | systemd starts the enabled services |
 //! | `supervisor` | `netwrightd` alone: starts the enabled services and looks after them |
@@ -36,6 +36,7 @@ mod log;
 mod notify;
 mod poll;
 mod reference;
+mod routes_command;
 mod services;
 mod status;
 mod supervisor;
@@ -194,6 +195,7 @@ fn other_command(
     match matches.subcommand() {
         Some(("agent", matches)) => agent_command::run(matches, around, &roots),
         Some(("config", matches)) => config_command::run(matches, around),
+        Some(("routes", matches)) => routes_command::run(matches),
         Some(("completions", matches)) => reference::completions(matches, command()),
         Some(("man", matches)) => reference::man(matches, command()),
         _ => {
@@ -234,6 +236,7 @@ fn command() -> Command {
     command
         .subcommand(agent_command::command())
         .subcommand(config_command::command())
+        .subcommand(routes_command::command())
         .subcommands(reference::commands())
 }
 

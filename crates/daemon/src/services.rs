@@ -15,8 +15,10 @@ mod kubernetes;
 mod line_server;
 mod multinet;
 mod ovs;
+mod pace;
 mod ready;
 mod repair;
+pub(crate) mod routing;
 mod runtimes;
 pub(crate) mod setup;
 
@@ -62,6 +64,7 @@ const SERVICES: &[Service] = &[
     },
     plain("multinet", multinet::run),
     plain("repair", repair::run),
+    Service { more_flags: routing::more_flags, ..plain("routing", routing::run) },
 ];
 
 /// Why a service could not start or continue.

@@ -69,7 +69,7 @@ fn the_reference_of_the_command_line_is_current() {
         let name = path.file_name().unwrap();
         made.push((docs().join("man").join(name), fs::read_to_string(&path).unwrap()));
     }
-    let services = ["collect", "dhcp", "docker", "ipam", "multinet", "repair"];
+    let services = ["collect", "dhcp", "docker", "ipam", "multinet", "repair", "routing"];
     let others = [
         "agent",
         "agent reload",
@@ -78,6 +78,10 @@ fn the_reference_of_the_command_line_is_current() {
         "config check",
         "config from-flags",
         "config show",
+        "routes",
+        "routes accept",
+        "routes explain",
+        "routes list",
     ];
     let mut page = String::from(
         "# The command line of netwrightd\n\nMade from the program's own description; a test compares the two, and `UPDATE_EXPECT=1 cargo test -p netwright-daemon`\nwrites it anew.\n",
@@ -190,7 +194,11 @@ fn a_confined_service_has_its_rights_and_no_more() {
     testkit::require!("root", "program:nsenter");
     let lab = Lab::new("config-confine");
     let dir = lab.dir().join("here");
-    let file = write(&lab, "[ipam]\netcd = [\"http://127.0.0.1:1\"]\n");
+    let file = write(
+        &lab,
+        "[ipam]\netcd = [\"http://127.0.0.1:1\"]\n\
+         [routing]\nnodes = \"/nonexistent/nodes.toml\"\ncluster = [\"10.244.0.0/16\"]\n",
+    );
     // multinet ends at once without an API server; its rights differ from repair's in a device only.
     for rights in agent::rights::RIGHTS.iter().filter(|rights| rights.service != "multinet") {
         let name = rights.service;

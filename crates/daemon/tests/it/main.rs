@@ -12,6 +12,7 @@ mod multinet;
 mod output;
 mod repair;
 mod rig;
+mod routing;
 mod security;
 
 /// The support code of the plugins' tests, from their folder.
