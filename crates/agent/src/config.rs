@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::setting::{Choice, OneOf, ServerUrl};
+use crate::setting::{Choice, Listen, OneOf, ServerUrl};
 
 /// The folders in which plugins are looked for.
 fn plugin_dirs() -> Vec<PathBuf> {
@@ -35,13 +35,14 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is described in keys.rs")]
 pub struct Agent {
+    pub listen: Option<Listen>,
     pub watchdog: Duration,
 }
 
 impl Default for Agent {
     fn default() -> Self {
         // Plugins may take a minute for one attachment.
-        Agent { watchdog: Duration::from_secs(120) }
+        Agent { listen: None, watchdog: Duration::from_secs(120) }
     }
 }
 

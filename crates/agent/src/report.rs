@@ -146,6 +146,9 @@ pub fn pid_namespace() -> Option<String> {
     Some(link.display().to_string())
 }
 
+/// The name of the process that starts the services, in its report and in messages.
+pub const AGENT: &str = "agent";
+
 /// What is known of the whole agent.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -169,6 +172,16 @@ impl Status {
     pub fn trouble(&self) -> Option<String> {
         let of = |report: &Report| Some(format!("{} {}", report.service, report.trouble()?));
         let all: Vec<String> = self.wanted().filter_map(of).collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    }
+
+    /// Returns which of its processes do not go on, in one line.
+    #[must_use]
+    pub fn hung(&self) -> Option<String> {
+        let hung = |report: &&Report| report.state == State::Hung;
+        let of = |report: &Report| Some(format!("{} {}", report.service, report.trouble()?));
+        let all: Vec<String> =
+            self.agent.iter().chain(self.wanted()).filter(hung).filter_map(of).collect();
         (!all.is_empty()).then(|| all.join(", "))
     }
 
@@ -264,6 +277,10 @@ mod tests {
         "#]]
         .assert_eq(&text(&status));
         assert_eq!(status.trouble().unwrap(), "multinet waiting: API server: refused");
+        assert_eq!(status.hung(), None);
+        let hung = Report { state: State::Hung, enabled: true, ..Report::stopped("dhcp") };
+        let hung = Status { agent: None, services: vec![waiting.clone(), hung] };
+        assert_eq!(hung.hung().unwrap(), "dhcp hung");
         let services = vec![ready, Report::stopped("repair")];
         assert!(!status.is_ready() && Status { agent: None, services }.is_ready());
         assert!(text(&Status::default()).starts_with("no service is enabled"));

@@ -222,12 +222,6 @@ impl Health {
         self.inner().reloads += 1;
     }
 
-    /// Returns how long the loop has not gone on, in words, if that is too long.
-    pub(crate) fn hangs(&self) -> Option<String> {
-        let report = self.report();
-        report.why.filter(|_| report.state == State::Hung)
-    }
-
     /// Returns everything that is known.
     pub(crate) fn report(&self) -> Report {
         let mut inner = self.inner();
