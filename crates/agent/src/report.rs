@@ -88,6 +88,9 @@ pub struct Report {
     pub version: Option<String>,
     /// How often the supervisor has started it again.
     pub restarts: u32,
+    /// How its process ended last, if it did so by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
     /// How often it has read its configuration again.
     pub reloads: u64,
     /// What it needs and does not have.
@@ -217,7 +220,8 @@ pub fn text(status: &Status) -> String {
             more("missing", &format!("{}: {}", missing.what, missing.why));
         }
         if 0 < report.restarts {
-            more("restarts", &report.restarts.to_string());
+            let ended = report.ended.as_ref().map_or(String::new(), |how| format!(" ({how})"));
+            more("restarts", &format!("{}{ended}", report.restarts));
         }
         if let Some(did) = &report.did {
             more("last", &format!("{} ({})", did.text, did.at));
@@ -263,6 +267,8 @@ mod tests {
             service: "multinet".to_owned(),
             state: State::Waiting,
             enabled: true,
+            restarts: 2,
+            ended: Some("signal 9 ended it".to_owned()),
             missing: vec![Missing { what: "API server".to_owned(), why: "refused".to_owned() }],
             ..Report::default()
         };
@@ -273,6 +279,7 @@ mod tests {
                         last: bound\nforged (2026-11-24T02:00:01Z)
             multinet  waiting
                         missing: API server: refused
+                        restarts: 2 (signal 9 ended it)
             repair    stopped (not enabled)
         "#]]
         .assert_eq(&text(&status));

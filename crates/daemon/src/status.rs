@@ -93,7 +93,8 @@ fn with_answer(roots: &Roots, known: Report, of: Processes) -> Report {
     match ask_for::<Report>(roots, &known.service, PATIENCE) {
         // An earlier process's answer says nothing of this one.
         Ok(said) if known.pid.is_none() || known.pid == said.pid => {
-            Report { enabled: known.enabled, restarts: known.restarts, ..said }
+            let Report { enabled, restarts, ended, .. } = known;
+            Report { enabled, restarts, ended, ..said }
         }
         Ok(_) | Err(NoAnswer::Nobody(_)) => with_last_words(roots, known),
         Err(error) => Report { state: State::Hung, why: Some(error.to_string()), ..known },

@@ -68,6 +68,13 @@ pub(crate) fn run(
     roots: &Roots,
     manager: Manager,
 ) -> Result<(), Stop> {
+    let user = rustix::process::geteuid();
+    if !user.is_root() {
+        return Err(Stop::Failed(format!(
+            "services are started by root, and this is user {}: start it as root",
+            user.as_raw()
+        )));
+    }
     let standing = accepted::standing(&file, roots, around).map_err(Stop::Configuration)?;
     let loaded = standing.loaded;
     let health = Health::new(AGENT, manager, loaded.config.agent.watchdog);
