@@ -1,6 +1,7 @@
 //! Addresses of networks that span nodes: the daemon between the plugin and the API server.
 
 mod import;
+mod own_user;
 pub(crate) mod rig;
 
 use std::collections::BTreeSet;

@@ -1,7 +1,6 @@
 //! The configuration is read again while the services work.
 
 use std::fs;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -10,10 +9,10 @@ use rustix::process::Signal;
 use testkit::feature::available;
 
 use super::node::{ALL, ALONE, FILE, Node, is_alive, private_memory, text, until};
-use crate::ipam::rig::{ask as ask_ipam, network, owner};
+use crate::ipam::rig::{ask as ask_ipam, assigned, owner};
 use crate::rig::{Rig, Stopped};
 use crate::support;
-use node_api::ipam::{Answer, Assign, Request};
+use node_api::ipam::{Answer, Request};
 
 #[test]
 fn a_reload_disturbs_only_what_changed() {
@@ -96,7 +95,7 @@ fn many_reloads_lose_no_lease_and_no_watch() {
     let container = rig.plugged("c1");
     rig.dhcp("ADD").to(&container).call().ok();
     let socket = node.path("/run/netwright/ipam.sock");
-    let held = assign(&socket, "lasting");
+    let held = assigned(&socket, "lasting");
     let api = node.api.as_ref().unwrap();
     let watches = || api.asked().iter().filter(|asked| asked.verb == "watch").count();
     let (watched, found) = (watches(), server.logged("DHCPDISCOVER"));
@@ -110,7 +109,7 @@ fn many_reloads_lose_no_lease_and_no_watch() {
         let _stopped = Stopped(&stop);
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                assign(&socket, "passing");
+                assigned(&socket, "passing").unwrap();
                 let gone = Request::Release(owner("passing"));
                 assert_eq!(ask_ipam(&socket, &gone).unwrap(), Answer::Ok);
                 calls.fetch_add(1, Ordering::Relaxed);
@@ -141,20 +140,10 @@ fn many_reloads_lose_no_lease_and_no_watch() {
     });
     assert_eq!(node.pids(), before);
     assert_eq!((watches(), server.logged("DHCPDISCOVER")), (watched, found));
-    assert_eq!(assign(&socket, "lasting"), held);
+    assert_eq!(assigned(&socket, "lasting"), held);
     assert!(turns / 2 < calls.load(Ordering::Relaxed));
     for ((service, early), late) in before.keys().map(String::as_str).chain(["agent"]).zip(&early).zip(memory()) {
         assert!(late <= early + 512, "{service}: {early} KiB became {late} KiB");
     }
     assert_eq!(before.len(), ALL.len());
-}
-
-/// Has `ipam` give addresses to a container, or say those that it has.
-#[track_caller]
-fn assign(socket: &std::path::Path, container: &str) -> Vec<IpAddr> {
-    let ask_for = Assign { network: network(), owner: owner(container), wanted: Vec::new() };
-    match ask_ipam(socket, &Request::Assign(ask_for)).unwrap() {
-        Answer::Assigned(all) => all.into_iter().map(|one| one.address.addr()).collect(),
-        other => panic!("{container}: {other:?}"),
-    }
 }

@@ -82,7 +82,7 @@ fn what_is_in_the_way_of_the_agent_is_named() {
     };
     let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", DAEMON];
     refused(&nobody, "services are started by root, and this is user 65534: start it as root");
-    refused(&[&nobody[..], &["dhcp"]].concat(), "create directory \"/run/cni\": Permission denied");
+    refused(&[&nobody[..], &["dhcp"]].concat(), "create directory \"/var/lib/netwright/dhcp/leases\": Permission denied");
     let path = node.path("/run/netwright/agent/agent.sock");
     node.lab.sh("mkdir -p /run/netwright/agent");
     fs::write(&path, "mine").unwrap();
