@@ -22,6 +22,7 @@ pub(crate) const DAEMON: &str = env!("CARGO_BIN_EXE_netwrightd");
 
 /// Where the configuration is on a node.
 pub(crate) const FILE: &str = "/etc/netwright/netwrightd.toml";
+const KUBECONFIG: &str = "/etc/netwright/kubeconfig";
 const AGENT: &str = "/run/netwright/agent/agent.sock";
 
 /// The pause between looks.
@@ -49,11 +50,11 @@ const IN_A_CLUSTER: &str = "
 [ipam]
 enable = true
 node = \"n1\"
-kubeconfig = \"{kubeconfig}\"
+kubeconfig = \"/etc/netwright/kubeconfig\"
 [multinet]
 enable = true
 node = \"n1\"
-kubeconfig = \"{kubeconfig}\"
+kubeconfig = \"/etc/netwright/kubeconfig\"
 ";
 
 pub(crate) struct Node {
@@ -84,16 +85,16 @@ impl Node {
     pub(crate) fn joins(&mut self) {
         let api = self.lab.enter(KubeApi::start);
         api.create(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}));
-        // Only root reads it.
-        let path = api.kubeconfig(self.lab.dir());
+        // Only root reads it, and it is where a service with a /tmp of its own sees it.
+        let path = self.path(KUBECONFIG);
+        fs::copy(api.kubeconfig(self.lab.dir()), &path).unwrap();
         fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
         self.api = Some(api);
     }
 
     /// The configuration that enables every service.
     pub(crate) fn all(&self) -> String {
-        let kubeconfig = self.lab.dir().join("kubeconfig");
-        format!("{ALONE}{}", IN_A_CLUSTER.replace("{kubeconfig}", kubeconfig.to_str().unwrap()))
+        format!("{ALONE}{IN_A_CLUSTER}")
     }
 
     /// The machine's path of one of the node's.

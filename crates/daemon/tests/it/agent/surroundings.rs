@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 
 use testkit::Place as _;
 
-use super::node::{ALL, DAEMON, Node, kernel_says, text};
+use super::node::{ALL, DAEMON, Node, kernel_says, text, until};
 
 /// What the status says of a service's confinement.
 fn unconfined(node: &Node, service: &str) -> Vec<String> {
@@ -20,7 +20,6 @@ fn start(node: &mut Node, words: &[&str]) {
     let mut command = node.lab.command(words[0]);
     command.args(&words[1..]).arg(DAEMON);
     node.start_as(command);
-    node.wait_until_ready(6);
 }
 
 /// A container that was given few capabilities.
@@ -29,7 +28,7 @@ fn without_capabilities_services_keep_what_they_have_and_say_so() {
     testkit::require!("root", "program:setpriv");
     let mut node = Node::with_all("agent-capabilities");
     start(&mut node, &["setpriv", "--bounding-set=-sys_admin,-sys_resource,-setuid,-setpcap"]);
-    let pids = node.pids();
+    let pids = node.wait_until_ready(6);
     for service in ALL {
         let steps = unconfined(&node, service);
         let says = |what: &str| steps.iter().any(|step| step.starts_with(what));
@@ -56,10 +55,16 @@ fn in_a_user_namespace_services_keep_what_they_have_and_say_so() {
     testkit::require!("root", "program:unshare");
     let mut node = Node::with_all("agent-user-namespace");
     start(&mut node, &["unshare", "--user", "--map-root-user"]);
+    until("the services", || node.pids().len() == 5);
     let pids = node.pids();
-    for service in ALL {
-        assert_eq!(kernel_says(pids[service], "Seccomp"), "2", "{service}");
+    for (service, pid) in &pids {
+        assert_eq!(kernel_says(*pid, "Seccomp"), "2", "{service}");
     }
+    // Its network namespace is not this one's, so what needs rights in it ends, and says why.
+    until("the reason", || {
+        let failed = node.service("repair")["failed"]["text"].clone();
+        failed.as_str().is_some_and(|why| why.contains("Operation not permitted"))
+    });
     // Only root is known here.
     let steps = unconfined(&node, "ipam");
     let user = steps.iter().find(|step| step.starts_with("cannot become the user 65521: "));
