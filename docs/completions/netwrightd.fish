@@ -46,6 +46,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l interv
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l netwright -d 'the executable whose plugins are called in the service\'s process; by default netwright beside netwrightd' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l path -d 'where plugins are [default: [/opt/cni/bin, /usr/lib/cni, /usr/libexec/cni]]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l prepare
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l once -d 'look once, look again when the grace time is over, and end'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -s h -l help -d 'Print help'
@@ -59,6 +60,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l socketpat
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l state -d 'where leases are kept; by default /var/lib/netwright/dhcp' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l timeout -d 'the wait before a message is sent again for the first time, of which at most 4s are used [default: 10s]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l prepare
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
@@ -69,6 +71,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l socketp
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l state -d 'where networks and endpoints are recorded; by default /var/lib/netwright/docker' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l timeout -d 'how long the plugins of a network may take [default: 10s]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l prepare
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
@@ -88,6 +91,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l output -d
 json\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l release-sticky -d 'frees the addresses that a pod keeps, unless it has them; and ends' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l prepare
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l apply -d 'with --import: takes the addresses over'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -s h -l help -d 'Print help'
@@ -108,6 +112,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l socke
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l status -d 'how a pod\'s status is written: library, or text as in the standard\'s example [default: library]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l system-namespaces -d 'namespaces whose pods get the cluster\'s network only [default: [kube-system]]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l prepare
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
@@ -120,16 +125,20 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l ovsdb -
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l path -d 'where plugins are [default: [/opt/cni/bin, /usr/lib/cni, /usr/libexec/cni]]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l private-key -d 'the certificate\'s key' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l prepare
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -s h -l help -d 'Print help'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from reload status" -s h -l help -d 'Print help'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from reload status" -f -a "reload" -d 'Checks the configuration, and has the services read it if it is sound'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from reload status" -f -a "status" -d 'Shows what each service does; exit code 0 if every enabled one is ready'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from reload serve status" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from reload serve status" -f -a "reload" -d 'Checks the configuration, and has the services read it if it is sound'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from reload serve status" -f -a "serve" -d 'Answers /livez and /readyz of all services, where something else starts them'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from reload serve status" -f -a "status" -d 'Shows what each service does; exit code 0 if every enabled one is ready'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from reload" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from reload" -s o -l output -d 'text or json' -r -f -a "text\t''
 json\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from reload" -l dry-run -d 'say what would start, stop and restart, and change nothing'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from reload" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from serve" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from serve" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from status" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from status" -s o -l output -d 'text or json' -r -f -a "text\t''
 json\t''"

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::setting::{Choice, Number, OneOf, PodMtu, ServerUrl};
+use crate::setting::{Choice, Listen, Number, OneOf, PodMtu, ServerUrl};
 
 /// The folders in which plugins are looked for.
 fn plugin_dirs() -> Vec<PathBuf> {
@@ -39,13 +39,14 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is described in keys.rs")]
 pub struct Agent {
+    pub listen: Option<Listen>,
     pub watchdog: Duration,
 }
 
 impl Default for Agent {
     fn default() -> Self {
         // Plugins may take a minute for one attachment.
-        Agent { watchdog: Duration::from_secs(120) }
+        Agent { listen: None, watchdog: Duration::from_secs(120) }
     }
 }
 

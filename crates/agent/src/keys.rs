@@ -19,6 +19,8 @@ pub struct Key {
     pub setting: fn(&mut Config) -> &mut dyn Setting,
     /// Whether a change counts without a restart of the service.
     pub live: bool,
+    /// Whether only what speaks for all services reads it, and no service does.
+    pub for_agent: bool,
 }
 
 /// A table of the configuration.
@@ -129,11 +131,15 @@ const fn key(
     about: &'static str,
     setting: fn(&mut Config) -> &mut dyn Setting,
 ) -> Key {
-    Key { table, name, about, setting, live: false }
+    Key { table, name, about, setting, live: false, for_agent: false }
 }
 
 const fn live(key: Key) -> Key {
     Key { live: true, ..key }
+}
+
+const fn for_agent(key: Key) -> Key {
+    Key { live: true, for_agent: true, ..key }
 }
 
 const ENABLE: &str = "whether systemd, or netwrightd without a command, starts the service";
@@ -148,6 +154,12 @@ const CONF_DIR: &str = "where network configurations are";
 
 /// All keys, by table and in the order in which they are shown.
 pub const KEYS: &[Key] = &[
+    for_agent(key(
+        "agent",
+        "listen",
+        "where /livez and /readyz of all services are answered by TCP: a port, which is reached from this host only, or an address and a port; by default nowhere",
+        |c| &mut c.agent.listen,
+    )),
     key(
         "agent",
         "watchdog",

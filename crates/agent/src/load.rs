@@ -153,7 +153,7 @@ fn text(path: &Path) -> Result<Option<String>, Problem> {
         Ok(None) => return Ok(None),
         Err(error) => {
             return Err(failed(format!("cannot be read: {}", cause(&error)))
-                .hint("it must be a file that root can read"));
+                .hint("it must be a file that the service's user can read: root, or for ipam netwright-ipam"));
         }
     };
     if MAX_SIZE < bytes.len() {

@@ -1,6 +1,7 @@
 //! What a setting may be, and how it is read and written.
 
 use std::fmt::Debug;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -408,6 +409,29 @@ impl Setting for PodMtu {
     }
 }
 
+/// Where to listen by TCP. A port alone means the loopback address, which nobody outside reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listen(pub SocketAddr);
+
+impl Item for Listen {
+    const WANTED: &'static str =
+        "a port such as \"9470\", or an address and a port such as \"192.0.2.1:9470\"";
+    const PLACEHOLDER: &'static str = "[ADDRESS:]PORT";
+
+    fn parse(text: &str) -> Option<Self> {
+        let port = text.parse().ok().map(|port: u16| (Ipv4Addr::LOCALHOST, port).into());
+        port.or_else(|| text.parse().ok()).filter(|at: &SocketAddr| at.port() != 0).map(Listen)
+    }
+
+    fn text(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn schema() -> Value {
+        json!({"type": "string", "pattern": r"^(.+:)?[0-9]+$"})
+    }
+}
+
 /// Durations are written as in Go: `10s`, `1m30s`, `500ms`.
 impl Item for Duration {
     const WANTED: &'static str = "a duration such as \"10s\" or \"1m30s\"";
@@ -564,6 +588,21 @@ mod tests {
         assert_eq!(mtu, PodMtu::Fixed(1400));
         assert_eq!(<IpNet as Item>::parse("10.244.0.0/16").unwrap().text(), "10.244.0.0/16");
         assert_eq!(<IpNet as Item>::parse("10.244.1.0/16"), None);
+    }
+
+    #[test]
+    fn a_port_alone_is_the_loopback_address() {
+        for (text, want) in [
+            ("9470", "127.0.0.1:9470"),
+            ("192.0.2.1:9470", "192.0.2.1:9470"),
+            ("[::]:1", "[::]:1"),
+        ] {
+            assert_eq!(Listen::parse(text).unwrap().text(), want);
+            assert_eq!(Listen::parse(want), Listen::parse(text));
+        }
+        for bad in ["0", "127.0.0.1:0", "65536", ":9470", "localhost:9470", "127.0.0.1", "-1", " 1"] {
+            assert_eq!(Listen::parse(bad), None, "{bad}");
+        }
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub fn service(service: &str) -> String {
 #[must_use]
 pub fn socket(service: &str, config: &Config) -> Option<(String, PathBuf)> {
     let path = match service {
+        "ipam" => config.ipam.socketpath.clone(),
         "dhcp" => {
             let below = config.dhcp.hostprefix.as_deref().unwrap_or(Path::new("/"));
             let path = &config.dhcp.socketpath;
@@ -41,20 +42,36 @@ const PLACES: &[(&str, &str)] = &[
         "docker",
         "Requires=netwrightd@docker.socket\nAfter=netwrightd@docker.socket\nBefore=docker.service\n",
     ),
-    ("ipam", "Wants=network-online.target\nAfter=network-online.target\n"),
+    (
+        "ipam",
+        "Requires=netwrightd@ipam.socket\n\
+         Wants=network-online.target netwright-ipam-user.service\n\
+         After=network-online.target netwright-ipam-user.service netwrightd@ipam.socket\n",
+    ),
     ("multinet", "Wants=network-online.target\nAfter=network-online.target\n"),
 ];
+
+/// Lines of a service's `[Service]` besides its rights.
+const MORE: &[(&str, &str)] = &[
+    ("agent", "ExecStart=\nExecStart=/opt/cni/bin/netwrightd agent serve\n"),
+    // As root: it makes what the service's user is to have in folders of root.
+    ("ipam", "ExecStartPre=+/opt/cni/bin/netwrightd ipam --or-accepted --prepare\n"),
+];
+
+fn lines_of(service: &str, of: &[(&'static str, &'static str)]) -> &'static str {
+    of.iter().find(|(name, _)| *name == service).map_or("", |(_, lines)| *lines)
+}
 
 /// Returns the drop-in that makes `netwrightd@.service` the unit of a service.
 #[must_use]
 pub fn drop_in(rights: &Rights) -> String {
     let about = TABLES.iter().find(|table| table.name == rights.service);
     let about = about.map_or(rights.service, |table| table.about);
-    let place = PLACES.iter().find(|(service, _)| *service == rights.service);
     format!(
         "# Made from the service's rights (crates/agent/src/rights.rs).\n\n[Unit]\nDescription={about}\n{}\n\
-         [Service]\n{}",
-        place.map_or("", |(_, lines)| *lines),
+         [Service]\n{}{}",
+        lines_of(rights.service, PLACES),
+        lines_of(rights.service, MORE),
         confinement(rights)
     )
 }
@@ -72,6 +89,9 @@ pub fn quoted(path: &Path) -> String {
 pub fn confinement(rights: &Rights) -> String {
     let mut lines = Lines::default();
     lines.comment(rights.reason);
+    if let Some(user) = rights.user {
+        lines.set("User", user.name);
+    }
     lines.list("CapabilityBoundingSet", "CAP_", rights.capabilities);
     lines.set("NoNewPrivileges", "true");
     let calls = [&["@system-service"], rights.more_calls].concat();
@@ -141,11 +161,12 @@ pub fn table(all: &[Rights]) -> String {
             Sees::Containers => "",
             Sees::NoContainers => "; no homes, a `/tmp` of its own",
         };
+        let user = rights.user.map_or(String::new(), |user| format!("; as user `{}`", user.name));
         let besides = [rights.more_calls, rights.devices].concat();
         let besides =
             if besides.is_empty() { String::new() } else { format!("; {}", words(&besides)) };
         text.push_str(&format!(
-            "| `{}` | {} | {} | {writes} | {namespaces}{besides}{sees} |\n",
+            "| `{}` | {} | {} | {writes} | {namespaces}{besides}{sees}{user} |\n",
             rights.service,
             words(rights.capabilities),
             words(rights.families),
@@ -183,9 +204,11 @@ fn files(lines: &mut Lines, rights: &Rights) {
                 lines.list("RuntimeDirectory", "", runtime);
                 lines.set("RuntimeDirectoryPreserve", "yes");
             }
-            lines.list("StateDirectory", "", state);
+            if !state.is_empty() {
+                lines.list("StateDirectory", "", state);
+            }
             // A folder of this service alone.
-            if state.iter().all(|folder| folder.contains('/')) {
+            if !state.is_empty() && state.iter().all(|folder| folder.contains('/')) {
                 lines.set("StateDirectoryMode", "0700");
             }
             if !more.is_empty() {
@@ -237,9 +260,13 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rights::RIGHTS;
+    use crate::rights::{AGENT, RIGHTS};
     use std::fs;
     use std::path::Path;
+
+    fn all() -> Vec<Rights> {
+        [RIGHTS, &[AGENT]].concat()
+    }
 
     #[test]
     fn the_page_on_security_has_the_rights() {
@@ -248,7 +275,7 @@ mod tests {
         let begin = "<!-- made from crates/agent/src/rights.rs -->\n\n";
         let (before, rest) = text.split_once(begin).unwrap();
         let (_, after) = rest.split_once("\n\n").unwrap();
-        let want = format!("{before}{begin}{}\n{after}", table(RIGHTS));
+        let want = format!("{before}{begin}{}\n{after}", table(&all()));
         if std::env::var_os("UPDATE_EXPECT").is_some() {
             fs::write(&path, &want).unwrap();
             return;
@@ -260,7 +287,7 @@ mod tests {
     fn the_units_confine_the_services_to_their_rights() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/systemd");
         let template = fs::read_to_string(folder.join("netwrightd@.service")).unwrap();
-        for rights in RIGHTS {
+        for rights in &all() {
             let path = folder.join(format!("{}.d/10-netwright.conf", service(rights.service)));
             let want = drop_in(rights);
             if std::env::var_os("UPDATE_EXPECT").is_some() {

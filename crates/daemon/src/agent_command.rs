@@ -62,6 +62,15 @@ pub(crate) fn command() -> Command {
                 .arg(output()),
         )
         .subcommand(
+            Command::new("serve")
+                .about("Answers /livez and /readyz of all services, where something else starts them")
+                .arg(command_line::configuration())
+                .after_help(
+                    "It answers at the agent's socket and where [agent] listen says. netwrightd without a command \
+                     does that itself; with systemd, netwrightd@agent.service runs this command where listen is set.",
+                ),
+        )
+        .subcommand(
             Command::new("status")
                 .about("Shows what each service does; exit code 0 if every enabled one is ready")
                 .arg(command_line::configuration())
@@ -164,7 +173,7 @@ fn reload(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(
     let new = accepted::renewed(&file, &before, around).map_err(Stop::Configuration)?;
     is_there(matches, &file)?;
     let status = look(roots, &file, around);
-    let change = for_running(&status.services, &new.config);
+    let change = for_running(&status, &new.config);
     let dry_run = matches.get_flag(DRY_RUN);
     let text = !is_json(matches);
     if text {
@@ -175,7 +184,7 @@ fn reload(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(
         (true, _) => Vec::new(),
         (false, Some(agent)) => follow(roots, &file, around, std::slice::from_ref(agent), true),
         (false, None) if systemd::manages() => match accepted::write(roots, &new) {
-            Ok(()) => systemd::apply(&change),
+            Ok(()) => systemd::apply(&change, &new.config),
             Err(error) => vec![cni::Error::from_chain(0, &error).msg],
         },
         (false, None) => have_services_read(roots, &file, around, &status, &new),

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use agent::Config;
 use agent::report::Said;
+use agent::{Config, rights};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use signal_hook::consts::SIGHUP;
@@ -26,14 +26,22 @@ pub(crate) fn folder(roots: &Roots) -> PathBuf {
     roots.run.join("agent")
 }
 
+/// Returns the folder of a service's status socket: its own, if the service is not root.
+pub(crate) fn home(roots: &Roots, service: &str) -> PathBuf {
+    match rights::of(service).and_then(|rights| rights.user) {
+        Some(_) => folder(roots).join(service),
+        None => folder(roots),
+    }
+}
+
 /// Returns the path of a service's status socket.
 pub(crate) fn socket(roots: &Roots, service: &str) -> PathBuf {
-    folder(roots).join(format!("{service}.sock"))
+    home(roots, service).join(format!("{service}.sock"))
 }
 
 /// Returns the path of the file with the error with which a service ended last.
 fn last_words(roots: &Roots, service: &str) -> PathBuf {
-    folder(roots).join(format!("{service}.error"))
+    home(roots, service).join(format!("{service}.error"))
 }
 
 /// Leaves the error with which a service ends, for `netwrightd agent status`.
@@ -41,7 +49,7 @@ pub(crate) fn leave_last_words(roots: &Roots, service: &str, error: &str) {
     let said = Said { at: health::now(), text: cni::text::one_line(error) };
     let text = serde_json::to_vec(&said).expect("our types serialise to JSON");
     // Without it the status does not say why; the log does.
-    let _ = state::create_directory(&folder(roots), 0o700).and_then(|()| {
+    let _ = state::create_directory(&home(roots, service), 0o700).and_then(|()| {
         let path = last_words(roots, service);
         state::write_atomic(&path, &text, 0o600, Durability::Volatile)
     });

@@ -25,6 +25,9 @@ const OUTPUT: &str = "output";
 /// The flag by which a service confines itself.
 const CONFINE: &str = "confine";
 
+/// The flag by which root makes what a service needs that is not root, and starts nothing.
+const PREPARE: &str = "prepare";
+
 /// The flag by which a service goes on with the configuration that was accepted last.
 const OR_ACCEPTED: &str = "or-accepted";
 
@@ -46,6 +49,11 @@ impl Invocation {
     /// Reports whether the service is to give up what it does not need.
     pub(crate) fn is_confined(&self) -> bool {
         self.more.get_flag(CONFINE)
+    }
+
+    /// Reports whether the service is only to be prepared.
+    pub(crate) fn only_prepares(&self) -> bool {
+        self.more.get_flag(PREPARE)
     }
 }
 
@@ -74,6 +82,7 @@ pub(crate) fn command(table: &Table, more: &[Arg]) -> Command {
         .arg(Arg::new(CONFINE).long(CONFINE).action(ArgAction::SetTrue).help(
             "give up every right that the service does not need, as its unit does; for service managers that cannot do that",
         ));
+    command = command.arg(Arg::new(PREPARE).long(PREPARE).action(ArgAction::SetTrue).hide(true));
     command = command.arg(
         Arg::new(OR_ACCEPTED)
             .long(OR_ACCEPTED)

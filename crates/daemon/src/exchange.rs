@@ -59,6 +59,11 @@ pub(crate) fn answer(
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let asked = receive(&mut stream, Incoming::new(Kind::Request, 0))?;
+    stream.write_all(respond(&asked, answer).as_bytes())
+}
+
+/// Returns the answer to a question as it is sent.
+pub(crate) fn respond(asked: &Message, answer: impl FnOnce(&str) -> Answer) -> String {
     let target = asked.target.split('?').next().unwrap_or_default();
     let answer = match asked.method.as_str() {
         "GET" => answer(target),
@@ -71,14 +76,13 @@ pub(crate) fn answer(
         405 => "Method Not Allowed",
         _ => "Service Unavailable",
     };
-    let text = format!(
+    format!(
         "HTTP/1.1 {} {reason}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}",
         answer.status,
         answer.media,
         answer.body.len(),
         answer.body
-    );
-    stream.write_all(text.as_bytes())
+    )
 }
 
 /// Why there is no answer.

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use super::Stop;
 use crate::attendant::{self, Attendant, Changes, Duties};
 use crate::exchange::Answer;
 use crate::health::Health;
+use crate::listen::{self, ListenError, Listener};
 use crate::log;
 
 /// Reads the command line and the configuration again.
@@ -33,6 +34,8 @@ pub(crate) struct Process {
     pub(crate) reread: Reread,
     /// Whether somebody wanted the configuration to be read again before the service could.
     pub(crate) hung_up: Arc<AtomicBool>,
+    /// The service's socket, if it had to be opened before the process became another user.
+    pub(crate) socket: Arc<Mutex<Option<Listener>>>,
 }
 
 impl Process {
@@ -60,6 +63,15 @@ impl Process {
     /// Returns where our files are.
     pub(super) fn roots(&self) -> Roots {
         Roots::of_environment(|name| self.variable(name).map(OsStr::to_owned))
+    }
+
+    /// Returns the socket at which the service is to serve: one that was opened for it, or one that
+    /// it opens at this path.
+    pub(super) fn listen(&self, path: &Path) -> Result<Listener, ListenError> {
+        match self.socket.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(listener) => Ok(listener),
+            None => Listener::open(listen::handed_over(&self.environment)?, path),
+        }
     }
 
     /// Notes that the service serves, at this socket if it has one, and tells the service manager.
