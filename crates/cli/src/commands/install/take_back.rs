@@ -8,7 +8,7 @@ use plugins::shared::forwarding;
 use serde::Serialize;
 use state::Index;
 
-use super::folder::{Entry, Folder};
+use super::folder::{Entry, Folder, look};
 use super::manifest::{self, Manifest};
 use super::{DAEMON, EXECUTABLE, Outcome};
 use crate::args::{Common, Uninstall};
@@ -73,7 +73,7 @@ pub(crate) fn uninstall(
     }
     let folder = Folder::open(&dir)?;
     for name in &installed.links {
-        match folder.look(name) {
+        match look(folder.dir(), name) {
             Ok(Entry::Ours | Entry::Absent) => give_back(&folder, name, &mut report)?,
             Ok(Entry::Foreign) => leave(&folder, name, &mut report),
             Err(failure) => report.left.push(failure.message().to_owned()),
