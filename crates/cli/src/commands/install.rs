@@ -13,6 +13,7 @@ mod take_back;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use cni::code;
 use cni_runtime::ConfigFolder;
@@ -30,7 +31,10 @@ use crate::shell::{Report, Shell};
 use crate::world::World;
 use folder::{Entry, Folder, Undo};
 use manifest::{Config, Manifest};
+pub(super) use folder::{duplicate, replace_by_link};
+pub(super) use manifest::{missing, remove_created};
 pub(crate) use take_back::uninstall;
+pub(super) use take_back::{Removed, detach, listed, living, remove_from, remove_state};
 
 /// The executable's own name in the folder, which the links point at.
 const EXECUTABLE: &str = "netwright";
@@ -139,9 +143,9 @@ pub(crate) fn install(
 #[derive(Debug)]
 pub(super) struct Goods {
     pub(super) links: Vec<&'static str>,
-    pub(super) executable: Vec<u8>,
+    pub(super) executable: Arc<Vec<u8>>,
     /// The daemon's executable, if it is beside the one that runs.
-    pub(super) daemon: Option<Vec<u8>>,
+    pub(super) daemon: Option<Arc<Vec<u8>>>,
 }
 
 impl Goods {
@@ -155,7 +159,8 @@ impl Goods {
         let daemon = std::fs::read_link("/proc/self/exe")
             .and_then(|own| std::fs::read(own.with_file_name(DAEMON)))
             .ok();
-        Ok(Goods { links: own.chain(also).collect(), executable, daemon })
+        let links = own.chain(also).collect();
+        Ok(Goods { links, executable: Arc::new(executable), daemon: daemon.map(Arc::new) })
     }
 
     /// Returns which plugins a folder has already, whoever made them.
@@ -382,9 +387,8 @@ impl Planned {
                 folder.keep(name)?;
                 undo.kept(name);
             }
-            let daemon = goods.daemon.as_deref();
-            for (name, bytes) in [(EXECUTABLE, Some(goods.executable.as_slice())), (DAEMON, daemon)]
-            {
+            let executables = [(EXECUTABLE, Some(&goods.executable)), (DAEMON, goods.daemon.as_ref())];
+            for (name, bytes) in executables {
                 if let Some(bytes) = bytes {
                     undo.executable(name);
                     folder.put_executable(name, bytes)?;
