@@ -177,7 +177,10 @@ fn undo_it(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> O
         };
         let mut paths = Paths::default();
         for path in record.files.iter().map(|written| &written.path) {
-            paths.here.insert(path.clone(), record::Here::at(path)?);
+            for path in [path.clone(), record::kept(path)] {
+                let here = record::Here::at(&path)?;
+                paths.here.insert(path, here);
+            }
         }
         let names = [units::TARGET, plan::NETWORK_MANAGER].map(str::to_owned);
         let known = systemctl::units(&names)?;
@@ -216,7 +219,8 @@ fn undo_it(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> O
         let all = std::iter::once(first).chain(more);
         let failure = all.fold(failure, |failure, one| {
             let error = one.to_cni();
-            failure.because(error.msg).because(error.details)
+            let causes = if error.details.is_empty() { None } else { Some(error.details) };
+            causes.into_iter().fold(failure.because(error.msg), Failure::because)
         });
         return Err(failure.hint("`netwright setup --undo` goes on with the rest"));
     }

@@ -43,9 +43,12 @@ pub(super) fn apply(plan: &Plan, work: &Work<'_>) -> Result<Vec<String>, Failure
     let created = install::missing(&record::folder(roots));
     let mut undo = Vec::new();
     let mut packets = Vec::new();
-    let done = plan.record.write(roots).and_then(|()| {
-        plan.steps.iter().try_for_each(|step| one(step, work, &mut undo, &mut packets))
-    });
+    let done = (|| {
+        // Whenever it is interrupted from here on, the record says what there may be.
+        plan.record.over(work.facts.record.as_ref()).write(roots)?;
+        plan.steps.iter().try_for_each(|step| one(step, work, &mut undo, &mut packets))?;
+        plan.record.write(roots)
+    })();
     if let Err(failure) = done {
         let mut errors = roll_back(undo, plan, work);
         errors.extend(restore_record(work.facts.record.as_ref(), roots).err());

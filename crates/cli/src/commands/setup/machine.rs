@@ -1,5 +1,6 @@
 //! Looks at the machine, and changes nothing.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use agent::load::{self, Surroundings};
@@ -16,6 +17,9 @@ use crate::failure::Failure;
 use crate::net::runtimes::Runtimes;
 use crate::net::session::Session;
 use crate::world::World;
+
+/// The socket of `netwrightd` that starts services itself, below our folder in `/run`.
+const SUPERVISOR: &str = "agent/agent.sock";
 
 /// Where packages put their units.
 const PACKAGED: [&str; 3] =
@@ -37,8 +41,10 @@ pub(super) fn facts(
     for dir in &dirs {
         let created = Planned::to_create(dir, install, session);
         let planned = Planned::of(dir, created, goods, install, session)?;
-        for note in planned.notes().iter().filter(|note| !notes.contains(note)).cloned().collect::<Vec<_>>() {
-            notes.push(note);
+        for note in planned.notes() {
+            if !notes.contains(note) {
+                notes.push(note.clone());
+            }
         }
         plugins.push(Plugins {
             dir: dir.clone(),
@@ -65,6 +71,11 @@ pub(super) fn facts(
             .excerpt(text.concat())
             .hint("correct it: `netwrightd config check` says the same")
     })?;
+    // Each service would run twice.
+    if UnixStream::connect(session.roots.run.join(SUPERVISOR)).is_ok() {
+        return Err(Failure::new(code::INVALID_CONFIG, "netwrightd starts the services here")
+            .hint("end it first: systemd is to start them"));
+    }
     let known = systemctl::units(&unit_names())?;
     let mut found: Vec<String> = used_by;
     for (unit, what) in [

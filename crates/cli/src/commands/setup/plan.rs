@@ -86,10 +86,16 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    /// Says whether a path has the very file that is kept for it.
-    fn is_kept(&self, path: &Path) -> bool {
-        let here = self.here.get(path);
-        here.is_some() && here == self.here.get(&record::kept(path))
+    pub(super) fn at(&self, path: &Path) -> &Here {
+        self.here.get(path).unwrap_or(&Here::Absent)
+    }
+
+    /// Says whether another's file is still in its place, although the record says that it is kept:
+    /// `setup` was interrupted.
+    pub(super) fn is_others(&self, written: &Written) -> bool {
+        let (here, kept) = (self.at(&written.path), self.at(&record::kept(&written.path)));
+        written.kept && *here != Here::Absent && !written.is(here)
+            && (*kept == Here::Absent || kept == here)
     }
 }
 
@@ -391,9 +397,10 @@ pub(super) fn plan(
     let wants = |path: &Path| wanted.files.iter().any(|file| file.path == path);
     for written in old.iter().flat_map(|old| &old.files).filter(|written| !wants(&written.path)) {
         let path = written.path.clone();
-        if paths.here.get(&path).is_some_and(|here| here.holds(&written.content)) {
+        let here = paths.at(&path);
+        if written.is(here) {
             plan.steps.push(Step::RemoveFile { path, restores: written.kept });
-        } else if paths.here.get(&path).is_some_and(|here| *here != Here::Absent) {
+        } else if *here != Here::Absent && !paths.is_others(written) {
             plan.notes.push(format!("{} was changed since setup wrote it: it stays", path.display()));
         }
     }
@@ -466,7 +473,7 @@ impl Plan {
         paths: &Paths,
     ) -> Result<(), Failure> {
         let path = &file.path;
-        let here = paths.here.get(path).unwrap_or(&Here::Absent);
+        let here = paths.at(path);
         let recorded = old.and_then(|old| old.of_file(path));
         let decision = match here {
             Here::Absent => Decision::Write { keeps: false },
@@ -480,14 +487,9 @@ impl Plan {
             here if here.holds(&file.digest) => Decision::IsThere,
             Here::There { by_hand, .. } => match (file.kind, recorded) {
                 (Kind::First, _) => Decision::Stays,
-                (_, Some(written)) if here.holds(&written.content) => {
-                    Decision::Write { keeps: false }
-                }
+                (_, Some(written)) if written.is(here) => Decision::Write { keeps: false },
+                (_, Some(written)) if paths.is_others(written) => Decision::Write { keeps: true },
                 (Kind::Program, written) => Decision::Write { keeps: written.is_none() },
-                // An earlier setup ended between the two.
-                (Kind::Unit, Some(written)) if written.kept && paths.is_kept(path) => {
-                    Decision::Write { keeps: true }
-                }
                 (Kind::Unit, None) if *by_hand => Decision::Write { keeps: true },
                 (Kind::Unit, None) => {
                     return Err(Failure::new(
@@ -500,7 +502,7 @@ impl Plan {
             },
         };
         let kept = recorded.is_some_and(|written| written.kept);
-        let now = |kept| Written { path: path.clone(), content: file.digest.clone(), kept };
+        let now = |kept| Written::new(path, file.digest.clone(), kept);
         match decision {
             Decision::Write { keeps } => {
                 let content = file.content.clone();
@@ -543,5 +545,339 @@ impl Plan {
             });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::super::record::Before;
+    use super::*;
+
+    fn loaded(name: &str, enabled: bool, active: bool) -> (String, Unit) {
+        let unit = Unit {
+            name: name.to_owned(),
+            is_loaded: true,
+            is: Before { enabled, active },
+            ..Unit::default()
+        };
+        (name.to_owned(), unit)
+    }
+
+    /// A machine with one runtime, and nothing of ours.
+    fn machine() -> Facts {
+        let dir = PathBuf::from("/usr/lib/cni");
+        Facts {
+            programs: units::PROGRAMS.into(),
+            plugins: vec![Plugins { dir, is_new: true, is_done: false }],
+            ..Facts::default()
+        }
+    }
+
+    fn wants(facts: &Facts) -> Wanted {
+        wanted(facts, &Arc::new(b"netwright".to_vec()), &Arc::new(b"netwrightd".to_vec()))
+    }
+
+    /// The paths of a machine on which the folders of systemd are.
+    fn fresh(wanted: &Wanted) -> Paths {
+        let new = wanted.all_folders().into_iter();
+        let is_there = |dir: &PathBuf| {
+            [UNITS, GENERATORS, units::PROGRAMS, "/etc"].iter().any(|is| dir == Path::new(is))
+        };
+        Paths { missing: new.filter(|dir| !is_there(dir)).collect(), ..Paths::default() }
+    }
+
+    fn planned(facts: &Facts, paths: &Paths) -> Result<Plan, Failure> {
+        plan(facts, &wants(facts), paths, true)
+    }
+
+    /// What the machine is once a plan is done.
+    fn done(facts: &Facts, paths: &Paths, plan: &Plan) -> (Facts, Paths) {
+        let first = first_configuration(facts);
+        let (mut facts, mut paths) = (facts.clone(), paths.clone());
+        facts.configuration.get_or_insert(first);
+        for step in &plan.steps {
+            match step {
+                Step::WriteFile { path, content, keeps } => {
+                    let digest = match content {
+                        Content::File { bytes, .. } => Digest::of(bytes),
+                        Content::Link(target) => Digest::Link(target.clone()),
+                    };
+                    if *keeps {
+                        let here = paths.here[path].clone();
+                        paths.here.insert(record::kept(path), here);
+                    }
+                    let here = Here::There { content: digest, by_hand: true };
+                    paths.here.insert(path.clone(), here);
+                }
+                Step::RemoveFile { path, .. } => {
+                    paths.here.insert(path.clone(), Here::Absent);
+                }
+                Step::TakeOver { unit } => {
+                    facts.units.get_mut(unit).unwrap().is = Before::default();
+                }
+                Step::Start { units } | Step::Restart { units } => {
+                    facts.units.extend(units.iter().map(|unit| loaded(unit, true, true)));
+                }
+                _ => {}
+            }
+        }
+        for plugins in &mut facts.plugins {
+            *plugins = Plugins { is_new: false, is_done: true, ..plugins.clone() };
+        }
+        paths.missing.clear();
+        facts.record = Some(plan.record.clone());
+        (facts, paths)
+    }
+
+    #[track_caller]
+    fn check(facts: &Facts, paths: &Paths, expected: &Expect) {
+        let text = match planned(facts, paths) {
+            Ok(plan) => {
+                let steps = plan.steps.iter().map(|step| format!("{step}\n"));
+                steps.chain(plan.notes.iter().map(|note| format!("note: {note}\n"))).collect()
+            }
+            Err(failure) => failure.text(),
+        };
+        expected.assert_eq(&text);
+    }
+
+    #[test]
+    fn a_fresh_machine_gets_everything() {
+        let facts = machine();
+        let paths = fresh(&wants(&facts));
+        check(&facts, &paths, &expect![[r#"
+            install netwright 0.1.0 and its plugins in /usr/lib/cni
+            write /usr/local/bin/netwright
+            write /usr/local/bin/netwrightd
+            write /etc/netwright/netwrightd.toml
+            write /etc/systemd/system/netwright.target
+            write /etc/systemd/system/netwrightd@.service
+            write /etc/systemd/system/netwrightd@dhcp.socket
+            write /etc/systemd/system/netwrightd@docker.socket
+            write /etc/systemd/system/netwrightd@collect.service.d/10-netwright.conf
+            write /etc/systemd/system/netwrightd@dhcp.service.d/10-netwright.conf
+            write /etc/systemd/system/netwrightd@docker.service.d/10-netwright.conf
+            write /etc/systemd/system/netwrightd@ipam.service.d/10-netwright.conf
+            write /etc/systemd/system/netwrightd@multinet.service.d/10-netwright.conf
+            write /etc/systemd/system/netwrightd@repair.service.d/10-netwright.conf
+            write /etc/systemd/system-generators/netwright-generator, a link to /usr/local/bin/netwrightd
+            have systemd read its units again
+            enable netwright.target
+            start netwright.target, netwrightd@collect.service, netwrightd@repair.service
+            send packets from a new container, to its gateway and to the outside
+        "#]]);
+    }
+
+    #[test]
+    fn a_second_setup_does_nothing() {
+        let facts = machine();
+        let paths = fresh(&wants(&facts));
+        let first = planned(&facts, &paths).unwrap();
+        let (facts, paths) = done(&facts, &paths, &first);
+        let second = planned(&facts, &paths).unwrap();
+        assert_eq!((second.steps, second.notes), (Vec::new(), Vec::new()));
+        assert_eq!(second.record, first.record);
+    }
+
+    /// What a runtime, NetworkManager and the reference's packages have to do with it.
+    #[test]
+    fn what_others_have_is_respected() {
+        let mut facts = machine();
+        facts.plugins[0].dir = "/var/lib/rancher/k3s/data/cni".into();
+        facts.units.extend([
+            loaded(NETWORK_MANAGER, true, true),
+            loaded("cni-dhcp.socket", true, true),
+            loaded("cni-dhcp.service", false, false),
+        ]);
+        let mut paths = fresh(&wants(&facts));
+        paths.here.insert(NETWORK_MANAGERS.into(), Here::There {
+            content: Digest::of(b"another's"),
+            by_hand: false,
+        });
+        let plan = planned(&facts, &paths).unwrap();
+        let of_others: Vec<String> = plan
+            .steps
+            .iter()
+            .map(ToString::to_string)
+            .filter(|step| step.contains("cni-dhcp") || step.contains("NetworkManager"))
+            .collect();
+        assert_eq!(of_others, ["stop and disable cni-dhcp.socket, in whose place ours is"]);
+        assert_eq!(
+            plan.notes,
+            ["/etc/NetworkManager/conf.d/90-netwright.conf is not setup's: it stays as it is"]
+        );
+        let was = Before { enabled: true, active: true };
+        assert_eq!(plan.record.taken_over, [TakenOver { unit: "cni-dhcp.socket".to_owned(), was }]);
+        let config = first_configuration(&facts);
+        assert!(config.dhcp.enable);
+        assert_eq!(config.repair.path[..2], ["/var/lib/rancher/k3s/data/cni", "/opt/cni/bin"].map(PathBuf::from));
+        // A package that is upgraded may start it again; what it was first is what counts.
+        let (mut facts, paths) = done(&facts, &paths, &plan);
+        facts.units.extend([loaded("cni-dhcp.socket", false, true)]);
+        let again = planned(&facts, &paths).unwrap();
+        assert_eq!(again.steps.first(), plan.steps.iter().find(|step| matches!(step, Step::TakeOver { .. })));
+        assert_eq!(again.record, plan.record);
+        // Whoever does not want our daemon keeps theirs.
+        facts.configuration = Some(Config::default());
+        let kept = planned(&facts, &paths).unwrap();
+        assert!(!kept.steps.iter().any(|step| matches!(step, Step::TakeOver { .. })));
+    }
+
+    #[test]
+    fn a_configuration_names_folders() {
+        let mut facts = machine();
+        let mut config = Config::default();
+        config.collect.enable = true;
+        config.collect.cache = vec!["/var/lib/cni".into(), "/var/lib/other".into()];
+        config.ipam.enable = true;
+        config.ipam.socketpath = "/run/other/ipam.sock".into();
+        config.ipam.state = Some("/var/lib/netwright/blocks".into());
+        config.multinet.conflist = Some("/etc/not-enabled/x.conflist".into());
+        facts.configuration = Some(config);
+        let wanted = wants(&facts);
+        let folders: Vec<String> =
+            wanted.folders.iter().map(|(path, mode)| format!("{} {mode:o}", path.display())).collect();
+        assert_eq!(folders, ["/var/lib/other 755", "/run/other 755", "/var/lib/netwright/blocks 700"]);
+        let file = wanted.files.iter().find(|file| file.path == Path::new(TEMPORARY)).unwrap();
+        let Content::File { bytes, .. } = &file.content else { panic!("{file:?}") };
+        expect![[r#"
+            # Folders that /etc/netwright/netwrightd.toml names for its services.
+            d "/run/other" 0755 root root -
+        "#]]
+        .assert_eq(std::str::from_utf8(bytes).unwrap());
+        let made = planned(&facts, &fresh(&wanted)).unwrap();
+        let made = made.steps.iter().filter(|step| matches!(step, Step::MakeFolder { .. }));
+        assert_eq!(made.count(), 3);
+    }
+
+    /// An upgrade replaces what setup wrote, and nothing that a person changed since.
+    #[test]
+    fn an_upgrade_replaces_its_own_files_only() {
+        let facts = machine();
+        let paths = fresh(&wants(&facts));
+        let first = planned(&facts, &paths).unwrap();
+        let (mut facts, mut paths) = done(&facts, &paths, &first);
+        // As an older version would have left it.
+        let older = |path: &str, paths: &mut Paths, record: &mut Record| {
+            let content = Digest::of(path.as_bytes());
+            paths.here.insert(path.into(), Here::There { content: content.clone(), by_hand: true });
+            match record.files.iter_mut().find(|file| file.path == Path::new(path)) {
+                Some(file) => file.content = content,
+                None => record.files.push(Written::new(Path::new(path), content, false)),
+            }
+        };
+        // Interrupted between two files.
+        let mut record = facts.record.clone().unwrap();
+        older("/usr/local/bin/netwright", &mut paths, &mut record);
+        facts.record = facts.record.map(|new| new.over(Some(&record)));
+        let steps = planned(&facts, &paths).unwrap().steps;
+        assert_eq!(steps[0].to_string(), "write /usr/local/bin/netwright");
+        let (mut facts, mut paths) = done(&facts, &paths, &planned(&facts, &paths).unwrap());
+        let record = facts.record.as_mut().unwrap();
+        record.version = "0.0.9".to_owned();
+        older("/usr/local/bin/netwrightd", &mut paths, record);
+        older("/etc/systemd/system/netwright.target", &mut paths, record);
+        older("/etc/systemd/system/netwrightd@old.socket", &mut paths, record);
+        let edited = Here::There { content: Digest::of(b"edited"), by_hand: true };
+        paths.here.insert("/etc/systemd/system/netwrightd@dhcp.socket".into(), edited.clone());
+        paths.here.insert(load::FILE.into(), edited);
+        check(&facts, &paths, &expect![[r#"
+            write /usr/local/bin/netwrightd
+            write /etc/systemd/system/netwright.target
+            remove /etc/systemd/system/netwrightd@old.socket, which this version does not have
+            have systemd read its units again
+            restart netwright.target, netwrightd@collect.service, netwrightd@repair.service
+            send packets from a new container, to its gateway and to the outside
+            note: /etc/systemd/system/netwrightd@dhcp.socket was changed since setup wrote it: it stays as it is
+        "#]]);
+        let plan = planned(&facts, &paths).unwrap();
+        let content = Digest::of(b"netwrightd");
+        let written = plan.record.of_file(Path::new("/usr/local/bin/netwrightd"));
+        assert_eq!(written.map(|written| &written.content), Some(&content));
+        assert!(plan.record.of_file(Path::new("/etc/systemd/system/netwrightd@old.socket")).is_none());
+        let (facts, paths) = done(&facts, &paths, &plan);
+        check(&facts, &paths, &expect![[r#"
+            note: /etc/systemd/system/netwrightd@dhcp.socket was changed since setup wrote it: it stays as it is
+        "#]]);
+    }
+
+    /// Units that a person copied, and programs of others, are kept and given back.
+    #[test]
+    fn what_is_replaced_is_kept() {
+        let mut facts = machine();
+        let mut paths = fresh(&wants(&facts));
+        facts.units.extend([loaded(units::TARGET, true, true)]);
+        for (path, by_hand) in
+            [("/usr/local/bin/netwright", false), ("/etc/systemd/system/netwright.target", true)]
+        {
+            let content = Digest::of(b"another");
+            paths.here.insert(path.into(), Here::There { content, by_hand });
+        }
+        let plan = planned(&facts, &paths).unwrap();
+        let kept: Vec<String> =
+            plan.steps.iter().map(ToString::to_string).filter(|step| step.contains("keep")).collect();
+        assert_eq!(
+            kept,
+            [
+                "write /usr/local/bin/netwright, and keep what is there",
+                "write /etc/systemd/system/netwright.target, and keep what is there",
+            ]
+        );
+        assert!(plan.steps.iter().any(|step| matches!(step, Step::Restart { .. })));
+        assert_eq!(plan.record.target, Before { enabled: true, active: true });
+        // Interrupted between the two: the record is there, and the file is still theirs.
+        let theirs = paths.here.clone();
+        let (facts, mut paths) = done(&facts, &paths, &plan);
+        paths.here.extend(theirs);
+        let keeps = |paths: &Paths| {
+            let plan = planned(&facts, paths).unwrap();
+            let steps = plan.steps.iter().map(ToString::to_string);
+            let kept: Vec<String> = steps.filter(|step| step.contains("keep")).collect();
+            (kept, plan.record.files.iter().filter(|file| file.kept).count())
+        };
+        assert_eq!(keeps(&paths), (kept.clone(), 2));
+        // Interrupted earlier: no copy of theirs was made yet.
+        paths.here.retain(|path, _| !path.to_string_lossy().ends_with("-kept"));
+        assert_eq!(keeps(&paths), (kept, 2));
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_refused() {
+        let facts = machine();
+        let usual = fresh(&wants(&facts));
+        let with = |change: &dyn Fn(&mut Paths)| {
+            let mut paths = usual.clone();
+            change(&mut paths);
+            planned(&facts, &paths).unwrap_err().text()
+        };
+        let foreign = Here::There { content: Digest::of(b"x"), by_hand: false };
+        let unit = |here: &Here, paths: &mut Paths| {
+            paths.here.insert("/etc/systemd/system/netwrightd@.service".into(), here.clone());
+        };
+        expect![[r#"
+            error: /etc/systemd/system/netwrightd@.service is there, and it is not Netwright's
+            hint: move it away, if nobody needs it
+        "#]].assert_eq(&with(&|paths| unit(&foreign, paths)));
+        expect![[r#"
+            error: /etc/systemd/system/netwrightd@.service is no file, and setup would write one
+            hint: move it away
+        "#]].assert_eq(&with(&|paths| unit(&Here::Other, paths)));
+        expect![[r#"
+            error: /usr/lib/systemd/system/netwright.target is there: a package installed Netwright's services
+            hint: remove that package first, or use its units: systemctl enable --now netwright.target
+        "#]].assert_eq(&with(&|paths| {
+            paths.packaged.push("/usr/lib/systemd/system/netwright.target".into());
+        }));
+        let why = "/usr/local/bin: Read-only file system (os error 30)".to_owned();
+        expect![[r#"
+            error: /usr/local/bin/netwright cannot be written
+            cause: /usr/local/bin: Read-only file system (os error 30)
+            hint: what the message names is mounted read-only: mount it writable
+            hint: choose another folder with --program-dir
+        "#]].assert_eq(&with(&|paths| {
+            paths.unwritable.insert("/usr/local/bin/netwright".into(), why.clone());
+        }));
     }
 }

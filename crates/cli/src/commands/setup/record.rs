@@ -62,9 +62,23 @@ pub(super) struct Options {
 pub(super) struct Written {
     pub(super) path: PathBuf,
     pub(super) content: Digest,
+    /// What an earlier `setup` wrote there, while it is being replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) older: Option<Digest>,
     /// Whether the file of another that was there is kept beside it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) kept: bool,
+}
+
+impl Written {
+    pub(super) fn new(path: &Path, content: Digest, kept: bool) -> Self {
+        Written { path: path.to_owned(), content, older: None, kept }
+    }
+
+    /// Says whether it is still what was written.
+    pub(super) fn is(&self, here: &Here) -> bool {
+        here.holds(&self.content) || self.older.as_ref().is_some_and(|older| here.holds(older))
+    }
 }
 
 /// What a file holds, or where a link leads, so that two can be compared.
@@ -160,6 +174,19 @@ impl Record {
         state::remove_file(&file(roots))
             .map(drop)
             .map_err(|error| Failure::of(code::IO_FAILURE, &error))
+    }
+
+    /// Returns the record while a `setup` is under way that may be interrupted: with all that there
+    /// is of an earlier one.
+    pub(super) fn over(&self, old: Option<&Record>) -> Record {
+        let mut both = self.clone();
+        for was in old.iter().flat_map(|old| &old.files) {
+            match both.files.iter_mut().find(|written| written.path == was.path) {
+                Some(written) => written.older = Some(was.content.clone()),
+                None => both.files.push(was.clone()),
+            }
+        }
+        both
     }
 
     /// Returns what was recorded of a file.

@@ -93,8 +93,13 @@ pub(super) fn plan(
         if !living.is_empty() && is_program(path) {
             continue;
         }
-        let here = paths.here.get(path).unwrap_or(&Here::Absent);
-        if here.holds(&written.content) || (*here == Here::Absent && written.kept) {
+        let here = paths.at(path);
+        // Setup was interrupted before it was replaced: at most the copy beside it goes.
+        let is_others = paths.is_others(written);
+        if is_others && *paths.at(&record::kept(path)) == Here::Absent {
+            continue;
+        }
+        if is_others || written.is(here) || (*here == Here::Absent && written.kept) {
             changes_units |= path.starts_with("/etc/systemd");
             plan.steps.push(Back::RemoveFile { path: path.clone(), restores: written.kept });
         } else if *here != Here::Absent {
@@ -211,5 +216,182 @@ fn one(
             install::remove_state(&open(false)?, removed);
             Ok(())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::super::record::{Digest, Options, TakenOver, Written};
+    use super::*;
+
+    fn there(text: &str) -> Here {
+        Here::There { content: Digest::of(text.as_bytes()), by_hand: true }
+    }
+
+    /// A record of six files, of which two replaced another's.
+    fn recorded() -> (Record, Paths) {
+        let other = there("another's");
+        let mut paths = Paths::default();
+        let mut files = Vec::new();
+        for (path, kept) in [
+            ("/usr/local/bin/netwright", true),
+            ("/usr/local/bin/netwrightd", false),
+            ("/etc/netwright/netwrightd.toml", false),
+            ("/etc/systemd/system/netwright.target", true),
+            ("/etc/systemd/system/netwrightd@.service", false),
+            (NETWORK_MANAGERS, false),
+        ] {
+            let content = Digest::of(path.as_bytes());
+            paths.here.insert(path.into(), there(path));
+            if kept {
+                paths.here.insert(record::kept(Path::new(path)), other.clone());
+            }
+            files.push(Written::new(Path::new(path), content, kept));
+        }
+        let was = Before { enabled: true, active: true };
+        let record = Record {
+            version: "0.1.0".to_owned(),
+            programs: "/usr/local/bin".into(),
+            options: Options::default(),
+            plugins: vec!["/usr/lib/cni".into()],
+            files,
+            folders: vec!["/etc/netwright".into()],
+            taken_over: vec![TakenOver { unit: "cni-dhcp.socket".to_owned(), was }],
+            target: Before::default(),
+            owns_state: true,
+        };
+        (record, paths)
+    }
+
+    fn unit(enabled: bool, active: bool) -> Unit {
+        Unit { is: Before { enabled, active }, ..Unit::default() }
+    }
+
+    #[track_caller]
+    fn check(record: &Record, paths: &Paths, living: &[&str], expected: &Expect) -> Return {
+        let living: Vec<String> = living.iter().map(|name| (*name).to_owned()).collect();
+        let plan = plan(record, paths, &unit(true, true), &unit(true, true), &living);
+        let steps = plan.steps.iter().map(|step| format!("{step}\n"));
+        let text: String =
+            steps.chain(plan.notes.iter().map(|note| format!("note: {note}\n"))).collect();
+        expected.assert_eq(&text);
+        plan
+    }
+
+    #[test]
+    fn everything_goes_the_way_back() {
+        let (record, paths) = recorded();
+        check(&record, &paths, &[], &expect![[r#"
+            stop netwright.target and the services
+            disable netwright.target
+            remove /etc/NetworkManager/conf.d/90-netwright.conf
+            remove /etc/systemd/system/netwrightd@.service
+            put back what was at /etc/systemd/system/netwright.target
+            remove /etc/netwright/netwrightd.toml
+            remove /usr/local/bin/netwrightd
+            put back what was at /usr/local/bin/netwright
+            have systemd read its units again
+            enable and start cni-dhcp.socket
+            have NetworkManager read its configuration again
+            remove the plugins from /usr/lib/cni
+            remove our state, and our tables of nftables
+        "#]]);
+    }
+
+    #[test]
+    fn what_a_person_changed_stays_and_is_named() {
+        let (record, mut paths) = recorded();
+        paths.here.insert("/etc/netwright/netwrightd.toml".into(), there("edited"));
+        paths.here.insert("/etc/systemd/system/netwright.target".into(), there("edited"));
+        paths.here.insert("/etc/systemd/system/netwrightd@.service".into(), Here::Absent);
+        let plan = check(&record, &paths, &[], &expect![[r#"
+            stop netwright.target and the services
+            disable netwright.target
+            remove /etc/NetworkManager/conf.d/90-netwright.conf
+            remove /usr/local/bin/netwrightd
+            put back what was at /usr/local/bin/netwright
+            enable and start cni-dhcp.socket
+            have NetworkManager read its configuration again
+            remove the plugins from /usr/lib/cni
+            remove our state, and our tables of nftables
+            note: /etc/systemd/system/netwright.target was changed since setup wrote it: it stays; what was there before is /etc/systemd/system/.netwright.target.netwright-kept
+            note: /etc/netwright/netwrightd.toml was changed since setup wrote it: it stays
+        "#]]);
+        assert_eq!(plan.rest, None);
+    }
+
+    #[test]
+    fn containers_keep_their_plugins() {
+        let (record, mut paths) = recorded();
+        let plan = check(&record, &paths, &["net/web/eth0"], &expect![[r#"
+            stop netwright.target and the services
+            disable netwright.target
+            remove /etc/NetworkManager/conf.d/90-netwright.conf
+            remove /etc/systemd/system/netwrightd@.service
+            put back what was at /etc/systemd/system/netwright.target
+            remove /etc/netwright/netwrightd.toml
+            have systemd read its units again
+            enable and start cni-dhcp.socket
+            have NetworkManager read its configuration again
+            note: containers are attached, and keep their networks: net/web/eth0. The plugins, the executables in /usr/local/bin and our state stay for them; once they are gone, `netwright setup --undo` removes these, too
+        "#]]);
+        // The second undo, once they are gone.
+        let rest = plan.rest.unwrap();
+        paths.here.retain(|path, _| path.starts_with("/usr/local"));
+        let none = Unit::default();
+        let steps = super::plan(&rest, &paths, &none, &none, &[]).steps;
+        let steps: Vec<String> = steps.iter().map(ToString::to_string).collect();
+        expect![[r#"
+            remove /usr/local/bin/netwrightd
+            put back what was at /usr/local/bin/netwright
+            remove the plugins from /usr/lib/cni
+            remove our state, and our tables of nftables"#]].assert_eq(&steps.join("\n"));
+    }
+
+    /// What ran before runs again.
+    #[test]
+    fn units_that_were_there_before_are_started_again() {
+        let (mut record, paths) = recorded();
+        record.target = Before { enabled: true, active: true };
+        record.owns_state = false;
+        record.plugins.clear();
+        record.taken_over.clear();
+        check(&record, &paths, &[], &expect![[r#"
+            stop netwright.target and the services
+            remove /etc/NetworkManager/conf.d/90-netwright.conf
+            remove /etc/systemd/system/netwrightd@.service
+            put back what was at /etc/systemd/system/netwright.target
+            remove /etc/netwright/netwrightd.toml
+            remove /usr/local/bin/netwrightd
+            put back what was at /usr/local/bin/netwright
+            have systemd read its units again
+            start netwright.target
+            have NetworkManager read its configuration again
+        "#]]);
+    }
+
+    /// It was interrupted before the files of others were replaced: they stay.
+    #[test]
+    fn what_was_never_replaced_stays() {
+        let (record, mut paths) = recorded();
+        paths.here.retain(|path, _| path.to_string_lossy().ends_with("-kept"));
+        let others = paths.here.clone().into_values().next().unwrap();
+        for path in ["/usr/local/bin/netwright", "/etc/systemd/system/netwright.target"] {
+            paths.here.insert(path.into(), others.clone());
+        }
+        let plan = check(&record, &paths, &[], &expect![[r#"
+            stop netwright.target and the services
+            disable netwright.target
+            enable and start cni-dhcp.socket
+            remove the plugins from /usr/lib/cni
+            remove our state, and our tables of nftables
+        "#]]);
+        paths.here.retain(|path, _| !path.to_string_lossy().ends_with("-kept"));
+        let none = Unit::default();
+        let again = super::plan(&record, &paths, &none, &none, &[]);
+        assert!(!again.steps.iter().any(|step| matches!(step, Back::RemoveFile { .. })));
+        assert_eq!((again.notes, plan.notes), (Vec::new(), Vec::new()));
     }
 }
