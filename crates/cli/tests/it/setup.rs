@@ -1,5 +1,6 @@
 //! `netwright setup` on hosts with systemd, and with a `systemctl` that fails.
 
+mod booted;
 mod faults;
 
 use std::fs;
