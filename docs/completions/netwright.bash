@@ -64,6 +64,9 @@ _netwright() {
             netwright,run)
                 cmd="netwright__subcmd__run"
                 ;;
+            netwright,setup)
+                cmd="netwright__subcmd__setup"
+                ;;
             netwright,status)
                 cmd="netwright__subcmd__status"
                 ;;
@@ -77,7 +80,7 @@ _netwright() {
 
     case "${cmd}" in
         netwright)
-            opts="-o -h -V --output --timeout --conf-dir --list --help --version run probe add del check status gc repair agent list inspect lint install uninstall conformance oci-hook completions man"
+            opts="-o -h -V --output --timeout --conf-dir --list --help --version run probe add del check status gc repair agent list inspect lint install uninstall setup conformance oci-hook completions man"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -829,6 +832,57 @@ _netwright() {
                     ;;
                 --to)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --conf-dir)
+                    COMPREPLY=()
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o plusdirs
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        netwright__subcmd__setup)
+            opts="-y -o -h --bin-dir --also --no-config --allow-downgrade --program-dir --no-packet --yes --dry-run --undo --output --timeout --conf-dir --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --bin-dir)
+                    COMPREPLY=()
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o plusdirs
+                    fi
+                    return 0
+                    ;;
+                --also)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --program-dir)
+                    COMPREPLY=()
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o plusdirs
+                    fi
                     return 0
                     ;;
                 --output)

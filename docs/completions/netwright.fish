@@ -45,6 +45,7 @@ complete -c netwright -n "__fish_netwright_needs_command" -f -a "inspect" -d 'Sh
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "lint" -d 'Find mistakes in network configurations before a container does'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "install" -d 'Put this executable and a link for every plugin where runtimes look for plugins'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "uninstall" -d 'Undo `install`, and remove our state from this machine'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "setup" -d 'Put Netwright on a machine with systemd: plugins, services and their configuration'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "conformance" -d 'Test the CNI plugins of any project against the specification'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "oci-hook" -d 'Serve an OCI runtime (runc, crun, youki) as a hook, with the container\'s state on standard input'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "completions" -d 'Write a completion script for a shell to standard output'
@@ -163,6 +164,20 @@ complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l timeou
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l force -d 'Detach what is still attached, instead of refusing'
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -s h -l help -d 'Print help'
+complete -c netwright -n "__fish_netwright_using_subcommand setup" -l bin-dir -d 'The folder for the plugins [default: the one in the configurations of this machine\'s container runtimes; /opt/cni/bin if there is no runtime]' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand setup" -l also -d 'Also answer to this name, by which configurations written for another project\'s plugin call ours: `multus`, `multus-shim`, `whereabouts`; may be repeated' -r
+complete -c netwright -n "__fish_netwright_using_subcommand setup" -l program-dir -d 'The folder for `netwright` and `netwrightd`, which the services run [default: /usr/local/bin, or the folder of the last time]' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand setup" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
+json\t'One JSON document'"
+complete -c netwright -n "__fish_netwright_using_subcommand setup" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
+complete -c netwright -n "__fish_netwright_using_subcommand setup" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand setup" -l no-config -d 'Do not write the default network\'s configuration'
+complete -c netwright -n "__fish_netwright_using_subcommand setup" -l allow-downgrade -d 'Replace a newer version, too'
+complete -c netwright -n "__fish_netwright_using_subcommand setup" -l no-packet -d 'Send no packet from a new container'
+complete -c netwright -n "__fish_netwright_using_subcommand setup" -s y -l yes -d 'Do not ask'
+complete -c netwright -n "__fish_netwright_using_subcommand setup" -l dry-run -d 'Say what would be done, and change nothing'
+complete -c netwright -n "__fish_netwright_using_subcommand setup" -l undo -d 'Undo what was set up. A file that was changed since is kept, and named'
+complete -c netwright -n "__fish_netwright_using_subcommand setup" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l bin-dir -d 'The folder of the plugins. Repeated, each folder is tested, and a table shows where they differ' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l plugin -d 'Test this plugin only; may be repeated' -r
 complete -c netwright -n "__fish_netwright_using_subcommand conformance" -l case -d 'Run this case only; may be repeated' -r

@@ -1,6 +1,10 @@
 //! What each service may do. Whoever starts a service gives it this and nothing more: systemd by
 //! the units that [`crate::units`] makes of it.
 
+use std::path::{Path, PathBuf};
+
+use crate::config::Config;
+
 /// What a service may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rights {
@@ -237,6 +241,35 @@ pub const AGENT: Rights = Rights {
 #[must_use]
 pub fn of(service: &str) -> Option<&'static Rights> {
     RIGHTS.iter().find(|rights| rights.service == service)
+}
+
+/// Returns the folders that a service writes because its configuration says so.
+#[must_use]
+pub fn configured(service: &str, config: &Config) -> Vec<PathBuf> {
+    let above = |path: &Path| path.parent().map(Path::to_owned);
+    let mut folders: Vec<Option<PathBuf>> = Vec::new();
+    match service {
+        "collect" => folders.extend(config.collect.cache.iter().cloned().map(Some)),
+        "dhcp" => {
+            let dhcp = &config.dhcp;
+            folders.extend([above(&dhcp.socketpath), dhcp.state.clone()]);
+            folders.push(dhcp.pidfile.as_deref().and_then(above));
+        }
+        "ipam" => folders.extend([above(&config.ipam.socketpath), config.ipam.state.clone()]),
+        "multinet" => {
+            folders.push(above(&config.multinet.socketpath));
+            folders.push(config.multinet.conflist.as_deref().and_then(above));
+        }
+        "repair" => folders.extend(config.repair.cache.iter().cloned().map(Some)),
+        "routing" => {
+            let routing = &config.routing;
+            folders.extend([above(&routing.socketpath), routing.state.clone()]);
+            let written = [&routing.conflist, &routing.subnet_env];
+            folders.extend(written.map(|path| path.as_deref().and_then(above)));
+        }
+        _ => {}
+    }
+    folders.into_iter().flatten().collect()
 }
 
 #[cfg(test)]

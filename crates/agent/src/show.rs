@@ -12,17 +12,28 @@ const WIDTH: usize = 100;
 /// Returns a configuration in which every key has its default, commented out, below what it means.
 #[must_use]
 pub fn defaults() -> String {
+    first(&Config::default())
+}
+
+/// Returns the same for a machine's first configuration: the keys whose values differ from the
+/// defaults are set.
+#[must_use]
+pub fn first(config: &Config) -> String {
     let mut text = String::from(
         "# The configuration of netwrightd. What is commented out is the default.\n\
          # netwrightd config check says what is wrong with it; a service reads it when it starts.\n",
     );
-    let mut config = Config::default();
+    let (mut config, mut usual) = (config.clone(), Config::default());
     for table in TABLES {
         text.push_str(&format!("\n# {}.\n[{}]\n", table.about, table.name));
         for key in keys::of_table(table.name) {
             text.push_str(&comment(key.about));
-            let value = (key.setting)(&mut config).show().unwrap_or_else(|| "\"\"".to_owned());
-            text.push_str(&format!("# {} = {value}\n", key.name));
+            let shown = |config: &mut Config| {
+                (key.setting)(config).show().unwrap_or_else(|| "\"\"".to_owned())
+            };
+            let (value, usual) = (shown(&mut config), shown(&mut usual));
+            let sign = if value == usual { "# " } else { "" };
+            text.push_str(&format!("{sign}{} = {value}\n", key.name));
         }
     }
     text
@@ -132,5 +143,18 @@ mod tests {
         assert_eq!(config, Config::default());
         assert_eq!(places.len(), keys::KEYS.len());
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH || !line.starts_with('#')));
+    }
+
+    #[test]
+    fn a_first_configuration_sets_what_differs() {
+        let mut wanted = Config::default();
+        wanted.repair.enable = true;
+        wanted.repair.path = vec!["/plugins".into()];
+        let (mut config, mut problems) = (Config::default(), Vec::new());
+        let places = document::read(Path::new("/f"), &first(&wanted), &mut config, &mut problems);
+        assert_eq!(problems, []);
+        assert_eq!(config, wanted);
+        let set: Vec<_> = places.keys().copied().collect();
+        assert_eq!(set, [("repair", "enable"), ("repair", "path")]);
     }
 }

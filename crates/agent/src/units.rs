@@ -5,13 +5,38 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Config;
 use crate::keys::TABLES;
-use crate::rights::{Files, Namespaces, Rights, Sees};
+use crate::rights::{Files, Namespaces, RIGHTS, Rights, Sees};
 
 /// The width of comments.
 const WIDTH: usize = 100;
 
 /// What starts and stops all services.
 pub const TARGET: &str = "netwright.target";
+
+/// The folder in which the units start `netwrightd`. It is not a folder of plugins: other projects'
+/// packages delete theirs with all that is in it.
+pub const PROGRAMS: &str = "/usr/local/bin";
+
+/// The units that are written by hand, each with its text.
+const BY_HAND: [(&str, &str); 4] = [
+    (TARGET, include_str!("../../../deploy/systemd/netwright.target")),
+    ("netwrightd@.service", include_str!("../../../deploy/systemd/netwrightd@.service")),
+    ("netwrightd@dhcp.socket", include_str!("../../../deploy/systemd/netwrightd@dhcp.socket")),
+    ("netwrightd@docker.socket", include_str!("../../../deploy/systemd/netwrightd@docker.socket")),
+];
+
+/// Returns every file of `deploy/systemd`, each with its text: the units and the drop-ins.
+/// `programs` is the folder of `netwrightd`; it must be a word that systemd reads as it is.
+#[must_use]
+pub fn all(programs: &Path) -> Vec<(String, String)> {
+    let usual = format!("={PROGRAMS}/netwrightd ");
+    let own = format!("={} ", programs.join("netwrightd").display());
+    let by_hand = BY_HAND.iter().map(|(name, text)| ((*name).to_owned(), text.replace(&usual, &own)));
+    let made = RIGHTS.iter().map(|rights| {
+        (format!("{}.d/10-netwright.conf", service(rights.service)), drop_in(rights))
+    });
+    by_hand.chain(made).collect()
+}
 
 /// Returns the name of a service's unit.
 #[must_use]
@@ -262,7 +287,6 @@ mod tests {
     use super::*;
     use crate::rights::{AGENT, RIGHTS};
     use std::fs;
-    use std::path::Path;
 
     fn all() -> Vec<Rights> {
         [RIGHTS, &[AGENT]].concat()
@@ -308,6 +332,33 @@ mod tests {
                 assert!(!again, "{}: {name}", path.display());
             }
         }
+    }
+
+    /// The files that are compiled in are those of `deploy/systemd`, and all of them.
+    #[test]
+    fn every_unit_is_compiled_in() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/systemd");
+        let compiled = all(Path::new(PROGRAMS));
+        let mut there = Vec::new();
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                there.extend(fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+            } else {
+                there.push(path);
+            }
+        }
+        assert_eq!(there.len(), compiled.len());
+        for (name, text) in &compiled {
+            assert_eq!(fs::read_to_string(folder.join(name)).unwrap(), *text, "{name}");
+        }
+        let elsewhere = all(Path::new("/opt/x"));
+        let started: Vec<&str> = elsewhere
+            .iter()
+            .flat_map(|(_, text)| text.lines())
+            .filter(|line| line.starts_with("ExecStart="))
+            .collect();
+        assert_eq!(started, ["ExecStart=/opt/x/netwrightd %i --or-accepted"]);
     }
 
     #[test]

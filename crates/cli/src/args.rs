@@ -153,6 +153,13 @@ pub(crate) enum Command {
     Install(Install),
     /// Undo `install`, and remove our state from this machine.
     Uninstall(Uninstall),
+    /// Put Netwright on a machine with systemd: plugins, services and their configuration.
+    ///
+    /// Says what it found and what it will do, asks, does it, and shows that a new container's
+    /// packets are answered. If a step fails, everything is put back as it was. A second call
+    /// changes nothing; that of a newer version replaces the older one. --undo takes everything
+    /// back; containers keep running. Needs root.
+    Setup(Setup),
     /// Test the CNI plugins of any project against the specification.
     ///
     /// Each case runs on a private machine made of namespaces: the network of this one is not
@@ -323,6 +330,31 @@ pub(crate) struct Lint {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Setup {
+    #[command(flatten)]
+    pub(crate) install: Install,
+    /// The folder for `netwright` and `netwrightd`, which the services run [default:
+    /// /usr/local/bin, or the folder of the last time].
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) program_dir: Option<PathBuf>,
+    /// Send no packet from a new container.
+    #[arg(long)]
+    pub(crate) no_packet: bool,
+    /// Do not ask.
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+    /// Say what would be done, and change nothing.
+    #[arg(long, conflicts_with = "yes")]
+    pub(crate) dry_run: bool,
+    /// Undo what was set up. A file that was changed since is kept, and named.
+    #[arg(
+        long,
+        conflicts_with_all = ["bin_dir", "also", "no_config", "allow_downgrade", "program_dir", "no_packet"]
+    )]
+    pub(crate) undo: bool,
+}
+
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Install {
     /// The folder for the plugins [default: the one in the configurations of this machine's
     /// container runtimes; /opt/cni/bin if there is no runtime].

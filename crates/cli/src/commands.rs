@@ -14,6 +14,7 @@ pub(crate) mod oci_hook;
 pub(crate) mod probe;
 pub(crate) mod repair;
 pub(crate) mod run;
+pub(crate) mod setup;
 pub(crate) mod status;
 
 use std::ffi::OsString;
@@ -95,6 +96,7 @@ fn dispatch(command: &Command, line: &CommandLine, world: &World, shell: &mut Sh
         Command::Lint(args) => lint::main(args, common, world, shell),
         Command::Install(args) => install::install(args, common, world, shell),
         Command::Uninstall(args) => install::uninstall(args, common, world, shell),
+        Command::Setup(args) => setup::main(args, common, world, shell),
         Command::Conformance(args) => conformance::main(args, world, shell),
         Command::OciHook(args) => oci_hook::main(args, common, world, shell),
         Command::Completions(args) => generate::completions(args, shell),

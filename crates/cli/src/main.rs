@@ -82,11 +82,12 @@ fn world() -> World {
 fn shell() -> Shell {
     let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
         && std::env::var_os("TERM").is_some_and(|term| term != "dumb");
-    let terminal = io::stderr().is_terminal();
+    let (answers, terminal) = (io::stdin().is_terminal(), io::stderr().is_terminal());
     Shell::new(Stdio {
         input: Box::new(io::stdin()),
         output: Box::new(kernel::stdout::Stdout),
         errors: Box::new(io::stderr()),
+        answers,
         terminal,
         colour: colour && terminal,
     })

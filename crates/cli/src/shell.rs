@@ -37,6 +37,8 @@ pub(crate) struct Stdio {
     pub(crate) input: Box<dyn Read + Send>,
     pub(crate) output: Box<dyn Write + Send>,
     pub(crate) errors: Box<dyn Write + Send>,
+    /// Standard input is a terminal.
+    pub(crate) answers: bool,
     /// Standard error is a terminal.
     pub(crate) terminal: bool,
     /// Standard error takes colours.
@@ -48,6 +50,7 @@ pub(crate) struct Shell {
     input: Box<dyn Read + Send>,
     output: Option<Box<dyn Write + Send>>,
     errors: Arc<Mutex<Box<dyn Write + Send>>>,
+    answers: bool,
     terminal: bool,
     colour: bool,
     lost: bool,
@@ -61,6 +64,9 @@ pub(crate) trait Report: Serialize {
     fn text(&self) -> String;
 }
 
+/// A longer answer is none.
+const ANSWER: usize = 64;
+
 /// How long something may take before a message mentions it.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -70,6 +76,7 @@ impl Shell {
             input: stdio.input,
             output: Some(stdio.output),
             errors: Arc::new(Mutex::new(stdio.errors)),
+            answers: stdio.answers,
             terminal: stdio.terminal,
             colour: stdio.colour,
             lost: false,
@@ -82,6 +89,26 @@ impl Shell {
         let mut text = Vec::new();
         (&mut self.input).take(limit).read_to_end(&mut text)?;
         Ok(text)
+    }
+
+    /// Says whether a person can be asked.
+    pub(crate) fn can_ask(&self) -> bool {
+        self.answers && self.terminal
+    }
+
+    /// Asks, and says whether the answer is yes.
+    pub(crate) fn ask(&mut self, question: &str) -> bool {
+        write(&self.errors, question);
+        let mut answer = Vec::new();
+        let mut letter = [0];
+        while answer.len() < ANSWER && matches!(self.input.read(&mut letter), Ok(1)) {
+            if letter == *b"\n" {
+                break;
+            }
+            answer.push(letter[0]);
+        }
+        let answer = String::from_utf8_lossy(&answer).trim().to_lowercase();
+        matches!(answer.as_str(), "y" | "yes")
     }
 
     /// Writes a report, as text or as JSON.
@@ -286,9 +313,23 @@ mod tests {
             input: Box::new(io::empty()),
             output: Box::new(output.clone()),
             errors: Box::new(errors.clone()),
+            answers: false,
             terminal,
             colour,
         })
+    }
+
+    #[test]
+    fn only_a_yes_is_a_yes() {
+        let errors = Seen::default();
+        for (answer, is_yes) in
+            [("y\n", true), (" Yes \nno", true), ("n\n", false), ("\ny\n", false), ("", false)]
+        {
+            let mut shell = shell(&Seen::default(), &errors, true, false);
+            shell.input = Box::new(answer.as_bytes());
+            assert_eq!(shell.ask("Do it? "), is_yes, "{answer:?}");
+        }
+        assert_eq!(errors.text(), "Do it? ".repeat(5));
     }
 
     #[test]

@@ -55,8 +55,8 @@ pub struct GcAttachment {
 /// Returns the first `digits` hexadecimal digits of the SHA-512 of `text`, as the reference plugins
 /// do to name their chains and devices.
 #[must_use]
-pub fn sha512_hex(text: &str, digits: usize) -> String {
-    let mut whole = hex(&Sha512::digest(text.as_bytes()));
+pub fn sha512_hex(text: impl AsRef<[u8]>, digits: usize) -> String {
+    let mut whole = hex(&Sha512::digest(text.as_ref()));
     whole.truncate(digits);
     whole
 }

@@ -116,41 +116,13 @@ fn writable(rights: &Rights, config: &Config, roots: &Roots) -> Vec<PathBuf> {
         _ => PathBuf::from(folder),
     });
     let mut folders: Vec<PathBuf> = runtime.chain(state).chain(more).collect();
-    folders.extend(configured(rights.service, config));
+    folders.extend(rights::configured(rights.service, config));
     for folder in &folders {
         let own = folder.starts_with(&roots.lib) && *folder != roots.lib;
         // What cannot be made is reported as a step that was not done.
         let _ = state::create_directory(folder, if own { OWN_MODE } else { SHARED_MODE });
     }
     folders
-}
-
-/// The folders that a service writes because its configuration says so.
-pub(crate) fn configured(service: &str, config: &Config) -> Vec<PathBuf> {
-    let above = |path: &Path| path.parent().map(Path::to_owned);
-    let mut folders: Vec<Option<PathBuf>> = Vec::new();
-    match service {
-        "collect" => folders.extend(config.collect.cache.iter().cloned().map(Some)),
-        "dhcp" => {
-            let dhcp = &config.dhcp;
-            folders.extend([above(&dhcp.socketpath), dhcp.state.clone()]);
-            folders.push(dhcp.pidfile.as_deref().and_then(above));
-        }
-        "ipam" => folders.extend([above(&config.ipam.socketpath), config.ipam.state.clone()]),
-        "multinet" => {
-            folders.push(above(&config.multinet.socketpath));
-            folders.push(config.multinet.conflist.as_deref().and_then(above));
-        }
-        "repair" => folders.extend(config.repair.cache.iter().cloned().map(Some)),
-        "routing" => {
-            let routing = &config.routing;
-            folders.extend([above(&routing.socketpath), routing.state.clone()]);
-            let written = [&routing.conflist, &routing.subnet_env];
-            folders.extend(written.map(|path| path.as_deref().and_then(above)));
-        }
-        _ => {}
-    }
-    folders.into_iter().flatten().collect()
 }
 
 /// Returns the kernel's capability of this name.

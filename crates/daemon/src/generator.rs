@@ -10,11 +10,10 @@ use std::path::{Path, PathBuf};
 use agent::config::Config;
 use agent::load::{FILE, Surroundings};
 use agent::report::AGENT;
-use agent::rights::{Files, RIGHTS};
+use agent::rights::{Files, RIGHTS, configured};
 use agent::{accepted, keys, units};
 use state::Roots;
 
-use crate::confinement;
 use crate::services::Stop;
 
 /// The name under which systemd calls the executable.
@@ -56,8 +55,8 @@ fn write(folder: &Path, config: &Config) -> Result<(), (PathBuf, std::io::Error)
             }
         }
         if let Files::Only { .. } = rights.files {
-            let usual = confinement::configured(rights.service, &Config::default());
-            let more = confinement::configured(rights.service, config).into_iter();
+            let usual = configured(rights.service, &Config::default());
+            let more = configured(rights.service, config).into_iter();
             let more: Vec<String> = more
                 .filter(|path| !usual.contains(path))
                 .map(|path| format!("ReadWritePaths=-{}\n", units::quoted(&path)))

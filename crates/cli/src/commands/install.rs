@@ -13,6 +13,7 @@ mod take_back;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use cni::code;
 use cni_runtime::ConfigFolder;
@@ -28,9 +29,12 @@ use crate::net::runtimes::Runtimes;
 use crate::net::session::{PluginSource, Session, load_failure};
 use crate::shell::{Report, Shell};
 use crate::world::World;
-use folder::{Entry, Folder};
+use folder::{Entry, Folder, Undo};
 use manifest::{Config, Manifest};
+pub(super) use folder::{duplicate, replace_by_link};
+pub(super) use manifest::{missing, remove_created};
 pub(crate) use take_back::uninstall;
+pub(super) use take_back::{Removed, detach, listed, living, remove_from, remove_state};
 
 /// The executable's own name in the folder, which the links point at.
 const EXECUTABLE: &str = "netwright";
@@ -61,20 +65,18 @@ struct Installed {
     notes: Vec<String>,
 }
 
-impl Installed {
-    fn dirs(&self) -> String {
-        let dirs = [&self.dir].into_iter().chain(&self.also_in);
-        dirs.map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(" and ")
-    }
-}
-
 impl Report for Installed {
     fn text(&self) -> String {
         let mut text = format!(
             "installed netwright {}{} in {} with {} plugins: {}\n",
             self.version,
             if self.daemon { format!(" and {DAEMON}") } else { String::new() },
-            self.dirs(),
+            [&self.dir]
+                .into_iter()
+                .chain(&self.also_in)
+                .map(|dir| dir.display().to_string())
+                .collect::<Vec<_>>()
+                .join(" and "),
             self.links.len(),
             self.links.join(", ")
         );
@@ -106,60 +108,29 @@ pub(crate) fn install(
 ) -> Outcome {
     let session = Session::open(world, common, shell, PluginSource::None)?;
     let runtimes = Runtimes::find(world);
-    let own = plugins::all().iter().map(|plugin| plugin.name());
-    let also = plugins::aliases().map(|(name, _)| name).filter(|name| args.also.contains(name));
-    let links: Vec<&'static str> = own.chain(also).collect();
-    let present = |dir: &Path| -> Vec<&'static str> {
-        links.iter().copied().filter(|name| dir.join(name).symlink_metadata().is_ok()).collect()
-    };
-    let dirs = match &args.bin_dir {
-        Some(dir) => vec![world.absolute(dir)],
-        None => folders(&runtimes, &|dir| !present(dir).is_empty())?,
-    };
-    let executable = std::fs::read("/proc/self/exe")
-        .map_err(|error| Failure::of(code::IO_FAILURE, &error).context("read this executable"))?;
-    let daemon = std::fs::read_link("/proc/self/exe")
-        .and_then(|own| std::fs::read(own.with_file_name(DAEMON)))
-        .ok();
-    let (used_by, warnings) = runtimes.tell(&dirs, &present);
+    let goods = Goods::of_this_process(args)?;
+    let dirs = dirs(args, &goods, &runtimes, world)?;
+    let (used_by, warnings) = runtimes.tell(&dirs, &|dir| goods.present(dir));
+    let done = put(&dirs, &goods, args, &session)?;
     let mut report = Installed {
         dir: PathBuf::new(),
-        also_in: Vec::new(),
+        also_in: dirs,
         used_by,
         version: VERSION,
-        daemon: daemon.is_some(),
-        links: links.clone(),
+        daemon: goods.daemon.is_some(),
+        links: goods.links,
         replaced: Vec::new(),
         config: None,
         notes: Vec::new(),
     };
-    for dir in dirs {
-        let mut created = manifest::missing(&dir);
-        if !args.no_config {
-            created.extend(manifest::missing(&session.conf_dir));
-        }
-        let done = Folder::open(&dir).and_then(|folder| {
-            let executables = (executable.as_slice(), daemon.as_deref());
-            place(&folder, &links, executables, &created, args, &session)
-        });
-        let (replaced, config, notes) = done.map_err(|failure| {
-            manifest::remove_created(&created);
-            match report.dirs() {
-                done if report.dir.as_os_str().is_empty() || done.is_empty() => failure,
-                done => failure.because(format_args!("what was installed in {done} stays")),
-            }
-        })?;
-        report.replaced.extend(replaced);
-        report.config = report.config.or(config);
-        for note in notes {
+    report.dir = report.also_in.remove(0);
+    for done in done {
+        report.replaced.extend(done.replaced);
+        report.config = report.config.or(done.config);
+        for note in done.notes {
             if !report.notes.contains(&note) {
                 report.notes.push(note);
             }
-        }
-        if report.dir.as_os_str().is_empty() {
-            report.dir = dir;
-        } else {
-            report.also_in.push(dir);
         }
     }
     report.notes.extend(warnings);
@@ -168,8 +139,48 @@ pub(crate) fn install(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Chooses the folders from which every runtime of this machine takes its plugins.
-fn folders(runtimes: &Runtimes, has: &dyn Fn(&Path) -> bool) -> Result<Vec<PathBuf>, Failure> {
+/// What is put into each folder.
+#[derive(Debug)]
+pub(super) struct Goods {
+    pub(super) links: Vec<&'static str>,
+    pub(super) executable: Arc<Vec<u8>>,
+    /// The daemon's executable, if it is beside the one that runs.
+    pub(super) daemon: Option<Arc<Vec<u8>>>,
+}
+
+impl Goods {
+    /// Takes the executable that runs, and the one beside it.
+    pub(super) fn of_this_process(args: &Install) -> Result<Self, Failure> {
+        let own = plugins::all().iter().map(|plugin| plugin.name());
+        let also = plugins::aliases().map(|(name, _)| name).filter(|name| args.also.contains(name));
+        let executable = std::fs::read("/proc/self/exe").map_err(|error| {
+            Failure::of(code::IO_FAILURE, &error).context("read this executable")
+        })?;
+        let daemon = std::fs::read_link("/proc/self/exe")
+            .and_then(|own| std::fs::read(own.with_file_name(DAEMON)))
+            .ok();
+        let links = own.chain(also).collect();
+        Ok(Goods { links, executable: Arc::new(executable), daemon: daemon.map(Arc::new) })
+    }
+
+    /// Returns which plugins a folder has already, whoever made them.
+    pub(super) fn present(&self, dir: &Path) -> Vec<&'static str> {
+        let is_there = |name: &&&str| dir.join(name).symlink_metadata().is_ok();
+        self.links.iter().filter(is_there).copied().collect()
+    }
+}
+
+/// Chooses the folders: the one that is given, or those from which every runtime of this machine
+/// takes its plugins.
+pub(super) fn dirs(
+    args: &Install,
+    goods: &Goods,
+    runtimes: &Runtimes,
+    world: &World,
+) -> Result<Vec<PathBuf>, Failure> {
+    if let Some(dir) = &args.bin_dir {
+        return Ok(vec![world.absolute(dir)]);
+    }
     if !runtimes.unknown.is_empty() {
         return Err(Failure::new(
             code::IO_FAILURE,
@@ -178,12 +189,12 @@ fn folders(runtimes: &Runtimes, has: &dyn Fn(&Path) -> bool) -> Result<Vec<PathB
         .because(runtimes.unknown.join("; "))
         .hint("correct that file, or choose the folder with --bin-dir"));
     }
-    Ok(runtimes.folders(has))
+    Ok(runtimes.folders(&|dir| !goods.present(dir).is_empty()))
 }
 
 /// Updates the packet filter's tables to this version's layout, if an older one made some here. If
 /// that fails the next container's ADD does it, so a failure is only reported.
-fn renew_tables(session: &Session) -> Option<String> {
+pub(super) fn renew_tables(session: &Session) -> Option<String> {
     let index = state::Index::new(&session.roots);
     match firewall::Firewall::renew(&index) {
         Ok(true) => {
@@ -197,111 +208,218 @@ fn renew_tables(session: &Session) -> Option<String> {
     }
 }
 
-type Done = (Vec<String>, Option<PathBuf>, Vec<String>);
+/// An installation in one folder, which can be taken back as long as this value is there.
+#[derive(Debug)]
+pub(super) struct Done {
+    folder: Folder,
+    undo: Undo,
+    created: Vec<PathBuf>,
+    replaced: Vec<String>,
+    config: Option<PathBuf>,
+    notes: Vec<String>,
+}
 
-fn place(
-    folder: &Folder,
-    links: &[&'static str],
-    (executable, daemon): (&[u8], Option<&[u8]>),
-    created: &[PathBuf],
+impl Done {
+    /// Restores what was there before.
+    pub(super) fn take_back(self) -> Result<(), Failure> {
+        let undone = self.undo.run(&self.folder);
+        drop(self.folder);
+        manifest::remove_created(&self.created);
+        undone
+    }
+}
+
+/// Installs into all folders, or into none.
+pub(super) fn put(
+    dirs: &[PathBuf],
+    goods: &Goods,
     args: &Install,
     session: &Session,
-) -> Result<Done, Failure> {
-    let old = Manifest::read(folder.dir())?;
-    if let Some(old) = &old
-        && !args.allow_downgrade
-        && old.is_newer_than(VERSION)
-    {
-        return Err(Failure::new(
-            code::INVALID_CONFIG,
-            format!(
-                "version {} is installed in {}, and this is {VERSION}",
-                old.version,
-                folder.dir().display()
-            ),
-        )
-        .hint("to downgrade, give --allow-downgrade"));
-    }
-    // Everything that can be refused is refused before any change.
-    let mut names: Vec<&str> = links.to_vec();
-    names.push(EXECUTABLE);
-    names.extend(daemon.map(|_| DAEMON));
-    let owns = |name: &str| old.as_ref().is_some_and(|old| old.owns(name));
-    let mut foreign = Vec::new();
-    for name in &names {
-        match folder.look(name)? {
-            Entry::Ours => {}
-            Entry::Foreign if EXECUTABLES.contains(name) && owns(name) => {}
-            Entry::Foreign => foreign.push((*name).to_owned()),
-            Entry::Absent => {}
-        }
-    }
-    let (config, mut notes) = plan_config(args, session, old.as_ref())?;
-    let mut replaced = old.as_ref().map(|old| old.replaced.clone()).unwrap_or_default();
-    replaced.extend(foreign.iter().cloned());
-    replaced.sort();
-    replaced.dedup();
-    let written = config.as_ref().map(|path| Config::of(path, default::DOCUMENT));
-    let manifest = Manifest {
-        version: VERSION.to_owned(),
-        links: links.iter().map(|name| (*name).to_owned()).collect(),
-        daemon: daemon.is_some() || old.as_ref().is_some_and(|old| old.daemon),
-        replaced,
-        config: written.or_else(|| old.as_ref().and_then(|old| old.config.clone())),
-        created_dirs: old
-            .iter()
-            .flat_map(|old| old.created_dirs.iter())
-            .chain(created)
-            .cloned()
-            .collect(),
-    };
-    // Plugins that an older version had and this one does not.
-    let obsolete: Vec<String> = old
-        .iter()
-        .flat_map(|old| old.links.iter().filter(|name| !manifest.links.contains(name)).cloned())
-        .collect();
-
-    let mut undo = folder.undo(old.as_ref());
-    let outcome = (|| {
-        manifest.write(folder.dir())?;
-        for name in &foreign {
-            folder.keep(name)?;
-            undo.kept(name);
-        }
-        for (name, bytes) in [(EXECUTABLE, Some(executable)), (DAEMON, daemon)] {
-            if let Some(bytes) = bytes {
-                undo.executable(name);
-                folder.put_executable(name, bytes)?;
-            }
-        }
-        for name in links {
-            undo.link(name);
-            folder.put_link(name, EXECUTABLE)?;
-        }
-        for name in &obsolete {
-            folder.give_back(name)?;
-        }
-        if let Some(path) = &config {
-            write_config(path)?;
-        }
-        folder.sync()
-    })();
-    if let Err(failure) = outcome {
-        return Err(match undo.run(folder) {
-            Ok(()) => failure.because("everything was put back as it was"),
-            Err(error) => {
-                failure.because(format_args!("putting things back failed too: {}", error.message()))
-            }
+) -> Result<Vec<Done>, Failure> {
+    let mut all: Vec<Done> = Vec::new();
+    for dir in dirs {
+        let created = Planned::to_create(dir, args, session);
+        let done = Folder::open(dir).and_then(|folder| {
+            let planned = Planned::of(dir, created.clone(), goods, args, session)?;
+            planned.apply(folder, goods)
         });
+        match done {
+            Ok(done) => all.push(done),
+            Err(mut failure) => {
+                manifest::remove_created(&created);
+                for done in all.into_iter().rev() {
+                    if let Err(error) = done.take_back() {
+                        failure = failure.because(format_args!(
+                            "putting things back failed too: {}",
+                            error.message()
+                        ));
+                    }
+                }
+                return Err(failure);
+            }
+        }
     }
-    if !manifest.daemon {
-        notes
-            .push(format!("{DAEMON} is not beside this executable: the plugin dhcp has no daemon"));
+    Ok(all)
+}
+
+/// What an installation changes in one folder. Everything that can be refused was refused.
+#[derive(Debug)]
+pub(super) struct Planned {
+    dir: PathBuf,
+    old: Option<Manifest>,
+    manifest: Manifest,
+    /// Names under which files of others are.
+    foreign: Vec<String>,
+    /// Plugins that an older version had and this one does not.
+    obsolete: Vec<String>,
+    /// The folders that it creates, the outer ones first.
+    created: Vec<PathBuf>,
+    config: Option<PathBuf>,
+    notes: Vec<String>,
+}
+
+impl Planned {
+    /// Lists the folders that must be created.
+    pub(super) fn to_create(dir: &Path, args: &Install, session: &Session) -> Vec<PathBuf> {
+        let mut created = manifest::missing(dir);
+        if !args.no_config {
+            created.extend(manifest::missing(&session.conf_dir));
+        }
+        created
     }
-    if links.is_empty() {
-        notes.push("this build holds no plugins".to_owned());
+
+    pub(super) fn of(
+        dir: &Path,
+        created: Vec<PathBuf>,
+        goods: &Goods,
+        args: &Install,
+        session: &Session,
+    ) -> Result<Self, Failure> {
+        let old = Manifest::read(dir)?;
+        if let Some(old) = &old
+            && !args.allow_downgrade
+            && old.is_newer_than(VERSION)
+        {
+            return Err(Failure::new(
+                code::INVALID_CONFIG,
+                format!(
+                    "version {} is installed in {}, and this is {VERSION}",
+                    old.version,
+                    dir.display()
+                ),
+            )
+            .hint("to downgrade, give --allow-downgrade"));
+        }
+        let daemon = goods.daemon.is_some();
+        let mut names: Vec<&str> = goods.links.clone();
+        names.push(EXECUTABLE);
+        names.extend(daemon.then_some(DAEMON));
+        let owns = |name: &str| old.as_ref().is_some_and(|old| old.owns(name));
+        let mut foreign = Vec::new();
+        for name in &names {
+            match folder::look(dir, name)? {
+                Entry::Ours => {}
+                Entry::Foreign if EXECUTABLES.contains(name) && owns(name) => {}
+                Entry::Foreign => foreign.push((*name).to_owned()),
+                Entry::Absent => {}
+            }
+        }
+        let (config, mut notes) = plan_config(args, session, old.as_ref())?;
+        let mut replaced = old.as_ref().map(|old| old.replaced.clone()).unwrap_or_default();
+        replaced.extend(foreign.iter().cloned());
+        replaced.sort();
+        replaced.dedup();
+        let written = config.as_ref().map(|path| Config::of(path, default::DOCUMENT));
+        let manifest = Manifest {
+            version: VERSION.to_owned(),
+            links: goods.links.iter().map(|name| (*name).to_owned()).collect(),
+            daemon: daemon || old.as_ref().is_some_and(|old| old.daemon),
+            replaced,
+            config: written.or_else(|| old.as_ref().and_then(|old| old.config.clone())),
+            created_dirs: old
+                .iter()
+                .flat_map(|old| old.created_dirs.iter())
+                .chain(&created)
+                .cloned()
+                .collect(),
+        };
+        let obsolete = old
+            .iter()
+            .flat_map(|old| old.links.iter().filter(|name| !manifest.links.contains(name)).cloned())
+            .collect();
+        if !manifest.daemon {
+            notes.push(format!(
+                "{DAEMON} is not beside this executable: the plugin dhcp has no daemon"
+            ));
+        }
+        if goods.links.is_empty() {
+            notes.push("this build holds no plugins".to_owned());
+        }
+        Ok(Planned { dir: dir.to_owned(), old, manifest, foreign, obsolete, created, config, notes })
     }
-    Ok((foreign, config, notes))
+
+    /// Says whether everything is already as it would be.
+    pub(super) fn is_done(&self, goods: &Goods) -> bool {
+        let has = |path: PathBuf, bytes: &[u8]| std::fs::read(path).is_ok_and(|is| is == bytes);
+        let ours = |name: &&str| folder::look(&self.dir, name).is_ok_and(|is| is == Entry::Ours);
+        self.old.as_ref() == Some(&self.manifest)
+            && self.foreign.is_empty()
+            && goods.links.iter().all(|name| ours(&name))
+            && has(self.dir.join(EXECUTABLE), &goods.executable)
+            && goods.daemon.iter().all(|bytes| has(self.dir.join(DAEMON), bytes))
+            && self.config.iter().all(|path| has(path.clone(), default::DOCUMENT.as_bytes()))
+    }
+
+    /// Says whether something of ours is in the folder before.
+    pub(super) fn is_new(&self) -> bool {
+        self.old.is_none()
+    }
+
+    pub(super) fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    fn apply(self, folder: Folder, goods: &Goods) -> Result<Done, Failure> {
+        let mut undo = folder.undo(self.old.as_ref());
+        let outcome = (|| {
+            self.manifest.write(folder.dir())?;
+            for name in &self.foreign {
+                folder.keep(name)?;
+                undo.kept(name);
+            }
+            let executables = [(EXECUTABLE, Some(&goods.executable)), (DAEMON, goods.daemon.as_ref())];
+            for (name, bytes) in executables {
+                if let Some(bytes) = bytes {
+                    undo.executable(name);
+                    folder.put_executable(name, bytes)?;
+                }
+            }
+            for name in &goods.links {
+                undo.link(name);
+                folder.put_link(name, EXECUTABLE)?;
+            }
+            for name in &self.obsolete {
+                undo.obsolete(name);
+                folder.give_back(name)?;
+            }
+            if let Some(path) = &self.config {
+                undo.config(path);
+                write_config(path)?;
+            }
+            folder.sync()
+        })();
+        if let Err(failure) = outcome {
+            return Err(match undo.run(&folder) {
+                Ok(()) => failure.because("everything was put back as it was"),
+                Err(error) => failure.because(format_args!(
+                    "putting things back failed too: {}",
+                    error.message()
+                )),
+            });
+        }
+        let Planned { created, foreign: replaced, config, notes, .. } = self;
+        Ok(Done { folder, undo, created, replaced, config, notes })
+    }
 }
 
 /// Decides where to write the default network, if at all.

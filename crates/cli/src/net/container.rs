@@ -104,7 +104,7 @@ pub(crate) fn id(text: &str, option: &str) -> Result<ContainerId, Failure> {
 /// Returns cnitool's container ID for a namespace: `cnitool-` and 20 digits of the SHA-512 of its
 /// path.
 pub(crate) fn derived_id(netns: &Path) -> ContainerId {
-    let id = format!("cnitool-{}", owner::sha512_hex(&netns.to_string_lossy(), 20));
+    let id = format!("cnitool-{}", owner::sha512_hex(&*netns.to_string_lossy(), 20));
     ContainerId::new(&id).expect("hexadecimal digits are allowed in a container ID")
 }
 

@@ -13,12 +13,13 @@
 mod files;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use cni::{NetworkList, Version};
 use serde::Serialize;
 
+use super::programs;
 use crate::world::World;
 use files::{Machine, Said};
 
@@ -262,23 +263,8 @@ impl Runtime {
     /// Returns its version, in its own words.
     #[expect(clippy::disallowed_methods, reason = "only the runtime knows its version")]
     fn version(&self) -> Option<String> {
-        let mut child = Command::new(self.program.as_ref()?)
-            .arg("--version")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .ok()?;
-        let deadline = Instant::now() + TIMEOUT;
-        while child.try_wait().ok()?.is_none() {
-            if deadline < Instant::now() {
-                let _ = child.kill();
-                let _ = child.wait();
-                return None;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        let output = child.wait_with_output().ok()?;
+        let mut command = Command::new(self.program.as_ref()?);
+        let output = programs::output(command.arg("--version"), TIMEOUT).ok()?;
         version_in(&String::from_utf8_lossy(&output.stdout))
     }
 }

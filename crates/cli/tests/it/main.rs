@@ -35,6 +35,7 @@ mod refused;
 mod repair;
 mod run;
 mod several;
+mod setup;
 mod skew;
 mod support;
 mod system;

@@ -58,8 +58,9 @@ const OVS: Entry = entry("docs/ovs.md", Machine::DockerAndOvs);
 const REPAIR: Entry = entry("docs/repair.md", Machine::Systemd);
 const RUNTIMES: Entry = entry("docs/runtimes.md", Machine::Runtimes);
 const SECURITY: Entry = entry("docs/security.md", Machine::Plain);
+const SETUP: Entry = entry("docs/setup.md", Machine::Systemd);
 
-const PAGES: [Entry; 15] = [
+const PAGES: [Entry; 16] = [
     README,
     AGENT,
     BY_HAND,
@@ -75,6 +76,7 @@ const PAGES: [Entry; 15] = [
     REPAIR,
     RUNTIMES,
     SECURITY,
+    SETUP,
 ];
 
 /// How long one page may take: with `--full` a page runs the conformance suite, twice.
@@ -390,6 +392,12 @@ fn conformance() {
 fn dhcp() {
     require!("root", "file:/lib/systemd/systemd");
     follow(&DHCP);
+}
+
+#[test]
+fn setup() {
+    require!("root", "file:/lib/systemd/systemd");
+    follow(&SETUP);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use super::sysctl;
 /// the machine.
 ///
 /// `/var` last: the private files are below it until then.
-const OVERLAID: [&str; 3] = ["/etc", "/opt", "/var"];
+const OVERLAID: [&str; 4] = ["/etc", "/opt", "/usr/local", "/var"];
 
 /// What a fresh machine does not have: removed from the lab's view.
 const FORGOTTEN: [&str; 5] =

@@ -69,33 +69,11 @@ impl Folder {
         &self.dir
     }
 
-    /// Returns what a name refers to.
-    pub(super) fn look(&self, name: &str) -> Result<Entry, Failure> {
-        let path = self.dir.join(name);
-        let found = match path.symlink_metadata() {
-            Ok(found) => found,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Entry::Absent),
-            Err(error) => return Err(self.failed("look at", name, &error)),
-        };
-        if found.is_dir() {
-            return Err(Failure::new(
-                code::IO_FAILURE,
-                format!("{} is a folder, where a plugin should be", path.display()),
-            )
-            .hint("move it away, or choose another folder with --bin-dir"));
-        }
-        let ours = found.is_symlink()
-            && fs::read_link(&path).is_ok_and(|target| target == Path::new(EXECUTABLE));
-        Ok(if ours { Entry::Ours } else { Entry::Foreign })
-    }
-
     /// Keeps the present file of a name, without removing it.
     pub(super) fn keep(&self, name: &str) -> Result<(), Failure> {
         let (from, to) = (self.dir.join(name), self.kept(name));
         let temporary = self.temporary(name);
-        // A hard link of a symbolic link has the same target; it does not link the file behind it.
-        let linked = fs::hard_link(&from, &temporary).or_else(|_| copy(&from, &temporary));
-        linked
+        duplicate(&from, &temporary)
             .and_then(|()| fs::rename(&temporary, &to))
             .map_err(|error| self.failed("keep a copy of", name, &error))
     }
@@ -108,13 +86,8 @@ impl Folder {
 
     /// Moves a link into place.
     pub(super) fn put_link(&self, name: &str, target: &str) -> Result<(), Failure> {
-        let temporary = self.temporary(name);
-        let made =
-            symlink(target, &temporary).and_then(|()| fs::rename(&temporary, self.dir.join(name)));
-        made.map_err(|error| {
-            let _ = fs::remove_file(&temporary);
-            self.failed("link", name, &error)
-        })
+        replace_by_link(&self.dir.join(name), Path::new(target), &self.temporary(name))
+            .map_err(|error| self.failed("link", name, &error))
     }
 
     /// Restores what was kept of a name, or removes the name when nothing was. Says whether
@@ -154,6 +127,8 @@ impl Folder {
             kept: Vec::new(),
             placed: Vec::new(),
             executables_placed: Vec::new(),
+            obsolete: Vec::new(),
+            config: None,
         }
     }
 
@@ -175,6 +150,29 @@ impl Folder {
     }
 }
 
+/// Returns what a name in a folder refers to.
+pub(super) fn look(dir: &Path, name: &str) -> Result<Entry, Failure> {
+    let path = dir.join(name);
+    let found = match path.symlink_metadata() {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Entry::Absent),
+        Err(error) => {
+            return Err(Failure::of(code::IO_FAILURE, &error)
+                .context(format_args!("look at {}", path.display())));
+        }
+    };
+    if found.is_dir() {
+        return Err(Failure::new(
+            code::IO_FAILURE,
+            format!("{} is a folder, where a plugin should be", path.display()),
+        )
+        .hint("move it away, or choose another folder with --bin-dir"));
+    }
+    let ours = found.is_symlink()
+        && fs::read_link(&path).is_ok_and(|target| target == Path::new(EXECUTABLE));
+    Ok(if ours { Entry::Ours } else { Entry::Foreign })
+}
+
 impl Drop for Folder {
     fn drop(&mut self) {
         // Still under the lock; a process that waits for it locks the next file. The folder stays
@@ -183,6 +181,22 @@ impl Drop for Folder {
         let _ = fs::remove_file(kept.join(LOCK_FILE));
         let _ = fs::remove_dir(kept);
     }
+}
+
+/// Makes a second name of a file, or of a symbolic link itself; where hard links are refused, a copy.
+pub(in crate::commands) fn duplicate(from: &Path, to: &Path) -> io::Result<()> {
+    fs::hard_link(from, to).or_else(|_| copy(from, to))
+}
+
+/// Puts a symbolic link at a path, in place of what is there, in one step.
+pub(in crate::commands) fn replace_by_link(
+    path: &Path,
+    target: &Path,
+    temporary: &Path,
+) -> io::Result<()> {
+    symlink(target, temporary).and_then(|()| fs::rename(temporary, path)).inspect_err(|_| {
+        let _ = fs::remove_file(temporary);
+    })
 }
 
 /// Copies a file where hard links are refused, with all its metadata: owner, mode, modification
@@ -228,6 +242,9 @@ pub(super) struct Undo {
     kept: Vec<String>,
     placed: Vec<String>,
     executables_placed: Vec<&'static str>,
+    obsolete: Vec<String>,
+    /// The default network's file, and what was in it.
+    config: Option<(PathBuf, Option<Vec<u8>>)>,
 }
 
 impl Undo {
@@ -243,6 +260,14 @@ impl Undo {
         self.executables_placed.push(name);
     }
 
+    pub(super) fn obsolete(&mut self, name: &str) {
+        self.obsolete.push(name.to_owned());
+    }
+
+    pub(super) fn config(&mut self, path: &Path) {
+        self.config = Some((path.to_owned(), fs::read(path).ok()));
+    }
+
     /// Undoes all steps, the last first; returns the first failure, and tries the rest.
     pub(super) fn run(self, folder: &Folder) -> Result<(), Failure> {
         let mut first = Ok(());
@@ -251,6 +276,23 @@ impl Undo {
                 first = done;
             }
         };
+        if let Some((path, before)) = &self.config {
+            let undone = match before {
+                Some(bytes) => state::publish(path, bytes, 0o644, Durability::Synced),
+                None => state::withdraw(path).map(drop),
+            };
+            note(undone.map_err(|error| Failure::of(code::IO_FAILURE, &error)));
+        }
+        for name in &self.obsolete {
+            note(match look(&folder.dir, name) {
+                Ok(Entry::Ours) => Ok(()),
+                Ok(Entry::Foreign) => {
+                    folder.keep(name).and_then(|()| folder.put_link(name, EXECUTABLE))
+                }
+                Ok(Entry::Absent) => folder.put_link(name, EXECUTABLE),
+                Err(failure) => Err(failure),
+            });
+        }
         for name in self.placed.iter().rev() {
             let was_ours = self.old.as_ref().is_some_and(|old| old.owns(name));
             // Where a link of ours was before, another one is as good.

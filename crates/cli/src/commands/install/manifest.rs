@@ -67,7 +67,7 @@ struct OnDisk {
 }
 
 /// Lists what must be created for a folder to exist, the outer ones first.
-pub(super) fn missing(dir: &Path) -> Vec<PathBuf> {
+pub(in crate::commands) fn missing(dir: &Path) -> Vec<PathBuf> {
     let missing = dir.ancestors().take_while(|dir| dir.symlink_metadata().is_err());
     let mut missing: Vec<PathBuf> = missing.map(Path::to_path_buf).collect();
     missing.reverse();
@@ -75,7 +75,7 @@ pub(super) fn missing(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// Removes created folders that are empty; returns those it removed.
-pub(super) fn remove_created(created: &[PathBuf]) -> Vec<PathBuf> {
+pub(in crate::commands) fn remove_created(created: &[PathBuf]) -> Vec<PathBuf> {
     created.iter().rev().filter(|dir| std::fs::remove_dir(dir).is_ok()).cloned().collect()
 }
 

@@ -1,6 +1,6 @@
 //! `uninstall`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cni::code;
@@ -8,11 +8,11 @@ use plugins::shared::forwarding;
 use serde::Serialize;
 use state::Index;
 
-use super::folder::{Entry, Folder};
+use super::folder::{Entry, Folder, look};
 use super::manifest::{self, Manifest};
 use super::{DAEMON, EXECUTABLE, Outcome};
 use crate::args::{Common, Uninstall};
-use crate::commands::gc;
+use crate::commands::{gc, setup};
 use crate::failure::Failure;
 use crate::net::attachments::{self, Known};
 use crate::net::presence::Presence;
@@ -25,13 +25,13 @@ use crate::world::World;
 const LISTED: usize = 5;
 
 #[derive(Debug, Default, Serialize)]
-struct Removed {
+pub(in crate::commands) struct Removed {
     dir: PathBuf,
-    removed: Vec<String>,
-    restored: Vec<String>,
-    detached: Vec<String>,
+    pub(in crate::commands) removed: Vec<String>,
+    pub(in crate::commands) restored: Vec<String>,
+    pub(in crate::commands) detached: Vec<String>,
     /// What could not be removed, each with its reason.
-    left: Vec<String>,
+    pub(in crate::commands) left: Vec<String>,
 }
 
 impl Report for Removed {
@@ -66,23 +66,47 @@ pub(crate) fn uninstall(
             return Err(failure);
         }
     };
+    if setup::is_recorded(&world.roots()) {
+        return Err(Failure::new(
+            code::INVALID_CONFIG,
+            "`netwright setup` installed it, and services run that need it",
+        )
+        .hint("`netwright setup --undo` removes both"));
+    }
     let mut report = Removed { dir: dir.clone(), ..Removed::default() };
     {
         let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
-        detach(args, &session, &mut report)?;
+        detach(args.force, &session, &mut report)?;
     }
-    let folder = Folder::open(&dir)?;
+    remove(&dir, &installed, &mut report)?;
+    // A new session: the first one's folder of links was below the state that is removed now.
+    let session = Session::open(world, common, shell, PluginSource::None)?;
+    remove_state(&session, &mut report);
+    shell.confirm(&report);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Removes what an installation put into a folder, if there is one.
+pub(in crate::commands) fn remove_from(dir: &Path, report: &mut Removed) -> Result<(), Failure> {
+    match Manifest::read(dir)? {
+        Some(installed) => remove(dir, &installed, report),
+        None => Ok(()),
+    }
+}
+
+fn remove(dir: &Path, installed: &Manifest, report: &mut Removed) -> Result<(), Failure> {
+    let folder = Folder::open(dir)?;
     for name in &installed.links {
-        match folder.look(name) {
-            Ok(Entry::Ours | Entry::Absent) => give_back(&folder, name, &mut report)?,
-            Ok(Entry::Foreign) => leave(&folder, name, &mut report),
+        match look(folder.dir(), name) {
+            Ok(Entry::Ours | Entry::Absent) => give_back(&folder, name, report)?,
+            Ok(Entry::Foreign) => leave(&folder, name, report),
             Err(failure) => report.left.push(failure.message().to_owned()),
         }
     }
     if installed.daemon {
-        give_back(&folder, DAEMON, &mut report)?;
+        give_back(&folder, DAEMON, report)?;
     }
-    give_back(&folder, EXECUTABLE, &mut report)?;
+    give_back(&folder, EXECUTABLE, report)?;
     if let Some(config) = &installed.config {
         let path = config.path.display().to_string();
         if config.is_unchanged() {
@@ -93,7 +117,7 @@ pub(crate) fn uninstall(
         }
     }
     folder.sync()?;
-    Manifest::remove(&dir)?;
+    Manifest::remove(dir)?;
     drop(folder);
     let configurations = installed.config.as_ref().and_then(|config| config.path.parent());
     let (watched, created): (Vec<PathBuf>, Vec<PathBuf>) = installed
@@ -108,11 +132,7 @@ pub(crate) fn uninstall(
     if let Some(dir) = watched.last().filter(|dir| dir.exists()) {
         report.left.push(format!("{}: runtimes may watch this folder", dir.display()));
     }
-    // A new session: the first one's folder of links was below the state that is removed now.
-    let session = Session::open(world, common, shell, PluginSource::None)?;
-    remove_state(&session, &mut report);
-    shell.confirm(&report);
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Finds the installation that is meant, and its manifest.
@@ -161,26 +181,46 @@ fn only_folder(runtimes: &Runtimes) -> Result<PathBuf, Failure> {
     }
 }
 
+/// Returns the attachments of our plugins whose containers are there.
+pub(in crate::commands) fn living(session: &Session) -> Result<Vec<String>, Failure> {
+    Ok(ours(session)?.iter().filter(|known| is_living(known)).map(|one| one.key.to_string()).collect())
+}
+
+fn ours(session: &Session) -> Result<Vec<Known>, Failure> {
+    let mut known = attachments::all(session)?.known;
+    known.retain(|known| !known.records.is_empty());
+    Ok(known)
+}
+
+fn is_living(known: &Known) -> bool {
+    known.presence != Presence::Gone
+}
+
+/// Returns the first of these names, and how many more there are.
+pub(in crate::commands) fn listed(names: &[String]) -> String {
+    let more = names.len().saturating_sub(LISTED);
+    let mut listed = names[..names.len() - more].join(", ");
+    if more != 0 {
+        listed.push_str(&format!(" and {more} more"));
+    }
+    listed
+}
+
 /// Detaches what our plugins have attached, or refuses to.
-fn detach(args: &Uninstall, session: &Session, report: &mut Removed) -> Result<(), Failure> {
-    let known = attachments::all(session)?.known;
-    let ours: Vec<&Known> = known.iter().filter(|known| !known.records.is_empty()).collect();
-    let living: Vec<String> = ours
-        .iter()
-        .filter(|known| known.presence != Presence::Gone)
-        .map(|known| known.key.to_string())
-        .collect();
-    if !living.is_empty() && !args.force {
-        let more = living.len().saturating_sub(LISTED);
-        let mut listed = living.into_iter().take(LISTED).collect::<Vec<_>>().join(", ");
-        if more != 0 {
-            listed.push_str(&format!(" and {more} more"));
-        }
+pub(in crate::commands) fn detach(
+    force: bool,
+    session: &Session,
+    report: &mut Removed,
+) -> Result<(), Failure> {
+    let ours = ours(session)?;
+    let living: Vec<String> =
+        ours.iter().filter(|known| is_living(known)).map(|one| one.key.to_string()).collect();
+    if !living.is_empty() && !force {
         return Err(Failure::new(code::INVALID_CONFIG, "containers are still attached")
-            .because(listed)
+            .because(listed(&living))
             .hint("stop them first, or give --force to detach them now"));
     }
-    for known in ours {
+    for known in &ours {
         match gc::remove(known, session) {
             Ok(()) => report.detached.push(known.key.to_string()),
             Err(failure) => {
@@ -208,7 +248,7 @@ fn leave(folder: &Folder, name: &str, report: &mut Removed) {
 }
 
 /// Removes our tables and our state; reports what cannot be removed.
-fn remove_state(session: &Session, report: &mut Removed) {
+pub(in crate::commands) fn remove_state(session: &Session, report: &mut Removed) {
     let roots = &session.roots;
     if roots.run.exists() {
         let index = Index::new(roots);

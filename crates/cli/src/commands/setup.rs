@@ -1,0 +1,250 @@
+//! `setup`: puts Netwright on a machine with systemd, and takes it off again.
+//!
+//! It looks at the machine ([`machine`]), decides what to do ([`plan`]), shows it and asks, does it
+//! ([`apply`]), and tries a container's network ([`packet`]). Before the first step it records what
+//! it will do ([`record`]): `--undo` and a later `setup` follow that.
+
+mod apply;
+mod machine;
+mod packet;
+mod plan;
+mod record;
+mod systemctl;
+mod undo;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use agent::units;
+use cni::code;
+use serde::Serialize;
+use state::Lock;
+
+use super::Outcome;
+use super::install::{self, Goods};
+use crate::args::{Common, Setup};
+use crate::daemon_process::DAEMON;
+use crate::failure::{EXIT_LATER, EXIT_PERMANENT, Failure};
+use crate::net::session::{PluginSource, Session};
+use crate::shell::{Format, Report, Shell};
+use crate::world::World;
+use apply::Work;
+use plan::{Facts, Paths, Plan};
+pub(crate) use record::is_recorded;
+use record::Record;
+
+/// The folder that is locked, so that two do not change it at the same time.
+const LOCKED: &str = "/etc/systemd/system";
+
+/// How long to wait for another `setup`, which may wait for services and packets.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// What was found, and what is or was done about it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Told<'p, S> {
+    /// What the command is: `setup` or `setup --undo`.
+    #[serde(skip)]
+    title: &'static str,
+    is_done: bool,
+    found: &'p [String],
+    steps: &'p [S],
+    /// What the packets of a new container found.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    packets: Vec<String>,
+    notes: Vec<String>,
+    /// What could not be undone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    left: Vec<String>,
+}
+
+impl<S: Serialize + std::fmt::Display> Report for Told<'_, S> {
+    fn text(&self) -> String {
+        let mut text = String::new();
+        if !self.is_done {
+            for found in self.found {
+                text.push_str(&format!("found: {found}\n"));
+            }
+        }
+        match (self.steps.is_empty(), self.is_done) {
+            (true, _) => text.push_str("everything is as it should be: nothing to do\n"),
+            (false, true) => text.push_str(&format!("{} is done\n", self.title)),
+            (false, false) => {
+                text.push_str(&format!("{} will\n", self.title));
+                for step in self.steps {
+                    text.push_str(&format!("  {step}\n"));
+                }
+            }
+        }
+        for packet in &self.packets {
+            text.push_str(&format!("{packet}\n"));
+        }
+        for note in &self.notes {
+            text.push_str(&format!("note: {note}\n"));
+        }
+        for left in &self.left {
+            text.push_str(&format!("left: {left}\n"));
+        }
+        text
+    }
+}
+
+pub(crate) fn main(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
+    if !args.yes && !args.dry_run && (shell.format == Format::Json || !shell.can_ask()) {
+        return Err(Failure::usage("setup asks before it changes anything, and nobody can answer")
+            .hint("give --yes, or --dry-run to see what it would do"));
+    }
+    if !kernel::remedy::is_root() {
+        return Err(Failure::new(code::IO_FAILURE, "setup installs services for the whole machine")
+            .because("you are not root")
+            .hint(kernel::remedy::BE_ROOT));
+    }
+    if !systemctl::is_booted() {
+        return Err(Failure::new(code::IO_FAILURE, "systemd does not run this machine")
+            .hint("`netwright install` puts the plugins, and `netwrightd` starts the services (docs/agent.md)"));
+    }
+    match args.undo {
+        true => undo_it(args, common, world, shell),
+        false => set_up(args, common, world, shell),
+    }
+}
+
+fn set_up(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
+    let session = Session::open(world, common, shell, PluginSource::None)?;
+    let record = Record::read(&session.roots)?;
+    let install = machine::options(args, record.as_ref());
+    let goods = Goods::of_this_process(&install)?;
+    let Some(daemon) = &goods.daemon else {
+        return Err(Failure::new(
+            code::INVALID_CONFIG,
+            format!("{DAEMON} is not beside this executable, and its services are to be installed"),
+        )
+        .hint(format!("put {DAEMON} of the same version there")));
+    };
+    let look = || -> Result<(Facts, Plan), Failure> {
+        let record = Record::read(&session.roots)?;
+        let facts = machine::facts(args, &install, &goods, record, &session, world)?;
+        let wanted = plan::wanted(&facts, &goods.executable, daemon);
+        let paths = machine::paths(&wanted, facts.record.as_ref())?;
+        let plan = plan::plan(&facts, &wanted, &paths, !args.no_packet)?;
+        Ok((facts, plan))
+    };
+    let (facts, plan) = look()?;
+    let told = |is_done: bool, packets: Vec<String>| Told {
+        title: "netwright setup",
+        is_done,
+        found: &facts.found,
+        steps: &plan.steps,
+        packets,
+        notes: plan.notes.clone(),
+        left: Vec::new(),
+    };
+    if args.dry_run {
+        shell.print(&told(false, Vec::new()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !plan.steps.is_empty() && !args.yes && !agrees(&told(false, Vec::new()), shell) {
+        return Ok(ExitCode::from(EXIT_PERMANENT));
+    }
+    let _lock = lock()?;
+    let (now, again) = look()?;
+    if again != plan {
+        return Err(changed());
+    }
+    let mut packets = Vec::new();
+    if !plan.steps.is_empty() {
+        let waiting = shell.waiting("setting up");
+        let work = Work { facts: &now, goods: &goods, install: &install, session: &session };
+        packets = apply::apply(&plan, &work)?;
+        drop(waiting);
+    } else if record.as_ref() != Some(&plan.record) {
+        plan.record.write(&session.roots)?;
+    }
+    shell.confirm(&told(true, packets));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn undo_it(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
+    let session = Session::open(world, common, shell, PluginSource::None)?;
+    let look = || -> Result<(Record, undo::Return), Failure> {
+        let Some(record) = Record::read(&session.roots)? else {
+            return Err(Failure::new(
+                code::INVALID_CONFIG,
+                "nothing was set up here by `netwright setup`",
+            )
+            .hint("`netwright uninstall` removes what `netwright install` installed"));
+        };
+        let mut paths = Paths::default();
+        for path in record.files.iter().map(|written| &written.path) {
+            for path in [path.clone(), record::kept(path)] {
+                let here = record::Here::at(&path)?;
+                paths.here.insert(path, here);
+            }
+        }
+        let names = [units::TARGET, plan::NETWORK_MANAGER].map(str::to_owned);
+        let known = systemctl::units(&names)?;
+        let living = install::living(&session)?;
+        let plan = undo::plan(&record, &paths, &known[0], &known[1], &living);
+        Ok((record, plan))
+    };
+    let (record, plan) = look()?;
+    let told = |is_done: bool, notes: Vec<String>, left: Vec<String>| Told {
+        title: "netwright setup --undo",
+        is_done,
+        found: &[],
+        steps: &plan.steps,
+        packets: Vec::new(),
+        notes,
+        left,
+    };
+    if args.dry_run {
+        shell.print(&told(false, plan.notes.clone(), Vec::new()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !args.yes && !agrees(&told(false, plan.notes.clone(), Vec::new()), shell) {
+        return Ok(ExitCode::from(EXIT_PERMANENT));
+    }
+    let _lock = lock()?;
+    if look()?.1 != plan {
+        return Err(changed());
+    }
+    let open = |with_plugins: bool| {
+        let source = if with_plugins { PluginSource::WithOwn } else { PluginSource::None };
+        Session::open(world, common, shell, source)
+    };
+    let (errors, left) = undo::apply(&plan, &record, &session.roots, &open);
+    if let Some((first, more)) = errors.split_first() {
+        let failure = Failure::new(code::IO_FAILURE, "not everything was undone");
+        let all = std::iter::once(first).chain(more);
+        let failure = all.fold(failure, |failure, one| {
+            let error = one.to_cni();
+            let causes = if error.details.is_empty() { None } else { Some(error.details) };
+            causes.into_iter().fold(failure.because(error.msg), Failure::because)
+        });
+        return Err(failure.hint("`netwright setup --undo` goes on with the rest"));
+    }
+    shell.confirm(&told(true, plan.notes.clone(), left));
+    Ok(if plan.rest.is_some() { ExitCode::from(EXIT_LATER) } else { ExitCode::SUCCESS })
+}
+
+/// Shows what will be done, and asks.
+fn agrees<S: Serialize + std::fmt::Display>(told: &Told<'_, S>, shell: &mut Shell) -> bool {
+    shell.say(told.text().trim_end());
+    let agrees = shell.ask("Do it? [y/N] ");
+    if !agrees {
+        shell.say("nothing was changed");
+    }
+    agrees
+}
+
+fn lock() -> Result<Option<Lock>, Failure> {
+    Lock::acquire_directory(Path::new(LOCKED), LOCK_TIMEOUT)
+        .map_err(|error| Failure::of(code::TRY_AGAIN_LATER, &error))
+}
+
+/// The person agreed to something else.
+fn changed() -> Failure {
+    Failure::new(code::TRY_AGAIN_LATER, "the machine has changed since the plan was made")
+        .because("nothing was changed")
+}

@@ -1,0 +1,397 @@
+//! `setup --undo`.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use agent::units;
+use cni::code;
+use serde::Serialize;
+use state::Roots;
+
+use super::apply::{give_back, put_back, stop};
+use super::plan::{NETWORK_MANAGER, NETWORK_MANAGERS, Paths};
+use super::record::{self, Before, Here, Record};
+use super::systemctl::{Unit, call};
+use crate::commands::install::{self, Removed};
+use crate::failure::Failure;
+use crate::net::session::Session;
+
+/// What the service `dhcp` leaves in the folder of its socket (docs/files.md).
+const LEFT_BY_DHCP: &str = "/run/cni/dhcp.sock.ready";
+
+/// One step back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "step", rename_all = "kebab-case")]
+pub(super) enum Back {
+    Stop,
+    Disable { unit: &'static str },
+    RemoveFile { path: PathBuf, restores: bool },
+    Reload,
+    Start { unit: &'static str },
+    GiveBack { unit: String, enables: bool, starts: bool },
+    ReloadNetworkManager,
+    RemovePlugins { folders: Vec<PathBuf> },
+    RemoveState,
+}
+
+impl fmt::Display for Back {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Back::Stop => write!(f, "stop {} and the services", units::TARGET),
+            Back::Disable { unit } => write!(f, "disable {unit}"),
+            Back::RemoveFile { path, restores: true } => {
+                write!(f, "put back what was at {}", path.display())
+            }
+            Back::RemoveFile { path, restores: false } => write!(f, "remove {}", path.display()),
+            Back::Reload => write!(f, "have systemd read its units again"),
+            Back::Start { unit } => write!(f, "start {unit}"),
+            Back::GiveBack { unit, enables, starts } => match (enables, starts) {
+                (true, true) => write!(f, "enable and start {unit}"),
+                (true, false) => write!(f, "enable {unit}"),
+                (false, _) => write!(f, "start {unit}"),
+            },
+            Back::ReloadNetworkManager => {
+                write!(f, "have NetworkManager read its configuration again")
+            }
+            Back::RemovePlugins { folders } => {
+                write!(f, "remove the plugins from {}", super::plan::all(folders))
+            }
+            Back::RemoveState => write!(f, "remove our state, and our tables of nftables"),
+        }
+    }
+}
+
+/// What will be undone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Return {
+    pub(super) steps: Vec<Back>,
+    pub(super) notes: Vec<String>,
+    /// What is still recorded afterwards; `None` if everything is undone.
+    pub(super) rest: Option<Record>,
+}
+
+/// Decides how to undo what is recorded. `living` are the attachments of our plugins whose
+/// containers are there; `network_manager` is its unit.
+pub(super) fn plan(
+    record: &Record,
+    paths: &Paths,
+    target: &Unit,
+    network_manager: &Unit,
+    living: &[String],
+) -> Return {
+    let mut plan = Return { steps: Vec::new(), notes: Vec::new(), rest: None };
+    if target.is.active {
+        plan.steps.push(Back::Stop);
+    }
+    if target.is.enabled && !record.target.enabled {
+        plan.steps.push(Back::Disable { unit: units::TARGET });
+    }
+    let is_program = |path: &Path| path.parent() == Some(&record.programs);
+    let mut changes_units = false;
+    for written in record.files.iter().rev() {
+        let path = &written.path;
+        if !living.is_empty() && is_program(path) {
+            continue;
+        }
+        let here = paths.at(path);
+        // Setup was interrupted before it was replaced: at most the copy beside it goes.
+        let is_others = paths.is_others(written);
+        if is_others && *paths.at(&record::kept(path)) == Here::Absent {
+            continue;
+        }
+        if is_others || written.is(here) || (*here == Here::Absent && written.kept) {
+            changes_units |= path.starts_with("/etc/systemd");
+            plan.steps.push(Back::RemoveFile { path: path.clone(), restores: written.kept });
+        } else if *here != Here::Absent {
+            let kept = match written.kept {
+                true => format!("; what was there before is {}", record::kept(path).display()),
+                false => String::new(),
+            };
+            plan.notes.push(format!(
+                "{} was changed since setup wrote it: it stays{kept}",
+                path.display()
+            ));
+        }
+    }
+    if changes_units {
+        plan.steps.push(Back::Reload);
+    }
+    if changes_units && record.target.active {
+        plan.steps.push(Back::Start { unit: units::TARGET });
+    }
+    for taken in record.taken_over.iter().rev() {
+        let Before { enabled, active } = taken.was;
+        let unit = taken.unit.clone();
+        plan.steps.push(Back::GiveBack { unit, enables: enabled, starts: active });
+    }
+    let is_network_managers = |back: &Back| {
+        matches!(back, Back::RemoveFile { path, .. } if path == Path::new(NETWORK_MANAGERS))
+    };
+    if network_manager.is.active && plan.steps.iter().any(is_network_managers) {
+        plan.steps.push(Back::ReloadNetworkManager);
+    }
+    if living.is_empty() {
+        if !record.plugins.is_empty() {
+            plan.steps.push(Back::RemovePlugins { folders: record.plugins.clone() });
+        }
+        if record.owns_state {
+            plan.steps.push(Back::RemoveState);
+        }
+        return plan;
+    }
+    plan.notes.push(format!(
+        "containers are attached, and keep their networks: {}. The plugins, the executables in {} and \
+         our state stay for them; once they are gone, `netwright setup --undo` removes these, too",
+        install::listed(living),
+        record.programs.display()
+    ));
+    plan.rest = Some(Record {
+        files: record.files.iter().filter(|file| is_program(&file.path)).cloned().collect(),
+        taken_over: Vec::new(),
+        target: Before::default(),
+        ..record.clone()
+    });
+    plan
+}
+
+/// Does the steps, also after one that failed. Returns what failed, in which case the record stays,
+/// and what is left.
+pub(super) fn apply(
+    plan: &Return,
+    record: &Record,
+    roots: &Roots,
+    open: &dyn Fn(bool) -> Result<Session, Failure>,
+) -> (Vec<Failure>, Vec<String>) {
+    let mut errors: Vec<Failure> = Vec::new();
+    let mut removed = Removed::default();
+    for step in &plan.steps {
+        // Our state has the record, which must not go before everything else.
+        if !errors.is_empty() && matches!(step, Back::RemovePlugins { .. } | Back::RemoveState) {
+            break;
+        }
+        errors.extend(one(step, open, &mut removed).err());
+        // Services must not run without their files.
+        if !errors.is_empty() && *step == Back::Stop {
+            break;
+        }
+    }
+    if errors.is_empty() {
+        let _ = std::fs::remove_file(LEFT_BY_DHCP);
+        install::remove_created(&record.folders);
+        let done = match &plan.rest {
+            Some(rest) => rest.write(roots),
+            None => Record::remove(roots).map(|()| {
+                install::remove_created(&[roots.lib.clone(), record::folder(roots)]);
+            }),
+        };
+        errors.extend(done.err());
+    }
+    (errors, removed.left)
+}
+
+fn one(
+    step: &Back,
+    open: &dyn Fn(bool) -> Result<Session, Failure>,
+    removed: &mut Removed,
+) -> Result<(), Failure> {
+    match step {
+        Back::Stop => stop(),
+        Back::Disable { unit } => call(&["--quiet", "disable", unit]).map(drop),
+        Back::RemoveFile { path, restores: true } => put_back(&record::kept(path), path),
+        Back::RemoveFile { path, restores: false } => state::withdraw(path)
+            .map(drop)
+            .map_err(|error| Failure::of(code::IO_FAILURE, &error)),
+        Back::Reload => call(&["daemon-reload"]).map(drop),
+        Back::Start { unit } => call(&["start", unit]).map(drop),
+        Back::GiveBack { unit, enables, starts } => {
+            give_back(unit, Before { enabled: *enables, active: *starts })
+        }
+        Back::ReloadNetworkManager => call(&["reload", NETWORK_MANAGER]).map(drop),
+        Back::RemovePlugins { folders } => {
+            // If a container came meanwhile, its plugins stay.
+            install::detach(false, &open(true)?, removed)?;
+            folders.iter().try_for_each(|folder| install::remove_from(folder, removed))
+        }
+        Back::RemoveState => {
+            install::remove_state(&open(false)?, removed);
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::super::record::{Digest, Options, TakenOver, Written};
+    use super::*;
+
+    fn there(text: &str) -> Here {
+        Here::There { content: Digest::of(text.as_bytes()), by_hand: true }
+    }
+
+    /// A record of six files, of which two replaced another's.
+    fn recorded() -> (Record, Paths) {
+        let other = there("another's");
+        let mut paths = Paths::default();
+        let mut files = Vec::new();
+        for (path, kept) in [
+            ("/usr/local/bin/netwright", true),
+            ("/usr/local/bin/netwrightd", false),
+            ("/etc/netwright/netwrightd.toml", false),
+            ("/etc/systemd/system/netwright.target", true),
+            ("/etc/systemd/system/netwrightd@.service", false),
+            (NETWORK_MANAGERS, false),
+        ] {
+            let content = Digest::of(path.as_bytes());
+            paths.here.insert(path.into(), there(path));
+            if kept {
+                paths.here.insert(record::kept(Path::new(path)), other.clone());
+            }
+            files.push(Written::new(Path::new(path), content, kept));
+        }
+        let was = Before { enabled: true, active: true };
+        let record = Record {
+            version: "0.1.0".to_owned(),
+            programs: "/usr/local/bin".into(),
+            options: Options::default(),
+            plugins: vec!["/usr/lib/cni".into()],
+            files,
+            folders: vec!["/etc/netwright".into()],
+            taken_over: vec![TakenOver { unit: "cni-dhcp.socket".to_owned(), was }],
+            target: Before::default(),
+            owns_state: true,
+        };
+        (record, paths)
+    }
+
+    fn unit(enabled: bool, active: bool) -> Unit {
+        Unit { is: Before { enabled, active }, ..Unit::default() }
+    }
+
+    #[track_caller]
+    fn check(record: &Record, paths: &Paths, living: &[&str], expected: &Expect) -> Return {
+        let living: Vec<String> = living.iter().map(|name| (*name).to_owned()).collect();
+        let plan = plan(record, paths, &unit(true, true), &unit(true, true), &living);
+        let steps = plan.steps.iter().map(|step| format!("{step}\n"));
+        let text: String =
+            steps.chain(plan.notes.iter().map(|note| format!("note: {note}\n"))).collect();
+        expected.assert_eq(&text);
+        plan
+    }
+
+    #[test]
+    fn everything_goes_the_way_back() {
+        let (record, paths) = recorded();
+        check(&record, &paths, &[], &expect![[r#"
+            stop netwright.target and the services
+            disable netwright.target
+            remove /etc/NetworkManager/conf.d/90-netwright.conf
+            remove /etc/systemd/system/netwrightd@.service
+            put back what was at /etc/systemd/system/netwright.target
+            remove /etc/netwright/netwrightd.toml
+            remove /usr/local/bin/netwrightd
+            put back what was at /usr/local/bin/netwright
+            have systemd read its units again
+            enable and start cni-dhcp.socket
+            have NetworkManager read its configuration again
+            remove the plugins from /usr/lib/cni
+            remove our state, and our tables of nftables
+        "#]]);
+    }
+
+    #[test]
+    fn what_a_person_changed_stays_and_is_named() {
+        let (record, mut paths) = recorded();
+        paths.here.insert("/etc/netwright/netwrightd.toml".into(), there("edited"));
+        paths.here.insert("/etc/systemd/system/netwright.target".into(), there("edited"));
+        paths.here.insert("/etc/systemd/system/netwrightd@.service".into(), Here::Absent);
+        let plan = check(&record, &paths, &[], &expect![[r#"
+            stop netwright.target and the services
+            disable netwright.target
+            remove /etc/NetworkManager/conf.d/90-netwright.conf
+            remove /usr/local/bin/netwrightd
+            put back what was at /usr/local/bin/netwright
+            enable and start cni-dhcp.socket
+            have NetworkManager read its configuration again
+            remove the plugins from /usr/lib/cni
+            remove our state, and our tables of nftables
+            note: /etc/systemd/system/netwright.target was changed since setup wrote it: it stays; what was there before is /etc/systemd/system/.netwright.target.netwright-kept
+            note: /etc/netwright/netwrightd.toml was changed since setup wrote it: it stays
+        "#]]);
+        assert_eq!(plan.rest, None);
+    }
+
+    #[test]
+    fn containers_keep_their_plugins() {
+        let (record, mut paths) = recorded();
+        let plan = check(&record, &paths, &["net/web/eth0"], &expect![[r#"
+            stop netwright.target and the services
+            disable netwright.target
+            remove /etc/NetworkManager/conf.d/90-netwright.conf
+            remove /etc/systemd/system/netwrightd@.service
+            put back what was at /etc/systemd/system/netwright.target
+            remove /etc/netwright/netwrightd.toml
+            have systemd read its units again
+            enable and start cni-dhcp.socket
+            have NetworkManager read its configuration again
+            note: containers are attached, and keep their networks: net/web/eth0. The plugins, the executables in /usr/local/bin and our state stay for them; once they are gone, `netwright setup --undo` removes these, too
+        "#]]);
+        // The second undo, once they are gone.
+        let rest = plan.rest.unwrap();
+        paths.here.retain(|path, _| path.starts_with("/usr/local"));
+        let none = Unit::default();
+        let steps = super::plan(&rest, &paths, &none, &none, &[]).steps;
+        let steps: Vec<String> = steps.iter().map(ToString::to_string).collect();
+        expect![[r#"
+            remove /usr/local/bin/netwrightd
+            put back what was at /usr/local/bin/netwright
+            remove the plugins from /usr/lib/cni
+            remove our state, and our tables of nftables"#]].assert_eq(&steps.join("\n"));
+    }
+
+    /// What ran before runs again.
+    #[test]
+    fn units_that_were_there_before_are_started_again() {
+        let (mut record, paths) = recorded();
+        record.target = Before { enabled: true, active: true };
+        record.owns_state = false;
+        record.plugins.clear();
+        record.taken_over.clear();
+        check(&record, &paths, &[], &expect![[r#"
+            stop netwright.target and the services
+            remove /etc/NetworkManager/conf.d/90-netwright.conf
+            remove /etc/systemd/system/netwrightd@.service
+            put back what was at /etc/systemd/system/netwright.target
+            remove /etc/netwright/netwrightd.toml
+            remove /usr/local/bin/netwrightd
+            put back what was at /usr/local/bin/netwright
+            have systemd read its units again
+            start netwright.target
+            have NetworkManager read its configuration again
+        "#]]);
+    }
+
+    /// It was interrupted before the files of others were replaced: they stay.
+    #[test]
+    fn what_was_never_replaced_stays() {
+        let (record, mut paths) = recorded();
+        paths.here.retain(|path, _| path.to_string_lossy().ends_with("-kept"));
+        let others = paths.here.clone().into_values().next().unwrap();
+        for path in ["/usr/local/bin/netwright", "/etc/systemd/system/netwright.target"] {
+            paths.here.insert(path.into(), others.clone());
+        }
+        let plan = check(&record, &paths, &[], &expect![[r#"
+            stop netwright.target and the services
+            disable netwright.target
+            enable and start cni-dhcp.socket
+            remove the plugins from /usr/lib/cni
+            remove our state, and our tables of nftables
+        "#]]);
+        paths.here.retain(|path, _| !path.to_string_lossy().ends_with("-kept"));
+        let none = Unit::default();
+        let again = super::plan(&record, &paths, &none, &none, &[]);
+        assert!(!again.steps.iter().any(|step| matches!(step, Back::RemoveFile { .. })));
+        assert_eq!((again.notes, plan.notes), (Vec::new(), Vec::new()));
+    }
+}

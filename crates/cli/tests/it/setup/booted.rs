@@ -1,0 +1,139 @@
+//! With `--full`: the machine's Debian, booted by its own systemd in `systemd-nspawn`, as a person
+//! has it: its units, its podman, and the reference's plugins with their socket.
+
+use std::fs;
+use std::process::Output;
+
+use testkit::{Lab, Place as _, Running, require, wait_until};
+
+use crate::system::{NETWRIGHT, SERVE, netwrightd};
+
+/// A booted system.
+struct Booted {
+    lab: Lab,
+    /// The process ID of its systemd in the lab.
+    leader: String,
+    _machine: Running,
+}
+
+/// What the machine's administrator configured is left out: the units that are wanted are those
+/// that Debian's packages want by themselves.
+const ROOT: &str = r"
+mkdir layer root && mount -t tmpfs tmpfs layer && mkdir layer/upper layer/work
+mount -t overlay overlay -o lowerdir=/,upperdir=layer/upper,workdir=layer/work root
+rm -rf root/etc/systemd/system/* root/etc/cni root/etc/netwright root/etc/fstab root/var/lib/cni \
+    root/var/lib/netwright root/opt/cni root/etc/resolv.conf root/var/log/journal
+: >root/etc/machine-id
+echo nameserver 192.0.2.1 >root/etc/resolv.conf
+mkdir -p root/root/dist && cp $NETWRIGHT $NETWRIGHTD root/root/dist/
+mkdir -p root/root/image/bin && cp /usr/bin/busybox root/root/image/bin/busybox
+for name in sh httpd mkdir hostname; do ln -s busybox root/root/image/bin/$name; done
+";
+
+const BOOT: &str = "systemd-nspawn --quiet --directory=root --register=no --keep-unit --private-network \
+                    --console=pipe --tmpfs=/var/lib/containers --boot >console 2>&1 & echo $! >nspawn.pid; wait";
+
+/// Everything that setup could leave, a line each.
+const SNAPSHOT: &str = r"
+find /etc /usr/local /opt /usr/lib/cni /var/lib/netwright /var/lib/cni /run/netwright /run/cni -xdev \
+    -printf '%p %y %m %U:%G %l\n' 2>/dev/null | sort
+find /etc /usr/local /usr/lib/cni -xdev -type f -print0 2>/dev/null | sort -z | xargs -0 md5sum
+nft list ruleset
+ip -brief link | cut -d' ' -f1
+systemctl list-unit-files --no-legend | sort
+systemctl list-units --all --plain --no-legend 'netwright*' 'cni*'
+true
+";
+
+impl Booted {
+    fn new() -> Self {
+        let lab = Lab::with_processes("setup-booted");
+        let dir = lab.dir().display().to_string();
+        let variables =
+            format!("cd {dir}; NETWRIGHT={NETWRIGHT}; NETWRIGHTD={};", netwrightd().display());
+        lab.sh(&format!("set -e; {variables} {ROOT}"));
+        let machine = lab.start("sh", &["-c", &format!("cd {dir}; {BOOT}")]);
+        let leader = || {
+            let said = lab.try_sh(&format!("cat /proc/$(cat {dir}/nspawn.pid)/task/*/children"));
+            String::from_utf8_lossy(&said.stdout).trim().to_owned()
+        };
+        wait_until("systemd-nspawn to start systemd", || {
+            let leader = leader();
+            !leader.is_empty() && lab.try_sh(&format!("grep -q systemd /proc/{leader}/comm")).status.success()
+        });
+        let booted = Booted { leader: leader(), lab, _machine: machine };
+        wait_until("Debian to boot", || {
+            let said = booted.try_sh("systemctl is-system-running");
+            ["running\n", "degraded\n"].contains(&&*String::from_utf8_lossy(&said.stdout))
+        });
+        booted
+    }
+
+    fn try_sh(&self, script: &str) -> Output {
+        let mut command = self.lab.command("nsenter");
+        command.arg(format!("--target={}", self.leader));
+        command.args(["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--wdns=/", "--"]);
+        command.args(["env", "-i", "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"]);
+        command.args(["sh", "-c", script]).output().unwrap()
+    }
+
+    #[track_caller]
+    fn sh(&self, script: &str) -> String {
+        let output = self.try_sh(script);
+        let text = |octets: &[u8]| String::from_utf8_lossy(octets).into_owned();
+        let console = || fs::read_to_string(self.lab.dir().join("console")).unwrap_or_default();
+        assert!(
+            output.status.success(),
+            "{script}: {}{}{}",
+            text(&output.stdout),
+            text(&output.stderr),
+            console()
+        );
+        text(&output.stdout)
+    }
+}
+
+#[test]
+fn debian_is_set_up_and_is_as_before_afterwards() {
+    require!(
+        "full",
+        "root",
+        "program:systemd-nspawn",
+        "program:podman",
+        "program:curl",
+        "file:/usr/bin/busybox",
+        "file:/lib/systemd/system/cni-dhcp.socket"
+    );
+    let debian = Booted::new();
+    debian.sh("systemctl enable --now cni-dhcp.socket && tar -C /root/image -c . | podman import - web");
+    // podman's own folders.
+    debian.sh("podman ps");
+    let before = debian.sh(SNAPSHOT);
+
+    let said = debian.sh("/root/dist/netwright setup --yes 2>&1");
+    eprintln!("{said}");
+    assert!(said.contains("gateway 10.63.0.1: answers after"), "{said}");
+    let said = debian.sh("netwright agent status --wait");
+    for service in ["collect  ready", "dhcp     ready", "repair   ready"] {
+        assert!(said.contains(service), "{said}");
+    }
+    assert!(debian.sh("netwright setup --yes 2>&1").contains("nothing to do"));
+    debian.sh(&format!(
+        "podman run --detach --name web --hostname web --network netwright --publish 8081:80 web sh -c '{SERVE}'"
+    ));
+    let page = debian.sh("curl --silent --show-error --retry 50 --retry-connrefused --retry-delay 0 --retry-max-time 10 http://127.0.0.1:8081/");
+    assert_eq!(page, "hello from web\n");
+    debian.sh("mkdir /etc/netwright/netwrightd.d && printf '[collect]\\ngrace = \"9s\"\\n' >/etc/netwright/netwrightd.d/x.toml");
+    assert_eq!(debian.sh("netwright agent reload"), "tells collect: grace\n");
+    debian.sh("rm -r /etc/netwright/netwrightd.d && netwright agent reload && podman rm --force --time 0 web");
+
+    let said = debian.sh("netwright setup --undo --yes 2>&1");
+    eprintln!("{said}");
+    let after = debian.sh(SNAPSHOT);
+    let stays = |line: &&str| line.contains(" /etc/cni") || line.starts_with("/etc/cni") || line.contains("/var/lib/cni") || line.contains("/run/cni");
+    let lines = |text: &str| text.lines().filter(|line| !stays(line)).map(str::to_owned).collect::<Vec<_>>();
+    let (before, after) = (lines(&before), lines(&after));
+    let new: Vec<&String> = after.iter().filter(|line| !before.contains(line)).collect();
+    let gone: Vec<&String> = before.iter().filter(|line| !after.contains(line)).collect();
+    assert!(new.is_empty() && gone.is_empty(), "new: {new:#?}\ngone: {gone:#?}");
+}

@@ -1,0 +1,176 @@
+//! What cannot be done is refused, or put back, with a `systemctl` that says what the test wants.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use expect_test::{Expect, expect};
+use testkit::{Lab, Place as _, Snapshot, feature};
+
+use super::{FILES, assert_as_before};
+use crate::support::{EXECUTABLE, Said, said, said_with};
+
+/// Knows no unit, notes what it is told to do, and refuses the call whose number is in `/run/fault`.
+const SYSTEMCTL: &str = r#"#!/bin/sh
+shift
+if [ "$1" = show ]; then
+    shift 2
+    for unit; do printf 'Id=%s\nLoadState=not-found\nActiveState=inactive\n\n' "$unit"; done
+    exit
+fi
+echo "$*" >>/run/told
+[ "$(wc -l </run/told)" != "$(cat /run/fault 2>/dev/null)" ] || { echo "no $1 today" >&2; exit 1; }
+"#;
+
+/// A host that looks as if systemd ran it.
+struct Host {
+    lab: Lab,
+}
+
+impl Host {
+    fn new(name: &str) -> Self {
+        let lab = Lab::new(name);
+        lab.sh("mkdir -p /run/systemd/system /run/bin /run/programs /etc/systemd/system");
+        // A daemon of some octets: none of it is started.
+        fs::write(lab.path("/run/programs/netwrightd"), "a daemon").unwrap();
+        fs::copy(EXECUTABLE, lab.path("/run/programs/netwright")).unwrap();
+        let systemctl = lab.path("/run/bin/systemctl");
+        fs::write(&systemctl, SYSTEMCTL).unwrap();
+        fs::set_permissions(&systemctl, fs::Permissions::from_mode(0o755)).unwrap();
+        Host { lab }
+    }
+
+    fn command(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = self.lab.command(program);
+        command.args(args).env_clear().env("PATH", "/run/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+        command
+    }
+
+    fn setup(&self, args: &[&str]) -> Said {
+        let own = ["setup", "--bin-dir", "/opt/cni/bin", "--no-packet"];
+        said(self.command("/run/programs/netwright", &[&own[..], args].concat()))
+    }
+
+    fn told(&self) -> String {
+        fs::read_to_string(self.lab.path("/run/told")).unwrap_or_default()
+    }
+
+    /// Asserts that a call is refused and changes nothing.
+    #[track_caller]
+    fn refuses(&self, args: &[&str], code: i32, expected: &Expect) {
+        let before = Snapshot::with_files(&self.lab, &FILES);
+        expected.assert_eq(&self.setup(args).failed(code).stderr);
+        before.assert_same(&Snapshot::with_files(&self.lab, &FILES));
+        assert_eq!(self.told(), "");
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_before_anything_is_changed() {
+    testkit::require!("root");
+    let host = &Host::new("setup-refused");
+    let lab = &host.lab;
+    host.refuses(&[], 2, &expect![[r#""#]]);
+    host.refuses(&["--yes", "--program-dir", "/opt/a b"], 2, &expect![[r#""#]]);
+    host.refuses(&["--undo"], 2, &expect![[r#""#]]);
+    // Somebody else.
+    let words = ["--reuid", "65534", "--clear-groups", "/run/programs/netwright", "setup", "--yes"];
+    let nobody = said(host.command("setpriv", &words)).failed(3);
+    expect![[r#""#]].assert_eq(&nobody.stderr);
+    // A configuration that is wrong.
+    lab.sh("mkdir -p /etc/netwright && echo '[repiar]' >/etc/netwright/netwrightd.toml");
+    host.refuses(&["--yes"], 1, &expect![[r#""#]]);
+    lab.sh("rm -r /etc/netwright");
+    // Units of others.
+    lab.sh("ln -s /dev/null /etc/systemd/system/netwright.target");
+    host.refuses(&["--yes"], 1, &expect![[r#""#]]);
+    lab.sh("rm /etc/systemd/system/netwright.target && mkdir -p /usr/local/lib/systemd/system && \
+            : >/usr/local/lib/systemd/system/netwrightd@dhcp.socket");
+    host.refuses(&["--yes"], 1, &expect![[r#""#]]);
+    lab.sh("rm -r /usr/local/lib/systemd");
+    // A folder that cannot be written.
+    lab.sh("mkdir -p /usr/local/bin && mount --bind /usr/local/bin /usr/local/bin && mount -o remount,bind,ro /usr/local/bin");
+    host.refuses(&["--yes"], 3, &expect![[r#""#]]);
+    lab.sh("umount /usr/local/bin");
+    // No daemon, and no systemd.
+    lab.sh("mv /run/programs/netwrightd /run/programs/x");
+    host.refuses(&["--yes"], 1, &expect![[r#""#]]);
+    lab.sh("mv /run/programs/x /run/programs/netwrightd; rm -r /run/systemd");
+    host.refuses(&["--yes"], 3, &expect![[r#""#]]);
+}
+
+/// Each thing that systemd is told can fail: everything is put back. An interruption there leaves
+/// what `--undo` takes away.
+#[test]
+fn a_step_that_fails_undoes_all_before_it() {
+    testkit::require!("root");
+    let host = &Host::new("setup-faults");
+    let lab = &host.lab;
+    lab.sh("mkdir -p /opt/cni/bin && echo theirs >/opt/cni/bin/bridge");
+    let before = Snapshot::with_files(lab, &FILES);
+    let fault = |number: usize| fs::write(lab.path("/run/fault"), number.to_string()).unwrap();
+    let told = [
+        "daemon-reload",
+        "--quiet enable netwright.target",
+        "start netwright.target netwrightd@collect.service netwrightd@repair.service",
+    ];
+    for (number, words) in (1..).zip(told) {
+        fault(number);
+        let said = host.setup(&["--yes"]).failed(3);
+        assert!(said.stderr.starts_with(&format!("error: systemctl {words}\n")), "{said:#?}");
+        assert!(said.stderr.contains("\ncause: everything was put back as it was\n"), "{said:#?}");
+        assert_as_before(&before, lab);
+        lab.sh("rm -f /run/told");
+    }
+    fault(0);
+    host.setup(&["--yes"]).succeeded();
+    assert_eq!(host.told().lines().collect::<Vec<_>>(), told);
+    said(host.command("/usr/local/bin/netwright", &["setup", "--undo", "--yes"])).succeeded();
+    assert_as_before(&before, lab);
+}
+
+/// The disk is full in the middle of an executable, and of a unit.
+#[test]
+fn a_full_disk_undoes_all() {
+    testkit::require!("root");
+    let host = &Host::new("setup-full");
+    let lab = &host.lab;
+    lab.sh("mkdir -p /usr/local/bin /etc/systemd/system");
+    for (folder, octets) in [("/usr/local/bin", 1 << 20), ("/etc/systemd/system", 1 << 14)] {
+        lab.sh(&format!("mount -t tmpfs -o size={octets} tmpfs {folder}"));
+        let before = Snapshot::with_files(lab, &FILES);
+        let said = host.setup(&["--yes"]).failed(3);
+        assert!(said.stderr.contains("No space left on device"), "{said:#?}");
+        assert!(said.stderr.contains("\ncause: everything was put back as it was\n"), "{said:#?}");
+        assert_as_before(&before, lab);
+        lab.sh(&format!("umount {folder}"));
+    }
+}
+
+/// A setup that is killed at any moment is gone on with, or taken back.
+#[test]
+fn a_killed_setup_is_finished_or_taken_back() {
+    testkit::require!("root");
+    let kills = if feature::available("full") { 12 } else { 2 };
+    let host = &Host::new("setup-killed");
+    let lab = &host.lab;
+    lab.sh("mkdir -p /usr/local/bin && echo theirs >/usr/local/bin/netwrightd");
+    let before = Snapshot::with_files(lab, &FILES);
+    for kill in 0..kills {
+        // At the call of systemctl with this number, the rest of the process is killed.
+        let number = kill / 2 % 3 + 1;
+        fs::write(lab.path("/run/fault"), number.to_string()).unwrap();
+        lab.sh("sed -i 's/^\\[ .*$/[ \"$(wc -l <\\/run\\/told)\" != \"$(cat \\/run\\/fault)\" ] || kill -KILL $PPID/' /run/bin/systemctl");
+        let said = host.setup(&["--yes"]);
+        assert_eq!(said.code, -1, "{said:#?}");
+        lab.sh("rm -f /run/told; echo 0 >/run/fault");
+        if kill % 2 == 0 {
+            host.setup(&["--yes"]).succeeded();
+        }
+        said_with(host.command("/run/programs/netwright", &["setup", "--undo", "--yes"]), b"").succeeded();
+        assert_as_before(&before, lab);
+        lab.sh("rm -f /run/told");
+    }
+    assert!(Path::new("/usr/local/bin").exists());
+}
