@@ -65,6 +65,12 @@ impl NeighbourState {
     pub const STALE: Self = Self(4);
     /// It does not answer (NUD_FAILED).
     pub const FAILED: Self = Self(0x20);
+
+    /// Whether the entry was configured and stays, whatever else is said of it.
+    #[must_use]
+    pub fn is_permanent(self) -> bool {
+        self.0 & NUD_PERMANENT != 0
+    }
 }
 
 /// A forwarding entry of a bridge: the port that leads to an address.

@@ -65,7 +65,8 @@ pub enum NexthopWay {
         /// The link (NHA_OIF). It must be up.
         oif: u32,
     },
-    /// Nowhere: packets are dropped (NHA_BLACKHOLE).
+    /// Nowhere: packets are dropped (NHA_BLACKHOLE). It leaves by the loopback link, which must be
+    /// up.
     Blackhole {
         /// The version of IP.
         family: IpFamily,
@@ -214,12 +215,15 @@ mod tests {
     #[cfg(target_endian = "little")]
     fn as_iproute2_sends_it() {
         let address = "10.244.2.0".parse().unwrap();
-        let way = NexthopWay::Gateway { address, oif: 3, onlink: true };
+        let way = NexthopWay::Gateway { address, oif: 4, onlink: true };
         let nexthop = NexthopObject { id: 1, protocol: RouteProtocol(78), way };
         let mut expected = vec![2, 0, 78, 0, 4, 0, 0, 0];
-        expected.extend([8, 0, 1, 0, 1, 0, 0, 0, 8, 0, 5, 0, 3, 0, 0, 0]);
+        expected.extend([8, 0, 1, 0, 1, 0, 0, 0, 8, 0, 5, 0, 4, 0, 0, 0]);
         expected.extend([8, 0, 6, 0, 10, 244, 2, 0]);
         assert_eq!(encoded(&nexthop), expected);
+        // The kernel describes it (6.18) by the same bytes and its scope.
+        expected[1] = 253;
+        assert_eq!(decoded(&expected), Some(nexthop));
     }
 
     #[test]

@@ -79,8 +79,8 @@ const SWITCHES: [(u16, &str); 11] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VxlanOptions {
     /// The network identifier, below 2^24 (IFLA_VXLAN_ID); the kernel refuses larger ones with
-    /// ERANGE. Two tunnels of a namespace with the same VNI, port and version of IP exclude each
-    /// other (EEXIST).
+    /// ERANGE. Two tunnels of a namespace with the same VNI, port, version of IP and settings for
+    /// receiving exclude each other (EEXIST).
     pub vni: u32,
     /// The UDP port that the tunnel receives on, and sends to unless a forwarding entry says
     /// otherwise (IFLA_VXLAN_PORT). The kernel's own default is 8472, IANA's number is 4789.
@@ -143,7 +143,8 @@ pub struct VxlanFdb {
     pub port: Option<u16>,
     /// The link they leave by (NDA_IFINDEX); `None`: as routed.
     pub oif: Option<u32>,
-    /// Permanent or reachable, no other. An entry that the tunnel learnt is reachable.
+    /// Permanent or reachable, no other, but iproute2 adds noarp: ask
+    /// [`NeighbourState::is_permanent`]. An entry that the tunnel learnt is reachable.
     pub state: NeighbourState,
 }
 
@@ -286,10 +287,14 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn an_entry_as_iproute2_sends_it() {
-        let entry = VxlanFdb::new(3, MacAddr([2, 0, 0, 0, 0, 2]), [192, 0, 2, 2].into());
+        let state = NeighbourState(NeighbourState::PERMANENT.0 | NeighbourState::NOARP.0);
+        let entry = VxlanFdb {
+            state,
+            ..VxlanFdb::new(4, MacAddr([2, 0, 0, 0, 0, 2]), [192, 0, 2, 2].into())
+        };
         let mut writer = Writer::new();
         entry.encode(&mut writer);
-        let mut expected = vec![7, 0, 0, 0, 3, 0, 0, 0, 0x80, 0, 2, 0];
+        let mut expected = vec![7, 0, 0, 0, 4, 0, 0, 0, 0xc0, 0, 2, 0];
         expected.extend([10, 0, 2, 0, 2, 0, 0, 0, 0, 2, 0, 0]);
         expected.extend([8, 0, 1, 0, 192, 0, 2, 2]);
         assert_eq!(writer.bytes(), expected);

@@ -113,13 +113,13 @@ fn words(events: &[ObjectEvent]) -> Vec<String> {
 }
 
 /// A tunnel over a link, with what a peer needs.
-const PEER: &str = "ip link add v0 type veth peer name v1; ip link set v0 up; ip link set v1 up; \
+const PEER: &str = "ip link set lo up; ip link add v0 type veth peer name v1; ip link set v0 up; ip link set v1 up; \
     ip addr add 192.0.2.1/24 dev v0; \
-    ip link add t type vxlan id 1 local 192.0.2.1 dev v0 dstport 8472 nolearning; \
-    ip link set t addrgenmode none up; \
-    ip neigh add 10.244.2.0 lladdr 02:00:00:00:00:02 dev t nud permanent; \
-    bridge fdb add 02:00:00:00:00:02 dst 192.0.2.2 dev t self permanent; \
-    ip nexthop add id 1 via 10.244.2.0 dev t onlink; \
+    ip link add vx type vxlan id 1 local 192.0.2.1 dev v0 dstport 8472 nolearning; \
+    ip link set vx addrgenmode none up; \
+    ip neigh add 10.244.2.0 lladdr 02:00:00:00:00:02 dev vx nud permanent; \
+    bridge fdb add 02:00:00:00:00:02 dst 192.0.2.2 dev vx self permanent; \
+    ip nexthop add id 1 via 10.244.2.0 dev vx onlink; \
     ip route add 10.244.2.0/24 nhid 1 proto 78";
 
 #[test]
@@ -136,15 +136,15 @@ fn each_object_that_comes_or_goes_is_named() {
             ("ip nexthop add id 2 blackhole", "+nexthop 2"),
             ("ip nexthop del id 2", "-nexthop 2"),
             (
-                "ip neigh replace 10.244.2.0 lladdr 02:00:00:00:00:03 dev t nud permanent",
+                "ip neigh replace 10.244.2.0 lladdr 02:00:00:00:00:03 dev vx nud permanent",
                 "+neighbour 10.244.2.0",
             ),
             (
-                "bridge fdb replace 02:00:00:00:00:02 dst 192.0.2.3 dev t self permanent",
+                "bridge fdb replace 02:00:00:00:00:02 dst 192.0.2.3 dev vx self permanent",
                 "+entry 02:00:00:00:00:02 192.0.2.3",
             ),
-            ("bridge fdb del 02:00:00:00:00:02 dev t self", "-entry 02:00:00:00:00:02 192.0.2.3"),
-            ("ip link set t mtu 1300", "+link t up"),
+            ("bridge fdb del 02:00:00:00:00:02 dev vx self", "-entry 02:00:00:00:00:02 192.0.2.3"),
+            ("ip link set vx mtu 1300", "+link vx up"),
             ("nft add table inet x; nft delete table inet x", "FilterRemoved"),
         ] {
             sh(change);
@@ -152,7 +152,7 @@ fn each_object_that_comes_or_goes_is_named() {
             assert!(heard.iter().any(|word| word == expected), "{change}: {heard:?}");
             assert!(heard.len() < 3, "{change}: {heard:?}");
         }
-        sh("ip addr add 192.0.2.8/32 dev t; ip addr del 192.0.2.8/32 dev t");
+        sh("ip addr add 192.0.2.8/32 dev vx; ip addr del 192.0.2.8/32 dev vx");
         let heard = words(&heard_until_now(&mut listener));
         for expected in ["+address 192.0.2.8/32", "-address 192.0.2.8/32"] {
             assert!(heard.iter().any(|word| word == expected), "{heard:?}");
@@ -161,9 +161,9 @@ fn each_object_that_comes_or_goes_is_named() {
         sh("ip link add br0 type bridge; ip link set v1 master br0; ip link set v1 nomaster");
         let heard = words(&heard_until_now(&mut listener));
         assert!(!heard.iter().any(|word| word.starts_with("-link")), "{heard:?}");
-        sh("ip link del t");
+        sh("ip link del vx");
         let heard = words(&heard_until_now(&mut listener));
-        assert!(heard.iter().any(|word| word == "-link t down"), "{heard:?}");
+        assert!(heard.iter().any(|word| word == "-link vx down"), "{heard:?}");
     });
 }
 
@@ -177,14 +177,14 @@ fn a_link_that_goes_down_takes_its_routes_without_a_word() {
         let ours = RouteProtocol(78);
         let main = RouteFilter::main(IpFamily::V4);
         assert_eq!(socket.routes_by(ours, main).unwrap().len(), 1);
-        sh("ip link set t down");
+        sh("ip link set vx down");
         assert_eq!(socket.routes_by(ours, main).unwrap(), []);
         assert_eq!(socket.nexthops(NexthopFilter::default()).unwrap(), []);
-        let tunnel = socket.link_by_name("t").unwrap().unwrap().index;
+        let tunnel = socket.link_by_name("vx").unwrap().unwrap().index;
         assert_eq!(socket.neighbours(IpFamily::V4, Some(tunnel)).unwrap(), []);
         assert_eq!(socket.vxlan_fdb(tunnel).unwrap().len(), 1, "forwarding entries stay");
         let heard = words(&heard_until_now(&mut listener));
-        assert!(heard.iter().any(|word| word == "+link t down"), "{heard:?}");
+        assert!(heard.iter().any(|word| word == "+link vx down"), "{heard:?}");
         let told = |what: &str| heard.iter().any(|word| word.starts_with(what));
         assert!(!told("-route 10.") && !told("-nexthop"), "{heard:?}");
         assert!(told("-neighbour 10.244.2.0"), "{heard:?}");
@@ -198,7 +198,7 @@ fn what_nobody_wants_to_hear_is_left_out() {
         let mut socket = RouteSocket::open().unwrap();
         let index =
             |socket: &mut RouteSocket, name| socket.link_by_name(name).unwrap().unwrap().index;
-        let (tunnel, other) = (index(&mut socket, "t"), index(&mut socket, "v0"));
+        let (tunnel, other) = (index(&mut socket, "vx"), index(&mut socket, "v0"));
         let mut listener = ObjectListener::open().unwrap();
         listener.ignore(&socket).unwrap();
         listener.only_neighbours_of([1, tunnel]).unwrap();
@@ -215,13 +215,13 @@ fn what_nobody_wants_to_hear_is_left_out() {
                 Change::SetNeighbour(neighbour(tunnel, 1)),
             ])
             .unwrap();
-        sh("ip neigh add 10.244.9.2 lladdr 02:00:00:00:00:09 dev t nud permanent; \
+        sh("ip neigh add 10.244.9.2 lladdr 02:00:00:00:00:09 dev vx nud permanent; \
             ip neigh add 10.244.9.3 lladdr 02:00:00:00:00:09 dev v0 nud permanent; \
             ip route add unreachable 10.244.7.0/24");
         let heard = words(&heard_until_now(&mut listener));
         assert_eq!(heard, ["+neighbour 10.244.9.2", "+route 10.244.7.0/24"]);
         listener.only_neighbours_of([other]).unwrap();
-        sh("ip neigh del 10.244.9.2 dev t; ip neigh del 10.244.9.3 dev v0");
+        sh("ip neigh del 10.244.9.2 dev vx; ip neigh del 10.244.9.3 dev v0");
         let heard = words(&heard_until_now(&mut listener));
         assert!(heard.iter().any(|word| word == "-neighbour 10.244.9.3"), "{heard:?}");
         assert!(!heard.iter().any(|word| word.contains("10.244.9.2")), "{heard:?}");

@@ -16,8 +16,10 @@ use crate::guard::{in_netns, json as json_of, sh};
 const OURS: RouteProtocol = RouteProtocol(78);
 
 fn prepared() -> (RouteSocket, u32) {
-    sh("ip link add veth1 type veth peer name veth2; ip link set veth1 up; ip link set veth2 up; \
-        ip addr add 192.0.2.1/24 dev veth1; ip addr add 2001:db8::1/64 dev veth1 nodad");
+    sh(
+        "ip link set lo up; ip link add veth1 type veth peer name veth2; ip link set veth1 up; ip link set veth2 up; \
+        ip addr add 192.0.2.1/24 dev veth1; ip addr add 2001:db8::1/64 dev veth1 nodad",
+    );
     let mut socket = RouteSocket::open().unwrap();
     let ifindex = socket.link_by_name("veth1").unwrap().unwrap().index;
     (socket, ifindex)

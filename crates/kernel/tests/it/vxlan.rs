@@ -72,8 +72,8 @@ fn what_is_not_ours_in_a_tunnel_is_seen() {
     in_netns(|| {
         let mut socket = RouteSocket::open().unwrap();
         let underlay = underlay(&mut socket);
-        sh("ip link add t type vxlan id 7 dev veth1 group 239.1.1.1 dstport 4789 gbp l2miss");
-        let info = socket.link_by_name("t").unwrap().unwrap().vxlan.unwrap();
+        sh("ip link add vx type vxlan id 7 dev veth1 group 239.1.1.1 dstport 4789 gbp l2miss");
+        let info = socket.link_by_name("vx").unwrap().unwrap().vxlan.unwrap();
         assert_eq!(info.group, Some("239.1.1.1".parse().unwrap()));
         assert_eq!(info.switches, ["l2miss", "gbp"]);
         let expected =
@@ -92,9 +92,9 @@ fn a_tunnel_changes_in_place() {
             underlay: Some(underlay),
             ..VxlanOptions::new(1, 8472)
         };
-        let ifindex = tunnel(&mut socket, "t", options).index;
+        let ifindex = tunnel(&mut socket, "vx", options).index;
         sh("ip addr add 192.0.2.7/24 dev veth1; ip link add veth3 type veth peer name veth4; \
-            bridge fdb add 02:00:00:00:00:02 dst 192.0.2.2 dev t self permanent");
+            bridge fdb add 02:00:00:00:00:02 dst 192.0.2.2 dev vx self permanent");
         let other = socket.link_by_name("veth3").unwrap().unwrap().index;
         let change =
             |vxlan| Change::SetLink { ifindex, set: LinkSet { vxlan, ..LinkSet::default() } };
@@ -105,7 +105,9 @@ fn a_tunnel_changes_in_place() {
         let wanted = VxlanOptions { local, underlay: Some(other), learning: true, ..options };
         assert!(found.up());
         assert_eq!(found.vxlan.unwrap().options, wanted);
-        assert_eq!(socket.vxlan_fdb(ifindex).unwrap().len(), 1, "its entries stay");
+        let entries = socket.vxlan_fdb(ifindex).unwrap();
+        assert_eq!(entries.len(), 1, "its entries stay");
+        assert!(entries[0].state.is_permanent());
 
         let wrong = VxlanSet { local: Some("2001:db8::1".parse().unwrap()), ..VxlanSet::default() };
         let error = socket.apply_one(&change(wrong)).unwrap_err();
@@ -191,16 +193,16 @@ fn forwarding_entries_of_a_tunnel() {
 fn the_checksums_of_a_tunnel_are_left_to_it_or_not() {
     in_netns(|| {
         let mut socket = RouteSocket::open().unwrap();
-        tunnel(&mut socket, "t", VxlanOptions::new(1, 8472));
+        tunnel(&mut socket, "vx", VxlanOptions::new(1, 8472));
         let here = Netns::current().unwrap();
-        let seen = || sh("ethtool -k t | grep tx-checksum-ip-generic").trim().to_owned();
-        assert!(tx_checksums(&here, "t").unwrap());
+        let seen = || sh("ethtool -k vx | grep tx-checksum-ip-generic").trim().to_owned();
+        assert!(tx_checksums(&here, "vx").unwrap());
         for _ in 0..2 {
-            set_tx_checksums(&here, "t", false).unwrap();
-            assert!(!tx_checksums(&here, "t").unwrap());
+            set_tx_checksums(&here, "vx", false).unwrap();
+            assert!(!tx_checksums(&here, "vx").unwrap());
             assert_eq!(seen(), "tx-checksum-ip-generic: off");
         }
-        set_tx_checksums(&here, "t", true).unwrap();
+        set_tx_checksums(&here, "vx", true).unwrap();
         assert_eq!(seen(), "tx-checksum-ip-generic: on");
         let error = tx_checksums(&here, "u").unwrap_err();
         assert_eq!(error.to_string(), r#"read offloading of "u""#);
