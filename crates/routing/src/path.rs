@@ -29,6 +29,14 @@ pub enum Path {
     None,
 }
 
+impl Path {
+    /// Reports whether it needs a route of ours.
+    #[must_use]
+    pub fn has_route(self) -> bool {
+        matches!(self, Path::Direct | Path::Vxlan { .. })
+    }
+}
+
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -57,6 +57,7 @@ impl Cluster {
                 {
                     self.claims.drop_prefix(theirs.prefix);
                     earlier_prefixes.extend(self.age(&theirs.whose));
+                    freed = true;
                     continue;
                 }
                 let whose = taken.whose().clone();
@@ -64,6 +65,7 @@ impl Cluster {
                 let peer = self.peers.get_mut(&*whose).expect("who claims is a peer");
                 if let Some(used) = peer.used.take() {
                     self.claims.release(&used);
+                    freed = true;
                 }
                 let younger = self.age(&whose).expect("who claims is a peer");
                 // What it gives up besides may be what others wait for.
@@ -85,7 +87,7 @@ impl Cluster {
     }
 
     /// Gives a used peer those of its earlier prefixes that nobody has, but for younger peers as an
-    /// earlier prefix too. Returns these.
+    /// earlier prefix too. Returns whom that may change.
     fn judge_kept(&mut self, age: &Age, work: &mut Work) -> Vec<Age> {
         let name = &age.2;
         work.touch(&self.peers, name);
@@ -108,6 +110,9 @@ impl Cluster {
                 for claim in theirs {
                     self.claims.drop_prefix(claim.prefix);
                     evicted.extend(self.age(&claim.whose));
+                    // What is free of it besides may be what others wait for.
+                    let waiting = self.contested.iter().filter_map(|name| self.age(name));
+                    evicted.extend(waiting.filter(|waiting| age < waiting));
                 }
                 self.claims.claim_kept(name, prefix);
                 kept.push(prefix);

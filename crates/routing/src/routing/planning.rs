@@ -32,8 +32,8 @@ impl Routing {
             return todo;
         }
         let mut keys = BTreeSet::new();
-        let used = self.cluster.used().count();
-        if 2 * used + peers.len() < self.ways.len() / 2 {
+        if self.ways.len() > 4 * self.cluster.peers().count() + 64 {
+            // Most are of peers that are gone.
             let cluster = &self.cluster;
             self.ways.retain(|address, _| cluster.of_underlay(*address).is_some());
         }
@@ -103,7 +103,6 @@ impl Routing {
                     && !observed.objects().contains_key(&Key::Nexthop { id })
             };
             let nexthop = self.ids.of(&node.name, family, preferred, is_free);
-            debug_assert!(ids::is_ours(nexthop), "{nexthop}");
             *reach.get_mut(family) = Some(Reach {
                 path: choice.path,
                 nexthop,
@@ -113,7 +112,7 @@ impl Routing {
             *families.get_mut(family) = Some(FamilyPlan { prefixes, choice, mtu });
         }
         let plan = PeerPlan { families };
-        self.tell_conflicts(node, &mut todo.news);
+        self.tell_conflicts(node, &plan, &mut todo.news);
         self.unplanned.remove(&node.name);
         let before = self.plans.insert(node.name.clone(), plan.clone());
         if let Some(before) = before {
@@ -182,13 +181,16 @@ impl Routing {
     }
 
     /// Says of routes of others that are in the way of a peer's.
-    fn tell_conflicts(&mut self, node: &Node, news: &mut Vec<News>) {
+    fn tell_conflicts(&mut self, node: &Node, plan: &PeerPlan, news: &mut Vec<News>) {
         let own = self.cluster.own();
         let tunnels: Vec<&str> = own.tunnels.iter().map(|(_, link)| &**link).collect();
         let underlay: Vec<IpAddr> = node.underlay.iter().collect();
         let mut conflicts = Vec::new();
         for prefix in node.prefixes.iter().chain(&node.kept) {
-            let routes = self.observed.foreign.get(prefix);
+            let plan = plan.families.get(Family::of_prefix(*prefix)).as_ref();
+            // A path without a route of ours follows theirs.
+            let ours = plan.is_some_and(|plan| plan.choice.path.has_route());
+            let routes = self.observed.foreign.get(prefix).filter(|_| ours);
             let wins = |route: &&ForeignRoute| {
                 let flannels =
                     self.settings.flannel.is_some() && route.is_like_flannels(&tunnels, &underlay);
@@ -217,10 +219,9 @@ impl Routing {
         let wanted = self.wanted.iter().map(|(key, _)| key);
         let keys = wanted.chain(self.observed.objects().keys()).cloned().collect();
         let mut changes = self.repairs(&keys).changes;
-        if !changes.is_empty() || !self.observed.foreign.is_empty() {
-            let of_others = self.flannels_routes(self.observed.foreign.keys());
-            changes.retain(|change| !matches!(change, Change::RemoveForeign(..)));
-            changes.extend(of_others);
+        changes.retain(|change| !matches!(change, Change::RemoveForeign(..)));
+        if self.waiting.is_none() {
+            changes.extend(self.flannels_routes(self.observed.foreign.keys()));
         }
         changes
     }

@@ -51,11 +51,11 @@ fn each_change_is_told_once() {
     expect![[r#"
         node b: 10.244.2.0/24, fd00:244:0:2::/64
         node c: 10.244.3.0/24, fd00:244:0:3::/64
-        node c: changed: 10.244.3.0/24, fd00:244:0:3::/64
+        node c: changed: underlay addresses 192.0.2.33, 2001:db8::3
         node b: gone
-        ! the source does not answer: 1 peers are kept
+        ! the source does not answer; peers kept: 1
         the source answers again; it was silent since 12:01 UTC
-        node c: changed: 10.244.3.0/24, fd00:244:0:3::/64
+        node c: changed: underlay addresses 192.0.2.3, 2001:db8::3
     "#]]
     .assert_eq(&told);
 }

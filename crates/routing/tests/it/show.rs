@@ -58,16 +58,14 @@ fn the_table_has_a_row_for_each_peer_and_family() {
               "state": "probed",
               "since": 1700049600000,
               "mtu": 1500,
-              "probe": [
-                {
-                  "path": "yes",
-                  "underlay": "yes",
-                  "rttUs": 412,
-                  "mtu": 1500,
-                  "udp": true
-                },
-                1700049630000
-              ],
+              "probe": {
+                "path": "yes",
+                "underlay": "yes",
+                "rttUs": 412,
+                "mtu": 1500,
+                "udp": true
+              },
+              "probed": 1700049630000,
               "faults": []
             },
             {
@@ -76,16 +74,13 @@ fn the_table_has_a_row_for_each_peer_and_family() {
               "prefixes": [
                 "10.244.3.0/24"
               ],
-              "path": {
-                "vxlan": {
-                  "underlay": "ipv4"
-                }
-              },
+              "path": "vxlan",
               "because": "both offer it, by way of 192.0.2.3",
               "state": "programmed",
               "since": 1700049600000,
               "mtu": 1450,
               "probe": null,
+              "probed": null,
               "faults": []
             },
             {
@@ -97,24 +92,12 @@ fn the_table_has_a_row_for_each_peer_and_family() {
               "path": "none",
               "because": "",
               "state": {
-                "unusable": {
-                  "refused": {
-                    "node": "d",
-                    "key": "spec.podCIDRs",
-                    "cause": {
-                      "overlapsPeer": {
-                        "prefix": "10.244.3.0/24",
-                        "theirs": "10.244.3.0/24",
-                        "peer": "c",
-                        "since": 1700049600000
-                      }
-                    }
-                  }
-                }
+                "refused": "spec.podCIDRs: 10.244.3.0/24 overlaps 10.244.3.0/24, which is node c's since 12:00 UTC"
               },
               "since": 1700049600000,
               "mtu": null,
               "probe": null,
+              "probed": null,
               "faults": []
             },
             {
@@ -124,13 +107,12 @@ fn the_table_has_a_row_for_each_peer_and_family() {
               "path": "none",
               "because": "",
               "state": {
-                "unusable": {
-                  "incomplete": "spec.podCIDRs is empty"
-                }
+                "incomplete": "spec.podCIDRs is empty"
               },
               "since": 1700049600000,
               "mtu": null,
               "probe": null,
+              "probed": null,
               "faults": []
             }
           ]
