@@ -50,7 +50,7 @@ fn check(name: &str, drop: &str) {
     assert_eq!(cluster.open(), []);
     node.lab.sh(&format!(
         "{drop}; nft 'table ip ports {{ chain pre {{ type nat hook prerouting priority dstnat; \
-         meta l4proto {{ tcp, udp }} th dport 30081 dnat to 10.2.0.2:80; }} }}'"
+         meta l4proto {{ tcp, udp }} th dport 30081 dnat to 10.2.0.2:80; }}; }}'"
     ));
     let before = Snapshot::take(&node.lab);
     traffic::assert_no_tcp(&node.c1, "198.51.100.2:80");
@@ -110,8 +110,8 @@ fn who_has_no_place_for_our_rules_is_named() {
     testkit::require!("root");
     let cluster = Cluster::new("clfwdown");
     cluster.node.lab.sh(
-        "nft 'table inet wall { chain fwd { type filter hook forward priority 0; policy drop; } }'",
+        "nft 'table inet wall { chain strict { type filter hook forward priority 0; policy drop; }; }'",
     );
     let table = "inet wall".to_owned();
-    assert_eq!(cluster.open(), [Blocker::Nftables { table, chain: "fwd".to_owned() }]);
+    assert_eq!(cluster.open(), [Blocker::Nftables { table, chain: "strict".to_owned() }]);
 }

@@ -64,7 +64,7 @@ X";
 /// Counts packets that leave with kube-proxy's mark: a tunnel would pass it on to the outer packet
 /// (kubernetes#92035).
 const MARKED: &str = "nft -f - <<'X'
-table ip marked { chain post { type filter hook postrouting priority 300; meta mark and 0x4000 != 0 counter; } }
+table ip marked { chain post { type filter hook postrouting priority 300; meta mark and 0x4000 != 0 counter; }; }
 X";
 
 #[track_caller]

@@ -135,7 +135,7 @@ fn watch(place: &impl Place) {
         table inet watch { chain pre { type filter hook prerouting priority 0; \
         tcp flags & (syn | rst) == syn tcp option maxseg size 1410 counter comment \"1410\"; \
         tcp flags & (syn | rst) == syn tcp option maxseg size 1390 counter comment \"1390\"; \
-        tcp flags & (syn | rst) == syn tcp option maxseg size > 1410 counter comment \"more\"; } }\nX");
+        tcp flags & (syn | rst) == syn tcp option maxseg size > 1410 counter comment \"more\"; }; }\nX");
 }
 
 #[track_caller]
