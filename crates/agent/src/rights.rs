@@ -212,6 +212,7 @@ pub const RIGHTS: &[Rights] = &[
         capabilities: &["NET_ADMIN"],
         reason: "It changes tunnels, routes, neighbours, forwarding and its table of the packet \
                  filter.",
+        user: None,
         more_calls: &[],
         families: &["UNIX", "NETLINK"],
         namespaces: Namespaces::None,

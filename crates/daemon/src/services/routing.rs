@@ -535,17 +535,22 @@ impl Service {
     /// Brings the packet filter's table to what it is to be, once it is known what that is.
     fn look_at_filter(&mut self) {
         let (begin, worked) = (Instant::now(), processor_time());
-        let may = {
+        let (may, listed) = {
             let routing = self.shared.routing();
-            !matches!(routing.phase(), Phase::Waiting(_)) && routing.cluster().listed()
+            (!matches!(routing.phase(), Phase::Waiting(_)), routing.cluster().listed())
         };
-        let brought = if may { self.filter.bring().map_err(|error| words(&error)) } else { Ok(Vec::new()) };
+        let brought = match (may, listed) {
+            (true, true) => self.filter.bring(),
+            (true, false) => self.filter.bring_if_missing(),
+            (false, _) => Ok(Vec::new()),
+        };
+        let brought = brought.map_err(|error| words(&error));
         let again = brought.is_err();
         if let Ok(lines) = &brought {
             for what in lines.iter().filter(|_| self.filter_stands) {
                 tracing::warn!(what, "put back in the packet filter");
             }
-            self.filter_stands |= may;
+            self.filter_stands |= may && listed;
         }
         self.health.needs("packet filter", brought.map(drop));
         if may {
@@ -585,17 +590,16 @@ impl Service {
             return;
         }
         let Ok(mut conntrack) = ConntrackSocket::open() else { return };
+        let is_in = |address: Option<IpAddr>| {
+            address.is_some_and(|address| prefixes.iter().any(|prefix| prefix.contains(&address)))
+        };
         for family in [IpFamily::V4, IpFamily::V6] {
             let all = FlowFilter { protocol: Some(UDP), ..FlowFilter::all(family) };
-            for flow in conntrack.flows(&all).unwrap_or_default() {
-                let ends = [flow.source, flow.destination];
-                if ends.iter().any(|end| prefixes.iter().any(|prefix| prefix.contains(end))) {
-                    let _ = conntrack.delete_flows(&FlowFilter {
-                        source: Some(flow.source),
-                        destination: Some(flow.destination),
-                        ..all
-                    });
-                }
+            let deleted = conntrack.delete_flows_if(&all, |flow| {
+                is_in(flow.original.source) || is_in(flow.original.destination)
+            });
+            if let Err(error) = deleted {
+                tracing::debug!(%error, "UDP flows keep their old way");
             }
         }
     }

@@ -187,7 +187,8 @@ fn a_confined_service_has_its_rights_and_no_more() {
     testkit::require!("root", "program:nsenter");
     let mut node = Node::new("config-confine");
     node.joins();
-    node.configure(&node.all());
+    let routing = "[routing]\nnode = \"n1\"\nnodes = \"/etc/netwright/nodes.toml\"\ncluster = [\"10.244.0.0/16\"]\n";
+    node.configure(&format!("{}{routing}", node.all()));
     let lab = &node.lab;
     for rights in agent::rights::RIGHTS {
         let name = rights.service;

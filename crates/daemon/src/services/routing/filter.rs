@@ -70,6 +70,11 @@ impl Filter {
         Ok(self.table.bring(&self.wanted)?.lines().to_vec())
     }
 
+    /// Makes the table if there is none: what is there of an earlier service may know more nodes.
+    pub(super) fn bring_if_missing(&mut self) -> Result<Vec<String>, FirewallError> {
+        if self.table.exists()? { Ok(Vec::new()) } else { self.bring() }
+    }
+
     /// Lets the cluster's packets through where other software drops what is forwarded. Returns what
     /// drops them all the same.
     pub(super) fn open_others(&self) -> Result<Vec<String>, OpenError> {
