@@ -104,7 +104,7 @@ fn many_reloads_lose_no_lease_and_no_watch() {
     assert!(0 < watched && offers() == 1, "{watched} {}", server.log());
     let pids: Vec<u64> = before.values().copied().chain([node.supervisor()]).collect();
     let memory = || pids.iter().map(|pid| private_memory(*pid)).collect::<Vec<_>>();
-    let turns = if available("full") { 1000 } else { 20 };
+    let turns = if available("full") { 1000 } else { 10 };
     let (stop, calls) = (AtomicBool::new(false), AtomicUsize::new(0));
     let mut early = Vec::new();
     thread::scope(|scope| {
