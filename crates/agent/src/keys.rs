@@ -367,12 +367,9 @@ pub const KEYS: &[Key] = &[
         "the CNI configuration to write once pods can be reached; by default none is written",
         |c| &mut c.routing.conflist,
     ),
-    key(
-        "routing",
-        "exempt",
-        "more ranges to which pods' packets keep their source address",
-        |c| &mut c.routing.exempt,
-    ),
+    key("routing", "exempt", "more ranges to which pods' packets keep their source address", |c| {
+        &mut c.routing.exempt
+    }),
     live(key("routing", "interval", "how often to look even if no change is reported", |c| {
         &mut c.routing.interval
     })),

@@ -279,7 +279,8 @@ impl Item for ServerUrl {
 
 /// A range of addresses, such as `10.244.0.0/16`.
 impl Item for IpNet {
-    const WANTED: &'static str = "a range of addresses such as 10.244.0.0/16, with no bit set after its length";
+    const WANTED: &'static str =
+        "a range of addresses such as 10.244.0.0/16, with no bit set after its length";
     const PLACEHOLDER: &'static str = "RANGE";
     const PLACEHOLDERS: &'static str = "RANGE[,RANGE…]";
 
@@ -592,15 +593,14 @@ mod tests {
 
     #[test]
     fn a_port_alone_is_the_loopback_address() {
-        for (text, want) in [
-            ("9470", "127.0.0.1:9470"),
-            ("192.0.2.1:9470", "192.0.2.1:9470"),
-            ("[::]:1", "[::]:1"),
-        ] {
+        for (text, want) in
+            [("9470", "127.0.0.1:9470"), ("192.0.2.1:9470", "192.0.2.1:9470"), ("[::]:1", "[::]:1")]
+        {
             assert_eq!(Listen::parse(text).unwrap().text(), want);
             assert_eq!(Listen::parse(want), Listen::parse(text));
         }
-        for bad in ["0", "127.0.0.1:0", "65536", ":9470", "localhost:9470", "127.0.0.1", "-1", " 1"] {
+        for bad in ["0", "127.0.0.1:0", "65536", ":9470", "localhost:9470", "127.0.0.1", "-1", " 1"]
+        {
             assert_eq!(Listen::parse(bad), None, "{bad}");
         }
     }

@@ -103,7 +103,9 @@ fn ask_service(matches: &ArgMatches, question: &str) -> Result<Vec<u8>, Stop> {
             "the service routing does not run here: nobody listens at {}; hint: netwrightd agent status routing",
             path.display()
         ))),
-        Err(error) => Err(Stop::Failed(format!("ask the service routing at {}: {error}", path.display()))),
+        Err(error) => {
+            Err(Stop::Failed(format!("ask the service routing at {}: {error}", path.display())))
+        }
     }
 }
 
@@ -112,10 +114,14 @@ fn table(table: &Table) -> String {
     let mut text = String::new();
     let phase = match &table.phase {
         Phase::Waiting(why) => format!("waits: {why}"),
-        Phase::Restoring => "has the nodes that the disk knows; no source has answered yet".to_owned(),
+        Phase::Restoring => {
+            "has the nodes that the disk knows; no source has answered yet".to_owned()
+        }
         Phase::Syncing => "is being programmed".to_owned(),
         Phase::Ready => "ready".to_owned(),
-        Phase::Degraded(since) => format!("keeps what it knows: the source is silent since {since}"),
+        Phase::Degraded(since) => {
+            format!("keeps what it knows: the source is silent since {since}")
+        }
     };
     let prefixes: Vec<String> = table.prefixes.iter().map(ToString::to_string).collect();
     let mtu = table.pod_mtu.map_or(String::new(), |mtu| format!(", MTU of pods {mtu}"));
@@ -174,8 +180,11 @@ fn line(row: &Row) -> [String; 6] {
 }
 
 fn explained(explained: &Explained) -> String {
-    let mut text: String =
-        explained.sentences.iter().map(|sentence| format!("{}\n", cni::text::one_line(sentence))).collect();
+    let mut text: String = explained
+        .sentences
+        .iter()
+        .map(|sentence| format!("{}\n", cni::text::one_line(sentence)))
+        .collect();
     for passed in &explained.passed_over {
         let _ = writeln!(text, "not {}: {}", passed.path, cni::text::one_line(&passed.why));
     }

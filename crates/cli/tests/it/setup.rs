@@ -84,9 +84,15 @@ fn a_machine_is_set_up_and_is_as_before_afterwards() {
     let refused = call_in(lab, &["uninstall", "--bin-dir", "/opt/cni/bin"]).failed(1);
     assert!(refused.stderr.contains("hint: `netwright setup --undo` removes both"), "{refused:#?}");
     let said = undo(lab).failed(4);
-    assert!(said.stderr.contains("containers are attached, and keep their networks: netwright/web/eth0"), "{said:#?}");
+    assert!(
+        said.stderr
+            .contains("containers are attached, and keep their networks: netwright/web/eth0"),
+        "{said:#?}"
+    );
     traffic::assert_pings(&c1, "10.63.0.1");
-    let units = lab.sh("ls -A /etc/systemd/system; systemctl list-units --all --plain --no-legend 'netwright*'");
+    let units = lab.sh(
+        "ls -A /etc/systemd/system; systemctl list-units --all --plain --no-legend 'netwright*'",
+    );
     assert!(!units.contains("netwright"), "{units}");
     installed("del netwright c1 --container-id web");
     drop(c1);
@@ -99,7 +105,11 @@ fn a_machine_is_set_up_and_is_as_before_afterwards() {
 /// A unit of the reference's package makes room, and comes back.
 #[test]
 fn the_references_daemon_is_replaced_and_given_back() {
-    testkit::require!("root", "file:/lib/systemd/systemd", "file:/lib/systemd/system/cni-dhcp.socket");
+    testkit::require!(
+        "root",
+        "file:/lib/systemd/systemd",
+        "file:/lib/systemd/system/cni-dhcp.socket"
+    );
     let lab = &Lab::with_systemd("setup-dhcp");
     lab.sh("cp /lib/systemd/system/cni-dhcp.* /etc/systemd/system/ && systemctl daemon-reload && \
             systemctl enable --now cni-dhcp.socket");
@@ -136,10 +146,17 @@ fn files_of_others_are_kept() {
     write("/etc/netwright/netwrightd.toml", "[repair]\nenable = true\ninterval = \"7s\"\n");
     write("/etc/systemd/system/netwright.target", "[Unit]\nDescription=changed\n");
     let said = setup(lab, &quick).succeeded();
-    assert!(said.stderr.contains("netwright.target was changed since setup wrote it: it stays as it is"), "{said:#?}");
+    assert!(
+        said.stderr
+            .contains("netwright.target was changed since setup wrote it: it stays as it is"),
+        "{said:#?}"
+    );
     let said = undo(lab).succeeded();
     for path in ["/etc/netwright/netwrightd.toml", "/etc/systemd/system/netwright.target"] {
-        assert!(said.stderr.contains(&format!("{path} was changed since setup wrote it: it stays")), "{said:#?}");
+        assert!(
+            said.stderr.contains(&format!("{path} was changed since setup wrote it: it stays")),
+            "{said:#?}"
+        );
         assert!(lab.path(path).exists());
     }
     assert_eq!(inode(), theirs);

@@ -195,7 +195,8 @@ impl Service {
         let (nodes, published) = (Nodes::new(&file), Published::new(config));
         let watched = published.paths().chain([nodes.path()]);
         let folders = Folders::of(watched).map_err(failed)?;
-        let filter = Filter::open(&settings, config.masquerade, &process.roots()).map_err(failed)?;
+        let filter =
+            Filter::open(&settings, config.masquerade, &process.roots()).map_err(failed)?;
         let routing = Routing::new(settings.clone(), &node);
         Ok(Service {
             shared: Shared::new(routing).map_err(failed)?,
@@ -607,9 +608,13 @@ impl Service {
     /// Writes what runtimes and plugins read, once everything of this node is programmed.
     fn publish(&mut self) {
         let routing = self.shared.routing();
-        let is_there = |key: &Key| routing.observed().objects().get(key) == routing.wanted().get(key);
+        let is_there =
+            |key: &Key| routing.observed().objects().get(key) == routing.wanted().get(key);
         let own = routing.wanted().keys_of("");
-        if matches!(routing.phase(), Phase::Waiting(_)) || own.is_empty() || !own.iter().all(is_there) {
+        if matches!(routing.phase(), Phase::Waiting(_))
+            || own.is_empty()
+            || !own.iter().all(is_there)
+        {
             return;
         }
         let written = self.published.write(&routing, &self.settings);
@@ -691,7 +696,10 @@ impl Service {
 /// Reports whether a link has the name of one of this node's tunnels or uplinks.
 fn own_name(own: &Own, name: &str) -> bool {
     let uplinks = own.uplinks.iter().filter_map(|(_, uplink)| uplink.as_ref());
-    uplinks.map(|uplink| &uplink.name).chain(own.tunnels.iter().map(|(_, of)| of)).any(|of| **of == *name)
+    uplinks
+        .map(|uplink| &uplink.name)
+        .chain(own.tunnels.iter().map(|(_, of)| of))
+        .any(|of| **of == *name)
 }
 
 /// Logs something that happened.

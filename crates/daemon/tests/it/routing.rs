@@ -188,7 +188,10 @@ impl Node {
     /// Its addresses on a segment.
     fn underlay(&self, segment: usize) -> (String, String) {
         let number = self.number;
-        (format!("192.0.2.{}", segment * 64 + 10 + number), format!("2001:db8:{segment}::{number}0"))
+        (
+            format!("192.0.2.{}", segment * 64 + 10 + number),
+            format!("2001:db8:{segment}::{number}0"),
+        )
     }
 
     /// Its entry in the list of nodes.

@@ -216,7 +216,10 @@ fn beside(path: &Path, what: &str) -> PathBuf {
 pub(super) enum Here {
     Absent,
     /// A file or a link, and whether a person seems to have copied it from our `deploy` folder.
-    There { content: Digest, by_hand: bool },
+    There {
+        content: Digest,
+        by_hand: bool,
+    },
     /// A folder, a socket or the like.
     Other,
 }
@@ -231,8 +234,7 @@ impl Here {
     /// Looks at a path.
     pub(super) fn at(path: &Path) -> Result<Self, Failure> {
         let failed = |error: &std::io::Error| {
-            Failure::of(code::IO_FAILURE, error)
-                .context(format_args!("look at {}", path.display()))
+            Failure::of(code::IO_FAILURE, error).context(format_args!("look at {}", path.display()))
         };
         let found = match path.symlink_metadata() {
             Ok(found) => found,

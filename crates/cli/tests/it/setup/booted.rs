@@ -59,7 +59,8 @@ impl Booted {
         };
         wait_until("systemd-nspawn to start systemd", || {
             let leader = leader();
-            !leader.is_empty() && lab.try_sh(&format!("grep -q systemd /proc/{leader}/comm")).status.success()
+            !leader.is_empty()
+                && lab.try_sh(&format!("grep -q systemd /proc/{leader}/comm")).status.success()
         });
         let booted = Booted { leader: leader(), lab, _machine: machine };
         wait_until("Debian to boot", || {
@@ -73,7 +74,12 @@ impl Booted {
         let mut command = self.lab.command("nsenter");
         command.arg(format!("--target={}", self.leader));
         command.args(["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--wdns=/", "--"]);
-        command.args(["env", "-i", "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"]);
+        command.args([
+            "env",
+            "-i",
+            "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME=/root",
+        ]);
         command.args(["sh", "-c", script]).output().unwrap()
     }
 
@@ -105,7 +111,9 @@ fn debian_is_set_up_and_is_as_before_afterwards() {
         "file:/lib/systemd/system/cni-dhcp.socket"
     );
     let debian = Booted::new();
-    debian.sh("systemctl enable --now cni-dhcp.socket && tar -C /root/image -c . | podman import - web");
+    debian.sh(
+        "systemctl enable --now cni-dhcp.socket && tar -C /root/image -c . | podman import - web",
+    );
     // podman's own folders.
     debian.sh("podman ps");
     let before = debian.sh(SNAPSHOT);
@@ -130,8 +138,15 @@ fn debian_is_set_up_and_is_as_before_afterwards() {
     let said = debian.sh("netwright setup --undo --yes 2>&1");
     eprintln!("{said}");
     let after = debian.sh(SNAPSHOT);
-    let stays = |line: &&str| line.contains(" /etc/cni") || line.starts_with("/etc/cni") || line.contains("/var/lib/cni") || line.contains("/run/cni");
-    let lines = |text: &str| text.lines().filter(|line| !stays(line)).map(str::to_owned).collect::<Vec<_>>();
+    let stays = |line: &&str| {
+        line.contains(" /etc/cni")
+            || line.starts_with("/etc/cni")
+            || line.contains("/var/lib/cni")
+            || line.contains("/run/cni")
+    };
+    let lines = |text: &str| {
+        text.lines().filter(|line| !stays(line)).map(str::to_owned).collect::<Vec<_>>()
+    };
     let (before, after) = (lines(&before), lines(&after));
     let new: Vec<&String> = after.iter().filter(|line| !before.contains(line)).collect();
     let gone: Vec<&String> = before.iter().filter(|line| !after.contains(line)).collect();

@@ -168,7 +168,8 @@ fn a_killed_setup_is_finished_or_taken_back() {
         if kill % 2 == 0 {
             host.setup(&["--yes"]).succeeded();
         }
-        said_with(host.command("/run/programs/netwright", &["setup", "--undo", "--yes"]), b"").succeeded();
+        said_with(host.command("/run/programs/netwright", &["setup", "--undo", "--yes"]), b"")
+            .succeeded();
         assert_as_before(&before, lab);
         lab.sh("rm -f /run/told");
     }

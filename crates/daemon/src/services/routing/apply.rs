@@ -8,9 +8,7 @@ use kernel::route::{
     NexthopWay, Route, RouteKind, RouteProtocol, RouteSocket, VxlanFdb, VxlanOptions, VxlanSet,
 };
 use kernel::sysctl::Sysctl;
-use routing::object::{
-    ALIAS, Key, METRIC, METRIC_WORST, PROTOCOL, Tunnel, Value,
-};
+use routing::object::{ALIAS, Key, METRIC, METRIC_WORST, PROTOCOL, Tunnel, Value};
 use routing::plan::{Change, ForeignRoute};
 
 use super::super::setup::words;

@@ -96,7 +96,11 @@ impl Published {
     /// Writes the files once everything of this node is programmed, and again when they are to be
     /// otherwise, or somebody else has changed them. The configuration comes last: a pod may start
     /// as soon as it is there.
-    pub(super) fn write(&mut self, routing: &Routing, settings: &Settings) -> Result<(), FileError> {
+    pub(super) fn write(
+        &mut self,
+        routing: &Routing,
+        settings: &Settings,
+    ) -> Result<(), FileError> {
         let own = &routing.cluster().own().node;
         let Some(mtu) = routing.pod_mtu() else { return Ok(()) };
         if let Some(path) = self.subnet_env.clone() {
@@ -136,7 +140,9 @@ impl Published {
         state::publish(path, &content, mode, Durability::Synced)?;
         let path_shown = path.display();
         match self.note(path, content) {
-            true => tracing::warn!(path = %path_shown, "put back: another program removed or changed it"),
+            true => {
+                tracing::warn!(path = %path_shown, "put back: another program removed or changed it")
+            }
             false => tracing::info!(path = %path_shown, "written"),
         }
         Ok(())

@@ -110,7 +110,8 @@ impl Links {
         let link = self.tunnels.get(&address.ifindex)?.clone();
         let whole = address.address.prefix_len() == address.address.max_prefix_len();
         let address = address.address.addr();
-        (whole && !is_link_local_v6(address)).then_some((Key::Address { link, address }, Value::There))
+        (whole && !is_link_local_v6(address))
+            .then_some((Key::Address { link, address }, Value::There))
     }
 
     fn fdb(&self, entry: &VxlanFdb) -> Option<(Key, Value)> {
@@ -254,7 +255,11 @@ impl Host {
         let link = route.oif.or_else(|| first.and_then(|hop| hop.oif));
         ForeignRoute {
             // The kernel's own default (linux net/ipv6/route.c IP6_RT_PRIO_USER).
-            metric: route.priority.unwrap_or(if route.destination.addr().is_ipv4() { 0 } else { 1024 }),
+            metric: route.priority.unwrap_or(if route.destination.addr().is_ipv4() {
+                0
+            } else {
+                1024
+            }),
             protocol: route.protocol.map_or(0, |protocol| protocol.0),
             link: link.map(|index| self.links.name_of(index)),
             gateway: route.gateway.or_else(|| first.and_then(|hop| hop.gateway)),
@@ -268,9 +273,10 @@ impl Host {
         let is_tunnel = |index: u32| self.links.tunnels.contains_key(&index);
         let addresses = self.addresses.iter().filter(|of| !is_tunnel(of.ifindex));
         let addresses = addresses.map(|of| (Some(of.ifindex), of.address));
-        let routes = self.routes.iter().filter(|route| {
-            route.kind == RouteKind::Unicast && !has_our_protocol(route)
-        });
+        let routes = self
+            .routes
+            .iter()
+            .filter(|route| route.kind == RouteKind::Unicast && !has_our_protocol(route));
         let routes = routes.map(|route| (route.oif, route.destination));
         let all = addresses.chain(routes).filter(|(_, prefix)| !is_of_node(*prefix));
         all.map(|(index, prefix)| HostPrefix {

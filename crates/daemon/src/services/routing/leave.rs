@@ -25,7 +25,10 @@ pub(super) fn leave(
     published: &Published,
     roots: &Roots,
 ) -> Result<(), Stop> {
-    if !matches!(ask(&attendant::socket(roots, "routing"), "/livez", PATIENCE), Err(NoAnswer::Nobody(_))) {
+    if !matches!(
+        ask(&attendant::socket(roots, "routing"), "/livez", PATIENCE),
+        Err(NoAnswer::Nobody(_))
+    ) {
         return Err(Stop::Failed(
             "the service routing runs, and would make everything again: stop it first".to_owned(),
         ));

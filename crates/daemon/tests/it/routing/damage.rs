@@ -18,10 +18,19 @@ const DAMAGES: [(&str, &str); 14] = [
     ("all routes of ours are flushed", "ip route flush proto 78; ip -6 route flush proto 78"),
     ("all nexthops are flushed", "ip nexthop flush proto 78"),
     ("all neighbours are flushed", "ip neigh flush nud permanent dev nw-vxlan4"),
-    ("a forwarding entry leads elsewhere", "bridge fdb show dev nw-vxlan4 | while read mac rest; do bridge fdb replace $mac dst 192.0.2.250 dev nw-vxlan4 self permanent; done"),
-    ("the uplink goes down and up", "ip link set eth0 down; ip link set eth0 up; ip addr replace 2001:db8:0::10/64 dev eth0 nodad; ip route replace default via 192.0.2.1; ip route replace default via 2001:db8:0::1"),
+    (
+        "a forwarding entry leads elsewhere",
+        "bridge fdb show dev nw-vxlan4 | while read mac rest; do bridge fdb replace $mac dst 192.0.2.250 dev nw-vxlan4 self permanent; done",
+    ),
+    (
+        "the uplink goes down and up",
+        "ip link set eth0 down; ip link set eth0 up; ip addr replace 2001:db8:0::10/64 dev eth0 nodad; ip route replace default via 192.0.2.1; ip route replace default via 2001:db8:0::1",
+    ),
     ("the packet filter is flushed", "nft flush ruleset"),
-    ("forwarding entries are deleted", "bridge fdb show dev nw-vxlan4 | while read mac rest; do bridge fdb del $mac dev nw-vxlan4; done"),
+    (
+        "forwarding entries are deleted",
+        "bridge fdb show dev nw-vxlan4 | while read mac rest; do bridge fdb del $mac dev nw-vxlan4; done",
+    ),
 ];
 
 /// The kernel's objects of a node, without what the kernel numbers anew.
@@ -75,10 +84,10 @@ fn vm_what_happens_while_it_is_away_is_put_right() {
     assert_eq!(objects(&fabric.nodes[0]), whole, "something went with the service");
     let list = std::fs::read_to_string(fabric.list()).unwrap();
     std::fs::remove_file(fabric.list()).unwrap();
-    fabric.nodes[0].host.sh(
-        "ip link del nw-vxlan4; ip link set nw-vxlan6 address 02:00:00:00:00:07; \
-         ip nexthop flush proto 78; nft delete table inet netwright-routing",
-    );
+    fabric.nodes[0]
+        .host
+        .sh("ip link del nw-vxlan4; ip link set nw-vxlan6 address 02:00:00:00:00:07; \
+         ip nexthop flush proto 78; nft delete table inet netwright-routing");
     fabric.start_on(0);
     fabric.assert_all_reach_all();
     let phase = fabric.routes(0)["phase"].to_string();
@@ -93,7 +102,8 @@ fn vm_what_happens_while_it_is_away_is_put_right() {
     fabric.start_on(0);
     let lines = before.diff(&Snapshot::of(&fabric.nodes[0].host));
     assert!(!lines.is_empty());
-    let others = lines.iter().filter(|line| !line.contains("10.244.3.") && !line.contains("fd00:244:3:"));
+    let others =
+        lines.iter().filter(|line| !line.contains("10.244.3.") && !line.contains("fd00:244:3:"));
     let others: Vec<_> = others
         .filter(|line| !line.contains("192.0.2.77") && !line.contains("2001:db8:1::30"))
         .collect();

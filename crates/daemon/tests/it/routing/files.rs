@@ -17,9 +17,10 @@ fn files_for_pods_are_written_last_and_put_back() {
     fs::create_dir(&folder).unwrap();
     let (conflist, env) = (folder.join("10-pods.conflist"), fabric.lab.dir().join("subnet.env"));
     let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
-    fabric.flags = ["--conflist", &text(&conflist), "--subnet-env", &text(&env), "--path", "direct"]
-        .map(str::to_owned)
-        .to_vec();
+    fabric.flags =
+        ["--conflist", &text(&conflist), "--subnet-env", &text(&env), "--path", "direct"]
+            .map(str::to_owned)
+            .to_vec();
     let before = Snapshot::of(&fabric.nodes[0].host);
     fabric.start_on(0);
     wait_until("the configuration", || conflist.exists());
@@ -35,7 +36,10 @@ fn files_for_pods_are_written_last_and_put_back() {
          FLANNEL_MTU=1500\nFLANNEL_IPMASQ=true\n"
     );
     let whole = fs::read(&conflist).unwrap();
-    for spoil in [|path: &std::path::Path| fs::remove_file(path), |path| fs::write(path, "{}")] {
+    for spoil in [
+        |path: &std::path::Path| fs::remove_file(path),
+        |path: &std::path::Path| fs::write(path, "{}"),
+    ] {
         spoil(&conflist).unwrap();
         wait_until("it to be put back", || fs::read(&conflist).is_ok_and(|now| now == whole));
     }
