@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::mac::MacAddr;
-use crate::node::Node;
+use crate::node::{Node, Vxlan};
 
 /// A claimed prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Claims {
             let whose = self.addresses.get(&address).filter(|whose| others(whose)).cloned();
             taken.extend(whose.map(|whose| Taken::Address { address, whose }));
         }
-        for mac in node.offers.vxlan.iter().flat_map(|vxlan| vxlan.macs()) {
+        for mac in node.offers.vxlan.iter().flat_map(Vxlan::macs) {
             let whose = self.macs.get(&mac).filter(|whose| others(whose)).cloned();
             taken.extend(whose.map(|whose| Taken::Mac { mac, whose }));
         }
@@ -92,7 +92,7 @@ impl Claims {
         for address in node.underlay.iter() {
             self.addresses.insert(address, whose.clone());
         }
-        for mac in node.offers.vxlan.iter().flat_map(|vxlan| vxlan.macs()) {
+        for mac in node.offers.vxlan.iter().flat_map(Vxlan::macs) {
             self.macs.insert(mac, whose.clone());
         }
     }
@@ -122,7 +122,7 @@ impl Claims {
                 self.addresses.remove(&address);
             }
         }
-        for mac in node.offers.vxlan.iter().flat_map(|vxlan| vxlan.macs()) {
+        for mac in node.offers.vxlan.iter().flat_map(Vxlan::macs) {
             if is_its(self.macs.get(&mac)) {
                 self.macs.remove(&mac);
             }

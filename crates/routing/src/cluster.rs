@@ -73,6 +73,7 @@ impl std::fmt::Display for Unusable {
 
 /// What a source says.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is taken at once")]
 pub enum Event {
     /// These are all nodes there are. This node may be among them.
     Listed(Vec<Seen>),

@@ -74,7 +74,7 @@ impl<'a> Families<'a> {
     fn take(&mut self, family: Family, address: IpAddr, data: Option<&Value>) -> Result<(), Fault> {
         if self.backend == Backend::Vxlan {
             let data = data.filter(|data| !data.is_null());
-            let data = At::root(data.ok_or_else(|| (String::new(), Cause::Missing))?).as_go();
+            let data = At::root(data.ok_or_else(|| (String::new(), Cause::Missing))?).like_go();
             let mac = data.required("VtepMAC")?.mac()?;
             if let Some(vni) = data.get("VNI")? {
                 let own = self.settings.vxlan.vni;

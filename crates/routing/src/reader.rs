@@ -35,7 +35,7 @@ impl<'a> At<'a> {
     }
 
     /// Finds keys whatever their case, as Go does.
-    pub(crate) fn as_go(mut self) -> Self {
+    pub(crate) fn like_go(mut self) -> Self {
         self.any_case = true;
         self
     }

@@ -382,7 +382,8 @@ impl Routing {
         }
     }
 
-    /// Takes that a change failed, with the kernel's words. It is tried again later.
+    /// Takes that a change failed, with the kernel's words. It is tried again later. If something
+    /// is there that was to be created, what is known of the kernel is old: [`Routing::look`].
     ///
     /// Returns a sentence for the log, the first time.
     pub fn failed(&mut self, change: &Change, error: &str, now: Time) -> Option<News> {

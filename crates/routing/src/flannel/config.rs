@@ -86,7 +86,7 @@ impl Config {
         if !json.is_object() {
             return Err((whole(), Cause::not_a(text, "an object")));
         }
-        let root = At::root(&json).as_go();
+        let root = At::root(&json).like_go();
         let v4 = family_of(&root, Family::V4)?;
         let v6 = family_of(&root, Family::V6)?;
         let networks = PerFamily { v4: v4.0, v6: v6.0 };
@@ -163,7 +163,7 @@ impl Config {
             if !network.contains(&address) {
                 return Err(wrong(&format!("is not in {network}")));
             }
-            if number(address) % size != 0 {
+            if !number(address).is_multiple_of(size) {
                 return Err(wrong(&format!("is not where a prefix of length {length} begins")));
             }
             Ok(number(address))

@@ -68,7 +68,7 @@ fn read_lease(
     let refused = |field: &str, cause| Refused::new(key, field, cause);
     let prefixes = read_key(key).map_err(|cause| refused("key", cause))?;
     let json = reader::json(value, LONGEST).map_err(|cause| refused("value", cause))?;
-    let lease = At::root(&json).as_go();
+    let lease = At::root(&json).like_go();
     let of_lease = |(path, cause): (String, Cause)| {
         refused(if path.is_empty() { "value" } else { &path }, cause)
     };

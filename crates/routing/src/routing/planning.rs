@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::{FamilyPlan, PeerPlan, Routing, Todo};
-use crate::cluster::{News, Outcome};
+use crate::cluster::{News, Outcome, Peer};
 use crate::family::{Family, PerFamily};
 use crate::mtu;
 use crate::node::Node;
@@ -38,7 +38,7 @@ impl Routing {
             self.ways.retain(|address, _| cluster.of_underlay(*address).is_some());
         }
         for name in peers {
-            let node = self.cluster.peer(name).and_then(|peer| peer.used_shared());
+            let node = self.cluster.peer(name).and_then(Peer::used_shared);
             match node {
                 Some(node) => self.plan_peer(&node, &mut keys, &mut todo),
                 None => self.plan_gone(name, &mut keys, &mut todo),
@@ -221,7 +221,7 @@ impl Routing {
         let mut changes = self.repairs(&keys).changes;
         changes.retain(|change| !matches!(change, Change::RemoveForeign(..)));
         if self.waiting.is_none() {
-            changes.extend(self.flannels_routes(self.observed.foreign.keys()));
+            before_removals(&mut changes, self.flannels_routes(self.observed.foreign.keys()));
         }
         changes
     }
@@ -249,7 +249,7 @@ impl Routing {
             Key::Route { prefix } => Some(prefix),
             _ => None,
         });
-        changes.extend(self.flannels_routes(prefixes));
+        before_removals(&mut changes, self.flannels_routes(prefixes));
         changes
     }
 
@@ -308,6 +308,13 @@ impl Routing {
     pub(super) fn whose_prefix(&self, prefix: IpNet) -> Option<String> {
         self.cluster.of_address(prefix.network()).map(|(_, name)| name.to_owned())
     }
+}
+
+/// Puts changes behind what is made, and before what is removed: routes go before what they need.
+fn before_removals(changes: &mut Vec<Change>, more: Vec<Change>) {
+    let is_removal = |change: &Change| matches!(change, Change::Remove(..));
+    let kept = changes.iter().rposition(|change| !is_removal(change)).map_or(0, |last| last + 1);
+    changes.splice(kept..kept, more);
 }
 
 /// Returns the prefixes whose packets go another way now.

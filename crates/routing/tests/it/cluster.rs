@@ -8,7 +8,7 @@ use netwright_routing::refused::Cause;
 use netwright_routing::{Node, Refused, Time};
 use proptest::prelude::*;
 
-use crate::support::{NOW, at, ip, net, node, own, seen, settings, v4_node};
+use crate::support::{NOW, at, cases, ip, net, node, own, seen, settings, v4_node};
 
 fn cluster() -> Cluster {
     let settings = settings();
@@ -261,7 +261,7 @@ fn one_event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(cases(300))]
 
     #[test]
     fn who_is_used_depends_on_what_was_said_last_and_not_on_the_order(

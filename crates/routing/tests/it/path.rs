@@ -6,7 +6,7 @@ use netwright_routing::path::{Choice, Facts, Path, Way, choose};
 use netwright_routing::{Family, Node, PerFamily};
 use proptest::prelude::*;
 
-use crate::support::{by_gateway, node, on_link, v4_node};
+use crate::support::{by_gateway, cases, node, on_link, v4_node};
 
 fn chosen(own: &Node, peer: &Node, family: Family, way: &Way, learned: bool) -> Choice {
     choose(own, peer, family, Facts { ways: PerFamily { v4: way, v6: way }, learned })
@@ -181,7 +181,7 @@ fn any_way() -> impl Strategy<Value = Way> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4000))]
+    #![proptest_config(cases(2000))]
 
     #[test]
     fn both_ends_choose_alike(

@@ -3,13 +3,13 @@
 
 use std::collections::BTreeSet;
 
+use netwright_routing::Node;
 use netwright_routing::cluster::{Event, Seen};
 use netwright_routing::path::Way;
-use netwright_routing::{Family, Node};
 use proptest::prelude::*;
 
 use crate::kernel::{End, Kernel};
-use crate::support::{Machine, by_gateway, ip, net, node, on_link, settings};
+use crate::support::{Machine, by_gateway, cases, ip, net, node, on_link, settings};
 
 /// Peers 2 to 5 are on the segment, the others behind a router.
 fn way(address: std::net::IpAddr) -> Way {
@@ -60,7 +60,7 @@ fn ends(kernel: &Kernel, nodes: &[Node]) -> BTreeSet<(ipnet::IpNet, bool)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(cases(150))]
 
     #[test]
     fn the_plan_leads_from_what_is_there_to_what_is_wanted_and_loses_nothing(
@@ -186,5 +186,4 @@ fn the_first_start_makes_everything_in_an_order_that_the_kernel_takes() {
         create route fd00:244:0:2::/64 by nexthop 0x4eaa4507
     "#]].assert_eq(&machine.take_log());
     assert_eq!(machine.routing.pod_mtu(), Some(1430), "IPv6's tunnel has the longer header");
-    let _ = Family::ALL;
 }

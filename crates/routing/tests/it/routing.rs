@@ -216,14 +216,14 @@ fn flannels_objects_are_taken_over_and_nothing_is_lost() {
         create nexthop 0x4eaa4507 via fd00:244:0:2:: dev flannel-v6.1 onlink
         create route 10.244.2.0/24 by nexthop 0x4e780cae
         create route fd00:244:0:2::/64 by nexthop 0x4eaa4507
-        remove neighbour 10.244.3.0 of flannel.1
-        remove neighbour fd00:244:0:3:: of flannel-v6.1
-        remove FDB entry 02:00:00:00:04:03 of flannel.1
-        remove FDB entry 02:00:00:00:06:03 of flannel-v6.1
         remove flanneld's route 10.244.2.0/24 proto 3 via 10.244.2.0 dev flannel.1 metric 0
         remove flanneld's route 10.244.3.0/24 proto 3 via 10.244.3.0 dev flannel.1 metric 0
         remove flanneld's route fd00:244:0:2::/64 proto 3 via fd00:244:0:2:: dev flannel-v6.1 metric 1024
         remove flanneld's route fd00:244:0:3::/64 proto 3 via fd00:244:0:3:: dev flannel-v6.1 metric 1024
+        remove neighbour 10.244.3.0 of flannel.1
+        remove neighbour fd00:244:0:3:: of flannel-v6.1
+        remove FDB entry 02:00:00:00:04:03 of flannel.1
+        remove FDB entry 02:00:00:00:06:03 of flannel-v6.1
     "#]].assert_eq(&log);
     assert_eq!(kernel.foreign, []);
     let wanted: Vec<_> = routing.wanted().iter().collect();

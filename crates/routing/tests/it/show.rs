@@ -6,7 +6,7 @@ use netwright_routing::routing::{Answer, Probe};
 use netwright_routing::show::Table;
 use netwright_routing::{Family, Node};
 
-use crate::support::{Machine, NOW, at, by_gateway, ip, node, on_link, settings, v4_node};
+use crate::support::{Machine, at, by_gateway, ip, node, on_link, settings, v4_node};
 
 fn machine() -> Machine {
     let mut machine = Machine::start(settings(), |address| {
@@ -192,5 +192,4 @@ fn what_somebody_should_look_at_comes_first() {
         ]
     );
     assert_eq!(machine.routing.table().rows.len(), 20);
-    let _ = NOW;
 }

@@ -245,6 +245,12 @@ pub(crate) fn fields(node: &Node) -> NodeFields {
     }
 }
 
+/// So many random cases of a property: few in each run, ten times as many with `NETWRIGHT_FULL`.
+pub(crate) fn cases(few: u32) -> proptest::prelude::ProptestConfig {
+    let full = std::env::var_os("NETWRIGHT_FULL").is_some();
+    proptest::prelude::ProptestConfig::with_cases(if full { few * 10 } else { few })
+}
+
 /// Numbers that look random, the same in every run.
 pub(crate) struct Random(pub(crate) u64);
 
