@@ -37,8 +37,8 @@ impl Cluster {
              ip addr add 192.0.2.1/24 dev n0 && ip addr add 2001:db8:2::1/64 dev n0 nodad && \
              ip route add 10.2.0.0/24 via 192.0.2.2 && ip -6 route add fd00:2::/64 via 2001:db8:2::2",
         );
-        b.sh("ip link set lo up && ip link set eth0 up && \
-             ip addr add 192.0.2.2/24 dev eth0 && ip addr add 2001:db8:2::2/64 dev eth0 nodad && \
+        b.sh("for of in default eth0; do echo 0 > /proc/sys/net/ipv6/conf/$of/accept_dad; done && \
+             ip link set lo up && ip link set eth0 up && ip addr add 192.0.2.2/24 dev eth0 && ip addr add 2001:db8:2::2/64 dev eth0 nodad && \
              ip addr add 10.2.0.2/32 dev lo && ip addr add fd00:2::2/128 dev lo nodad && \
              ip route add default via 192.0.2.1 && ip -6 route add default via 2001:db8:2::1");
         node.outside.sh(
