@@ -5,7 +5,7 @@ mod forwarding;
 mod services;
 mod tunnels;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use expect_test::expect;
 use firewall::cluster::{Change, ClusterFilter, ClusterTable, Difference, Member, Rules, Vxlan};
@@ -37,8 +37,8 @@ impl Cluster {
              ip addr add 192.0.2.1/24 dev n0 && ip addr add 2001:db8:2::1/64 dev n0 nodad && \
              ip route add 10.2.0.0/24 via 192.0.2.2 && ip -6 route add fd00:2::/64 via 2001:db8:2::2",
         );
-        b.sh("ip link set lo up && ip link set eth0 up && \
-             ip addr add 192.0.2.2/24 dev eth0 && ip addr add 2001:db8:2::2/64 dev eth0 nodad && \
+        b.sh("for of in default eth0; do echo 0 > /proc/sys/net/ipv6/conf/$of/accept_dad; done && \
+             ip link set lo up && ip link set eth0 up && ip addr add 192.0.2.2/24 dev eth0 && ip addr add 2001:db8:2::2/64 dev eth0 nodad && \
              ip addr add 10.2.0.2/32 dev lo && ip addr add fd00:2::2/128 dev lo nodad && \
              ip route add default via 192.0.2.1 && ip -6 route add default via 2001:db8:2::1");
         node.outside.sh(
@@ -118,7 +118,7 @@ pub(super) fn servers(place: &impl Place, name: &str) -> Vec<Server> {
     let mut servers = vec![Server::tcp(place, "[::]:80", name)];
     for address in addresses {
         let address: ipnet::IpNet = address.parse().unwrap();
-        let at = std::net::SocketAddr::new(address.addr(), 80).to_string();
+        let at = SocketAddr::new(address.addr(), 80).to_string();
         servers.push(Server::udp(place, &at, name));
     }
     servers
@@ -186,6 +186,36 @@ fn what_comes_in_keeps_its_source() {
     }
     assert_seen(b, "10.1.0.2:80", "192.0.2.2");
     assert_seen(b, "[fd00:1::2]:80", "2001:db8:2::2");
+}
+
+/// Another node cannot borrow this one's address for packets with the address of a pod of this node.
+#[test]
+fn what_comes_out_of_a_tunnel_is_not_masqueraded() {
+    testkit::require!("root");
+    let cluster = Cluster::new("clborrow");
+    let (outside, b) = (&cluster.node.outside, &cluster.b);
+    b.sh("ip addr add 10.1.0.9/32 dev lo && ip addr add fd00:1::9/128 dev lo nodad");
+    let mut filter = filter();
+    cluster.bring(&filter);
+    for tunnel in [false, true] {
+        if tunnel {
+            // By its name alone.
+            cluster.change(&mut filter, &comes(Member::Tunnel("n0".to_owned())));
+        }
+        for (forged, to, this) in [
+            ("10.1.0.9:0", "198.51.100.2:80", "198.51.100.1"),
+            ("[fd00:1::9]:0", "[2001:db8:ffff::2]:80", "2001:db8:ffff::1"),
+        ] {
+            let receiver = outside.enter(|| UdpSocket::bind(to).unwrap());
+            receiver.set_read_timeout(Some(traffic::ANSWER_DEADLINE)).unwrap();
+            let sender = b.enter(|| UdpSocket::bind(forged).unwrap());
+            sender.send_to(b"?", to).unwrap();
+            let (_, seen) = receiver.recv_from(&mut [0; 8]).unwrap();
+            let expected =
+                if tunnel { sender.local_addr().unwrap().ip() } else { this.parse().unwrap() };
+            assert_eq!(seen.ip(), expected, "tunnel {tunnel}");
+        }
+    }
 }
 
 #[test]
@@ -337,7 +367,8 @@ fn damage_is_found_and_repaired() {
         assert!(seen.lines().contains(&told), "{damage}: {seen}");
         assert_eq!(cluster.listed(), listed, "{damage}");
         assert!(cluster.observe(&filter).is_empty(), "{damage}");
-        assert_seen(&node.c1, "198.51.100.2:80", "198.51.100.1");
+        let seen = traffic::assert_tcp(&node.c1, "198.51.100.2:80").seen;
+        assert_eq!(seen.ip().to_string(), "198.51.100.1", "{damage}");
     }
     // Gone, and a second time.
     for _ in 0..2 {

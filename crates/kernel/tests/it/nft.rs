@@ -308,7 +308,7 @@ fn rules_read_well() {
             ip6 saddr 2001:db8::1 ip6 saddr set 2001:db8::9
             ip6 saddr 2001:db8::2 ip6 daddr set 2001:db8::9
             tcp dport 8000-8080 accept
-            oifname @names tcp flags & (0x2 | 0x4) == 0x2 tcp option maxseg size set rt mtu
+            oifname @names tcp flags 0x2 / 0x2,0x4 tcp option maxseg size set rt mtu
             ether saddr 02:00:00:00:00:01 accept
             }
             }"#,

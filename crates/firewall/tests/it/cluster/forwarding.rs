@@ -68,7 +68,6 @@ fn check(name: &str, drop: &str) {
     // To a port of this node that leads to a pod of the other.
     assert_seen(&node.outside, "198.51.100.1:30081", "198.51.100.2");
     traffic::assert_no_tcp(&node.outside, "192.0.2.2:80");
-    traffic::assert_no_tcp(&node.outside, "[2001:db8:2::2]:80");
     // Other ranges take their place.
     let narrow: [IpNet; 1] = ["10.1.0.0/24".parse().unwrap()];
     cluster.opener(|opener, _| opener.open(&narrow)).unwrap();
