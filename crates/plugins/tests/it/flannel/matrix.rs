@@ -20,7 +20,7 @@ const SUBJECT: Subject = Subject {
             && c1.try_sh("ip link show dev eth0 up | grep -q 'mtu 1450'").status.success()
     },
     damage: |_, c1, _| {
-        c1.sh("ip link set eth0 mtu 1400");
+        c1.sh("ip addr flush dev eth0 scope global");
     },
     unready: Some(|node, _| {
         node.sh(&format!("rm {SUBNET_ENV}"));
