@@ -42,7 +42,7 @@ use crate::mac::MacAddr;
 use crate::wire::{Attribute, Message, Writer};
 
 /// `linux include/uapi/linux/if_link.h` IFLA_VXLAN_*.
-mod vxlan {
+mod info {
     pub(super) const ID: u16 = 1;
     pub(super) const GROUP: u16 = 2;
     pub(super) const LINK: u16 = 3;
@@ -167,14 +167,14 @@ impl VxlanOptions {
 
     /// Writes the contents of IFLA_INFO_DATA.
     pub(crate) fn encode(&self, writer: &mut Writer) {
-        writer.put_u32(vxlan::ID, self.vni);
+        writer.put_u32(info::ID, self.vni);
         let set =
             VxlanSet { local: self.local, underlay: self.underlay, learning: Some(self.learning) };
         set.encode(writer);
-        writer.put(vxlan::PORT, &self.port.to_be_bytes());
-        writer.put_u8(vxlan::UDP_CSUM, self.checksum.into());
-        writer.put_u8(vxlan::UDP_ZERO_CSUM6_TX, self.zero_checksum6_tx.into());
-        writer.put_u8(vxlan::UDP_ZERO_CSUM6_RX, self.zero_checksum6_rx.into());
+        writer.put(info::PORT, &self.port.to_be_bytes());
+        writer.put_u8(info::UDP_CSUM, self.checksum.into());
+        writer.put_u8(info::UDP_ZERO_CSUM6_TX, self.zero_checksum6_tx.into());
+        writer.put_u8(info::UDP_ZERO_CSUM6_RX, self.zero_checksum6_rx.into());
     }
 }
 
@@ -182,14 +182,14 @@ impl VxlanSet {
     /// Writes the contents of IFLA_INFO_DATA.
     pub(crate) fn encode(&self, writer: &mut Writer) {
         if let Some(underlay) = self.underlay {
-            writer.put_u32(vxlan::LINK, underlay);
+            writer.put_u32(info::LINK, underlay);
         }
         if let Some(local) = self.local {
-            let kind = if local.is_ipv4() { vxlan::LOCAL } else { vxlan::LOCAL6 };
+            let kind = if local.is_ipv4() { info::LOCAL } else { info::LOCAL6 };
             writer.put(kind, &ip_bytes(local));
         }
         if let Some(on) = self.learning {
-            writer.put_u8(vxlan::LEARNING, on.into());
+            writer.put_u8(info::LEARNING, on.into());
         }
     }
 }
@@ -203,15 +203,15 @@ impl VxlanInfo {
             // Some settings are numbers, others are on by being there.
             let on = attribute.u8() != Some(0);
             match attribute.kind {
-                vxlan::ID => options.vni = attribute.u32().unwrap_or_default(),
-                vxlan::PORT => options.port = attribute.u16_be().unwrap_or_default(),
-                vxlan::LINK => options.underlay = attribute.u32().filter(|&index| index != 0),
-                vxlan::LOCAL | vxlan::LOCAL6 => options.local = ip_from(attribute.value),
-                vxlan::GROUP | vxlan::GROUP6 => group = ip_from(attribute.value),
-                vxlan::LEARNING => options.learning = on,
-                vxlan::UDP_CSUM => options.checksum = on,
-                vxlan::UDP_ZERO_CSUM6_TX => options.zero_checksum6_tx = on,
-                vxlan::UDP_ZERO_CSUM6_RX => options.zero_checksum6_rx = on,
+                info::ID => options.vni = attribute.u32().unwrap_or_default(),
+                info::PORT => options.port = attribute.u16_be().unwrap_or_default(),
+                info::LINK => options.underlay = attribute.u32().filter(|&index| index != 0),
+                info::LOCAL | info::LOCAL6 => options.local = ip_from(attribute.value),
+                info::GROUP | info::GROUP6 => group = ip_from(attribute.value),
+                info::LEARNING => options.learning = on,
+                info::UDP_CSUM => options.checksum = on,
+                info::UDP_ZERO_CSUM6_TX => options.zero_checksum6_tx = on,
+                info::UDP_ZERO_CSUM6_RX => options.zero_checksum6_rx = on,
                 kind if on => {
                     let known = SWITCHES.iter().find(|switch| switch.0 == kind);
                     switches.extend(known.map(|switch| switch.1));
