@@ -29,7 +29,7 @@ pub enum OpenError {
         /// The zone.
         zone: String,
         /// The failure.
-        source: FirewalldError,
+        source: Box<FirewalldError>,
     },
 }
 
@@ -86,12 +86,12 @@ impl Opener<'_> {
         for way in ways {
             match way {
                 Way::Rules { family, legacy } => {
-                    filter::accept_ranges(ranges, family, legacy).map_err(OpenError::Iptables)?
+                    filter::accept_ranges(ranges, family, legacy).map_err(OpenError::Iptables)?;
                 }
-                Way::Zone => self
-                    .firewalld
-                    .add_ranges(&self.zone, ranges)
-                    .map_err(|source| self.failed(source))?,
+                Way::Zone => {
+                    let added = self.firewalld.add_ranges(&self.zone, ranges);
+                    added.map_err(|source| self.failed(source))?;
+                }
             }
         }
         Ok(closed)
@@ -142,7 +142,7 @@ impl Opener<'_> {
     }
 
     fn failed(&self, source: FirewalldError) -> OpenError {
-        OpenError::Firewalld { zone: self.zone.clone(), source }
+        OpenError::Firewalld { zone: self.zone.clone(), source: Box::new(source) }
     }
 }
 

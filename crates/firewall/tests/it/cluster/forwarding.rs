@@ -11,7 +11,7 @@ use super::{Cluster, assert_seen, filter, servers};
 
 impl Cluster {
     /// Calls the function with what opens the lab's host. No firewalld runs there.
-    fn opener<T: Send>(&self, work: impl FnOnce(&Opener<'_>, &[IpNet]) -> T + Send) -> T {
+    fn opener<'c, T: Send>(&'c self, work: impl FnOnce(&Opener<'c>, &[IpNet]) -> T + Send) -> T {
         let bus = format!("unix:path={}/none", self.node.lab.dir().display());
         self.node.lab.enter(|| {
             let opener = Opener {
@@ -25,17 +25,17 @@ impl Cluster {
 
     #[track_caller]
     fn open(&self) -> Vec<Blocker> {
-        self.opener(|opener, ranges| opener.open(ranges)).unwrap()
+        self.opener(Opener::open).unwrap()
     }
 
     #[track_caller]
     fn missing(&self) -> Vec<String> {
-        self.opener(|opener, ranges| opener.check(ranges)).unwrap()
+        self.opener(Opener::check).unwrap()
     }
 
     #[track_caller]
     fn close(&self) {
-        self.opener(|opener, ranges| opener.close(ranges)).unwrap();
+        self.opener(Opener::close).unwrap();
     }
 }
 
