@@ -23,6 +23,7 @@ use cni::json::{JsonError, Object, UnknownKey};
 use cni::{AddResult, Command, Error, PluginConfig, code};
 use cni_plugin::cni_invoke::find;
 use cni_plugin::{Call, Info, Inner, Plugin, Role};
+use state::Index;
 
 use crate::judge;
 use crate::multi::members;
@@ -103,10 +104,9 @@ impl Plugin for Flannel {
             failures.note(format_args!("plugin {plugin_type:?}"), collected);
         }
         // Another project's delegate may collect nothing: its DEL still needs the record.
-        if failures.is_empty() {
-            for one in stale.iter().filter(|one| is_ours(&one.delegate)) {
-                failures.note_as_it_is(one.forget(call));
-            }
+        let left = Index::new(call.roots()).of_network(call.network().as_str()).found;
+        for one in stale.iter().filter(|one| is_ours(&one.delegate) && !one.is_among(&left)) {
+            failures.note_as_it_is(one.forget(call));
         }
         state::remove_abandoned(&data_dir);
         Ok(failures.into_result()?)

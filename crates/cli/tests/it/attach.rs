@@ -214,7 +214,7 @@ fn the_conflist_of_flannels_manifest_serves() {
     network(&lab, "10-flannel", conflist);
     call_in(&lab, &["lint", "--strict"]).succeeded();
     let c1 = lab.container("c1");
-    let said = call_in(&lab, &["status", "cbr0"]).failed(1);
+    let said = call_in(&lab, &["status", "cbr0"]).failed(3);
     let words =
         "failed to load flannel 'subnet.env' file: open /run/flannel/subnet.env: no such file";
     assert!(said.stdout.contains(words), "{said:#?}");
@@ -230,15 +230,22 @@ fn the_conflist_of_flannels_manifest_serves() {
     let row = &rows(&lab)[0];
     assert_eq!(row["addresses"][0], "10.244.3.2/24");
     assert_eq!(row["ports"][0], "8080:80/tcp");
-    call_in(&lab, &["check", "cbr0", "c1"]).succeeded();
-    c1.sh("ip link set eth0 mtu 1300");
+    // The manifest's version has neither CHECK nor GC.
+    network(&lab, "10-flannel", &conflist.replace("0.3.1", "1.1.0"));
+    let c2 = lab.container("c2");
+    call_in(&lab, &["add", "cbr0", "c2"]).succeeded();
+    traffic::assert_pings(&c1, "10.244.3.3");
+    c2.sh("ip route del 10.244.0.0/16");
     call_in(&lab, &["repair"]).succeeded();
-    assert!(c1.sh("ip link show eth0").contains("mtu 1450"));
-    // flanneld writes its file anew at every start of the node.
+    assert!(c2.sh("ip route").contains("10.244.0.0/16 via 10.244.3.1"));
+    call_in(&lab, &["check", "cbr0", "c2"]).succeeded();
+    // After a start of the node flanneld has written nothing yet.
     lab.sh("rm -r /run/flannel");
     call_in(&lab, &["del", "cbr0", "c1"]).succeeded();
     c1.sh("! ip link show eth0 2>/dev/null");
-    lab.sh("! ls /var/lib/cni/flannel/* 2>/dev/null; ! ls /sys/class/net/cni0 2>/dev/null");
+    drop(c2);
+    call_in(&lab, &["gc"]).succeeded();
+    lab.sh("! ls /var/lib/cni/flannel/* 2>/dev/null; ! ls -d /sys/class/net/cni0 2>/dev/null");
 }
 
 #[test]

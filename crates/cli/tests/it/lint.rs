@@ -198,12 +198,41 @@ fn the_delegate_of_flannel_is_looked_at() {
     check(
         r#"{"cniVersion": "0.3.1", "name": "cbr0", "plugins": [
     {"type": "flannel", "subnetfiles": "/x",
-     "delegate": {"hairpinMod": true, "mtu": -1},
+     "delegate": {"hairpinMod": true, "mtu": 99999},
      "ipam": {"type": "host-local", "dataDirs": "/x"}}
 ]}
 "#,
         1,
         expect![[r#"
+            warning: unknown key "hairpinMod": plugin "bridge" does not read it
+              --> SCRATCH/net.d/10-x.conflist:3:19
+              |
+            3 |      "delegate": {"hairpinMod": true, "mtu": 99999},
+              |                   ^
+              hint: did you mean "hairpinMode"?
+
+            warning: unknown key "subnetfiles": plugin "flannel" does not read it
+              --> SCRATCH/net.d/10-x.conflist:2:25
+              |
+            2 |     {"type": "flannel", "subnetfiles": "/x",
+              |                         ^
+              hint: did you mean "subnetFile"?
+
+            warning: unknown key "dataDirs": "ipam" of plugin "host-local" does not read it
+              --> SCRATCH/net.d/10-x.conflist:4:37
+              |
+            4 |      "ipam": {"type": "host-local", "dataDirs": "/x"}}
+              |                                     ^
+              hint: did you mean "dataDir"?
+
+            error: plugin "flannel": delegated plugin "bridge": invalid MTU 99999, must be [68, 65535]
+              --> SCRATCH/net.d/10-x.conflist:2:14
+              |
+            2 |     {"type": "flannel", "subnetfiles": "/x",
+              |              ^
+              hint: key "mtu" is a number of bytes from 68 to 65535, or 0 for the kernel's choice
+
+            1 file looked at: 1 error, 3 warnings
         "#]],
     );
     check(
@@ -213,6 +242,21 @@ fn the_delegate_of_flannel_is_looked_at() {
 "#,
         1,
         expect![[r#"
+            error: failed to find plugin "brigde" in SCRATCH/bin
+              --> SCRATCH/net.d/10-x.conflist:2:46
+              |
+            2 |     {"type": "flannel", "delegate": {"type": "brigde", "name": "x"}}
+              |                                              ^
+              hint: did you mean "bridge"?
+
+            error: plugin "flannel": 'delegate' dictionary must not have 'name' field, it'll be set by flannel
+              --> SCRATCH/net.d/10-x.conflist:2:25
+              |
+            2 |     {"type": "flannel", "delegate": {"type": "brigde", "name": "x"}}
+              |                         ^
+              hint: remove the key "delegate.name"
+
+            1 file looked at: 2 errors, 0 warnings
         "#]],
     );
 }

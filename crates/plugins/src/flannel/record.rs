@@ -162,6 +162,12 @@ impl Stale {
         Ok(stale)
     }
 
+    /// Reports whether a plugin has recorded something of the container.
+    pub(super) fn is_among(&self, recorded: &[state::Record]) -> bool {
+        let id = self.record.container_id.as_str();
+        recorded.iter().any(|one| one.attachment.container_id.as_str() == id)
+    }
+
     /// Removes the record, unless another call has written it since it was listed.
     pub(super) fn forget(&self, call: &Call<'_>) -> Result<(), Failure> {
         self.record.alone(call, || match self.record.bytes()? {

@@ -120,6 +120,7 @@ pub(super) fn lint_object(object: &str, around: Around<'_>, examined: &mut Exami
         let place = Place::of(examined.text, ipam.value("type").unwrap_or(ipam_text));
         require(&ipam_type, place, around, examined);
     }
+    let mut legible = true;
     match plugins::info(&head.r#type).and_then(|info| info.inner) {
         Some(Inner::Plugins(key) | Inner::Delegates(key)) => {
             for inner in top.elements(key) {
@@ -133,12 +134,11 @@ pub(super) fn lint_object(object: &str, around: Around<'_>, examined: &mut Exami
         }
         Some(Inner::Delegate { key, default_type }) => {
             if let Some(inner) = top.value(key) {
-                lint_delegate(inner, default_type, around, examined);
+                legible &= lint_delegate(inner, default_type, around, examined);
             }
         }
         None => {}
     }
-    let mut legible = true;
     if let Some(plugin) = plugins::find(&head.r#type) {
         legible &= ask(plugin, object, start, examined, |key| !in_ipam(key) && !is_common(key));
         // Keys that an address plugin ignores are about `ipam`, which it does not have as a link of
@@ -156,27 +156,23 @@ pub(super) fn lint_object(object: &str, around: Around<'_>, examined: &mut Exami
 }
 
 /// Checks the part of a delegate's object that a configuration has. The plugin that completes it
-/// judges the whole.
+/// judges the whole, if this returns that it can be read.
 fn lint_delegate(
     object: &str,
     default_type: &str,
     around: Around<'_>,
     examined: &mut Examined<'_>,
-) {
+) -> bool {
     let start = Place::of(examined.text, object);
     // The plugin reports what is wrong with the type.
     let written = Top::of(object).value("type");
     let named = written.and_then(|raw| serde_json::from_str::<String>(raw).ok());
     let plugin_type = named.as_deref().unwrap_or(default_type);
-    require(
-        plugin_type,
-        written.map_or(start, |raw| Place::of(examined.text, raw)),
-        around,
-        examined,
-    );
-    if let Some(plugin) = plugins::find(plugin_type) {
-        ask(plugin, object, start, examined, |key| !in_ipam(key) && !is_common(key));
-    }
+    let type_at = written.map_or(start, |raw| Place::of(examined.text, raw));
+    require(plugin_type, type_at, around, examined);
+    plugins::find(plugin_type).is_none_or(|plugin| {
+        ask(plugin, object, start, examined, |key| !in_ipam(key) && !is_common(key))
+    })
 }
 
 /// Reports capabilities whose arguments nothing reads: neither the plugin nor its IPAM plugin, which
