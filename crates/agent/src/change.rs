@@ -114,8 +114,7 @@ pub fn read_by(service: &str) -> impl Iterator<Item = &'static Key> {
     let is_shared = |key: &Key| {
         !key.for_agent && keys::TABLES.iter().any(|of| of.name == key.table && !of.service)
     };
-    KEYS.iter()
-        .filter(move |key| is_shared(key) || (key.table == service && key.name != "enable"))
+    KEYS.iter().filter(move |key| is_shared(key) || (key.table == service && key.name != "enable"))
 }
 
 /// Returns the value of a key as TOML; empty if there is none.

@@ -434,15 +434,14 @@ mod tests {
 
     #[test]
     fn a_port_alone_is_the_loopback_address() {
-        for (text, want) in [
-            ("9470", "127.0.0.1:9470"),
-            ("192.0.2.1:9470", "192.0.2.1:9470"),
-            ("[::]:1", "[::]:1"),
-        ] {
+        for (text, want) in
+            [("9470", "127.0.0.1:9470"), ("192.0.2.1:9470", "192.0.2.1:9470"), ("[::]:1", "[::]:1")]
+        {
             assert_eq!(Listen::parse(text).unwrap().text(), want);
             assert_eq!(Listen::parse(want), Listen::parse(text));
         }
-        for bad in ["0", "127.0.0.1:0", "65536", ":9470", "localhost:9470", "127.0.0.1", "-1", " 1"] {
+        for bad in ["0", "127.0.0.1:0", "65536", ":9470", "localhost:9470", "127.0.0.1", "-1", " 1"]
+        {
             assert_eq!(Listen::parse(bad), None, "{bad}");
         }
     }

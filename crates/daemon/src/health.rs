@@ -349,13 +349,19 @@ mod tests {
         WALL.fetch_sub(3 * 24 * 3600, Ordering::SeqCst);
         health.turns();
         let report = health.report();
-        assert_eq!((report.state, report.since.unwrap().as_str()), (State::Ready, "2027-01-15T08:00:00Z"));
+        assert_eq!(
+            (report.state, report.since.unwrap().as_str()),
+            (State::Ready, "2027-01-15T08:00:00Z")
+        );
         assert_eq!(health.pause(day), day / 4);
         health.logged(Level::INFO, "repaired");
         assert_eq!(health.report().did.unwrap().at, "2027-01-12T08:00:00Z");
         health.needs("cache", Err("refused".to_owned()));
         let report = health.report();
-        assert_eq!((report.state, report.since.unwrap().as_str()), (State::Waiting, "2027-01-12T08:00:00Z"));
+        assert_eq!(
+            (report.state, report.since.unwrap().as_str()),
+            (State::Waiting, "2027-01-12T08:00:00Z")
+        );
         WALL.fetch_add(30 * 24 * 3600, Ordering::SeqCst);
         assert_eq!(health.report().state, State::Waiting);
     }

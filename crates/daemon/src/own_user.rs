@@ -9,7 +9,9 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown, lchown};
+use std::os::unix::fs::{
+    MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown, lchown,
+};
 use std::path::{Path, PathBuf};
 
 use agent::Config;
@@ -207,7 +209,8 @@ mod tests {
 
     #[test]
     fn users_are_found_by_their_names() {
-        let users = "root:x:0:0:root:/root:/bin/bash\nbroken:x\nnetwright-ipam:x:990:991::/:/none\n";
+        let users =
+            "root:x:0:0:root:/root:/bin/bash\nbroken:x\nnetwright-ipam:x:990:991::/:/none\n";
         assert_eq!(listed(users, "netwright-ipam"), Some(User { uid: 990, gid: 991 }));
         assert_eq!(listed(users, "netwright"), None);
     }

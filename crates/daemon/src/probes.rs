@@ -65,11 +65,9 @@ impl Probes {
     /// Tries again if it does not listen: its address may be there by now.
     pub(crate) fn look_again(&mut self) {
         let opened = match self.wanted {
-            Some(address) if self.port.is_none() => {
-                Port::open(address, Arc::clone(&self.look)).map(Some).map_err(|error| {
-                    format!("listen at {address}: {error}")
-                })
-            }
+            Some(address) if self.port.is_none() => Port::open(address, Arc::clone(&self.look))
+                .map(Some)
+                .map_err(|error| format!("listen at {address}: {error}")),
             _ => Ok(None),
         };
         match opened {

@@ -73,8 +73,7 @@ fn each_enabled_service_is_a_process_with_its_own_rights() {
     for (service, pid) in pids {
         assert!(!is_alive(pid), "{service}");
     }
-    for socket in
-        ["netwright/agent/agent.sock", "netwright/agent/ipam/ipam.sock", "cni/dhcp.sock"]
+    for socket in ["netwright/agent/agent.sock", "netwright/agent/ipam/ipam.sock", "cni/dhcp.sock"]
     {
         assert!(!node.path(&format!("/run/{socket}")).exists(), "{socket}");
     }
@@ -96,7 +95,10 @@ fn a_service_on_its_own_says_its_status_and_reads_its_configuration_again() {
     // Somebody else answers for all services.
     let mut server = node.command(&["agent", "serve"]);
     let server = testkit::Service::start(
-        { server.env("NOTIFY_SOCKET", "/run/gone"); server },
+        {
+            server.env("NOTIFY_SOCKET", "/run/gone");
+            server
+        },
         &node.lab.dir().join("serve.log"),
     );
     let ask = |target: &str| node.ask("/run/netwright/agent/agent.sock", target);

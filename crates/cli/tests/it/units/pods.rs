@@ -93,7 +93,8 @@ fn addresses_within_the_unit(lab: &Lab, records: &str) {
     let two = addresses(lab, "ADD", "two");
     assert_ne!(one["ips"], two["ips"]);
     assert!(!is_root());
-    let owners = "stat -c %U /var/lib/netwright/ipam /run/netwright/ipam.sock.todo /run/netwright/ipam.sock";
+    let owners =
+        "stat -c %U /var/lib/netwright/ipam /run/netwright/ipam.sock.todo /run/netwright/ipam.sock";
     assert_eq!(lab.sh(owners), "netwright-ipam\nnetwright-ipam\nroot\n");
     let status = lab.try_sh("/opt/cni/bin/netwrightd agent status ipam --wait");
     assert!(status.status.success(), "{}", host.said());

@@ -129,7 +129,8 @@ fn each_service_that_stays_stopped_starts_again() {
 fn a_service_whose_loop_hangs_starts_again() {
     testkit::require!("root", "full");
     let mut node = Node::new("agent-hang");
-    let enabled = super::node::ALONE.replace("[collect]\n", "[collect]\nact = true\ngrace = \"0s\"\n");
+    let enabled =
+        super::node::ALONE.replace("[collect]\n", "[collect]\nact = true\ngrace = \"0s\"\n");
     node.configure(&enabled);
     let config = r#"{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"stuck"}]}"#;
     node.lab.sh(&format!(

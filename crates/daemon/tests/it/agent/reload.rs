@@ -59,9 +59,7 @@ fn a_reload_disturbs_only_what_changed() {
         // Somebody sends the signal nevertheless.
         let reloads = node.status()["agent"]["reloads"].as_u64().unwrap();
         node.signal(Signal::HUP);
-        until("the refusal", || {
-            node.status()["agent"]["reloads"].as_u64().unwrap() == reloads + 1
-        });
+        until("the refusal", || node.status()["agent"]["reloads"].as_u64().unwrap() == reloads + 1);
         let status = node.status();
         assert!(status["agent"]["missing"][0]["why"].as_str().unwrap().contains(want), "{status}");
         assert_eq!(node.pids(), after);
@@ -144,7 +142,9 @@ fn many_reloads_lose_no_lease_and_no_watch() {
     assert_eq!((watches(), offers()), (watched, 1));
     assert_eq!(assigned(&socket, "lasting"), held);
     assert!(turns / 2 < calls.load(Ordering::Relaxed));
-    for ((service, early), late) in before.keys().map(String::as_str).chain(["agent"]).zip(&early).zip(memory()) {
+    for ((service, early), late) in
+        before.keys().map(String::as_str).chain(["agent"]).zip(&early).zip(memory())
+    {
         assert!(late <= early + 512, "{service}: {early} KiB became {late} KiB");
     }
     assert_eq!(before.len(), ALL.len());

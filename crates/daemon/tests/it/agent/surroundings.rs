@@ -36,7 +36,8 @@ fn without_capabilities_services_keep_what_they_have_and_say_so() {
         assert!(says("cannot cut down the bounding set of capabilities: "), "{service}: {steps:?}");
         let shares = service == "docker";
         assert_eq!(says("cannot move to mounts of its own: "), !shares, "{service}: {steps:?}");
-        let is_root = says("cannot become the user 65521: it lacks CAP_CHOWN, CAP_SETUID or CAP_SETGID");
+        let is_root =
+            says("cannot become the user 65521: it lacks CAP_CHOWN, CAP_SETUID or CAP_SETGID");
         assert_eq!(is_root, service == "ipam", "{service}: {steps:?}");
         // What needs no capability is done.
         assert_eq!(kernel_says(pids[service], "Seccomp"), "2", "{service}");
@@ -87,11 +88,15 @@ fn what_is_in_the_way_of_the_agent_is_named() {
     };
     let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", DAEMON];
     refused(&nobody, "services are started by root, and this is user 65534: start it as root");
-    refused(&[&nobody[..], &["dhcp"]].concat(), "create directory \"/var/lib/netwright/dhcp/leases\": Permission denied");
+    refused(
+        &[&nobody[..], &["dhcp"]].concat(),
+        "create directory \"/var/lib/netwright/dhcp/leases\": Permission denied",
+    );
     let path = node.path("/run/netwright/agent/agent.sock");
     node.lab.sh("mkdir -p /run/netwright/agent");
     fs::write(&path, "mine").unwrap();
-    let want = "listen at \"/run/netwright/agent/agent.sock\": a file that is not a socket is there";
+    let want =
+        "listen at \"/run/netwright/agent/agent.sock\": a file that is not a socket is there";
     refused(&[DAEMON], want);
     refused(&[DAEMON, "agent", "serve"], want);
     assert_eq!(fs::read_to_string(&path).unwrap(), "mine");

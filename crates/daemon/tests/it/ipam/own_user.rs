@@ -40,7 +40,10 @@ fn what_a_version_left_that_ran_as_root_goes_on_and_comes_back() {
     let daemon = start(&node, &[], &[]);
     let lasting = assigned(&socket, "lasting").unwrap();
     assigned(&socket, "left").unwrap();
-    assert_eq!((kernel_says(daemon.pid().into(), "Uid"), owner_of(&state)), ("0\t0\t0\t0".into(), 0));
+    assert_eq!(
+        (kernel_says(daemon.pid().into(), "Uid"), owner_of(&state)),
+        ("0\t0\t0\t0".into(), 0)
+    );
     assert_eq!(daemon.stop(), Some(0));
     // A plugin leaves a release, as root, while no daemon listens.
     let release = Request::Release(owner("left"));
