@@ -115,7 +115,6 @@ mod tests {
     /// The memory of one process with every service, for comparison with
     /// `agent::figures::the_idle_agent_takes_what_its_services_take_alone`. It is printed.
     #[test]
-    #[expect(clippy::print_stderr, reason = "the figure is what people run it for")]
     fn all_services_in_one_process_take_this_memory() {
         testkit::require!("root", "full");
         let lab = testkit::Lab::new("one-process");
