@@ -31,7 +31,8 @@ const BY_HAND: [(&str, &str); 4] = [
 pub fn all(programs: &Path) -> Vec<(String, String)> {
     let usual = format!("={PROGRAMS}/netwrightd ");
     let own = format!("={} ", programs.join("netwrightd").display());
-    let by_hand = BY_HAND.iter().map(|(name, text)| ((*name).to_owned(), text.replace(&usual, &own)));
+    let by_hand =
+        BY_HAND.iter().map(|(name, text)| ((*name).to_owned(), text.replace(&usual, &own)));
     let made = RIGHTS.iter().map(|rights| {
         (format!("{}.d/10-netwright.conf", service(rights.service)), drop_in(rights))
     });

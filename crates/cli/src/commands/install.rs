@@ -30,8 +30,8 @@ use crate::net::session::{PluginSource, Session, load_failure};
 use crate::shell::{Report, Shell};
 use crate::world::World;
 use folder::{Entry, Folder, Undo};
-use manifest::{Config, Manifest};
 pub(super) use folder::{duplicate, replace_by_link};
+use manifest::{Config, Manifest};
 pub(super) use manifest::{missing, remove_created};
 pub(crate) use take_back::uninstall;
 pub(super) use take_back::{Removed, detach, listed, living, remove_from, remove_state};
@@ -355,7 +355,16 @@ impl Planned {
         if goods.links.is_empty() {
             notes.push("this build holds no plugins".to_owned());
         }
-        Ok(Planned { dir: dir.to_owned(), old, manifest, foreign, obsolete, created, config, notes })
+        Ok(Planned {
+            dir: dir.to_owned(),
+            old,
+            manifest,
+            foreign,
+            obsolete,
+            created,
+            config,
+            notes,
+        })
     }
 
     /// Says whether everything is already as it would be.
@@ -387,7 +396,8 @@ impl Planned {
                 folder.keep(name)?;
                 undo.kept(name);
             }
-            let executables = [(EXECUTABLE, Some(&goods.executable)), (DAEMON, goods.daemon.as_ref())];
+            let executables =
+                [(EXECUTABLE, Some(&goods.executable)), (DAEMON, goods.daemon.as_ref())];
             for (name, bytes) in executables {
                 if let Some(bytes) = bytes {
                     undo.executable(name);
@@ -411,10 +421,8 @@ impl Planned {
         if let Err(failure) = outcome {
             return Err(match undo.run(&folder) {
                 Ok(()) => failure.because("everything was put back as it was"),
-                Err(error) => failure.because(format_args!(
-                    "putting things back failed too: {}",
-                    error.message()
-                )),
+                Err(error) => failure
+                    .because(format_args!("putting things back failed too: {}", error.message())),
             });
         }
         let Planned { created, foreign: replaced, config, notes, .. } = self;

@@ -31,8 +31,8 @@ use crate::shell::{Format, Report, Shell};
 use crate::world::World;
 use apply::Work;
 use plan::{Facts, Paths, Plan};
-pub(crate) use record::is_recorded;
 use record::Record;
+pub(crate) use record::is_recorded;
 
 /// The folder that is locked, so that two do not change it at the same time.
 const LOCKED: &str = "/etc/systemd/system";
@@ -96,9 +96,12 @@ pub(crate) fn main(args: &Setup, common: &Common, world: &World, shell: &mut She
             .hint("give --yes, or --dry-run to see what it would do"));
     }
     if !kernel::remedy::is_root() {
-        return Err(Failure::new(code::IO_FAILURE, "setup installs services for the whole machine")
-            .because("you are not root")
-            .hint(kernel::remedy::BE_ROOT));
+        return Err(Failure::new(
+            code::IO_FAILURE,
+            "setup installs services for the whole machine",
+        )
+        .because("you are not root")
+        .hint(kernel::remedy::BE_ROOT));
     }
     if !systemctl::is_booted() {
         return Err(Failure::new(code::IO_FAILURE, "systemd does not run this machine")

@@ -183,7 +183,11 @@ fn only_folder(runtimes: &Runtimes) -> Result<PathBuf, Failure> {
 
 /// Returns the attachments of our plugins whose containers are there.
 pub(in crate::commands) fn living(session: &Session) -> Result<Vec<String>, Failure> {
-    Ok(ours(session)?.iter().filter(|known| is_living(known)).map(|one| one.key.to_string()).collect())
+    Ok(ours(session)?
+        .iter()
+        .filter(|known| is_living(known))
+        .map(|one| one.key.to_string())
+        .collect())
 }
 
 fn ours(session: &Session) -> Result<Vec<Known>, Failure> {

@@ -136,19 +136,15 @@ fn one(
 
 /// Starts units, and waits until the services serve.
 fn start(units: &[String]) -> Result<(), Failure> {
-    let words: Vec<&str> = std::iter::once("start").chain(units.iter().map(String::as_str)).collect();
+    let words: Vec<&str> =
+        std::iter::once("start").chain(units.iter().map(String::as_str)).collect();
     let unit = units.last().map_or("", String::as_str);
-    call(&words)
-        .map(drop)
-        .map_err(|failure| failure.hint(format!("journalctl --unit {unit}, and of its likes, has more")))
+    call(&words).map(drop).map_err(|failure| {
+        failure.hint(format!("journalctl --unit {unit}, and of its likes, has more"))
+    })
 }
 
-fn write(
-    path: &Path,
-    keeps: bool,
-    content: &Content,
-    undo: &mut Vec<Undo>,
-) -> Result<(), Failure> {
+fn write(path: &Path, keeps: bool, content: &Content, undo: &mut Vec<Undo>) -> Result<(), Failure> {
     let failed = |error: state::FileError| Failure::of(code::IO_FAILURE, &error);
     if let Some(folder) = path.parent() {
         state::create_directory(folder, 0o755).map_err(failed)?;

@@ -65,12 +65,13 @@ pub(super) fn facts(
             programs.display()
         )));
     }
-    let loaded = load::load(Path::new(load::FILE), Surroundings::default()).map_err(|problems| {
-        let text: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        Failure::new(code::INVALID_CONFIG, "the configuration of netwrightd is wrong")
-            .excerpt(text.concat())
-            .hint("correct it: `netwrightd config check` says the same")
-    })?;
+    let loaded =
+        load::load(Path::new(load::FILE), Surroundings::default()).map_err(|problems| {
+            let text: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            Failure::new(code::INVALID_CONFIG, "the configuration of netwrightd is wrong")
+                .excerpt(text.concat())
+                .hint("correct it: `netwrightd config check` says the same")
+        })?;
     // Each service would run twice.
     if UnixStream::connect(session.roots.run.join(SUPERVISOR)).is_ok() {
         return Err(Failure::new(code::INVALID_CONFIG, "netwrightd starts the services here")

@@ -94,7 +94,9 @@ impl Paths {
     /// `setup` was interrupted.
     pub(super) fn is_others(&self, written: &Written) -> bool {
         let (here, kept) = (self.at(&written.path), self.at(&record::kept(&written.path)));
-        written.kept && *here != Here::Absent && !written.is(here)
+        written.kept
+            && *here != Here::Absent
+            && !written.is(here)
             && (*kept == Here::Absent || kept == here)
     }
 }
@@ -277,7 +279,8 @@ pub(super) fn wanted(facts: &Facts, own: &Arc<Vec<u8>>, daemon: &Arc<Vec<u8>>) -
         .map(|(path, mode)| format!("d {} {mode:04o} root root -\n", units::quoted(path)))
         .collect();
     if !lines.is_empty() {
-        let text = format!("# Folders that {} names for its services.\n{}", load::FILE, lines.concat());
+        let text =
+            format!("# Folders that {} names for its services.\n{}", load::FILE, lines.concat());
         files.push(File::text(TEMPORARY, text, Kind::Configuration));
     }
     let takes_over = config.dhcp.enable
@@ -356,7 +359,9 @@ pub(super) fn plan(
             code::INVALID_CONFIG,
             format!("{} is there: a package installed Netwright's services", path.display()),
         )
-        .hint("remove that package first, or use its units: systemctl enable --now netwright.target"));
+        .hint(
+            "remove that package first, or use its units: systemctl enable --now netwright.target",
+        ));
     }
     let old = facts.record.as_ref();
     let nothing = Unit::default();
@@ -374,7 +379,8 @@ pub(super) fn plan(
         files: Vec::new(),
         ..old.cloned().unwrap_or_default()
     };
-    let mut plan = Plan { steps: Vec::new(), notes: facts.notes.clone(), record: Record::default() };
+    let mut plan =
+        Plan { steps: Vec::new(), notes: facts.notes.clone(), record: Record::default() };
 
     if facts.plugins.iter().any(|plugins| !plugins.is_done) {
         let folders = facts.plugins.iter().map(|plugins| plugins.dir.clone()).collect();
@@ -401,7 +407,8 @@ pub(super) fn plan(
         if written.is(here) {
             plan.steps.push(Step::RemoveFile { path, restores: written.kept });
         } else if *here != Here::Absent && !paths.is_others(written) {
-            plan.notes.push(format!("{} was changed since setup wrote it: it stays", path.display()));
+            plan.notes
+                .push(format!("{} was changed since setup wrote it: it stays", path.display()));
         }
     }
     plan.refuse_what_cannot_be_written(&facts.programs, paths)?;
@@ -412,9 +419,9 @@ pub(super) fn plan(
         }
         _ => false,
     });
-    let changes_programs = plan.steps.iter().any(|step| {
-        matches!(step, Step::WriteFile { path, .. } if path.starts_with(&facts.programs))
-    });
+    let changes_programs = plan.steps.iter().any(
+        |step| matches!(step, Step::WriteFile { path, .. } if path.starts_with(&facts.programs)),
+    );
     if wanted.takes_over {
         for name in OTHERS.into_iter().filter(|name| is_in_use(facts, name)) {
             plan.steps.push(Step::TakeOver { unit: name.to_owned() });
@@ -441,9 +448,7 @@ pub(super) fn plan(
         matches!(step, Step::WriteFile { path, .. } | Step::RemoveFile { path, .. }
             if path == Path::new(NETWORK_MANAGERS))
     };
-    if plan.steps.iter().any(is_network_managers)
-        && unit(NETWORK_MANAGER).is.active
-    {
+    if plan.steps.iter().any(is_network_managers) && unit(NETWORK_MANAGER).is.active {
         plan.steps.push(Step::ReloadNetworkManager);
     }
     if sends_packet && !plan.steps.is_empty() {
@@ -534,11 +539,9 @@ impl Plan {
                 continue;
             };
             let Some(why) = paths.unwritable.get(path) else { continue };
-            let failure = Failure::new(
-                code::IO_FAILURE,
-                format!("{} cannot be written", path.display()),
-            )
-            .because(why);
+            let failure =
+                Failure::new(code::IO_FAILURE, format!("{} cannot be written", path.display()))
+                    .because(why);
             return Err(match path.starts_with(programs) {
                 true => failure.hint("choose another folder with --program-dir"),
                 false => failure,
@@ -647,7 +650,10 @@ mod tests {
     fn a_fresh_machine_gets_everything() {
         let facts = machine();
         let paths = fresh(&wants(&facts));
-        check(&facts, &paths, &expect![[r#"
+        check(
+            &facts,
+            &paths,
+            &expect![[r#"
             install netwright 0.1.0 and its plugins in /usr/lib/cni
             write /usr/local/bin/netwright
             write /usr/local/bin/netwrightd
@@ -667,7 +673,8 @@ mod tests {
             enable netwright.target
             start netwright.target, netwrightd@collect.service, netwrightd@repair.service
             send packets from a new container, to its gateway and to the outside
-        "#]]);
+        "#]],
+        );
     }
 
     #[test]
@@ -692,10 +699,10 @@ mod tests {
             loaded("cni-dhcp.service", false, false),
         ]);
         let mut paths = fresh(&wants(&facts));
-        paths.here.insert(NETWORK_MANAGERS.into(), Here::There {
-            content: Digest::of(b"another's"),
-            by_hand: false,
-        });
+        paths.here.insert(
+            NETWORK_MANAGERS.into(),
+            Here::There { content: Digest::of(b"another's"), by_hand: false },
+        );
         let plan = planned(&facts, &paths).unwrap();
         let of_others: Vec<String> = plan
             .steps
@@ -712,12 +719,18 @@ mod tests {
         assert_eq!(plan.record.taken_over, [TakenOver { unit: "cni-dhcp.socket".to_owned(), was }]);
         let config = first_configuration(&facts);
         assert!(config.dhcp.enable);
-        assert_eq!(config.repair.path[..2], ["/var/lib/rancher/k3s/data/cni", "/opt/cni/bin"].map(PathBuf::from));
+        assert_eq!(
+            config.repair.path[..2],
+            ["/var/lib/rancher/k3s/data/cni", "/opt/cni/bin"].map(PathBuf::from)
+        );
         // A package that is upgraded may start it again; what it was first is what counts.
         let (mut facts, paths) = done(&facts, &paths, &plan);
         facts.units.extend([loaded("cni-dhcp.socket", false, true)]);
         let again = planned(&facts, &paths).unwrap();
-        assert_eq!(again.steps.first(), plan.steps.iter().find(|step| matches!(step, Step::TakeOver { .. })));
+        assert_eq!(
+            again.steps.first(),
+            plan.steps.iter().find(|step| matches!(step, Step::TakeOver { .. }))
+        );
         assert_eq!(again.record, plan.record);
         // Whoever does not want our daemon keeps theirs.
         facts.configuration = Some(Config::default());
@@ -737,9 +750,15 @@ mod tests {
         config.multinet.conflist = Some("/etc/not-enabled/x.conflist".into());
         facts.configuration = Some(config);
         let wanted = wants(&facts);
-        let folders: Vec<String> =
-            wanted.folders.iter().map(|(path, mode)| format!("{} {mode:o}", path.display())).collect();
-        assert_eq!(folders, ["/var/lib/other 755", "/run/other 755", "/var/lib/netwright/blocks 700"]);
+        let folders: Vec<String> = wanted
+            .folders
+            .iter()
+            .map(|(path, mode)| format!("{} {mode:o}", path.display()))
+            .collect();
+        assert_eq!(
+            folders,
+            ["/var/lib/other 755", "/run/other 755", "/var/lib/netwright/blocks 700"]
+        );
         let file = wanted.files.iter().find(|file| file.path == Path::new(TEMPORARY)).unwrap();
         let Content::File { bytes, .. } = &file.content else { panic!("{file:?}") };
         expect![[r#"
@@ -783,7 +802,10 @@ mod tests {
         let edited = Here::There { content: Digest::of(b"edited"), by_hand: true };
         paths.here.insert("/etc/systemd/system/netwrightd@dhcp.socket".into(), edited.clone());
         paths.here.insert(load::FILE.into(), edited);
-        check(&facts, &paths, &expect![[r#"
+        check(
+            &facts,
+            &paths,
+            &expect![[r#"
             write /usr/local/bin/netwrightd
             write /etc/systemd/system/netwright.target
             remove /etc/systemd/system/netwrightd@old.socket, which this version does not have
@@ -791,16 +813,23 @@ mod tests {
             restart netwright.target, netwrightd@collect.service, netwrightd@repair.service
             send packets from a new container, to its gateway and to the outside
             note: /etc/systemd/system/netwrightd@dhcp.socket was changed since setup wrote it: it stays as it is
-        "#]]);
+        "#]],
+        );
         let plan = planned(&facts, &paths).unwrap();
         let content = Digest::of(b"netwrightd");
         let written = plan.record.of_file(Path::new("/usr/local/bin/netwrightd"));
         assert_eq!(written.map(|written| &written.content), Some(&content));
-        assert!(plan.record.of_file(Path::new("/etc/systemd/system/netwrightd@old.socket")).is_none());
+        assert!(
+            plan.record.of_file(Path::new("/etc/systemd/system/netwrightd@old.socket")).is_none()
+        );
         let (facts, paths) = done(&facts, &paths, &plan);
-        check(&facts, &paths, &expect![[r#"
+        check(
+            &facts,
+            &paths,
+            &expect![[r#"
             note: /etc/systemd/system/netwrightd@dhcp.socket was changed since setup wrote it: it stays as it is
-        "#]]);
+        "#]],
+        );
     }
 
     /// Units that a person copied, and programs of others, are kept and given back.
@@ -816,8 +845,12 @@ mod tests {
             paths.here.insert(path.into(), Here::There { content, by_hand });
         }
         let plan = planned(&facts, &paths).unwrap();
-        let kept: Vec<String> =
-            plan.steps.iter().map(ToString::to_string).filter(|step| step.contains("keep")).collect();
+        let kept: Vec<String> = plan
+            .steps
+            .iter()
+            .map(ToString::to_string)
+            .filter(|step| step.contains("keep"))
+            .collect();
         assert_eq!(
             kept,
             [
@@ -859,11 +892,13 @@ mod tests {
         expect![[r#"
             error: /etc/systemd/system/netwrightd@.service is there, and it is not Netwright's
             hint: move it away, if nobody needs it
-        "#]].assert_eq(&with(&|paths| unit(&foreign, paths)));
+        "#]]
+        .assert_eq(&with(&|paths| unit(&foreign, paths)));
         expect![[r#"
             error: /etc/systemd/system/netwrightd@.service is no file, and setup would write one
             hint: move it away
-        "#]].assert_eq(&with(&|paths| unit(&Here::Other, paths)));
+        "#]]
+        .assert_eq(&with(&|paths| unit(&Here::Other, paths)));
         expect![[r#"
             error: /usr/lib/systemd/system/netwright.target is there: a package installed Netwright's services
             hint: remove that package first, or use its units: systemctl enable --now netwright.target
@@ -876,7 +911,8 @@ mod tests {
             cause: /usr/local/bin: Read-only file system (os error 30)
             hint: what the message names is mounted read-only: mount it writable
             hint: choose another folder with --program-dir
-        "#]].assert_eq(&with(&|paths| {
+        "#]]
+        .assert_eq(&with(&|paths| {
             paths.unwritable.insert("/usr/local/bin/netwright".into(), why.clone());
         }));
     }

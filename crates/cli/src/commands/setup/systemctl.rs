@@ -61,14 +61,19 @@ pub(super) fn units(names: &[String]) -> Result<Vec<Unit>, Failure> {
     words.extend(names.iter().map(String::as_str));
     let text = call(&words)?;
     // A unit that is an alias has another name.
-    let shown: Vec<Unit> = text.split("\n\n").filter(|block| !block.trim().is_empty()).map(unit).collect();
+    let shown: Vec<Unit> =
+        text.split("\n\n").filter(|block| !block.trim().is_empty()).map(unit).collect();
     if shown.len() != names.len() {
         return Err(Failure::new(
             code::DECODE_FAILURE,
             format!("systemctl show: it has {} answers for {} units", shown.len(), names.len()),
         ));
     }
-    Ok(shown.into_iter().zip(names).map(|(unit, name)| Unit { name: name.clone(), ..unit }).collect())
+    Ok(shown
+        .into_iter()
+        .zip(names)
+        .map(|(unit, name)| Unit { name: name.clone(), ..unit })
+        .collect())
 }
 
 fn unit(block: &str) -> Unit {

@@ -16,8 +16,9 @@ use crate::commands::install::{self, Removed};
 use crate::failure::Failure;
 use crate::net::session::Session;
 
-/// What the service `dhcp` leaves in the folder of its socket (docs/files.md).
-const LEFT_BY_DHCP: &str = "/run/cni/dhcp.sock.ready";
+/// What the service `dhcp` leaves beside its socket (docs/files.md).
+const DHCP_READY: &str = "/run/cni/dhcp.sock.ready";
+const DHCP_TODO: &str = "/run/cni/dhcp.sock.todo";
 
 /// One step back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -124,9 +125,7 @@ pub(super) fn plan(
         let unit = taken.unit.clone();
         plan.steps.push(Back::GiveBack { unit, enables: enabled, starts: active });
     }
-    let is_network_managers = |back: &Back| {
-        matches!(back, Back::RemoveFile { path, .. } if path == Path::new(NETWORK_MANAGERS))
-    };
+    let is_network_managers = |back: &Back| matches!(back, Back::RemoveFile { path, .. } if path == Path::new(NETWORK_MANAGERS));
     if network_manager.is.active && plan.steps.iter().any(is_network_managers) {
         plan.steps.push(Back::ReloadNetworkManager);
     }
@@ -176,7 +175,8 @@ pub(super) fn apply(
         }
     }
     if errors.is_empty() {
-        let _ = std::fs::remove_file(LEFT_BY_DHCP);
+        let _ = std::fs::remove_file(DHCP_READY);
+        install::remove_created(&[DHCP_TODO.into()]);
         install::remove_created(&record.folders);
         let done = match &plan.rest {
             Some(rest) => rest.write(roots),
@@ -198,9 +198,9 @@ fn one(
         Back::Stop => stop(),
         Back::Disable { unit } => call(&["--quiet", "disable", unit]).map(drop),
         Back::RemoveFile { path, restores: true } => put_back(&record::kept(path), path),
-        Back::RemoveFile { path, restores: false } => state::withdraw(path)
-            .map(drop)
-            .map_err(|error| Failure::of(code::IO_FAILURE, &error)),
+        Back::RemoveFile { path, restores: false } => {
+            state::withdraw(path).map(drop).map_err(|error| Failure::of(code::IO_FAILURE, &error))
+        }
         Back::Reload => call(&["daemon-reload"]).map(drop),
         Back::Start { unit } => call(&["start", unit]).map(drop),
         Back::GiveBack { unit, enables, starts } => {
@@ -283,7 +283,11 @@ mod tests {
     #[test]
     fn everything_goes_the_way_back() {
         let (record, paths) = recorded();
-        check(&record, &paths, &[], &expect![[r#"
+        check(
+            &record,
+            &paths,
+            &[],
+            &expect![[r#"
             stop netwright.target and the services
             disable netwright.target
             remove /etc/NetworkManager/conf.d/90-netwright.conf
@@ -297,7 +301,8 @@ mod tests {
             have NetworkManager read its configuration again
             remove the plugins from /usr/lib/cni
             remove our state, and our tables of nftables
-        "#]]);
+        "#]],
+        );
     }
 
     #[test]
@@ -306,7 +311,11 @@ mod tests {
         paths.here.insert("/etc/netwright/netwrightd.toml".into(), there("edited"));
         paths.here.insert("/etc/systemd/system/netwright.target".into(), there("edited"));
         paths.here.insert("/etc/systemd/system/netwrightd@.service".into(), Here::Absent);
-        let plan = check(&record, &paths, &[], &expect![[r#"
+        let plan = check(
+            &record,
+            &paths,
+            &[],
+            &expect![[r#"
             stop netwright.target and the services
             disable netwright.target
             remove /etc/NetworkManager/conf.d/90-netwright.conf
@@ -318,14 +327,19 @@ mod tests {
             remove our state, and our tables of nftables
             note: /etc/systemd/system/netwright.target was changed since setup wrote it: it stays; what was there before is /etc/systemd/system/.netwright.target.netwright-kept
             note: /etc/netwright/netwrightd.toml was changed since setup wrote it: it stays
-        "#]]);
+        "#]],
+        );
         assert_eq!(plan.rest, None);
     }
 
     #[test]
     fn containers_keep_their_plugins() {
         let (record, mut paths) = recorded();
-        let plan = check(&record, &paths, &["net/web/eth0"], &expect![[r#"
+        let plan = check(
+            &record,
+            &paths,
+            &["net/web/eth0"],
+            &expect![[r#"
             stop netwright.target and the services
             disable netwright.target
             remove /etc/NetworkManager/conf.d/90-netwright.conf
@@ -336,7 +350,8 @@ mod tests {
             enable and start cni-dhcp.socket
             have NetworkManager read its configuration again
             note: containers are attached, and keep their networks: net/web/eth0. The plugins, the executables in /usr/local/bin and our state stay for them; once they are gone, `netwright setup --undo` removes these, too
-        "#]]);
+        "#]],
+        );
         // The second undo, once they are gone.
         let rest = plan.rest.unwrap();
         paths.here.retain(|path, _| path.starts_with("/usr/local"));
@@ -347,7 +362,8 @@ mod tests {
             remove /usr/local/bin/netwrightd
             put back what was at /usr/local/bin/netwright
             remove the plugins from /usr/lib/cni
-            remove our state, and our tables of nftables"#]].assert_eq(&steps.join("\n"));
+            remove our state, and our tables of nftables"#]]
+        .assert_eq(&steps.join("\n"));
     }
 
     /// What ran before runs again.
@@ -358,7 +374,11 @@ mod tests {
         record.owns_state = false;
         record.plugins.clear();
         record.taken_over.clear();
-        check(&record, &paths, &[], &expect![[r#"
+        check(
+            &record,
+            &paths,
+            &[],
+            &expect![[r#"
             stop netwright.target and the services
             remove /etc/NetworkManager/conf.d/90-netwright.conf
             remove /etc/systemd/system/netwrightd@.service
@@ -369,7 +389,8 @@ mod tests {
             have systemd read its units again
             start netwright.target
             have NetworkManager read its configuration again
-        "#]]);
+        "#]],
+        );
     }
 
     /// It was interrupted before the files of others were replaced: they stay.
@@ -381,13 +402,18 @@ mod tests {
         for path in ["/usr/local/bin/netwright", "/etc/systemd/system/netwright.target"] {
             paths.here.insert(path.into(), others.clone());
         }
-        let plan = check(&record, &paths, &[], &expect![[r#"
+        let plan = check(
+            &record,
+            &paths,
+            &[],
+            &expect![[r#"
             stop netwright.target and the services
             disable netwright.target
             enable and start cni-dhcp.socket
             remove the plugins from /usr/lib/cni
             remove our state, and our tables of nftables
-        "#]]);
+        "#]],
+        );
         paths.here.retain(|path, _| !path.to_string_lossy().ends_with("-kept"));
         let none = Unit::default();
         let again = super::plan(&record, &paths, &none, &none, &[]);
