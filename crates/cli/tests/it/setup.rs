@@ -3,8 +3,6 @@
 mod booted;
 mod faults;
 
-use std::fs;
-
 use serde_json::Value;
 use testkit::{Lab, Place as _, Snapshot, traffic};
 
@@ -30,6 +28,11 @@ const FILES: [&str; 12] = [
 /// the reference.
 const STAYS: [&str; 2] = ["files: /etc/cni is new", "files: /etc/cni/net.d is new"];
 
+/// Shows an empty folder for programs: the machine's own are large.
+fn empty_programs(lab: &Lab) {
+    lab.sh("mkdir -p /usr/local/bin && mount -t tmpfs tmpfs /usr/local/bin");
+}
+
 #[track_caller]
 fn assert_as_before(before: &Snapshot, lab: &Lab) {
     let lines = before.diff(&Snapshot::with_files(lab, &FILES));
@@ -54,10 +57,21 @@ fn steps(report: &Value) -> Vec<&str> {
     report["steps"].as_array().unwrap().iter().map(|step| step["step"].as_str().unwrap()).collect()
 }
 
+/// Also with the daemon of the reference's package, which makes room and comes back.
 #[test]
 fn a_machine_is_set_up_and_is_as_before_afterwards() {
-    testkit::require!("root", "file:/lib/systemd/systemd");
+    testkit::require!(
+        "root",
+        "file:/lib/systemd/systemd",
+        "file:/lib/systemd/system/cni-dhcp.socket"
+    );
     let lab = &Lab::with_systemd("setup");
+    empty_programs(lab);
+    lab.sh("cp /lib/systemd/system/cni-dhcp.* /etc/systemd/system/ && systemctl daemon-reload && \
+            systemctl --quiet enable --now cni-dhcp.socket");
+    let theirs = || {
+        lab.sh("systemctl is-enabled cni-dhcp.socket; systemctl is-active cni-dhcp.socket; true")
+    };
     let before = Snapshot::with_files(lab, &FILES);
     let planned = setup(lab, &["--dry-run", "-o", "json"]).succeeded().json();
     assert_eq!(planned["isDone"], false, "{planned}");
@@ -67,9 +81,12 @@ fn a_machine_is_set_up_and_is_as_before_afterwards() {
     assert_eq!(steps(&done), steps(&planned));
     let packets = done["packets"].to_string();
     assert!(packets.contains("gateway 10.63.0.1: answers after"), "{done}");
+    assert_eq!(theirs(), "disabled\ninactive\n");
     let installed = |words: &str| lab.sh(&format!("/usr/local/bin/netwright {words}"));
     let status = installed("agent status --wait");
-    assert!(status.contains("collect  ready") && status.contains("repair   ready"), "{status}");
+    for service in ["collect  ready", "dhcp     ready", "repair   ready"] {
+        assert!(status.contains(service), "{status}");
+    }
 
     // A second time.
     let written = "find /etc/systemd /etc/netwright /usr/local/bin /opt/cni /var/lib/netwright -printf '%p %i %T@\\n' | sort";
@@ -84,82 +101,18 @@ fn a_machine_is_set_up_and_is_as_before_afterwards() {
     let refused = call_in(lab, &["uninstall", "--bin-dir", "/opt/cni/bin"]).failed(1);
     assert!(refused.stderr.contains("hint: `netwright setup --undo` removes both"), "{refused:#?}");
     let said = undo(lab).failed(4);
-    assert!(
-        said.stderr
-            .contains("containers are attached, and keep their networks: netwright/web/eth0"),
-        "{said:#?}"
-    );
+    let kept = "containers are attached, and keep their networks: netwright/web/eth0";
+    assert!(said.stderr.contains(kept), "{said:#?}");
     traffic::assert_pings(&c1, "10.63.0.1");
     let units = lab.sh(
         "ls -A /etc/systemd/system; systemctl list-units --all --plain --no-legend 'netwright*'",
     );
     assert!(!units.contains("netwright"), "{units}");
+    assert_eq!(theirs(), "enabled\nactive\n");
     installed("del netwright c1 --container-id web");
     drop(c1);
     undo(lab).succeeded();
     assert_as_before(&before, lab);
     let said = undo(lab).failed(1);
     assert!(said.stderr.starts_with("error: nothing was set up here"), "{said:#?}");
-}
-
-/// A unit of the reference's package makes room, and comes back.
-#[test]
-fn the_references_daemon_is_replaced_and_given_back() {
-    testkit::require!(
-        "root",
-        "file:/lib/systemd/systemd",
-        "file:/lib/systemd/system/cni-dhcp.socket"
-    );
-    let lab = &Lab::with_systemd("setup-dhcp");
-    lab.sh("cp /lib/systemd/system/cni-dhcp.* /etc/systemd/system/ && systemctl daemon-reload && \
-            systemctl enable --now cni-dhcp.socket");
-    let state = |unit: &str| {
-        let of = |word: &str| lab.sh(&format!("systemctl {word} {unit} || true")).trim().to_owned();
-        (of("is-enabled"), of("is-active"))
-    };
-    let on = ("enabled".to_owned(), "active".to_owned());
-    assert_eq!(state("cni-dhcp.socket"), on);
-    let before = Snapshot::with_files(lab, &FILES);
-    setup(lab, &["--yes", "--no-packet", "--no-config"]).succeeded();
-    assert_eq!(state("cni-dhcp.socket"), ("disabled".to_owned(), "inactive".to_owned()));
-    assert_eq!(state("netwrightd@dhcp.socket").1, "active");
-    let said = lab.sh("/usr/local/bin/netwrightd agent status --wait");
-    assert!(said.contains("dhcp     ready"), "{said}");
-    undo(lab).succeeded();
-    assert_eq!(state("cni-dhcp.socket"), on);
-    assert_as_before(&before, lab);
-}
-
-/// What a person has changed since stays and is named; what was there before comes back.
-#[test]
-fn files_of_others_are_kept() {
-    testkit::require!("root", "file:/lib/systemd/systemd");
-    let lab = &Lab::with_systemd("setup-files");
-    lab.sh("mkdir -p /usr/local/bin && echo theirs >/usr/local/bin/netwright && chmod 711 /usr/local/bin/netwright");
-    let inode = || lab.sh("stat -c '%i %a %Y' /usr/local/bin/netwright");
-    let theirs = inode();
-    let before = Snapshot::with_files(lab, &FILES);
-    let quick = ["--yes", "--no-packet", "--no-config"];
-    setup(lab, &quick).succeeded();
-    assert_ne!(inode(), theirs);
-    let write = |path: &str, text: &str| fs::write(lab.path(path), text).unwrap();
-    write("/etc/netwright/netwrightd.toml", "[repair]\nenable = true\ninterval = \"7s\"\n");
-    write("/etc/systemd/system/netwright.target", "[Unit]\nDescription=changed\n");
-    let said = setup(lab, &quick).succeeded();
-    assert!(
-        said.stderr
-            .contains("netwright.target was changed since setup wrote it: it stays as it is"),
-        "{said:#?}"
-    );
-    let said = undo(lab).succeeded();
-    for path in ["/etc/netwright/netwrightd.toml", "/etc/systemd/system/netwright.target"] {
-        assert!(
-            said.stderr.contains(&format!("{path} was changed since setup wrote it: it stays")),
-            "{said:#?}"
-        );
-        assert!(lab.path(path).exists());
-    }
-    assert_eq!(inode(), theirs);
-    lab.sh("rm -r /etc/netwright /etc/systemd/system/netwright.target");
-    assert_as_before(&before, lab);
 }

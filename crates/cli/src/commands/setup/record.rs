@@ -19,9 +19,10 @@ const FORMAT: u32 = 1;
 /// How many digits of the SHA-512 tell whether a file is still what was written.
 const DIGITS: usize = 32;
 
-/// The most samples of a file, and their size.
-const SAMPLES: usize = 32;
-const SAMPLE: usize = 1 << 15;
+/// The size of a file of which samples are enough, their number and their size.
+const WHOLE: usize = 1 << 20;
+const SAMPLES: usize = 64;
+const SAMPLE: usize = 1 << 10;
 
 /// What `setup` did. It is written before the first step, so that an interrupted `setup` can be
 /// undone, too.
@@ -93,9 +94,13 @@ impl Digest {
     /// Of a large file, an executable, it takes samples: two builds differ in their sizes and in
     /// many places, and the whole would take seconds where nothing is optimised.
     pub(super) fn of(bytes: &[u8]) -> Self {
-        let samples = bytes.chunks(bytes.len().div_ceil(SAMPLES).max(SAMPLE));
+        if bytes.len() <= WHOLE {
+            return Digest::Sha512(owner::sha512_hex(bytes, DIGITS));
+        }
         let mut sampled = bytes.len().to_le_bytes().to_vec();
-        samples.for_each(|chunk| sampled.extend(&chunk[..chunk.len().min(SAMPLE)]));
+        for chunk in bytes.chunks(bytes.len().div_ceil(SAMPLES)) {
+            sampled.extend(&chunk[..chunk.len().min(SAMPLE)]);
+        }
         Digest::Sha512(owner::sha512_hex(sampled, DIGITS))
     }
 }

@@ -16,8 +16,9 @@ use crate::commands::install::{self, Removed};
 use crate::failure::Failure;
 use crate::net::session::Session;
 
-/// What the service `dhcp` leaves in the folder of its socket (docs/files.md).
-const LEFT_BY_DHCP: &str = "/run/cni/dhcp.sock.ready";
+/// What the service `dhcp` leaves beside its socket (docs/files.md).
+const DHCP_READY: &str = "/run/cni/dhcp.sock.ready";
+const DHCP_TODO: &str = "/run/cni/dhcp.sock.todo";
 
 /// One step back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -174,7 +175,8 @@ pub(super) fn apply(
         }
     }
     if errors.is_empty() {
-        let _ = std::fs::remove_file(LEFT_BY_DHCP);
+        let _ = std::fs::remove_file(DHCP_READY);
+        install::remove_created(&[DHCP_TODO.into()]);
         install::remove_created(&record.folders);
         let done = match &plan.rest {
             Some(rest) => rest.write(roots),

@@ -2,14 +2,13 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::process::Command;
 
 use expect_test::{Expect, expect};
 use testkit::{Lab, Place as _, Snapshot, feature};
 
-use super::{FILES, assert_as_before};
-use crate::support::{EXECUTABLE, Said, said, said_with};
+use super::{FILES, assert_as_before, empty_programs};
+use crate::support::{EXECUTABLE, Said, said};
 
 /// Knows no unit, notes what it is told to do, and refuses the call whose number is in `/run/fault`.
 const SYSTEMCTL: &str = r#"#!/bin/sh
@@ -31,6 +30,7 @@ struct Host {
 impl Host {
     fn new(name: &str) -> Self {
         let lab = Lab::new(name);
+        empty_programs(&lab);
         lab.sh("mkdir -p /run/systemd/system /run/bin /run/programs /etc/systemd/system");
         // A daemon of some octets: none of it is started.
         fs::write(lab.path("/run/programs/netwrightd"), "a daemon").unwrap();
@@ -52,6 +52,10 @@ impl Host {
         said(self.command("/run/programs/netwright", &[&own[..], args].concat()))
     }
 
+    fn undo(&self) -> Said {
+        said(self.command("/run/programs/netwright", &["setup", "--undo", "--yes"]))
+    }
+
     fn told(&self) -> String {
         fs::read_to_string(self.lab.path("/run/told")).unwrap_or_default()
     }
@@ -71,33 +75,91 @@ fn what_cannot_be_done_is_refused_before_anything_is_changed() {
     testkit::require!("root");
     let host = &Host::new("setup-refused");
     let lab = &host.lab;
-    host.refuses(&[], 2, &expect![[r#""#]]);
-    host.refuses(&["--yes", "--program-dir", "/opt/a b"], 2, &expect![[r#""#]]);
-    host.refuses(&["--undo"], 2, &expect![[r#""#]]);
+    host.refuses(
+        &[],
+        2,
+        &expect![[r#"
+        error: setup asks before it changes anything, and nobody can answer
+        hint: give --yes, or --dry-run to see what it would do
+    "#]],
+    );
+    host.refuses(
+        &["--yes", "--program-dir", "/opt/a b"],
+        2,
+        &expect![[r#"
+        error: --program-dir /opt/a b: a unit takes only letters, digits and ./_-+
+    "#]],
+    );
     // Somebody else.
     let words = ["--reuid", "65534", "--clear-groups", "/run/programs/netwright", "setup", "--yes"];
     let nobody = said(host.command("setpriv", &words)).failed(3);
-    expect![[r#""#]].assert_eq(&nobody.stderr);
+    expect![[r#"
+        error: setup installs services for the whole machine
+        cause: you are not root
+        hint: run as root
+    "#]]
+    .assert_eq(&nobody.stderr);
     // A configuration that is wrong.
     lab.sh("mkdir -p /etc/netwright && echo '[repiar]' >/etc/netwright/netwrightd.toml");
-    host.refuses(&["--yes"], 1, &expect![[r#""#]]);
+    host.refuses(
+        &["--yes"],
+        1,
+        &expect![[r#"
+        error: the configuration of netwrightd is wrong
+        /etc/netwright/netwrightd.toml:1:2: there is no table "repiar"
+          |
+        1 | [repiar]
+          |  ^
+        hint: there is [repair]
+        hint: correct it: `netwrightd config check` says the same
+    "#]],
+    );
     lab.sh("rm -r /etc/netwright");
     // Units of others.
     lab.sh("ln -s /dev/null /etc/systemd/system/netwright.target");
-    host.refuses(&["--yes"], 1, &expect![[r#""#]]);
+    host.refuses(
+        &["--yes"],
+        1,
+        &expect![[r#"
+        error: /etc/systemd/system/netwright.target is there, and it is not Netwright's
+        hint: move it away, if nobody needs it
+    "#]],
+    );
     lab.sh("rm /etc/systemd/system/netwright.target && mkdir -p /usr/local/lib/systemd/system && \
             : >/usr/local/lib/systemd/system/netwrightd@dhcp.socket");
-    host.refuses(&["--yes"], 1, &expect![[r#""#]]);
+    host.refuses(&["--yes"], 1, &expect![[r#"
+        error: /usr/local/lib/systemd/system/netwrightd@dhcp.socket is there: a package installed Netwright's services
+        hint: remove that package first, or use its units: systemctl enable --now netwright.target
+    "#]]);
     lab.sh("rm -r /usr/local/lib/systemd");
     // A folder that cannot be written.
-    lab.sh("mkdir -p /usr/local/bin && mount --bind /usr/local/bin /usr/local/bin && mount -o remount,bind,ro /usr/local/bin");
-    host.refuses(&["--yes"], 3, &expect![[r#""#]]);
+    lab.sh("mount --bind /usr/local/bin /usr/local/bin && mount -o remount,bind,ro /usr/local/bin");
+    host.refuses(
+        &["--yes"],
+        3,
+        &expect![[r#"
+        error: /usr/local/bin/netwright cannot be written
+        cause: /usr/local/bin: Read-only file system (os error 30)
+        hint: what the message names is mounted read-only: mount it writable
+        hint: choose another folder with --program-dir
+    "#]],
+    );
     lab.sh("umount /usr/local/bin");
     // No daemon, and no systemd.
     lab.sh("mv /run/programs/netwrightd /run/programs/x");
-    host.refuses(&["--yes"], 1, &expect![[r#""#]]);
+    host.refuses(
+        &["--yes"],
+        1,
+        &expect![[r#"
+        error: netwrightd is not beside this executable, and its services are to be installed
+        hint: put netwrightd of the same version there
+    "#]],
+    );
     lab.sh("mv /run/programs/x /run/programs/netwrightd; rm -r /run/systemd");
-    host.refuses(&["--yes"], 3, &expect![[r#""#]]);
+    host.refuses(&["--yes"], 3, &expect![[r#"
+        error: systemd does not run this machine
+        hint: `netwright install` puts the plugins, and `netwrightd` starts the services (docs/agent.md)
+    "#]]);
 }
 
 /// Each thing that systemd is told can fail: everything is put back. An interruption there leaves
@@ -126,7 +188,7 @@ fn a_step_that_fails_undoes_all_before_it() {
     fault(0);
     host.setup(&["--yes"]).succeeded();
     assert_eq!(host.told().lines().collect::<Vec<_>>(), told);
-    said(host.command("/usr/local/bin/netwright", &["setup", "--undo", "--yes"])).succeeded();
+    host.undo().succeeded();
     assert_as_before(&before, lab);
 }
 
@@ -136,7 +198,6 @@ fn a_full_disk_undoes_all() {
     testkit::require!("root");
     let host = &Host::new("setup-full");
     let lab = &host.lab;
-    lab.sh("mkdir -p /usr/local/bin /etc/systemd/system");
     for (folder, octets) in [("/usr/local/bin", 1 << 20), ("/etc/systemd/system", 1 << 14)] {
         lab.sh(&format!("mount -t tmpfs -o size={octets} tmpfs {folder}"));
         let before = Snapshot::with_files(lab, &FILES);
@@ -155,7 +216,7 @@ fn a_killed_setup_is_finished_or_taken_back() {
     let kills = if feature::available("full") { 12 } else { 2 };
     let host = &Host::new("setup-killed");
     let lab = &host.lab;
-    lab.sh("mkdir -p /usr/local/bin && echo theirs >/usr/local/bin/netwrightd");
+    lab.sh("echo theirs >/usr/local/bin/netwrightd");
     let before = Snapshot::with_files(lab, &FILES);
     for kill in 0..kills {
         // At the call of systemctl with this number, the rest of the process is killed.
@@ -168,10 +229,37 @@ fn a_killed_setup_is_finished_or_taken_back() {
         if kill % 2 == 0 {
             host.setup(&["--yes"]).succeeded();
         }
-        said_with(host.command("/run/programs/netwright", &["setup", "--undo", "--yes"]), b"")
-            .succeeded();
+        host.undo().succeeded();
         assert_as_before(&before, lab);
         lab.sh("rm -f /run/told");
     }
-    assert!(Path::new("/usr/local/bin").exists());
+}
+
+/// What a person has changed since stays and is named; what was there before comes back.
+#[test]
+fn files_of_others_are_kept() {
+    testkit::require!("root");
+    let host = &Host::new("setup-files");
+    let lab = &host.lab;
+    lab.sh("echo theirs >/usr/local/bin/netwright && chmod 711 /usr/local/bin/netwright");
+    let inode = || lab.sh("stat -c '%i %a %Y' /usr/local/bin/netwright");
+    let theirs = inode();
+    let before = Snapshot::with_files(lab, &FILES);
+    host.setup(&["--yes", "--no-config"]).succeeded();
+    assert_ne!(inode(), theirs);
+    let write = |path: &str, text: &str| fs::write(lab.path(path), text).unwrap();
+    write("/etc/netwright/netwrightd.toml", "[repair]\nenable = true\ninterval = \"7s\"\n");
+    write("/etc/systemd/system/netwright.target", "[Unit]\nDescription=changed\n");
+    let again = host.setup(&["--dry-run"]).succeeded();
+    let stays = "netwright.target was changed since setup wrote it: it stays as it is";
+    assert!(again.stdout.contains(stays), "{again:#?}");
+    let undone = host.undo().succeeded();
+    for path in ["/etc/netwright/netwrightd.toml", "/etc/systemd/system/netwright.target"] {
+        let stays = format!("{path} was changed since setup wrote it: it stays");
+        assert!(undone.stderr.contains(&stays), "{undone:#?}");
+        assert!(lab.path(path).exists());
+    }
+    assert_eq!(inode(), theirs);
+    lab.sh("rm -r /etc/netwright /etc/systemd/system/netwright.target");
+    assert_as_before(&before, lab);
 }
