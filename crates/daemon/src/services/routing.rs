@@ -511,9 +511,14 @@ impl Service {
             let now = self.clock.now();
             let mut routing = self.shared.routing();
             for (change, result) in run.iter().zip(results) {
-                match result {
-                    Ok(()) => routing.done(change),
-                    Err(error) => routing.failed(change, &error, now).iter().for_each(tell),
+                let Err(error) = result else {
+                    routing.done(change);
+                    continue;
+                };
+                if let Some(news) = routing.failed(change, &error, now) {
+                    tell(&news);
+                    // Something may have changed meanwhile.
+                    self.pace.hurry(Instant::now());
                 }
             }
         }
