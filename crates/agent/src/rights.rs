@@ -262,15 +262,12 @@ pub fn configured(service: &str, config: &Config) -> Vec<PathBuf> {
             folders.push(config.multinet.conflist.as_deref().and_then(above));
         }
         "repair" => folders.extend(config.repair.cache.iter().cloned().map(Some)),
-<<<<<<< HEAD
         "routing" => {
             let routing = &config.routing;
             folders.extend([above(&routing.socketpath), routing.state.clone()]);
             let written = [&routing.conflist, &routing.subnet_env];
             folders.extend(written.map(|path| path.as_deref().and_then(above)));
         }
-=======
->>>>>>> setup
         _ => {}
     }
     folders.into_iter().flatten().collect()

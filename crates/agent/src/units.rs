@@ -5,11 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Config;
 use crate::keys::TABLES;
-<<<<<<< HEAD
 use crate::rights::{AGENT, Files, Namespaces, RIGHTS, Rights, Sees};
-=======
-use crate::rights::{Files, Namespaces, RIGHTS, Rights, Sees};
->>>>>>> setup
 
 /// The width of comments.
 const WIDTH: usize = 100;
@@ -22,16 +18,11 @@ pub const TARGET: &str = "netwright.target";
 pub const PROGRAMS: &str = "/usr/local/bin";
 
 /// The units that are written by hand, each with its text.
-<<<<<<< HEAD
 const BY_HAND: [(&str, &str); 6] = [
-=======
-const BY_HAND: [(&str, &str); 4] = [
->>>>>>> setup
     (TARGET, include_str!("../../../deploy/systemd/netwright.target")),
     ("netwrightd@.service", include_str!("../../../deploy/systemd/netwrightd@.service")),
     ("netwrightd@dhcp.socket", include_str!("../../../deploy/systemd/netwrightd@dhcp.socket")),
     ("netwrightd@docker.socket", include_str!("../../../deploy/systemd/netwrightd@docker.socket")),
-<<<<<<< HEAD
     ("netwrightd@ipam.socket", include_str!("../../../deploy/systemd/netwrightd@ipam.socket")),
     (
         "netwright-ipam-user.service",
@@ -44,10 +35,6 @@ fn every() -> Vec<Rights> {
     [RIGHTS, &[AGENT]].concat()
 }
 
-=======
-];
-
->>>>>>> setup
 /// Returns every file of `deploy/systemd`, each with its text: the units and the drop-ins.
 /// `programs` is the folder of `netwrightd`; it must be a word that systemd reads as it is.
 #[must_use]
@@ -56,13 +43,8 @@ pub fn all(programs: &Path) -> Vec<(String, String)> {
     let own = format!("={} ", programs.join("netwrightd").display());
     let by_hand =
         BY_HAND.iter().map(|(name, text)| ((*name).to_owned(), text.replace(&usual, &own)));
-<<<<<<< HEAD
     let made = every().into_iter().map(|rights| {
         (format!("{}.d/10-netwright.conf", service(rights.service)), drop_in(&rights))
-=======
-    let made = RIGHTS.iter().map(|rights| {
-        (format!("{}.d/10-netwright.conf", service(rights.service)), drop_in(rights))
->>>>>>> setup
     });
     by_hand.chain(made).collect()
 }

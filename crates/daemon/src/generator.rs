@@ -9,10 +9,7 @@ use std::path::{Path, PathBuf};
 
 use agent::config::Config;
 use agent::load::{FILE, Surroundings};
-<<<<<<< HEAD
 use agent::report::AGENT;
-=======
->>>>>>> setup
 use agent::rights::{Files, RIGHTS, configured};
 use agent::{accepted, keys, units};
 use state::Roots;

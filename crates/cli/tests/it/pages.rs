@@ -61,11 +61,7 @@ const RUNTIMES: Entry = entry("docs/runtimes.md", Machine::Runtimes);
 const SECURITY: Entry = entry("docs/security.md", Machine::Plain);
 const SETUP: Entry = entry("docs/setup.md", Machine::Systemd);
 
-<<<<<<< HEAD
 const PAGES: [Entry; 17] = [
-=======
-const PAGES: [Entry; 16] = [
->>>>>>> setup
     README,
     AGENT,
     BY_HAND,
