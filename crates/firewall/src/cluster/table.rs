@@ -31,18 +31,21 @@ impl ClusterTable {
             .map_err(|error| FirewallError::Open(Box::new(error)))
     }
 
+    /// Says whether there is a table at all.
+    ///
+    /// # Errors
+    /// [`FirewallError::Tables`] when the kernel does not answer.
+    pub fn exists(&mut self) -> Result<bool, FirewallError> {
+        let found = self.socket.ask().get_table(&layout::table());
+        found.map(|table| table.is_some()).map_err(unread)
+    }
+
     /// Compares the kernel with a filter. The cost grows with the number of elements.
     ///
     /// # Errors
     /// [`FirewallError::Tables`] when the kernel does not answer.
     pub fn observe(&mut self, filter: &ClusterFilter) -> Result<Difference, FirewallError> {
-        let found = self.read().map_err(|error| {
-            FirewallError::Tables(TablesError {
-                operation: format!("read table {}", layout::table()),
-                absent: error.is_not_found(),
-                source: Box::new(error),
-            })
-        })?;
+        let found = self.read().map_err(unread)?;
         Ok(filter.difference(&found))
     }
 
@@ -134,6 +137,14 @@ impl ClusterTable {
 /// Says whether a transaction failed because the table is not what it was planned for.
 fn is_another_table(error: &NftError) -> bool {
     error.is_not_found() || error.is_exists()
+}
+
+fn unread(error: NetlinkError) -> FirewallError {
+    FirewallError::Tables(TablesError {
+        operation: format!("read table {}", layout::table()),
+        absent: error.is_not_found(),
+        source: Box::new(error),
+    })
 }
 
 fn failed(error: NftError) -> FirewallError {
