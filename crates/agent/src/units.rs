@@ -362,7 +362,7 @@ mod tests {
         let started: Vec<&str> = elsewhere
             .iter()
             .flat_map(|(_, text)| text.lines())
-            .filter(|line| line.starts_with("ExecStart="))
+            .filter(|line| line.starts_with("ExecStart=/"))
             .collect();
         assert_eq!(started, ["ExecStart=/opt/x/netwrightd %i --or-accepted"]);
     }
