@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use ipnet::{IpNet, Ipv4Net};
 use kernel::events::{Event, Listener, Object, ObjectEvent, ObjectListener};
 use kernel::netns::within;
 use kernel::route::{Change, Neighbour, Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket};
