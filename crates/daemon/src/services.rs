@@ -30,6 +30,8 @@ pub(crate) struct Service {
     pub(crate) more_flags: fn() -> Vec<Arg>,
     /// Adapts what is found around the process to what these flags want.
     pub(crate) surroundings: fn(&ArgMatches, Surroundings) -> Surroundings,
+    /// Refuses what the service would refuse when it starts, besides the configuration.
+    pub(crate) check: fn(&Invocation) -> Result<(), Stop>,
     /// Runs it until a signal ends it.
     pub(crate) run: Run,
 }
@@ -48,7 +50,7 @@ impl Service {
 }
 
 const fn plain(name: &'static str, run: Run) -> Service {
-    Service { name, more_flags: Vec::new, surroundings: |_, around| around, run }
+    Service { name, more_flags: Vec::new, surroundings: |_, around| around, check: |_| Ok(()), run }
 }
 
 const SERVICES: &[Service] = &[
@@ -60,7 +62,7 @@ const SERVICES: &[Service] = &[
         surroundings: ipam::surroundings,
         ..plain("ipam", ipam::run)
     },
-    plain("multinet", multinet::run),
+    Service { check: multinet::check, ..plain("multinet", multinet::run) },
     plain("repair", repair::run),
 ];
 

@@ -104,7 +104,7 @@ pub(crate) fn run(
     supervisor.turn();
     // Only now: whoever asked before would hear of no service.
     let answer = answers(roots, &supervisor.health, &supervisor.view);
-    let duties = Duties { answer, reload: None };
+    let duties = Duties { answer, reload: None, changed: None };
     let attendant =
         Attendant::start(Some(listener), duties, &AtomicBool::new(false)).map_err(failed)?;
     supervisor.health.serves(Some(&socket));

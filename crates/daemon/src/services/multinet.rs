@@ -58,6 +58,11 @@ const CHANGES: usize = 64;
 /// How many threads may wait for disks and plugins.
 const BLOCKING: usize = 4;
 
+/// Refuses a file of policy and defaults that is wrong.
+pub(crate) fn check(invocation: &Invocation) -> Result<(), Stop> {
+    Flags::of(invocation).map(drop)
+}
+
 /// Runs the service until a signal ends it.
 pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop> {
     let mut flags = Flags::of(invocation)?;
