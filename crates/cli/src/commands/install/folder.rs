@@ -71,22 +71,7 @@ impl Folder {
 
     /// Returns what a name refers to.
     pub(super) fn look(&self, name: &str) -> Result<Entry, Failure> {
-        let path = self.dir.join(name);
-        let found = match path.symlink_metadata() {
-            Ok(found) => found,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Entry::Absent),
-            Err(error) => return Err(self.failed("look at", name, &error)),
-        };
-        if found.is_dir() {
-            return Err(Failure::new(
-                code::IO_FAILURE,
-                format!("{} is a folder, where a plugin should be", path.display()),
-            )
-            .hint("move it away, or choose another folder with --bin-dir"));
-        }
-        let ours = found.is_symlink()
-            && fs::read_link(&path).is_ok_and(|target| target == Path::new(EXECUTABLE));
-        Ok(if ours { Entry::Ours } else { Entry::Foreign })
+        look(&self.dir, name)
     }
 
     /// Keeps the present file of a name, without removing it.
@@ -173,6 +158,29 @@ impl Folder {
         Failure::of(code::IO_FAILURE, error)
             .context(format_args!("{what} {}", self.dir.join(name).display()))
     }
+}
+
+/// Returns what a name refers to in a folder of plugins.
+pub(super) fn look(dir: &Path, name: &str) -> Result<Entry, Failure> {
+    let path = dir.join(name);
+    let found = match path.symlink_metadata() {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Entry::Absent),
+        Err(error) => {
+            let failure = Failure::of(code::IO_FAILURE, &error);
+            return Err(failure.context(format_args!("look at {}", path.display())));
+        }
+    };
+    if found.is_dir() {
+        return Err(Failure::new(
+            code::IO_FAILURE,
+            format!("{} is a folder, where a plugin should be", path.display()),
+        )
+        .hint("move it away, or choose another folder with --bin-dir"));
+    }
+    let ours = found.is_symlink()
+        && fs::read_link(&path).is_ok_and(|target| target == Path::new(EXECUTABLE));
+    Ok(if ours { Entry::Ours } else { Entry::Foreign })
 }
 
 impl Drop for Folder {

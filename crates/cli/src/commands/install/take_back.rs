@@ -1,13 +1,15 @@
 //! `uninstall`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use cni::code;
 use plugins::shared::forwarding;
 use serde::Serialize;
 use state::Index;
 
+use super::conflist::Conflist;
 use super::folder::{Entry, Folder};
 use super::manifest::{self, Manifest};
 use super::{DAEMON, EXECUTABLE, Outcome};
@@ -23,6 +25,9 @@ use crate::world::World;
 
 /// How many attachments an error lists.
 const LISTED: usize = 5;
+
+/// The pause between looks whether containers have ended.
+const PAUSE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default, Serialize)]
 struct Removed {
@@ -57,7 +62,7 @@ pub(crate) fn uninstall(
     world: &World,
     shell: &mut Shell,
 ) -> Outcome {
-    let (dir, installed) = match installation(args, world) {
+    let (dir, mut installed) = match installation(args, world) {
         Ok(found) => found,
         Err(failure) => {
             // A user who runs plugins without an installation gets this warning nowhere else.
@@ -67,22 +72,88 @@ pub(crate) fn uninstall(
         }
     };
     let mut report = Removed { dir: dir.clone(), ..Removed::default() };
+    let conflist = match &args.conflist {
+        Some(path) => {
+            let next = args.next_network.as_deref();
+            Conflist::check(&world.absolute(path), next, &dir, installed.as_ref())?
+        }
+        None => None,
+    };
+    let session = || Session::open(world, common, shell, PluginSource::WithOwn);
+    if !args.wait
+        && let Some(listed) = detach(args, &session()?, &mut report)?
     {
-        let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
-        detach(args, &session, &mut report)?;
+        return Err(Failure::new(code::INVALID_CONFIG, "containers are still attached")
+            .because(listed)
+            .hint("stop them first, or give --force to detach them now"));
     }
-    let folder = Folder::open(&dir)?;
+    if let Some(conflist) = &conflist {
+        conflist.withdraw()?;
+        report.removed.push(conflist.path().display().to_string());
+    }
+    if args.wait {
+        if let Some(installed) = &mut installed {
+            give_back_replaced(&dir, installed, &mut report)?;
+        }
+        let mut told = String::new();
+        while let Some(listed) = detach(args, &session()?, &mut report)? {
+            if listed != told {
+                shell.say(format_args!("waiting for the end of {listed}"));
+                told = listed;
+            }
+            // The next round tries again.
+            report.left.clear();
+            std::thread::sleep(PAUSE);
+        }
+    }
+    if let Some(installed) = &installed {
+        remove_installed(&dir, installed, &mut report)?;
+    }
+    // A new session: the first one's folder of links was below the state that is removed now.
+    let session = Session::open(world, common, shell, PluginSource::None)?;
+    remove_state(&session, &mut report);
+    shell.confirm(&report);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Gives new containers the plugins that they would have without us; ours keep the other names, for
+/// the end of containers that are attached. What comes later knows that it is done.
+fn give_back_replaced(
+    dir: &Path,
+    installed: &mut Manifest,
+    report: &mut Removed,
+) -> Result<(), Failure> {
+    let folder = Folder::open(dir)?;
+    for name in std::mem::take(&mut installed.replaced) {
+        if installed.links.contains(&name) && folder.look(&name)? == Entry::Ours {
+            give_back(&folder, &name, report)?;
+            installed.links.retain(|link| *link != name);
+        } else {
+            installed.replaced.push(name);
+        }
+    }
+    installed.write(dir)?;
+    folder.sync()
+}
+
+/// Removes what is installed, and puts back what was there.
+fn remove_installed(
+    dir: &Path,
+    installed: &Manifest,
+    report: &mut Removed,
+) -> Result<(), Failure> {
+    let folder = Folder::open(dir)?;
     for name in &installed.links {
         match folder.look(name) {
-            Ok(Entry::Ours | Entry::Absent) => give_back(&folder, name, &mut report)?,
-            Ok(Entry::Foreign) => leave(&folder, name, &mut report),
+            Ok(Entry::Ours | Entry::Absent) => give_back(&folder, name, report)?,
+            Ok(Entry::Foreign) => leave(&folder, name, report),
             Err(failure) => report.left.push(failure.message().to_owned()),
         }
     }
     if installed.daemon {
-        give_back(&folder, DAEMON, &mut report)?;
+        give_back(&folder, DAEMON, report)?;
     }
-    give_back(&folder, EXECUTABLE, &mut report)?;
+    give_back(&folder, EXECUTABLE, report)?;
     if let Some(config) = &installed.config {
         let path = config.path.display().to_string();
         if config.is_unchanged() {
@@ -93,7 +164,7 @@ pub(crate) fn uninstall(
         }
     }
     folder.sync()?;
-    Manifest::remove(&dir)?;
+    Manifest::remove(dir)?;
     drop(folder);
     let configurations = installed.config.as_ref().and_then(|config| config.path.parent());
     let (watched, created): (Vec<PathBuf>, Vec<PathBuf>) = installed
@@ -108,22 +179,20 @@ pub(crate) fn uninstall(
     if let Some(dir) = watched.last().filter(|dir| dir.exists()) {
         report.left.push(format!("{}: runtimes may watch this folder", dir.display()));
     }
-    // A new session: the first one's folder of links was below the state that is removed now.
-    let session = Session::open(world, common, shell, PluginSource::None)?;
-    remove_state(&session, &mut report);
-    shell.confirm(&report);
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
-/// Finds the installation that is meant, and its manifest.
-fn installation(args: &Uninstall, world: &World) -> Result<(PathBuf, Manifest), Failure> {
+/// Finds the installation that is meant, and its manifest. There may be none if the command waits:
+/// what it has waited for may be done.
+fn installation(args: &Uninstall, world: &World) -> Result<(PathBuf, Option<Manifest>), Failure> {
     let dir = match &args.bin_dir {
         Some(dir) => world.absolute(dir),
         None => only_folder(&Runtimes::find(world))?,
     };
     let installed = if dir.is_dir() { Manifest::read(&dir)? } else { None };
     match installed {
-        Some(installed) => Ok((dir, installed)),
+        Some(_) => Ok((dir, installed)),
+        None if args.wait => Ok((dir, None)),
         None => Err(Failure::new(
             code::INVALID_CONFIG,
             format!("nothing was installed in {} by `netwright install`", dir.display()),
@@ -161,34 +230,36 @@ fn only_folder(runtimes: &Runtimes) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Detaches what our plugins have attached, or refuses to.
-fn detach(args: &Uninstall, session: &Session, report: &mut Removed) -> Result<(), Failure> {
+/// Detaches what our plugins have attached. Returns a list of what living containers have, unless
+/// it is forced to detach that too; then, unless it waits for them, nothing is detached.
+fn detach(
+    args: &Uninstall,
+    session: &Session,
+    report: &mut Removed,
+) -> Result<Option<String>, Failure> {
     let known = attachments::all(session)?.known;
-    let ours: Vec<&Known> = known.iter().filter(|known| !known.records.is_empty()).collect();
-    let living: Vec<String> = ours
-        .iter()
-        .filter(|known| known.presence != Presence::Gone)
-        .map(|known| known.key.to_string())
-        .collect();
-    if !living.is_empty() && !args.force {
-        let more = living.len().saturating_sub(LISTED);
-        let mut listed = living.into_iter().take(LISTED).collect::<Vec<_>>().join(", ");
-        if more != 0 {
-            listed.push_str(&format!(" and {more} more"));
-        }
-        return Err(Failure::new(code::INVALID_CONFIG, "containers are still attached")
-            .because(listed)
-            .hint("stop them first, or give --force to detach them now"));
+    let ours = known.iter().filter(|known| !known.records.is_empty());
+    let (gone, mut rest): (Vec<&Known>, Vec<&Known>) =
+        ours.partition(|known| args.force || known.presence == Presence::Gone);
+    let mut listed = None;
+    if !rest.is_empty() {
+        let more = rest.len().saturating_sub(LISTED);
+        rest.truncate(LISTED);
+        let keys: Vec<String> = rest.iter().map(|known| known.key.to_string()).collect();
+        let others = if more == 0 { String::new() } else { format!(" and {more} more") };
+        listed = Some(keys.join(", ") + &others);
     }
-    for known in ours {
-        match gc::remove(known, session) {
-            Ok(()) => report.detached.push(known.key.to_string()),
-            Err(failure) => {
-                report.left.push(format!("{}: {}", known.key, failure.message()));
+    if listed.is_none() || args.wait {
+        for known in gone {
+            match gc::remove(known, session) {
+                Ok(()) => report.detached.push(known.key.to_string()),
+                Err(failure) => {
+                    report.left.push(format!("{}: {}", known.key, failure.message()));
+                }
             }
         }
     }
-    Ok(())
+    Ok(listed)
 }
 
 fn give_back(folder: &Folder, name: &str, report: &mut Removed) -> Result<(), Failure> {
@@ -223,6 +294,8 @@ fn remove_state(session: &Session, report: &mut Removed) {
         match std::fs::remove_dir_all(dir) {
             Ok(()) => report.removed.push(dir.display().to_string()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            // In a container it is a mount: nothing is in it any more.
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {}
             Err(error) => report.left.push(format!("{}: {error}", dir.display())),
         }
     }
