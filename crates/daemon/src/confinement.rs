@@ -78,10 +78,16 @@ fn writable(rights: &Rights, config: &Config, roots: &Roots) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = runtime.chain(state).chain(more).collect();
     folders.extend(configured(rights.service, config));
     // An image may have no link from /var/run to /run, and both from the node.
-    let other_name = |folder: &PathBuf| Some(Path::new("/var").join(folder.strip_prefix("/").ok()?));
+    let other_name =
+        |folder: &PathBuf| Some(Path::new("/var").join(folder.strip_prefix("/").ok()?));
     let is_apart = |path: &PathBuf| path.canonicalize().is_ok_and(|real| real == *path);
     folders.extend(
-        folders.clone().iter().filter(|of| of.starts_with("/run")).filter_map(other_name).filter(is_apart),
+        folders
+            .clone()
+            .iter()
+            .filter(|of| of.starts_with("/run"))
+            .filter_map(other_name)
+            .filter(is_apart),
     );
     for folder in &folders {
         let own = folder.starts_with(&roots.lib) && *folder != roots.lib;
@@ -89,7 +95,8 @@ fn writable(rights: &Rights, config: &Config, roots: &Roots) -> Vec<PathBuf> {
         let _ = state::create_directory(folder, if own { OWN_MODE } else { SHARED_MODE });
     }
     // A container's is read-only.
-    let is_read_only = |at: &str| statvfs(at).is_ok_and(|at| at.f_flag.contains(StatVfsMountFlags::RDONLY));
+    let is_read_only =
+        |at: &str| statvfs(at).is_ok_and(|at| at.f_flag.contains(StatVfsMountFlags::RDONLY));
     if rights.namespaces == rights::Namespaces::Network && is_read_only(SYSCTLS) {
         folders.push(SYSCTLS.into());
     }

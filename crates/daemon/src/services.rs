@@ -62,7 +62,11 @@ const SERVICES: &[Service] = &[
         surroundings: ipam::surroundings,
         ..plain("ipam", ipam::run)
     },
-    Service { check: multinet::check, ..plain("multinet", multinet::run) },
+    Service {
+        more_flags: multinet::more_flags,
+        check: multinet::check,
+        ..plain("multinet", multinet::run)
+    },
     plain("repair", repair::run),
 ];
 

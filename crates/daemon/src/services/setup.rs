@@ -12,9 +12,7 @@ use agent::keys::Key;
 use agent::load::Identity;
 use agent::report::{Report, State};
 use agent::{Config, Loaded};
-use rustix::process::{
-    Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit,
-};
+use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use state::Roots;
 

@@ -114,9 +114,7 @@ fn make_read_only(writable: &[&Path], undone: &mut Vec<Undone>) {
     };
     let (kept, others): (Vec<_>, Vec<_>) = mounts
         .into_iter()
-        .filter(|mount| {
-            !mount.flags.contains(MountFlags::RDONLY) || named.contains(&mount.place)
-        })
+        .filter(|mount| !mount.flags.contains(MountFlags::RDONLY) || named.contains(&mount.place))
         .partition(|Mount { place, .. }| {
             !place.starts_with(&control_groups) && keep.iter().any(|path| place.starts_with(path))
         });

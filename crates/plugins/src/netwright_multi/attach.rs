@@ -159,7 +159,8 @@ impl Report<'_> {
             runtime_config,
         });
         let pod = self.pod.as_ref();
-        let is_plain = pod.is_some_and(|pod| config.is_plain(&pod.namespace, call.ifname().as_str()));
+        let is_plain =
+            pod.is_some_and(|pod| config.is_plain(&pod.namespace, call.ifname().as_str()));
         let asked = match is_plain {
             // A daemon that is being replaced comes back; one that is gone is not waited for.
             true => self.daemon.ask_unless_gone(&request),

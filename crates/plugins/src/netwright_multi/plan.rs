@@ -120,7 +120,8 @@ impl Plan {
             // "runtimeConfig").
             *given = values(runtime);
             // They may be long, and are kept with the attachment.
-            if !list.plugins.iter().any(|one| one.capabilities.iter().any(|c| c == POD_ANNOTATIONS)) {
+            if !list.plugins.iter().any(|one| one.capabilities.iter().any(|c| c == POD_ANNOTATIONS))
+            {
                 given.remove(POD_ANNOTATIONS);
             }
         }

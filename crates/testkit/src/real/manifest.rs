@@ -25,6 +25,8 @@ pub fn manifests() -> Vec<Value> {
         .map(|entry| entry.expect("an entry can be read").file_name())
         .map(|name| name.into_string().expect("a file's name is UTF-8"))
         .filter(|name| Path::new(name).extension().is_some_and(|it| it == "yaml"))
+        // It names the others.
+        .filter(|name| name != "kustomization.yaml")
         .collect();
     names.sort();
     names.iter().flat_map(|name| manifest_file(name)).collect()

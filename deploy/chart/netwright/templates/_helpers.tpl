@@ -134,12 +134,24 @@ to read. `host` is the node's path, `volume` a volume that is no folder of the n
 {{- else if .secret }}
 - {name: {{ $name }}, secret: {secretName: {{ .secret }}, defaultMode: 256}}
 {{- else if eq $name "configuration" }}
-# Projected: this kind of volume can be written by root only.
+{{ include "netwright.configurationVolume" . }}
+{{- else }}
+{{ include "netwright.tokenVolume" . }}
+{{- end }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "netwright.configurationVolume" -}}
+# Projected: only root can write to the folder of such a volume.
 - name: configuration
   projected:
     sources:
       - configMap: {name: netwright}
-{{- else }}
+{{- end }}
+
+{{- define "netwright.tokenVolume" -}}
 # As a kubelet mounts it, but only where it is needed.
 - name: token
   projected:
@@ -147,10 +159,6 @@ to read. `host` is the node's path, `volume` a volume that is no folder of the n
       - serviceAccountToken: {path: token, expirationSeconds: 3607}
       - configMap: {name: kube-root-ca.crt, items: [{key: ca.crt, path: ca.crt}]}
       - downwardAPI: {items: [{path: namespace, fieldRef: {fieldPath: metadata.namespace}}]}
-{{- end }}
-{{- end -}}
-{{- end -}}
-{{- end -}}
 {{- end }}
 
 {{/* What all pods have: they run before there is any network, and whatever the node's taints are. */}}

@@ -4,6 +4,27 @@
 hostPID: true
 terminationGracePeriodSeconds: 5
 initContainers:
+  {{- if (index .Values.config.multinet "label-node") }}
+  # First, so that no pod is sent here for a network that the node is about to lose.
+  - name: unlabel
+    image: {{ include "netwright.image" . }}
+    imagePullPolicy: {{ .Values.image.pullPolicy }}
+    command: [/opt/netwright/netwrightd, multinet, --unlabel-node]
+    env:
+      - name: NODE_NAME
+        valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+    securityContext:
+      readOnlyRootFilesystem: true
+      allowPrivilegeEscalation: false
+      capabilities: {drop: [ALL]}
+      seccompProfile: {type: RuntimeDefault}
+    resources:
+      requests: {cpu: 10m, memory: 16Mi}
+      limits: {memory: 64Mi}
+    volumeMounts:
+      - {name: configuration, mountPath: /etc/netwright, readOnly: true}
+      - {name: token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
+  {{- end }}
   # Its log says what it waits for.
   - name: remove
     image: {{ include "netwright.image" . }}
@@ -21,11 +42,8 @@ initContainers:
       {{- end }}
     securityContext:
       readOnlyRootFilesystem: true
-      # What the plugins need whose attachments it removes, and what the installer needs.
-      capabilities: {drop: [ALL], add: [SYS_ADMIN, SYS_PTRACE, NET_ADMIN, NET_RAW, DAC_OVERRIDE, FOWNER]}
-      seccompProfile: {type: RuntimeDefault}
-      seLinuxOptions: {type: spc_t}
-      appArmorProfile: {type: Unconfined}
+      # It runs once, and does all that plugins do when they detach, also to the node's sysctls.
+      privileged: true
     resources:
       requests: {cpu: 10m, memory: 16Mi}
       limits: {memory: 64Mi}
@@ -57,6 +75,10 @@ containers:
 volumes:
   - {name: run, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
   - {name: state, emptyDir: {sizeLimit: 1Mi}}
+  {{- if (index .Values.config.multinet "label-node") }}
+  {{- include "netwright.configurationVolume" . | nindent 2 }}
+  {{- include "netwright.tokenVolume" . | nindent 2 }}
+  {{- end }}
   {{- $known := dict }}
   {{- range include "netwright.toRemove" . | fromJsonArray }}
   {{- $name := include "netwright.volume" . }}

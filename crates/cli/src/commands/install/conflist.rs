@@ -61,15 +61,20 @@ impl Conflist {
             .considered()
             .iter()
             .filter_map(|considered| match &considered.outcome {
-                Outcome::Network(list) if considered.path != path => Some((&considered.path, &**list)),
+                Outcome::Network(list) if considered.path != path => {
+                    Some((&considered.path, &**list))
+                }
                 _ => None,
             })
             .collect();
         // Runtimes of Kubernetes take the first name, whatever its ending is.
         others.sort_by_key(|(path, _)| *path);
         let Some((other, list)) = others.first() else {
-            return Err(refused(format!("without {file}, there is no network in {}", folder.display()))
-                .hint("put the configuration of the cluster's own network there first"));
+            return Err(refused(format!(
+                "without {file}, there is no network in {}",
+                folder.display()
+            ))
+            .hint("put the configuration of the cluster's own network there first"));
         };
         let other = other.display();
         if list.name != wanted {
@@ -85,7 +90,8 @@ impl Conflist {
         for plugin in &list.plugins {
             for name in [&plugin.plugin_type, &names(plugin).ipam.r#type] {
                 let keeps = installed.is_some_and(|installed| installed.replaced.contains(name));
-                let is_ours = !name.is_empty() && matches!(folder::look(dir, name), Ok(Entry::Ours));
+                let is_ours =
+                    !name.is_empty() && matches!(folder::look(dir, name), Ok(Entry::Ours));
                 if is_ours && !keeps {
                     return Err(refused(format!(
                         "the network {wanted:?} of {other} needs the plugin {name:?}, which only Netwright has in {}",

@@ -137,11 +137,7 @@ fn give_back_replaced(
 }
 
 /// Removes what is installed, and puts back what was there.
-fn remove_installed(
-    dir: &Path,
-    installed: &Manifest,
-    report: &mut Removed,
-) -> Result<(), Failure> {
+fn remove_installed(dir: &Path, installed: &Manifest, report: &mut Removed) -> Result<(), Failure> {
     let folder = Folder::open(dir)?;
     for name in &installed.links {
         match folder.look(name) {

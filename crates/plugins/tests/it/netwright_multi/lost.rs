@@ -54,22 +54,32 @@ fn without_a_daemon_plain_pods_start_and_no_pod_gets_half() {
         json!(null),
         json!(["a"]),
     ] {
-        pod(&node, "ADD", &c1)
-            .config(with(&asks))
-            .deadline(Duration::from_secs(5))
-            .call()
-            .fails(11, "remove its 00-netwright.conflist, and pods start on the cluster's own network");
+        pod(&node, "ADD", &c1).config(with(&asks)).deadline(Duration::from_secs(5)).call().fails(
+            11,
+            "remove its 00-netwright.conflist, and pods start on the cluster's own network",
+        );
         assert_eq!((links(&c1), addresses(&node).as_str()), (vec![], ""), "{asks}");
     }
-    let asks_nothing = json!({ "team": "a", "k8s.v1.cni.cncf.io/networks": " ", "networks": "any" });
+    let asks_nothing =
+        json!({ "team": "a", "k8s.v1.cni.cncf.io/networks": " ", "networks": "any" });
     let mut all_pods = with(&asks_nothing);
     all_pods["defaultNetworks"] = json!(["storage"]);
-    pod(&node, "ADD", &c1).config(all_pods).deadline(Duration::from_secs(5)).call().fails(11, "start");
+    pod(&node, "ADD", &c1)
+        .config(all_pods)
+        .deadline(Duration::from_secs(5))
+        .call()
+        .fails(11, "start");
     let waited = begin.elapsed();
     add(&with(&asks_nothing)).ok();
-    assert!(begin.elapsed() - waited < Duration::from_secs(5), "a daemon that is gone is not waited for");
+    assert!(
+        begin.elapsed() - waited < Duration::from_secs(5),
+        "a daemon that is gone is not waited for"
+    );
     assert_eq!(links(&c1), ["eth0"]);
-    assert!(matches!(left(&node).as_slice(), [Request::Attached(_)]), "the next daemon hears of it");
+    assert!(
+        matches!(left(&node).as_slice(), [Request::Attached(_)]),
+        "the next daemon hears of it"
+    );
     bare(&node, "STATUS", &c1).config(json!({ "plainPodsWithoutDaemon": true })).call().silent();
     pod(&node, "DEL", &c1).call().silent();
     assert_eq!((links(&c1), addresses(&node).as_str()), (vec![], ""));
