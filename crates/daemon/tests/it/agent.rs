@@ -439,3 +439,71 @@ fn a_service_on_its_own_says_its_status_and_reads_its_configuration_again() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(!Path::new(&node.path("run/agent/collect.sock")).exists());
 }
+
+/// As in a container: nobody sends a signal, and the kubelet replaces all files at once.
+#[test]
+fn a_service_follows_its_configuration() {
+    testkit::require!("root");
+    let node = Node::new("agent-follow");
+    let publish = |round: u32, content: &str| {
+        let data = node.dir.join(format!("..{round}"));
+        fs::create_dir(&data).unwrap();
+        fs::write(
+            data.join("netwrightd.toml"),
+            content.replace("{dir}", node.dir.to_str().unwrap()),
+        )
+        .unwrap();
+        std::os::unix::fs::symlink(&data, node.dir.join("..data_tmp")).unwrap();
+        fs::rename(node.dir.join("..data_tmp"), node.dir.join("..data")).unwrap();
+    };
+    const SOUND: &str = "[repair]\nenable = true\ncache = [\"{dir}/cache\"]\n";
+    publish(0, SOUND);
+    std::os::unix::fs::symlink("..data/netwrightd.toml", node.file()).unwrap();
+    let log = node.dir.join("log");
+    let arguments = ["repair", "--confine", "--follow", "--configuration", &node.file()];
+    let mut command = node.command(&arguments);
+    let mut child = command.stderr(fs::File::create(&log).unwrap()).spawn().unwrap();
+    node.wait_until_ready();
+    let report = || node.service("repair");
+    let value = |key: &str| report()["values"][key].as_str().unwrap_or_default().to_owned();
+    publish(1, &format!("{SOUND}interval = \"7s\"\n"));
+    wait_for("the interval", || value("interval") == "\"7s\"");
+    assert_eq!(report()["reloads"], 1, "{}", node.log());
+    // A key that needs a restart: the same process, as confined as before.
+    let confined = |of: &str| {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        status.lines().find(|line| line.starts_with(of)).unwrap().to_owned()
+    };
+    let sets = ["CapEff", "CapBnd", "NoNewPrivs", "Seccomp:"].map(confined);
+    publish(2, &SOUND.replace("{dir}/cache\"", "{dir}/cache\", \"{dir}/other\""));
+    wait_for("the caches", || value("cache").contains("other"));
+    wait_for("it to be ready", || report()["state"] == "ready");
+    assert_eq!(
+        (report()["pid"].as_u64(), report()["reloads"].as_u64()),
+        (Some(child.id().into()), Some(0))
+    );
+    assert_eq!(["CapEff", "CapBnd", "NoNewPrivs", "Seccomp:"].map(confined), sets);
+    assert_eq!(report()["unconfined"], serde_json::json!([]));
+    assert_eq!(value("interval"), "\"1m\"");
+    // A wrong one, and none.
+    publish(3, "[repair]\nenable = true\ninterval = 3\n");
+    wait_for("the refusal", || {
+        report()["missing"][0]["why"].as_str().is_some_and(|why| why.contains("netwrightd.toml:3:"))
+    });
+    for (flags, code) in [(&["repair"][..], 1), (&["--live", "repair"], 0)] {
+        let said = node.run(&[&["agent", "status"], flags].concat());
+        assert_eq!(said.status.code(), Some(code), "{}", text(&said.stdout));
+    }
+    fs::remove_file(node.file()).unwrap();
+    wait_for("the loss", || {
+        report()["missing"][0]["why"].as_str().is_some_and(|why| why.contains("is gone"))
+    });
+    assert!(value("cache").contains("other"), "what was read last goes on");
+    std::os::unix::fs::symlink("..data/netwrightd.toml", node.file()).unwrap();
+    publish(4, SOUND);
+    wait_for("it to be ready", || {
+        report()["state"] == "ready" && !value("cache").contains("other")
+    });
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{}", node.log());
+}

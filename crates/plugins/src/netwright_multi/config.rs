@@ -194,8 +194,10 @@ impl Config {
     /// says what annotations the pod has, and none asks for a network.
     pub(super) fn is_plain(&self, namespace: &str, ifname: &str) -> bool {
         let given = self.runtime_config.as_ref().and_then(|given| given.get(POD_ANNOTATIONS));
-        let annotations = given.and_then(|given| serde_json::from_str(given.get()).ok());
-        let Some(annotations) = annotations else { return false };
+        // One without any has null.
+        let read = |given: &RawValue| serde_json::from_str::<Option<_>>(given.get()).ok();
+        let Some(annotations) = given.and_then(read) else { return false };
+        let annotations = annotations.unwrap_or_default();
         let of_all = self.settings.default_networks.as_ref().is_some_and(|all| !all.is_empty());
         let asked = Asked::read(&annotations, namespace, namespace, ifname);
         self.plain_pods && !of_all && asked.is_ok_and(|asked| asked == Asked::default())

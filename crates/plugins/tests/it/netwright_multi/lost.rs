@@ -50,8 +50,6 @@ fn without_a_daemon_plain_pods_start_and_no_pod_gets_half() {
         json!({ "networks": "[{\"name\": \"lan\"}]" }),
         json!({ "k8s.v1.cni.cncf.io/networks": ",," }),
         json!({ "v1.multus-cni.io/default-network": "other" }),
-        // The runtime does not say what it has.
-        json!(null),
         json!(["a"]),
     ] {
         pod(&node, "ADD", &c1).config(with(&asks)).deadline(Duration::from_secs(5)).call().fails(
@@ -69,6 +67,14 @@ fn without_a_daemon_plain_pods_start_and_no_pod_gets_half() {
         .deadline(Duration::from_secs(5))
         .call()
         .fails(11, "start");
+    // The runtime does not say what it has.
+    let mut unsaid = with(&asks_nothing);
+    unsaid["runtimeConfig"] = json!({});
+    pod(&node, "ADD", &c1)
+        .config(unsaid)
+        .deadline(Duration::from_secs(5))
+        .call()
+        .fails(11, "start");
     let waited = begin.elapsed();
     add(&with(&asks_nothing)).ok();
     assert!(
@@ -83,6 +89,8 @@ fn without_a_daemon_plain_pods_start_and_no_pod_gets_half() {
     bare(&node, "STATUS", &c1).config(json!({ "plainPodsWithoutDaemon": true })).call().silent();
     pod(&node, "DEL", &c1).call().silent();
     assert_eq!((links(&c1), addresses(&node).as_str()), (vec![], ""));
+    add(&with(&json!(null))).ok();
+    pod(&node, "DEL", &c1).call().silent();
     // Without its network on the node, no pod can start.
     let gone = json!({ "plainPodsWithoutDaemon": true, "clusterNetwork": "nowhere" });
     bare(&node, "STATUS", &c1).config(gone).call().fails(50, "netwrightd does not answer");
