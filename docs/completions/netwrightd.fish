@@ -47,6 +47,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l netwri
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l path -d 'where plugins are [default: [/opt/cni/bin, /usr/lib/cni, /usr/libexec/cni]]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l once -d 'look once, look again when the grace time is over, and end'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
@@ -60,6 +61,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l state -d 
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l timeout -d 'the wait before a message is sent again for the first time, of which at most 4s are used [default: 10s]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand dhcp" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l cachedir -d 'where attachments are recorded [default: /var/lib/cni]' -r
@@ -70,6 +72,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l state -
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l timeout -d 'how long the plugins of a network may take [default: 10s]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand docker" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l etcd -d 'etcd\'s members; without them, addresses are recorded by the API server' -r
@@ -89,6 +92,7 @@ json\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l release-sticky -d 'frees the addresses that a pod keeps, unless it has them; and ends' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l apply -d 'with --import: takes the addresses over'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
@@ -109,6 +113,8 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l statu
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l system-namespaces -d 'namespaces whose pods get the cluster\'s network only [default: [kube-system]]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l unlabel-node -d 'remove the labels of this node that label-node has set, and end'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l ca-cert -d 'the CA certificates of ssl: databases' -r
@@ -121,6 +127,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l path -d
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l private-key -d 'the certificate\'s key' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from reload status" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from reload status" -f -a "reload" -d 'Checks the configuration, and has the services read it if it is sound'
@@ -134,6 +141,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from status" -s o -l output -d 'text or json' -r -f -a "text\t''
 json\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from status" -l wait -d 'wait until every enabled service is ready, at most so long' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from status" -l live -d 'exit code 0 unless one does not go on, whatever it waits for'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from status" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and not __fish_seen_subcommand_from check default from-flags schema show" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and not __fish_seen_subcommand_from check default from-flags schema show" -f -a "check" -d 'Says everything that is wrong with the configuration'

@@ -84,6 +84,11 @@ pub fn values_schema() -> Value {
                 "repository": text("where it is"),
                 "tag": text("which one; the chart's appVersion if it is empty"),
                 "pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
+                "pullSecrets": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "description": "the names of Secrets for its registry",
+                },
             })),
             "node": object("where things are on the nodes", json!({
                 "plugins": path("the folder in which the runtime looks for plugins"),

@@ -167,6 +167,13 @@ automountServiceAccountToken: false
 hostNetwork: true
 dnsPolicy: Default
 priorityClassName: system-node-critical
+nodeSelector: {kubernetes.io/os: linux}
 tolerations:
   - operator: Exists
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - {name: {{ . }}}
+  {{- end }}
+{{- end }}
 {{- end }}
