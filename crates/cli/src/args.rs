@@ -381,6 +381,18 @@ pub(crate) struct Uninstall {
     /// Detach what is still attached, instead of refusing.
     #[arg(long)]
     pub(crate) force: bool,
+    /// Give new containers back what they had, wait until no container is attached, and remove the
+    /// rest then, instead of refusing. It is no error that nothing is installed.
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// The configuration that `netwrightd multinet` wrote (its key `conflist`), which is removed
+    /// first: runtimes then use the next one. Stop the daemon before.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) conflist: Option<PathBuf>,
+    /// The network that runtimes are to use then [default: the default network that the file of
+    /// `--conflist` names].
+    #[arg(long, value_name = "NAME", requires = "conflist")]
+    pub(crate) next_network: Option<String>,
 }
 
 #[derive(Debug, Args)]

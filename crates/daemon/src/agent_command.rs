@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use agent::change::{Change, for_running};
 use agent::load::{Loaded, Surroundings};
-use agent::report::{self, Report, Status};
+use agent::report::{self, Report, State, Status};
 use agent::setting::Setting as _;
 use agent::{accepted, keys};
 use clap::builder::PossibleValuesParser;
@@ -22,6 +22,7 @@ use crate::systemd;
 
 const WAIT: &str = "wait";
 const DRY_RUN: &str = "dry-run";
+const LIVE: &str = "live";
 const SERVICES: &str = "service";
 
 /// The exit code when a service is not ready, or does not follow.
@@ -46,6 +47,10 @@ pub(crate) fn command() -> Command {
         .num_args(0..)
         .value_parser(names)
         .help("only these services, which count as enabled");
+    let live = Arg::new(LIVE)
+        .long(LIVE)
+        .action(ArgAction::SetTrue)
+        .help("exit code 0 unless one does not go on, whatever it waits for");
     let dry_run = Arg::new(DRY_RUN)
         .long(DRY_RUN)
         .action(ArgAction::SetTrue)
@@ -76,6 +81,7 @@ pub(crate) fn command() -> Command {
                 .arg(command_line::configuration())
                 .arg(output())
                 .arg(wait)
+                .arg(live)
                 .arg(services)
                 .after_help(
                     "Examples:\n  netwrightd agent status --wait\n  netwrightd agent status -o json\n  netwrightd agent status multinet",
@@ -113,7 +119,7 @@ fn status(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(
             is_there(matches, &file)?;
         }
         let found = select(found, &only);
-        let trouble = found.trouble();
+        let trouble = trouble(&found, matches.get_flag(LIVE));
         if trouble.is_none() || deadline.is_none_or(|deadline| deadline <= Instant::now()) {
             break found;
         }
@@ -127,7 +133,18 @@ fn status(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(
         true => json(&found),
         false => report::text(&found),
     });
-    if found.is_ready() { Ok(()) } else { Err(Stop::Said(NOT_READY)) }
+    match trouble(&found, matches.get_flag(LIVE)) {
+        None => Ok(()),
+        Some(_) => Err(Stop::Said(NOT_READY)),
+    }
+}
+
+/// Returns what is wrong with the enabled services that are not ready, or that do not even go on.
+fn trouble(status: &Status, live: bool) -> Option<String> {
+    let bears = |state| live && !matches!(state, State::Hung | State::Failed | State::Stopped);
+    let mut status = status.clone();
+    status.services.retain(|report| !bears(report.state));
+    status.trouble()
 }
 
 /// Keeps the services that somebody asks for, if he names some; they count as enabled.

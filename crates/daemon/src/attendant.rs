@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use agent::report::Said;
 use agent::{Config, rights};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use signal_hook::consts::SIGHUP;
 use state::{Durability, Roots};
@@ -20,6 +21,11 @@ use crate::exchange::{self, Answer};
 use crate::health;
 use crate::listen::Listener;
 use crate::poll::drain;
+
+/// How often a process that follows its configuration looks at its files, and how long at least is
+/// between two looks.
+const LOOK: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+const LOOK_AFTER: Duration = Duration::from_secs(1);
 
 /// Returns the folder of the status sockets.
 pub(crate) fn folder(roots: &Roots) -> PathBuf {
@@ -72,6 +78,8 @@ pub(crate) struct Duties {
     pub(crate) answer: Box<dyn Fn(&str) -> Answer + Send>,
     /// Reads the configuration again, for a process whose loop does not.
     pub(crate) reload: Option<Box<dyn FnMut() + Send>>,
+    /// Says whether the configuration's files have changed, for a process that follows them.
+    pub(crate) changed: Option<Box<dyn FnMut() -> bool + Send>>,
 }
 
 /// The thread. It ends, and its socket is removed, when this is dropped.
@@ -136,11 +144,13 @@ fn attend(
     ended: &UnixStream,
     mut duties: Duties,
 ) {
+    let pause = duties.changed.as_ref().map(|_| LOOK);
+    let mut looked = Instant::now();
     loop {
         let mut ready =
             vec![PollFd::new(ended, PollFlags::IN), PollFd::new(hangups, PollFlags::IN)];
         ready.extend(listener.as_ref().map(|of| PollFd::new(&of.socket, PollFlags::IN)));
-        match poll(&mut ready, None) {
+        match poll(&mut ready, pause.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => {
                 tracing::error!(error = %errno, "the service has no status from now on");
@@ -151,11 +161,18 @@ fn attend(
         if is_ready[0] {
             break;
         }
-        if is_ready[1] {
+        let mut wanted = is_ready[1];
+        if wanted {
             drain(hangups);
-            if let Some(reload) = &mut duties.reload {
-                reload();
-            }
+        }
+        if let Some(changed) = &mut duties.changed
+            && LOOK_AFTER <= looked.elapsed()
+        {
+            looked = Instant::now();
+            wanted |= changed();
+        }
+        if let (true, Some(reload)) = (wanted, &mut duties.reload) {
+            reload();
         }
         if let (Some(listener), Some(true)) = (&listener, is_ready.get(2))
             && let Ok((stream, _)) = listener.socket.accept()

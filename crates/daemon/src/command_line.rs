@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use agent::keys::{self, Key, Table};
-use agent::load::{self, FILE, Source};
+use agent::load::{self, FILE, Identity, Source};
 use agent::setting::Form;
 use agent::{Config, Loaded, accepted};
 use clap::builder::PossibleValuesParser;
@@ -31,6 +31,9 @@ const PREPARE: &str = "prepare";
 /// The flag by which a service goes on with the configuration that was accepted last.
 const OR_ACCEPTED: &str = "or-accepted";
 
+/// The flag by which a service follows its configuration.
+const FOLLOW: &str = "follow";
+
 /// A call of a service: what it is to do.
 #[derive(Debug)]
 pub(crate) struct Invocation {
@@ -38,6 +41,8 @@ pub(crate) struct Invocation {
     pub(crate) loaded: Loaded,
     /// Flags that are no keys of the configuration.
     pub(crate) more: ArgMatches,
+    /// The files as they were before they were read.
+    read: Identity,
 }
 
 impl Invocation {
@@ -55,6 +60,20 @@ impl Invocation {
     pub(crate) fn only_prepares(&self) -> bool {
         self.more.get_flag(PREPARE)
     }
+
+    /// Returns the configuration's file and what was read, if the service is to follow it.
+    pub(crate) fn follows(&self) -> Option<(PathBuf, Identity)> {
+        let follows = self.more.get_flag(FOLLOW);
+        follows.then(|| (configuration_of(&self.more), self.read.clone()))
+    }
+}
+
+/// Returns arguments of a service for its process when it starts itself again: it is confined.
+pub(crate) fn without_confinement(arguments: Vec<OsString>) -> Vec<OsString> {
+    let confine = |argument: &OsString| {
+        argument.to_str().is_some_and(|text| text.trim_start_matches('-') == CONFINE)
+    };
+    arguments.into_iter().filter(|argument| !confine(argument)).collect()
 }
 
 /// Names that flags had before.
@@ -89,6 +108,9 @@ pub(crate) fn command(table: &Table, more: &[Arg]) -> Command {
             .action(ArgAction::SetTrue)
             .help("while the configuration's file is wrong, take the one that was accepted last"),
     );
+    command = command.arg(Arg::new(FOLLOW).long(FOLLOW).action(ArgAction::SetTrue).help(
+        "read the configuration again whenever its files change, and start again where that is needed",
+    ));
     for key in keys::of_table(table.name).filter(|key| key.name != "enable") {
         command = command.arg(flag(key, &mut defaults));
     }
@@ -165,6 +187,7 @@ pub(crate) fn read(
     let command = command(table, &more).no_binary_name(true);
     let matches = command.try_get_matches_from(arguments).map_err(refusal)?;
     let file = configuration_of(&matches);
+    let read = Identity::of(&file);
     let (mut loaded, problems) = load::read(&file);
     if !problems.is_empty() {
         // All of them, in the words of `config check`.
@@ -195,7 +218,7 @@ pub(crate) fn read(
     }
     let problems = load::check(&loaded, (service.surroundings)(&matches, around));
     if problems.is_empty() {
-        Ok(Invocation { loaded, more: matches })
+        Ok(Invocation { loaded, more: matches, read })
     } else if problems.iter().all(|problem| problem.file.as_os_str().is_empty()) {
         Err(Stop::Usage(problems.iter().map(|problem| format!("error: {problem}")).collect()))
     } else {

@@ -11,6 +11,7 @@ use kernel::confine::{
     Capability, Confinement, Devices, Family, Mounts, Namespaces, OwnMounts, SYSTEM_SERVICE, Step,
     Undone, confine, may_become_another,
 };
+use rustix::fs::{StatVfsMountFlags, statvfs};
 use state::Roots;
 
 use crate::listen::{self, Listener};
@@ -20,6 +21,9 @@ use crate::services::setup::failed;
 
 /// What a service that sees no containers does not see of the host's files.
 const HOMES: [&str; 3] = ["/home", "/root", "/run/user"];
+
+/// The settings of the kernel that plugins make in containers' namespaces.
+const SYSCTLS: &str = "/proc/sys/net";
 
 /// The mode of folders that are made for a service: its own, and those that it shares.
 const OWN_MODE: u32 = 0o700;
@@ -117,10 +121,28 @@ fn writable(rights: &Rights, config: &Config, roots: &Roots) -> Vec<PathBuf> {
     });
     let mut folders: Vec<PathBuf> = runtime.chain(state).chain(more).collect();
     folders.extend(rights::configured(rights.service, config));
+    // An image may have no link from /var/run to /run, and both from the node.
+    let other_name =
+        |folder: &PathBuf| Some(Path::new("/var").join(folder.strip_prefix("/").ok()?));
+    let is_apart = |path: &PathBuf| path.canonicalize().is_ok_and(|real| real == *path);
+    folders.extend(
+        folders
+            .clone()
+            .iter()
+            .filter(|of| of.starts_with("/run"))
+            .filter_map(other_name)
+            .filter(is_apart),
+    );
     for folder in &folders {
         let own = folder.starts_with(&roots.lib) && *folder != roots.lib;
         // What cannot be made is reported as a step that was not done.
         let _ = state::create_directory(folder, if own { OWN_MODE } else { SHARED_MODE });
+    }
+    // A container's is read-only.
+    let is_read_only =
+        |at: &str| statvfs(at).is_ok_and(|at| at.f_flag.contains(StatVfsMountFlags::RDONLY));
+    if rights.namespaces == rights::Namespaces::Network && is_read_only(SYSCTLS) {
+        folders.push(SYSCTLS.into());
     }
     folders
 }

@@ -49,9 +49,10 @@ mod systemd;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -148,6 +149,7 @@ fn run_service(
     if let Some(parent) = variable(&environment, supervisor::VARIABLE) {
         supervisor::follow(parent)?;
     }
+    let follows = invocation.follows();
     let health = Health::new(name, manager(&environment), config.agent.watchdog);
     let journal = variable(&environment, "JOURNAL_STREAM").is_some();
     let level = variable(&environment, "NETWRIGHT_LOG");
@@ -160,11 +162,42 @@ fn run_service(
     }
     let undone = undone.iter().map(|step| format!("cannot {step}: {}", step.source));
     health.is_less_confined(undone.collect());
+    let (again, same) = (Arc::new(AtomicBool::new(false)), arguments.clone());
     let reread: Reread = Arc::new(move || {
-        command_line::read(service, &arguments, around, &roots).map(|read| read.loaded.config)
+        let read = command_line::read(service, &arguments, around, &roots)?;
+        (service.check)(&read)?;
+        Ok(read.loaded.config)
     });
+    // Only root can open that socket again.
+    let is_other = socket.is_some();
     let socket = Arc::new(Mutex::new(socket));
-    (service.run)(&invocation, &Process { environment, health, log, reread, hung_up, socket })
+    let process = Process {
+        environment,
+        health,
+        log,
+        reread,
+        hung_up,
+        socket,
+        follows,
+        again: Arc::clone(&again),
+    };
+    (service.run)(&invocation, &process)?;
+    match again.load(Ordering::SeqCst) {
+        true if is_other => {
+            Err(Stop::Failed("the changed configuration needs another start, by root".to_owned()))
+        }
+        true => Err(start_again(name, same)),
+        false => Ok(()),
+    }
+}
+
+/// Runs the service anew in place of this process, which keeps its confinement.
+fn start_again(service: &str, arguments: Vec<OsString>) -> Stop {
+    #[expect(clippy::disallowed_methods, reason = "it is this program")]
+    let mut command = std::process::Command::new("/proc/self/exe");
+    let arguments = command_line::without_confinement(arguments);
+    let error = command.arg0("netwrightd").arg(service).args(arguments).exec();
+    Stop::Failed(format!("start again: {error}"))
 }
 
 /// Returns a variable of the environment that is text.

@@ -58,7 +58,7 @@ pub(crate) fn run(
     let socket = attendant::socket(roots, AGENT);
     let listener = Listener::open(Vec::new(), &socket).map_err(failed)?;
     let mut probes = Probes::new(Arc::clone(&look), health.clone());
-    let duties = Duties { answer: supervisor::answers(look), reload: None };
+    let duties = Duties { answer: supervisor::answers(look), reload: None, changed: None };
     let attendant =
         Attendant::start(Some(listener), duties, &AtomicBool::new(false)).map_err(failed)?;
     probes.follow(&loaded.config.agent);

@@ -32,6 +32,8 @@ pub(crate) struct Service {
     pub(crate) more_flags: fn() -> Vec<Arg>,
     /// Adapts what is found around the process to what these flags want.
     pub(crate) surroundings: fn(&ArgMatches, Surroundings) -> Surroundings,
+    /// Refuses what the service would refuse when it starts, besides the configuration.
+    pub(crate) check: fn(&Invocation) -> Result<(), Stop>,
     /// Runs it until a signal ends it.
     pub(crate) run: Run,
 }
@@ -50,7 +52,7 @@ impl Service {
 }
 
 const fn plain(name: &'static str, run: Run) -> Service {
-    Service { name, more_flags: Vec::new, surroundings: |_, around| around, run }
+    Service { name, more_flags: Vec::new, surroundings: |_, around| around, check: |_| Ok(()), run }
 }
 
 const SERVICES: &[Service] = &[
@@ -62,7 +64,11 @@ const SERVICES: &[Service] = &[
         surroundings: ipam::surroundings,
         ..plain("ipam", ipam::run)
     },
-    plain("multinet", multinet::run),
+    Service {
+        more_flags: multinet::more_flags,
+        check: multinet::check,
+        ..plain("multinet", multinet::run)
+    },
     plain("repair", repair::run),
     Service { more_flags: routing::more_flags, ..plain("routing", routing::run) },
 ];
@@ -148,6 +154,8 @@ mod tests {
                         reread: Arc::new(|| Err(Stop::Said(1))),
                         hung_up: Arc::default(),
                         socket: Arc::default(),
+                        follows: None,
+                        again: Arc::default(),
                     };
                     scope.spawn(move || (service.run)(&invocation, &process).unwrap());
                     all.push(health);

@@ -115,7 +115,7 @@ pub(crate) fn run(
     }
     supervisor.turn();
     // Only now: whoever asked before would hear of no service.
-    let duties = Duties { answer: answers(look), reload: None };
+    let duties = Duties { answer: answers(look), reload: None, changed: None };
     let attendant =
         Attendant::start(Some(listener), duties, &AtomicBool::new(false)).map_err(failed)?;
     supervisor.health.serves(Some(&socket));

@@ -161,7 +161,8 @@ pub enum Mounts<'a> {
 /// groups, and what is named here.
 #[derive(Debug, Clone, Copy)]
 pub struct OwnMounts<'a> {
-    /// The folders and files that stay writable, with what is below them. They must exist.
+    /// The folders and files that are writable, with what is below them. They must exist. A mount
+    /// of that path that is read-only, as `/proc/sys` in a container, becomes writable.
     pub writable: &'a [&'a Path],
     /// The devices in `/dev`.
     pub devices: Devices<'a>,

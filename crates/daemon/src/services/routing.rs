@@ -104,7 +104,8 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     let socket = listener.path.clone();
     let mut service = Service::new(config, settings, node, folder, process)?;
     let shared = service.shared.clone();
-    let answers = Duties { answer: Box::new(move |target| shared.answer(target)), reload: None };
+    let answer = Box::new(move |target: &str| shared.answer(target));
+    let answers = Duties { answer, reload: None, changed: None };
     let _answering = Attendant::start(Some(listener), answers, &process.hung_up).map_err(failed)?;
     let poller = Poller::new().map_err(failed)?;
     poller.add(&signals, SIGNALS, Interest::Read).map_err(failed)?;

@@ -135,3 +135,65 @@ fn a_service_on_its_own_says_its_status_and_reads_its_configuration_again() {
     assert_eq!(server.stop(), Some(0));
     assert!(!Path::new(&node.path("/run/netwright/agent/agent.sock")).exists());
 }
+
+/// As in a container: nobody sends a signal, and the kubelet replaces all files at once.
+#[test]
+fn a_service_follows_its_configuration() {
+    testkit::require!("root");
+    let node = Node::new("agent-follow");
+    let folder = node.path("/etc/netwright");
+    let publish = |round: u32, content: &str| {
+        let data = format!("..{round}");
+        fs::create_dir(folder.join(&data)).unwrap();
+        fs::write(folder.join(&data).join("netwrightd.toml"), content).unwrap();
+        std::os::unix::fs::symlink(&data, folder.join("..data_tmp")).unwrap();
+        fs::rename(folder.join("..data_tmp"), folder.join("..data")).unwrap();
+    };
+    let mount = || {
+        std::os::unix::fs::symlink("..data/netwrightd.toml", node.path(node::FILE)).unwrap();
+    };
+    const SOUND: &str = "[repair]\nenable = true\ncache = [\"/var/lib/cni\"]\n";
+    publish(0, SOUND);
+    mount();
+    let log = fs::File::create(node.lab.dir().join("log")).unwrap();
+    let mut command = node.command(&["repair", "--confine", "--follow"]);
+    let mut child = command.stderr(log).spawn().unwrap();
+    let said = node.run(&["agent", "status", "--wait=30s"]);
+    assert!(said.status.success(), "{}{}", text(&said.stdout), node.log());
+    let report = || node::of(&node.told(), "repair");
+    let value = |key: &str| report()["values"][key].as_str().unwrap_or_default().to_owned();
+    publish(1, &format!("{SOUND}interval = \"7s\"\n"));
+    until("the interval", || value("interval") == "\"7s\"");
+    assert_eq!(report()["reloads"], 1, "{}", node.log());
+    // A key that needs a restart: the same process, as confined as before.
+    let pid = u64::from(child.id());
+    let confined =
+        || ["CapEff", "CapBnd", "NoNewPrivs", "Seccomp"].map(|key| kernel_says(pid, key));
+    let before = confined();
+    publish(2, &SOUND.replace("/var/lib/cni\"", "/var/lib/cni\", \"/var/lib/other\""));
+    until("the caches", || value("cache").contains("other"));
+    until("it to be ready", || report()["state"] == "ready");
+    assert_eq!((report()["pid"].as_u64(), report()["reloads"].as_u64()), (Some(pid), Some(0)));
+    assert_eq!(confined(), before);
+    assert_eq!(report()["unconfined"], json!([]));
+    assert_eq!(value("interval"), "\"1m\"");
+    // A wrong one, and none.
+    publish(3, "[repair]\nenable = true\ninterval = 3\n");
+    until("the refusal", || {
+        report()["missing"][0]["why"].as_str().is_some_and(|why| why.contains("netwrightd.toml:3:"))
+    });
+    for (flags, code) in [(&["repair"][..], 1), (&["--live", "repair"], 0)] {
+        let said = node.run(&[&["agent", "status"], flags].concat());
+        assert_eq!(said.status.code(), Some(code), "{}", text(&said.stdout));
+    }
+    fs::remove_file(node.path(node::FILE)).unwrap();
+    until("the loss", || {
+        let said = node.run(&["agent", "status", "repair"]);
+        text(&said.stdout).contains("is gone; what was read before goes on")
+    });
+    mount();
+    publish(4, SOUND);
+    until("it to be ready", || report()["state"] == "ready" && !value("cache").contains("other"));
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{}", node.log());
+}

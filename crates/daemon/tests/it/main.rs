@@ -4,6 +4,7 @@
 #![allow(clippy::print_stderr, reason = "skips are announced on stderr")]
 
 mod agent;
+mod chart;
 mod configuration;
 mod dhcp;
 mod forged;
