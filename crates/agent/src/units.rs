@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Config;
 use crate::keys::TABLES;
-use crate::rights::{Files, Namespaces, RIGHTS, Rights, Sees};
+use crate::rights::{AGENT, Files, Namespaces, RIGHTS, Rights, Sees};
 
 /// The width of comments.
 const WIDTH: usize = 100;
@@ -18,12 +18,22 @@ pub const TARGET: &str = "netwright.target";
 pub const PROGRAMS: &str = "/usr/local/bin";
 
 /// The units that are written by hand, each with its text.
-const BY_HAND: [(&str, &str); 4] = [
+const BY_HAND: [(&str, &str); 6] = [
     (TARGET, include_str!("../../../deploy/systemd/netwright.target")),
     ("netwrightd@.service", include_str!("../../../deploy/systemd/netwrightd@.service")),
     ("netwrightd@dhcp.socket", include_str!("../../../deploy/systemd/netwrightd@dhcp.socket")),
     ("netwrightd@docker.socket", include_str!("../../../deploy/systemd/netwrightd@docker.socket")),
+    ("netwrightd@ipam.socket", include_str!("../../../deploy/systemd/netwrightd@ipam.socket")),
+    (
+        "netwright-ipam-user.service",
+        include_str!("../../../deploy/systemd/netwright-ipam-user.service"),
+    ),
 ];
+
+/// Returns the rights of every unit: of the services, and of what answers for them all.
+fn every() -> Vec<Rights> {
+    [RIGHTS, &[AGENT]].concat()
+}
 
 /// Returns every file of `deploy/systemd`, each with its text: the units and the drop-ins.
 /// `programs` is the folder of `netwrightd`; it must be a word that systemd reads as it is.
@@ -33,8 +43,8 @@ pub fn all(programs: &Path) -> Vec<(String, String)> {
     let own = format!("={} ", programs.join("netwrightd").display());
     let by_hand =
         BY_HAND.iter().map(|(name, text)| ((*name).to_owned(), text.replace(&usual, &own)));
-    let made = RIGHTS.iter().map(|rights| {
-        (format!("{}.d/10-netwright.conf", service(rights.service)), drop_in(rights))
+    let made = every().into_iter().map(|rights| {
+        (format!("{}.d/10-netwright.conf", service(rights.service)), drop_in(&rights))
     });
     by_hand.chain(made).collect()
 }
@@ -286,12 +296,7 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rights::{AGENT, RIGHTS};
     use std::fs;
-
-    fn all() -> Vec<Rights> {
-        [RIGHTS, &[AGENT]].concat()
-    }
 
     #[test]
     fn the_page_on_security_has_the_rights() {
@@ -300,7 +305,7 @@ mod tests {
         let begin = "<!-- made from crates/agent/src/rights.rs -->\n\n";
         let (before, rest) = text.split_once(begin).unwrap();
         let (_, after) = rest.split_once("\n\n").unwrap();
-        let want = format!("{before}{begin}{}\n{after}", table(&all()));
+        let want = format!("{before}{begin}{}\n{after}", table(&every()));
         if std::env::var_os("UPDATE_EXPECT").is_some() {
             fs::write(&path, &want).unwrap();
             return;
@@ -312,7 +317,7 @@ mod tests {
     fn the_units_confine_the_services_to_their_rights() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/systemd");
         let template = fs::read_to_string(folder.join("netwrightd@.service")).unwrap();
-        for rights in &all() {
+        for rights in &every() {
             let path = folder.join(format!("{}.d/10-netwright.conf", service(rights.service)));
             let want = drop_in(rights);
             if std::env::var_os("UPDATE_EXPECT").is_some() {

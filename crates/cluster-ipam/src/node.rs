@@ -225,7 +225,7 @@ impl Node {
         }
         table.dirty_all();
         table.went_back = store.went_back();
-        let hash = cni::owner::sha512_hex(&format!("{}\0{}", settings.node, table.identity), 16);
+        let hash = cni::owner::sha512_hex(format!("{}\0{}", settings.node, table.identity), 16);
         let seed = u64::from_str_radix(&hash, 16).unwrap_or_default();
         Ok(Node {
             store,

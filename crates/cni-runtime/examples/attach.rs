@@ -63,6 +63,6 @@ fn attach(verb: &str, network: &str, netns: &str) -> Result<(), Box<dyn Error>> 
 
 /// Derives a name for the container from its namespace, always the same.
 fn container_id(netns: &Path) -> Result<ContainerId, cni::Error> {
-    let hash = cni::owner::sha512_hex(&netns.to_string_lossy(), 20);
+    let hash = cni::owner::sha512_hex(netns.to_string_lossy().as_bytes(), 20);
     ContainerId::new(&format!("attach-{hash}"))
 }

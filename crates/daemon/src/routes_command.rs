@@ -153,7 +153,8 @@ fn table(table: &Table) -> String {
 fn line(row: &Row) -> [String; 6] {
     let prefixes: Vec<String> = row.prefixes.iter().map(ToString::to_string).collect();
     let mut state = match &row.state {
-        PeerState::Unusable(unusable) => unusable.to_string(),
+        PeerState::Incomplete(what) => format!("incomplete: {what}"),
+        PeerState::Refused(why) => format!("refused: {why}"),
         PeerState::Wanted => "to be programmed".to_owned(),
         PeerState::Programmed => "programmed".to_owned(),
         PeerState::Probed => "answers".to_owned(),
@@ -209,6 +210,7 @@ mod tests {
             since: Time::from_seconds(1_700_000_000),
             mtu: Some(1450),
             probe: None,
+            probed: None,
             faults: Vec::new(),
         };
         let failing = PeerState::Failing { error: "no\nroom".to_owned(), since: Time(0) };

@@ -45,7 +45,7 @@ pub fn open(socket: &Path) -> Result<PathBuf, FileError> {
 /// digits.
 #[must_use]
 pub fn name(container: &str, ifname: &str) -> String {
-    cni::owner::sha512_hex(&format!("{container}\0{ifname}"), 32)
+    cni::owner::sha512_hex(format!("{container}\0{ifname}"), 32)
 }
 
 /// Leaves a message under a name, for a daemon that did not receive it.

@@ -69,7 +69,7 @@ pub fn write(cluster: &Cluster) -> String {
     serde_json::to_string(&outer).expect("our types serialise to JSON")
 }
 
-/// Reads what [`write`] has written.
+/// Reads what [`write()`] has written.
 ///
 /// # Errors
 /// If anything at all is wrong, nothing is taken: half a list is worse than none, and the source

@@ -1,4 +1,4 @@
-//! Hardware addresses of tunnels.
+//! Hardware addresses of tunnels. (`kernel` has a type of its own, which is not known here.)
 
 use std::fmt;
 use std::str::FromStr;

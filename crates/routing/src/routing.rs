@@ -35,7 +35,7 @@
 //!     taken_over: PerFamily::default(),
 //! };
 //! routing.own(settings::Own::new(&configured, own), now);
-//! routing.look(Observed::default(), now);
+//! routing.look(Observed::default());
 //! let todo = routing.event(Event::Listed(nodes), now);
 //! assert_eq!(todo.look_up, ["192.0.2.2".parse::<std::net::IpAddr>()?]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

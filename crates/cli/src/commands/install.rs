@@ -374,7 +374,7 @@ impl Planned {
         let ours = |name: &&str| folder::look(&self.dir, name).is_ok_and(|is| is == Entry::Ours);
         self.old.as_ref() == Some(&self.manifest)
             && self.foreign.is_empty()
-            && goods.links.iter().all(|name| ours(&name))
+            && goods.links.iter().all(ours)
             && has(self.dir.join(EXECUTABLE), &goods.executable)
             && goods.daemon.iter().all(|bytes| has(self.dir.join(DAEMON), bytes))
             && self.config.iter().all(|path| has(path.clone(), default::DOCUMENT.as_bytes()))

@@ -61,7 +61,7 @@ const RUNTIMES: Entry = entry("docs/runtimes.md", Machine::Runtimes);
 const SECURITY: Entry = entry("docs/security.md", Machine::Plain);
 const SETUP: Entry = entry("docs/setup.md", Machine::Systemd);
 
-const PAGES: [Entry; 16] = [
+const PAGES: [Entry; 17] = [
     README,
     AGENT,
     BY_HAND,

@@ -29,7 +29,7 @@ use std::io::Read as _;
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use agent::Config;
 use agent::config::{self, RoutingPath};
@@ -60,6 +60,7 @@ use super::Stop;
 use super::pace::{Pace, processor_time};
 use super::setup::{Process, failed, stop_signals, words};
 use crate::attendant::{Attendant, Changes, Duties};
+use crate::clock;
 use crate::command_line::Invocation;
 use crate::health::Health;
 use crate::listen::Listener;
@@ -512,9 +513,14 @@ impl Service {
             let now = self.clock.now();
             let mut routing = self.shared.routing();
             for (change, result) in run.iter().zip(results) {
-                match result {
-                    Ok(()) => routing.done(change),
-                    Err(error) => routing.failed(change, &error, now).iter().for_each(tell),
+                let Err(error) = result else {
+                    routing.done(change);
+                    continue;
+                };
+                if let Some(news) = routing.failed(change, &error, now) {
+                    tell(&news);
+                    // Something may have changed meanwhile.
+                    self.pace.hurry(Instant::now());
                 }
             }
         }
@@ -727,7 +733,7 @@ struct Clock {
 
 impl Clock {
     fn start() -> Self {
-        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let wall = Duration::from_millis(clock::now().wall.as_millis());
         Clock { wall: Time::default().after(wall), start: Instant::now() }
     }
 

@@ -50,8 +50,9 @@ impl Fabric {
             // The router is the lab's host.
             let _ = writeln!(
                 script,
-                "ip link add seg{segment} addrgenmode none type bridge mcast_snooping 0; ip link set seg{segment} up\n\
-                 ip addr add 192.0.2.{}/26 dev seg{segment}; ip addr add 2001:db8:{segment}::1/64 dev seg{segment} nodad",
+                "ip link add seg{segment} type bridge mcast_snooping 0; ip link set seg{segment} addrgenmode none up\n\
+                 ip addr add 192.0.2.{}/26 dev seg{segment}\n\
+                 ip addr add fe80::ff/64 dev seg{segment} nodad; ip addr add 2001:db8:{segment}::1/64 dev seg{segment} nodad",
                 segment * 64 + 1
             );
             for _ in 0..*count {
@@ -63,12 +64,14 @@ impl Fabric {
                     "ip link add n{number} type veth peer name eth0 netns {host}\n\
                      ip link set n{number} master seg{segment} up\n\
                      ip -n {host} link set lo up; ip -n {host} link set eth0 addrgenmode none up\n\
+                     ip -n {host} addr add fe80::{number}/64 dev eth0 nodad\n\
                      ip -n {host} addr add {v4}/26 dev eth0\n\
                      ip -n {host} addr add {v6}/64 dev eth0 nodad\n\
                      ip -n {host} route add default via 192.0.2.{gateway}\n\
                      ip -n {host} route add default via 2001:db8:{segment}::1\n\
-                     ip -n {host} link add nw-pods addrgenmode none type bridge mcast_snooping 0\n\
-                     ip -n {host} link set nw-pods up\n\
+                     ip -n {host} link add nw-pods type bridge mcast_snooping 0\n\
+                     ip -n {host} link set nw-pods addrgenmode none up\n\
+                     ip -n {host} addr add fe80::1/64 dev nw-pods nodad\n\
                      ip -n {host} addr add 10.244.{number}.1/24 dev nw-pods\n\
                      ip -n {host} addr add fd00:244:{number}::1/64 dev nw-pods nodad\n\
                      ip -n {host} link add p0 type veth peer name eth0 netns {pod}\n\

@@ -60,7 +60,7 @@ pub struct Wanted {
 /// Returns the chain's name. The interface is not in it.
 #[must_use]
 pub fn chain_name(key: &AttachmentKey) -> String {
-    format!("CNI-DN-{}", sha512_hex(&format!("{}{}", key.network, key.container_id), DIGITS))
+    format!("CNI-DN-{}", sha512_hex(format!("{}{}", key.network, key.container_id), DIGITS))
 }
 
 /// Returns the name that older releases used for the chain that masquerades.

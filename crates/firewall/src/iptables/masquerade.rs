@@ -16,7 +16,7 @@ const DIGITS: usize = 24;
 /// one network share the chain.
 #[must_use]
 pub fn chain_name(key: &AttachmentKey) -> String {
-    format!("CNI-{}", sha512_hex(&format!("{}{}", key.network, key.container_id), DIGITS))
+    format!("CNI-{}", sha512_hex(format!("{}{}", key.network, key.container_id), DIGITS))
 }
 
 /// Returns the comment of all rules for a container in a network.

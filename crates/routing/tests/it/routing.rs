@@ -8,14 +8,14 @@ use netwright_routing::object::{Key, METRIC, Nexthop, Tunnel, Value};
 use netwright_routing::path::{Hop, Path, Way};
 use netwright_routing::plan::ForeignRoute;
 use netwright_routing::routing::{Answer, Leaving, Phase, Probe};
-use netwright_routing::settings::{Found, Paths, PodMtu, TakenOver, Uplink};
+use netwright_routing::settings::{Found, Paths, PodMtu, TakenOver};
 use netwright_routing::show::PeerState;
 use netwright_routing::{Family, Node, Own, Routing, Settings};
 
 use crate::kernel::{End, Kernel};
 use crate::support::{
-    Machine, NOW, at, by_gateway, flannel_fields, flannel_settings, ip, net, node, on_link, own,
-    seen, settings, v4_node,
+    Machine, NOW, at, by_gateway, flannel_fields, flannel_settings, found, ip, net, node, on_link,
+    own, seen, settings, v4_node,
 };
 
 const YES: Probe =
@@ -145,28 +145,12 @@ fn flannels_kernel() -> Kernel {
 
 /// This node where flanneld was.
 fn own_taken_over(settings: &Settings) -> Own {
-    let uplink = || Uplink { name: "eth0".into(), mtu: 1500 };
     let taken = |name: &str, family| {
-        Some(TakenOver {
-            name: name.into(),
-            mac: netwright_routing::MacAddr([2, 0, 0, 0, family, 1]),
-        })
+        let mac = netwright_routing::MacAddr([2, 0, 0, 0, family, 1]);
+        Some(TakenOver { name: name.into(), mac })
     };
-    Own::new(
-        settings,
-        Found {
-            name: "a".to_owned(),
-            uid: "uid-a".to_owned(),
-            prefixes: vec![net("10.244.1.0/24"), net("fd00:244:0:1::/64")],
-            kept: Vec::new(),
-            zone: None,
-            uplinks: PerFamily {
-                v4: Some((uplink(), ip("192.0.2.1"))),
-                v6: Some((uplink(), ip("2001:db8::1"))),
-            },
-            taken_over: PerFamily { v4: taken("flannel.1", 4), v6: taken("flannel-v6.1", 6) },
-        },
-    )
+    let taken_over = PerFamily { v4: taken("flannel.1", 4), v6: taken("flannel-v6.1", 6) };
+    Own::new(settings, Found { taken_over, ..found() })
 }
 
 #[test]

@@ -97,24 +97,25 @@ pub(crate) fn v4_node(name: &str, n: u16) -> Node {
     node
 }
 
-/// This node: number 1.
-pub(crate) fn own(settings: &Settings) -> Own {
+/// What this node, number 1, finds out of itself.
+pub(crate) fn found() -> Found {
     let uplink = || Uplink { name: "eth0".into(), mtu: 1500 };
-    Own::new(
-        settings,
-        Found {
-            name: "a".to_owned(),
-            uid: "uid-a".to_owned(),
-            prefixes: vec![net("10.244.1.0/24"), net("fd00:244:0:1::/64")],
-            kept: Vec::new(),
-            zone: None,
-            uplinks: PerFamily {
-                v4: Some((uplink(), ip("192.0.2.1"))),
-                v6: Some((uplink(), ip("2001:db8::1"))),
-            },
-            taken_over: PerFamily::default(),
+    Found {
+        name: "a".to_owned(),
+        uid: "uid-a".to_owned(),
+        prefixes: vec![net("10.244.1.0/24"), net("fd00:244:0:1::/64")],
+        kept: Vec::new(),
+        zone: None,
+        uplinks: PerFamily {
+            v4: Some((uplink(), ip("192.0.2.1"))),
+            v6: Some((uplink(), ip("2001:db8::1"))),
         },
-    )
+        taken_over: PerFamily::default(),
+    }
+}
+
+pub(crate) fn own(settings: &Settings) -> Own {
+    Own::new(settings, found())
 }
 
 pub(crate) fn on_link() -> Way {

@@ -141,7 +141,7 @@ impl Published {
         let path_shown = path.display();
         match self.note(path, content) {
             true => {
-                tracing::warn!(path = %path_shown, "put back: another program removed or changed it")
+                tracing::warn!(path = %path_shown, "put back: another program removed or changed it");
             }
             false => tracing::info!(path = %path_shown, "written"),
         }

@@ -150,7 +150,7 @@ fn names_of<'a>(links: &[&'a Link]) -> BTreeSet<&'a str> {
 /// Reports whether a link is a tunnel of ours: by its mark, or by its name and hardware address.
 fn is_tunnel(link: &Link, own: &Own) -> bool {
     let is_named = own.tunnels.iter().any(|(_, name)| **name == *link.name);
-    let mut macs = own.node.offers.vxlan.iter().flat_map(|vxlan| vxlan.macs());
+    let mut macs = own.node.offers.vxlan.iter().flat_map(routing::node::Vxlan::macs);
     let has_mac = macs.any(|mac| link.mac.is_some_and(|of_link| of_link.0 == mac.0));
     link.vxlan.is_some() && (link.alias.as_deref() == Some(ALIAS) || (is_named && has_mac))
 }

@@ -36,11 +36,11 @@ fn files_for_pods_are_written_last_and_put_back() {
          FLANNEL_MTU=1500\nFLANNEL_IPMASQ=true\n"
     );
     let whole = fs::read(&conflist).unwrap();
-    for spoil in [
-        |path: &std::path::Path| fs::remove_file(path),
-        |path: &std::path::Path| fs::write(path, "{}"),
-    ] {
-        spoil(&conflist).unwrap();
+    for spoilt in [None, Some("{}")] {
+        match spoilt {
+            None => fs::remove_file(&conflist).unwrap(),
+            Some(text) => fs::write(&conflist, text).unwrap(),
+        }
         wait_until("it to be put back", || fs::read(&conflist).is_ok_and(|now| now == whole));
     }
     // The underlay carries less: pods get less, at once.

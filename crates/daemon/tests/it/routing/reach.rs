@@ -27,9 +27,9 @@ fn has_path(fabric: &Fabric, node: usize, peer: &str, family: &str) -> String {
 fn vm_pods_of_three_nodes_reach_each_other_and_keep_their_addresses() {
     testkit::require!("root", "vxlan", "program:iptables");
     let mut fabric = Fabric::new("routing-reach", &[2, 1]);
-    // Others have a tunnel and a route in the cluster's range, which stay.
+    // Others have a tunnel, a route and a nexthop, which stay.
     let foreign = "ip link add other type vxlan id 7 dstport 7777 dev eth0 && ip link set other up && \
-                   ip route add 10.244.99.0/24 dev other && ip nexthop add id 7 dev other";
+                   ip route add 10.200.99.0/24 dev other && ip nexthop add id 7 dev other";
     fabric.nodes[0].host.sh(foreign);
     // A host that drops what is forwarded, as Docker leaves it.
     fabric.nodes[2].host.sh("iptables -P FORWARD DROP && ip6tables -P FORWARD DROP");
@@ -97,16 +97,18 @@ fn vm_the_list_of_nodes_is_followed() {
     fabric.write_list(&whole);
     wait_until("the third node's route", || has(&fabric) == (true, true));
     fabric.nodes[0].assert_reaches(&fabric.nodes[2]);
-    for wrong in ["[[node]]\nname = ", "", "[[node]]\nname = \"a\"\nprefix = []\n"] {
+    let log = |fabric: &Fabric| fabric.nodes[0].service.as_ref().unwrap().log();
+    for (wrong, words) in [
+        ("[[node]]\nname = ", "TOML parse error at line 2"),
+        ("", "it has no [[node]]"),
+        ("[[node]]\nname = \"a\"\nprefix = []\n", "\"prefixes\" may be meant"),
+    ] {
         fabric.write_list(wrong);
-        wait_until("the service to refuse it", || {
-            let log = fabric.nodes[0].service.as_ref().unwrap().log();
-            log.matches("the list of nodes is wrong").count() == 1
-                || fabric.routes(0)["phase"].to_string().contains("waiting")
-        });
+        wait_until("the service to refuse it", || log(&fabric).contains(words));
         assert_eq!(has(&fabric), (true, true), "{wrong}");
         fabric.write_list(&whole);
         wait_until("it to be ready again", || fabric.routes(0)["phase"] == "ready");
+        assert_eq!(has(&fabric), (true, true), "{wrong}");
     }
     fabric.write_list(some);
     wait_until("the third node's route to go", || has(&fabric) == (true, false));

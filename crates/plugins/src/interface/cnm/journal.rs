@@ -41,7 +41,7 @@ const ID_DIGITS: usize = 64;
 
 /// Returns the network's ID for its driver: the same on every node, as cluster drivers need it.
 pub(super) fn network_id(network: &str) -> String {
-    cni::owner::sha512_hex(&format!("cnm\0{network}"), ID_DIGITS)
+    cni::owner::sha512_hex(format!("cnm\0{network}"), ID_DIGITS)
 }
 
 /// Returns an attachment's ID for its driver.

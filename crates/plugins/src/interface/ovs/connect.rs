@@ -394,7 +394,7 @@ fn derived_mac(result: &AddResult) -> Option<MacAddr> {
     let rest = match first {
         std::net::IpAddr::V4(address) => address.octets(),
         std::net::IpAddr::V6(address) => {
-            let digits = cni::owner::sha512_hex(&address.to_string(), 8);
+            let digits = cni::owner::sha512_hex(address.to_string(), 8);
             u32::from_str_radix(&digits, 16).ok()?.to_be_bytes()
         }
     };
