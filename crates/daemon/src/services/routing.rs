@@ -669,7 +669,7 @@ impl Service {
         };
         if let Some((key, value)) = self.links.ours(object) {
             let known = routing.observed().objects().get(&key);
-            return known != Some(&value).filter(|_| there);
+            return known != value.as_ref().filter(|_| there);
         }
         let own = routing.cluster().own();
         let is_waiting = matches!(routing.phase(), Phase::Waiting(_));
@@ -690,8 +690,7 @@ impl Service {
             }
             // Those of pods come and go all the time.
             Object::Route(route) => !is_of_own(route),
-            Object::Neighbour(_) | Object::VxlanFdb(_) => false,
-            Object::Nexthop(_) => false,
+            Object::Neighbour(_) | Object::VxlanFdb(_) | Object::Nexthop(_) => false,
             _ => true,
         }
     }

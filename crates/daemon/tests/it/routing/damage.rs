@@ -21,7 +21,7 @@ const DAMAGES: [(&str, &str); 15] = [
     ("all nexthops are flushed", "ip nexthop flush proto 78"),
     ("all neighbours are flushed", "ip neigh flush nud permanent dev nw-vxlan4"),
     ("a forwarding entry leads elsewhere", "bridge fdb show dev nw-vxlan4 | while read mac rest; do bridge fdb replace $mac dst 192.0.2.250 dev nw-vxlan4 self permanent; done"),
-    ("the uplink goes down and up", "ip link set eth0 down; ip link set eth0 up; ip addr replace 2001:db8:0::10/64 dev eth0 nodad; ip route replace default via 192.0.2.1; ip route replace default via 2001:db8:0::1"),
+    ("the uplink goes down and up", "ip link set eth0 down; ip link set eth0 up; ip addr replace fe80::1/64 dev eth0 nodad; ip addr replace 2001:db8:0::10/64 dev eth0 nodad; ip route replace default via 192.0.2.1; ip route replace default via 2001:db8:0::1"),
     ("the packet filter is flushed", "nft flush ruleset"),
     ("forwarding entries are deleted", "bridge fdb show dev nw-vxlan4 | while read mac rest; do bridge fdb del $mac dev nw-vxlan4; done"),
 ];
