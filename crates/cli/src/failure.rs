@@ -1,6 +1,7 @@
 //! Why a command failed, for the person who must act on it.
 
 use std::fmt::Display;
+use std::path::Path;
 use std::process::ExitCode;
 
 use cni::text::{lines, one_line};
@@ -49,6 +50,15 @@ impl Failure {
             next = source.source();
         }
         failure
+    }
+
+    /// Creates a failure for a file of ours that another version wrote, in a format we do not read.
+    pub(crate) fn of_format(path: &Path, format: u32, reads: u32) -> Self {
+        let path = path.display();
+        Failure::new(
+            code::DECODE_FAILURE,
+            format!("{path} has format {format}, and this version reads {reads}"),
+        )
     }
 
     /// Creates a failure of the command line itself.

@@ -27,8 +27,8 @@ const KILL_DEADLINE: Duration = Duration::from_secs(5);
 /// Inside it `/run`, `/dev/shm`, `/etc`, `/var`, `/opt` and `/usr/local` are private (the last four
 /// start as the machine's, without everything about container networking), `/sys` shows the lab's
 /// own links, `lo` is up and nothing else exists: no links, no rules, no forwarding, and sysctls as
-/// the kernel was compiled with, whatever the machine's are. The rest of the file system, including `/tmp` and
-/// `/var/tmp`, is the machine's, and so are the checkout and what cargo built.
+/// the kernel was compiled with, whatever the machine's are. The rest of the file system, including
+/// `/tmp` and `/var/tmp`, is the machine's, and so are the checkout and what cargo built.
 ///
 /// It is a [`Place`]: programs run in it with [`Place::command`] and [`Place::sh`], Rust code with
 /// [`Place::enter`]. Its containers keep the lab alive. When the last of them is dropped the lab is

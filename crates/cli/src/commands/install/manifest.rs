@@ -93,15 +93,8 @@ impl Manifest {
         let Some(bytes) = bytes else { return Ok(None) };
         match serde_json::from_slice::<OnDisk>(&bytes) {
             Ok(read) if read.format == FORMAT => Ok(Some(read.manifest)),
-            Ok(read) => Err(Failure::new(
-                code::DECODE_FAILURE,
-                format!(
-                    "{} has format {}, and this version reads {FORMAT}",
-                    path.display(),
-                    read.format
-                ),
-            )
-            .hint("use the version that installed it")),
+            Ok(read) => Err(Failure::of_format(&path, read.format, FORMAT)
+                .hint("use the version that installed it")),
             Err(error) => Err(Failure::of(code::DECODE_FAILURE, &error)
                 .context(format_args!("read {}", path.display()))
                 .hint(format!(

@@ -183,11 +183,7 @@ fn only_folder(runtimes: &Runtimes) -> Result<PathBuf, Failure> {
 
 /// Returns the attachments of our plugins whose containers are there.
 pub(in crate::commands) fn living(session: &Session) -> Result<Vec<String>, Failure> {
-    Ok(ours(session)?
-        .iter()
-        .filter(|known| is_living(known))
-        .map(|one| one.key.to_string())
-        .collect())
+    Ok(living_of(&ours(session)?))
 }
 
 fn ours(session: &Session) -> Result<Vec<Known>, Failure> {
@@ -196,8 +192,9 @@ fn ours(session: &Session) -> Result<Vec<Known>, Failure> {
     Ok(known)
 }
 
-fn is_living(known: &Known) -> bool {
-    known.presence != Presence::Gone
+fn living_of(known: &[Known]) -> Vec<String> {
+    let living = known.iter().filter(|known| known.presence != Presence::Gone);
+    living.map(|one| one.key.to_string()).collect()
 }
 
 /// Returns the first of these names, and how many more there are.
@@ -217,8 +214,7 @@ pub(in crate::commands) fn detach(
     report: &mut Removed,
 ) -> Result<(), Failure> {
     let ours = ours(session)?;
-    let living: Vec<String> =
-        ours.iter().filter(|known| is_living(known)).map(|one| one.key.to_string()).collect();
+    let living = living_of(&ours);
     if !living.is_empty() && !force {
         return Err(Failure::new(code::INVALID_CONFIG, "containers are still attached")
             .because(listed(&living))

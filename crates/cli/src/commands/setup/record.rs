@@ -151,15 +151,8 @@ impl Record {
         };
         match serde_json::from_slice::<OnDisk>(&bytes) {
             Ok(read) if read.format == FORMAT => Ok(Some(read.record)),
-            Ok(read) => Err(Failure::new(
-                code::DECODE_FAILURE,
-                format!(
-                    "{} has format {}, and this version reads {FORMAT}",
-                    path.display(),
-                    read.format
-                ),
-            )
-            .hint("use the version that wrote it")),
+            Ok(read) => Err(Failure::of_format(&path, read.format, FORMAT)
+                .hint("use the version that wrote it")),
             Err(error) => Err(broken(
                 Failure::of(code::DECODE_FAILURE, &error)
                     .context(format_args!("read {}", path.display())),

@@ -29,7 +29,7 @@ pub(super) enum Back {
     RemoveFile { path: PathBuf, restores: bool },
     Reload,
     Start { unit: &'static str },
-    Return { unit: String, enables: bool, starts: bool },
+    RestoreUnit { unit: String, enables: bool, starts: bool },
     ReloadNetworkManager,
     RemovePlugins { folders: Vec<PathBuf> },
     RemoveState,
@@ -46,7 +46,7 @@ impl fmt::Display for Back {
             Back::RemoveFile { path, restores: false } => write!(f, "remove {}", path.display()),
             Back::Reload => write!(f, "have systemd read its units again"),
             Back::Start { unit } => write!(f, "start {unit}"),
-            Back::Return { unit, enables, starts } => match (enables, starts) {
+            Back::RestoreUnit { unit, enables, starts } => match (enables, starts) {
                 (true, true) => write!(f, "enable and start {unit}"),
                 (true, false) => write!(f, "enable {unit}"),
                 (false, _) => write!(f, "start {unit}"),
@@ -123,7 +123,7 @@ pub(super) fn plan(
     for taken in record.taken_over.iter().rev() {
         let Before { enabled, active } = taken.was;
         let unit = taken.unit.clone();
-        plan.steps.push(Back::Return { unit, enables: enabled, starts: active });
+        plan.steps.push(Back::RestoreUnit { unit, enables: enabled, starts: active });
     }
     let is_network_managers = |back: &Back| matches!(back, Back::RemoveFile { path, .. } if path == Path::new(NETWORK_MANAGERS));
     if network_manager.is.active && plan.steps.iter().any(is_network_managers) {
@@ -203,7 +203,7 @@ fn one(
         }
         Back::Reload => call(&["daemon-reload"]).map(drop),
         Back::Start { unit } => call(&["start", unit]).map(drop),
-        Back::Return { unit, enables, starts } => {
+        Back::RestoreUnit { unit, enables, starts } => {
             give_back(unit, Before { enabled: *enables, active: *starts })
         }
         Back::ReloadNetworkManager => call(&["reload", NETWORK_MANAGER]).map(drop),
