@@ -33,8 +33,10 @@ complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "docker" -d 'M
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "ipam" -d 'Gives addresses of networks that span nodes.'
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "multinet" -d 'Gives pods several networks.'
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "repair" -d 'Puts back what other programs change under running containers.'
+complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "routing" -d 'Makes the pods of every node reach those of all others.'
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "agent" -d 'Shows what the services do, and has them read their configuration again'
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "config" -d 'Prints and checks the configuration'
+complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "routes" -d 'Shows how pods of other nodes are reached'
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "completions" -d 'Writes a completion script for a shell to standard output'
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "man" -d 'Writes a man page for each command into a folder'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
@@ -135,6 +137,29 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l prepare
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l allow-overlap -d 'start although a range of pods overlaps addresses or routes of this host' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l attach -d 'how the written configuration attaches pods: bridge, or ptp for a pair of links each [default: bridge]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l cluster -d 'the ranges that every node\'s prefixes are of' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l conflist -d 'the CNI configuration to write once pods can be reached; by default none is written' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l exempt -d 'more ranges to which pods\' packets keep their source address' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l interval -d 'how often to look even if no change is reported [default: 1m]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l masquerade -d 'give pods\' packets that leave the cluster the node\'s source address [default: true]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l network -d 'the network\'s name in the written configuration [default: pods]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l node -d 'this node\'s name in its cluster; by default $NODE_NAME, or else the host\'s name' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l nodes -d 'the file with the list of nodes, the same on each; it is read again when it changes' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l path -d 'how packets get from node to node: auto (directly where no gateway is in between, else by VXLAN), direct, vxlan, or native as the network between the nodes has it [default: auto]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l pod-mtu -d 'the MTU of pods: paths (the lowest of the paths in use), underlay, or a number of bytes [default: paths]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l socketpath -d 'where the service listens [default: /run/netwright/routing.sock]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l state -d 'where the last known nodes are recorded; by default /var/lib/netwright/routing' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l subnet-env -d 'a file to write as flanneld does, such as /run/flannel/subnet.env; by default none is written' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l vxlan-port -d 'the UDP port of VXLAN, the same on each node [default: 8472]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l vxlan-vni -d 'the network identifier of VXLAN, the same on each node [default: 1]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l prepare
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l uninstall -d 'remove everything that the service made on this node, and end; pods here and elsewhere do not reach each other any more'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from reload serve status" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from reload serve status" -f -a "reload" -d 'Checks the configuration, and has the services read it if it is sound'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from reload serve status" -f -a "serve" -d 'Answers /livez and /readyz of all services, where something else starts them'
@@ -169,5 +194,28 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and __fish
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and __fish_seen_subcommand_from show" -s o -l output -d 'text or json' -r -f -a "text\t''
 json\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list" -s o -l output -d 'text or json' -r -f -a "text\t''
+json\t''"
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list" -l socketpath -d 'where the service listens [default: as the configuration says]' -r -F
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list" -f -a "accept" -d 'Confirms that nodes are gone which the service keeps, because many went at once'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list" -f -a "explain" -d 'Says whose an address is, how packets get there, and why not otherwise'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list" -f -a "list" -d 'Lists the other nodes, their prefixes and the paths to them, as without a command'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and __fish_seen_subcommand_from accept" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and __fish_seen_subcommand_from accept" -s o -l output -d 'text or json' -r -f -a "text\t''
+json\t''"
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and __fish_seen_subcommand_from accept" -l socketpath -d 'where the service listens [default: as the configuration says]' -r -F
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and __fish_seen_subcommand_from accept" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and __fish_seen_subcommand_from explain" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and __fish_seen_subcommand_from explain" -s o -l output -d 'text or json' -r -f -a "text\t''
+json\t''"
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and __fish_seen_subcommand_from explain" -l socketpath -d 'where the service listens [default: as the configuration says]' -r -F
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and __fish_seen_subcommand_from explain" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and __fish_seen_subcommand_from list" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and __fish_seen_subcommand_from list" -s o -l output -d 'text or json' -r -f -a "text\t''
+json\t''"
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and __fish_seen_subcommand_from list" -l socketpath -d 'where the service listens [default: as the configuration says]' -r -F
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand completions" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand man" -s h -l help -d 'Print help'

@@ -39,12 +39,12 @@ fn every() -> Vec<Rights> {
 /// `programs` is the folder of `netwrightd`; it must be a word that systemd reads as it is.
 #[must_use]
 pub fn all(programs: &Path) -> Vec<(String, String)> {
-    let usual = format!("={PROGRAMS}/netwrightd ");
-    let own = format!("={} ", programs.join("netwrightd").display());
-    let by_hand =
-        BY_HAND.iter().map(|(name, text)| ((*name).to_owned(), text.replace(&usual, &own)));
+    let usual = format!("{PROGRAMS}/netwrightd ");
+    let own = format!("{} ", programs.join("netwrightd").display());
+    let here = |text: &str| text.replace(&usual, &own);
+    let by_hand = BY_HAND.iter().map(|(name, text)| ((*name).to_owned(), here(text)));
     let made = every().into_iter().map(|rights| {
-        (format!("{}.d/10-netwright.conf", service(rights.service)), drop_in(&rights))
+        (format!("{}.d/10-netwright.conf", service(rights.service)), here(&drop_in(&rights)))
     });
     by_hand.chain(made).collect()
 }
@@ -89,9 +89,9 @@ const PLACES: &[(&str, &str)] = &[
 
 /// Lines of a service's `[Service]` besides its rights.
 const MORE: &[(&str, &str)] = &[
-    ("agent", "ExecStart=\nExecStart=/opt/cni/bin/netwrightd agent serve\n"),
+    ("agent", "ExecStart=\nExecStart=/usr/local/bin/netwrightd agent serve\n"),
     // As root: it makes what the service's user is to have in folders of root.
-    ("ipam", "ExecStartPre=+/opt/cni/bin/netwrightd ipam --or-accepted --prepare\n"),
+    ("ipam", "ExecStartPre=+/usr/local/bin/netwrightd ipam --or-accepted --prepare\n"),
 ];
 
 fn lines_of(service: &str, of: &[(&'static str, &'static str)]) -> &'static str {
@@ -362,9 +362,14 @@ mod tests {
         let started: Vec<&str> = elsewhere
             .iter()
             .flat_map(|(_, text)| text.lines())
-            .filter(|line| line.starts_with("ExecStart="))
+            .filter(|line| line.contains("/netwrightd "))
             .collect();
-        assert_eq!(started, ["ExecStart=/opt/x/netwrightd %i --or-accepted"]);
+        let want = [
+            "ExecStart=/opt/x/netwrightd %i --or-accepted",
+            "ExecStartPre=+/opt/x/netwrightd ipam --or-accepted --prepare",
+            "ExecStart=/opt/x/netwrightd agent serve",
+        ];
+        assert_eq!(started, want);
     }
 
     #[test]

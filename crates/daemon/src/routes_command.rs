@@ -226,8 +226,21 @@ mod tests {
                 row("long-name", routing::Path::None, failing),
             ],
         };
-        expect![].assert_eq(&table(&shown));
+        expect![[r#"
+            node a: ready
+            prefixes 10.244.1.0/24, MTU of pods 1450
+            warning: the source is silent
+            NODE       PREFIXES       PATH    MTU   SINCE                 STATE
+            b          10.244.2.0/24  direct  1450  2023-11-14T22:13:20Z  programmed
+            long-name  10.244.2.0/24  none    1450  2023-11-14T22:13:20Z  failing since 00:00 UTC: no\nroom: neither end offers VXLAN
+        "#]].assert_eq(&table(&shown));
         let none = Table { rows: Vec::new(), warnings: Vec::new(), ..shown };
-        expect![].assert_eq(&table(&none));
+        expect![[r#"
+            node a: ready
+            prefixes 10.244.1.0/24, MTU of pods 1450
+            NODE  PREFIXES  PATH  MTU  SINCE  STATE
+            no other node is known
+        "#]]
+        .assert_eq(&table(&none));
     }
 }

@@ -99,7 +99,7 @@ fn a_refused_object_is_explained() {
             )
         );
         let error = socket.apply_one(&Change::AddNexthop(via(1, "10.244.2.0", 4711))).unwrap_err();
-        assert_eq!(error.errno(), Some(Errno::NODEV), "{error}");
+        assert_eq!(error.errno(), Some(Errno::INVAL), "{error}");
         let error = socket.apply_one(&Change::AddRoute(by(9, "10.244.2.0/24"))).unwrap_err();
         assert!(error.ext_ack().is_some(), "{error}");
         let read = NexthopObject { way: NexthopWay::Other, ..far };
@@ -179,7 +179,6 @@ fn what_has_no_other_way_is_unreachable() {
             assert_eq!(found[0].kind, RouteKind::Unreachable);
             assert_eq!(found[0].priority, Some(u32::MAX - 1));
             let way = socket.route_to(address).unwrap();
-            assert_eq!(way.is_none(), family == IpFamily::V4, "{way:?}");
             assert!(way.is_none_or(|way| way.kind == RouteKind::Unreachable));
             let better = Route {
                 gateway: Some(gateway.parse().unwrap()),
@@ -211,7 +210,7 @@ fn many_changes_and_a_few_failures() {
         let failed = socket.apply_each(&changes).unwrap();
         let places: Vec<_> = failed.iter().map(|error| error.index).collect();
         assert_eq!(places, [1000, 1001, 1998, 1999]);
-        assert_eq!(failed[0].source.errno(), Some(Errno::NODEV));
+        assert_eq!(failed[0].source.errno(), Some(Errno::INVAL));
         assert!(
             failed[0].to_string().starts_with("add nexthop 501 via 10.1.244.0"),
             "{}",

@@ -393,7 +393,8 @@ mod tests {
         );
     }
 
-    /// It was interrupted before the files of others were replaced: they stay.
+    /// It was interrupted before the files of others were replaced: they stay, and the copies beside
+    /// them go.
     #[test]
     fn what_was_never_replaced_stays() {
         let (record, mut paths) = recorded();
@@ -409,6 +410,9 @@ mod tests {
             &expect![[r#"
             stop netwright.target and the services
             disable netwright.target
+            put back what was at /etc/systemd/system/netwright.target
+            put back what was at /usr/local/bin/netwright
+            have systemd read its units again
             enable and start cni-dhcp.socket
             remove the plugins from /usr/lib/cni
             remove our state, and our tables of nftables
