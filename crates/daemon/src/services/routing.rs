@@ -335,8 +335,9 @@ impl Service {
         match nodes::own(seen, &self.node, self.nodes.path()) {
             Ok(own) => self.of_source = Ok(own),
             Err(why) => {
-                tracing::error!(error = why, "this node is not one of the list");
-                self.of_source = Err(why);
+                self.of_source = Err(why.clone());
+                // Before the list counts: it may lack other nodes too.
+                self.take_found(Err(why));
             }
         }
     }
@@ -368,7 +369,6 @@ impl Service {
             Some(overlap) => Err(overlap),
             None => Ok(own),
         });
-        let is_waiting = own.is_err();
         self.health.needs("this node", own.as_ref().map(|_| ()).map_err(Clone::clone));
         self.take_found(own);
         let _ = self.listener.only_neighbours_of(host.links.tunnels());
@@ -392,10 +392,10 @@ impl Service {
             }
             routing.look(observed)
         };
-        if self.settled && !is_waiting {
-            tell_put_back(&todo.changes);
+        let put_back = self.obey(todo);
+        if let (Some(first), true) = (put_back, self.settled) {
+            tracing::warn!(%first, "put back what another program has changed");
         }
-        self.obey(todo);
         self.look_up_again();
         self.look_at_filter();
         self.hold_forwarding();
@@ -484,11 +484,12 @@ impl Service {
         self.shared.routing().ways(ways)
     }
 
-    /// Does what routing says, until it says nothing more.
-    fn obey(&mut self, mut todo: Todo) {
+    /// Does what routing says, until it says nothing more. Returns the first change that was made.
+    fn obey(&mut self, mut todo: Todo) -> Option<Change> {
+        let mut first = None;
         loop {
             todo.news.iter().for_each(tell);
-            self.make(&todo.changes);
+            first = first.or(self.make(&todo.changes));
             self.flush_flows(&todo.flush_flows);
             if todo.document_changed && self.save_at.is_none() {
                 let now = Instant::now();
@@ -496,14 +497,15 @@ impl Service {
                 self.save_at = Some(earliest.max(now));
             }
             if todo.look_up.is_empty() {
-                return;
+                return first;
             }
             todo = self.look_up(std::mem::take(&mut todo.look_up));
         }
     }
 
-    /// Makes changes, and tells routing of each how it went.
-    fn make(&mut self, changes: &[Change]) {
+    /// Makes changes, and tells routing of each how it went. Returns the first that was made.
+    fn make(&mut self, changes: &[Change]) -> Option<Change> {
+        let mut first = None;
         for run in changes.chunk_by(|one, other| one.is_filter() == other.is_filter()) {
             let all: Vec<&Change> = run.iter().collect();
             let results = match run[0].is_filter() {
@@ -514,6 +516,7 @@ impl Service {
             let mut routing = self.shared.routing();
             for (change, result) in run.iter().zip(results) {
                 let Err(error) = result else {
+                    first = first.or(Some(change.clone()));
                     routing.done(change);
                     continue;
                 };
@@ -527,6 +530,7 @@ impl Service {
         if !changes.is_empty() {
             let _ = self.listener.only_neighbours_of(self.links.tunnels());
         }
+        first
     }
 
     fn change_filter(&mut self, changes: &[&Change]) -> Vec<Result<(), String>> {
@@ -672,7 +676,7 @@ impl Service {
         };
         if let Some((key, value)) = self.links.ours(object) {
             let known = routing.observed().objects().get(&key);
-            return known != Some(&value).filter(|_| there);
+            return known != value.as_ref().filter(|_| there);
         }
         let own = routing.cluster().own();
         let is_waiting = matches!(routing.phase(), Phase::Waiting(_));
@@ -693,8 +697,7 @@ impl Service {
             }
             // Those of pods come and go all the time.
             Object::Route(route) => !is_of_own(route),
-            Object::Neighbour(_) | Object::VxlanFdb(_) => false,
-            Object::Nexthop(_) => false,
+            Object::Neighbour(_) | Object::VxlanFdb(_) | Object::Nexthop(_) => false,
             _ => true,
         }
     }
@@ -715,13 +718,6 @@ fn tell(news: &News) {
     match news.warning {
         true => tracing::warn!(peer, "{}", news.text),
         false => tracing::info!(peer, "{}", news.text),
-    }
-}
-
-/// Logs that somebody else has changed objects of ours.
-fn tell_put_back(changes: &[Change]) {
-    if let Some(first) = changes.first() {
-        tracing::warn!(changes = changes.len(), %first, "another program has changed what is ours; it is put back");
     }
 }
 

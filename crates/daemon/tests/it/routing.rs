@@ -25,18 +25,19 @@ const RANGES: &str = "10.244.0.0/16,fd00:244::/32";
 
 /// Two segments with a router between them, nodes on both, and a pod on each node.
 struct Fabric {
-    lab: Lab,
     nodes: Vec<Node>,
+    lab: Lab,
     flags: Vec<String>,
 }
 
 /// One node.
 struct Node {
+    /// It goes before its namespaces.
+    service: Option<Service>,
     number: usize,
     host: Container,
     pod: Container,
     dir: PathBuf,
-    service: Option<Service>,
 }
 
 impl Fabric {

@@ -6,6 +6,7 @@ use kernel::netlink::{Errno, NetlinkError};
 use kernel::route::{
     AddressOptions, Change as Message, LinkKind, LinkSet, Neighbour, NewLink, NexthopObject,
     NexthopWay, Route, RouteKind, RouteProtocol, RouteSocket, VxlanFdb, VxlanOptions, VxlanSet,
+    is_link_local_v6,
 };
 use kernel::sysctl::Sysctl;
 use routing::object::{ALIAS, Key, METRIC, METRIC_WORST, PROTOCOL, Tunnel, Value};
@@ -27,6 +28,10 @@ pub(super) fn apply(
             Change::Create(Key::Tunnel { link }, Value::Tunnel(tunnel)) => {
                 batch.send(netlink, changes);
                 batch.results[number] = create_tunnel(netlink, links, link, tunnel);
+            }
+            Change::Replace(Key::Tunnel { link }, Value::Tunnel(tunnel)) => {
+                batch.send(netlink, changes);
+                batch.results[number] = adjust_tunnel(netlink, links, link, tunnel);
             }
             Change::Remove(Key::Tunnel { link }, _) => {
                 batch.send(netlink, changes);
@@ -99,20 +104,71 @@ fn create_tunnel(
     let new = NewLink {
         mac: Some(MacAddr(tunnel.mac.0)),
         mtu: Some(tunnel.mtu),
-        up: true,
         alias: Some(ALIAS.to_owned()),
-        // An address that nobody gave it would be one that nobody removes.
-        no_own_ipv6: true,
         ..NewLink::new(name, LinkKind::Vxlan(options))
     };
     let link = netlink.create_link(&new).map_err(|error| said(&error))?;
+    let ifindex = link.index;
     links.add_tunnel(link);
-    // A router's advertisement that comes through it is a stranger's.
+    quieten(netlink, name, ifindex)?;
+    set(netlink, ifindex, LinkSet::default().up(tunnel.up))
+}
+
+fn adjust_tunnel(
+    netlink: &mut RouteSocket,
+    links: &Links,
+    name: &str,
+    tunnel: &Tunnel,
+) -> Result<(), String> {
+    let ifindex = index(links, name)?;
+    let vxlan = VxlanSet {
+        local: Some(tunnel.local),
+        underlay: Some(index(links, &tunnel.underlay)?),
+        learning: Some(tunnel.learning),
+    };
+    let of_link = LinkSet {
+        mac: Some(MacAddr(tunnel.mac.0)),
+        mtu: Some(tunnel.mtu),
+        alias: Some(ALIAS.to_owned()),
+        ..LinkSet::default()
+    };
+    // One after the other: the kernel takes no MTU beside a tunnel's own settings (linux
+    // drivers/net/vxlan/vxlan_core.c `vxlan_nl2conf`).
+    set(netlink, ifindex, LinkSet { vxlan, ..LinkSet::default() })?;
+    set(netlink, ifindex, of_link.up(tunnel.up))?;
+    // With an MTU below 1280 it had no IPv6, and has it anew.
+    quieten(netlink, name, ifindex)
+}
+
+/// Takes from a tunnel what the kernel gives every link: an IPv6 address of its own, and an ear for
+/// routers' advertisements, which would be strangers'. A link that comes up does so at once.
+fn quieten(netlink: &mut RouteSocket, name: &str, ifindex: u32) -> Result<(), String> {
+    let no_own = Message::SetLink {
+        ifindex,
+        set: LinkSet { no_own_ipv6: true, ..LinkSet::default() },
+    };
+    match netlink.apply_one(&no_own) {
+        // There is no IPv6 on it.
+        Err(error) if error.errno() == Some(Errno::AFNOSUPPORT) => return Ok(()),
+        done => done.map_err(|error| said(&error))?,
+    }
+    let addresses = netlink.addresses(Some(ifindex)).map_err(|error| said(&error))?;
+    for own in addresses.iter().filter(|own| is_link_local_v6(own.address.addr())) {
+        let gone = Message::DelAddress { ifindex, address: own.address };
+        match netlink.apply_one(&gone) {
+            Err(error) if error.errno() != Some(Errno::ADDRNOTAVAIL) => return Err(said(&error)),
+            _ => {}
+        }
+    }
     let accept_ra = Sysctl::of_link("net/ipv6/conf", name, "accept_ra");
     match accept_ra.and_then(|sysctl| sysctl.write_if_different("0")) {
         Err(error) if !error.is_missing() => Err(words(&error)),
         _ => Ok(()),
     }
+}
+
+fn set(netlink: &mut RouteSocket, ifindex: u32, set: LinkSet) -> Result<(), String> {
+    netlink.apply_one(&Message::SetLink { ifindex, set }).map_err(|error| said(&error))
 }
 
 fn remove_tunnel(netlink: &mut RouteSocket, links: &mut Links, name: &str) -> Result<(), String> {
@@ -126,12 +182,12 @@ fn index(links: &Links, name: &str) -> Result<u32, String> {
     links.index_of(name).ok_or_else(|| format!("there is no link {name:?}"))
 }
 
-/// Returns the message that makes a change.
+/// Returns the message that makes a change of anything but a tunnel.
 fn message(change: &Change, links: &Links) -> Result<Message, String> {
     let index = |name: &str| index(links, name);
+    let is_new = matches!(change, Change::Create(..));
     Ok(match change {
         Change::Create(key, value) | Change::Replace(key, value) => {
-            let is_new = matches!(change, Change::Create(..));
             match of_object(key, value, &index)? {
                 Made::Address(ifindex, address) => {
                     // It is this node's alone: nobody else answers for it.
@@ -145,9 +201,9 @@ fn message(change: &Change, links: &Links) -> Result<Message, String> {
                 Made::Nexthop(nexthop) => Message::ReplaceNexthop(nexthop),
                 Made::Route(route) if is_new => Message::AddRoute(route),
                 Made::Route(route) => Message::ReplaceRoute(route),
-                Made::Tunnel(ifindex, set) => Message::SetLink { ifindex, set },
             }
         }
+        // Its link may be gone, or it may have none.
         Change::Remove(Key::Nexthop { id }, _) => Message::DelNexthop { id: *id },
         Change::Remove(key, value) => match of_object(key, value, &index)? {
             Made::Address(ifindex, address) => Message::DelAddress { ifindex, address },
@@ -155,7 +211,6 @@ fn message(change: &Change, links: &Links) -> Result<Message, String> {
             Made::Neighbour(neighbour) => Message::DelNeighbour(neighbour),
             Made::Nexthop(nexthop) => Message::DelNexthop { id: nexthop.id },
             Made::Route(route) => Message::DelRoute(route),
-            Made::Tunnel(ifindex, _) => Message::DelLink { ifindex },
         },
         Change::RemoveForeign(prefix, route) => Message::DelRoute(foreign(*prefix, route, &index)?),
     })
@@ -168,7 +223,6 @@ enum Made {
     Neighbour(Neighbour),
     Nexthop(NexthopObject),
     Route(Route),
-    Tunnel(u32, LinkSet),
 }
 
 fn of_object(
@@ -203,21 +257,7 @@ fn of_object(
             kind: RouteKind::Unreachable,
             ..Route::new(*prefix)
         }),
-        (Key::Tunnel { link }, Value::Tunnel(tunnel)) => {
-            let set = LinkSet {
-                mac: Some(MacAddr(tunnel.mac.0)),
-                mtu: Some(tunnel.mtu),
-                alias: Some(ALIAS.to_owned()),
-                vxlan: VxlanSet {
-                    local: Some(tunnel.local),
-                    underlay: Some(index(&tunnel.underlay)?),
-                    learning: Some(tunnel.learning),
-                },
-                ..LinkSet::default()
-            };
-            Made::Tunnel(index(link)?, set.up(true))
-        }
-        // Routing plans none of these, and elements are the packet filter's.
+        // Elements are the packet filter's.
         _ => return Err(format!("{key}{value} is not an object of rtnetlink")),
     })
 }

@@ -75,17 +75,19 @@ impl Links {
         (names_of(&up), names_of(&down))
     }
 
-    /// Names an object as routing does, if it is ours.
-    pub(super) fn ours(&self, object: &Object) -> Option<(Key, Value)> {
-        match object {
+    /// Names an object as routing does, if it is ours; without a value, if it is none that routing
+    /// wants.
+    pub(super) fn ours(&self, object: &Object) -> Option<(Key, Option<Value>)> {
+        let found = match object {
             Object::Link(link) => self.tunnel(link),
             Object::Address(address) => self.address(address),
             Object::Route(route) => ours_of_route(route),
-            Object::Neighbour(neighbour) => self.neighbour(neighbour),
+            Object::Neighbour(neighbour) => return self.neighbour(neighbour),
             Object::VxlanFdb(entry) => self.fdb(entry),
             Object::Nexthop(nexthop) => self.nexthop(nexthop),
             _ => None,
-        }
+        };
+        found.map(|(key, value)| (key, Some(value)))
     }
 
     fn tunnel(&self, link: &Link) -> Option<(Key, Value)> {
@@ -122,11 +124,13 @@ impl Links {
         Some((Key::Fdb { link, mac: MacAddr(entry.mac.0) }, Value::Fdb { to }))
     }
 
-    fn neighbour(&self, neighbour: &Neighbour) -> Option<(Key, Value)> {
+    /// A neighbour that is deleted is reported as one that is not permanent, and without its
+    /// hardware address.
+    fn neighbour(&self, neighbour: &Neighbour) -> Option<(Key, Option<Value>)> {
         let link = self.tunnels.get(&neighbour.ifindex)?.clone();
-        let mac = neighbour.mac.filter(|_| neighbour.state == NeighbourState::PERMANENT)?;
-        let key = Key::Neighbour { link, address: neighbour.address };
-        Some((key, Value::Neighbour { mac: MacAddr(mac.0) }))
+        let mac = neighbour.mac.filter(|_| neighbour.state == NeighbourState::PERMANENT);
+        let value = mac.map(|mac| Value::Neighbour { mac: MacAddr(mac.0) });
+        Some((Key::Neighbour { link, address: neighbour.address }, value))
     }
 
     fn nexthop(&self, nexthop: &NexthopObject) -> Option<(Key, Value)> {
@@ -230,7 +234,8 @@ impl Host {
             }
             for family in FAMILIES {
                 for neighbour in netlink.neighbours(family, Some(index))? {
-                    note(links.neighbour(&neighbour));
+                    let found = links.neighbour(&neighbour);
+                    note(found.and_then(|(key, value)| Some((key, value?))));
                 }
             }
         }

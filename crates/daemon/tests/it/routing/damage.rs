@@ -7,7 +7,7 @@ use testkit::{Place as _, Snapshot, wait_until};
 use super::{Fabric, SOON};
 
 /// What others do to a node, each with one command.
-const DAMAGES: [(&str, &str); 14] = [
+const DAMAGES: [(&str, &str); 15] = [
     ("the tunnel goes down and up", "ip link set nw-vxlan4 down; ip link set nw-vxlan4 up"),
     ("the tunnel goes down", "ip link set nw-vxlan4 down"),
     ("the tunnel is deleted", "ip link del nw-vxlan4"),
@@ -15,17 +15,13 @@ const DAMAGES: [(&str, &str); 14] = [
     ("the tunnel gets another address", "ip link set nw-vxlan4 address 02:00:00:00:00:07"),
     ("the tunnel gets another MTU", "ip link set nw-vxlan4 mtu 600"),
     ("the tunnel loses its address", "ip addr flush dev nw-vxlan4"),
-    ("all routes of ours are flushed", "ip route flush proto 78; ip -6 route flush proto 78"),
+    // `ip route flush` cannot delete routes by nexthops.
+    ("routes are deleted", "for to in 10.244.2.0/24 10.244.3.0/24 fd00:244:2::/64 fd00:244:3::/64; do ip route del $to; done"),
+    ("unreachable routes are deleted", "ip route flush type unreachable; ip -6 route flush type unreachable"),
     ("all nexthops are flushed", "ip nexthop flush proto 78"),
     ("all neighbours are flushed", "ip neigh flush nud permanent dev nw-vxlan4"),
-    (
-        "a forwarding entry leads elsewhere",
-        "bridge fdb show dev nw-vxlan4 | while read mac rest; do bridge fdb replace $mac dst 192.0.2.250 dev nw-vxlan4 self permanent; done",
-    ),
-    (
-        "the uplink goes down and up",
-        "ip link set eth0 down; ip link set eth0 up; ip addr replace 2001:db8:0::10/64 dev eth0 nodad; ip route replace default via 192.0.2.1; ip route replace default via 2001:db8:0::1",
-    ),
+    ("a forwarding entry leads elsewhere", "bridge fdb show dev nw-vxlan4 | while read mac rest; do bridge fdb replace $mac dst 192.0.2.250 dev nw-vxlan4 self permanent; done"),
+    ("the uplink goes down and up", "ip link set eth0 down; ip link set eth0 up; ip addr replace fe80::1/64 dev eth0 nodad; ip addr replace 2001:db8:0::10/64 dev eth0 nodad; ip route replace default via 192.0.2.1; ip route replace default via 2001:db8:0::1"),
     ("the packet filter is flushed", "nft flush ruleset"),
     (
         "forwarding entries are deleted",
@@ -39,7 +35,7 @@ fn objects(node: &super::Node) -> Vec<String> {
                   for dev in nw-vxlan4 nw-vxlan6; do \
                     ip -d -o link show dev $dev | sed 's/^[0-9]*: //'; ip -o addr show dev $dev | sed 's/^[0-9]*: //'; \
                     ip neigh show dev $dev nud permanent; bridge fdb show dev $dev; \
-                  done; nft list table inet netwright-routing";
+                  done; nft -s list table inet netwright-routing";
     let text = node.host.try_sh(script);
     let mut lines: Vec<String> =
         String::from_utf8_lossy(&text.stdout).lines().map(str::to_owned).collect();
