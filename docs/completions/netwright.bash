@@ -61,6 +61,9 @@ _netwright() {
             netwright,repair)
                 cmd="netwright__subcmd__repair"
                 ;;
+            netwright,routes)
+                cmd="netwright__subcmd__routes"
+                ;;
             netwright,run)
                 cmd="netwright__subcmd__run"
                 ;;
@@ -80,7 +83,7 @@ _netwright() {
 
     case "${cmd}" in
         netwright)
-            opts="-o -h -V --output --timeout --conf-dir --list --help --version run probe add del check status gc repair agent list inspect lint install uninstall setup conformance oci-hook completions man"
+            opts="-o -h -V --output --timeout --conf-dir --list --help --version run probe add del check status gc repair agent routes list inspect lint install uninstall setup conformance oci-hook completions man"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -761,6 +764,39 @@ _netwright() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --output)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --conf-dir)
+                    COMPREPLY=()
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o plusdirs
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        netwright__subcmd__routes)
+            opts="-o --output --timeout --conf-dir"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 --output)
                     COMPREPLY=($(compgen -W "text json" -- "${cur}"))
                     return 0

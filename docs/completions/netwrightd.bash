@@ -49,6 +49,9 @@ _netwrightd() {
             netwrightd__subcmd__agent,reload)
                 cmd="netwrightd__subcmd__agent__subcmd__reload"
                 ;;
+            netwrightd__subcmd__agent,serve)
+                cmd="netwrightd__subcmd__agent__subcmd__serve"
+                ;;
             netwrightd__subcmd__agent,status)
                 cmd="netwrightd__subcmd__agent__subcmd__status"
                 ;;
@@ -92,7 +95,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__agent)
-            opts="-h --help reload status"
+            opts="-h --help reload serve status"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -131,8 +134,26 @@ _netwrightd() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        netwrightd__subcmd__agent__subcmd__serve)
+            opts="-h --configuration --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --configuration)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         netwrightd__subcmd__agent__subcmd__status)
-            opts="-o -h --configuration --output --wait --help collect dhcp docker ipam multinet repair"
+            opts="-o -h --configuration --output --wait --live --help collect dhcp docker ipam multinet repair"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -162,7 +183,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__collect)
-            opts="-h --configuration --confine --or-accepted --act --cache --confdir --grace --interval --netwright --path --once --help"
+            opts="-h --configuration --confine --prepare --or-accepted --follow --act --cache --confdir --grace --interval --netwright --path --once --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -330,7 +351,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__dhcp)
-            opts="-h --configuration --confine --or-accepted --broadcast --hostprefix --pidfile --resendmax --resendtimeout --socketpath --state --timeout --help"
+            opts="-h --configuration --confine --prepare --or-accepted --follow --broadcast --hostprefix --pidfile --resendmax --resendtimeout --socketpath --state --timeout --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -380,7 +401,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__docker)
-            opts="-h --configuration --confine --or-accepted --cachedir --confdir --pluginpath --socketpath --state --timeout --help"
+            opts="-h --configuration --confine --prepare --or-accepted --follow --cachedir --confdir --pluginpath --socketpath --state --timeout --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -422,7 +443,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__ipam)
-            opts="-h --configuration --confine --or-accepted --etcd --etcd-ca --etcd-cert --etcd-key --idle --kubeconfig --lease --node --socketpath --state --apply --forget --import --output --release-sticky --help"
+            opts="-h --configuration --confine --prepare --or-accepted --follow --etcd --etcd-ca --etcd-cert --etcd-key --idle --kubeconfig --lease --node --socketpath --state --apply --forget --import --output --release-sticky --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -510,7 +531,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__multinet)
-            opts="-h --configuration --confine --or-accepted --checkpoint --cluster-network --confdir --config --conflist --default-networks --kubeconfig --label-node --multus-namespace --namespace-isolation --node --path --socketpath --status --system-namespaces --help"
+            opts="-h --configuration --confine --prepare --or-accepted --follow --checkpoint --cluster-network --confdir --config --conflist --default-networks --kubeconfig --label-node --multus-namespace --namespace-isolation --node --path --socketpath --status --system-namespaces --unlabel-node --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -588,7 +609,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__repair)
-            opts="-h --configuration --confine --or-accepted --ca-cert --cache --certificate --interval --netwright --ovsdb --path --private-key --help"
+            opts="-h --configuration --confine --prepare --or-accepted --follow --ca-cert --cache --certificate --interval --netwright --ovsdb --path --private-key --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
