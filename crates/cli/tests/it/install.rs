@@ -352,7 +352,7 @@ E"#);
     let waits = || {
         testkit::wait_until("it to wait", || {
             log().contains("waiting for the end of cluster/web/eth0\n")
-        })
+        });
     };
     let mut child = start();
     waits();
