@@ -189,6 +189,8 @@ fn a_confined_service_has_its_rights_and_no_more() {
     node.joins();
     let routing = "[routing]\nnode = \"n1\"\nnodes = \"/etc/netwright/nodes.toml\"\ncluster = [\"10.244.0.0/16\"]\n";
     node.configure(&format!("{}{routing}", node.all()));
+    let nodes = "[[node]]\nname = \"n1\"\nprefixes = [\"10.244.1.0/24\"]\nunderlay = [\"127.0.0.1\"]\n";
+    fs::write(node.path("/etc/netwright/nodes.toml"), nodes).unwrap();
     let lab = &node.lab;
     for rights in agent::rights::RIGHTS {
         let name = rights.service;
@@ -229,7 +231,7 @@ fn a_confined_service_has_its_rights_and_no_more() {
         writes(elsewhere.to_str().unwrap());
         assert_eq!(elsewhere.exists(), everywhere, "{name}");
         let own = match name {
-            "dhcp" | "docker" | "ipam" => format!("/var/lib/netwright/{name}/written"),
+            "dhcp" | "docker" | "ipam" | "routing" => format!("/var/lib/netwright/{name}/written"),
             _ => "/var/lib/cni/written".to_owned(),
         };
         assert!(writes(&own) && node.path(&own).exists(), "{name}: {}", said());
