@@ -1,6 +1,7 @@
 //! Hardware addresses of tunnels. (`kernel` has a type of its own, which is not known here.)
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,17 @@ impl MacAddr {
         octets.copy_from_slice(&digest[..6]);
         octets[0] = octets[0] & 0xfe | 0x02;
         MacAddr(octets)
+    }
+
+    /// Returns the link-local address that stands for it (RFC 4291 appendix A).
+    #[must_use]
+    pub fn link_local(self) -> Ipv6Addr {
+        let [a, b, c, d, e, f] = self.0;
+        let id = [a ^ 0x02, b, c, 0xff, 0xfe, d, e, f];
+        let mut octets = [0; 16];
+        octets[..2].copy_from_slice(&[0xfe, 0x80]);
+        octets[8..].copy_from_slice(&id);
+        octets.into()
     }
 
     /// Reports whether a link can have it: it is unicast, and not zero.

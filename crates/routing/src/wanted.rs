@@ -130,7 +130,13 @@ fn nexthop(
             let link = own.tunnels.get(underlay).clone();
             let mac = peer.offers.vxlan?.mac(underlay)?;
             let to: IpAddr = peer.underlay.get(underlay)?;
-            let gateway = peer.tunnel_address(family)?;
+            // Linux refuses an IPv6 gateway that a route by another link leads to, so a change of
+            // path could not keep it (net/ipv6/route.c ip6_route_check_nh_onlink). A link-local
+            // one is not compared.
+            let gateway = match family {
+                Family::V4 => peer.tunnel_address(family)?,
+                Family::V6 => mac.link_local().into(),
+            };
             objects.insert(Key::Fdb { link: link.clone(), mac }, Value::Fdb { to });
             let neighbour = Key::Neighbour { link: link.clone(), address: gateway };
             objects.insert(neighbour, Value::Neighbour { mac });

@@ -189,7 +189,8 @@ fn a_confined_service_has_its_rights_and_no_more() {
     node.joins();
     let routing = "[routing]\nnode = \"n1\"\nnodes = \"/etc/netwright/nodes.toml\"\ncluster = [\"10.244.0.0/16\"]\n";
     node.configure(&format!("{}{routing}", node.all()));
-    let nodes = "[[node]]\nname = \"n1\"\nprefixes = [\"10.244.1.0/24\"]\nunderlay = [\"127.0.0.1\"]\n";
+    let nodes =
+        "[[node]]\nname = \"n1\"\nprefixes = [\"10.244.1.0/24\"]\nunderlay = [\"127.0.0.1\"]\n";
     fs::write(node.path("/etc/netwright/nodes.toml"), nodes).unwrap();
     let lab = &node.lab;
     for rights in agent::rights::RIGHTS {

@@ -1,10 +1,10 @@
 //! A kernel that does with our objects what Linux does, as far as the order of changes matters.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
 use netwright_routing::MacAddr;
-use netwright_routing::object::{Key, Tunnel, Value};
+use netwright_routing::object::{Key, Nexthop, Tunnel, Value};
 use netwright_routing::plan::{Change, ForeignRoute, Objects, Observed};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -100,11 +100,13 @@ impl Kernel {
                 _,
             ) => self.tunnel(link).map(|_| ()).ok_or_else(|| "ENODEV".to_owned()),
             (_, Value::Nexthop(nexthop)) => {
-                if &*nexthop.link == "eth0" || self.tunnel(&nexthop.link).is_some_and(|one| one.up)
+                if &*nexthop.link != "eth0" && self.tunnel(&nexthop.link).is_none_or(|one| !one.up)
                 {
-                    Ok(())
-                } else {
-                    Err("ENETDOWN".to_owned())
+                    return Err("ENETDOWN".to_owned());
+                }
+                match self.leads_elsewhere(nexthop) {
+                    true => Err("EINVAL: device mismatch".to_owned()),
+                    false => Ok(()),
                 }
             }
             (_, Value::Route { nexthop: Some(id), .. }) => {
@@ -114,6 +116,25 @@ impl Kernel {
             (_, Value::Route { nexthop: None, .. }) => Err("a route without a nexthop".to_owned()),
             _ => Ok(()),
         }
+    }
+
+    /// Whether a route by another link leads to an IPv6 gateway (ip6_route_check_nh_onlink).
+    fn leads_elsewhere(&self, wanted: &Nexthop) -> bool {
+        let link_local = |address: Ipv6Addr| address.segments()[0] & 0xffc0 == 0xfe80;
+        let IpAddr::V6(gateway) = wanted.gateway else { return false };
+        let leads = |prefix: &IpNet| prefix.contains(&wanted.gateway);
+        let ours = self.objects.iter().filter_map(|(key, value)| match (key, value) {
+            (Key::Route { prefix }, Value::Route { nexthop: Some(id), .. }) if leads(prefix) => {
+                match self.objects.get(&Key::Nexthop { id: *id })? {
+                    Value::Nexthop(nexthop) => Some(nexthop.link.clone()),
+                    _ => None,
+                }
+            }
+            _ => None,
+        });
+        let foreign = self.foreign.iter().filter(|(prefix, _)| leads(prefix));
+        let mut links = ours.chain(foreign.filter_map(|(_, route)| route.link.clone()));
+        !link_local(gateway) && links.any(|link| link != wanted.link)
     }
 
     pub(crate) fn tunnel(&self, link: &str) -> Option<&Tunnel> {

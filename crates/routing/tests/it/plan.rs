@@ -121,7 +121,11 @@ fn one_peer_is_eight_messages_among_few_and_among_many() {
         assert_eq!(changed(&mut machine, node("new", 60)), 8, "a new peer");
         let mut other_mac = node("new", 60);
         other_mac.offers.vxlan = node("x", 61).offers.vxlan;
-        assert_eq!(changed(&mut machine, other_mac), 6, "its MAC addresses: FDB anew, neighbours");
+        assert_eq!(
+            changed(&mut machine, other_mac),
+            8,
+            "its MAC addresses: FDB and the IPv6 neighbour anew, the other neighbour, a nexthop"
+        );
         let mut other_address = node("new", 60);
         other_address.underlay = node("x", 61).underlay;
         assert_eq!(changed(&mut machine, other_address.clone()), 6, "and back");
@@ -149,7 +153,7 @@ fn a_change_of_path_is_one_message_for_each_family_before_the_rest_goes() {
     expect_test::expect![[r#"
         replace nexthop 0x4e780cae via 192.0.2.2 dev eth0 onlink
         replace nexthop 0x4eaa4507 via 2001:db8::2 dev eth0 onlink
-        remove neighbour fd00:244:0:2:: of nw-vxlan6
+        remove neighbour fe80::14e2:d0ff:fea6:db0d of nw-vxlan6
         remove neighbour 10.244.2.0 of nw-vxlan4
         remove FDB entry 16:e2:d0:a6:db:0d of nw-vxlan6
         remove FDB entry 12:c1:a5:96:3f:91 of nw-vxlan4
@@ -179,9 +183,9 @@ fn the_first_start_makes_everything_in_an_order_that_the_kernel_takes() {
         create FDB entry 12:c1:a5:96:3f:91 of nw-vxlan4 to 192.0.2.2
         create FDB entry 16:e2:d0:a6:db:0d of nw-vxlan6 to 2001:db8::2
         create neighbour 10.244.2.0 of nw-vxlan4 is 12:c1:a5:96:3f:91
-        create neighbour fd00:244:0:2:: of nw-vxlan6 is 16:e2:d0:a6:db:0d
+        create neighbour fe80::14e2:d0ff:fea6:db0d of nw-vxlan6 is 16:e2:d0:a6:db:0d
         create nexthop 0x4e780cae via 10.244.2.0 dev nw-vxlan4 onlink
-        create nexthop 0x4eaa4507 via fd00:244:0:2:: dev nw-vxlan6 onlink
+        create nexthop 0x4eaa4507 via fe80::14e2:d0ff:fea6:db0d dev nw-vxlan6 onlink
         create route 10.244.2.0/24 by nexthop 0x4e780cae
         create route fd00:244:0:2::/64 by nexthop 0x4eaa4507
     "#]].assert_eq(&machine.take_log());

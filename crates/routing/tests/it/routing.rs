@@ -196,8 +196,9 @@ fn flannels_objects_are_taken_over_and_nothing_is_lost() {
         replace tunnel flannel-v6.1: VNI 1, port 8472, local 2001:db8::1 dev eth0, 02:00:00:00:06:01, mtu 1430
         create element 192.0.2.2/32 of nodes4
         create element 2001:db8::2/128 of nodes6
+        create neighbour fe80::ff:fe00:602 of flannel-v6.1 is 02:00:00:00:06:02
         create nexthop 0x4e780cae via 10.244.2.0 dev flannel.1 onlink
-        create nexthop 0x4eaa4507 via fd00:244:0:2:: dev flannel-v6.1 onlink
+        create nexthop 0x4eaa4507 via fe80::ff:fe00:602 dev flannel-v6.1 onlink
         create route 10.244.2.0/24 by nexthop 0x4e780cae
         create route fd00:244:0:2::/64 by nexthop 0x4eaa4507
         remove flanneld's route 10.244.2.0/24 proto 3 via 10.244.2.0 dev flannel.1 metric 0
@@ -206,6 +207,7 @@ fn flannels_objects_are_taken_over_and_nothing_is_lost() {
         remove flanneld's route fd00:244:0:3::/64 proto 3 via fd00:244:0:3:: dev flannel-v6.1 metric 1024
         remove neighbour 10.244.3.0 of flannel.1
         remove neighbour fd00:244:0:3:: of flannel-v6.1
+        remove neighbour fd00:244:0:2:: of flannel-v6.1
         remove FDB entry 02:00:00:00:04:03 of flannel.1
         remove FDB entry 02:00:00:00:06:03 of flannel-v6.1
     "#]].assert_eq(&log);

@@ -143,10 +143,8 @@ fn adjust_tunnel(
 /// Takes from a tunnel what the kernel gives every link: an IPv6 address of its own, and an ear for
 /// routers' advertisements, which would be strangers'. A link that comes up does so at once.
 fn quieten(netlink: &mut RouteSocket, name: &str, ifindex: u32) -> Result<(), String> {
-    let no_own = Message::SetLink {
-        ifindex,
-        set: LinkSet { no_own_ipv6: true, ..LinkSet::default() },
-    };
+    let no_own =
+        Message::SetLink { ifindex, set: LinkSet { no_own_ipv6: true, ..LinkSet::default() } };
     match netlink.apply_one(&no_own) {
         // There is no IPv6 on it.
         Err(error) if error.errno() == Some(Errno::AFNOSUPPORT) => return Ok(()),

@@ -16,12 +16,24 @@ const DAMAGES: [(&str, &str); 15] = [
     ("the tunnel gets another MTU", "ip link set nw-vxlan4 mtu 600"),
     ("the tunnel loses its address", "ip addr flush dev nw-vxlan4"),
     // `ip route flush` cannot delete routes by nexthops.
-    ("routes are deleted", "for to in 10.244.2.0/24 10.244.3.0/24 fd00:244:2::/64 fd00:244:3::/64; do ip route del $to; done"),
-    ("unreachable routes are deleted", "ip route flush type unreachable; ip -6 route flush type unreachable"),
+    (
+        "routes are deleted",
+        "for to in 10.244.2.0/24 10.244.3.0/24 fd00:244:2::/64 fd00:244:3::/64; do ip route del $to; done",
+    ),
+    (
+        "unreachable routes are deleted",
+        "ip route flush type unreachable; ip -6 route flush type unreachable",
+    ),
     ("all nexthops are flushed", "ip nexthop flush proto 78"),
     ("all neighbours are flushed", "ip neigh flush nud permanent dev nw-vxlan4"),
-    ("a forwarding entry leads elsewhere", "bridge fdb show dev nw-vxlan4 | while read mac rest; do bridge fdb replace $mac dst 192.0.2.250 dev nw-vxlan4 self permanent; done"),
-    ("the uplink goes down and up", "ip link set eth0 down; ip link set eth0 up; ip addr replace fe80::1/64 dev eth0 nodad; ip addr replace 2001:db8:0::10/64 dev eth0 nodad; ip route replace default via 192.0.2.1; ip route replace default via 2001:db8:0::1"),
+    (
+        "a forwarding entry leads elsewhere",
+        "bridge fdb show dev nw-vxlan4 | while read mac rest; do bridge fdb replace $mac dst 192.0.2.250 dev nw-vxlan4 self permanent; done",
+    ),
+    (
+        "the uplink goes down and up",
+        "ip link set eth0 down; ip link set eth0 up; ip addr replace fe80::1/64 dev eth0 nodad; ip addr replace 2001:db8:0::10/64 dev eth0 nodad; ip route replace default via 192.0.2.1; ip route replace default via 2001:db8:0::1",
+    ),
     ("the packet filter is flushed", "nft flush ruleset"),
     (
         "forwarding entries are deleted",
@@ -98,11 +110,10 @@ fn vm_what_happens_while_it_is_away_is_put_right() {
     fabric.start_on(0);
     let lines = before.diff(&Snapshot::of(&fabric.nodes[0].host));
     assert!(!lines.is_empty());
-    let others =
-        lines.iter().filter(|line| !line.contains("10.244.3.") && !line.contains("fd00:244:3:"));
-    let others: Vec<_> = others
-        .filter(|line| !line.contains("192.0.2.77") && !line.contains("2001:db8:1::30"))
-        .collect();
+    // By its prefixes, its addresses, and its tunnel's link-local address.
+    let marks = ["10.244.3.", "fd00:244:3:", "192.0.2.77", "2001:db8:1::30", "neighbours: fe80::"];
+    let others: Vec<_> =
+        lines.iter().filter(|line| !marks.iter().any(|mark| line.contains(mark))).collect();
     assert!(others.is_empty(), "{others:#?}");
     fabric.nodes[0].assert_reaches(&fabric.nodes[1]);
 }

@@ -28,9 +28,12 @@ fn vm_pods_of_three_nodes_reach_each_other_and_keep_their_addresses() {
     fabric.start();
     fabric.assert_all_reach_all();
     let table = fabric.routes(0);
-    for (peer, family, want) in
-        [("b", "ipv4", "direct"), ("b", "ipv6", "direct"), ("c", "ipv4", "vxlan"), ("c", "ipv6", "vxlan6")]
-    {
+    for (peer, family, want) in [
+        ("b", "ipv4", "direct"),
+        ("b", "ipv6", "direct"),
+        ("c", "ipv4", "vxlan"),
+        ("c", "ipv6", "vxlan6"),
+    ] {
         assert_eq!(path(&table, peer, family), want, "{peer} {family}");
     }
     // The source is the pod's own, by either path.
