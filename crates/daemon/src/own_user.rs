@@ -30,13 +30,13 @@ const USERS: &str = "/etc/passwd";
 const WAY: u32 = 0o711;
 /// A folder of the service alone.
 const OWN: u32 = 0o700;
-/// The folder of its status socket, and of its error: whoever is of root's group reaches the
-/// socket, whose group is the folder's.
-const STATUS: u32 = 0o2710;
+/// The folder of its status socket, and of its error. Its group is root's: an earlier version's
+/// unit starts the service as root without the capability to pass over the owner's rights.
+const STATUS: u32 = 0o2770;
 /// The folder of copies, and a copy: the service reads them.
 const COPIES: (u32, u32) = (0o750, 0o640);
-/// The file that says when the service was ready last.
-const READY: u32 = 0o600;
+/// The file that says when the service was ready last. Its group is root's too.
+const READY: u32 = 0o660;
 
 /// Returns the user's numbers: those that the system knows, or else the ones that are kept for it.
 pub(crate) fn of(user: &rights::User) -> User {
@@ -84,7 +84,7 @@ pub(crate) fn prepare(
     }
     give(&status, User { gid: 0, ..user }, STATUS).map_err(at(&status))?;
     if let Some(file) = socket.as_deref().map(ready::file) {
-        give_file(&file, user).map_err(at(&file))?;
+        give_file(&file, User { gid: 0, ..user }).map_err(at(&file))?;
     }
     copy(service, config, roots, user)
 }
@@ -193,14 +193,15 @@ fn give(folder: &Path, user: User, mode: u32) -> io::Result<()> {
 /// Makes a file, or gives one, to a user who may write it and nothing else of its folder.
 fn give_file(path: &Path, user: User) -> io::Result<()> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
-    let options = fs::OpenOptions::new()
+    let file = fs::OpenOptions::new()
         .create(true)
         .truncate(false)
         .write(true)
         .mode(READY)
         .custom_flags(flags)
         .open(path)?;
-    std::os::unix::fs::fchown(options, Some(user.uid), Some(user.gid))
+    std::os::unix::fs::fchown(&file, Some(user.uid), Some(user.gid))?;
+    file.set_permissions(fs::Permissions::from_mode(READY))
 }
 
 #[cfg(test)]
@@ -251,8 +252,8 @@ mod tests {
             for given in ["lib/ipam", "run/ipam.sock.todo"] {
                 assert_eq!(owner(given), (user.uid, user.gid, 0o700), "{given}");
             }
-            assert_eq!(owner("run/agent/ipam"), (user.uid, 0, 0o2710));
-            assert_eq!(owner("run/ipam.sock.ready"), (user.uid, user.gid, 0o600));
+            assert_eq!(owner("run/agent/ipam"), (user.uid, 0, 0o2770));
+            assert_eq!(owner("run/ipam.sock.ready"), (user.uid, 0, 0o660));
             assert_eq!(owner("run/agent/ipam.files"), (0, user.gid, 0o750));
             assert_eq!(owner("run/agent/ipam.files/etcd-key"), (0, user.gid, 0o640));
             for passed in ["run", "run/agent", "lib", "lib/agent"] {

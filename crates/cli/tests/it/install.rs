@@ -325,7 +325,7 @@ fn the_daemons_configuration_goes_only_where_pods_get_the_right_network() {
 fn what_is_attached_is_waited_for() {
     testkit::require!("root");
     let lab = Lab::new("cli-uninstall-wait");
-    lab.sh("mkdir -p /etc/cni/net.d /opt/cni/bin && echo theirs >/opt/cni/bin/bridge");
+    lab.sh("mkdir -p /etc/cni/net.d /opt/cni/bin && echo theirs | tee /opt/cni/bin/bridge >/opt/cni/bin/static");
     lab.sh(r#"cat >/etc/cni/net.d/10-cluster.conflist <<'E'
 {"cniVersion": "1.0.0", "name": "cluster", "plugins": [{"type": "bridge", "bridge": "pods0", "isGateway": true, "ipMasq": true, "ipam": {"type": "static", "addresses": [{"address": "10.97.0.2/24"}]}}]}
 E"#);

@@ -161,7 +161,7 @@ pub struct Link {
     /// Its routing table, if it is a VRF.
     pub vrf_table: Option<u32>,
     /// Its settings, if it is a VXLAN tunnel.
-    pub vxlan: Option<VxlanInfo>,
+    pub vxlan: Option<Box<VxlanInfo>>,
     /// Its settings, if it is a tun or tap.
     pub tun: Option<TunInfo>,
     /// Its mode, if it is a macvlan (IFLA_MACVLAN_MODE); `None` also for a mode that has no name
@@ -371,7 +371,7 @@ impl Link {
         match (self.kind.as_deref(), data) {
             (Some("bridge"), Some(data)) => self.bridge = Some(bridge_info(&data)),
             (Some("vlan"), Some(data)) => self.vlan = vlan_info(&data),
-            (Some("vxlan"), Some(data)) => self.vxlan = Some(VxlanInfo::decode(&data)),
+            (Some("vxlan"), Some(data)) => self.vxlan = Some(Box::new(VxlanInfo::decode(&data))),
             (Some("tun"), Some(data)) => self.tun = Some(tun_info(&data)),
             (Some("vrf"), Some(data)) => {
                 self.vrf_table = data.find(ifla::VRF_TABLE).and_then(|table| table.u32());

@@ -128,7 +128,7 @@ fn one_peer_is_eight_messages_among_few_and_among_many() {
         );
         let mut other_address = node("new", 60);
         other_address.underlay = node("x", 61).underlay;
-        assert_eq!(changed(&mut machine, other_address.clone()), 6, "and back");
+        assert_eq!(changed(&mut machine, other_address.clone()), 8, "and back");
         machine.event(Event::Deleted("new".to_owned()));
         assert_eq!(machine.messages, 8, "a peer that is gone");
     }
