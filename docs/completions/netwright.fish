@@ -40,6 +40,7 @@ complete -c netwright -n "__fish_netwright_needs_command" -f -a "status" -d 'Say
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "gc" -d 'Remove what deleted containers left behind'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "repair" -d 'Put back what other programs changed of attachments, while the containers run'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "agent" -d 'Show what the services of netwrightd do, and have them read their configuration again'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "routes" -d 'Show how pods of other nodes are reached, and why'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "list" -d 'List attachments'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "inspect" -d 'Show a network, or the attachments of a container, with all that is known'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "lint" -d 'Find mistakes in network configurations before a container does'
@@ -131,6 +132,10 @@ complete -c netwright -n "__fish_netwright_using_subcommand agent" -s o -l outpu
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand agent" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
 complete -c netwright -n "__fish_netwright_using_subcommand agent" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand routes" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
+json\t'One JSON document'"
+complete -c netwright -n "__fish_netwright_using_subcommand routes" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
+complete -c netwright -n "__fish_netwright_using_subcommand routes" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand list" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand list" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
@@ -158,11 +163,14 @@ complete -c netwright -n "__fish_netwright_using_subcommand install" -l no-confi
 complete -c netwright -n "__fish_netwright_using_subcommand install" -l allow-downgrade -d 'Replace a newer version, too'
 complete -c netwright -n "__fish_netwright_using_subcommand install" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l bin-dir -d 'The folder into which `install` put the plugins [default: found among the folders where runtimes look for plugins]' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l conflist -d 'The configuration that `netwrightd multinet` wrote (its key `conflist`), which is removed first: runtimes then use the next one. Stop the daemon before' -r -F
+complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l next-network -d 'The network that runtimes are to use then [default: the default network that the file of `--conflist` names]' -r
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l force -d 'Detach what is still attached, instead of refusing'
+complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l wait -d 'Give new containers back what they had, wait until no container is attached, and remove the rest then, instead of refusing. It is no error that nothing is installed'
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -s h -l help -d 'Print help'
 complete -c netwright -n "__fish_netwright_using_subcommand setup" -l bin-dir -d 'The folder for the plugins [default: the one in the configurations of this machine\'s container runtimes; /opt/cni/bin if there is no runtime]' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand setup" -l also -d 'Also answer to this name, by which configurations written for another project\'s plugin call ours: `multus`, `multus-shim`, `whereabouts`; may be repeated' -r

@@ -46,8 +46,17 @@ _netwrightd() {
             netwrightd,repair)
                 cmd="netwrightd__subcmd__repair"
                 ;;
+            netwrightd,routes)
+                cmd="netwrightd__subcmd__routes"
+                ;;
+            netwrightd,routing)
+                cmd="netwrightd__subcmd__routing"
+                ;;
             netwrightd__subcmd__agent,reload)
                 cmd="netwrightd__subcmd__agent__subcmd__reload"
+                ;;
+            netwrightd__subcmd__agent,serve)
+                cmd="netwrightd__subcmd__agent__subcmd__serve"
                 ;;
             netwrightd__subcmd__agent,status)
                 cmd="netwrightd__subcmd__agent__subcmd__status"
@@ -67,6 +76,15 @@ _netwrightd() {
             netwrightd__subcmd__config,show)
                 cmd="netwrightd__subcmd__config__subcmd__show"
                 ;;
+            netwrightd__subcmd__routes,accept)
+                cmd="netwrightd__subcmd__routes__subcmd__accept"
+                ;;
+            netwrightd__subcmd__routes,explain)
+                cmd="netwrightd__subcmd__routes__subcmd__explain"
+                ;;
+            netwrightd__subcmd__routes,list)
+                cmd="netwrightd__subcmd__routes__subcmd__list"
+                ;;
             *)
                 ;;
         esac
@@ -74,7 +92,7 @@ _netwrightd() {
 
     case "${cmd}" in
         netwrightd)
-            opts="-V -h --configuration --version --help collect dhcp docker ipam multinet repair agent config completions man"
+            opts="-V -h --configuration --version --help collect dhcp docker ipam multinet repair routing agent config routes completions man"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -92,7 +110,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__agent)
-            opts="-h --help reload status"
+            opts="-h --help reload serve status"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -131,8 +149,26 @@ _netwrightd() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        netwrightd__subcmd__agent__subcmd__serve)
+            opts="-h --configuration --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --configuration)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         netwrightd__subcmd__agent__subcmd__status)
-            opts="-o -h --configuration --output --wait --help collect dhcp docker ipam multinet repair"
+            opts="-o -h --configuration --output --wait --live --help collect dhcp docker ipam multinet repair routing"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -162,7 +198,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__collect)
-            opts="-h --configuration --confine --or-accepted --act --cache --confdir --grace --interval --netwright --path --once --help"
+            opts="-h --configuration --confine --prepare --or-accepted --follow --act --cache --confdir --grace --interval --netwright --path --once --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -330,7 +366,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__dhcp)
-            opts="-h --configuration --confine --or-accepted --broadcast --hostprefix --pidfile --resendmax --resendtimeout --socketpath --state --timeout --help"
+            opts="-h --configuration --confine --prepare --or-accepted --follow --broadcast --hostprefix --pidfile --resendmax --resendtimeout --socketpath --state --timeout --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -380,7 +416,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__docker)
-            opts="-h --configuration --confine --or-accepted --cachedir --confdir --pluginpath --socketpath --state --timeout --help"
+            opts="-h --configuration --confine --prepare --or-accepted --follow --cachedir --confdir --pluginpath --socketpath --state --timeout --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -422,7 +458,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__ipam)
-            opts="-h --configuration --confine --or-accepted --etcd --etcd-ca --etcd-cert --etcd-key --idle --kubeconfig --lease --node --socketpath --state --apply --forget --import --output --release-sticky --help"
+            opts="-h --configuration --confine --prepare --or-accepted --follow --etcd --etcd-ca --etcd-cert --etcd-key --idle --kubeconfig --lease --node --socketpath --state --apply --forget --import --output --release-sticky --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -510,7 +546,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__multinet)
-            opts="-h --configuration --confine --or-accepted --checkpoint --cluster-network --confdir --config --conflist --default-networks --kubeconfig --label-node --multus-namespace --namespace-isolation --node --path --socketpath --status --system-namespaces --help"
+            opts="-h --configuration --confine --prepare --or-accepted --follow --checkpoint --cluster-network --confdir --config --conflist --default-networks --kubeconfig --label-node --multus-namespace --namespace-isolation --node --path --socketpath --status --system-namespaces --unlabel-node --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -588,7 +624,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__repair)
-            opts="-h --configuration --confine --or-accepted --ca-cert --cache --certificate --interval --netwright --ovsdb --path --private-key --help"
+            opts="-h --configuration --confine --prepare --or-accepted --follow --ca-cert --cache --certificate --interval --netwright --ovsdb --path --private-key --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -627,6 +663,212 @@ _netwrightd() {
                     return 0
                     ;;
                 --private-key)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        netwrightd__subcmd__routes)
+            opts="-o -h --configuration --output --socketpath --help accept explain list"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --configuration)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                --socketpath)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        netwrightd__subcmd__routes__subcmd__accept)
+            opts="-o -h --configuration --output --socketpath --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --configuration)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                --socketpath)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        netwrightd__subcmd__routes__subcmd__explain)
+            opts="-o -h --configuration --output --socketpath --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --configuration)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                --socketpath)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        netwrightd__subcmd__routes__subcmd__list)
+            opts="-o -h --configuration --output --socketpath --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --configuration)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                --socketpath)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        netwrightd__subcmd__routing)
+            opts="-h --configuration --confine --prepare --or-accepted --follow --allow-overlap --attach --cluster --conflist --exempt --interval --masquerade --network --node --nodes --path --pod-mtu --socketpath --state --subnet-env --vxlan-port --vxlan-vni --uninstall --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --configuration)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --allow-overlap)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --attach)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cluster)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --conflist)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --exempt)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --interval)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --masquerade)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --network)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --node)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --nodes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --path)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --pod-mtu)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socketpath)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --subnet-env)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --vxlan-port)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --vxlan-vni)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -57,7 +57,7 @@ pub(crate) const DUPLICATES: [(&str, &str); 5] = [
 ];
 
 /// Our crates by layer: a crate uses only crates of a lower one.
-const LAYERS: [(&str, u8); 23] = [
+const LAYERS: [(&str, u8); 24] = [
     ("netwright-cni", 0),
     ("netwright-kernel", 1),
     ("netwright-state", 2),
@@ -68,6 +68,7 @@ const LAYERS: [(&str, u8); 23] = [
     ("netwright-cnm", 2),
     ("netwright-npwg", 2),
     ("netwright-cluster-ipam", 4),
+    ("netwright-routing", 4),
     ("netwright-ovsdb", 2),
     ("netwright-wanted", 4),
     ("netwright-cni-invoke", 4),

@@ -14,6 +14,7 @@ mod dependencies;
 mod engine;
 mod executable;
 mod fuzz;
+mod kubernetes;
 mod matrix;
 mod musl;
 mod place;
@@ -39,6 +40,7 @@ cargo xtask COMMAND
   only [--full] FILTER…
                     run the tests that FILTER chooses, as ci runs them: names, or options of cargo-nextest
   clippy            what ci asks of clippy
+  chart             render deploy/kubernetes from deploy/chart
   demo              build the executable and let a container reach the outside (takes root)
   matrix            make the table of plugins, verbs and address families again from the last ci's logs
   runtimes          show again what real runtimes said in the last ci's tests
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         ["only", "--full", chosen @ ..] => suite::command(ci::Extent::Full, chosen),
         ["only", chosen @ ..] => suite::command(ci::Extent::EveryChange, chosen),
         ["clippy"] => ci::clippy().map(|_| ()),
+        ["chart"] => kubernetes::render(),
         ["demo"] => demo::run(),
         ["matrix"] => matrix::from_logs(),
         ["torture"] => torture::from_logs(),

@@ -6,6 +6,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use crate::kubernetes;
 use crate::reference;
 use crate::run::{Program, exists, quiet};
 
@@ -21,7 +22,7 @@ const NO_SERVICE: &str =
 /// Installs what is missing, and returns what that was.
 pub(crate) fn install() -> Result<String, String> {
     let installed = packages_of_debian(&packages().collect::<Vec<_>>())?;
-    Ok(format!("{installed}; {}", reference::unpacked()?))
+    Ok(format!("{installed}; {}; {}", reference::unpacked()?, kubernetes::fetched()?))
 }
 
 /// Installs one of the packages, for callers that need no other.

@@ -1,5 +1,6 @@
 //! The configuration that was accepted last. It goes on counting while the file is wrong or gone.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use state::{Durability, FileError, Roots};
@@ -8,9 +9,11 @@ use crate::load::{self, Loaded, Surroundings};
 use crate::problem::Problem;
 use crate::show;
 
-/// The modes of the folder and of the copy: a configuration may name what only root should know.
-const FOLDER_MODE: u32 = 0o700;
-const FILE_MODE: u32 = 0o600;
+/// The mode of the folder: whoever may read the copy may pass through.
+const FOLDER_MODE: u32 = 0o711;
+/// The modes of the copy. It shows nobody what the files did not show: a configuration may name what
+/// only root should know. A service that is not root reads the copy again.
+const MODES: (u32, u32) = (0o600, 0o644);
 
 /// Returns the path of the copy: one file, without drop-ins.
 #[must_use]
@@ -32,7 +35,9 @@ pub fn write(roots: &Roots, loaded: &Loaded) -> Result<(), FileError> {
         loaded.files.first().map_or(load::FILE.into(), |file| file.display().to_string()),
         show::minimal(loaded)
     );
-    state::write_atomic(&path, text.as_bytes(), FILE_MODE, Durability::Synced)
+    let is_open = |file: &PathBuf| file.metadata().is_ok_and(|of| of.mode() & 0o004 != 0);
+    let mode = if loaded.files.iter().all(is_open) { MODES.1 } else { MODES.0 };
+    state::write_atomic(&path, text.as_bytes(), mode, Durability::Synced)
 }
 
 /// Reads the configuration for a reload. `counts` is the one that counts until now.
@@ -89,6 +94,7 @@ pub fn standing(
 mod tests {
     use super::*;
     use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn the_accepted_copy_counts_while_the_file_is_wrong() {
@@ -101,7 +107,12 @@ mod tests {
         fs::write(&file, "[repair]\nenable = true\ninterval = \"3s\"\n").unwrap();
         let sound = standing(&file, &roots, around).unwrap();
         assert_eq!(sound.refused, []);
-        write(&roots, &sound.loaded).unwrap();
+        let mode = || path(&roots).metadata().unwrap().mode() & 0o777;
+        for (of_file, of_copy) in [(0o600, 0o600), (0o644, 0o644)] {
+            fs::set_permissions(&file, PermissionsExt::from_mode(of_file)).unwrap();
+            write(&roots, &sound.loaded).unwrap();
+            assert_eq!(mode(), of_copy);
+        }
         fs::write(&file, "nonsense").unwrap();
         let stands = standing(&file, &roots, around).unwrap();
         assert_eq!(stands.loaded.config, sound.loaded.config);

@@ -5,8 +5,8 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::config::Config;
-use crate::keys::{self, Key, is_enabled};
-use crate::report::{Report, State};
+use crate::keys::{self, KEYS, Key, is_enabled};
+use crate::report::{AGENT, Report, State, Status};
 
 /// What has to be done so that a new configuration counts.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
@@ -54,6 +54,10 @@ impl Change {
 #[must_use]
 pub fn between(old: &Config, new: &Config) -> Change {
     let mut change = Change::default();
+    let (mut before, mut after) = (old.clone(), new.clone());
+    let of_agent = KEYS.iter().filter(|key| key.for_agent);
+    let differs = |key: &&Key| shown(key, &mut before) != shown(key, &mut after);
+    change.note(AGENT, &of_agent.filter(differs).collect::<Vec<_>>());
     for service in keys::services() {
         match (is_enabled(old, service), is_enabled(new, service)) {
             (false, false) => {}
@@ -67,39 +71,50 @@ pub fn between(old: &Config, new: &Config) -> Change {
     change
 }
 
-/// Returns what has to be done so that `new` counts for services that say what they run with.
+/// Returns what has to be done so that `new` counts for processes that say what they run with.
 #[must_use]
-pub fn for_running(services: &[Report], new: &Config) -> Change {
+pub fn for_running(status: &Status, new: &Config) -> Change {
     let mut change = Change::default();
+    if let Some(agent) = &status.agent {
+        change.note(AGENT, &differing(KEYS.iter().filter(|key| key.for_agent), agent, AGENT, new));
+    }
     for service in keys::services() {
-        let runs = services.iter().find(|report| report.service == service);
+        let runs = status.services.iter().find(|report| report.service == service);
         let runs = runs.filter(|report| report.pid.is_some() || report.state == State::Hung);
         match (runs, is_enabled(new, service)) {
             (None, false) => {}
             (None, true) => change.start.push(service),
             (Some(_), false) => change.stop.push(service),
             (Some(report), true) => {
-                let mut new = new.clone();
-                let changed: Vec<&Key> = read_by(service)
-                    .filter(|key| {
-                        let runs_with = report.values.get(&key.name_for(service));
-                        runs_with.is_some_and(|value| *value != shown(key, &mut new))
-                    })
-                    .collect();
-                change.note(service, &changed);
+                change.note(service, &differing(read_by(service), report, service, new));
             }
         }
     }
     change
 }
 
+/// Returns the keys for which a process says that it runs with another value.
+fn differing(
+    keys: impl Iterator<Item = &'static Key>,
+    report: &Report,
+    service: &str,
+    new: &Config,
+) -> Vec<&'static Key> {
+    let mut new = new.clone();
+    let differs = |key: &&Key| {
+        let runs_with = report.values.get(&key.name_for(service));
+        runs_with.is_some_and(|value| *value != shown(key, &mut new))
+    };
+    keys.filter(differs).collect()
+}
+
 /// Returns the keys that a service reads: those of its own table and of the tables that are no
 /// service's.
 pub fn read_by(service: &str) -> impl Iterator<Item = &'static Key> {
-    let is_shared = |key: &Key| keys::TABLES.iter().any(|of| of.name == key.table && !of.service);
-    keys::KEYS
-        .iter()
-        .filter(move |key| is_shared(key) || (key.table == service && key.name != "enable"))
+    let is_shared = |key: &Key| {
+        !key.for_agent && keys::TABLES.iter().any(|of| of.name == key.table && !of.service)
+    };
+    KEYS.iter().filter(move |key| is_shared(key) || (key.table == service && key.name != "enable"))
 }
 
 /// Returns the value of a key as TOML; empty if there is none.
@@ -160,17 +175,20 @@ mod tests {
             values: values.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             ..Report::stopped(service)
         };
-        let services = [
+        new.agent.listen = crate::setting::Item::parse("9470");
+        let services = vec![
             // The interval is a flag's.
             runs("collect", &[("grace", "\"5m\""), ("log.level", "\"info\"")]),
             runs("docker", &[]),
             runs("repair", &[("path", "[\"/other\"]")]),
             Report::stopped("dhcp"),
         ];
-        assert_eq!(
-            for_running(&services, &new).to_string(),
-            "starts dhcp\nstops docker\nrestarts repair: path\ntells collect: grace\n"
-        );
+        let status = |agent| Status { agent, services: services.clone() };
+        let want = "starts dhcp\nstops docker\nrestarts repair: path\ntells collect: grace\n";
+        assert_eq!(for_running(&status(None), &new).to_string(), want);
+        let agent = Some(runs(AGENT, &[("listen", "")]));
+        let told = want.replace("tells collect", "tells agent: listen\ntells collect");
+        assert_eq!(for_running(&status(agent), &new).to_string(), told);
     }
 
     #[test]
@@ -186,10 +204,11 @@ mod tests {
         new.collect.grace = Duration::from_secs(7);
         new.dhcp.timeout = Duration::from_secs(7);
         new.log.level.0 = crate::config::LogLevel::Debug;
+        new.agent.listen = crate::setting::Item::parse("9470");
         assert_eq!(
             between(&old, &new).to_string(),
             "starts docker\nstops repair\nrestarts dhcp: log.level, timeout\n\
-             tells collect: log.level, grace\n"
+             tells agent: listen\ntells collect: log.level, grace\n"
         );
     }
 }

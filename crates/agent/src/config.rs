@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::setting::{Choice, OneOf, ServerUrl};
+use ipnet::IpNet;
+
+use crate::setting::{Choice, Listen, Number, OneOf, PodMtu, ServerUrl};
 
 /// The folders in which plugins are looked for.
 fn plugin_dirs() -> Vec<PathBuf> {
@@ -29,19 +31,22 @@ pub struct Config {
     pub multinet: Multinet,
     /// `[repair]`
     pub repair: Repair,
+    /// `[routing]`
+    pub routing: Routing,
 }
 
 /// What `netwrightd` does for all services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is described in keys.rs")]
 pub struct Agent {
+    pub listen: Option<Listen>,
     pub watchdog: Duration,
 }
 
 impl Default for Agent {
     fn default() -> Self {
         // Plugins may take a minute for one attachment.
-        Agent { watchdog: Duration::from_secs(120) }
+        Agent { listen: None, watchdog: Duration::from_secs(120) }
     }
 }
 
@@ -314,6 +319,96 @@ impl Default for Repair {
             ovsdb: Vec::new(),
             path: plugin_dirs(),
             private_key: None,
+        }
+    }
+}
+
+/// How pods are attached to their node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attach {
+    /// To a bridge.
+    Bridge,
+    /// Each by a pair of links of its own.
+    Ptp,
+}
+
+impl Choice for Attach {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("bridge", Attach::Bridge), ("ptp", Attach::Ptp)];
+    const WANTED: &'static str = "bridge or ptp";
+}
+
+/// How packets get from node to node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RoutingPath {
+    /// Directly where no gateway is in between, else by VXLAN.
+    Auto,
+    /// Directly, and not otherwise.
+    Direct,
+    /// As the network between the nodes has it.
+    Native,
+    /// By VXLAN, and not otherwise.
+    Vxlan,
+}
+
+impl Choice for RoutingPath {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("auto", RoutingPath::Auto),
+        ("direct", RoutingPath::Direct),
+        ("native", RoutingPath::Native),
+        ("vxlan", RoutingPath::Vxlan),
+    ];
+    const WANTED: &'static str = "auto, direct, native or vxlan";
+}
+
+/// Routes and tunnels to the pods of other nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is described in keys.rs")]
+pub struct Routing {
+    pub enable: bool,
+    pub allow_overlap: bool,
+    pub attach: OneOf<Attach>,
+    pub cluster: Vec<IpNet>,
+    pub conflist: Option<PathBuf>,
+    pub exempt: Vec<IpNet>,
+    pub interval: Duration,
+    pub masquerade: bool,
+    pub network: String,
+    pub node: Option<String>,
+    pub nodes: Option<PathBuf>,
+    pub path: OneOf<RoutingPath>,
+    pub pod_mtu: PodMtu,
+    pub socketpath: PathBuf,
+    pub state: Option<PathBuf>,
+    pub subnet_env: Option<PathBuf>,
+    /// RFC 7348 §5: 24 bits; 0 is none.
+    pub vxlan_vni: Number<1, 16_777_215>,
+    pub vxlan_port: Number<1, 65_535>,
+}
+
+impl Default for Routing {
+    fn default() -> Self {
+        Routing {
+            enable: false,
+            allow_overlap: false,
+            attach: OneOf(Attach::Bridge),
+            cluster: Vec::new(),
+            conflist: None,
+            exempt: Vec::new(),
+            interval: Duration::from_secs(60),
+            masquerade: true,
+            network: "pods".to_owned(),
+            node: None,
+            nodes: None,
+            path: OneOf(RoutingPath::Auto),
+            pod_mtu: PodMtu::Paths,
+            socketpath: "/run/netwright/routing.sock".into(),
+            state: None,
+            subnet_env: None,
+            // Linux's port, and flannel's number: not IANA's 4789, which networks may treat in
+            // their own way.
+            vxlan_port: Number(8472),
+            vxlan_vni: Number(1),
         }
     }
 }

@@ -19,6 +19,8 @@ pub struct Key {
     pub setting: fn(&mut Config) -> &mut dyn Setting,
     /// Whether a change counts without a restart of the service.
     pub live: bool,
+    /// Whether only what speaks for all services reads it, and no service does.
+    pub for_agent: bool,
 }
 
 /// A table of the configuration.
@@ -71,6 +73,13 @@ pub const TABLES: &[Table] = &[
             "netwrightd repair --ovsdb unix:/run/openvswitch/db.sock",
         ],
     ),
+    service(
+        "routing",
+        "Makes the pods of every node reach those of all others",
+        &[
+            "netwrightd routing --nodes /etc/netwright/nodes.toml --cluster 10.244.0.0/16 --conflist /etc/cni/net.d/10-pods.conflist",
+        ],
+    ),
 ];
 
 /// The services' names.
@@ -99,6 +108,7 @@ pub fn is_enabled(config: &Config, service: &str) -> bool {
         "ipam" => config.ipam.enable,
         "multinet" => config.multinet.enable,
         "repair" => config.repair.enable,
+        "routing" => config.routing.enable,
         _ => false,
     }
 }
@@ -121,11 +131,15 @@ const fn key(
     about: &'static str,
     setting: fn(&mut Config) -> &mut dyn Setting,
 ) -> Key {
-    Key { table, name, about, setting, live: false }
+    Key { table, name, about, setting, live: false, for_agent: false }
 }
 
 const fn live(key: Key) -> Key {
     Key { live: true, ..key }
+}
+
+const fn for_agent(key: Key) -> Key {
+    Key { live: true, for_agent: true, ..key }
 }
 
 const ENABLE: &str = "whether systemd, or netwrightd without a command, starts the service";
@@ -140,6 +154,12 @@ const CONF_DIR: &str = "where network configurations are";
 
 /// All keys, by table and in the order in which they are shown.
 pub const KEYS: &[Key] = &[
+    for_agent(key(
+        "agent",
+        "listen",
+        "where /livez and /readyz of all services are answered by TCP: a port, which is reached from this host only, or an address and a port; by default nowhere",
+        |c| &mut c.agent.listen,
+    )),
     key(
         "agent",
         "watchdog",
@@ -325,6 +345,81 @@ pub const KEYS: &[Key] = &[
     ),
     key("repair", "path", PLUGIN_DIRS, |c| &mut c.repair.path),
     key("repair", "private-key", "the certificate's key", |c| &mut c.repair.private_key),
+    key("routing", "enable", ENABLE, |c| &mut c.routing.enable),
+    key(
+        "routing",
+        "allow-overlap",
+        "start although a range of pods overlaps addresses or routes of this host",
+        |c| &mut c.routing.allow_overlap,
+    ),
+    key(
+        "routing",
+        "attach",
+        "how the written configuration attaches pods: bridge, or ptp for a pair of links each",
+        |c| &mut c.routing.attach,
+    ),
+    key("routing", "cluster", "the ranges that every node's prefixes are of", |c| {
+        &mut c.routing.cluster
+    }),
+    key(
+        "routing",
+        "conflist",
+        "the CNI configuration to write once pods can be reached; by default none is written",
+        |c| &mut c.routing.conflist,
+    ),
+    key("routing", "exempt", "more ranges to which pods' packets keep their source address", |c| {
+        &mut c.routing.exempt
+    }),
+    live(key("routing", "interval", "how often to look even if no change is reported", |c| {
+        &mut c.routing.interval
+    })),
+    key(
+        "routing",
+        "masquerade",
+        "give pods' packets that leave the cluster the node's source address",
+        |c| &mut c.routing.masquerade,
+    ),
+    key("routing", "network", "the network's name in the written configuration", |c| {
+        &mut c.routing.network
+    }),
+    key("routing", "node", NODE, |c| &mut c.routing.node),
+    key(
+        "routing",
+        "nodes",
+        "the file with the list of nodes, the same on each; it is read again when it changes",
+        |c| &mut c.routing.nodes,
+    ),
+    key(
+        "routing",
+        "path",
+        "how packets get from node to node: auto (directly where no gateway is in between, else by VXLAN), direct, vxlan, or native as the network between the nodes has it",
+        |c| &mut c.routing.path,
+    ),
+    key(
+        "routing",
+        "pod-mtu",
+        "the MTU of pods: paths (the lowest of the paths in use), underlay, or a number of bytes",
+        |c| &mut c.routing.pod_mtu,
+    ),
+    key("routing", "socketpath", SOCKET, |c| &mut c.routing.socketpath),
+    key(
+        "routing",
+        "state",
+        "where the last known nodes are recorded; by default /var/lib/netwright/routing",
+        |c| &mut c.routing.state,
+    ),
+    key(
+        "routing",
+        "subnet-env",
+        "a file to write as flanneld does, such as /run/flannel/subnet.env; by default none is written",
+        |c| &mut c.routing.subnet_env,
+    ),
+    key("routing", "vxlan-port", "the UDP port of VXLAN, the same on each node", |c| {
+        &mut c.routing.vxlan_port
+    }),
+    key("routing", "vxlan-vni", "the network identifier of VXLAN, the same on each node", |c| {
+        &mut c.routing.vxlan_vni
+    }),
 ];
 
 #[cfg(test)]

@@ -16,6 +16,7 @@
 //! | `schema` | the JSON schema |
 //! | `rights` | what each service may do |
 //! | `units` | the same as settings of systemd |
+//! | `chart` | the same, and the keys, for the Helm chart |
 //!
 //! [`keys::KEYS`] is the only list of keys. The checks, the flags of `netwrightd SERVICE`, its help,
 //! the defaults, the schema and the documentation are made from it.
@@ -26,6 +27,7 @@
 
 pub mod accepted;
 pub mod change;
+pub mod chart;
 pub mod config;
 mod document;
 pub mod keys;

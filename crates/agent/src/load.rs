@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use cni::excerpt::Place;
@@ -111,6 +112,31 @@ pub fn check(loaded: &Loaded, around: Surroundings) -> Vec<Problem> {
         .collect()
 }
 
+/// What tells one state of the configuration's files from another without reading them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Identity(Vec<(PathBuf, [i64; 2], [u64; 3])>);
+
+impl Identity {
+    /// Looks at the file and its drop-ins. Of a link it counts where it leads: a kubelet replaces
+    /// all files of a ConfigMap at once by another link.
+    #[must_use]
+    pub fn of(file: &Path) -> Self {
+        let drop_ins = drop_ins(&drop_in_folder(file)).unwrap_or_default();
+        let look = |path: PathBuf| {
+            let found = path.metadata().ok()?;
+            let time = [found.mtime(), found.mtime_nsec()];
+            Some((path.canonicalize().ok()?, time, [found.dev(), found.ino(), found.size()]))
+        };
+        Identity([file.to_owned()].into_iter().chain(drop_ins).filter_map(look).collect())
+    }
+
+    /// Reports whether there is no file.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 fn same_line(one: &Problem, other: &Problem) -> bool {
     one.place.line != 0 && one.place.line == other.place.line
 }
@@ -153,7 +179,7 @@ fn text(path: &Path) -> Result<Option<String>, Problem> {
         Ok(None) => return Ok(None),
         Err(error) => {
             return Err(failed(format!("cannot be read: {}", cause(&error)))
-                .hint("it must be a file that root can read"));
+                .hint("it must be a file that the service's user can read: root, or for ipam netwright-ipam"));
         }
     };
     if MAX_SIZE < bytes.len() {
@@ -229,6 +255,28 @@ mod tests {
         assert_eq!(load(&file, Surroundings::default()).unwrap(), Loaded::default());
         write(&file, "");
         assert_eq!(load(&file, Surroundings::default()).unwrap().config, Config::default());
+    }
+
+    #[test]
+    fn a_change_is_seen_without_reading() {
+        let (folder, file) = folder();
+        assert!(Identity::of(&file).is_nothing());
+        // As a kubelet mounts a ConfigMap.
+        let volume = |name: &str, content: &str| {
+            fs::create_dir(folder.path().join(name)).unwrap();
+            write(&folder.path().join(name).join("netwrightd.toml"), content);
+            symlink(name, folder.path().join("..data_tmp")).unwrap();
+            fs::rename(folder.path().join("..data_tmp"), folder.path().join("..data")).unwrap();
+        };
+        volume("..1", "[log]\n");
+        symlink("..data/netwrightd.toml", &file).unwrap();
+        let first = Identity::of(&file);
+        assert_eq!(Identity::of(&file), first);
+        volume("..2", "[log]\n");
+        assert_ne!(Identity::of(&file), first);
+        let second = Identity::of(&file);
+        write(&drop_in_folder(&file).join("a.toml"), "");
+        assert_ne!(Identity::of(&file), second);
     }
 
     #[test]

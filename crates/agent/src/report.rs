@@ -88,6 +88,9 @@ pub struct Report {
     pub version: Option<String>,
     /// How often the supervisor has started it again.
     pub restarts: u32,
+    /// How its process ended last, if it did so by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
     /// How often it has read its configuration again.
     pub reloads: u64,
     /// What it needs and does not have.
@@ -146,6 +149,9 @@ pub fn pid_namespace() -> Option<String> {
     Some(link.display().to_string())
 }
 
+/// The name of the process that starts the services, in its report and in messages.
+pub const AGENT: &str = "agent";
+
 /// What is known of the whole agent.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -169,6 +175,16 @@ impl Status {
     pub fn trouble(&self) -> Option<String> {
         let of = |report: &Report| Some(format!("{} {}", report.service, report.trouble()?));
         let all: Vec<String> = self.wanted().filter_map(of).collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    }
+
+    /// Returns which of its processes do not go on, in one line.
+    #[must_use]
+    pub fn hung(&self) -> Option<String> {
+        let hung = |report: &&Report| report.state == State::Hung;
+        let of = |report: &Report| Some(format!("{} {}", report.service, report.trouble()?));
+        let all: Vec<String> =
+            self.agent.iter().chain(self.wanted()).filter(hung).filter_map(of).collect();
         (!all.is_empty()).then(|| all.join(", "))
     }
 
@@ -204,7 +220,8 @@ pub fn text(status: &Status) -> String {
             more("missing", &format!("{}: {}", missing.what, missing.why));
         }
         if 0 < report.restarts {
-            more("restarts", &report.restarts.to_string());
+            let ended = report.ended.as_ref().map_or(String::new(), |how| format!(" ({how})"));
+            more("restarts", &format!("{}{ended}", report.restarts));
         }
         if let Some(did) = &report.did {
             more("last", &format!("{} ({})", did.text, did.at));
@@ -250,6 +267,8 @@ mod tests {
             service: "multinet".to_owned(),
             state: State::Waiting,
             enabled: true,
+            restarts: 2,
+            ended: Some("signal 9 ended it".to_owned()),
             missing: vec![Missing { what: "API server".to_owned(), why: "refused".to_owned() }],
             ..Report::default()
         };
@@ -260,10 +279,15 @@ mod tests {
                         last: bound\nforged (2026-11-24T02:00:01Z)
             multinet  waiting
                         missing: API server: refused
+                        restarts: 2 (signal 9 ended it)
             repair    stopped (not enabled)
         "#]]
         .assert_eq(&text(&status));
         assert_eq!(status.trouble().unwrap(), "multinet waiting: API server: refused");
+        assert_eq!(status.hung(), None);
+        let hung = Report { state: State::Hung, enabled: true, ..Report::stopped("dhcp") };
+        let hung = Status { agent: None, services: vec![waiting.clone(), hung] };
+        assert_eq!(hung.hung().unwrap(), "dhcp hung");
         let services = vec![ready, Report::stopped("repair")];
         assert!(!status.is_ready() && Status { agent: None, services }.is_ready());
         assert!(text(&Status::default()).starts_with("no service is enabled"));

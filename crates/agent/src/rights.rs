@@ -14,6 +14,8 @@ pub struct Rights {
     pub capabilities: &'static [&'static str],
     /// What it needs them for: whole sentences.
     pub reason: &'static str,
+    /// The user that it runs as, if that is not root. Such a service has no capabilities.
+    pub user: Option<User>,
     /// The system calls that it may make besides systemd's group `@system-service`.
     pub more_calls: &'static [&'static str],
     /// The families of its sockets (`man 2 socket`), without `AF_`.
@@ -28,6 +30,15 @@ pub struct Rights {
     pub sees: Sees,
     /// How many files it may have open; `None` leaves the service manager's limit.
     pub open_files: Option<u32>,
+}
+
+/// A user of a service's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct User {
+    /// Its name, which is its group's, too.
+    pub name: &'static str,
+    /// The number of both where the system knows no such user, as in a container.
+    pub id: u32,
 }
 
 /// The kinds of namespaces that a service may create or enter.
@@ -83,6 +94,7 @@ pub const RIGHTS: &[Rights] = &[
         service: "collect",
         capabilities: PLUGINS,
         reason: "It removes links, files and elements of the packet filter, as DEL does.",
+        user: None,
         more_calls: &[],
         families: PLUGINS_FAMILIES,
         namespaces: Namespaces::Network,
@@ -102,6 +114,7 @@ pub const RIGHTS: &[Rights] = &[
             "DAC_OVERRIDE",
         ],
         reason: "It enters containers' network namespaces, sets links up, and sends frames.",
+        user: None,
         more_calls: &[],
         families: PLUGINS_FAMILIES,
         namespaces: Namespaces::Network,
@@ -129,6 +142,7 @@ pub const RIGHTS: &[Rights] = &[
                  and DEL do. It checks whether a container exists as Docker sees it (SYS_PTRACE) and \
                  whether a port is free (NET_BIND_SERVICE), and mounts the namespaces that hold \
                  interfaces.",
+        user: None,
         more_calls: &["mount", "umount2"],
         families: PLUGINS_FAMILIES,
         namespaces: Namespaces::Network,
@@ -140,11 +154,16 @@ pub const RIGHTS: &[Rights] = &[
     Rights {
         service: "ipam",
         capabilities: &[],
-        reason: "It reads and writes its own files, and talks to its store.",
+        reason: "It reads and writes its own files, and talks to its store. Sockets in root's folders are \
+                 opened for it.",
+        // In none of the ranges that distributions, systemd and containers give to users
+        // (systemd's documentation, "Users, Groups, UIDs and GIDs on systemd Systems").
+        user: Some(User { name: "netwright-ipam", id: 65_521 }),
         more_calls: &[],
         families: &["UNIX", "INET", "INET6"],
         namespaces: Namespaces::None,
-        files: Files::Only { runtime: &["netwright"], state: &["netwright/ipam"], more: &[] },
+        // The folder is root's, and in it are few files of the user's.
+        files: Files::Only { runtime: &[], state: &["netwright/ipam"], more: &["/run/netwright"] },
         devices: &[],
         sees: Sees::NoContainers,
         open_files: Some(1 << 16),
@@ -154,6 +173,7 @@ pub const RIGHTS: &[Rights] = &[
         capabilities: PLUGINS,
         reason: "The plugins that it runs enter pods' namespaces, and change links, routes, sysctls \
                  and the packet filter.",
+        user: None,
         more_calls: &[],
         families: PLUGINS_FAMILIES,
         namespaces: Namespaces::Network,
@@ -178,6 +198,7 @@ pub const RIGHTS: &[Rights] = &[
         ],
         reason: "It receives events from containers' namespaces (NET_BROADCAST), enters the \
                  namespaces, and changes links, routes, sysctls and the packet filter.",
+        user: None,
         more_calls: &[],
         families: PLUGINS_FAMILIES,
         namespaces: Namespaces::Network,
@@ -186,7 +207,36 @@ pub const RIGHTS: &[Rights] = &[
         sees: Sees::Containers,
         open_files: None,
     },
+    Rights {
+        service: "routing",
+        capabilities: &["NET_ADMIN"],
+        reason: "It changes tunnels, routes, neighbours, forwarding and its table of the packet \
+                 filter.",
+        user: None,
+        more_calls: &[],
+        families: &["UNIX", "NETLINK"],
+        namespaces: Namespaces::None,
+        files: Files::Only { runtime: &["netwright"], state: &["netwright/routing"], more: &[] },
+        devices: &[],
+        sees: Sees::NoContainers,
+        open_files: None,
+    },
 ];
+
+/// The rights of what answers for all services where systemd starts them.
+pub const AGENT: Rights = Rights {
+    service: crate::report::AGENT,
+    capabilities: &[],
+    reason: "It asks the services, and answers probes.",
+    user: None,
+    more_calls: &[],
+    families: &["UNIX", "INET", "INET6"],
+    namespaces: Namespaces::None,
+    files: Files::Only { runtime: &["netwright/agent"], state: &[], more: &[] },
+    devices: &[],
+    sees: Sees::NoContainers,
+    open_files: None,
+};
 
 /// Returns the rights of a service.
 #[must_use]
@@ -212,6 +262,12 @@ pub fn configured(service: &str, config: &Config) -> Vec<PathBuf> {
             folders.push(config.multinet.conflist.as_deref().and_then(above));
         }
         "repair" => folders.extend(config.repair.cache.iter().cloned().map(Some)),
+        "routing" => {
+            let routing = &config.routing;
+            folders.extend([above(&routing.socketpath), routing.state.clone()]);
+            let written = [&routing.conflist, &routing.subnet_env];
+            folders.extend(written.map(|path| path.as_deref().and_then(above)));
+        }
         _ => {}
     }
     folders.into_iter().flatten().collect()
@@ -225,5 +281,7 @@ mod tests {
     fn every_service_has_its_rights() {
         let services: Vec<&str> = RIGHTS.iter().map(|rights| rights.service).collect();
         assert_eq!(services, crate::keys::services().collect::<Vec<_>>());
+        // A process that becomes another user loses them (man 7 capabilities).
+        assert!(RIGHTS.iter().all(|one| one.user.is_none() || one.capabilities.is_empty()));
     }
 }

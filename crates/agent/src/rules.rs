@@ -121,6 +121,24 @@ pub(crate) const RULES: &[Rule] = &[
         hint: "the default is 1m",
         broken: |config, _| config.repair.interval < Duration::from_millis(1),
     },
+    Rule {
+        keys: &[("routing", "nodes"), ("routing", "enable")],
+        error: "routing does not know the other nodes: nodes is not set",
+        hint: "set nodes to a file with the list of nodes",
+        broken: |config, _| config.routing.enable && config.routing.nodes.is_none(),
+    },
+    Rule {
+        keys: &[("routing", "cluster"), ("routing", "enable")],
+        error: "routing does not know the ranges of pods: cluster is not set",
+        hint: "set cluster to the ranges that all nodes' prefixes are of, such as 10.244.0.0/16",
+        broken: |config, _| config.routing.enable && config.routing.cluster.is_empty(),
+    },
+    Rule {
+        keys: &[("routing", "interval")],
+        error: "interval is shorter than 1ms",
+        hint: "the default is 1m",
+        broken: |config, _| config.routing.interval < Duration::from_millis(1),
+    },
 ];
 
 #[cfg(test)]

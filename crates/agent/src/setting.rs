@@ -1,9 +1,11 @@
 //! What a setting may be, and how it is read and written.
 
 use std::fmt::Debug;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use serde_json::{Value, json};
 use toml::de::DeValue;
 
@@ -275,6 +277,162 @@ impl Item for ServerUrl {
     }
 }
 
+/// A range of addresses, such as `10.244.0.0/16`.
+impl Item for IpNet {
+    const WANTED: &'static str =
+        "a range of addresses such as 10.244.0.0/16, with no bit set after its length";
+    const PLACEHOLDER: &'static str = "RANGE";
+    const PLACEHOLDERS: &'static str = "RANGE[,RANGE…]";
+
+    fn parse(text: &str) -> Option<Self> {
+        cni::text::parse_cidr(text).filter(|range| range.trunc() == *range)
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
+    }
+
+    fn schema() -> Value {
+        json!({"type": "string", "pattern": "^[0-9a-fA-F.:]+/[0-9]+$"})
+    }
+}
+
+/// A whole number within bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Number<const LEAST: u32, const MOST: u32>(pub u32);
+
+impl<const LEAST: u32, const MOST: u32> Number<LEAST, MOST> {
+    fn wanted() -> Wanted {
+        Wanted(format!("a whole number from {LEAST} to {MOST}"))
+    }
+
+    fn within(number: Option<u32>) -> Result<Self, Wanted> {
+        number.filter(|number| (LEAST..=MOST).contains(number)).map(Number).ok_or_else(Self::wanted)
+    }
+}
+
+impl<const LEAST: u32, const MOST: u32> Setting for Number<LEAST, MOST> {
+    fn read(&mut self, value: &DeValue<'_>) -> Result<(), Wanted> {
+        *self = Self::within(whole(value))?;
+        Ok(())
+    }
+
+    fn read_flag(&mut self, text: &str) -> Result<(), Wanted> {
+        *self = Self::within(text.parse().ok())?;
+        Ok(())
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(self.0.to_string())
+    }
+
+    fn form(&self) -> Form {
+        Form::One("NUMBER")
+    }
+
+    fn schema(&self) -> Value {
+        json!({"type": "integer", "minimum": LEAST, "maximum": MOST})
+    }
+}
+
+fn whole(value: &DeValue<'_>) -> Option<u32> {
+    let number = value.as_integer()?;
+    u32::from_str_radix(number.as_str(), number.radix()).ok()
+}
+
+/// The shortest and longest MTU of pods, in bytes: IPv6's least (RFC 8200 §5), and what 16 bits
+/// count.
+const POD_MTU: std::ops::RangeInclusive<u32> = 1280..=65_535;
+
+/// Which MTU pods get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PodMtu {
+    /// The lowest of the paths in use.
+    Paths,
+    /// That of the link between the nodes.
+    Underlay,
+    /// So many bytes.
+    Fixed(u32),
+}
+
+impl PodMtu {
+    fn read_word(text: &str) -> Option<Self> {
+        match text {
+            "paths" => Some(PodMtu::Paths),
+            "underlay" => Some(PodMtu::Underlay),
+            _ => None,
+        }
+    }
+
+    fn fixed(number: Option<u32>) -> Option<Self> {
+        number.filter(|number| POD_MTU.contains(number)).map(PodMtu::Fixed)
+    }
+
+    fn wanted() -> Wanted {
+        let (least, most) = (POD_MTU.start(), POD_MTU.end());
+        Wanted(format!("paths, underlay, or a number of bytes from {least} to {most}"))
+    }
+}
+
+impl Setting for PodMtu {
+    fn read(&mut self, value: &DeValue<'_>) -> Result<(), Wanted> {
+        let read = match value.as_str() {
+            Some(text) => PodMtu::read_word(text),
+            None => PodMtu::fixed(whole(value)),
+        };
+        *self = read.ok_or_else(PodMtu::wanted)?;
+        Ok(())
+    }
+
+    fn read_flag(&mut self, text: &str) -> Result<(), Wanted> {
+        let read = PodMtu::read_word(text).or_else(|| PodMtu::fixed(text.parse().ok()));
+        *self = read.ok_or_else(PodMtu::wanted)?;
+        Ok(())
+    }
+
+    fn show(&self) -> Option<String> {
+        Some(match self {
+            PodMtu::Paths => quoted("paths"),
+            PodMtu::Underlay => quoted("underlay"),
+            PodMtu::Fixed(number) => number.to_string(),
+        })
+    }
+
+    fn form(&self) -> Form {
+        Form::One("paths|underlay|BYTES")
+    }
+
+    fn schema(&self) -> Value {
+        json!({"anyOf": [
+            {"enum": ["paths", "underlay"]},
+            {"type": "integer", "minimum": POD_MTU.start(), "maximum": POD_MTU.end()},
+        ]})
+    }
+}
+
+/// Where to listen by TCP. A port alone means the loopback address, which nobody outside reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listen(pub SocketAddr);
+
+impl Item for Listen {
+    const WANTED: &'static str =
+        "a port such as \"9470\", or an address and a port such as \"192.0.2.1:9470\"";
+    const PLACEHOLDER: &'static str = "[ADDRESS:]PORT";
+
+    fn parse(text: &str) -> Option<Self> {
+        let port = text.parse().ok().map(|port: u16| (Ipv4Addr::LOCALHOST, port).into());
+        port.or_else(|| text.parse().ok()).filter(|at: &SocketAddr| at.port() != 0).map(Listen)
+    }
+
+    fn text(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn schema() -> Value {
+        json!({"type": "string", "pattern": r"^(.+:)?[0-9]+$"})
+    }
+}
+
 /// Durations are written as in Go: `10s`, `1m30s`, `500ms`.
 impl Item for Duration {
     const WANTED: &'static str = "a duration such as \"10s\" or \"1m30s\"";
@@ -406,6 +564,45 @@ mod tests {
         path.read_flag("").unwrap();
         assert_eq!(path, None);
         assert!(path.read(&DeValue::String("relative".into())).is_err());
+    }
+
+    #[test]
+    fn numbers_and_ranges_have_bounds() {
+        let read = |setting: &mut dyn Setting, text: &str| {
+            let file = format!("k = {text}");
+            let (table, _) = toml::de::DeTable::parse_recoverable(&file);
+            let (_, value) = table.get_ref().iter().next().unwrap();
+            let done = setting.read(value.get_ref());
+            done.map(|()| setting.show().unwrap()).map_err(|wanted| wanted.0)
+        };
+        let mut vni = Number::<1, 16_777_215>(1);
+        assert_eq!(read(&mut vni, "0x10").unwrap(), "16");
+        for bad in ["0", "16777216", "-1", "1.0", "\"1\""] {
+            assert_eq!(read(&mut vni, bad).unwrap_err(), "a whole number from 1 to 16777215");
+        }
+        let mut mtu = PodMtu::Paths;
+        for (text, want) in [("1400", "1400"), ("\"underlay\"", "\"underlay\"")] {
+            assert_eq!(read(&mut mtu, text).unwrap(), want);
+        }
+        assert!(read(&mut mtu, "1279").is_err() && mtu.read_flag("no").is_err());
+        mtu.read_flag("1400").unwrap();
+        assert_eq!(mtu, PodMtu::Fixed(1400));
+        assert_eq!(<IpNet as Item>::parse("10.244.0.0/16").unwrap().text(), "10.244.0.0/16");
+        assert_eq!(<IpNet as Item>::parse("10.244.1.0/16"), None);
+    }
+
+    #[test]
+    fn a_port_alone_is_the_loopback_address() {
+        for (text, want) in
+            [("9470", "127.0.0.1:9470"), ("192.0.2.1:9470", "192.0.2.1:9470"), ("[::]:1", "[::]:1")]
+        {
+            assert_eq!(Listen::parse(text).unwrap().text(), want);
+            assert_eq!(Listen::parse(want), Listen::parse(text));
+        }
+        for bad in ["0", "127.0.0.1:0", "65536", ":9470", "localhost:9470", "127.0.0.1", "-1", " 1"]
+        {
+            assert_eq!(Listen::parse(bad), None, "{bad}");
+        }
     }
 
     #[test]

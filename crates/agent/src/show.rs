@@ -70,7 +70,7 @@ pub fn values(loaded: &Loaded) -> Value {
         let mut entries = Map::new();
         for key in keys::of_table(table.name) {
             let shown = (key.setting)(&mut config).show();
-            // Booleans, strings and lists of strings are written alike in TOML and JSON.
+            // Booleans, numbers, strings and lists of strings are written alike in TOML and JSON.
             let value = shown.and_then(|text| serde_json::from_str::<Value>(&text).ok());
             let source = loaded.sources.get(&(key.table, key.name));
             let from = source.map(|source| {

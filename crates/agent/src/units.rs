@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Config;
 use crate::keys::TABLES;
-use crate::rights::{Files, Namespaces, RIGHTS, Rights, Sees};
+use crate::rights::{AGENT, Files, Namespaces, RIGHTS, Rights, Sees};
 
 /// The width of comments.
 const WIDTH: usize = 100;
@@ -18,23 +18,33 @@ pub const TARGET: &str = "netwright.target";
 pub const PROGRAMS: &str = "/usr/local/bin";
 
 /// The units that are written by hand, each with its text.
-const BY_HAND: [(&str, &str); 4] = [
+const BY_HAND: [(&str, &str); 6] = [
     (TARGET, include_str!("../../../deploy/systemd/netwright.target")),
     ("netwrightd@.service", include_str!("../../../deploy/systemd/netwrightd@.service")),
     ("netwrightd@dhcp.socket", include_str!("../../../deploy/systemd/netwrightd@dhcp.socket")),
     ("netwrightd@docker.socket", include_str!("../../../deploy/systemd/netwrightd@docker.socket")),
+    ("netwrightd@ipam.socket", include_str!("../../../deploy/systemd/netwrightd@ipam.socket")),
+    (
+        "netwright-ipam-user.service",
+        include_str!("../../../deploy/systemd/netwright-ipam-user.service"),
+    ),
 ];
+
+/// Returns the rights of every unit: of the services, and of what answers for them all.
+fn every() -> Vec<Rights> {
+    [RIGHTS, &[AGENT]].concat()
+}
 
 /// Returns every file of `deploy/systemd`, each with its text: the units and the drop-ins.
 /// `programs` is the folder of `netwrightd`; it must be a word that systemd reads as it is.
 #[must_use]
 pub fn all(programs: &Path) -> Vec<(String, String)> {
-    let usual = format!("={PROGRAMS}/netwrightd ");
-    let own = format!("={} ", programs.join("netwrightd").display());
-    let by_hand =
-        BY_HAND.iter().map(|(name, text)| ((*name).to_owned(), text.replace(&usual, &own)));
-    let made = RIGHTS.iter().map(|rights| {
-        (format!("{}.d/10-netwright.conf", service(rights.service)), drop_in(rights))
+    let usual = format!("{PROGRAMS}/netwrightd ");
+    let own = format!("{} ", programs.join("netwrightd").display());
+    let here = |text: &str| text.replace(&usual, &own);
+    let by_hand = BY_HAND.iter().map(|(name, text)| ((*name).to_owned(), here(text)));
+    let made = every().into_iter().map(|rights| {
+        (format!("{}.d/10-netwright.conf", service(rights.service)), here(&drop_in(&rights)))
     });
     by_hand.chain(made).collect()
 }
@@ -49,6 +59,7 @@ pub fn service(service: &str) -> String {
 #[must_use]
 pub fn socket(service: &str, config: &Config) -> Option<(String, PathBuf)> {
     let path = match service {
+        "ipam" => config.ipam.socketpath.clone(),
         "dhcp" => {
             let below = config.dhcp.hostprefix.as_deref().unwrap_or(Path::new("/"));
             let path = &config.dhcp.socketpath;
@@ -67,20 +78,36 @@ const PLACES: &[(&str, &str)] = &[
         "docker",
         "Requires=netwrightd@docker.socket\nAfter=netwrightd@docker.socket\nBefore=docker.service\n",
     ),
-    ("ipam", "Wants=network-online.target\nAfter=network-online.target\n"),
+    (
+        "ipam",
+        "Requires=netwrightd@ipam.socket\n\
+         Wants=network-online.target netwright-ipam-user.service\n\
+         After=network-online.target netwright-ipam-user.service netwrightd@ipam.socket\n",
+    ),
     ("multinet", "Wants=network-online.target\nAfter=network-online.target\n"),
 ];
+
+/// Lines of a service's `[Service]` besides its rights.
+const MORE: &[(&str, &str)] = &[
+    ("agent", "ExecStart=\nExecStart=/usr/local/bin/netwrightd agent serve\n"),
+    // As root: it makes what the service's user is to have in folders of root.
+    ("ipam", "ExecStartPre=+/usr/local/bin/netwrightd ipam --or-accepted --prepare\n"),
+];
+
+fn lines_of(service: &str, of: &[(&'static str, &'static str)]) -> &'static str {
+    of.iter().find(|(name, _)| *name == service).map_or("", |(_, lines)| *lines)
+}
 
 /// Returns the drop-in that makes `netwrightd@.service` the unit of a service.
 #[must_use]
 pub fn drop_in(rights: &Rights) -> String {
     let about = TABLES.iter().find(|table| table.name == rights.service);
     let about = about.map_or(rights.service, |table| table.about);
-    let place = PLACES.iter().find(|(service, _)| *service == rights.service);
     format!(
         "# Made from the service's rights (crates/agent/src/rights.rs).\n\n[Unit]\nDescription={about}\n{}\n\
-         [Service]\n{}",
-        place.map_or("", |(_, lines)| *lines),
+         [Service]\n{}{}",
+        lines_of(rights.service, PLACES),
+        lines_of(rights.service, MORE),
         confinement(rights)
     )
 }
@@ -98,6 +125,9 @@ pub fn quoted(path: &Path) -> String {
 pub fn confinement(rights: &Rights) -> String {
     let mut lines = Lines::default();
     lines.comment(rights.reason);
+    if let Some(user) = rights.user {
+        lines.set("User", user.name);
+    }
     lines.list("CapabilityBoundingSet", "CAP_", rights.capabilities);
     lines.set("NoNewPrivileges", "true");
     let calls = [&["@system-service"], rights.more_calls].concat();
@@ -167,11 +197,12 @@ pub fn table(all: &[Rights]) -> String {
             Sees::Containers => "",
             Sees::NoContainers => "; no homes, a `/tmp` of its own",
         };
+        let user = rights.user.map_or(String::new(), |user| format!("; as user `{}`", user.name));
         let besides = [rights.more_calls, rights.devices].concat();
         let besides =
             if besides.is_empty() { String::new() } else { format!("; {}", words(&besides)) };
         text.push_str(&format!(
-            "| `{}` | {} | {} | {writes} | {namespaces}{besides}{sees} |\n",
+            "| `{}` | {} | {} | {writes} | {namespaces}{besides}{sees}{user} |\n",
             rights.service,
             words(rights.capabilities),
             words(rights.families),
@@ -209,9 +240,11 @@ fn files(lines: &mut Lines, rights: &Rights) {
                 lines.list("RuntimeDirectory", "", runtime);
                 lines.set("RuntimeDirectoryPreserve", "yes");
             }
-            lines.list("StateDirectory", "", state);
+            if !state.is_empty() {
+                lines.list("StateDirectory", "", state);
+            }
             // A folder of this service alone.
-            if state.iter().all(|folder| folder.contains('/')) {
+            if !state.is_empty() && state.iter().all(|folder| folder.contains('/')) {
                 lines.set("StateDirectoryMode", "0700");
             }
             if !more.is_empty() {
@@ -272,7 +305,7 @@ mod tests {
         let begin = "<!-- made from crates/agent/src/rights.rs -->\n\n";
         let (before, rest) = text.split_once(begin).unwrap();
         let (_, after) = rest.split_once("\n\n").unwrap();
-        let want = format!("{before}{begin}{}\n{after}", table(RIGHTS));
+        let want = format!("{before}{begin}{}\n{after}", table(&every()));
         if std::env::var_os("UPDATE_EXPECT").is_some() {
             fs::write(&path, &want).unwrap();
             return;
@@ -284,7 +317,7 @@ mod tests {
     fn the_units_confine_the_services_to_their_rights() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/systemd");
         let template = fs::read_to_string(folder.join("netwrightd@.service")).unwrap();
-        for rights in RIGHTS {
+        for rights in &every() {
             let path = folder.join(format!("{}.d/10-netwright.conf", service(rights.service)));
             let want = drop_in(rights);
             if std::env::var_os("UPDATE_EXPECT").is_some() {
@@ -329,9 +362,14 @@ mod tests {
         let started: Vec<&str> = elsewhere
             .iter()
             .flat_map(|(_, text)| text.lines())
-            .filter(|line| line.starts_with("ExecStart="))
+            .filter(|line| line.contains("/netwrightd "))
             .collect();
-        assert_eq!(started, ["ExecStart=/opt/x/netwrightd %i --or-accepted"]);
+        let want = [
+            "ExecStart=/opt/x/netwrightd %i --or-accepted",
+            "ExecStartPre=+/opt/x/netwrightd ipam --or-accepted --prepare",
+            "ExecStart=/opt/x/netwrightd agent serve",
+        ];
+        assert_eq!(started, want);
     }
 
     #[test]

@@ -132,6 +132,11 @@ pub(crate) enum Command {
     /// This is `netwrightd agent`; `netwright agent --help` prints its help.
     #[command(disable_help_flag = true)]
     Agent(Agent),
+    /// Show how pods of other nodes are reached, and why.
+    ///
+    /// This is `netwrightd routes`; `netwright routes --help` prints its help.
+    #[command(disable_help_flag = true)]
+    Routes(Routes),
     /// List attachments.
     List(List),
     /// Show a network, or the attachments of a container, with all that is known.
@@ -376,6 +381,18 @@ pub(crate) struct Uninstall {
     /// Detach what is still attached, instead of refusing.
     #[arg(long)]
     pub(crate) force: bool,
+    /// Give new containers back what they had, wait until no container is attached, and remove the
+    /// rest then, instead of refusing. It is no error that nothing is installed.
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// The configuration that `netwrightd multinet` wrote (its key `conflist`), which is removed
+    /// first: runtimes then use the next one. Stop the daemon before.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) conflist: Option<PathBuf>,
+    /// The network that runtimes are to use then [default: the default network that the file of
+    /// `--conflist` names].
+    #[arg(long, value_name = "NAME", requires = "conflist")]
+    pub(crate) next_network: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -438,6 +455,14 @@ pub(crate) enum ReportFormat {
 #[derive(Debug, Args)]
 pub(crate) struct Agent {
     /// A command of `netwrightd agent` with its options, such as `status --wait`.
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) arguments: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Routes {
+    /// A command of `netwrightd routes` with its options, such as `explain 10.244.2.7` [default:
+    /// list].
     #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) arguments: Vec<OsString>,
 }

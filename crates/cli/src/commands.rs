@@ -24,7 +24,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use serde::Serialize;
 
-use crate::args::{Agent, Command, CommandLine, Common};
+use crate::args::{Command, CommandLine, Common};
 use crate::daemon_process;
 use crate::failure::{EXIT_ENVIRONMENT, EXIT_USAGE, Failure};
 use crate::shell::{Format, Report, Shell};
@@ -89,7 +89,8 @@ fn dispatch(command: &Command, line: &CommandLine, world: &World, shell: &mut Sh
         Command::Status(args) => status::main(args, common, world, shell),
         Command::Gc(args) => gc::main(args, common, world, shell),
         Command::Repair(args) => repair::main(args, common, world, shell),
-        Command::Agent(args) => Ok(daemon_process::become_it("agent", &agent(args, common))),
+        Command::Agent(args) => Ok(become_daemon("agent", &args.arguments, common)),
+        Command::Routes(args) => Ok(become_daemon("routes", &args.arguments, common)),
         Command::List(args) => list::main(args, common, world, shell),
         Command::Inspect(args) => inspect::main(args, common, world, shell),
         Command::Lint(args) => lint::main(args, common, world, shell),
@@ -103,13 +104,15 @@ fn dispatch(command: &Command, line: &CommandLine, world: &World, shell: &mut Sh
     }
 }
 
-/// Returns the arguments of `netwrightd agent`. It knows one of the common options.
-fn agent(args: &Agent, common: &Common) -> Vec<OsString> {
+/// Runs a command of `netwrightd`. It knows one of the common options.
+fn become_daemon(command: &str, arguments: &[OsString], common: &Common) -> ExitCode {
     let output = match common.output {
         Format::Json => &["--output", "json"][..],
         Format::Text => &[],
     };
-    args.arguments.iter().cloned().chain(output.iter().map(OsString::from)).collect()
+    let arguments: Vec<OsString> =
+        arguments.iter().cloned().chain(output.iter().map(OsString::from)).collect();
+    daemon_process::become_it(command, &arguments)
 }
 
 /// Says whether the arguments request JSON, before they are known to be valid. A usage error is

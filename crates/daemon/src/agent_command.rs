@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use agent::change::{Change, for_running};
 use agent::load::{Loaded, Surroundings};
-use agent::report::{self, Report, Status};
+use agent::report::{self, Report, State, Status};
 use agent::setting::Setting as _;
 use agent::{accepted, keys};
 use clap::builder::PossibleValuesParser;
@@ -22,6 +22,7 @@ use crate::systemd;
 
 const WAIT: &str = "wait";
 const DRY_RUN: &str = "dry-run";
+const LIVE: &str = "live";
 const SERVICES: &str = "service";
 
 /// The exit code when a service is not ready, or does not follow.
@@ -46,6 +47,10 @@ pub(crate) fn command() -> Command {
         .num_args(0..)
         .value_parser(names)
         .help("only these services, which count as enabled");
+    let live = Arg::new(LIVE)
+        .long(LIVE)
+        .action(ArgAction::SetTrue)
+        .help("exit code 0 unless one does not go on, whatever it waits for");
     let dry_run = Arg::new(DRY_RUN)
         .long(DRY_RUN)
         .action(ArgAction::SetTrue)
@@ -62,11 +67,21 @@ pub(crate) fn command() -> Command {
                 .arg(output()),
         )
         .subcommand(
+            Command::new("serve")
+                .about("Answers /livez and /readyz of all services, where something else starts them")
+                .arg(command_line::configuration())
+                .after_help(
+                    "It answers at the agent's socket and where [agent] listen says. netwrightd without a command \
+                     does that itself; with systemd, netwrightd@agent.service runs this command where listen is set.",
+                ),
+        )
+        .subcommand(
             Command::new("status")
                 .about("Shows what each service does; exit code 0 if every enabled one is ready")
                 .arg(command_line::configuration())
                 .arg(output())
                 .arg(wait)
+                .arg(live)
                 .arg(services)
                 .after_help(
                     "Examples:\n  netwrightd agent status --wait\n  netwrightd agent status -o json\n  netwrightd agent status multinet",
@@ -104,7 +119,7 @@ fn status(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(
             is_there(matches, &file)?;
         }
         let found = select(found, &only);
-        let trouble = found.trouble();
+        let trouble = trouble(&found, matches.get_flag(LIVE));
         if trouble.is_none() || deadline.is_none_or(|deadline| deadline <= Instant::now()) {
             break found;
         }
@@ -118,7 +133,18 @@ fn status(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(
         true => json(&found),
         false => report::text(&found),
     });
-    if found.is_ready() { Ok(()) } else { Err(Stop::Said(NOT_READY)) }
+    match trouble(&found, matches.get_flag(LIVE)) {
+        None => Ok(()),
+        Some(_) => Err(Stop::Said(NOT_READY)),
+    }
+}
+
+/// Returns what is wrong with the enabled services that are not ready, or that do not even go on.
+fn trouble(status: &Status, live: bool) -> Option<String> {
+    let bears = |state| live && !matches!(state, State::Hung | State::Failed | State::Stopped);
+    let mut status = status.clone();
+    status.services.retain(|report| !bears(report.state));
+    status.trouble()
 }
 
 /// Keeps the services that somebody asks for, if he names some; they count as enabled.
@@ -164,7 +190,7 @@ fn reload(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(
     let new = accepted::renewed(&file, &before, around).map_err(Stop::Configuration)?;
     is_there(matches, &file)?;
     let status = look(roots, &file, around);
-    let change = for_running(&status.services, &new.config);
+    let change = for_running(&status, &new.config);
     let dry_run = matches.get_flag(DRY_RUN);
     let text = !is_json(matches);
     if text {
@@ -175,7 +201,7 @@ fn reload(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(
         (true, _) => Vec::new(),
         (false, Some(agent)) => follow(roots, &file, around, std::slice::from_ref(agent), true),
         (false, None) if systemd::manages() => match accepted::write(roots, &new) {
-            Ok(()) => systemd::apply(&change),
+            Ok(()) => systemd::apply(&change, &new.config),
             Err(error) => vec![cni::Error::from_chain(0, &error).msg],
         },
         (false, None) => have_services_read(roots, &file, around, &status, &new),

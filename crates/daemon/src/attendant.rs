@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use agent::Config;
 use agent::report::Said;
-use rustix::event::{PollFd, PollFlags, poll};
+use agent::{Config, rights};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use signal_hook::consts::SIGHUP;
 use state::{Durability, Roots};
@@ -21,19 +22,32 @@ use crate::health;
 use crate::listen::Listener;
 use crate::poll::drain;
 
+/// How often a process that follows its configuration looks at its files, and how long at least is
+/// between two looks.
+const LOOK: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+const LOOK_AFTER: Duration = Duration::from_secs(1);
+
 /// Returns the folder of the status sockets.
 pub(crate) fn folder(roots: &Roots) -> PathBuf {
     roots.run.join("agent")
 }
 
+/// Returns the folder of a service's status socket: its own, if the service is not root.
+pub(crate) fn home(roots: &Roots, service: &str) -> PathBuf {
+    match rights::of(service).and_then(|rights| rights.user) {
+        Some(_) => folder(roots).join(service),
+        None => folder(roots),
+    }
+}
+
 /// Returns the path of a service's status socket.
 pub(crate) fn socket(roots: &Roots, service: &str) -> PathBuf {
-    folder(roots).join(format!("{service}.sock"))
+    home(roots, service).join(format!("{service}.sock"))
 }
 
 /// Returns the path of the file with the error with which a service ended last.
 fn last_words(roots: &Roots, service: &str) -> PathBuf {
-    folder(roots).join(format!("{service}.error"))
+    home(roots, service).join(format!("{service}.error"))
 }
 
 /// Leaves the error with which a service ends, for `netwrightd agent status`.
@@ -41,7 +55,7 @@ pub(crate) fn leave_last_words(roots: &Roots, service: &str, error: &str) {
     let said = Said { at: health::now(), text: cni::text::one_line(error) };
     let text = serde_json::to_vec(&said).expect("our types serialise to JSON");
     // Without it the status does not say why; the log does.
-    let _ = state::create_directory(&folder(roots), 0o700).and_then(|()| {
+    let _ = state::create_directory(&home(roots, service), 0o700).and_then(|()| {
         let path = last_words(roots, service);
         state::write_atomic(&path, &text, 0o600, Durability::Volatile)
     });
@@ -64,6 +78,8 @@ pub(crate) struct Duties {
     pub(crate) answer: Box<dyn Fn(&str) -> Answer + Send>,
     /// Reads the configuration again, for a process whose loop does not.
     pub(crate) reload: Option<Box<dyn FnMut() + Send>>,
+    /// Says whether the configuration's files have changed, for a process that follows them.
+    pub(crate) changed: Option<Box<dyn FnMut() -> bool + Send>>,
 }
 
 /// The thread. It ends, and its socket is removed, when this is dropped.
@@ -128,11 +144,13 @@ fn attend(
     ended: &UnixStream,
     mut duties: Duties,
 ) {
+    let pause = duties.changed.as_ref().map(|_| LOOK);
+    let mut looked = Instant::now();
     loop {
         let mut ready =
             vec![PollFd::new(ended, PollFlags::IN), PollFd::new(hangups, PollFlags::IN)];
         ready.extend(listener.as_ref().map(|of| PollFd::new(&of.socket, PollFlags::IN)));
-        match poll(&mut ready, None) {
+        match poll(&mut ready, pause.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => {
                 tracing::error!(error = %errno, "the service has no status from now on");
@@ -143,11 +161,18 @@ fn attend(
         if is_ready[0] {
             break;
         }
-        if is_ready[1] {
+        let mut wanted = is_ready[1];
+        if wanted {
             drain(hangups);
-            if let Some(reload) = &mut duties.reload {
-                reload();
-            }
+        }
+        if let Some(changed) = &mut duties.changed
+            && LOOK_AFTER <= looked.elapsed()
+        {
+            looked = Instant::now();
+            wanted |= changed();
+        }
+        if let (true, Some(reload)) = (wanted, &mut duties.reload) {
+            reload();
         }
         if let (Some(listener), Some(true)) = (&listener, is_ready.get(2))
             && let Ok((stream, _)) = listener.socket.accept()

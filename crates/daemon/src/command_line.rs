@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use agent::keys::{self, Key, Table};
-use agent::load::{self, FILE, Source};
+use agent::load::{self, FILE, Identity, Source};
 use agent::setting::Form;
 use agent::{Config, Loaded, accepted};
 use clap::builder::PossibleValuesParser;
@@ -25,8 +25,14 @@ const OUTPUT: &str = "output";
 /// The flag by which a service confines itself.
 const CONFINE: &str = "confine";
 
+/// The flag by which root makes what a service needs that is not root, and starts nothing.
+const PREPARE: &str = "prepare";
+
 /// The flag by which a service goes on with the configuration that was accepted last.
 const OR_ACCEPTED: &str = "or-accepted";
+
+/// The flag by which a service follows its configuration.
+const FOLLOW: &str = "follow";
 
 /// A call of a service: what it is to do.
 #[derive(Debug)]
@@ -35,6 +41,8 @@ pub(crate) struct Invocation {
     pub(crate) loaded: Loaded,
     /// Flags that are no keys of the configuration.
     pub(crate) more: ArgMatches,
+    /// The files as they were before they were read.
+    read: Identity,
 }
 
 impl Invocation {
@@ -47,6 +55,25 @@ impl Invocation {
     pub(crate) fn is_confined(&self) -> bool {
         self.more.get_flag(CONFINE)
     }
+
+    /// Reports whether the service is only to be prepared.
+    pub(crate) fn only_prepares(&self) -> bool {
+        self.more.get_flag(PREPARE)
+    }
+
+    /// Returns the configuration's file and what was read, if the service is to follow it.
+    pub(crate) fn follows(&self) -> Option<(PathBuf, Identity)> {
+        let follows = self.more.get_flag(FOLLOW);
+        follows.then(|| (configuration_of(&self.more), self.read.clone()))
+    }
+}
+
+/// Returns arguments of a service for its process when it starts itself again: it is confined.
+pub(crate) fn without_confinement(arguments: Vec<OsString>) -> Vec<OsString> {
+    let confine = |argument: &OsString| {
+        argument.to_str().is_some_and(|text| text.trim_start_matches('-') == CONFINE)
+    };
+    arguments.into_iter().filter(|argument| !confine(argument)).collect()
 }
 
 /// Names that flags had before.
@@ -74,12 +101,16 @@ pub(crate) fn command(table: &Table, more: &[Arg]) -> Command {
         .arg(Arg::new(CONFINE).long(CONFINE).action(ArgAction::SetTrue).help(
             "give up every right that the service does not need, as its unit does; for service managers that cannot do that",
         ));
+    command = command.arg(Arg::new(PREPARE).long(PREPARE).action(ArgAction::SetTrue).hide(true));
     command = command.arg(
         Arg::new(OR_ACCEPTED)
             .long(OR_ACCEPTED)
             .action(ArgAction::SetTrue)
             .help("while the configuration's file is wrong, take the one that was accepted last"),
     );
+    command = command.arg(Arg::new(FOLLOW).long(FOLLOW).action(ArgAction::SetTrue).help(
+        "read the configuration again whenever its files change, and start again where that is needed",
+    ));
     for key in keys::of_table(table.name).filter(|key| key.name != "enable") {
         command = command.arg(flag(key, &mut defaults));
     }
@@ -156,6 +187,7 @@ pub(crate) fn read(
     let command = command(table, &more).no_binary_name(true);
     let matches = command.try_get_matches_from(arguments).map_err(refusal)?;
     let file = configuration_of(&matches);
+    let read = Identity::of(&file);
     let (mut loaded, problems) = load::read(&file);
     if !problems.is_empty() {
         // All of them, in the words of `config check`.
@@ -186,7 +218,7 @@ pub(crate) fn read(
     }
     let problems = load::check(&loaded, (service.surroundings)(&matches, around));
     if problems.is_empty() {
-        Ok(Invocation { loaded, more: matches })
+        Ok(Invocation { loaded, more: matches, read })
     } else if problems.iter().all(|problem| problem.file.as_os_str().is_empty()) {
         Err(Stop::Usage(problems.iter().map(|problem| format!("error: {problem}")).collect()))
     } else {

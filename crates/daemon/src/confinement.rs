@@ -1,28 +1,50 @@
 //! Gives up what a service does not need, where no service manager does it: its rights
 //! ([`agent::rights`]) as the kernel takes them ([`kernel::confine`]).
 
+use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use agent::Config;
 use agent::rights::{self, Files, Rights, Sees};
 use kernel::confine::{
-    Capability, Confinement, Devices, Family, Mounts, Namespaces, OwnMounts, SYSTEM_SERVICE,
-    Undone, confine,
+    Capability, Confinement, Devices, Family, Mounts, Namespaces, OwnMounts, SYSTEM_SERVICE, Step,
+    Undone, confine, may_become_another,
 };
+use rustix::fs::{StatVfsMountFlags, statvfs};
 use state::Roots;
 
+use crate::listen::{self, Listener};
+use crate::own_user;
 use crate::services::Stop;
+use crate::services::setup::failed;
 
 /// What a service that sees no containers does not see of the host's files.
 const HOMES: [&str; 3] = ["/home", "/root", "/run/user"];
+
+/// The settings of the kernel that plugins make in containers' namespaces.
+const SYSCTLS: &str = "/proc/sys/net";
 
 /// The mode of folders that are made for a service: its own, and those that it shares.
 const OWN_MODE: u32 = 0o700;
 const SHARED_MODE: u32 = 0o755;
 
-/// Confines this process, which must have one thread, to the rights of a service. Returns what the
-/// process's own surroundings do not permit, as in a container.
-pub(crate) fn apply(service: &str, config: &Config, roots: &Roots) -> Result<Vec<Undone>, Stop> {
+/// What comes of a confinement.
+#[derive(Debug, Default)]
+pub(crate) struct Confined {
+    /// What the process's own surroundings do not permit, as in a container.
+    pub(crate) undone: Vec<Undone>,
+    /// The service's socket, which only root could open.
+    pub(crate) socket: Option<Listener>,
+}
+
+/// Confines this process, which must have one thread, to the rights of a service.
+pub(crate) fn apply(
+    service: &str,
+    config: &Config,
+    roots: &Roots,
+    environment: &[(OsString, OsString)],
+) -> Result<Confined, Stop> {
     let rights = rights::of(service).expect("each service has its rights: a test looks");
     let folders = writable(rights, config, roots);
     let writable: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
@@ -42,6 +64,26 @@ pub(crate) fn apply(service: &str, config: &Config, roots: &Roots) -> Result<Vec
     let capabilities: Vec<Capability> =
         rights.capabilities.iter().filter_map(|name| capability(name)).collect();
     let families: Vec<Family> = rights.families.iter().filter_map(|name| family(name)).collect();
+    let mut undone = Vec::new();
+    let user = rights.user.and_then(|user| {
+        let user = own_user::of(&user);
+        let lacks = || "it lacks CAP_CHOWN, CAP_SETUID or CAP_SETGID".to_owned();
+        let may = if may_become_another() { Ok(()) } else { Err(lacks()) };
+        match may.and_then(|()| own_user::prepare(service, config, roots, user)) {
+            Ok(()) => Some(user),
+            Err(why) => {
+                undone.push(Undone { step: Step::User(user.uid), source: io::Error::other(why) });
+                None
+            }
+        }
+    });
+    let socket = match own_user::socket_of(service, config).filter(|_| user.is_some()) {
+        Some(path) => {
+            let handed_over = listen::handed_over(environment).map_err(failed)?;
+            Some(Listener::open(handed_over, &path).map_err(failed)?)
+        }
+        None => None,
+    };
     let what = Confinement {
         capabilities: &capabilities,
         system_calls: &[SYSTEM_SERVICE, rights.more_calls].concat(),
@@ -51,12 +93,15 @@ pub(crate) fn apply(service: &str, config: &Config, roots: &Roots) -> Result<Vec
             rights::Namespaces::Network => Namespaces::Network,
         },
         mounts,
+        user,
         open_files: rights.open_files.map(u64::from),
     };
-    confine(&what).map_err(|error| {
+    let more = confine(&what).map_err(|error| {
         let why = cni::Error::from_chain(0, &error).msg;
         Stop::Failed(format!("confine the service {service}: {why}"))
-    })
+    })?;
+    undone.extend(more);
+    Ok(Confined { undone, socket })
 }
 
 /// Returns the folders that the service may write, and makes those that are missing: those of its
@@ -70,13 +115,34 @@ fn writable(rights: &Rights, config: &Config, roots: &Roots) -> Vec<PathBuf> {
     };
     let runtime = runtime.iter().map(|folder| below("/run", &roots.run, folder));
     let state = state.iter().map(|folder| below("/var/lib", &roots.lib, folder));
-    let more = more.iter().map(PathBuf::from);
+    let more = more.iter().map(|folder| match folder.strip_prefix("/run/netwright") {
+        Some("") => roots.run.clone(),
+        _ => PathBuf::from(folder),
+    });
     let mut folders: Vec<PathBuf> = runtime.chain(state).chain(more).collect();
     folders.extend(rights::configured(rights.service, config));
+    // An image may have no link from /var/run to /run, and both from the node.
+    let other_name =
+        |folder: &PathBuf| Some(Path::new("/var").join(folder.strip_prefix("/").ok()?));
+    let is_apart = |path: &PathBuf| path.canonicalize().is_ok_and(|real| real == *path);
+    folders.extend(
+        folders
+            .clone()
+            .iter()
+            .filter(|of| of.starts_with("/run"))
+            .filter_map(other_name)
+            .filter(is_apart),
+    );
     for folder in &folders {
         let own = folder.starts_with(&roots.lib) && *folder != roots.lib;
         // What cannot be made is reported as a step that was not done.
         let _ = state::create_directory(folder, if own { OWN_MODE } else { SHARED_MODE });
+    }
+    // A container's is read-only.
+    let is_read_only =
+        |at: &str| statvfs(at).is_ok_and(|at| at.f_flag.contains(StatVfsMountFlags::RDONLY));
+    if rights.namespaces == rights::Namespaces::Network && is_read_only(SYSCTLS) {
+        folders.push(SYSCTLS.into());
     }
     folders
 }

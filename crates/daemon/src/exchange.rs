@@ -1,5 +1,7 @@
-//! Questions and answers between the agent's processes: HTTP/1.1 over a Unix socket, one GET on each
-//! connection, so that `curl --unix-socket` and probes can ask too.
+//! Questions and answers between the agent's processes: HTTP/1.1 over a Unix socket, one request on
+//! each connection, so that `curl --unix-socket` and probes can ask too.
+//!
+//! A question is a target, such as `/status`, or `POST` and a target if something is to be done.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -11,8 +13,10 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use thiserror::Error;
 
-/// The longest answer that is read.
-const LONGEST_ANSWER: usize = 1 << 20;
+/// The longest answer that is read: the routes to several thousand nodes.
+const LONGEST_ANSWER: usize = 16 << 20;
+/// What a question begins with if something is to be done.
+const POST: &str = "POST ";
 /// How long whoever asks may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -55,9 +59,16 @@ pub(crate) fn answer(
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let asked = receive(&mut stream, Incoming::new(Kind::Request, 0))?;
+    stream.write_all(respond(&asked, answer).as_bytes())
+}
+
+/// Returns the answer to a question as it is sent.
+pub(crate) fn respond(asked: &Message, answer: impl FnOnce(&str) -> Answer) -> String {
+    let target = asked.target.split('?').next().unwrap_or_default();
     let answer = match asked.method.as_str() {
-        "GET" => answer(asked.target.split('?').next().unwrap_or_default()),
-        _ => Answer::text(405, "there is only GET"),
+        "GET" => answer(target),
+        "POST" => answer(&format!("{POST}{target}")),
+        _ => Answer::text(405, "there are only GET and POST"),
     };
     let reason = match answer.status {
         200 => "OK",
@@ -65,14 +76,13 @@ pub(crate) fn answer(
         405 => "Method Not Allowed",
         _ => "Service Unavailable",
     };
-    let text = format!(
+    format!(
         "HTTP/1.1 {} {reason}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{}",
         answer.status,
         answer.media,
         answer.body.len(),
         answer.body
-    );
-    stream.write_all(text.as_bytes())
+    )
 }
 
 /// Why there is no answer.
@@ -89,12 +99,16 @@ pub(crate) enum NoAnswer {
     Failed(String),
 }
 
-/// Asks for a target, such as `/status`. Returns the status and the body.
+/// Asks a question. Returns the status and the body.
 pub(crate) fn ask(
     path: &Path,
-    target: &str,
+    question: &str,
     patience: Duration,
 ) -> Result<(u16, Vec<u8>), NoAnswer> {
+    let (method, target) = match question.strip_prefix(POST) {
+        Some(target) => ("POST", target),
+        None => ("GET", question),
+    };
     let mut stream = connect(path)?;
     let late = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut => NoAnswer::Silent,
@@ -109,7 +123,7 @@ pub(crate) fn ask(
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
         let text =
-            format!("GET {target} HTTP/1.1\r\nHost: netwrightd\r\nConnection: close\r\n\r\n");
+            format!("{method} {target} HTTP/1.1\r\nHost: netwrightd\r\nConnection: close\r\n\r\n");
         stream.write_all(text.as_bytes())?;
         receive(&mut stream, Incoming::new(Kind::Answer, LONGEST_ANSWER))
     };
@@ -164,13 +178,15 @@ mod tests {
         assert!(matches!(ask(&path, "/", SHORT), Err(NoAnswer::Silent)));
         let server = std::thread::spawn(move || {
             // The connection whose question was given up is still there.
-            for _ in 0..2 {
+            for _ in 0..3 {
                 let (stream, _) = listener.accept().unwrap();
                 let _ = answer(stream, |target| Answer::verdict(Some(format!("no {target}"))));
             }
         });
         let (status, body) = ask(&path, "/readyz?verbose", SHORT).unwrap();
         assert_eq!((status, body.as_slice()), (503, &b"no /readyz\n"[..]));
+        let (_, body) = ask(&path, "POST /do", SHORT).unwrap();
+        assert_eq!(body, b"no POST /do\n");
         server.join().unwrap();
         assert!(matches!(ask(&path, "/", SHORT), Err(NoAnswer::Nobody(_))));
     }

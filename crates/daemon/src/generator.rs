@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use agent::config::Config;
 use agent::load::{FILE, Surroundings};
+use agent::report::AGENT;
 use agent::rights::{Files, RIGHTS, configured};
 use agent::{accepted, keys, units};
 use state::Roots;
@@ -65,6 +66,10 @@ fn write(folder: &Path, config: &Config) -> Result<(), (PathBuf, std::io::Error)
             }
         }
     }
+    if config.agent.listen.is_some() {
+        let wants = folder.join(format!("{}.wants", units::TARGET));
+        link(Path::new(TEMPLATE), &wants.join(units::service(AGENT)))?;
+    }
     Ok(())
 }
 
@@ -97,6 +102,7 @@ mod tests {
         config.dhcp.enable = true;
         config.dhcp.socketpath = "/run/other/d.sock".into();
         config.docker.enable = true;
+        config.agent.listen = agent::setting::Item::parse("9470");
         write(folder.path(), &config).unwrap();
         let mut found = Vec::new();
         let mut open = vec![folder.path().to_owned()];
@@ -118,6 +124,7 @@ mod tests {
         assert_eq!(
             found,
             [
+                "netwright.target.wants/netwrightd@agent.service",
                 "netwright.target.wants/netwrightd@dhcp.service",
                 "netwright.target.wants/netwrightd@dhcp.socket",
                 "netwright.target.wants/netwrightd@docker.service",

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,10 @@ struct Shared {
     manager: Manager,
     /// How long a turn may take.
     watchdog: Duration,
+    /// The wall clock, which may jump: only people read it.
+    wall: fn() -> Timestamp,
+    /// Whether the service manager could not be told something last time.
+    unheard: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -68,10 +73,19 @@ enum Phase {
 impl Health {
     /// Starts with a service that does not serve yet.
     pub(crate) fn new(service: &'static str, manager: Manager, watchdog: Duration) -> Self {
+        Self::by(Timestamp::now, service, manager, watchdog)
+    }
+
+    fn by(
+        wall: fn() -> Timestamp,
+        service: &'static str,
+        manager: Manager,
+        watchdog: Duration,
+    ) -> Self {
         let now = Instant::now();
         let inner = Inner {
             phase: Phase::Starting,
-            state: (State::Starting, Timestamp::now()),
+            state: (State::Starting, wall()),
             turned: now,
             told: now,
             missing: BTreeMap::new(),
@@ -83,7 +97,8 @@ impl Health {
             did: None,
             failed: None,
         };
-        Health(Arc::new(Shared { service, manager, watchdog, inner: Mutex::new(inner) }))
+        let (unheard, inner) = (AtomicBool::new(false), Mutex::new(inner));
+        Health(Arc::new(Shared { service, manager, watchdog, wall, unheard, inner }))
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -186,7 +201,7 @@ impl Health {
         if Level::INFO < level {
             return;
         }
-        let said = Said { at: now(), text: text.to_owned() };
+        let said = Said { at: seconds((self.0.wall)()), text: text.to_owned() };
         let mut inner = self.inner();
         match level <= Level::WARN {
             true => inner.failed = Some(said),
@@ -220,12 +235,6 @@ impl Health {
     /// Notes that the configuration is wrong and the one before goes on.
     pub(crate) fn refused(&self) {
         self.inner().reloads += 1;
-    }
-
-    /// Returns how long the loop has not gone on, in words, if that is too long.
-    pub(crate) fn hangs(&self) -> Option<String> {
-        let report = self.report();
-        report.why.filter(|_| report.state == State::Hung)
     }
 
     /// Returns everything that is known.
@@ -280,14 +289,18 @@ impl Health {
             Phase::Serving => State::Waiting,
         };
         if inner.state.0 != state {
-            inner.state = (state, Timestamp::now());
+            inner.state = (state, (self.0.wall)());
         }
         state
     }
 
     /// Tells the service manager something.
     pub(crate) fn notify(&self, state: &str) {
-        notify::send(self.0.manager.socket.as_deref(), state);
+        let sent = notify::send(self.0.manager.socket.as_deref(), state);
+        let was_heard = !self.0.unheard.swap(sent.is_err(), Ordering::SeqCst);
+        if let (Err(error), true) = (sent, was_heard) {
+            tracing::warn!(%error, state, "cannot notify the service manager");
+        }
     }
 }
 
@@ -303,6 +316,7 @@ fn seconds(time: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicI64;
 
     #[test]
     fn ready_is_able_to_work() {
@@ -321,6 +335,60 @@ mod tests {
         health.serves(None);
         std::thread::sleep(Duration::from_millis(2));
         assert_eq!(health.report().state, State::Hung);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_changes_only_what_people_read() {
+        static WALL: AtomicI64 = AtomicI64::new(1_800_000_000);
+        let wall = || Timestamp::from_second(WALL.load(Ordering::SeqCst)).unwrap();
+        // Its loop has to come round four times in this time, whatever the wall clock says.
+        let day = Duration::from_secs(24 * 3600);
+        let manager = Manager { watchdog: Some(day), ..Manager::default() };
+        let health = Health::by(wall, "repair", manager, day);
+        health.serves(None);
+        WALL.fetch_sub(3 * 24 * 3600, Ordering::SeqCst);
+        health.turns();
+        let report = health.report();
+        assert_eq!(
+            (report.state, report.since.unwrap().as_str()),
+            (State::Ready, "2027-01-15T08:00:00Z")
+        );
+        assert_eq!(health.pause(day), day / 4);
+        health.logged(Level::INFO, "repaired");
+        assert_eq!(health.report().did.unwrap().at, "2027-01-12T08:00:00Z");
+        health.needs("cache", Err("refused".to_owned()));
+        let report = health.report();
+        assert_eq!(
+            (report.state, report.since.unwrap().as_str()),
+            (State::Waiting, "2027-01-12T08:00:00Z")
+        );
+        WALL.fetch_add(30 * 24 * 3600, Ordering::SeqCst);
+        assert_eq!(health.report().state, State::Waiting);
+    }
+
+    #[test]
+    fn a_service_goes_on_whatever_became_of_its_managers_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let told = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        let manager = Manager { socket: Some(path.clone().into()), watchdog: Some(Duration::ZERO) };
+        let health = Health::new("dhcp", manager, Duration::from_secs(60));
+        health.serves(None);
+        let mut octets = [0; 64];
+        let count = told.recv(&mut octets).unwrap();
+        assert_eq!(&octets[..count], b"READY=1");
+        // It does not read, and its queue is full: nothing waits for it.
+        (0..1000).for_each(|_| health.turns());
+        assert!(health.0.unheard.load(Ordering::SeqCst));
+        // It is gone, and then a file is in its place.
+        drop(told);
+        health.turns();
+        std::fs::remove_file(&path).unwrap();
+        health.turns();
+        std::fs::write(&path, "").unwrap();
+        health.turns();
+        health.stops();
+        assert_eq!(health.report().state, State::Stopping);
     }
 
     #[test]

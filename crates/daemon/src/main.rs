@@ -6,13 +6,15 @@
 //! | file | what it is |
 //! |---|---|
 //! | `command_line` | the services' flags, made from the keys of the configuration (the crate `agent`) |
-//! | `config_command`, `agent_command`, `reference` | the commands that are no service |
+//! | `config_command`, `agent_command`, `routes_command`, `reference` | the commands that are no service |
 //! | `confinement` | gives a service its rights, where no service manager does |
+//! | `own_user` | what root does for a service that runs as a user of its own |
 //! | `generator`, `systemd` | systemd starts the enabled services |
 //! | `supervisor` | `netwrightd` alone: starts the enabled services and looks after them |
 //! | `health` | what a service knows of itself |
 //! | `attendant` | the thread beside a service's loop: status, and SIGHUP |
 //! | `status`, `exchange` | what all services say, and how they are asked |
+//! | `probes`, `serve` | `/livez` and `/readyz` of all services, by TCP, and where systemd starts them |
 //!
 //! Only this file reads the arguments and the environment.
 
@@ -34,8 +36,12 @@ mod health;
 mod listen;
 mod log;
 mod notify;
+mod own_user;
 mod poll;
+mod probes;
 mod reference;
+mod routes_command;
+mod serve;
 mod services;
 mod status;
 mod supervisor;
@@ -43,10 +49,11 @@ mod systemd;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use agent::Problem;
@@ -54,8 +61,9 @@ use agent::load::Surroundings;
 use clap::{Arg, ArgAction, Command};
 use signal_hook::consts::SIGHUP;
 
+use confinement::Confined;
 use health::{Health, Manager};
-use services::setup::{Process, Reread};
+use services::setup::{Process, Reread, failed};
 use services::{Service, Stop};
 
 /// The exit code for wrong flags, as Go's flag package and clap have it.
@@ -122,9 +130,6 @@ fn run_service(
     environment: Vec<(OsString, OsString)>,
     around: Surroundings,
 ) -> Result<(), Stop> {
-    if let Some(parent) = variable(&environment, supervisor::VARIABLE) {
-        supervisor::follow(parent)?;
-    }
     // A reload may be wanted as soon as the process is there.
     let hung_up = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGHUP, Arc::clone(&hung_up))
@@ -132,10 +137,19 @@ fn run_service(
     let roots = roots(&environment);
     let invocation = command_line::read(service, &arguments, around, &roots)?;
     let (name, config) = (service.table().name, invocation.config());
-    let undone = match invocation.is_confined() {
-        true => confinement::apply(name, config, &roots)?,
-        false => Vec::new(),
+    if invocation.only_prepares() {
+        let user = own_user::of_state(name, &roots).map_err(failed)?;
+        return own_user::prepare(name, config, &roots, user).map_err(Stop::Failed);
+    }
+    let Confined { undone, socket } = match invocation.is_confined() {
+        true => confinement::apply(name, config, &roots, &environment)?,
+        false => Confined::default(),
     };
+    // A process that becomes another user forgets this (man 2 PR_SET_PDEATHSIG).
+    if let Some(parent) = variable(&environment, supervisor::VARIABLE) {
+        supervisor::follow(parent)?;
+    }
+    let follows = invocation.follows();
     let health = Health::new(name, manager(&environment), config.agent.watchdog);
     let journal = variable(&environment, "JOURNAL_STREAM").is_some();
     let level = variable(&environment, "NETWRIGHT_LOG");
@@ -148,10 +162,42 @@ fn run_service(
     }
     let undone = undone.iter().map(|step| format!("cannot {step}: {}", step.source));
     health.is_less_confined(undone.collect());
+    let (again, same) = (Arc::new(AtomicBool::new(false)), arguments.clone());
     let reread: Reread = Arc::new(move || {
-        command_line::read(service, &arguments, around, &roots).map(|read| read.loaded.config)
+        let read = command_line::read(service, &arguments, around, &roots)?;
+        (service.check)(&read)?;
+        Ok(read.loaded.config)
     });
-    (service.run)(&invocation, &Process { environment, health, log, reread, hung_up })
+    // Only root can open that socket again.
+    let is_other = socket.is_some();
+    let socket = Arc::new(Mutex::new(socket));
+    let process = Process {
+        environment,
+        health,
+        log,
+        reread,
+        hung_up,
+        socket,
+        follows,
+        again: Arc::clone(&again),
+    };
+    (service.run)(&invocation, &process)?;
+    match again.load(Ordering::SeqCst) {
+        true if is_other => {
+            Err(Stop::Failed("the changed configuration needs another start, by root".to_owned()))
+        }
+        true => Err(start_again(name, same)),
+        false => Ok(()),
+    }
+}
+
+/// Runs the service anew in place of this process, which keeps its confinement.
+fn start_again(service: &str, arguments: Vec<OsString>) -> Stop {
+    #[expect(clippy::disallowed_methods, reason = "it is this program")]
+    let mut command = std::process::Command::new("/proc/self/exe");
+    let arguments = command_line::without_confinement(arguments);
+    let error = command.arg0("netwrightd").arg(service).args(arguments).exec();
+    Stop::Failed(format!("start again: {error}"))
 }
 
 /// Returns a variable of the environment that is text.
@@ -192,8 +238,15 @@ fn other_command(
     let matches = matches.map_err(command_line::refusal)?;
     let roots = roots(environment);
     match matches.subcommand() {
-        Some(("agent", matches)) => agent_command::run(matches, around, &roots),
+        Some(("agent", matches)) => match matches.subcommand() {
+            Some(("serve", matches)) => {
+                let file = command_line::configuration_of(matches);
+                serve::run(&file, around, environment, &roots, manager(environment))
+            }
+            _ => agent_command::run(matches, around, &roots),
+        },
         Some(("config", matches)) => config_command::run(matches, around),
+        Some(("routes", matches)) => routes_command::run(matches),
         Some(("completions", matches)) => reference::completions(matches, command()),
         Some(("man", matches)) => reference::man(matches, command()),
         _ => {
@@ -234,6 +287,7 @@ fn command() -> Command {
     command
         .subcommand(agent_command::command())
         .subcommand(config_command::command())
+        .subcommand(routes_command::command())
         .subcommands(reference::commands())
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use agent::keys;
 use agent::load::Surroundings;
-use agent::report::{Report, State, Status};
+use agent::report::{AGENT, Report, State, Status};
 use agent::{Config, accepted};
 use state::Roots;
 
@@ -20,14 +20,12 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How long the supervisor may take, which asks the services.
 const LONG_PATIENCE: Duration = Duration::from_secs(3);
 
-/// The name of the supervisor's socket and report.
-pub(crate) const AGENT: &str = "agent";
-
 /// Asks the supervisor, or, where there is none, each service.
 pub(crate) fn look(roots: &Roots, file: &Path, around: Surroundings) -> Status {
-    let agent = match ask_for(roots, AGENT, LONG_PATIENCE) {
-        Ok(status) => return status,
-        Err(NoAnswer::Nobody(_)) => None,
+    let agent = match ask_for::<Status>(roots, AGENT, LONG_PATIENCE) {
+        Ok(status @ Status { agent: Some(_), .. }) => return status,
+        // Somebody answers for all services and has started none.
+        Ok(_) | Err(NoAnswer::Nobody(_)) => None,
         Err(error) => Some(Report {
             state: State::Hung,
             why: Some(error.to_string()),
@@ -38,20 +36,10 @@ pub(crate) fn look(roots: &Roots, file: &Path, around: Surroundings) -> Status {
     Status { agent, services: unsupervised(roots, &config.unwrap_or_default()) }
 }
 
-/// Asks the services that are enabled or that have a socket.
+/// Asks the services that are enabled or that have a socket, and systemd of those that do not
+/// answer.
 fn unsupervised(roots: &Roots, config: &Config) -> Vec<Report> {
-    let report = |service| {
-        let enabled = keys::is_enabled(config, service);
-        let seen = attendant::socket(roots, service).exists();
-        (enabled || seen).then(|| Report {
-            enabled,
-            hint: enabled.then(|| "netwrightd starts every enabled service".to_owned()),
-            ..Report::stopped(service)
-        })
-    };
-    let stale = |report: &Report| report.enabled || report.state != State::Stopped;
-    let known: Vec<Report> = keys::services().filter_map(report).collect();
-    let found = gather(roots, known, Processes::Unknown).into_iter();
+    let found = enabled(roots, config).into_iter();
     let found: Vec<Report> = match systemd::manages() {
         true => found
             .map(|report| match report.state {
@@ -62,7 +50,22 @@ fn unsupervised(roots: &Roots, config: &Config) -> Vec<Report> {
         false => found.collect(),
     };
     // A killed service that nobody wants any more left its socket.
-    found.into_iter().filter(stale).collect()
+    found.into_iter().filter(|one| one.enabled || one.state != State::Stopped).collect()
+}
+
+/// Asks the services that are enabled or that have a socket.
+pub(crate) fn enabled(roots: &Roots, config: &Config) -> Vec<Report> {
+    let report = |service| {
+        let enabled = keys::is_enabled(config, service);
+        let seen = attendant::socket(roots, service).exists();
+        (enabled || seen).then(|| Report {
+            enabled,
+            hint: enabled.then(|| "netwrightd starts every enabled service".to_owned()),
+            ..Report::stopped(service)
+        })
+    };
+    let known: Vec<Report> = keys::services().filter_map(report).collect();
+    gather(roots, known, Processes::Unknown)
 }
 
 /// Whether the processes of services are known, as to a supervisor.
@@ -90,7 +93,8 @@ fn with_answer(roots: &Roots, known: Report, of: Processes) -> Report {
     match ask_for::<Report>(roots, &known.service, PATIENCE) {
         // An earlier process's answer says nothing of this one.
         Ok(said) if known.pid.is_none() || known.pid == said.pid => {
-            Report { enabled: known.enabled, restarts: known.restarts, ..said }
+            let Report { enabled, restarts, ended, .. } = known;
+            Report { enabled, restarts, ended, ..said }
         }
         Ok(_) | Err(NoAnswer::Nobody(_)) => with_last_words(roots, known),
         Err(error) => Report { state: State::Hung, why: Some(error.to_string()), ..known },

@@ -22,10 +22,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use agent::change::{Change, between};
+use agent::change::{Change, between, shown};
 use agent::load::{Loaded, Surroundings};
-use agent::report::{Report, Status};
-use agent::{Problem, accepted, keys};
+use agent::report::{AGENT, Report, Status};
+use agent::{Config, Problem, accepted, keys};
 use rustix::process::{Pid, Signal, WaitOptions, getppid, kill_process, wait};
 use signal_hook::consts::{SIGCHLD, SIGHUP};
 use state::Roots;
@@ -36,9 +36,10 @@ use crate::health::{Health, Manager};
 use crate::listen::Listener;
 use crate::log;
 use crate::poll::{Interest, Poller, drain};
+use crate::probes::{self, Look, Probes};
 use crate::services::Stop;
 use crate::services::setup::{failed, stop_signals};
-use crate::status::{self, AGENT, Processes};
+use crate::status::{self, Processes};
 use crate::variable;
 use child::{Child, Ended};
 
@@ -67,6 +68,13 @@ pub(crate) fn run(
     roots: &Roots,
     manager: Manager,
 ) -> Result<(), Stop> {
+    let user = rustix::process::geteuid();
+    if !user.is_root() {
+        return Err(Stop::Failed(format!(
+            "services are started by root, and this is user {}: start it as root",
+            user.as_raw()
+        )));
+    }
     let standing = accepted::standing(&file, roots, around).map_err(Stop::Configuration)?;
     let loaded = standing.loaded;
     let health = Health::new(AGENT, manager, loaded.config.agent.watchdog);
@@ -76,6 +84,9 @@ pub(crate) fn run(
     let (poller, signals) = listen_for_signals().map_err(failed)?;
     let socket = attendant::socket(roots, AGENT);
     let listener = Listener::open(Vec::new(), &socket).map_err(failed)?;
+    let view: View = Arc::default();
+    let look = look(roots, &health, &view);
+    health.runs_with(own_values(&loaded.config));
     let mut supervisor = Supervisor {
         program: std::env::current_exe().map_err(failed)?,
         for_services: file.clone(),
@@ -84,13 +95,14 @@ pub(crate) fn run(
         roots: roots.clone(),
         children: keys::services().map(Child::new).collect(),
         loaded,
+        probes: Probes::new(Arc::clone(&look), health.clone()),
         health,
         control,
-        view: Arc::default(),
+        view,
         looked: Instant::now(),
         ends: false,
     };
-    supervisor.refuse(&standing.refused);
+    refuse(&supervisor.health, &standing.refused);
     if standing.refused.is_empty() {
         supervisor.accept();
     } else {
@@ -103,11 +115,11 @@ pub(crate) fn run(
     }
     supervisor.turn();
     // Only now: whoever asked before would hear of no service.
-    let answer = answers(roots, &supervisor.health, &supervisor.view);
-    let duties = Duties { answer, reload: None };
+    let duties = Duties { answer: answers(look), reload: None, changed: None };
     let attendant =
         Attendant::start(Some(listener), duties, &AtomicBool::new(false)).map_err(failed)?;
     supervisor.health.serves(Some(&socket));
+    supervisor.probes.follow(&supervisor.loaded.config.agent);
     let services = supervisor.children.iter().filter(|child| child.wanted).count();
     tracing::info!(services, socket = %socket.display(), "ready");
     let done = supervisor.supervise(&poller, &signals);
@@ -140,27 +152,34 @@ fn listen_for_signals() -> std::io::Result<(Poller, Signals)> {
     Ok((poller, signals))
 }
 
-/// Returns what answers at the supervisor's socket.
-fn answers(
-    roots: &Roots,
-    health: &Health,
-    view: &Arc<Mutex<Vec<Report>>>,
-) -> Box<dyn Fn(&str) -> Answer + Send> {
+/// What the thread beside the loop says of the processes.
+type View = Arc<Mutex<Vec<Report>>>;
+
+/// Returns what looks at the supervisor and its services.
+fn look(roots: &Roots, health: &Health, view: &View) -> Look {
     let (roots, health, view) = (roots.clone(), health.clone(), Arc::clone(view));
-    Box::new(move |target| {
-        let look = || {
-            let known = view.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let services = status::gather(&roots, known, Processes::Known);
-            let agent = Report { enabled: true, ..health.report() };
-            Status { agent: Some(agent), services }
-        };
-        match target {
-            "/status" => Answer::json(&look()),
-            "/readyz" => Answer::verdict(look().trouble()),
-            "/livez" => Answer::verdict(health.hangs()),
-            _ => Answer::text(404, "there are /status, /readyz and /livez"),
-        }
+    Arc::new(move || {
+        let known = view.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let services = status::gather(&roots, known, Processes::Known);
+        let agent = Report { enabled: true, ..health.report() };
+        Status { agent: Some(agent), services }
     })
+}
+
+/// Returns what answers at the socket of all services.
+pub(crate) fn answers(look: Look) -> Box<dyn Fn(&str) -> Answer + Send> {
+    Box::new(move |target| match target {
+        "/status" => Answer::json(&look()),
+        "/readyz" | "/livez" => probes::answer(target, &look()),
+        _ => Answer::text(404, "there are /status, /readyz and /livez"),
+    })
+}
+
+/// Returns the values of the keys that no service reads.
+pub(crate) fn own_values(config: &Config) -> Vec<(String, String)> {
+    let mut config = config.clone();
+    let own = keys::KEYS.iter().filter(|key| key.for_agent);
+    own.map(|key| (key.name_for(AGENT), shown(key, &mut config))).collect()
 }
 
 struct Supervisor {
@@ -176,8 +195,8 @@ struct Supervisor {
     for_services: PathBuf,
     health: Health,
     control: log::Control,
-    /// What the thread beside the loop says of the processes.
-    view: Arc<Mutex<Vec<Report>>>,
+    view: View,
+    probes: Probes,
     /// When the services were asked last whether they go on.
     looked: Instant,
     ends: bool,
@@ -306,7 +325,7 @@ impl Supervisor {
         let new = match accepted::renewed(&self.file, &self.loaded, self.around) {
             Ok(new) => new,
             Err(problems) => {
-                self.refuse(&problems);
+                refuse(&self.health, &problems);
                 return self.health.refused();
             }
         };
@@ -315,6 +334,8 @@ impl Supervisor {
         self.loaded = new;
         self.accept();
         self.control.change(&self.loaded.config.log);
+        self.health.runs_with_new(own_values(&self.loaded.config));
+        self.probes.follow(&self.loaded.config.agent);
         self.health.needs("configuration", Ok(()));
         self.apply(&change);
         for line in change.to_string().lines() {
@@ -357,17 +378,6 @@ impl Supervisor {
         };
     }
 
-    /// Says what is wrong with the configuration; the one before goes on.
-    fn refuse(&self, problems: &[Problem]) {
-        for problem in problems {
-            let error = problem.line();
-            tracing::error!(error, "the configuration is wrong; the one before goes on");
-        }
-        if let Some(problem) = problems.first() {
-            self.health.needs("configuration", Err(problem.line()));
-        }
-    }
-
     /// Returns when the services are asked next whether they go on.
     fn next_look(&self) -> Instant {
         self.looked + LOOK.min(self.loaded.config.agent.watchdog / 2)
@@ -386,6 +396,7 @@ impl Supervisor {
         });
         let now = Instant::now();
         self.looked = now;
+        self.probes.look_again();
         for (child, answer) in self.children.iter_mut().zip(answers) {
             let hangs = match answer {
                 Some(Ok((503, _))) => child.hangs(now, Duration::ZERO),
@@ -400,6 +411,17 @@ impl Supervisor {
                 signal(pid, Signal::KILL);
             }
         }
+    }
+}
+
+/// Says what is wrong with the configuration; the one before goes on.
+pub(crate) fn refuse(health: &Health, problems: &[Problem]) {
+    for problem in problems {
+        let error = problem.line();
+        tracing::error!(error, "the configuration is wrong; the one before goes on");
+    }
+    if let Some(problem) = problems.first() {
+        health.needs("configuration", Err(problem.line()));
     }
 }
 

@@ -4,9 +4,10 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use agent::Config;
 use agent::change::Change;
 use agent::keys;
-use agent::report::{Report, State};
+use agent::report::{AGENT, Report, State};
 use agent::units::{self, TARGET};
 
 /// There where systemd is the first process (`man 3 sd_booted`).
@@ -19,7 +20,7 @@ pub(crate) fn manages() -> bool {
 
 /// Has systemd read the configuration, and start, stop and restart services as it says. Returns what
 /// failed.
-pub(crate) fn apply(change: &Change) -> Vec<String> {
+pub(crate) fn apply(change: &Change, new: &Config) -> Vec<String> {
     let mut failed = Vec::new();
     let mut call = |words: &[&str], unit: &str| {
         if let Err(error) = systemctl(&[words, &[unit]].concat()) {
@@ -49,9 +50,12 @@ pub(crate) fn apply(change: &Change) -> Vec<String> {
             call(&["start"], &unit);
         }
     }
-    for changed in &change.tell {
+    for changed in change.tell.iter().filter(|changed| changed.service != AGENT) {
         call(&["reload"], &units::service(changed.service));
     }
+    // No service's status tells what the one for all has read.
+    let word = if new.agent.listen.is_some() { "reload-or-restart" } else { "stop" };
+    call(&[word], &units::service(AGENT));
     failed
 }
 

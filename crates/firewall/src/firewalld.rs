@@ -19,6 +19,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use cni::AttachmentKey;
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use state::{FileError, Index, LockError, Release};
 
@@ -74,18 +75,22 @@ pub enum FirewalldError {
         timeout: Duration,
     },
     /// firewalld did not put an address into a zone.
-    #[error("failed to add the address {} to {} zone: {message}", Family::host(at.address), at.zone)]
+    #[error("failed to add the address {range} to {zone} zone: {message}")]
     Add {
-        /// The address and the zone.
-        at: Source,
+        /// The zone.
+        zone: String,
+        /// The address, with a prefix length.
+        range: String,
         /// firewalld's message.
         message: String,
     },
     /// firewalld did not take an address out of a zone.
-    #[error("failed to remove the address {} from {} zone: {message}", Family::host(at.address), at.zone)]
+    #[error("failed to remove the address {range} from {zone} zone: {message}")]
     Remove {
-        /// The address and the zone.
-        at: Source,
+        /// The zone.
+        zone: String,
+        /// The address, with a prefix length.
+        range: String,
         /// firewalld's message.
         message: String,
     },
@@ -143,8 +148,8 @@ impl FirewalldError {
             error if error.is_no_zone() => {
                 "firewalldZone is one of those that firewall-cmd --get-zones lists".to_owned()
             }
-            FirewalldError::Add { at, .. } if self.is_conflict() => {
-                format!("see firewall-cmd --get-zone-of-source={}", Family::host(at.address))
+            FirewalldError::Add { range, .. } if self.is_conflict() => {
+                format!("see firewall-cmd --get-zone-of-source={range}")
             }
             FirewalldError::Lock(_) => {
                 "the process that holds the lock does not release it: see what it waits for"
@@ -219,7 +224,7 @@ impl Firewalld {
     /// [`FirewalldError`]; [`FirewalldError::is_no_zone`] when it does not exist.
     pub fn require_zone(&self, zone: &str) -> Result<(), FirewalldError> {
         let question = [(zone.to_owned(), ANY_ADDRESS.to_owned())];
-        match self.ask_all(Method::Query, &question)?.pop() {
+        match self.ask(Method::Query, &question)?.pop() {
             Some(Answer::Refused(message)) => {
                 Err(FirewalldError::Query { zone: zone.to_owned(), message })
             }
@@ -242,11 +247,47 @@ impl Firewalld {
             let object = source.object();
             index.hold(&object, key).map_err(|source| FirewalldError::State { object, source })?;
         }
-        let answers = self.ask(Method::Add, sources)?;
-        for (source, answer) in sources.iter().zip(answers) {
+        self.add(&questions(sources))
+    }
+
+    /// Adds ranges to a zone. Those that are already there stay.
+    ///
+    /// # Errors
+    /// [`FirewalldError`]; [`Firewalld::remove_ranges`] removes what was added.
+    pub fn add_ranges(&self, zone: &str, ranges: &[IpNet]) -> Result<(), FirewalldError> {
+        self.add(&range_questions(zone, ranges))
+    }
+
+    /// Removes ranges from a zone.
+    ///
+    /// **Idempotence**: a range that is already gone is success. So is everything when firewalld
+    /// does not run: its sources disappeared with it.
+    ///
+    /// # Errors
+    /// [`FirewalldError`]; the other ranges are tried all the same.
+    pub fn remove_ranges(&self, zone: &str, ranges: &[IpNet]) -> Result<(), FirewalldError> {
+        self.remove(&range_questions(zone, ranges))
+    }
+
+    /// Describes the ranges that are missing from a zone.
+    ///
+    /// # Errors
+    /// [`FirewalldError`] when firewalld does not answer.
+    pub fn missing_ranges(
+        &self,
+        zone: &str,
+        ranges: &[IpNet],
+    ) -> Result<Vec<String>, FirewalldError> {
+        self.missing(&range_questions(zone, ranges))
+    }
+
+    fn add(&self, questions: &[Question]) -> Result<(), FirewalldError> {
+        let answers = self.ask(Method::Add, questions)?;
+        for ((zone, range), answer) in questions.iter().zip(answers) {
             match answer {
                 Answer::Refused(message) if !is_there(&message) => {
-                    return Err(FirewalldError::Add { at: source.clone(), message });
+                    let (zone, range) = (zone.clone(), range.clone());
+                    return Err(FirewalldError::Add { zone, range, message });
                 }
                 _ => {}
             }
@@ -274,7 +315,7 @@ impl Firewalld {
         // Nothing of ours and no firewalld: leave not even a lock behind.
         if !sources.iter().any(is_held)
             && matches!(
-                self.ask(Method::Query, sources.get(..1).unwrap_or_default()),
+                self.ask(Method::Query, &questions(sources.get(..1).unwrap_or_default())),
                 Err(FirewalldError::Absent | FirewalldError::NotBuilt)
             )
         {
@@ -290,7 +331,7 @@ impl Firewalld {
                 last.push(source.clone());
             }
         }
-        let removed = if last.is_empty() { Ok(()) } else { self.remove(&last) };
+        let removed = if last.is_empty() { Ok(()) } else { self.remove(&questions(&last)) };
         for source in sources.iter().filter(|source| removed.is_ok() || !last.contains(source)) {
             let object = source.object();
             let released = index.release(&object, key);
@@ -299,17 +340,18 @@ impl Firewalld {
         removed
     }
 
-    fn remove(&self, sources: &[Source]) -> Result<(), FirewalldError> {
-        let answers = match self.ask(Method::Remove, sources) {
+    fn remove(&self, questions: &[Question]) -> Result<(), FirewalldError> {
+        let answers = match self.ask(Method::Remove, questions) {
             Ok(answers) => answers,
             Err(FirewalldError::Absent | FirewalldError::NotBuilt) => return Ok(()),
             Err(error) => return Err(error),
         };
         let mut outcome = Ok(());
-        for (source, answer) in sources.iter().zip(answers) {
+        for ((zone, range), answer) in questions.iter().zip(answers) {
             match answer {
                 Answer::Refused(message) if !is_gone(&message) && outcome.is_ok() => {
-                    outcome = Err(FirewalldError::Remove { at: source.clone(), message });
+                    let (zone, range) = (zone.clone(), range.clone());
+                    outcome = Err(FirewalldError::Remove { zone, range, message });
                 }
                 _ => {}
             }
@@ -322,43 +364,47 @@ impl Firewalld {
     /// # Errors
     /// [`FirewalldError`] when firewalld does not answer.
     pub fn check(&self, sources: &[Source]) -> Result<Vec<String>, FirewalldError> {
-        let answers = self.ask(Method::Query, sources)?;
-        let missing = sources.iter().zip(answers).filter(|(_, answer)| *answer != Answer::Is(true));
+        self.missing(&questions(sources))
+    }
+
+    fn missing(&self, questions: &[Question]) -> Result<Vec<String>, FirewalldError> {
+        let answers = self.ask(Method::Query, questions)?;
+        let missing =
+            questions.iter().zip(answers).filter(|(_, answer)| *answer != Answer::Is(true));
         Ok(missing
-            .map(|(source, answer)| {
-                let host = Family::host(source.address);
+            .map(|((zone, range), answer)| {
                 let why = match answer {
                     Answer::Refused(message) => format!(": {message}"),
                     _ => String::new(),
                 };
-                format!("failed to find the address {host} in {} zone{why}", source.zone)
+                format!("failed to find the address {range} in {zone} zone{why}")
             })
             .collect())
     }
 
-    fn ask(&self, method: Method, sources: &[Source]) -> Result<Vec<Answer>, FirewalldError> {
-        let questions: Vec<(String, String)> = sources
-            .iter()
-            .map(|source| (source.zone.clone(), Family::host(source.address)))
-            .collect();
-        self.ask_all(method, &questions)
-    }
-
     /// Asks one question after the other. Fails if firewalld does not run, even without a question.
     #[cfg(feature = "firewalld")]
-    fn ask_all(
-        &self,
-        method: Method,
-        questions: &[(String, String)],
-    ) -> Result<Vec<Answer>, FirewalldError> {
+    fn ask(&self, method: Method, questions: &[Question]) -> Result<Vec<Answer>, FirewalldError> {
         bus::ask(self.bus.clone(), self.timeout, method, questions.to_vec())
     }
 
     #[cfg(not(feature = "firewalld"))]
-    fn ask_all(&self, _: Method, _: &[(String, String)]) -> Result<Vec<Answer>, FirewalldError> {
+    fn ask(&self, _: Method, _: &[Question]) -> Result<Vec<Answer>, FirewalldError> {
         let _ = (&self.bus, self.timeout);
         Err(FirewalldError::NotBuilt)
     }
+}
+
+/// A zone, and an address with its prefix length.
+type Question = (String, String);
+
+fn questions(sources: &[Source]) -> Vec<Question> {
+    let one = |source: &Source| (source.zone.clone(), Family::host(source.address));
+    sources.iter().map(one).collect()
+}
+
+fn range_questions(zone: &str, ranges: &[IpNet]) -> Vec<Question> {
+    ranges.iter().map(|range| (zone.to_owned(), range.to_string())).collect()
 }
 
 fn lock(index: &Index) -> Result<state::Lock, FirewalldError> {
@@ -403,9 +449,7 @@ mod tests {
         let bus = format!("unix:path={}/none", dir.path().display());
         let firewalld = Firewalld::new(Some(&bus), TIMEOUT);
         assert!(!firewalld.is_running().unwrap());
-        assert!(
-            firewalld.remove(&[Source { zone: "z".into(), address: [10, 1, 0, 2].into() }]).is_ok()
-        );
+        assert!(firewalld.remove_ranges("z", &["10.1.0.0/16".parse().unwrap()]).is_ok());
     }
 
     /// A bus that never answers: the process that holds its socket is stuck.

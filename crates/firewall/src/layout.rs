@@ -33,9 +33,9 @@ const HOSTPORTS_PRIORITY: i32 = -90;
 /// The usual priority of source translation (`srcnat`).
 const SRCNAT: i32 = 100;
 /// Behind source translation on the way in, which has the same priority as on the way out.
-const BEHIND_SRCNAT: i32 = 110;
+pub(crate) const BEHIND_SRCNAT: i32 = 110;
 /// Before connection tracking (`raw`).
-const RAW: i32 = -300;
+pub(crate) const RAW: i32 = -300;
 /// The usual priority of packet filters (`filter`).
 const FILTER: i32 = 0;
 /// The first usual priority of frames (`dstnat` of family bridge), before the bridge learns
@@ -305,6 +305,6 @@ fn loopback() -> Value {
     Value::IfName("lo".to_owned())
 }
 
-fn net(text: &str) -> IpNet {
+pub(crate) fn net(text: &str) -> IpNet {
     text.parse().expect("prefixes in this file are written right")
 }

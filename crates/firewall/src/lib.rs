@@ -16,17 +16,21 @@
 //! owner ([`owner`]), and nothing with another owner is deleted. `docs/firewall.md` shows the
 //! tables and their priorities.
 //!
+//! [`cluster`] is the packet filter of a node whose pods other nodes reach: a table of its own that
+//! no attachment owns.
+//!
 //! The other modules deal with other software: [`iptables`] writes the reference plugins' rules
 //! where a configuration asks for them, [`mod@reference`] removes what the reference plugins left,
 //! [`forward`] finds out who drops forwarded packets, [`firewalld`] makes firewalld let them
 //! through, [`taken`] finds ports that programs of the host listen on.
 //!
-//! This crate must not be called without an owner and knows nothing of how plugins are called. It
+//! Nothing of an attachment is made without an owner. This crate knows nothing of how plugins are called. It
 //! starts no program but those of iptables, and those only when it must.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may panic"))]
 
 mod close;
+pub mod cluster;
 pub mod element;
 mod engine;
 pub mod error;

@@ -1,4 +1,4 @@
-//! Removes what the reference plugins left.
+//! Removes what the reference plugins, and flannel, left.
 //!
 //! On a node that moves from the reference plugins to ours, the reference made the rules of
 //! existing containers, and we get their DEL. With today's `iptables`, the reference's iptables
@@ -19,12 +19,15 @@ use kernel::nft::{Batch, Expr, Family, NftError, NftSocket, RuleInfo, TableRef, 
 
 use crate::close::LateSocket;
 use crate::error::FirewallError;
-use crate::iptables::{self, Family as IpVersion, IptablesError};
+use crate::iptables::{self, Family as IpVersion, IptablesError, Tool};
 use crate::owner::Owner;
 use crate::tables::TablesError;
 
 /// The families of iptables' tables.
 const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
+/// Tables of iptables, their chains, and flannel's chains that those lead to.
+const FLANNEL_CHAINS: [(&str, &str, &str); 2] =
+    [("nat", "POSTROUTING", "FLANNEL-POSTRTG"), ("filter", "FORWARD", "FLANNEL-FWD")];
 /// The chain of the reference's nftables masquerade.
 const MASQ_CHECKS: &str = "masq_checks";
 
@@ -156,22 +159,67 @@ pub fn gc_accepts(network: &str, stays: &dyn Fn(&str) -> bool) -> Result<(), Fir
 }
 
 fn remove_accepts_of(doomed: &dyn Fn(&Owner) -> bool) -> Result<(), FirewallError> {
+    remove_commented_accepts(&|comment| {
+        iptables::filter::owner_of_comment(comment).is_some_and(|owner| doomed(&owner))
+    })?;
+    if legacy_uses("filter") {
+        iptables::filter::remove_accept(doomed, true).map_err(legacy_failed)?;
+    }
+    Ok(())
+}
+
+/// Removes the rules that [`iptables::filter::accept_ranges`] added to foreign chains.
+pub(crate) fn remove_range_accepts() -> Result<(), FirewallError> {
+    remove_commented_accepts(&|comment| comment == iptables::filter::RANGES_TAG)?;
+    for family in IpVersion::ALL {
+        if iptables::legacy_uses(*family, "filter") {
+            iptables::filter::remove_ranges(*family, true).map_err(legacy_failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the rules of a flanneld, in all their forms. It leaves those of iptables behind when it
+/// ends; while they are there, nodes do not see pods' own addresses. A flanneld that runs makes them
+/// again.
+///
+/// # Errors
+/// When the kernel or legacy iptables refuses. Each of them removes all or nothing.
+pub fn remove_flannel() -> Result<(), FirewallError> {
+    let mut found = Findings::open()?;
+    for family in FAMILIES {
+        for (table, from, chain) in FLANNEL_CHAINS {
+            found.chain(&TableRef::new(family, table), from, chain)?;
+        }
+    }
+    for (family, table) in [(Family::Ip, "flannel-ipv4"), (Family::Ip6, "flannel-ipv6")] {
+        found.table(&TableRef::new(family, table))?;
+    }
+    found.commit()?;
+    for family in IpVersion::ALL {
+        for (table, _, chain) in FLANNEL_CHAINS {
+            // A table that legacy iptables does not use is empty.
+            let removed = Tool::legacy(*family)
+                .change(table, |observed, restore| restore.delete_chain(observed, chain));
+            removed.map_err(legacy_failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes accepting rules from the chains that other software has for forwarded packets, by their
+/// comments.
+fn remove_commented_accepts(doomed: &dyn Fn(&str) -> bool) -> Result<(), FirewallError> {
     let mut found = Findings::open()?;
     for family in FAMILIES {
         let filter = TableRef::new(family, "filter");
         for chain in ["DOCKER-USER", "FORWARD"] {
             found.rules_where(&filter, chain, |rule| {
-                let owner =
-                    comment_of(rule).and_then(|text| iptables::filter::owner_of_comment(&text));
-                accepts(rule) && owner.is_some_and(|owner| doomed(&owner))
+                accepts(rule) && comment_of(rule).is_some_and(|comment| doomed(&comment))
             })?;
         }
     }
-    found.commit()?;
-    if legacy_uses("filter") {
-        iptables::filter::remove_accept(doomed, true).map_err(legacy_failed)?;
-    }
-    Ok(())
+    found.commit()
 }
 
 /// Removes what the reference's `bridge` and `ptp` made for containers of a network that are not
@@ -300,6 +348,14 @@ impl Findings {
         Ok(())
     }
 
+    /// Picks a table that may be missing.
+    fn table(&mut self, table: &TableRef) -> Result<(), FirewallError> {
+        if self.socket.ask().get_table(table).map_err(refused)?.is_some() {
+            self.batch.delete_table(table);
+        }
+        Ok(())
+    }
+
     /// Picks rules of a chain that may be missing.
     fn rules_where(
         &mut self,
@@ -361,7 +417,7 @@ impl Findings {
 
 fn refused(error: NetlinkError) -> FirewallError {
     FirewallError::Tables(TablesError {
-        operation: "look for rules of the reference plugins".to_owned(),
+        operation: "look for rules of other software".to_owned(),
         absent: false,
         source: Box::new(error),
     })
@@ -369,7 +425,7 @@ fn refused(error: NetlinkError) -> FirewallError {
 
 fn failed(error: NftError) -> FirewallError {
     FirewallError::Tables(TablesError {
-        operation: "remove rules of the reference plugins".to_owned(),
+        operation: "remove rules of other software".to_owned(),
         absent: false,
         source: Box::new(error),
     })

@@ -14,6 +14,7 @@
 //! | `PrivateDevices=`, or `DevicePolicy=closed` with `DeviceAllow=` | [`OwnMounts::devices`] |
 //! | `ProtectHome=`, `InaccessiblePaths=` | [`OwnMounts::hidden`] |
 //! | `PrivateTmp=` | [`OwnMounts::private_tmp`] |
+//! | `User=`, `Group=` | [`Confinement::user`] |
 //! | `LimitNOFILE=` | [`Confinement::open_files`] |
 //! | `NoNewPrivileges=`, `SystemCallArchitectures=native`, `ProtectHostname=`, `LockPersonality=`, `MemoryDenyWriteExecute=`, `RestrictRealtime=`, `RestrictSUIDSGID=`, `UMask=0077` | always |
 //! | `ProtectControlGroups=`, `ProtectKernelLogs=`, `ProtectKernelModules=` | always with [`Mounts::Own`] |
@@ -52,7 +53,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit};
+use rustix::process::{Gid, Resource, Rlimit, Uid};
 use rustix::thread::{CapabilitySet, UnshareFlags};
 use thiserror::Error;
 
@@ -73,8 +74,19 @@ pub struct Confinement<'a> {
     pub namespaces: Namespaces,
     /// The mounts that it sees.
     pub mounts: Mounts<'a>,
+    /// The user that it becomes. It has no capabilities then.
+    pub user: Option<User>,
     /// How many files it may have open at once, if not as many as before.
     pub open_files: Option<u64>,
+}
+
+/// A user and its group, by their numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct User {
+    /// The user.
+    pub uid: u32,
+    /// The only group.
+    pub gid: u32,
 }
 
 /// A capability that a service may keep (`man 7 capabilities`).
@@ -149,7 +161,8 @@ pub enum Mounts<'a> {
 /// groups, and what is named here.
 #[derive(Debug, Clone, Copy)]
 pub struct OwnMounts<'a> {
-    /// The folders and files that stay writable, with what is below them. They must exist.
+    /// The folders and files that are writable, with what is below them. They must exist. A mount
+    /// of that path that is read-only, as `/proc/sys` in a container, becomes writable.
     pub writable: &'a [&'a Path],
     /// The devices in `/dev`.
     pub devices: Devices<'a>,
@@ -191,6 +204,8 @@ pub enum Step {
     PrivateTmp(PathBuf),
     /// Keeping the process away from the machine's host name.
     HostName,
+    /// Becoming this user. The process has the user and the groups that it had before.
+    User(u32),
     /// Cutting down the bounding set. The process has no more than the capabilities that it keeps
     /// nevertheless, and cannot get others: it has no CAP_SETPCAP, and cannot gain privileges.
     BoundingSet,
@@ -207,6 +222,7 @@ impl fmt::Display for Step {
             Self::Hidden(path) => write!(f, "hide {path:?}"),
             Self::PrivateTmp(path) => write!(f, "make {path:?} private"),
             Self::HostName => f.write_str("move to a host name of its own"),
+            Self::User(uid) => write!(f, "become the user {uid}"),
             Self::BoundingSet => f.write_str("cut down the bounding set of capabilities"),
         }
     }
@@ -299,6 +315,7 @@ pub enum ConfineError {
 ///         hidden: &[],
 ///         private_tmp: false,
 ///     }),
+///     user: None,
 ///     open_files: None,
 /// })?;
 /// # Ok::<(), kernel::confine::ConfineError>(())
@@ -308,8 +325,8 @@ pub enum ConfineError {
 /// [`ConfineError`]: the process must end.
 ///
 /// # Privileges
-/// CAP_SYS_ADMIN for mounts and host name, CAP_SETPCAP for the bounding set, CAP_SYS_RESOURCE for
-/// more open files. Without them the steps are returned.
+/// CAP_SYS_ADMIN for mounts and host name, CAP_SETPCAP for the bounding set, CAP_SETUID and
+/// CAP_SETGID for another user, CAP_SYS_RESOURCE for more open files. Without them the steps are returned.
 ///
 /// # Kernel
 /// Seccomp filters (CONFIG_SECCOMP_FILTER). Before Linux 5.12, which has mount_setattr(2), mounts
@@ -339,6 +356,11 @@ pub fn confine(what: &Confinement<'_>) -> Result<Vec<Undone>, ConfineError> {
     if let Err(errno) = cut_bounding_set(keep) {
         undone.push(Undone::new(Step::BoundingSet, errno));
     }
+    if let Some(user) = what.user
+        && let Err(errno) = become_user(user)
+    {
+        undone.push(Undone::new(Step::User(user.uid), errno));
+    }
     rustix::thread::set_no_new_privs(true)
         .map_err(|errno| ConfineError::NoNewPrivileges { source: errno.into() })?;
     cut_capabilities(keep).map_err(|errno| ConfineError::Capabilities { source: errno.into() })?;
@@ -366,6 +388,28 @@ fn limit_open_files(count: u64) -> Result<(), Errno> {
         // The first error is the one to report.
         let _ = rustix::process::setrlimit(Resource::Nofile, nearest);
     })
+}
+
+/// Reports whether the process may give files to another user, and become that user.
+#[must_use]
+pub fn may_become_another() -> bool {
+    let needed = CapabilitySet::CHOWN | CapabilitySet::SETUID | CapabilitySet::SETGID;
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
+}
+
+/// Becomes a user for good; the process has one thread, so it is the whole process.
+fn become_user(user: User) -> Result<(), Errno> {
+    let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
+    // A namespace may know the group and not the user, or neither.
+    let (before, groups) = (rustix::process::getgid(), rustix::process::getgroups()?);
+    rustix::thread::set_thread_groups(&[])?;
+    let became = rustix::thread::set_thread_res_gid(gid, gid, gid)
+        .and_then(|()| rustix::thread::set_thread_res_uid(uid, uid, uid));
+    if became.is_err() {
+        let _ = rustix::thread::set_thread_res_gid(before, before, before);
+        let _ = rustix::thread::set_thread_groups(&groups);
+    }
+    became
 }
 
 /// Removes all other capabilities from the bounding set, or as many as possible.

@@ -235,9 +235,21 @@ impl ConntrackSocket {
     /// # Errors
     /// Those of [`NetlinkError`]. All flows are tried; then the first failure is returned.
     pub fn delete_flows(&mut self, filter: &FlowFilter) -> Result<usize, NetlinkError> {
+        self.delete_flows_if(filter, |_| true)
+    }
+
+    /// Deletes those of the flows that `goes` says, as [`ConntrackSocket::delete_flows`] does.
+    ///
+    /// # Errors
+    /// As [`ConntrackSocket::delete_flows`].
+    pub fn delete_flows_if(
+        &mut self,
+        filter: &FlowFilter,
+        goes: impl Fn(&Flow) -> bool,
+    ) -> Result<usize, NetlinkError> {
         let mut deleted = 0;
         let mut first_error = None;
-        for flow in self.flows(filter)? {
+        for flow in self.flows(filter)?.into_iter().filter(goes) {
             match self.delete(&flow) {
                 Ok(()) => deleted += 1,
                 Err(error) if error.errno() == Some(Errno::NOENT) => {}

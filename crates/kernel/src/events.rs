@@ -12,6 +12,11 @@
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! A [`Listener`] hears that something changed, in all namespaces; an [`ObjectListener`] hears which
+//! object, in one.
+
+mod objects;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,6 +28,10 @@ use rustix::net::{RecvFlags, sockopt};
 
 use crate::netlink::NetlinkError;
 use crate::wire::{self, Message};
+
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use objects::of_object;
+pub use objects::{Object, ObjectEvent, ObjectListener};
 
 /// `man 7 netlink`.
 const NETLINK_ROUTE: isize = 0;
@@ -131,8 +140,13 @@ impl Listener {
     /// [`NetlinkError::Transfer`].
     pub fn heard(&mut self) -> Result<Vec<Event>, NetlinkError> {
         let mut events = Vec::new();
-        drain(&self.route, &mut self.buffer, &mut events, of_route)?;
-        drain(&self.filter, &mut self.buffer, &mut events, of_filter)?;
+        let mut tell = |event: Event| {
+            if !events.contains(&event) {
+                events.push(event);
+            }
+        };
+        drain(&self.route, &mut self.buffer, Event::Lost, of_route, &mut tell)?;
+        drain(&self.filter, &mut self.buffer, Event::Lost, of_filter, &mut tell)?;
         Ok(events)
     }
 }
@@ -149,17 +163,14 @@ fn open(protocol: isize, groups: &[u32]) -> Result<Socket, NetlinkError> {
     Ok(socket)
 }
 
-fn drain(
+/// Passes what is pending to `tell`, and `lost` where something is missing.
+fn drain<E: Clone>(
     socket: &Socket,
     buffer: &mut Vec<u8>,
-    events: &mut Vec<Event>,
-    read: impl Fn(&Message<'_>) -> Option<Event>,
+    lost: E,
+    read: impl Fn(&Message<'_>) -> Option<E>,
+    mut tell: impl FnMut(E),
 ) -> Result<(), NetlinkError> {
-    let mut tell = |event: Event| {
-        if !events.contains(&event) {
-            events.push(event);
-        }
-    };
     loop {
         buffer.clear();
         match rustix::net::recv(socket, spare_capacity(buffer), RecvFlags::DONTWAIT) {
@@ -168,7 +179,7 @@ fn drain(
             }
             Err(SysErrno::AGAIN) => return Ok(()),
             Err(SysErrno::INTR) => {}
-            Err(SysErrno::NOBUFS) => tell(Event::Lost),
+            Err(SysErrno::NOBUFS) => tell(lost.clone()),
             Err(errno) => {
                 return Err(NetlinkError::Transfer {
                     operation: "listen for events".to_owned(),

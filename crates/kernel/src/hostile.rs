@@ -3,15 +3,17 @@
 
 use crate::nft::{ChainInfo, RuleInfo, SetInfo, TableInfo, decode_elements};
 use crate::route::{
-    Address, BridgeVlan, Fdb, FilterInfo, Link, Neighbour, QdiscInfo, Route, Rule, TickRate,
+    Address, BridgeVlan, Fdb, FilterInfo, Link, Neighbour, NexthopObject, QdiscInfo, Route, Rule,
+    TickRate, VxlanFdb,
 };
 use crate::wire::{Message, messages};
 
 /// Makes every reader read one message, as each type that any of them accepts.
 pub fn read(body: &[u8]) {
-    for kind in (16..=46).chain(10 << 8..(10 << 8) + 16) {
+    for kind in (16..=46).chain(104..=106).chain(10 << 8..(10 << 8) + 16) {
         let message = Message { kind, flags: 0, seq: 1, body };
         let _ = crate::events::of_route(&message);
+        let _ = crate::events::of_object(&message);
         let _ = crate::events::of_filter(&message);
         let _ = Link::decode(&message);
         let _ = Address::decode(&message);
@@ -20,6 +22,8 @@ pub fn read(body: &[u8]) {
         let _ = Rule::decode(&message);
         let _ = Neighbour::decode(&message);
         let _ = Fdb::decode(&message);
+        let _ = VxlanFdb::decode(&message);
+        let _ = NexthopObject::decode(&message);
         let _ = BridgeVlan::decode(&message);
         let _ = QdiscInfo::decode(&message, TickRate::default());
         let _ = FilterInfo::decode(&message);

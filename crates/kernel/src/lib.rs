@@ -26,6 +26,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test may panic"))]
 
+mod bpf;
 pub mod confine;
 pub mod conntrack;
 pub mod ethtool;

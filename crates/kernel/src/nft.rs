@@ -58,7 +58,7 @@ pub use names::{ChainType, Family, Hook, HookPoint, Policy, TableRef, Verdict};
 pub use object::{Element, ElementData, MapData, NewChain, NewSet, RangeEnd};
 pub use operand::{
     CmpOp, CtDirection, CtKey, FibFlags, FibResult, LookupTo, MetaKey, NatKind, PayloadBase,
-    Register, RejectKind,
+    Register, RejectKind, RtKey,
 };
 pub use rule::NewRule;
 pub use socket::{NftError, NftSocket};

@@ -19,7 +19,7 @@
 
 use std::io;
 use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr;
 
 use rustix::io::Errno;
@@ -27,6 +27,7 @@ use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use thiserror::Error;
 
+use crate::bpf::{self, Instruction, jump, step};
 use crate::netns::{Netns, NetnsError, within};
 
 /// `linux include/uapi/linux/if_ether.h` ETH_P_*.
@@ -98,34 +99,6 @@ pub struct Filter {
     program: Vec<Instruction>,
 }
 
-/// One instruction of classic BPF (`linux include/uapi/linux/filter.h` `struct sock_filter`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-struct Instruction {
-    code: u16,
-    jump_true: u8,
-    jump_false: u8,
-    operand: u32,
-}
-
-/// `struct sock_fprog`.
-#[repr(C)]
-struct Program {
-    length: u16,
-    instructions: *const Instruction,
-}
-
-/// `linux include/uapi/linux/bpf_common.h`: BPF_LD|BPF_H|BPF_ABS and so on.
-mod bpf {
-    pub(super) const LOAD_HALF: u16 = 0x28;
-    pub(super) const LOAD_BYTE: u16 = 0x30;
-    pub(super) const LOAD_HALF_INDEXED: u16 = 0x48;
-    pub(super) const X_IS_IP_HEADER_LENGTH: u16 = 0xb1;
-    pub(super) const JUMP_IF_EQUAL: u16 = 0x15;
-    pub(super) const JUMP_IF_ANY_BIT: u16 = 0x45;
-    pub(super) const RETURN: u16 = 0x06;
-}
-
 /// Offsets into a frame, from its first octet.
 mod offset {
     pub(super) const IP: u32 = 14;
@@ -185,14 +158,6 @@ impl Filter {
     }
 }
 
-fn step(code: u16, operand: u32) -> Instruction {
-    jump(code, operand, 0, 0)
-}
-
-fn jump(code: u16, operand: u32, jump_true: u8, jump_false: u8) -> Instruction {
-    Instruction { code, jump_true, jump_false, operand }
-}
-
 /// A frame that was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
@@ -227,9 +192,9 @@ impl PacketSocket {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
             .map_err(failed("socket"))?;
-        attach(&fd, &filter.program).map_err(failed("SO_ATTACH_FILTER"))?;
+        bpf::attach(fd.as_fd(), &filter.program).map_err(failed("SO_ATTACH_FILTER"))?;
         let on: libc::c_int = 1;
-        set_option(&fd, libc::SOL_PACKET, PACKET_VNET_HDR, &on)
+        bpf::set_option(fd.as_fd(), libc::SOL_PACKET, PACKET_VNET_HDR, &on)
             .map_err(failed("PACKET_VNET_HDR"))?;
         let address = LinkAddress::new(filter.ethertype, ifindex)
             .ok_or(Errno::NODEV)
@@ -320,34 +285,4 @@ unsafe impl SocketAddrArg for LinkAddress {
             .expect("a socket address is short");
         f(ptr::from_ref(&self.0).cast(), length)
     }
-}
-
-/// Attaches a program; the kernel copies it.
-fn attach(fd: &OwnedFd, program: &[Instruction]) -> Result<(), Errno> {
-    let length = u16::try_from(program.len()).map_err(|_| Errno::INVAL)?;
-    let program = Program { length, instructions: program.as_ptr() };
-    set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
-}
-
-/// Sets a socket option that rustix has no function for. `T` must be the option's own type, in C's
-/// layout.
-fn set_option<T>(
-    fd: &OwnedFd,
-    level: libc::c_int,
-    name: libc::c_int,
-    value: &T,
-) -> Result<(), Errno> {
-    let length = libc::socklen_t::try_from(size_of::<T>()).map_err(|_| Errno::INVAL)?;
-    // SAFETY: the kernel reads `length` bytes at `value`, which is that large and lives until the
-    // call returns. Of the two types this is called with, `c_int` contains no pointer, and
-    // `Program`'s pointer leads to a slice that its caller borrows for the call. The descriptor is
-    // open, since it is borrowed.
-    let done = unsafe {
-        libc::setsockopt(fd.as_raw_fd(), level, name, ptr::from_ref(value).cast(), length)
-    };
-    if done == 0 {
-        return Ok(());
-    }
-    let errno = io::Error::last_os_error().raw_os_error();
-    Err(errno.map_or(Errno::IO, Errno::from_raw_os_error))
 }

@@ -1,5 +1,5 @@
-//! Links, addresses, routes, rules, neighbours, bridge VLANs and traffic control, over rtnetlink
-//! (`man 7 rtnetlink`).
+//! Links, addresses, routes, nexthop objects, rules, neighbours, bridge VLANs and traffic control,
+//! over rtnetlink (`man 7 rtnetlink`).
 //!
 //! [`RouteSocket`] queries and changes them. Changes are plain values ([`Change`]), so that a plan
 //! can be printed, compared and tested without a kernel. [`RouteSocket::apply`] sends a whole plan
@@ -40,10 +40,12 @@ mod link_kind;
 mod link_set;
 mod neighbour;
 mod new_link;
+mod nexthop;
 mod routes;
 mod rule;
 mod socket;
 mod tc;
+mod vxlan;
 
 pub use address::{Address, AddressOptions};
 pub use bridge_vlan::{BridgeVlan, BridgeVlanSide};
@@ -56,6 +58,7 @@ pub use link_kind::{
 pub use link_set::LinkSet;
 pub use neighbour::{Fdb, Neighbour, NeighbourState};
 pub use new_link::NewLink;
+pub use nexthop::{NexthopFilter, NexthopObject, NexthopWay};
 pub use routes::{
     NextHop, Route, RouteFilter, RouteKind, RouteProtocol, Scope, TABLE_LOCAL, TABLE_MAIN,
 };
@@ -65,6 +68,7 @@ pub use tc::{
     FilterInfo, FqCodel, Peak, Qdisc, QdiscInfo, QdiscKind, QdiscStats, Redirect, Tbf, TcHandle,
     TickRate,
 };
+pub use vxlan::{VxlanFdb, VxlanInfo, VxlanOptions, VxlanSet};
 
 /// Address families as rtnetlink names them (`man 7 socket`).
 pub(crate) const AF_UNSPEC: u8 = 0;

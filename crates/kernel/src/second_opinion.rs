@@ -14,7 +14,8 @@ use crate::route::IpFamily;
 use crate::route::{
     AddressOptions, BridgeOptions, BridgeVlan, BridgeVlanSide, Change, Fdb, IpvlanMode,
     IpvlanOptions, IpvlanReach, LinkKind, LinkSet, MacvlanMode, MacvlanOptions, Neighbour,
-    NeighbourState, NewLink, NextHop, Route, Rule, Scope, VethPeer, VlanOptions, VlanProtocol,
+    NeighbourState, NewLink, NextHop, Route, RouteProtocol, Rule, Scope, VethPeer, VlanOptions,
+    VlanProtocol, VxlanFdb, VxlanOptions, VxlanSet,
 };
 use crate::wire::{self, Writer};
 use crate::{MacAddr, netns::Netns};
@@ -113,6 +114,34 @@ fn links() {
         &Change::NewLink(NewLink::new("v", LinkKind::Vrf { table: 9 })),
         &["Kind(Vrf)", "TableId(9)"],
     );
+    let vxlan = VxlanOptions {
+        local: Some("192.0.2.1".parse().unwrap()),
+        underlay: Some(3),
+        zero_checksum6_rx: true,
+        ..VxlanOptions::new(1, 8472)
+    };
+    let words = [
+        "Kind(Vxlan)",
+        "Id(1)",
+        "Link(3)",
+        "Local(192.0.2.1)",
+        "Learning(false)",
+        "Port(8472)",
+        "UDPCsum(true)",
+        "UDPZeroCsumTX(false)",
+        "UDPZeroCsumRX(true)",
+    ];
+    says(&Change::NewLink(NewLink::new("t", LinkKind::Vxlan(vxlan))), &words);
+    let vxlan = VxlanSet {
+        local: Some("2001:db8::1".parse().unwrap()),
+        underlay: Some(3),
+        learning: Some(true),
+    };
+    let set = LinkSet { vxlan, ..LinkSet::default() };
+    says(
+        &Change::SetLink { ifindex: 5, set },
+        &["Kind(Vxlan)", "Local6(2001:db8::1)", "Link(3)", "Learning(true)"],
+    );
     let set = LinkSet {
         master: Some(Some(7)),
         hairpin: Some(true),
@@ -162,16 +191,35 @@ fn addresses_and_neighbours() {
         );
     }
     let neighbour = Neighbour {
-        ifindex: 5,
-        address: "192.0.2.9".parse().unwrap(),
-        mac: Some(MAC),
-        state: NeighbourState::PERMANENT,
-        proxy: false,
+        ext_learned: true,
+        protocol: Some(RouteProtocol::STATIC),
+        ..Neighbour::permanent(5, "192.0.2.9".parse().unwrap(), MAC)
     };
-    says(&Change::SetNeighbour(neighbour), &["NewNeighbour", "Permanent", "192.0.2.9"]);
+    says(
+        &Change::SetNeighbour(neighbour),
+        &["NewNeighbour", "Permanent", "ExtLearned", "Protocol(Static)", "192.0.2.9"],
+    );
     let entry =
         Fdb { ifindex: 5, mac: MAC, vlan: Some(10), state: NeighbourState::NOARP, master: None };
     says(&Change::DelFdb(entry), &["DelNeighbour", "Vlan(10)", "Controller"]);
+    for destination in ["192.0.2.2", "2001:db8::2"] {
+        let entry = VxlanFdb {
+            vni: Some(7),
+            port: Some(8472),
+            oif: Some(3),
+            ..VxlanFdb::new(5, MAC, destination.parse().unwrap())
+        };
+        // They read a destination as an address only in messages of its family.
+        let bytes = messages(&Change::SetVxlanFdb(entry));
+        let decoded = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&bytes[0]).unwrap();
+        let text = format!("{decoded:?}");
+        for word in ["Bridge", "Own", "Permanent", "Vni(7)", "Port(8472)", "IfIndex(3)"] {
+            assert!(text.contains(word), "{word} is not in {text}");
+        }
+        let mut again = vec![0xff; decoded.buffer_len()];
+        decoded.serialize(&mut again);
+        assert_eq!(without_flags(&again), without_flags(&bytes[0]), "{text}");
+    }
 }
 
 #[test]
@@ -200,6 +248,22 @@ fn routes_and_rules() {
     let near = Route { oif: Some(5), ..route("198.51.100.0/24") };
     says(&Change::ReplaceRoute(near.clone()), &["scope: Link", "protocol: Boot", "kind: Unicast"]);
     says(&Change::DelRoute(near), &["DelRoute", "scope: NoWhere"]);
+    let by_object = Route {
+        nexthop: Some(78_000_001),
+        protocol: Some(RouteProtocol::STATIC),
+        // Reported with an object, and not to be sent.
+        gateway: Some("192.0.2.2".parse().unwrap()),
+        oif: Some(5),
+        onlink: true,
+        ..route("198.51.100.0/24")
+    };
+    let text = read(&Change::ReplaceRoute(by_object));
+    for word in ["NhId(78000001)", "scope: Universe", "protocol: Static"] {
+        assert!(text.contains(word), "{word} is not in {text}");
+    }
+    for word in ["Gateway", "Oif", "Onlink"] {
+        assert!(!text.contains(word), "{word} is in {text}");
+    }
     let hop = |gateway: &str| NextHop {
         gateway: Some(gateway.parse().unwrap()),
         oif: Some(5),

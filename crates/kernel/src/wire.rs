@@ -26,6 +26,8 @@ pub(crate) type Emit<'a> = &'a mut dyn FnMut(u16, u16, &dyn Fn(&mut Writer));
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
     bytes: Vec<u8>,
+    /// Where the last message starts.
+    last: usize,
     problem: Option<&'static str>,
 }
 
@@ -58,6 +60,7 @@ impl Writer {
         body: impl FnOnce(&mut Self),
     ) {
         let start = self.bytes.len();
+        self.last = start;
         self.bytes.extend_from_slice(&[0; 4]);
         self.bytes.extend_from_slice(&kind.to_ne_bytes());
         self.bytes.extend_from_slice(&flags.to_ne_bytes());
@@ -70,6 +73,14 @@ impl Writer {
         };
         self.bytes[start..start + 4].copy_from_slice(&length.to_ne_bytes());
         self.pad();
+    }
+
+    /// Adds flags to the header of the last message, if there is one.
+    pub(crate) fn flag_last_message(&mut self, flags: u16) {
+        let at = self.last + 6..self.last + 8;
+        if let Some(old) = u16_at(&self.bytes, at.start) {
+            self.bytes[at].copy_from_slice(&(old | flags).to_ne_bytes());
+        }
     }
 
     /// Writes bytes unchanged: a fixed header.
@@ -282,6 +293,12 @@ mod tests {
         assert_eq!((inner[0].kind, inner[0].text()), (3, "lo".to_owned()));
         assert_eq!(inner[1].find(1).unwrap().u8(), Some(9));
         assert!(read[1].body.is_empty());
+        writer.flag_last_message(4);
+        let flags: Vec<_> = messages(writer.bytes()).map(|message| message.flags).collect();
+        assert_eq!(flags, [5, 5]);
+        writer.flag_last_message(8);
+        let flags: Vec<_> = messages(writer.bytes()).map(|message| message.flags).collect();
+        assert_eq!(flags, [5, 13]);
     }
 
     #[test]

@@ -11,7 +11,8 @@
 //! - DEL, CHECK, GC and repair need only what ADD recorded: no daemon, no API, no definition.
 //! - Without a daemon, a container that is not a pod gets the default network, and the ADD of a pod
 //!   fails with "try again". A pod must not run without the interfaces that its annotations ask
-//!   for, and only the daemon knows those.
+//!   for, and only the daemon knows those. Where the runtime passes the annotations on and none asks
+//!   for a network, the pod gets the default network (`plainPodsWithoutDaemon`).
 //! - The default network is selected by its name.
 //! - While a pod runs, the daemon can have single networks attached and detached
 //!   ([`node_api::multinet::ATTACH`]).
@@ -42,7 +43,8 @@ use crate::shared::common_keys;
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use config::Config;
-use daemon::Daemon;
+pub use config::POD_ANNOTATIONS;
+use daemon::{Daemon, is_absent};
 use plan::Plan;
 use recorded::Recorded;
 
@@ -174,9 +176,10 @@ impl Plugin for NetwrightMulti {
             let text = format!("the default network is not ready: no {}", file.display());
             return Err(Error::new(code::PLUGIN_NOT_AVAILABLE, text));
         }
-        if let Some(list) = config.default_network().map_err(attachment::unavailable)? {
+        let default = config.default_network().map_err(attachment::unavailable)?;
+        if let Some(list) = &default {
             let runtime = members::runtime(call, config.plugin_path.clone());
-            let asked = runtime.status_list(&list, call.context().deadline);
+            let asked = runtime.status_list(list, call.context().deadline);
             asked.map_err(|error| {
                 Failure::from(error).context(format_args!("network {:?}", list.name))
             })?;
@@ -191,6 +194,8 @@ impl Plugin for NetwrightMulti {
             Ok(_) => Ok(()),
             // ADD waits for it.
             Err(error) if daemon.is_away(&error) => Ok(()),
+            // Most pods start without it. A node that is not ready would lose those that run.
+            Err(error) if config.plain_pods && default.is_some() && is_absent(&error) => Ok(()),
             Err(error) => Err(Error::from_chain(code::PLUGIN_NOT_AVAILABLE, &error)
                 .context("netwrightd does not answer: pods are not attached")
                 .with_details("is \"netwrightd multinet\" running? its own log says more")),

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-use crate::reference::{Release, engine_root, network_manager};
+use crate::reference::{Release, engine_root, kubernetes, network_manager};
 
 /// Set in the virtual machine, where a missing kernel feature is a failure.
 pub const VM_VARIABLE: &str = "NETWRIGHT_VM";
@@ -27,6 +27,7 @@ pub const VM_MARK: &str = "vm_";
 /// | `"file:PATH"` | PATH exists |
 /// | `"go-plugins"` | the Go plugins of both releases are installed or unpacked ([`reference`](crate::reference)) |
 /// | `"newest-engine"` | Debian unstable's Docker Engine is there ([`real::Engine`](crate::real::Engine)) |
+/// | `"helm"` | Helm and kubectl are there ([`chart`](crate::chart)) |
 /// | `"network-manager"` | Debian's NetworkManager is there ([`reference::network_manager`](crate::reference::network_manager)) |
 /// | `"ptrace"` | programs can be traced as [`fault`](crate::fault) does it |
 /// | `"full"` | everything is run: `cargo xtask ci --full` |
@@ -124,6 +125,9 @@ pub fn available(feature: &str) -> bool {
     }
     if feature == "newest-engine" {
         return engine_root().join("usr/sbin/dockerd").is_file();
+    }
+    if feature == "helm" {
+        return ["helm", "kubectl"].into_iter().all(|program| kubernetes(program).is_file());
     }
     if feature == "network-manager" {
         return network_manager().is_some();
@@ -228,6 +232,7 @@ pub fn skip(test: &str, features: &[&str]) -> bool {
         None if *missing == "newest-engine" => {
             "no Docker Engine of Debian unstable (cargo xtask setup)".to_owned()
         }
+        None if *missing == "helm" => "no Helm (cargo xtask setup)".to_owned(),
         None if *missing == "ptrace" => "programs cannot be traced here".to_owned(),
         None if *missing == "full" => "only with --full".to_owned(),
         None => format!("the kernel has no {missing}"),

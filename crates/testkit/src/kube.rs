@@ -34,7 +34,7 @@ mod store;
 pub use front::Front;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
+use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -174,6 +174,32 @@ impl KubeApi {
         let path = folder.join("kubeconfig");
         std::fs::write(&path, config.to_string()).expect("write a kubeconfig");
         path
+    }
+
+    /// Sends one request from the calling thread's network namespace; returns the code and the whole
+    /// answer. A PATCH is a merge patch.
+    ///
+    /// # Panics
+    /// When there is no answer.
+    #[must_use]
+    pub fn send(&self, method: &str, path: &str, body: &Value) -> (u16, String) {
+        let (body, address) = (body.to_string(), self.address);
+        let kind = if method == "PATCH" { "merge-patch+json" } else { "json" };
+        let ask = || -> io::Result<String> {
+            let mut stream = TcpStream::connect(address)?;
+            write!(
+                stream,
+                "{method} {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/{kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+                body.len()
+            )?;
+            stream.shutdown(Shutdown::Write)?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            Ok(answer)
+        };
+        let answer = ask().unwrap_or_else(|error| panic!("{method} {path}: {error}"));
+        let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
+        (code.unwrap_or_default(), answer)
     }
 
     /// Creates an object of the kind it contains, and its namespace if that is missing.

@@ -34,7 +34,7 @@ const KILL_DEADLINE: Duration = Duration::from_secs(5);
 /// [`Place::enter`]. Its containers keep the lab alive. When the last of them is dropped the lab is
 /// removed, with the processes started in it. The kernel also removes it when the test process is
 /// killed.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Lab {
     inner: Arc<Inner>,
 }

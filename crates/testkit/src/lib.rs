@@ -41,6 +41,7 @@
 #![expect(clippy::print_stderr, reason = "skips are announced on stderr")]
 
 pub mod cel;
+pub mod chart;
 pub mod driver;
 pub mod fault;
 pub mod feature;

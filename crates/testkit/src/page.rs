@@ -88,6 +88,7 @@ impl Page {
                 if let Some(comment) = comment(text) {
                     comments.push(comment);
                 } else if !text.is_empty() {
+                    page.unheard(number + 1, &comments);
                     comments.clear();
                 }
                 continue;
@@ -110,6 +111,14 @@ impl Page {
             Step::Session(typed) => typed.as_slice(),
             Step::File { .. } | Step::Given(_) => &[],
         })
+    }
+
+    /// A comment for a fence that does not follow would do nothing, and nobody would notice.
+    fn unheard(&mut self, line: usize, comments: &[&str]) {
+        const WORDS: [&str; 5] = ["file: ", "given: ", "not run", "full ", "before every block"];
+        let lost = comments.iter().filter(|one| WORDS.iter().any(|word| one.starts_with(word)));
+        self.mistakes
+            .extend(lost.map(|one| format!("line {line}: a comment that no fence follows: {one}")));
     }
 
     fn fence(&mut self, line: usize, kind: &str, content: &[(usize, &str)], comments: &[&str]) {
@@ -288,6 +297,13 @@ mod tests {
         assert_eq!(page.steps[0], Step::Given("c".to_owned()));
         let full: Vec<Option<&str>> = page.commands().map(|typed| typed.full.as_deref()).collect();
         assert_eq!(full, [None, Some("long")]);
+    }
+
+    #[test]
+    fn a_comment_without_a_fence_is_a_mistake() {
+        let page = Page::read("<!-- given: c -->\nText.\n```console\n# a\n```\n");
+        assert_eq!(page.mistakes, ["line 2: a comment that no fence follows: given: c"]);
+        assert!(Page::read("<!-- made by a program -->\nText.\n").mistakes.is_empty());
     }
 
     #[test]

@@ -54,6 +54,12 @@ pub fn network_manager() -> Option<Vec<PathBuf>> {
     packages.into_iter().map(|package| Some(folder(package)).filter(|usr| usr.is_dir())).collect()
 }
 
+/// Returns the path of Helm or kubectl, which `cargo xtask setup` fetches.
+#[must_use]
+pub fn kubernetes(program: &str) -> PathBuf {
+    unpacked().join("kubernetes").join(program)
+}
+
 /// Where `cargo xtask setup` unpacks: beside cargo's output, where the running test is.
 fn unpacked() -> PathBuf {
     let own = env::current_exe().unwrap_or_default();

@@ -7,6 +7,7 @@
 //! written first: if the rest is interrupted, `uninstall` and a second `install` know what was
 //! meant.
 
+mod conflist;
 mod folder;
 mod manifest;
 mod take_back;

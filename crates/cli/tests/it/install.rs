@@ -270,6 +270,108 @@ fn uninstall_refuses_while_containers_are_attached_unless_forced() {
     crate::support::assert_as_before(&before, &lab);
 }
 
+/// What `netwrightd multinet` writes.
+const CONFLIST: &str = r#"{"cniVersion": "1.0.0", "name": "netwright-multi", "plugins": [{"type": "netwright-multi", "clusterNetwork": "cluster"}]}"#;
+
+#[test]
+fn the_daemons_configuration_goes_only_where_pods_get_the_right_network() {
+    let scratch = Scratch::new();
+    let lab = Lab::new("cli-uninstall-conflist");
+    scratch.write("opt/bin/host-local", "theirs");
+    install(&scratch, &["--no-config"]).succeeded();
+    let conflist = scratch.write("net.d/00-netwright.conflist", CONFLIST);
+    let conflist = conflist.to_str().unwrap().to_owned();
+    let list = |name: &str, plugin: &str| {
+        format!(
+            r#"{{"cniVersion": "1.0.0", "name": "{name}", "plugins": [{{"type": "{plugin}", "ipam": {{"type": "host-local"}}}}]}}"#
+        )
+    };
+    let refused = |want: &str, more: &[&str]| {
+        let before = whole(&scratch.path(""));
+        for wait in [&[][..], &["--wait"]] {
+            let flags = [&["--conflist", &conflist], more, wait].concat();
+            let said = uninstall(&scratch, &lab, &flags).failed(1);
+            assert!(scratch.plain(&said.stderr).contains(want), "{want}: {said:#?}");
+        }
+        assert_eq!(whole(&scratch.path("")), before);
+    };
+    refused(
+        "there is no network in SCRATCH/net.d\nhint: put the configuration of the cluster's own",
+        &[],
+    );
+    scratch.write("net.d/10-cluster.conflist", &list("cluster", "bridge"));
+    refused("needs the plugin \"bridge\", which only Netwright has in SCRATCH/opt/bin", &[]);
+    // One that sorts before it, whatever its ending is.
+    scratch
+        .write("net.d/05-other.conf", r#"{"cniVersion": "1.0.0", "name": "other", "type": "x"}"#);
+    refused(
+        "runtimes use the network \"other\" of SCRATCH/net.d/05-other.conf, and not \"cluster\"",
+        &[],
+    );
+    refused("runtimes use the network \"other\"", &["--next-network", "third"]);
+    scratch.write("net.d/00-netwright.conflist", &list("cluster", "bridge"));
+    refused("00-netwright.conflist is none of netwrightd multinet", &[]);
+    scratch.write("net.d/00-netwright.conflist", CONFLIST);
+    let flags = ["--conflist", &conflist, "--next-network", "other"];
+    let said = uninstall(&scratch, &lab, &flags).succeeded();
+    assert!(said.stderr.contains("put back: host-local\n"), "{said:#?}");
+    assert_eq!(listing(&scratch.path("net.d")), ["05-other.conf", "10-cluster.conflist"]);
+    // Nothing is left to do, and that is what was wanted.
+    uninstall(&scratch, &lab, &[&flags[..], &["--wait"]].concat()).succeeded();
+    uninstall(&scratch, &lab, &flags).failed(1);
+}
+
+#[test]
+fn what_is_attached_is_waited_for() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-uninstall-wait");
+    lab.sh("mkdir -p /etc/cni/net.d /opt/cni/bin && echo theirs | tee /opt/cni/bin/bridge >/opt/cni/bin/static");
+    lab.sh(r#"cat >/etc/cni/net.d/10-cluster.conflist <<'E'
+{"cniVersion": "1.0.0", "name": "cluster", "plugins": [{"type": "bridge", "bridge": "pods0", "isGateway": true, "ipMasq": true, "ipam": {"type": "static", "addresses": [{"address": "10.97.0.2/24"}]}}]}
+E"#);
+    let before = testkit::Snapshot::take(&lab);
+    let call = |args: &[&str]| crate::support::call_in(&lab, args);
+    call(&["install", "--no-config", "--bin-dir", "/opt/cni/bin"]).succeeded();
+    lab.sh(&format!("cat >/etc/cni/net.d/00-netwright.conflist <<'E'\n{CONFLIST}\nE"));
+    let [c1, c2] = ["c1", "c2"].map(|name| lab.container(name));
+    call(&["add", "cluster", "c1", "--container-id", "web"]).succeeded();
+    let flags = [
+        "uninstall",
+        "--wait",
+        "--bin-dir",
+        "/opt/cni/bin",
+        "--conflist",
+        "/etc/cni/net.d/00-netwright.conflist",
+    ];
+    let start = || {
+        let log = std::fs::File::create(lab.dir().join("log")).unwrap();
+        let mut command = crate::support::command_in(&lab, &flags);
+        command.stdin(Stdio::null()).stderr(log).spawn().unwrap()
+    };
+    let log = || std::fs::read_to_string(lab.dir().join("log")).unwrap();
+    let waits = || {
+        testkit::wait_until("it to wait", || {
+            log().contains("waiting for the end of cluster/web/eth0\n")
+        });
+    };
+    let mut child = start();
+    waits();
+    // New containers have what they had before; the old one has all that its end needs.
+    assert_eq!(lab.sh("cat /opt/cni/bin/bridge").trim(), "theirs");
+    assert_eq!(lab.sh("ls /etc/cni/net.d").trim(), "10-cluster.conflist");
+    lab.sh("test -L /opt/cni/bin/host-local && test -x /opt/cni/bin/netwright");
+    // Killed and started again, it goes on.
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut child = start();
+    waits();
+    drop(c1);
+    assert!(child.wait().unwrap().success(), "{}", log());
+    assert!(!log().contains("left: /opt/cni/bin/bridge"), "{}", log());
+    drop(c2);
+    crate::support::assert_as_before(&before, &lab);
+}
+
 #[test]
 fn what_cannot_be_done_is_refused_before_anything_is_changed() {
     let scratch = Scratch::new();

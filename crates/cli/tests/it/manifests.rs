@@ -1,10 +1,14 @@
-//! The containers of `deploy/kubernetes`, run as the manifests confine them: an image of only our
-//! two executables, a read-only root, capabilities, mounts, seccomp.
+//! The containers of the Helm chart, run as it confines them under a real containerd: an image of
+//! only our two executables, a read-only root, capabilities, seccomp, mounts.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
-use testkit::real::{Containerd, Manifest, Pod, manifests};
+use serde_json::Value;
+use testkit::chart::{objects, render};
+use testkit::kube::Front;
+use testkit::real::{Containerd, Manifest, Pod};
 use testkit::{Lab, Place, require, wait_until};
 
 use crate::multinet::{CONFLIST, Cluster};
@@ -13,110 +17,212 @@ use crate::system::{NETWRIGHT, netwrightd};
 /// The node's name.
 const NODE: &str = "n1";
 
-/// The template of every pod in the manifests, with the name of its owner.
-fn templates() -> Vec<(String, Value)> {
-    let all = manifests().into_iter();
-    all.filter_map(|one| {
-        let spec = one.pointer("/spec/template/spec")?.clone();
-        Some((one["metadata"]["name"].as_str().unwrap().to_owned(), spec))
-    })
-    .collect()
+/// Everything that a cluster can have. Nothing happens by itself in the time of the test.
+const EVERYTHING: [&str; 3] =
+    ["config.collect.enable=true", "config.repair.enable=true", "config.dhcp.enable=true"];
+
+/// What a kubelet does for pods.
+struct Kubelet<'c> {
+    containerd: &'c Containerd<'c>,
+    front: &'c Front,
+    volumes: BTreeMap<&'static str, PathBuf>,
 }
 
-/// A node has nothing of ours except a runtime and the cluster's own network;
-/// `kubectl apply -f deploy/kubernetes/` is all that happens. A pod then has the networks of its
-/// annotation, and the address daemon listens.
+/// A container that was started.
+struct Started {
+    name: String,
+    id: String,
+    wanted: Manifest,
+    capabilities: Vec<String>,
+}
+
+impl<'c> Kubelet<'c> {
+    fn new(lab: &Lab, containerd: &'c Containerd<'c>, front: &'c Front) -> Self {
+        let folder = |name: &'static str| {
+            let path = lab.dir().join(name);
+            lab.sh(&format!("mkdir {0} && chmod 1777 {0}", path.display()));
+            (name, path)
+        };
+        let mut volumes = BTreeMap::from(["configuration", "run", "state"].map(folder));
+        volumes.insert("token", front.account.clone());
+        Kubelet { containerd, front, volumes }
+    }
+
+    /// Mounts a ConfigMap: all files appear at once.
+    fn configure(&self, round: u32, toml: &str) {
+        let folder = &self.volumes["configuration"];
+        let data = format!("..{round}");
+        std::fs::create_dir(folder.join(&data)).unwrap();
+        std::fs::write(folder.join(&data).join("netwrightd.toml"), toml).unwrap();
+        symlink(&data, folder.join("..data_tmp")).unwrap();
+        std::fs::rename(folder.join("..data_tmp"), folder.join("..data")).unwrap();
+        let _ = symlink("..data/netwrightd.toml", folder.join("netwrightd.toml"));
+    }
+
+    /// Makes the sandbox of a DaemonSet's pod.
+    fn sandbox(&self, daemon: &Value) -> (String, Pod) {
+        let spec = &daemon["spec"]["template"]["spec"];
+        assert_eq!(spec["hostNetwork"], true);
+        let pod = Pod::new(daemon["metadata"]["name"].as_str().unwrap()).on_host();
+        let pod = pod.with_host_pids(spec["hostPID"] == true);
+        (self.containerd.run_pod(&pod), pod)
+    }
+
+    /// Starts a container of it.
+    fn start(&self, daemon: &Value, container: &Value, (id, pod): &(String, Pod)) -> Started {
+        let spec = &daemon["spec"]["template"]["spec"];
+        let wanted = Manifest::read(spec, container, NODE, &self.volumes);
+        let environment = self.front.environment();
+        let id = self.containerd.run_manifest(id, pod, &wanted, &environment);
+        let added = container["securityContext"]["capabilities"]["add"].as_array();
+        let capabilities = added.into_iter().flatten().filter_map(Value::as_str);
+        Started {
+            name: container["name"].as_str().unwrap().to_owned(),
+            id,
+            wanted,
+            capabilities: capabilities.map(str::to_owned).collect(),
+        }
+    }
+
+    /// Starts all containers of a pod, the initial ones one after the other.
+    fn run(&self, daemon: &Value) -> (String, Vec<Started>) {
+        let sandbox = self.sandbox(daemon);
+        let spec = &daemon["spec"]["template"]["spec"];
+        for container in spec["initContainers"].as_array().into_iter().flatten() {
+            let started = self.start(daemon, container, &sandbox);
+            self.wait_for_end(&started);
+        }
+        let containers = spec["containers"].as_array().into_iter().flatten();
+        let all = containers.map(|container| self.start(daemon, container, &sandbox)).collect();
+        (sandbox.0, all)
+    }
+
+    fn wait_for_end(&self, started: &Started) {
+        wait_until(&started.name, || self.containerd.exit_code(&started.id).is_some());
+        let output = self.containerd.output(&started.name);
+        assert_eq!(self.containerd.exit_code(&started.id), Some(0), "{}: {output}", started.name);
+    }
+
+    fn wait_for_ready(&self, started: &Started) {
+        let ready = || self.containerd.probe(&started.id, &started.wanted, "readinessProbe");
+        wait_until(&format!("{} to be ready", started.name), || {
+            self.assert_runs(started);
+            ready().is_ok()
+        });
+    }
+
+    fn assert_runs(&self, started: &Started) {
+        let code = self.containerd.exit_code(&started.id);
+        assert_eq!(code, None, "{}: {}", started.name, self.containerd.output(&started.name));
+    }
+
+    /// What a service says of itself, asked in its container.
+    fn status(&self, started: &Started) -> Value {
+        let command = ["/opt/netwright/netwrightd", "agent", "status", "-o", "json", &started.name];
+        // It fails where the service is not ready, and says the same.
+        let said = self.containerd.exec(&started.id, &command).unwrap_or_else(|said| said);
+        let json = said.find('{').map_or("", |begin| &said[begin..]);
+        let read = serde_json::Deserializer::from_str(json).into_iter::<Value>().next();
+        read.and_then(Result::ok).unwrap_or_default()["services"][0].clone()
+    }
+}
+
+fn daemons(values: &[&str]) -> (Vec<Value>, String) {
+    let all = objects(&render(values).unwrap());
+    let configuration = all.iter().find(|one| one["kind"] == "ConfigMap").unwrap();
+    let toml = configuration["data"]["netwrightd.toml"].as_str().unwrap().to_owned();
+    (all.into_iter().filter(|one| one["kind"] == "DaemonSet").collect(), toml)
+}
+
+/// The numbers of capabilities (linux include/uapi/linux/capability.h).
+const CAPABILITIES: [(&str, u32); 7] = [
+    ("DAC_OVERRIDE", 1),
+    ("NET_BIND_SERVICE", 10),
+    ("NET_BROADCAST", 11),
+    ("NET_ADMIN", 12),
+    ("NET_RAW", 13),
+    ("SYS_PTRACE", 19),
+    ("SYS_ADMIN", 21),
+];
+
+/// The kernel says of a service's process that it has the rights of its manifest and no more: its
+/// capabilities, a filter of system calls, no way to others.
+fn assert_confined(lab: &Lab, started: &Started) {
+    let service = &started.name;
+    let pids = lab.sh(&format!("pgrep -f '^[^ ]*netwrightd {service}( |$)'"));
+    let pid = pids.split_whitespace().next().unwrap();
+    let status = lab.sh(&format!("cat /proc/{pid}/status"));
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        line.trim_start_matches(':').trim().to_owned()
+    };
+    let bits = started.capabilities.iter().map(|name| {
+        let known = CAPABILITIES.iter().find(|(known, _)| known == name);
+        1_u64 << known.unwrap_or_else(|| panic!("{name}")).1
+    });
+    let wanted = format!("{:016x}", bits.sum::<u64>());
+    for set in ["CapEff", "CapPrm", "CapBnd"] {
+        assert_eq!(field(set), wanted, "{service}: {set}");
+    }
+    assert_eq!((field("Seccomp"), field("NoNewPrivs")), ("2".into(), "1".into()), "{service}");
+}
+
+/// A node has nothing of ours except a runtime, the cluster's own network and its plugins; the chart
+/// is installed, its configuration changed, its daemons go without a word, and `mode: remove` gives
+/// the node back.
 #[test]
 fn every_container_does_its_work_as_it_is_confined() {
     require!(
         "root",
+        "helm",
         "program:containerd",
         "program:runc",
         "program:curl",
         "program:openssl",
         "program:socat",
-        "file:/usr/bin/busybox"
+        "file:/usr/bin/busybox",
+        "file:/usr/lib/cni/bridge"
     );
     let cluster = Cluster::bare(Lab::with_processes("manifests"));
     let lab = &cluster.lab;
     lab.sh("rm -f /etc/machine-id; echo 0123456789abcdef0123456789abcdef >/etc/machine-id");
-    lab.sh("mkdir -p /var/lib/kubelet/device-plugins");
+    lab.sh("mkdir -p /var/lib/kubelet/device-plugins /opt/cni/bin && cd /usr/lib/cni && cp bridge host-local loopback /opt/cni/bin/");
+    let plugins_before = lab.sh("cd /opt/cni/bin && sha256sum -- *");
     cluster.api.require_token("a-token");
     let front = cluster.api.serve_pods(lab, "a-token");
     cluster.define_all();
     let containerd = Containerd::without_network(lab, "/opt/cni/bin");
-    let templates = templates();
-    let names: Vec<_> = templates.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, ["netwright", "netwright-addresses"]);
-    let images = templates
-        .iter()
-        .flat_map(|(_, spec)| ["initContainers", "containers"].map(|kind| spec[kind].clone()));
-    let mut images: Vec<String> = images
-        .filter_map(|list| list.as_array().cloned())
-        .flatten()
-        .map(|one| one["image"].as_str().unwrap().to_owned())
-        .collect();
-    images.sort();
-    images.dedup();
-    for image in &images {
-        containerd.import(
-            image,
-            &[
-                (Path::new(NETWRIGHT), "/opt/netwright/netwright"),
-                (&netwrightd(), "/opt/netwright/netwrightd"),
-            ],
-        );
-    }
+    let kubelet = Kubelet::new(lab, &containerd, &front);
+    let (all, toml) = daemons(&EVERYTHING);
+    let image = all[0]["spec"]["template"]["spec"]["containers"][0]["image"].as_str().unwrap();
+    containerd.import(
+        image,
+        &[
+            (Path::new(NETWRIGHT), "/opt/netwright/netwright"),
+            (&netwrightd(), "/opt/netwright/netwrightd"),
+        ],
+    );
 
-    let mut running = Vec::new();
-    for (name, spec) in &templates {
-        assert_eq!(spec["hostNetwork"], true, "{name}");
-        let mut spec = spec.clone();
-        // The mounts and variables that the kubelet adds to each container of a pod with a service
-        // account.
-        let account =
-            json!({"name": "account", "hostPath": {"path": front.account, "type": "Directory"}});
-        let mount = json!({"name": "account", "readOnly": true, "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"});
-        spec["volumes"].as_array_mut().unwrap().push(account);
-        let pod = Pod::new(name).on_host();
-        let id = containerd.run_pod(&pod);
-        for kind in ["initContainers", "containers"] {
-            for container in spec[kind].as_array().cloned().unwrap_or_default() {
-                let mut container = container;
-                container["volumeMounts"].as_array_mut().unwrap().push(mount.clone());
-                let wanted = Manifest::read(&spec, &container, NODE);
-                let started = containerd.run_manifest(&id, &pod, &wanted, &front.environment());
-                let own = container["name"].as_str().unwrap().to_owned();
-                if kind == "initContainers" {
-                    wait_until(&own, || containerd.exit_code(&started).is_some());
-                    let code = containerd.exit_code(&started);
-                    assert_eq!(code, Some(0), "{name}/{own}: {}", containerd.output(&own));
-                } else {
-                    running.push((own, started));
-                }
-            }
-        }
-        if name == "netwright" {
-            assert!(lab.sh("ls /opt/cni/bin").contains("netwright-multi"));
-            assert!(!lab.sh("ls /etc/cni/net.d").contains("99-netwright"), "no network of its own");
-            wait_until("pods to be answered", || {
-                let output = containerd.output("netwrightd");
-                for (own, started) in &running {
-                    assert_eq!(containerd.exit_code(started), None, "{own}: {output}");
-                }
-                containerd.loaded_network()["name"] == "netwright-multi"
-            });
-            assert!(lab.path(CONFLIST).exists());
-        } else {
-            wait_until("the daemon of addresses to listen", || {
-                let output = containerd.output("netwrightd");
-                for (own, started) in &running {
-                    assert_eq!(containerd.exit_code(started), None, "{own}: {output}");
-                }
-                lab.path("/run/netwright/ipam.sock").exists()
-            });
+    kubelet.configure(0, &toml);
+    let pods: Vec<(String, Vec<Started>)> = all.iter().map(|daemon| kubelet.run(daemon)).collect();
+    assert!(!lab.sh("ls /etc/cni/net.d").contains("99-netwright"), "no network of its own");
+    let running: BTreeMap<&str, &Started> =
+        pods.iter().flat_map(|(_, all)| all).map(|one| (one.name.as_str(), one)).collect();
+    let services = ["collect", "dhcp", "ipam", "multinet", "repair"];
+    assert_eq!(running.keys().copied().collect::<Vec<_>>(), services);
+    for (service, started) in &running {
+        kubelet.wait_for_ready(started);
+        containerd.probe(&started.id, &started.wanted, "livenessProbe").unwrap();
+        assert_confined(lab, started);
+        // Where it could not confine itself further, it says so.
+        let said = kubelet.status(started)["unconfined"].to_string();
+        match *service {
+            "ipam" => assert!(said.contains("mounts of its own"), "{said}"),
+            _ => assert_eq!(said, "[]", "{service}"),
         }
     }
+    wait_until("pods to be answered", || containerd.loaded_network()["name"] == "netwright-multi");
+    assert!(lab.path(CONFLIST).exists());
 
     cluster.pod("web", "uid-web", "lan,pair");
     let web = containerd.run_pod(&Pod::new("web"));
@@ -128,8 +234,86 @@ fn every_container_does_its_work_as_it_is_confined() {
     // The daemon in its container attaches one more network while the pod runs.
     cluster.annotate("web", "lan,pair,lan@more0");
     wait_until("the fourth", || cluster.interfaces("web").len() == 4);
-    containerd.remove_pod(&web).unwrap();
-    for (own, started) in &running {
-        assert_eq!(containerd.exit_code(started), None, "{own}: {}", containerd.output(own));
+    // Another program takes an address away.
+    containerd.netns(&web).sh("ip address flush dev net1");
+    wait_until("the address to be put back", || {
+        containerd.netns(&web).sh("ip -o -4 address show dev net1").contains("10.71.")
+    });
+
+    // A change is applied without a new pod: one key while the service runs on, another by a start
+    // of the same container's process.
+    let changed = toml.replace("[repair]\n", "[repair]\ninterval = \"7s\"\n");
+    let changed = changed.replace("[multinet]\n", "[multinet]\nnamespace-isolation = true\n");
+    assert_ne!(changed, toml);
+    kubelet.configure(1, &changed);
+    let value = |service: &str, key: &str| kubelet.status(running[service])["values"][key].clone();
+    wait_until("the new values", || {
+        value("repair", "interval") == "\"7s\""
+            && value("multinet", "namespace-isolation") == "true"
+    });
+    for started in running.values() {
+        kubelet.wait_for_ready(started);
     }
+    assert_confined(lab, running["multinet"]);
+    // A wrong one changes nothing, and is said.
+    kubelet.configure(2, &changed.replace("7s", "seven"));
+    wait_until("the status to say so", || {
+        let why = kubelet.status(running["repair"])["missing"].to_string();
+        why.contains("netwrightd.toml:") && why.contains("interval must be a duration")
+    });
+    assert_eq!(value("repair", "interval"), "\"7s\"");
+    kubelet.configure(3, &changed);
+    kubelet.wait_for_ready(running["repair"]);
+
+    // The chart is uninstalled without a word to the nodes: pods that ask for nothing start on the
+    // cluster's own network.
+    for (id, _) in &pods {
+        containerd.remove_pod(id).unwrap();
+    }
+    lab.sh("echo 0 >/run/netwright/multinet.sock.ready");
+    let plain = containerd.run_pod(&Pod::new("plain").annotation("team", "a"));
+    assert!(containerd.netns(&plain).sh("ip -o -4 address show dev eth0").contains("10.97."));
+
+    // `mode: remove`: new pods are the cluster's own at once, and the node is given back when the
+    // last pod of ours has ended.
+    let label = |key: &str| {
+        cluster.api.object("nodes", "", NODE).unwrap()["metadata"]["labels"][key].clone()
+    };
+    assert_eq!(label("networks.netwright/default.lan"), "true");
+    let (removal, _) = daemons(&["mode=remove"]);
+    let [daemon] = removal.as_slice() else { panic!("{removal:?}") };
+    let spec = &daemon["spec"]["template"]["spec"];
+    let sandbox = kubelet.sandbox(daemon);
+    let unlabel = kubelet.start(daemon, &spec["initContainers"][0], &sandbox);
+    kubelet.wait_for_end(&unlabel);
+    assert!(label("networks.netwright/default.lan").is_null());
+    let remove = kubelet.start(daemon, &spec["initContainers"][1], &sandbox);
+    wait_until("the cluster's own network", || {
+        kubelet.assert_runs(&remove);
+        containerd.loaded_network()["name"] == "cluster"
+    });
+    wait_until("it to say what it waits for", || {
+        containerd.output("remove").contains("waiting for the end of ")
+    });
+    assert!(!lab.path("/opt/cni/bin/bridge").is_symlink());
+    let after = containerd.run_pod(&Pod::new("after"));
+    assert!(containerd.netns(&after).sh("ip -o -4 address show dev eth0").contains("10.97."));
+    kubelet.assert_runs(&remove);
+    containerd.remove_pod(&web).unwrap();
+    containerd.remove_pod(&plain).unwrap();
+    kubelet.wait_for_end(&remove);
+    let done = kubelet.start(daemon, &spec["containers"][0], &sandbox);
+    kubelet.wait_for_ready(&done);
+    assert_eq!(lab.sh("cd /opt/cni/bin && sha256sum -- *"), plugins_before);
+    assert_eq!(lab.sh("ls -A /run/netwright /var/lib/netwright | grep -v :$ || true").trim(), "");
+    assert_eq!(lab.sh("nft list tables | grep netwright || true").trim(), "");
+    assert_eq!(lab.sh("ls /etc/cni/net.d").trim(), "10-cluster.conflist");
+    for network in ["lan", "pair"] {
+        let held = format!("ls /var/lib/cni/networks/{network} | grep -c '^10\\.' || true");
+        assert_eq!(lab.sh(&held).trim(), "0", "{network}");
+    }
+    containerd.remove_pod(&after).unwrap();
+    // A node on which this is done already, or that never had anything.
+    let again = kubelet.start(daemon, &spec["initContainers"][1], &sandbox);
+    kubelet.wait_for_end(&again);
 }

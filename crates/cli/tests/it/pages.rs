@@ -56,11 +56,12 @@ const NETWRIGHTD: Entry = entry("docs/netwrightd.md", Machine::Plain);
 const OCI_HOOK: Entry = entry("docs/oci-hook.md", Machine::Podman);
 const OVS: Entry = entry("docs/ovs.md", Machine::DockerAndOvs);
 const REPAIR: Entry = entry("docs/repair.md", Machine::Systemd);
+const ROUTING: Entry = entry("docs/routing.md", Machine::Plain);
 const RUNTIMES: Entry = entry("docs/runtimes.md", Machine::Runtimes);
 const SECURITY: Entry = entry("docs/security.md", Machine::Plain);
 const SETUP: Entry = entry("docs/setup.md", Machine::Systemd);
 
-const PAGES: [Entry; 16] = [
+const PAGES: [Entry; 17] = [
     README,
     AGENT,
     BY_HAND,
@@ -74,6 +75,7 @@ const PAGES: [Entry; 16] = [
     OCI_HOOK,
     OVS,
     REPAIR,
+    ROUTING,
     RUNTIMES,
     SECURITY,
     SETUP,
@@ -443,6 +445,12 @@ fn ovs() {
 fn repair() {
     require!("root", "file:/lib/systemd/systemd");
     follow(&REPAIR);
+}
+
+#[test]
+fn routing() {
+    require!("root", "program:ping");
+    follow(&ROUTING);
 }
 
 #[test]

@@ -40,7 +40,7 @@ use super::setup::{Process, failed, go_on, raise_descriptor_limit, runtime, stop
 use super::{line_server, ready};
 use crate::clock;
 use crate::command_line::Invocation;
-use crate::listen::{self, Listener};
+use crate::listen::Listener;
 
 /// How many threads work for plugins at once. If they wait, it is mostly for a server.
 const BLOCKING: usize = 96;
@@ -64,6 +64,7 @@ impl cluster_ipam::Clock for BootClock {
 pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop> {
     let mut flags = Flags::of(invocation)?;
     flags.node = process.node_name(flags.node);
+    flags.read_copies(&process.roots());
     let runtime = runtime(BLOCKING)?;
     if let Some(node) = flags.forget.clone() {
         return runtime.block_on(forget(flags, node));
@@ -75,10 +76,9 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         return runtime.block_on(release_sticky(flags, namespace, name));
     }
     let signals = stop_signals().map_err(failed)?;
-    let handed_over = listen::handed_over(&process.environment).map_err(failed)?;
     raise_descriptor_limit();
     let _attended = process.attend("ipam", &invocation.loaded)?;
-    let listener = Listener::open(handed_over, &flags.socket).map_err(failed)?;
+    let listener = process.listen(&flags.socket).map_err(failed)?;
     let served = runtime.block_on(serve(flags, process, &listener, signals));
     process.tell_stopping();
     // Work under way is on the disk, or no plugin has had an answer about it.

@@ -35,9 +35,11 @@ mod outbox;
 mod plan;
 mod service;
 
+use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use clap::{Arg, ArgAction};
 use cni_invoke::{Exec, REQUIRE_TRUSTED_PLUGINS};
 use node_api::inbox;
 use tokio::sync::mpsc;
@@ -58,10 +60,26 @@ const CHANGES: usize = 64;
 /// How many threads may wait for disks and plugins.
 const BLOCKING: usize = 4;
 
+/// The flags that are no keys of the configuration.
+pub(crate) fn more_flags() -> Vec<Arg> {
+    let unlabel = Arg::new(UNLABEL).long(UNLABEL).action(ArgAction::SetTrue);
+    vec![unlabel.help("remove the labels of this node that label-node has set, and end")]
+}
+
+const UNLABEL: &str = "unlabel-node";
+
+/// Refuses a file of policy and defaults that is wrong.
+pub(crate) fn check(invocation: &Invocation) -> Result<(), Stop> {
+    Flags::of(invocation).map(drop)
+}
+
 /// Runs the service until a signal ends it.
 pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop> {
     let mut flags = Flags::of(invocation)?;
     flags.node = process.node_name(flags.node);
+    if invocation.more.get_flag(UNLABEL) {
+        return runtime(BLOCKING)?.block_on(unlabel(&flags));
+    }
     let signals = stop_signals().map_err(failed)?;
     let handed_over = listen::handed_over(&process.environment).map_err(failed)?;
     let runtime = runtime(BLOCKING)?;
@@ -76,6 +94,12 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     served?;
     tracing::info!("stopped; pods keep their networks");
     Ok(())
+}
+
+/// Removes this node's labels of ours.
+async fn unlabel(flags: &Flags) -> Result<(), Stop> {
+    let api = Api::new(flags.kubeconfig.as_deref()).await.map_err(failed)?;
+    labels::write(&api, &flags.node, &BTreeMap::new()).await.map_err(failed)
 }
 
 async fn serve(

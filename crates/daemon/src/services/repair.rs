@@ -4,7 +4,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | this one | the loop |
-//! | `schedule` | when to look again, and how to back off from a conflict |
+//! | `schedule` | how to back off from a conflict |
 //! | `remembered` | what a runtime's damaged file said before |
 //!
 //! The kernel reports that something went away or down, here or in a container, or that the packet
@@ -18,7 +18,7 @@ mod schedule;
 use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use cni::{AttachmentKey, Error};
 use cni_runtime::{Apart, Known, Presence, Repairs};
@@ -27,6 +27,7 @@ use kernel::events::{Event, Listener};
 use super::Stop;
 use super::docker::Dockers;
 use super::ovs::Switches;
+use super::pace::{Pace, processor_time};
 use super::runtimes::{Flags, Node};
 use super::setup::{Process, failed, stop_signals};
 use crate::attendant::Changes;
@@ -34,7 +35,7 @@ use crate::command_line::Invocation;
 use crate::health::Health;
 use crate::poll::{Interest, Poller};
 use remembered::Remembered;
-use schedule::{Backoff, Left, Pace};
+use schedule::{Backoff, Left};
 
 /// Numbers of the descriptors that the loop waits for.
 const SIGNALS: u64 = 0;
@@ -287,10 +288,4 @@ impl Service {
         let repaired = runtime.repair_list(&list, &cached.attachment, Node::deadline());
         repaired.map(Some).map_err(|error| error.to_cni())
     }
-}
-
-/// Returns the processor time that this process has used.
-fn processor_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::try_from(time).unwrap_or_default()
 }

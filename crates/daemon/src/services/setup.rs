@@ -2,16 +2,17 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use agent::change::{keys_for, read_by, shown};
 use agent::keys::Key;
+use agent::load::Identity;
 use agent::report::{Report, State};
 use agent::{Config, Loaded};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use state::Roots;
 
@@ -19,6 +20,7 @@ use super::Stop;
 use crate::attendant::{self, Attendant, Changes, Duties};
 use crate::exchange::Answer;
 use crate::health::Health;
+use crate::listen::{self, ListenError, Listener};
 use crate::log;
 
 /// Reads the command line and the configuration again.
@@ -33,6 +35,12 @@ pub(crate) struct Process {
     pub(crate) reread: Reread,
     /// Whether somebody wanted the configuration to be read again before the service could.
     pub(crate) hung_up: Arc<AtomicBool>,
+    /// The service's socket, if it had to be opened before the process became another user.
+    pub(crate) socket: Arc<Mutex<Option<Listener>>>,
+    /// The configuration's file and what was read, if the service is to follow it.
+    pub(crate) follows: Option<(PathBuf, Identity)>,
+    /// Whether the service is to run anew when it has ended.
+    pub(crate) again: Arc<AtomicBool>,
 }
 
 impl Process {
@@ -62,6 +70,15 @@ impl Process {
         Roots::of_environment(|name| self.variable(name).map(OsStr::to_owned))
     }
 
+    /// Returns the socket at which the service is to serve: one that was opened for it, or one that
+    /// it opens at this path.
+    pub(super) fn listen(&self, path: &Path) -> Result<Listener, ListenError> {
+        match self.socket.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(listener) => Ok(listener),
+            None => Listener::open(listen::handed_over(&self.environment)?, path),
+        }
+    }
+
     /// Notes that the service serves, at this socket if it has one, and tells the service manager.
     pub(super) fn tell_ready(&self, socket: Option<&Path>) {
         attendant::forget_last_words(&self.roots(), self.health.service());
@@ -87,49 +104,121 @@ impl Process {
         let listener = attendant::listen(&attendant::socket(&self.roots(), service));
         let health = self.health.clone();
         let (process, to) = (self.clone(), changes.clone());
-        let (started, mut last) = (config.clone(), config.clone());
+        let mut counts =
+            Counts { started: config.clone(), files: files(service, config), last: config.clone() };
+        let changed = self.follows.clone().map(|(file, known)| self.look_at(file, known));
         let duties = Duties {
             answer: Box::new(move |target| answer(&health.report(), target)),
-            reload: Some(Box::new(move || process.reload(service, &started, &mut last, &to))),
+            reload: Some(Box::new(move || process.reload(service, &mut counts, &to))),
+            changed,
         };
         let attendant = Attendant::start(listener, duties, &self.hung_up).map_err(failed)?;
         Ok(Attended { changes, _attendant: attendant })
     }
 
-    /// Reads the configuration again. The service started with one, and read another one last.
-    fn reload(
-        &self,
-        service: &'static str,
-        started: &Config,
-        last: &mut Config,
-        changes: &Changes,
-    ) {
+    /// Returns what says whether the configuration's files have changed since they were `known`.
+    fn look_at(&self, file: PathBuf, mut known: Identity) -> Box<dyn FnMut() -> bool + Send> {
+        let health = self.health.clone();
+        Box::new(move || {
+            let found = Identity::of(&file);
+            if found == known {
+                return false;
+            }
+            known = found;
+            if known.is_nothing() {
+                let error = format!("{} is gone; what was read before goes on", file.display());
+                tracing::error!("{error}");
+                health.needs(CONFIGURATION, Err(error));
+            }
+            !known.is_nothing()
+        })
+    }
+
+    /// Reads the configuration again.
+    fn reload(&self, service: &'static str, counts: &mut Counts, changes: &Changes) {
+        let follows = self.follows.is_some();
         let new = match (self.reread)() {
             Ok(new) => new,
             Err(stop) => {
-                for error in stop.lines() {
+                let errors = stop.lines();
+                for error in &errors {
                     tracing::error!(error, "the configuration is wrong; the one before goes on");
+                }
+                // Nobody has asked for it who would see the answer.
+                if follows {
+                    self.health.needs(CONFIGURATION, Err(errors.join("; ")));
                 }
                 return self.health.refused();
             }
         };
+        self.health.needs(CONFIGURATION, Ok(()));
         self.health.tell_reloading();
         self.log.change(&new.log);
         let names = |since: &Config, live: bool| -> Vec<String> {
             let changed = keys_for(service, since, &new).into_iter().filter(|key| key.live == live);
             changed.map(|key| key.name_for(service)).collect()
         };
-        let (changed, outdated) = (names(last, true), names(started, false));
+        let (changed, mut outdated) = (names(&counts.last, true), names(&counts.started, false));
+        outdated.extend(other_files(&counts.files, &files(service, &new)));
         tracing::info!(
             changed = changed.join(","),
             after_a_restart = outdated.join(","),
             "read the configuration again"
         );
         self.health.runs_with_new(values(service, &new, |key| key.live));
-        *last = new.clone();
+        counts.last = new.clone();
         changes.put(new);
+        let starts_again = follows && !outdated.is_empty();
         self.health.reloaded(outdated);
+        if starts_again {
+            self.again.store(true, Ordering::SeqCst);
+            if let Err(error) = kill_process(getpid(), Signal::TERM) {
+                tracing::error!(%error, "cannot start again");
+            }
+        }
     }
+}
+
+/// What the service's status says is missing if its configuration is wrong.
+const CONFIGURATION: &str = "configuration";
+
+/// The configurations that a reload compares.
+struct Counts {
+    /// The one that the service started with, and what the files had that it names.
+    started: Config,
+    files: Vec<NamedFile>,
+    /// The one that was read last.
+    last: Config,
+}
+
+/// A key that names a file which is read once, when the service starts, and what is in the file.
+type NamedFile = (&'static str, Option<Vec<u8>>);
+
+/// Reads the files that keys of a service name.
+fn files(service: &str, config: &Config) -> Vec<NamedFile> {
+    let (ipam, repair) = (&config.ipam, &config.repair);
+    let named: &[(&str, &Option<PathBuf>)] = match service {
+        "ipam" => &[
+            ("etcd-ca", &ipam.etcd_ca),
+            ("etcd-cert", &ipam.etcd_cert),
+            ("etcd-key", &ipam.etcd_key),
+        ],
+        "multinet" => &[("config", &config.multinet.config)],
+        "repair" => &[
+            ("ca-cert", &repair.ca_cert),
+            ("certificate", &repair.certificate),
+            ("private-key", &repair.private_key),
+        ],
+        _ => &[],
+    };
+    let read = |path: &PathBuf| state::read_optional(path).ok().flatten();
+    named.iter().map(|(key, path)| (*key, path.as_ref().and_then(read))).collect()
+}
+
+/// Returns the keys whose file has another content.
+fn other_files(before: &[NamedFile], now: &[NamedFile]) -> Vec<String> {
+    let pairs = before.iter().zip(now).filter(|(before, now)| before.1 != now.1);
+    pairs.map(|(_, (key, _))| (*key).to_owned()).collect()
 }
 
 /// Returns the values of some of the keys that a service reads.

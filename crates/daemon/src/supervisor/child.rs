@@ -8,7 +8,9 @@ use rustix::process::{Pid, WaitStatus};
 use crate::health;
 
 /// The first and the longest pause before a service that ended starts again.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
+/// The pause before one is killed again that did not end when it was killed.
+const KILL_AGAIN: Duration = Duration::from_secs(1);
 /// A service that ran so long before it ended starts again after the first pause.
 const LONG_RUN: Duration = Duration::from_secs(60);
 
@@ -158,7 +160,7 @@ impl Child {
     pub(super) fn is_to_be_killed(&mut self, now: Instant) -> Option<Pid> {
         match &mut self.life {
             Life::Ending { pid, deadline } if *deadline <= now => {
-                *deadline = now + PAUSES.0;
+                *deadline = now + KILL_AGAIN;
                 Some(*pid)
             }
             _ => None,
@@ -237,7 +239,7 @@ impl Child {
                 }
                 None => (State::Starting, None),
             },
-            Life::Running { .. } => (State::Starting, self.why.clone()),
+            Life::Running { .. } => (State::Starting, None),
             Life::Ending { .. } => (State::Stopping, None),
         };
         let hint = self.waits_for_a_reload().then(|| "netwrightd config check".to_owned());
@@ -249,6 +251,7 @@ impl Child {
             why,
             pid: self.pid().and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok()),
             restarts: self.restarts,
+            ended: self.why.clone(),
             hint,
             ..Report::default()
         }
@@ -270,20 +273,21 @@ mod tests {
         child.start();
         let mut now = Instant::now() + Duration::from_millis(1);
         let mut pauses = Vec::new();
-        for _ in 0..8 {
+        for _ in 0..12 {
             running(&mut child, now);
             let Ended::Failed(why, pause) = child.ended(Exit::Signal(9), now) else { panic!() };
             assert_eq!(why, "signal 9 ended it");
             assert!(!child.is_to_start(now) && child.due() == Some(now + pause));
-            pauses.push(pause.as_secs());
+            pauses.push(pause.as_millis());
             now += pause;
         }
-        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(pauses[..4], [100, 200, 400, 800]);
+        assert_eq!(pauses[8..], [25_600, 51_200, 60_000, 60_000]);
         let report = child.report(now - Duration::from_secs(3));
         assert_eq!(report.why.unwrap(), "signal 9 ended it; it starts again in 3 s");
         // After a long run it starts anew.
         running(&mut child, now);
-        assert_eq!(child.restarts, 8);
+        assert_eq!(child.restarts, 12);
         now += LONG_RUN;
         assert_eq!(
             child.ended(Exit::Code(1), now),

@@ -7,7 +7,7 @@ use std::process::{Output, Stdio};
 use serde_json::Value;
 use testkit::{Lab, Place as _};
 
-use crate::rig::wait_for;
+use crate::agent::node::{Node, kernel_says, until};
 
 const DAEMON: &str = env!("CARGO_BIN_EXE_netwrightd");
 
@@ -69,7 +69,7 @@ fn the_reference_of_the_command_line_is_current() {
         let name = path.file_name().unwrap();
         made.push((docs().join("man").join(name), fs::read_to_string(&path).unwrap()));
     }
-    let services = ["collect", "dhcp", "docker", "ipam", "multinet", "repair"];
+    let services = ["collect", "dhcp", "docker", "ipam", "multinet", "repair", "routing"];
     let others = [
         "agent",
         "agent reload",
@@ -78,6 +78,10 @@ fn the_reference_of_the_command_line_is_current() {
         "config check",
         "config from-flags",
         "config show",
+        "routes",
+        "routes accept",
+        "routes explain",
+        "routes list",
     ];
     let mut page = String::from(
         "# The command line of netwrightd\n\nMade from the program's own description; a test compares the two, and `UPDATE_EXPECT=1 cargo test -p netwright-daemon`\nwrites it anew.\n",
@@ -161,13 +165,6 @@ fn a_service_takes_the_file_and_flags_before_it() {
     assert_eq!((text(&said.stderr), said.status.code()), (String::new(), Some(0)));
 }
 
-/// What the kernel says of a process.
-fn status(pid: u32, key: &str) -> String {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix(&format!("{key}:")));
-    line.unwrap_or_default().trim().to_owned()
-}
-
 /// The bits of capabilities (linux/capability.h).
 fn bits(names: &[&str]) -> u64 {
     let bit = |name: &&str| match *name {
@@ -188,46 +185,57 @@ fn bits(names: &[&str]) -> u64 {
 #[test]
 fn a_confined_service_has_its_rights_and_no_more() {
     testkit::require!("root", "program:nsenter");
-    let lab = Lab::new("config-confine");
-    let dir = lab.dir().join("here");
-    let file = write(&lab, "[ipam]\netcd = [\"http://127.0.0.1:1\"]\n");
-    // multinet ends at once without an API server; its rights differ from repair's in a device only.
-    for rights in agent::rights::RIGHTS.iter().filter(|rights| rights.service != "multinet") {
+    let mut node = Node::new("config-confine");
+    node.joins();
+    let routing = "[routing]\nnode = \"n1\"\nnodes = \"/etc/netwright/nodes.toml\"\ncluster = [\"10.244.0.0/16\"]\n";
+    node.configure(&format!("{}{routing}", node.all()));
+    let nodes =
+        "[[node]]\nname = \"n1\"\nprefixes = [\"10.244.1.0/24\"]\nunderlay = [\"127.0.0.1\"]\n";
+    fs::write(node.path("/etc/netwright/nodes.toml"), nodes).unwrap();
+    let lab = &node.lab;
+    for rights in agent::rights::RIGHTS {
         let name = rights.service;
-        let path = |what: &str| dir.join(name).join(what).display().to_string();
-        let mut command = lab.command(DAEMON);
-        command.args([name, "--confine", "--configuration", &file]);
-        match name {
-            "collect" | "repair" => command.args(["--cache", &path("cache")]),
-            _ => command.args(["--state", &path("state"), "--socketpath", &path("socket/s")]),
-        };
-        command.env("NETWRIGHT_RUN_DIR", path("run")).env("NETWRIGHT_STATE_DIR", path("lib"));
-        // It stops where the test can look at it, also if it could not work.
         let log = lab.dir().join(format!("{name}.log"));
+        let mut command = node.command(&[name, "--confine"]);
         command.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
         let mut child = command.spawn().unwrap();
-        let pid = child.id();
-        wait_for("the filter of system calls", || status(pid, "Seccomp") == "2");
+        let pid = u64::from(child.id());
         let said = || fs::read_to_string(&log).unwrap();
+        until("the service to be ready", || said().contains(" ready "));
+        assert_eq!(kernel_says(pid, "Seccomp"), "2", "{name}");
+        assert_eq!(kernel_says(pid, "NoNewPrivs"), "1", "{name}");
         for set in ["CapBnd", "CapPrm", "CapEff"] {
-            let found = u64::from_str_radix(&status(pid, set), 16).unwrap();
+            let found = u64::from_str_radix(&kernel_says(pid, set), 16).unwrap();
             assert_eq!(found, bits(rights.capabilities), "{name} {set}: {}", said());
         }
-        assert_eq!(status(pid, "NoNewPrivs"), "1", "{name}");
+        let user = rights.user.map_or(0, |user| user.id).to_string();
+        for set in ["Uid", "Gid"] {
+            assert_eq!(kernel_says(pid, set), [user.as_str(); 4].join("\t"), "{name} {set}");
+        }
         let writes = |path: &str| {
             let mut touch = lab.command("nsenter");
-            touch.args(["--mount", "--target", &pid.to_string(), "touch", path]);
-            touch.stderr(Stdio::null()).status().unwrap().success()
+            touch.args(["--mount", "--target", &pid.to_string(), "--setuid", &user]);
+            touch.args(["--setgid", &user, "touch", path]).stderr(Stdio::null());
+            touch.status().unwrap().success()
         };
         let everywhere = matches!(rights.files, agent::rights::Files::Everywhere { .. });
-        // The lab has the host's /etc.
-        assert!(everywhere || !writes("/etc/netwright-written"), "{name}");
+        for path in ["/etc/cni/net.d/written", "/opt/written", "/var/lib/written"] {
+            assert_eq!(writes(path), everywhere, "{name}: {path}");
+            let _ = fs::remove_file(node.path(path));
+        }
+        // Folders of other services, and sockets that others trust.
+        for path in ["/var/lib/netwright/agent/written", "/run/netwright/written"] {
+            assert!(!writes(path) || rights.user.is_none(), "{name}: {path}");
+        }
         // A service with a /tmp of its own writes there what the host does not see.
         let elsewhere = lab.dir().join(format!("{name}-written"));
         writes(elsewhere.to_str().unwrap());
         assert_eq!(elsewhere.exists(), everywhere, "{name}");
-        let own = if ["collect", "repair"].contains(&name) { "cache" } else { "state" };
-        assert!(writes(&path(&format!("{own}/written"))), "{name}: {}", said());
+        let own = match name {
+            "dhcp" | "docker" | "ipam" | "routing" => format!("/var/lib/netwright/{name}/written"),
+            _ => "/var/lib/cni/written".to_owned(),
+        };
+        assert!(writes(&own) && node.path(&own).exists(), "{name}: {}", said());
         // A machine may permit fewer open files than the service may have.
         let less = |line: &&str| line.contains("less confined") && !line.contains("open files");
         assert_eq!(said().lines().find(less), None, "{name}");

@@ -1,7 +1,8 @@
 //! Addresses of networks that span nodes: the daemon between the plugin and the API server.
 
 mod import;
-mod rig;
+mod own_user;
+pub(crate) mod rig;
 
 use std::collections::BTreeSet;
 use std::fs;

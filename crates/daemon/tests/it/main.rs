@@ -4,6 +4,7 @@
 #![allow(clippy::print_stderr, reason = "skips are announced on stderr")]
 
 mod agent;
+mod chart;
 mod configuration;
 mod dhcp;
 mod forged;
@@ -12,6 +13,7 @@ mod multinet;
 mod output;
 mod repair;
 mod rig;
+mod routing;
 mod security;
 
 /// The support code of the plugins' tests, from their folder.

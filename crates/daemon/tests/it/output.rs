@@ -20,7 +20,7 @@ fn a_service_that_does_not_exist_is_named() {
 fn what_nobody_can_read_is_not_said() {
     testkit::require!("root");
     let lab = Lab::new("daemon-output");
-    let services = ["dhcp", "collect", "docker", "ipam", "multinet", "repair"];
+    let services = ["dhcp", "collect", "docker", "ipam", "multinet", "repair", "routing"];
     let of_services = services.map(|service| format!("{service} --help"));
     for arguments in ["--version", "--help"].map(str::to_owned).iter().chain(&of_services) {
         let daemon = env!("CARGO_BIN_EXE_netwrightd");

@@ -27,7 +27,10 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new(name: &str) -> Self {
-        let node = Node::new(name);
+        Self::on(Node::new(name))
+    }
+
+    pub(crate) fn on(node: Node) -> Self {
         // A port that is always up gives the bridge a carrier: kea looks for one when it starts.
         node.sh(
             "ip link add br0 address 02:00:00:00:00:01 type bridge && ip link set br0 up && \

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use cni::AttachmentKey;
+use ipnet::IpNet;
 use state::Index;
 
 use super::text::target;
@@ -14,6 +15,8 @@ const FORWARD: &str = "FORWARD";
 const CNI_FORWARD: &str = "CNI-FORWARD";
 /// The prefix of the comments of our rules in foreign chains.
 const TAG: &str = "netwright ";
+/// The comment of the rules for the cluster's ranges.
+pub(crate) const RANGES_TAG: &str = "netwright routing";
 /// Docker's chain for foreign rules; Docker promises not to change it and to visit it first.
 const DOCKER_USER: &str = "DOCKER-USER";
 
@@ -84,7 +87,7 @@ pub fn accept(
 ) -> Result<(), IptablesError> {
     for (family, own) in by_family(addresses) {
         Tool { family, legacy }.change(TABLE, |observed, restore| {
-            let place = if observed.has_chain(DOCKER_USER) { DOCKER_USER } else { FORWARD };
+            let place = place(observed);
             for rule in own.iter().flat_map(|address| accept_rules(*address, key)) {
                 restore.ensure_first(observed, place, &rule);
             }
@@ -137,6 +140,75 @@ pub fn check_accept(
     Ok(missing)
 }
 
+/// Accepts what is forwarded from and to these ranges, in the same place, and removes the rules that
+/// accepted others.
+///
+/// # Errors
+/// [`IptablesError`]; nothing has changed then.
+pub fn accept_ranges(ranges: &[IpNet], family: Family, legacy: bool) -> Result<(), IptablesError> {
+    let wanted = range_rules(ranges, family);
+    Tool { family, legacy }
+        .change(TABLE, |observed, restore| plan_ranges(&wanted, observed, restore))
+}
+
+/// Describes which rules of [`accept_ranges`] are missing.
+///
+/// # Errors
+/// [`IptablesError`].
+pub fn missing_ranges(
+    ranges: &[IpNet],
+    family: Family,
+    legacy: bool,
+) -> Result<Vec<String>, IptablesError> {
+    let observed = Tool { family, legacy }.observe(TABLE)?;
+    let place = place(&observed);
+    let missing = range_rules(ranges, family).into_iter();
+    let missing = missing.filter(|rule| !observed.has_rule(place, rule));
+    Ok(missing.map(|rule| format!("missing: -A {place} {rule}")).collect())
+}
+
+/// Removes the rules of [`accept_ranges`].
+///
+/// **Idempotence**: what is gone already, or a family without iptables, is success.
+///
+/// # Errors
+/// [`IptablesError`]; nothing has changed then.
+pub fn remove_ranges(family: Family, legacy: bool) -> Result<(), IptablesError> {
+    let removed = Tool { family, legacy }
+        .change(TABLE, |observed, restore| plan_ranges(&[], observed, restore));
+    match removed {
+        Err(error) if !error.is_missing() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn plan_ranges(wanted: &[String], observed: &Observed, restore: &mut Restore) {
+    let place = place(observed);
+    for chain in [DOCKER_USER, FORWARD] {
+        restore.delete_rules(observed, chain, |rule| {
+            let stays = chain == place && wanted.iter().any(|wanted| wanted == rule);
+            comment_of(rule) == Some(RANGES_TAG) && !stays
+        });
+    }
+    for rule in wanted {
+        restore.ensure_first(observed, place, rule);
+    }
+}
+
+/// Returns where rules go that are to be met first.
+fn place(observed: &Observed) -> &'static str {
+    if observed.has_chain(DOCKER_USER) { DOCKER_USER } else { FORWARD }
+}
+
+/// iptables prints no address for a range of all addresses, and no cluster has one.
+fn range_rules(ranges: &[IpNet], family: Family) -> Vec<String> {
+    let own = ranges.iter().filter(|range| Family::of(range.addr()) == family);
+    let own = own.filter(|range| range.prefix_len() != 0);
+    let comment = format!("-m comment --comment {}", quote(RANGES_TAG));
+    own.flat_map(|range| ["-s", "-d"].map(|side| format!("{side} {range} {comment} -j ACCEPT")))
+        .collect()
+}
+
 fn by_family(addresses: &[IpAddr]) -> Vec<(Family, Vec<IpAddr>)> {
     let own = |family| addresses.iter().copied().filter(move |at| Family::of(*at) == family);
     let families = Family::ALL.iter().map(|family| (*family, own(*family).collect::<Vec<_>>()));
@@ -181,9 +253,14 @@ pub(crate) fn owner_of_comment(comment: &str) -> Option<Owner> {
 /// Returns the owner of a rule of ours.
 fn owner(rule: &str) -> Option<Owner> {
     target(rule).filter(|target| *target == "ACCEPT")?;
+    comment_of(rule).and_then(owner_of_comment)
+}
+
+/// Returns a rule's comment. Ours need quoting and contain no quotes: neither do hashes and network
+/// names.
+fn comment_of(rule: &str) -> Option<&str> {
     let (_, comment) = rule.split_once("--comment \"")?;
-    // Neither hashes nor network names contain quotes.
-    comment.split_once('"').and_then(|(comment, _)| owner_of_comment(comment))
+    comment.split_once('"').map(|(comment, _)| comment)
 }
 
 fn plan_add(addresses: &[IpAddr], admin_chain: &str, observed: &Observed, restore: &mut Restore) {
@@ -217,6 +294,42 @@ mod tests {
             COMMIT
         "#]]
         .assert_eq(&restore.text());
+    }
+
+    #[test]
+    fn ranges_replace_earlier_ones_where_rules_are_met_first() {
+        let ranges = |texts: &[&str]| -> Vec<IpNet> {
+            texts.iter().map(|text| text.parse().unwrap()).collect()
+        };
+        let wanted = range_rules(&ranges(&["10.244.0.0/16", "fd00:1::/48"]), Family::V4);
+        let plan = |observed: &str, wanted: &[String]| {
+            let mut restore = Restore::new(TABLE);
+            plan_ranges(wanted, &Observed::parse(observed), &mut restore);
+            restore.text()
+        };
+        expect![[r#"
+            *filter
+            -I FORWARD 1 -s 10.244.0.0/16 -m comment --comment "netwright routing" -j ACCEPT
+            -I FORWARD 1 -d 10.244.0.0/16 -m comment --comment "netwright routing" -j ACCEPT
+            COMMIT
+        "#]]
+        .assert_eq(&plan("-P FORWARD DROP\n", &wanted));
+        let there = "-P FORWARD DROP\n-N DOCKER-USER\n\
+            -A FORWARD -s 10.244.0.0/16 -m comment --comment \"netwright routing\" -j ACCEPT\n\
+            -A FORWARD -s 10.1.0.2/32 -m comment --comment \"netwright 0123 n\" -j ACCEPT\n\
+            -A DOCKER-USER -d 10.244.0.0/16 -m comment --comment \"netwright routing\" -j ACCEPT\n\
+            -A DOCKER-USER -d 10.9.0.0/16 -m comment --comment \"netwright routing\" -j ACCEPT\n";
+        expect![[r#"
+            *filter
+            -D DOCKER-USER -d 10.9.0.0/16 -m comment --comment "netwright routing" -j ACCEPT
+            -D FORWARD -s 10.244.0.0/16 -m comment --comment "netwright routing" -j ACCEPT
+            -I DOCKER-USER 1 -s 10.244.0.0/16 -m comment --comment "netwright routing" -j ACCEPT
+            COMMIT
+        "#]]
+        .assert_eq(&plan(there, &wanted));
+        assert_eq!(range_rules(&ranges(&["0.0.0.0/0"]), Family::V4), Vec::<String>::new());
+        // No attachment's: those that remove an attachment's rules leave them alone.
+        assert_eq!(owner(&wanted[0]), Some(Owner::Foreign));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![allow(clippy::print_stderr, reason = "skips are announced on stderr")]
 
+mod cluster;
 mod engine;
 mod hostport;
 mod masquerade;

@@ -87,9 +87,14 @@ struct Mount {
 /// Makes everything read-only but these paths and the kernel's file systems.
 fn make_read_only(writable: &[&Path], undone: &mut Vec<Undone>) {
     let mut keep: Vec<PathBuf> = KERNEL.map(PathBuf::from).to_vec();
+    // Nothing else that is read-only already becomes writable.
+    let mut named: Vec<PathBuf> = Vec::new();
     for path in writable {
         match mount_itself(path) {
-            Ok(real) => keep.push(real),
+            Ok(real) => {
+                named.push(real.clone());
+                keep.push(real);
+            }
             Err(source) => undone.push(Undone::new(Step::Writable(path.to_path_buf()), source)),
         }
     }
@@ -109,7 +114,7 @@ fn make_read_only(writable: &[&Path], undone: &mut Vec<Undone>) {
     };
     let (kept, others): (Vec<_>, Vec<_>) = mounts
         .into_iter()
-        .filter(|mount| !mount.flags.contains(MountFlags::RDONLY))
+        .filter(|mount| !mount.flags.contains(MountFlags::RDONLY) || named.contains(&mount.place))
         .partition(|Mount { place, .. }| {
             !place.starts_with(&control_groups) && keep.iter().any(|path| place.starts_with(path))
         });
@@ -132,6 +137,14 @@ fn make_read_only(writable: &[&Path], undone: &mut Vec<Undone>) {
             && !is_out_of_reach(errno)
         {
             undone.push(Undone::new(Step::ReadOnly(place), errno));
+        }
+    }
+    for Mount { place, flags } in kept {
+        if flags.contains(MountFlags::RDONLY) {
+            let flags = (flags - MountFlags::RDONLY) | MountFlags::BIND;
+            if let Err(errno) = rustix::mount::mount_remount(&place, flags, c"") {
+                undone.push(Undone::new(Step::Writable(place), errno));
+            }
         }
     }
 }

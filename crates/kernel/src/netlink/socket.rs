@@ -62,6 +62,7 @@ pub(crate) struct Socket {
     received: Vec<u8>,
     send_buffer: usize,
     receive_buffer: usize,
+    overrun: bool,
 }
 
 /// The parts of a request besides its sequence number.
@@ -117,6 +118,7 @@ impl Socket {
             received: Vec::with_capacity(RECEIVE_BUFFER),
             send_buffer: SMALL_BUFFER,
             receive_buffer: SMALL_BUFFER,
+            overrun: false,
         })
     }
 
@@ -140,6 +142,20 @@ impl Socket {
             step: "ask",
             source: errno.into(),
         })
+    }
+
+    /// Says whether replies were lost since the last call of this function: the kernel had more to
+    /// send than the socket's buffer holds.
+    pub(crate) fn take_overrun(&mut self) -> bool {
+        std::mem::take(&mut self.overrun)
+    }
+
+    /// Returns the number by which the kernel names the socket (`nl_pid`, `man 7 netlink`), also in
+    /// its messages to others about what the socket changed.
+    pub(crate) fn port(&self) -> io::Result<u32> {
+        let mut address = SocketAddr::new(0, 0);
+        self.inner.get_address(&mut address)?;
+        Ok(address.port_number())
     }
 
     /// Returns the next sequence number; zero is reserved for the kernel.
@@ -420,12 +436,16 @@ impl Socket {
                 rustix::net::recv(&self.inner, buffer, flags).map(|(_, length)| length)
             })
         };
-        let length = match receive(RecvFlags::TRUNC) {
+        let received = receive(RecvFlags::TRUNC);
+        let overrun = received == Err(SysErrno::NOBUFS);
+        let length = match received {
             Err(error) if is_there => {
                 receive(RecvFlags::TRUNC | RecvFlags::DONTWAIT).map_err(|_| failed(error))
             }
             received => received.map_err(failed),
-        }?;
+        };
+        self.overrun |= overrun;
+        let length = length?;
         if self.received.len() < length {
             return Err(NetlinkError::TooLarge {
                 operation: operation.to_string(),

@@ -163,6 +163,17 @@ impl Batch {
         self.operations.is_empty()
     }
 
+    /// Counts the netlink messages that it takes, without those that begin and end it: one for each
+    /// operation, and more for elements that do not fit into one.
+    #[must_use]
+    pub fn messages(&self) -> usize {
+        let mut messages = 0;
+        for operation in &self.operations {
+            operation.encode(0, &mut |_, _, _| messages += 1);
+        }
+        messages
+    }
+
     /// Adds an operation.
     pub fn push(&mut self, operation: Operation) {
         self.operations.push(operation);

@@ -6,7 +6,7 @@
 use super::names::{Family, Verdict};
 use super::operand::{
     CmpOp, CtDirection, CtKey, FibFlags, FibResult, LookupTo, MetaKey, NatKind, PayloadBase,
-    Register, RejectKind,
+    Register, RejectKind, RtKey,
 };
 
 /// One expression of a rule.
@@ -104,6 +104,36 @@ pub enum Expr {
         /// The addresses and links to look up.
         flags: FibFlags,
         /// Where to.
+        register: Register,
+    },
+    /// Loads a property of the packet's route.
+    Rt {
+        /// What.
+        key: RtKey,
+        /// Where to.
+        register: Register,
+    },
+    /// Turns the numbers in a register from the host's byte order into the network's.
+    ToNetworkOrder {
+        /// From where.
+        source: Register,
+        /// Where to.
+        register: Register,
+        /// How many bytes there are.
+        len: u32,
+        /// How long each number is: 2, 4 or 8 bytes.
+        size: u32,
+    },
+    /// Writes bytes of an option of the TCP header, if the packet has it. The checksum is updated.
+    /// A largest segment (option 2) is only made smaller.
+    TcpOptionSet {
+        /// The option's number.
+        option: u8,
+        /// The offset of the bytes in the option.
+        offset: u32,
+        /// How many.
+        len: u32,
+        /// From where.
         register: Register,
     },
     /// Puts bytes into a register.

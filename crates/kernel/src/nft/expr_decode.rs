@@ -2,13 +2,13 @@
 
 use super::expr::{BitwiseExpr, Expr};
 use super::expr_encode::{
-    L4CSUM_PSEUDOHDR, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME,
-    NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
+    BYTEORDER_HTON, EXTHDR_OP_TCPOPT, L4CSUM_PSEUDOHDR, NFTA_DATA_VALUE, NFTA_DATA_VERDICT,
+    NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
 };
 use super::names::{Family, Verdict};
 use super::operand::{
     CmpOp, CtDirection, CtKey, FibFlags, FibResult, LookupTo, MetaKey, NatKind, PayloadBase,
-    Register, RejectKind,
+    Register, RejectKind, RtKey,
 };
 use crate::wire::Attribute;
 
@@ -94,6 +94,22 @@ fn decode_known(name: &str, data: &Attribute<'_>) -> Option<Expr> {
             flags: FibFlags(number(3)?),
             register: register(1)?,
         },
+        "rt" => Expr::Rt { key: RtKey::from_number(number(2)?), register: register(1)? },
+        "byteorder" if number(3)? == BYTEORDER_HTON => Expr::ToNetworkOrder {
+            source: register(1)?,
+            register: register(2)?,
+            len: number(4)?,
+            size: number(5)?,
+        },
+        // An expression with a source register writes.
+        "exthdr" if number(6) == Some(EXTHDR_OP_TCPOPT) && number(7).is_some() => {
+            Expr::TcpOptionSet {
+                option: data.find(2)?.u8()?,
+                offset: number(3)?,
+                len: number(4)?,
+                register: register(7)?,
+            }
+        }
         "immediate" => match number(1)? {
             0 => Expr::Verdict(read_verdict(&data.find(2)?)?),
             number => Expr::Immediate { register: Register::from_number(number)?, data: value(2)? },
@@ -186,6 +202,9 @@ mod tests {
                 flags: FibFlags::DADDR.and(FibFlags::IIF),
                 register: first,
             },
+            Expr::Rt { key: RtKey::TcpMss, register: first },
+            Expr::ToNetworkOrder { source: first, register: ninth, len: 2, size: 2 },
+            Expr::TcpOptionSet { option: 2, offset: 2, len: 2, register: first },
             Expr::Immediate { register: first, data: vec![1, 2] },
             Expr::Verdict(Verdict::Goto("c".into())),
             Expr::Verdict(Verdict::Drop),
@@ -213,10 +232,11 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn reading_anything_ends(bytes: Vec<u8>, which in 0_usize..20) {
-            const NAMES: [&str; 20] = [
+        fn reading_anything_ends(bytes: Vec<u8>, which in 0_usize..23) {
+            const NAMES: [&str; 23] = [
                 "meta", "payload", "cmp", "range", "bitwise", "lookup", "ct", "fib", "immediate", "nat", "masq",
                 "redir", "counter", "log", "reject", "notrack", "match", "target", "", "quota",
+                "rt", "byteorder", "exthdr",
             ];
             let mut writer = Writer::new();
             writer.put_text(NFTA_EXPR_NAME, NAMES[which]);

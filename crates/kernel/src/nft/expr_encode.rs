@@ -16,6 +16,10 @@ pub(crate) const NFTA_VERDICT_CHAIN: u16 = 2;
 const VERDICT_REGISTER: u32 = 0;
 /// NFT_PAYLOAD_L4CSUM_PSEUDOHDR: the written bytes count in the checksums of the layer above.
 pub(crate) const L4CSUM_PSEUDOHDR: u32 = 1;
+/// NFT_BYTEORDER_HTON.
+pub(crate) const BYTEORDER_HTON: u32 = 1;
+/// NFT_EXTHDR_OP_TCPOPT.
+pub(crate) const EXTHDR_OP_TCPOPT: u32 = 1;
 
 /// Writes one element of a rule's list of expressions.
 pub(crate) fn encode(writer: &mut Writer, expr: &Expr) {
@@ -42,6 +46,9 @@ fn name(expr: &Expr) -> &str {
         Expr::Lookup { .. } => "lookup",
         Expr::Ct { .. } | Expr::CtSet { .. } => "ct",
         Expr::Fib { .. } => "fib",
+        Expr::Rt { .. } => "rt",
+        Expr::ToNetworkOrder { .. } => "byteorder",
+        Expr::TcpOptionSet { .. } => "exthdr",
         Expr::Immediate { .. } | Expr::Verdict(_) => "immediate",
         Expr::Nat { .. } => "nat",
         Expr::Masquerade { .. } => "masq",
@@ -122,6 +129,24 @@ fn encode_data(writer: &mut Writer, expr: &Expr) {
             writer.put_u32_be(3, flags.0);
             writer.put_u32_be(2, result.number());
             put_register(writer, 1, *register);
+        }
+        Expr::Rt { key, register } => {
+            put_register(writer, 1, *register);
+            writer.put_u32_be(2, key.number());
+        }
+        Expr::ToNetworkOrder { source, register, len, size } => {
+            put_register(writer, 1, *source);
+            put_register(writer, 2, *register);
+            writer.put_u32_be(3, BYTEORDER_HTON);
+            writer.put_u32_be(4, *len);
+            writer.put_u32_be(5, *size);
+        }
+        Expr::TcpOptionSet { option, offset, len, register } => {
+            writer.put_u8(2, *option);
+            writer.put_u32_be(3, *offset);
+            writer.put_u32_be(4, *len);
+            writer.put_u32_be(6, EXTHDR_OP_TCPOPT);
+            put_register(writer, 7, *register);
         }
         Expr::Immediate { register, data } => {
             put_register(writer, 1, *register);

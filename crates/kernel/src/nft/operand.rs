@@ -248,6 +248,18 @@ impl FibFlags {
     }
 }
 
+/// A property of a packet's route (NFT_RT_*).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RtKey {
+    /// The largest TCP segment that fits, in the packet's direction and back (NFT_RT_TCPMSS).
+    TcpMss,
+    /// A number unknown to this code.
+    Other(u32),
+}
+
+numbers!(RtKey, or Other: TcpMss = 3);
+
 /// Which address is translated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NatKind {

@@ -5,14 +5,21 @@ use std::net::{IpAddr, Ipv6Addr};
 use ipnet::IpNet;
 
 use super::expr::{BitwiseExpr, Expr};
-use super::field::{Field, Guard, Ip6Address};
+use super::field::{self, Field, Guard, Ip6Address};
 use super::key::Value;
 use super::names::{Family, TableRef, Verdict};
-use super::operand::{CmpOp, CtKey, LookupTo, MetaKey, NatKind, Register, RejectKind};
+use super::operand::{
+    CmpOp, CtKey, LookupTo, MetaKey, NatKind, PayloadBase, Register, RejectKind, RtKey,
+};
 use crate::route::IpFamily;
 
 /// `linux include/uapi/linux/netfilter/nf_nat.h` NF_NAT_RANGE_PROTO_RANDOM_FULLY.
 const RANDOM_FULLY: u32 = 1 << 4;
+/// RFC 9293 §3.1: bits of the byte with TCP's flags, at offset 13.
+const TCP_SYN: u8 = 0x02;
+const TCP_RST: u8 = 0x04;
+/// RFC 9293 §3.2: the option "maximum segment size".
+const TCP_OPTION_MSS: u8 = 2;
 
 /// A rule to add: conditions from left to right, then the action.
 ///
@@ -198,6 +205,22 @@ impl NewRule {
         let register = Register::FIRST;
         self.expr(Expr::Immediate { register, data: address.octets().to_vec() })
             .expr(which.store(register))
+    }
+
+    /// `tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu`: makes the largest segment
+    /// that a TCP connection's first packets announce as small as the route needs, in the packet's
+    /// direction and back. In a chain at the hook forward, output or postrouting.
+    #[must_use]
+    pub fn clamp_segment_size(self) -> Self {
+        let register = Register::FIRST;
+        let flags = Expr::Payload { base: PayloadBase::Transport, offset: 13, len: 1, register };
+        self.is(field::l4proto(), Value::TCP)
+            .expr(flags)
+            .expr(bitwise(&[TCP_SYN | TCP_RST], &[0]))
+            .expr(Expr::Cmp { op: CmpOp::Eq, register, data: vec![TCP_SYN] })
+            .expr(Expr::Rt { key: RtKey::TcpMss, register })
+            .expr(Expr::ToNetworkOrder { source: register, register, len: 2, size: 2 })
+            .expr(Expr::TcpOptionSet { option: TCP_OPTION_MSS, offset: 2, len: 2, register })
     }
 
     /// `counter`.

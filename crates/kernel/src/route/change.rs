@@ -8,8 +8,9 @@ use ipnet::IpNet;
 use super::link::{RTM_DELLINK, RTM_DELLINKPROP, RTM_NEWLINK, RTM_SETLINK, ifla};
 use super::link_kind::header;
 use super::{
-    AF_UNSPEC, AddressOptions, BridgeVlan, BridgeVlanSide, Fdb, LinkSet, Neighbour, NewLink, Qdisc,
-    Redirect, Route, Rule, TcHandle, address, neighbour, routes, rule, tc,
+    AF_UNSPEC, AddressOptions, BridgeVlan, BridgeVlanSide, Fdb, LinkSet, Neighbour, NewLink,
+    NexthopObject, Qdisc, Redirect, Route, Rule, TcHandle, VxlanFdb, address, neighbour, nexthop,
+    routes, rule, tc,
 };
 use crate::netlink::NetlinkError;
 use crate::wire::{Emit, Writer};
@@ -76,6 +77,19 @@ pub enum Change {
     ReplaceRoute(Route),
     /// Removes a route; fails with ESRCH if none matches.
     DelRoute(Route),
+    /// Adds a nexthop object; fails with EEXIST if its number is taken. See
+    /// [`NexthopObject`] for kernels.
+    AddNexthop(NexthopObject),
+    /// Adds a nexthop object or replaces the one with its number; the routes that refer to it
+    /// follow at once, and no packet is lost. Fails with EINVAL if routes that refer to it could
+    /// not use the new one.
+    ReplaceNexthop(NexthopObject),
+    /// Removes a nexthop object, and every route that refers to it; the IPv4 routes go without a
+    /// message to listeners. Fails with ENOENT if it does not exist.
+    DelNexthop {
+        /// Its number.
+        id: u32,
+    },
     /// Adds a routing rule; fails with EEXIST if exactly the same one exists.
     AddRule(Rule),
     /// Removes a routing rule; fails with ENOENT if none matches.
@@ -88,6 +102,12 @@ pub enum Change {
     SetFdb(Fdb),
     /// Removes a forwarding entry of a bridge; fails with ENOENT if it does not exist.
     DelFdb(Fdb),
+    /// Adds or replaces the forwarding entry of a VXLAN tunnel for a MAC address. Fails with
+    /// EOPNOTSUPP for a multicast or all-zero address that has one: these may have several.
+    SetVxlanFdb(VxlanFdb),
+    /// Removes a forwarding entry of a VXLAN tunnel; fails with ENOENT if the address has none, or
+    /// none with this destination, VNI, port and link.
+    DelVxlanFdb(VxlanFdb),
     /// Adds a port, or the bridge itself, to VLANs.
     AddBridgeVlan {
         /// The port or the bridge.
@@ -177,12 +197,17 @@ impl Change {
             Self::AppendRoute(_) => (routes::RTM_NEWROUTE, NLM_F_CREATE | NLM_F_APPEND),
             Self::ReplaceRoute(_) => (routes::RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE),
             Self::DelRoute(_) => (routes::RTM_DELROUTE, 0),
+            Self::AddNexthop(_) => (nexthop::RTM_NEWNEXTHOP, NLM_F_CREATE | NLM_F_EXCL),
+            Self::ReplaceNexthop(_) => (nexthop::RTM_NEWNEXTHOP, NLM_F_CREATE | NLM_F_REPLACE),
+            Self::DelNexthop { .. } => (nexthop::RTM_DELNEXTHOP, 0),
             Self::AddRule(_) => (rule::RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL),
             Self::DelRule(_) => (rule::RTM_DELRULE, 0),
-            Self::SetNeighbour(_) | Self::SetFdb(_) => {
+            Self::SetNeighbour(_) | Self::SetFdb(_) | Self::SetVxlanFdb(_) => {
                 (neighbour::RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE)
             }
-            Self::DelNeighbour(_) | Self::DelFdb(_) => (neighbour::RTM_DELNEIGH, 0),
+            Self::DelNeighbour(_) | Self::DelFdb(_) | Self::DelVxlanFdb(_) => {
+                (neighbour::RTM_DELNEIGH, 0)
+            }
             Self::AddBridgeVlan { .. } => (RTM_SETLINK, 0),
             Self::AddQdisc(_) => (tc::RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL),
             Self::ReplaceQdisc(_) => (tc::RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE),
@@ -211,11 +236,14 @@ impl Change {
                 route.encode(writer);
             }
             Self::DelRoute(route) => route.encode_key(writer),
+            Self::AddNexthop(nexthop) | Self::ReplaceNexthop(nexthop) => nexthop.encode(writer),
+            Self::DelNexthop { id } => nexthop::encode_id(*id, writer),
             Self::AddRule(rule) | Self::DelRule(rule) => rule.encode(writer),
             Self::SetNeighbour(neighbour) | Self::DelNeighbour(neighbour) => {
                 neighbour.encode(writer);
             }
             Self::SetFdb(entry) | Self::DelFdb(entry) => entry.encode(writer),
+            Self::SetVxlanFdb(entry) | Self::DelVxlanFdb(entry) => entry.encode(writer),
             Self::AddBridgeVlan { ifindex, side, vlan }
             | Self::DelBridgeVlan { ifindex, side, vlan } => {
                 vlan.encode(*ifindex, *side, writer);
@@ -250,6 +278,9 @@ impl fmt::Display for Change {
             Self::AppendRoute(route) => write!(f, "append route {route}"),
             Self::ReplaceRoute(route) => write!(f, "replace route {route}"),
             Self::DelRoute(route) => write!(f, "delete route {route}"),
+            Self::AddNexthop(nexthop) => write!(f, "add nexthop {nexthop}"),
+            Self::ReplaceNexthop(nexthop) => write!(f, "replace nexthop {nexthop}"),
+            Self::DelNexthop { id } => write!(f, "delete nexthop {id}"),
             Self::AddRule(rule) => write!(f, "add routing rule {rule}"),
             Self::DelRule(rule) => write!(f, "delete routing rule {rule}"),
             Self::SetNeighbour(neighbour) => {
@@ -263,6 +294,12 @@ impl fmt::Display for Change {
             }
             Self::DelFdb(entry) => {
                 write!(f, "delete forwarding entry {} of port {}", entry.mac, entry.ifindex)
+            }
+            Self::SetVxlanFdb(VxlanFdb { ifindex, mac, destination, .. }) => {
+                write!(f, "set forwarding entry {mac} to {destination} of tunnel {ifindex}")
+            }
+            Self::DelVxlanFdb(VxlanFdb { ifindex, mac, destination, .. }) => {
+                write!(f, "delete forwarding entry {mac} to {destination} of tunnel {ifindex}")
             }
             Self::AddBridgeVlan { ifindex, vlan, .. } => {
                 write!(f, "add VLAN {vlan} to port {ifindex}")

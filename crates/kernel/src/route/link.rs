@@ -5,6 +5,7 @@ use super::link_kind::{
     BR_BOOLOPT_NO_LL_LEARN, IFLA_IPVLAN_FLAGS, IFLA_IPVLAN_MODE, IFLA_MACVLAN_MODE, IpvlanMode,
     IpvlanReach, MacvlanMode,
 };
+use super::vxlan::VxlanInfo;
 use crate::mac::MacAddr;
 use crate::wire::{self, Attribute, Message};
 
@@ -159,6 +160,8 @@ pub struct Link {
     pub vlan: Option<VlanInfo>,
     /// Its routing table, if it is a VRF.
     pub vrf_table: Option<u32>,
+    /// Its settings, if it is a VXLAN tunnel.
+    pub vxlan: Option<Box<VxlanInfo>>,
     /// Its settings, if it is a tun or tap.
     pub tun: Option<TunInfo>,
     /// Its mode, if it is a macvlan (IFLA_MACVLAN_MODE); `None` also for a mode that has no name
@@ -368,6 +371,7 @@ impl Link {
         match (self.kind.as_deref(), data) {
             (Some("bridge"), Some(data)) => self.bridge = Some(bridge_info(&data)),
             (Some("vlan"), Some(data)) => self.vlan = vlan_info(&data),
+            (Some("vxlan"), Some(data)) => self.vxlan = Some(Box::new(VxlanInfo::decode(&data))),
             (Some("tun"), Some(data)) => self.tun = Some(tun_info(&data)),
             (Some("vrf"), Some(data)) => {
                 self.vrf_table = data.find(ifla::VRF_TABLE).and_then(|table| table.u32());

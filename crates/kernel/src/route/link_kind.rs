@@ -2,6 +2,7 @@
 
 use super::link::{IFINFOMSG, ifla};
 use super::new_link::put_name;
+use super::vxlan::VxlanOptions;
 use crate::mac::MacAddr;
 use crate::netns::Netns;
 use crate::wire::Writer;
@@ -41,6 +42,8 @@ pub enum LinkKind {
         /// The routing table of the links in it.
         table: u32,
     },
+    /// A tunnel over UDP that carries Ethernet frames (RFC 7348). Kernel: CONFIG_VXLAN.
+    Vxlan(VxlanOptions),
 }
 
 /// Settings of a bridge; `None` is left to the kernel.
@@ -202,6 +205,7 @@ impl LinkKind {
             Self::Dummy => "dummy",
             Self::Ifb => "ifb",
             Self::Vrf { .. } => "vrf",
+            Self::Vxlan(_) => "vxlan",
         }
     }
 
@@ -236,6 +240,7 @@ impl LinkKind {
                 writer.put(ifla::VLAN_PROTOCOL, &options.protocol.number().to_be_bytes());
             }
             Self::Vrf { table } => writer.put_u32(ifla::VRF_TABLE, *table),
+            Self::Vxlan(options) => options.encode(writer),
             Self::Dummy | Self::Ifb => {}
         }
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use super::link::{iff, ifla};
 use super::link_kind::{BridgeOptions, header, put_netns};
 use super::new_link::put_name;
+use super::vxlan::VxlanSet;
 use super::{AF_INET, AF_INET6, AF_UNSPEC};
 use crate::mac::MacAddr;
 use crate::netns::Netns;
@@ -65,6 +66,8 @@ pub struct LinkSet {
     pub forwarding: bool,
     /// Settings of a bridge itself.
     pub bridge: BridgeOptions,
+    /// Settings of a VXLAN tunnel itself.
+    pub vxlan: VxlanSet,
     /// Announces its IPv4 addresses to neighbours when it comes up (sysctl `arp_notify`).
     pub arp_notify: Option<bool>,
     /// It has only the IPv6 addresses it is given, and solicits no router (sysctl `addr_gen_mode`
@@ -185,14 +188,19 @@ impl LinkSet {
 
     fn encode_info(&self, writer: &mut Writer) {
         let bridge = self.bridge != BridgeOptions::default();
+        let vxlan = self.vxlan != VxlanSet::default();
         let port = self.port().next().is_some();
-        if !bridge && !port {
+        if !bridge && !vxlan && !port {
             return;
         }
         writer.nest_plain(ifla::LINKINFO, |writer| {
             if bridge {
                 writer.put_text(ifla::INFO_KIND, "bridge");
                 writer.nest_plain(ifla::INFO_DATA, |writer| self.bridge.encode(writer));
+            }
+            if vxlan {
+                writer.put_text(ifla::INFO_KIND, "vxlan");
+                writer.nest_plain(ifla::INFO_DATA, |writer| self.vxlan.encode(writer));
             }
             if port {
                 writer.put_text(ifla::INFO_SLAVE_KIND, "bridge");
@@ -223,6 +231,8 @@ impl fmt::Display for LinkSet {
             ("txqueuelen", number(self.tx_queue_len)),
             ("group", number(self.group)),
             ("default_pvid", self.bridge.default_pvid.map(|vlan| vlan.to_string())),
+            ("local", self.vxlan.local.map(|address| address.to_string())),
+            ("dev", number(self.vxlan.underlay)),
             ("state", self.forwarding.then(|| "forwarding".to_owned())),
         ];
         let switches = [
@@ -238,6 +248,7 @@ impl fmt::Display for LinkSet {
             ("mcast_snooping", self.bridge.multicast_snooping),
             ("stp", self.bridge.stp),
             ("linklocal_learn", self.bridge.link_local_learning),
+            ("vxlan learning", self.vxlan.learning),
         ];
         let on_off = |on| if on { "on" } else { "off" };
         let values =

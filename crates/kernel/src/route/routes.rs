@@ -25,9 +25,10 @@ const RTA_METRICS: u16 = 8;
 const RTA_MULTIPATH: u16 = 9;
 const RTA_TABLE: u16 = 15;
 const RTA_VIA: u16 = 18;
+const RTA_NH_ID: u16 = 30;
 const RTAX_MTU: u16 = 2;
 const RTAX_ADVMSS: u16 = 8;
-const RTNH_F_ONLINK: u32 = 4;
+pub(crate) const RTNH_F_ONLINK: u32 = 4;
 /// In RTM_GETROUTE: report the table of the found route. IPv6 always does, and refuses the flag.
 const RTM_F_LOOKUP_TABLE: u32 = 0x1000;
 /// The answer is an entry of the table, not what happens to a packet (kernel 4.13).
@@ -71,6 +72,10 @@ pub struct Route {
     pub source: Option<IpAddr>,
     /// The next hops of a multipath route (RTA_MULTIPATH); empty for an ordinary one.
     pub next_hops: Vec<NextHop>,
+    /// The nexthop object that says where the route leads (RTA_NH_ID, kernel 5.3). Then gateway,
+    /// link and next hops are not sent. The kernel reports those of the object too, unless sysctl
+    /// `net.ipv4.nexthop_compat_mode` is off.
+    pub nexthop: Option<u32>,
 }
 
 /// One next hop of a multipath route.
@@ -158,10 +163,16 @@ pub struct RouteFilter {
 }
 
 impl RouteFilter {
+    /// All routes of a family.
+    #[must_use]
+    pub fn all(family: IpFamily) -> Self {
+        Self { family, table: None, oif: None }
+    }
+
     /// The main table of a family.
     #[must_use]
     pub fn main(family: IpFamily) -> Self {
-        Self { family, table: Some(TABLE_MAIN), oif: None }
+        Self { table: Some(TABLE_MAIN), ..Self::all(family) }
     }
 }
 
@@ -183,6 +194,7 @@ impl Route {
             onlink: false,
             source: None,
             next_hops: Vec::new(),
+            nexthop: None,
         }
     }
 
@@ -198,7 +210,9 @@ impl Route {
 
     /// Writes a route to add or replace.
     pub(crate) fn encode(&self, writer: &mut Writer) {
-        let near = self.gateway.is_none() && self.next_hops.iter().all(|hop| hop.gateway.is_none());
+        let near = self.gateway.is_none()
+            && self.nexthop.is_none()
+            && self.next_hops.iter().all(|hop| hop.gateway.is_none());
         let sent =
             matches!(self.kind, RouteKind::Unicast | RouteKind::Broadcast | RouteKind::Multicast);
         let default_scope = match self.kind {
@@ -229,18 +243,16 @@ impl Route {
         header[5] = protocol;
         header[6] = scope.0;
         header[7] = kind;
-        let flags = if self.onlink { RTNH_F_ONLINK } else { 0 };
+        let flags = if self.onlink && self.nexthop.is_none() { RTNH_F_ONLINK } else { 0 };
         header[8..12].copy_from_slice(&flags.to_ne_bytes());
         writer.raw(&header);
         if !self.is_default() {
             writer.put(RTA_DST, &ip_bytes(self.destination.network()));
         }
         writer.put_u32(RTA_TABLE, self.table);
-        if let Some(gateway) = self.gateway {
-            put_gateway(writer, self.family(), gateway);
-        }
-        if let Some(oif) = self.oif {
-            writer.put_u32(RTA_OIF, oif);
+        match self.nexthop {
+            Some(id) => writer.put_u32(RTA_NH_ID, id),
+            None => self.encode_way(writer),
         }
         if let Some(priority) = self.priority {
             writer.put_u32(RTA_PRIORITY, priority);
@@ -257,6 +269,15 @@ impl Route {
                     writer.put_u32(RTAX_ADVMSS, advmss);
                 }
             });
+        }
+    }
+
+    fn encode_way(&self, writer: &mut Writer) {
+        if let Some(gateway) = self.gateway {
+            put_gateway(writer, self.family(), gateway);
+        }
+        if let Some(oif) = self.oif {
+            writer.put_u32(RTA_OIF, oif);
         }
         if !self.next_hops.is_empty() {
             writer.nest_plain(RTA_MULTIPATH, |writer| {
@@ -314,6 +335,7 @@ impl Route {
                 self.advmss = attribute.find(RTAX_ADVMSS).and_then(|advmss| advmss.u32());
             }
             RTA_MULTIPATH => self.next_hops = next_hops(attribute.value),
+            RTA_NH_ID => self.nexthop = attribute.u32(),
             _ => {}
         }
         Some(())
@@ -416,6 +438,9 @@ impl fmt::Display for Route {
         if let Some(oif) = self.oif {
             write!(f, " on link {oif}")?;
         }
+        if let Some(id) = self.nexthop {
+            write!(f, " by nexthop {id}")?;
+        }
         if self.table != TABLE_MAIN {
             write!(f, " in table {}", self.table)?;
         }
@@ -424,10 +449,12 @@ impl fmt::Display for Route {
 }
 
 impl RouteFilter {
-    /// Writes a request for a dump. The caller must filter by what the kernel does not.
-    pub(crate) fn encode(&self, writer: &mut Writer) {
+    /// Writes a request for a dump, of the routes of one origin if one is given. The caller must
+    /// filter by what the kernel does not.
+    pub(crate) fn encode(&self, protocol: Option<RouteProtocol>, writer: &mut Writer) {
         let mut header = [0; RTMSG];
         header[0] = self.family.number();
+        header[5] = protocol.map_or(0, |protocol| protocol.0);
         writer.raw(&header);
         if let Some(table) = self.table {
             writer.put_u32(RTA_TABLE, table);
@@ -439,7 +466,11 @@ impl RouteFilter {
 
     pub(crate) fn matches(&self, route: &Route) -> bool {
         let oif = |wanted| {
-            route.oif == Some(wanted) || route.next_hops.iter().any(|hop| hop.oif == Some(wanted))
+            // The link of a nexthop object may not be reported; the kernel has selected by it.
+            let unsaid = route.nexthop.is_some() && route.oif.is_none();
+            unsaid
+                || route.oif == Some(wanted)
+                || route.next_hops.iter().any(|hop| hop.oif == Some(wanted))
         };
         self.table.is_none_or(|table| route.table == table) && self.oif.is_none_or(oif)
     }

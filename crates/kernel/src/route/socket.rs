@@ -8,8 +8,8 @@ use super::link::{Link, RTM_DELLINK, RTM_GETLINK, ifla};
 use super::link_kind::header;
 use super::{
     AF_INET, AF_UNSPEC, Address, ApplyError, Change, Fdb, FilterInfo, IpFamily, LinkKind,
-    Neighbour, NewLink, QdiscInfo, Route, RouteFilter, Rule, Scope, TcHandle, TickRate, address,
-    neighbour, routes, rule, tc,
+    Neighbour, NewLink, NexthopFilter, NexthopObject, QdiscInfo, Route, RouteFilter, RouteProtocol,
+    Rule, Scope, TcHandle, TickRate, VxlanFdb, address, neighbour, nexthop, routes, rule, tc,
 };
 use crate::netlink::{Errno, NetlinkError, Outcome, Request, Socket};
 use crate::netns::Netns;
@@ -47,6 +47,11 @@ pub struct RouteSocket {
 }
 
 impl RouteSocket {
+    /// Returns the number by which the kernel names the socket in messages to listeners.
+    pub(crate) fn port(&self) -> std::io::Result<u32> {
+        self.socket.port()
+    }
+
     /// Opens a socket in the calling thread's namespace.
     ///
     /// # Errors
@@ -138,6 +143,28 @@ impl RouteSocket {
             })?;
         }
         Ok(())
+    }
+
+    /// Makes all changes in order, goes on after each that fails, and returns those: for many
+    /// objects that do not depend on each other. Two system calls for each 128 changes, plus one
+    /// for each that failed.
+    ///
+    /// # Errors
+    /// [`ApplyError`] if replies were lost: changes from its index on may have been made or not, so
+    /// look.
+    pub fn apply_each(&mut self, changes: &[Change]) -> Result<Vec<ApplyError>, ApplyError> {
+        let mut failed = Vec::new();
+        for (number, chunk) in changes.chunks(MAX_IN_FLIGHT).enumerate() {
+            let first = number * MAX_IN_FLIGHT;
+            let at = |source| ApplyError { index: first, source };
+            let found = self.apply_chunk_each(chunk).map_err(at)?;
+            failed.extend(
+                found
+                    .into_iter()
+                    .map(|error| ApplyError { index: error.index + first, source: error.source }),
+            );
+        }
+        Ok(failed)
     }
 
     /// Makes one change.
@@ -274,7 +301,28 @@ impl RouteSocket {
     /// # Errors
     /// Those of [`NetlinkError`].
     pub fn routes(&mut self, filter: RouteFilter) -> Result<Vec<Route>, NetlinkError> {
-        let body = |writer: &mut Writer| filter.encode(writer);
+        self.dump_routes(filter, None)
+    }
+
+    /// Lists routes of one origin, of every kind; none if the table or link does not exist. The
+    /// kernel selects them.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn routes_by(
+        &mut self,
+        protocol: RouteProtocol,
+        filter: RouteFilter,
+    ) -> Result<Vec<Route>, NetlinkError> {
+        self.dump_routes(filter, Some(protocol))
+    }
+
+    fn dump_routes(
+        &mut self,
+        filter: RouteFilter,
+        protocol: Option<RouteProtocol>,
+    ) -> Result<Vec<Route>, NetlinkError> {
+        let body = |writer: &mut Writer| filter.encode(protocol, writer);
         let request = Request {
             operation: &"list routes",
             kind: routes::RTM_GETROUTE,
@@ -285,16 +333,50 @@ impl RouteSocket {
             if Route::is_cached(message) {
                 return None;
             }
-            Route::decode(message).filter(|route| filter.matches(route))
+            let route = Route::decode(message).filter(|route| filter.matches(route))?;
+            protocol.is_none_or(|protocol| route.protocol == Some(protocol)).then_some(route)
         };
         let found = self.socket.dump(&request, decode);
         empty_if(found, &[Errno::NOENT, Errno::NODEV])
     }
 
-    /// Looks up the route that a packet to an address would take; `None` if there is none.
+    /// Lists nexthop objects; none if the link does not exist.
     ///
     /// # Errors
-    /// Those of [`NetlinkError`]; a route that drops gives EINVAL (blackhole) or EACCES (prohibit).
+    /// Those of [`NetlinkError`]; [`NetlinkError::is_unsupported`] before kernel 5.3.
+    pub fn nexthops(&mut self, filter: NexthopFilter) -> Result<Vec<NexthopObject>, NetlinkError> {
+        let body = |writer: &mut Writer| filter.encode(writer);
+        let request = Request {
+            operation: &"list nexthops",
+            kind: nexthop::RTM_GETNEXTHOP,
+            flags: 0,
+            body: &body,
+        };
+        let mut found = self.socket.dump(&request, NexthopObject::decode)?;
+        found.retain(|nexthop| filter.matches(nexthop));
+        Ok(found)
+    }
+
+    /// Looks a nexthop object up by its number; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn nexthop(&mut self, id: u32) -> Result<Option<NexthopObject>, NetlinkError> {
+        let body = |writer: &mut Writer| nexthop::encode_id(id, writer);
+        let operation = format_args!("look up nexthop {id}");
+        let request =
+            Request { operation: &operation, kind: nexthop::RTM_GETNEXTHOP, flags: 0, body: &body };
+        none_if(self.socket.get(&request, NexthopObject::decode), &[Errno::NOENT])
+    }
+
+    /// Looks up the route that a packet to an address would take: its link, gateway (`None`: the
+    /// address is on the link), source address, and the MTU of the path if a route or a router on
+    /// the way says one (in bytes). Returns `None` if there is none; an unreachable IPv4 route
+    /// counts as none, an IPv6 one is returned with its kind.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`]; an IPv4 route that drops gives EINVAL (blackhole) or EACCES
+    /// (prohibit).
     pub fn route_to(&mut self, destination: IpAddr) -> Result<Option<Route>, NetlinkError> {
         self.route_in(None, destination)
     }
@@ -386,6 +468,21 @@ impl RouteSocket {
             Request { operation: &operation, kind: neighbour::RTM_GETNEIGH, flags: 0, body: &body };
         let mut found = empty_if(self.socket.dump(&request, Fdb::decode), &[Errno::NODEV])?;
         found.retain(|entry| entry.ifindex == port);
+        Ok(found)
+    }
+
+    /// Lists the forwarding entries of a VXLAN tunnel; none if the link does not exist or is no
+    /// tunnel. An address with several destinations has an entry for each.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn vxlan_fdb(&mut self, ifindex: u32) -> Result<Vec<VxlanFdb>, NetlinkError> {
+        let body = |writer: &mut Writer| neighbour::encode_fdb_dump(writer, ifindex);
+        let operation = format_args!("list the forwarding entries of tunnel {ifindex}");
+        let request =
+            Request { operation: &operation, kind: neighbour::RTM_GETNEIGH, flags: 0, body: &body };
+        let mut found = empty_if(self.socket.dump(&request, VxlanFdb::decode), &[Errno::NODEV])?;
+        found.retain(|entry| entry.ifindex == ifindex);
         Ok(found)
     }
 
@@ -500,6 +597,49 @@ impl RouteSocket {
             Some((index, outcome)) => outcome.into_result(&changes[index]).map_err(at(index)),
             None => Ok(()),
         }
+    }
+
+    /// Sends up to [`MAX_IN_FLIGHT`] changes and collects the failures. The kernel works through a
+    /// datagram in order and answers what it refuses in any case, so that only the last message
+    /// must be acknowledged (linux net/netlink/af_netlink.c `netlink_rcv_skb`).
+    fn apply_chunk_each(&mut self, changes: &[Change]) -> Result<Vec<ApplyError>, NetlinkError> {
+        let Some(first_change) = changes.first() else { return Ok(Vec::new()) };
+        let mut writer = Writer::new();
+        // Sequence number and change of each message.
+        let mut messages = Vec::with_capacity(changes.len());
+        for (index, change) in changes.iter().enumerate() {
+            tracing::debug!(%change, "netlink");
+            change.encode(&mut |kind, flags, body| {
+                let seq = self.socket.next_seq();
+                writer.message(kind, NLM_F_REQUEST | flags, seq, body);
+                messages.push((seq, index));
+            });
+        }
+        writer.flag_last_message(NLM_F_ACK);
+        let (first_seq, last_seq) = (messages[0].0, messages[messages.len() - 1].0);
+        self.socket.take_overrun();
+        self.socket.send(&writer, messages.len(), first_change)?;
+        let mut refused = Vec::new();
+        let sent = writer.bytes();
+        self.socket.receive_from(first_seq, first_change, sent, |message, outcome| {
+            let Some(outcome) = outcome else { return false };
+            if let Ok(place) = messages.binary_search_by_key(&message.seq, |entry| entry.0) {
+                refused.push((messages[place].1, outcome));
+            }
+            message.seq == last_seq
+        })?;
+        if self.socket.take_overrun() {
+            return Err(NetlinkError::Transfer {
+                operation: first_change.to_string(),
+                step: "receive",
+                source: rustix::io::Errno::NOBUFS.into(),
+            });
+        }
+        let failed = refused.into_iter().filter_map(|(index, outcome)| {
+            let source = outcome.into_result(&changes[index]).err()?;
+            Some(ApplyError { index, source })
+        });
+        Ok(failed.collect())
     }
 
     /// Creates a link in the socket's namespace; the query for it and the answer travel with the

@@ -1,8 +1,6 @@
 use std::net::IpAddr;
 
-use kernel::route::{
-    AddressOptions, Change, IpFamily, Neighbour, NeighbourState, RouteSocket, Scope,
-};
+use kernel::route::{AddressOptions, Change, IpFamily, Neighbour, RouteSocket, Scope};
 use kernel::{Errno, MacAddr};
 
 use crate::guard::{in_netns, json, sh};
@@ -97,13 +95,7 @@ fn neighbours() {
         for address in ["192.0.2.9", "2001:db8::9"] {
             let address: IpAddr = address.parse().unwrap();
             let family = IpFamily::of(address);
-            let neighbour = Neighbour {
-                ifindex,
-                address,
-                mac: Some(MacAddr([2, 0, 0, 0, 0, 9])),
-                state: NeighbourState::PERMANENT,
-                proxy: false,
-            };
+            let neighbour = Neighbour::permanent(ifindex, address, MacAddr([2, 0, 0, 0, 0, 9]));
             route.apply(&[Change::SetNeighbour(neighbour.clone())]).unwrap();
             assert!(route.neighbours(family, Some(ifindex)).unwrap().contains(&neighbour));
             assert!(route.neighbours(family, None).unwrap().contains(&neighbour));

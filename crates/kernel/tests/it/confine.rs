@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 
 use kernel::confine::{
     Capability, ConfineError, Confinement, Devices, Family, Mounts, Namespaces, OwnMounts,
-    SYSTEM_SERVICE, Step, confine,
+    SYSTEM_SERVICE, Step, User, confine, may_become_another,
 };
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::{
@@ -34,7 +34,7 @@ const FCHMODAT2: c_long = 452;
 /// A device that a service needs, if this machine has it.
 const TUN: &str = "/dev/net/tun";
 
-const CASES: [(&str, fn()); 9] = [
+const CASES: [(&str, fn()); 11] = [
     ("service", service),
     ("before_mount_setattr", before_mount_setattr),
     ("client", client),
@@ -44,6 +44,8 @@ const CASES: [(&str, fn()); 9] = [
     ("folder_missing", folder_missing),
     ("too_many_files", too_many_files),
     ("no_family", no_family),
+    ("another_user", another_user),
+    ("no_other_user", no_other_user),
 ];
 
 /// Like netwrightd@repair.service, with folders of the test.
@@ -60,6 +62,7 @@ fn like_repair() -> Confinement<'static> {
         families: &[Family::Unix, Family::Netlink, Family::Inet, Family::Inet6, Family::Packet],
         namespaces: Namespaces::Network,
         mounts: Mounts::Own(own_mounts()),
+        user: None,
         open_files: Some(1234),
     }
 }
@@ -748,6 +751,62 @@ fn no_family() {
     if before.contains("kmsg") {
         assert_eq!(fs::read("/dev/kmsg").unwrap(), b"");
     }
+}
+
+/// A user that nobody is.
+const ANOTHER: User = User { uid: 65_521, gid: 65_522 };
+
+#[test]
+fn a_process_becomes_another_user_for_good() {
+    in_world(|| {
+        fs::write("/run/own/secret", "").unwrap();
+        fs::set_permissions("/run/own/secret", fs::Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::chown("/mnt/state", Some(ANOTHER.uid), Some(ANOTHER.gid)).unwrap();
+        run("another_user");
+    });
+}
+
+fn another_user() {
+    assert!(may_become_another());
+    let what = Confinement { capabilities: &[], user: Some(ANOTHER), ..like_repair() };
+    let undone = confine(&what).unwrap();
+    assert!(undone.is_empty(), "{undone:?}");
+    assert!(!may_become_another());
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    for line in ["Uid:\t65521\t65521\t65521\t65521", "Gid:\t65522\t65522\t65522\t65522"] {
+        assert!(status.contains(line), "{status}");
+    }
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap();
+    assert_eq!(groups.trim(), "", "{status}");
+    for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert!(status.contains(&format!("{set}:\t0000000000000000")), "{set}: {status}");
+    }
+    let root = rustix::process::Uid::ROOT;
+    let back = rustix::thread::set_thread_res_uid(root, root, root);
+    assert_eq!(back, Err(rustix::io::Errno::PERM));
+    assert_eq!(write_error("/mnt/state/a"), None);
+    assert_eq!(write_error("/run/own/a"), Some(libc::EACCES));
+    assert_eq!(fs::read("/run/own/secret").unwrap_err().raw_os_error(), Some(libc::EACCES));
+}
+
+#[test]
+fn a_process_that_may_not_become_another_user_says_so() {
+    in_world(|| run("no_other_user"));
+}
+
+fn no_other_user() {
+    let groups = rustix::process::getgroups().unwrap();
+    let mut sets = rustix::thread::capabilities(None).unwrap();
+    sets.effective &= !CapabilitySet::SETUID;
+    sets.permitted &= !CapabilitySet::SETUID;
+    rustix::thread::set_capabilities(None, sets).unwrap();
+    assert!(!may_become_another());
+    let undone = confine(&Confinement { user: Some(ANOTHER), ..like_repair() }).unwrap();
+    let [user] = &undone[..] else { panic!("{undone:?}") };
+    assert_eq!(user.step, Step::User(ANOTHER.uid));
+    assert_eq!(user.to_string(), "become the user 65521");
+    assert!(rustix::process::getuid().is_root() && rustix::process::getgid().is_root());
+    assert_eq!(rustix::process::getgroups().unwrap(), groups);
 }
 
 /// The list is systemd's.

@@ -2,9 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use kernel::events::{Event, Listener};
+use ipnet::{IpNet, Ipv4Net};
+use kernel::events::{Event, Listener, Object, ObjectEvent, ObjectListener};
 use kernel::netns::within;
-use kernel::route::RouteSocket;
+use kernel::route::{Change, Neighbour, Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket};
+use kernel::route::{IpFamily, NexthopFilter};
 
 use crate::guard::{fresh_netns, in_netns, sh, veth_to};
 
@@ -66,5 +68,184 @@ fn a_listener_keeps_no_container_alive() {
         drop(far);
         // The pair goes with the namespace.
         await_event(&mut listener, "the end of the pair", |event| *event == Event::Removed);
+    });
+}
+
+/// Waits for a link's alias, which is set once all before it has happened, and returns what was
+/// heard before it.
+#[track_caller]
+fn heard_until_now(listener: &mut ObjectListener) -> Vec<ObjectEvent> {
+    sh("ip link set lo alias marked");
+    let is_mark = |event: &ObjectEvent| matches!(event, ObjectEvent::Changed(Object::Link(link)) if link.alias.as_deref() == Some("marked"));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut heard = Vec::new();
+    while Instant::now() < deadline {
+        heard.extend(listener.heard().unwrap());
+        if let Some(place) = heard.iter().position(is_mark) {
+            // What the packet filter reports comes by another socket, after it.
+            heard.remove(place);
+            sh("ip link set lo alias ''");
+            listener.heard().unwrap();
+            return heard;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("no event of the mark: {heard:?}");
+}
+
+/// A word for each event: `+` for a change, `-` for a removal, and what it is about.
+fn words(events: &[ObjectEvent]) -> Vec<String> {
+    let word = |object: &Object| match object {
+        Object::Link(link) => {
+            format!("link {} {}", link.name, if link.up() { "up" } else { "down" })
+        }
+        Object::Address(address) => format!("address {}", address.address),
+        Object::Route(route) => format!("route {}", route.destination),
+        Object::Neighbour(neighbour) => format!("neighbour {}", neighbour.address),
+        Object::VxlanFdb(entry) => format!("entry {} {}", entry.mac, entry.destination),
+        Object::Nexthop(nexthop) => format!("nexthop {}", nexthop.id),
+        other => format!("{other:?}"),
+    };
+    let words = events.iter().map(|event| match event {
+        ObjectEvent::Changed(object) => format!("+{}", word(object)),
+        ObjectEvent::Removed(object) => format!("-{}", word(object)),
+        other => format!("{other:?}"),
+    });
+    words.collect()
+}
+
+/// A tunnel over a link, with what a peer needs.
+const PEER: &str = "ip link set lo up; ip link add v0 type veth peer name v1; ip link set v0 up; ip link set v1 up; \
+    ip addr add 192.0.2.1/24 dev v0; \
+    ip link add vx type vxlan id 1 local 192.0.2.1 dev v0 dstport 8472 nolearning; \
+    ip link set vx addrgenmode none up; \
+    ip neigh add 10.244.2.0 lladdr 02:00:00:00:00:02 dev vx nud permanent; \
+    bridge fdb add 02:00:00:00:00:02 dst 192.0.2.2 dev vx self permanent; \
+    ip nexthop add id 1 via 10.244.2.0 dev vx onlink; \
+    ip route add 10.244.2.0/24 nhid 1 proto 78";
+
+#[test]
+fn each_object_that_comes_or_goes_is_named() {
+    in_netns(|| {
+        sh(PEER);
+        let mut listener = ObjectListener::open().unwrap();
+        assert_eq!(heard_until_now(&mut listener), [], "earlier events are not reported");
+        for (change, expected) in [
+            ("ip route add 10.244.3.0/24 nhid 1", "+route 10.244.3.0/24"),
+            ("ip route del 10.244.3.0/24", "-route 10.244.3.0/24"),
+            ("ip -6 route add unreachable 2001:db8:2::/64", "+route 2001:db8:2::/64"),
+            ("ip -6 route del unreachable 2001:db8:2::/64", "-route 2001:db8:2::/64"),
+            ("ip nexthop add id 2 blackhole", "+nexthop 2"),
+            ("ip nexthop del id 2", "-nexthop 2"),
+            (
+                "ip neigh replace 10.244.2.0 lladdr 02:00:00:00:00:03 dev vx nud permanent",
+                "+neighbour 10.244.2.0",
+            ),
+            (
+                "bridge fdb replace 02:00:00:00:00:02 dst 192.0.2.3 dev vx self permanent",
+                "+entry 02:00:00:00:00:02 192.0.2.3",
+            ),
+            ("bridge fdb del 02:00:00:00:00:02 dev vx self", "-entry 02:00:00:00:00:02 192.0.2.3"),
+            ("ip link set vx mtu 1300", "+link vx up"),
+            ("nft add table inet x; nft delete table inet x", "FilterRemoved"),
+        ] {
+            sh(change);
+            let heard = words(&heard_until_now(&mut listener));
+            assert!(heard.iter().any(|word| word == expected), "{change}: {heard:?}");
+            assert!(heard.len() < 3, "{change}: {heard:?}");
+        }
+        sh("ip addr add 192.0.2.8/32 dev vx; ip addr del 192.0.2.8/32 dev vx");
+        let heard = words(&heard_until_now(&mut listener));
+        for expected in ["+address 192.0.2.8/32", "-address 192.0.2.8/32"] {
+            assert!(heard.iter().any(|word| word == expected), "{heard:?}");
+        }
+        // A port that leaves its bridge is still there.
+        sh("ip link add br0 type bridge; ip link set v1 master br0; ip link set v1 nomaster");
+        let heard = words(&heard_until_now(&mut listener));
+        assert!(!heard.iter().any(|word| word.starts_with("-link")), "{heard:?}");
+        sh("ip link del vx");
+        let heard = words(&heard_until_now(&mut listener));
+        assert!(heard.iter().any(|word| word == "-link vx down"), "{heard:?}");
+    });
+}
+
+/// What the documentation of [`ObjectListener`] warns of.
+#[test]
+fn a_link_that_goes_down_takes_its_routes_without_a_word() {
+    in_netns(|| {
+        sh(PEER);
+        let mut socket = RouteSocket::open().unwrap();
+        let mut listener = ObjectListener::open().unwrap();
+        let ours = RouteProtocol(78);
+        let main = RouteFilter::main(IpFamily::V4);
+        assert_eq!(socket.routes_by(ours, main).unwrap().len(), 1);
+        sh("ip link set vx down");
+        assert_eq!(socket.routes_by(ours, main).unwrap(), []);
+        assert_eq!(socket.nexthops(NexthopFilter::default()).unwrap(), []);
+        let tunnel = socket.link_by_name("vx").unwrap().unwrap().index;
+        assert_eq!(socket.neighbours(IpFamily::V4, Some(tunnel)).unwrap(), []);
+        assert_eq!(socket.vxlan_fdb(tunnel).unwrap().len(), 1, "forwarding entries stay");
+        let heard = words(&heard_until_now(&mut listener));
+        assert!(heard.iter().any(|word| word == "+link vx down"), "{heard:?}");
+        let told = |what: &str| heard.iter().any(|word| word.starts_with(what));
+        assert!(!told("-route 10.") && !told("-nexthop"), "{heard:?}");
+        assert!(told("-neighbour 10.244.2.0"), "{heard:?}");
+    });
+}
+
+#[test]
+fn what_nobody_wants_to_hear_is_left_out() {
+    in_netns(|| {
+        sh(PEER);
+        let mut socket = RouteSocket::open().unwrap();
+        let index =
+            |socket: &mut RouteSocket, name| socket.link_by_name(name).unwrap().unwrap().index;
+        let (tunnel, other) = (index(&mut socket, "vx"), index(&mut socket, "v0"));
+        let mut listener = ObjectListener::open().unwrap();
+        listener.ignore(&socket).unwrap();
+        listener.only_neighbours_of([1, tunnel]).unwrap();
+        let neighbour = |ifindex, last: u8| {
+            let address = [10, 244, 9, last].into();
+            Neighbour::permanent(ifindex, address, kernel::MacAddr([2, 0, 0, 0, 0, 9]))
+        };
+        let route = Route::new("10.244.8.0/24".parse().unwrap());
+        let route = Route { kind: RouteKind::Unreachable, ..route };
+        socket
+            .apply(&[
+                Change::AddRoute(route),
+                Change::DelNexthop { id: 1 },
+                Change::SetNeighbour(neighbour(tunnel, 1)),
+            ])
+            .unwrap();
+        sh("ip neigh add 10.244.9.2 lladdr 02:00:00:00:00:09 dev vx nud permanent; \
+            ip neigh add 10.244.9.3 lladdr 02:00:00:00:00:09 dev v0 nud permanent; \
+            ip route add unreachable 10.244.7.0/24");
+        let heard = words(&heard_until_now(&mut listener));
+        assert_eq!(heard, ["+neighbour 10.244.9.2", "+route 10.244.7.0/24"]);
+        listener.only_neighbours_of([other]).unwrap();
+        sh("ip neigh del 10.244.9.2 dev vx; ip neigh del 10.244.9.3 dev v0");
+        let heard = words(&heard_until_now(&mut listener));
+        assert!(heard.iter().any(|word| word == "-neighbour 10.244.9.3"), "{heard:?}");
+        assert!(!heard.iter().any(|word| word.contains("10.244.9.2")), "{heard:?}");
+    });
+}
+
+#[test]
+fn lost_events_of_objects_are_told() {
+    in_netns(|| {
+        // The alias of a link that is down is set without an event.
+        sh("ip link set lo up");
+        let mut socket = RouteSocket::open().unwrap();
+        let mut listener = ObjectListener::open().unwrap();
+        let route = |number: u32| {
+            let to = Ipv4Net::new((0x0a00_0000 + number).into(), 32).unwrap();
+            let route = Route::new(IpNet::V4(to));
+            Change::AddRoute(Route { kind: RouteKind::Unreachable, ..route })
+        };
+        let many: Vec<Change> = (0..20_000).map(route).collect();
+        assert_eq!(socket.apply_each(&many).unwrap().len(), 0);
+        let heard = listener.heard().unwrap();
+        assert!(heard.contains(&ObjectEvent::Lost), "{} events", heard.len());
+        assert_eq!(heard_until_now(&mut listener), [], "and then it goes on");
     });
 }

@@ -247,6 +247,7 @@ fn rules_read_well() {
                 .in_range(field::th_dport(), Value::Port(8000), Value::Port(8080))
                 .accept(),
         );
+        batch.add_rule(fwd().in_set(&[field::oifname()], "names").clamp_segment_size());
         batch.add_rule(fwd().is(field::ether_saddr(), MacAddr([2, 0, 0, 0, 0, 1])).accept());
         batch.insert_rule(fwd().is(field::ip_saddr(), ip("192.0.2.77")).drop());
         check(
@@ -307,6 +308,7 @@ fn rules_read_well() {
             ip6 saddr 2001:db8::1 ip6 saddr set 2001:db8::9
             ip6 saddr 2001:db8::2 ip6 daddr set 2001:db8::9
             tcp dport 8000-8080 accept
+            oifname @names tcp flags 0x2 / 0x2,0x4 tcp option maxseg size set rt mtu
             ether saddr 02:00:00:00:00:01 accept
             }
             }"#,

@@ -10,8 +10,8 @@ use node_api::multinet::{Answer, Attached, Failed, NetworkResult, PlanRequest, R
 use npwg::request::Unserved;
 use state::Index;
 
-use super::config::{Config, invalid};
-use super::daemon::{Daemon, unanswered};
+use super::config::{Config, POD_ANNOTATIONS, invalid};
+use super::daemon::{Daemon, is_absent, unanswered};
 use super::devices::DeviceFile;
 use super::plan::{Network, Plan};
 use super::recorded::Recorded;
@@ -147,19 +147,36 @@ impl Report<'_> {
         {
             return Plan::alone(call, config, list);
         }
+        let mut runtime_config = config.runtime_config.clone();
+        // The daemon knows them, and they may be longer than a message.
+        if let Some(given) = &mut runtime_config {
+            given.remove(POD_ANNOTATIONS);
+        }
         let request = Request::Plan(PlanRequest {
             sandbox: self.sandbox.clone(),
             pod: self.pod.clone(),
             settings: config.settings.clone(),
-            runtime_config: config.runtime_config.clone(),
+            runtime_config,
         });
-        match self.daemon.ask(&request) {
+        let pod = self.pod.as_ref();
+        let is_plain =
+            pod.is_some_and(|pod| config.is_plain(&pod.namespace, call.ifname().as_str()));
+        let asked = match is_plain {
+            // A daemon that is being replaced comes back; one that is gone is not waited for.
+            true => self.daemon.ask_unless_gone(&request),
+            false => self.daemon.ask(&request),
+        };
+        match asked {
             Ok(Answer::Plan(said)) => Plan::of(call, config, &said, is_taken).map_err(|error| {
                 self.failed("", &error);
                 self.about(error)
             }),
             Ok(Answer::Refused(refusal)) => Err(self.about(refusal.into())),
             Ok(Answer::Ok) => Err(self.about(invalid("the daemon made no plan"))),
+            Err(error) if is_plain && is_absent(&error) => match config.default_network()? {
+                Some(list) => Plan::alone(call, config, list),
+                None => Err(self.about(unanswered(&error))),
+            },
             Err(error) => Err(self.about(unanswered(&error))),
         }
     }

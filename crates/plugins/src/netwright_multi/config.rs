@@ -9,6 +9,7 @@ use cni_plugin::Call;
 use cni_runtime::{ConfigFolder, LoadError};
 use node_api::multinet::{PlannedNetwork, SOCKET, Settings};
 use node_api::socket_in;
+use npwg::annotation::Asked;
 use npwg::definition;
 use npwg::device;
 use npwg::request::Unserved;
@@ -17,6 +18,9 @@ use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use crate::shared::failure::Failure;
+
+/// The capability by which runtimes say what annotations a pod has (containerd, CRI-O).
+pub const POD_ANNOTATIONS: &str = "io.kubernetes.cri.pod-annotations";
 
 /// The keys that Multus reads and this plugin ignores, with the reason.
 pub(super) const IGNORED: &[(&str, &str)] = &[
@@ -55,6 +59,9 @@ pub(crate) struct Raw {
     device_info_dir: Option<PathBuf>,
     /// Whether requests that no plugin of a network can serve are ignored, as with Multus.
     pass_over_unserved: bool,
+    /// Whether pods that ask for no network start with the default network while there is no
+    /// daemon. `netwrightd multinet` sets it where it would say nothing else of such pods.
+    plain_pods_without_daemon: bool,
     /// ADD: also attach the running pod to this ([`node_api::multinet::ATTACH`]).
     #[serde(rename = "netwright/attach")]
     attach: Option<PlannedNetwork>,
@@ -98,6 +105,8 @@ pub(super) struct Config {
     pub(super) runtime_config: Option<Object>,
     /// What to do about requests that no plugin can serve.
     pub(super) unserved: Unserved,
+    /// Whether pods that ask for no network need no daemon.
+    pub(super) plain_pods: bool,
     /// The socket on which the daemon listens.
     pub(super) socket: PathBuf,
     /// The folder of device information files.
@@ -169,6 +178,7 @@ impl Config {
             },
             runtime_config: raw.runtime_config,
             unserved: if raw.pass_over_unserved { Unserved::PassOver } else { Unserved::Refuse },
+            plain_pods: raw.plain_pods_without_daemon,
             socket: raw.socket.unwrap_or_else(|| socket_in(&call.roots().run, SOCKET)),
             device_info: raw.device_info_dir.unwrap_or_else(|| device::FOLDER.into()),
             readiness: raw.readinessindicatorfile.filter(|file| !file.as_os_str().is_empty()),
@@ -178,6 +188,19 @@ impl Config {
             folders,
             written,
         })
+    }
+
+    /// Reports whether a pod starts with the default network while there is no daemon: the runtime
+    /// says what annotations the pod has, and none asks for a network.
+    pub(super) fn is_plain(&self, namespace: &str, ifname: &str) -> bool {
+        let given = self.runtime_config.as_ref().and_then(|given| given.get(POD_ANNOTATIONS));
+        // One without any has null.
+        let read = |given: &RawValue| serde_json::from_str::<Option<_>>(given.get()).ok();
+        let Some(annotations) = given.and_then(read) else { return false };
+        let annotations = annotations.unwrap_or_default();
+        let of_all = self.settings.default_networks.as_ref().is_some_and(|all| !all.is_empty());
+        let asked = Asked::read(&annotations, namespace, namespace, ifname);
+        self.plain_pods && !of_all && asked.is_ok_and(|asked| asked == Asked::default())
     }
 
     /// Returns the default network, if the node has it; `None` if only the cluster does.

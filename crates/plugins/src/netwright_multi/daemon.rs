@@ -20,9 +20,20 @@ pub(super) fn unanswered(error: &AskError) -> Failure {
     // Another daemon than one of root or of our user stays that.
     let is_stranger = matches!(error, AskError::Exchange(ExchangeError::Stranger { .. }));
     let code = if is_stranger { codes::DAEMON } else { code::TRY_AGAIN_LATER };
-    Failure::from_chain(code, error)
-        .context("netwrightd does not say which networks the pod is to have")
-        .with_details("is \"netwrightd multinet\" running? its own log says more")
+    let failure = Failure::from_chain(code, error)
+        .context("netwrightd does not say which networks the pod is to have");
+    failure.with_details(match is_absent(error) {
+        true => {
+            "start \"netwrightd multinet\" (in a cluster, the DaemonSet netwright); where it is gone for good, \
+             remove its 00-netwright.conflist, and pods start on the cluster's own network alone"
+        }
+        false => "is \"netwrightd multinet\" running? its own log says more",
+    })
+}
+
+/// Reports whether nobody listens.
+pub(super) fn is_absent(error: &AskError) -> bool {
+    matches!(error, AskError::Exchange(error) if error.is_absent())
 }
 
 /// The daemon.
@@ -40,6 +51,15 @@ impl Daemon {
     /// [`AskError`].
     pub(super) fn ask(&self, request: &Request) -> Result<Answer, AskError> {
         self.exchange(request, START_TIMEOUT, ANSWER_TIMEOUT)
+    }
+
+    /// Sends a request, and waits for a daemon that is missing since a moment ago.
+    ///
+    /// # Errors
+    /// [`AskError`].
+    pub(super) fn ask_unless_gone(&self, request: &Request) -> Result<Answer, AskError> {
+        let start = if self.0.was_ready() { START_TIMEOUT } else { Duration::ZERO };
+        self.exchange(request, start, ANSWER_TIMEOUT)
     }
 
     /// Sends a request to a running daemon.

@@ -12,7 +12,7 @@ use npwg::annotation::{self, MAX_NETWORKS};
 use npwg::device;
 use npwg::request::{Ask, RequestError, Unserved};
 
-use super::config::{Config, invalid, values, written};
+use super::config::{Config, POD_ANNOTATIONS, invalid, values, written};
 use super::devices::DeviceFile;
 use crate::multi::default_route::DefaultRoute;
 use crate::shared::failure::Failure;
@@ -119,6 +119,11 @@ impl Plan {
             // What the runtime requests is for the default network only (NPWG standard,
             // "runtimeConfig").
             *given = values(runtime);
+            // They may be long, and are kept with the attachment.
+            if !list.plugins.iter().any(|one| one.capabilities.iter().any(|c| c == POD_ANNOTATIONS))
+            {
+                given.remove(POD_ANNOTATIONS);
+            }
         }
         given.append(&mut values(&ask.runtime_config));
         let name = if planned.name.is_empty() { list.name.clone() } else { planned.name.clone() };

@@ -21,13 +21,44 @@ pub struct Kind {
     pub custom: bool,
 }
 
+const RBAC: &str = "rbac.authorization.k8s.io";
+const ADMISSION: &str = "admissionregistration.k8s.io";
+
 /// The kinds served from the start.
-pub(super) const KINDS: [Kind; 16] = [
+pub(super) const KINDS: [Kind; 23] = [
     built_in("", "v1", "namespaces", "Namespace", false, true),
     built_in("", "v1", "pods", "Pod", true, true),
     built_in("", "v1", "nodes", "Node", false, true),
     built_in("", "v1", "events", "Event", true, false),
     built_in("", "v1", "configmaps", "ConfigMap", true, false),
+    built_in("", "v1", "serviceaccounts", "ServiceAccount", true, false),
+    built_in("apps", "v1", "daemonsets", "DaemonSet", true, true),
+    built_in(RBAC, "v1", "clusterroles", "ClusterRole", false, false),
+    built_in(RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", false, false),
+    built_in(
+        ADMISSION,
+        "v1",
+        "validatingadmissionpolicies",
+        "ValidatingAdmissionPolicy",
+        false,
+        true,
+    ),
+    built_in(
+        ADMISSION,
+        "v1",
+        "validatingadmissionpolicybindings",
+        "ValidatingAdmissionPolicyBinding",
+        false,
+        false,
+    ),
+    built_in(
+        "apiextensions.k8s.io",
+        "v1",
+        "customresourcedefinitions",
+        "CustomResourceDefinition",
+        false,
+        true,
+    ),
     built_in("events.k8s.io", "v1", "events", "Event", true, false),
     built_in("coordination.k8s.io", "v1", "leases", "Lease", true, false),
     custom(

@@ -51,6 +51,7 @@ pub struct Pod {
     ports: Vec<(u64, u64, u64)>,
     annotations: Vec<(String, String)>,
     on_host: bool,
+    host_pids: bool,
 }
 
 impl Pod {
@@ -79,6 +80,13 @@ impl Pod {
     #[must_use]
     pub fn on_host(mut self) -> Self {
         self.on_host = true;
+        self
+    }
+
+    /// Sees the host's processes too, as a kubelet requests if a manifest contains `hostPID`.
+    #[must_use]
+    pub fn with_host_pids(mut self, sees: bool) -> Self {
+        self.host_pids = sees;
         self
     }
 
@@ -353,7 +361,8 @@ impl<'lab> Containerd<'lab> {
         message = message.text(3, &self.logs().display().to_string());
         let mut linux = Message::default().text(1, &self.cgroup.path());
         if pod.on_host {
-            let namespaces = Message::default().number(1, NODE).number(2, CONTAINER);
+            let pids = if pod.host_pids { NODE } else { CONTAINER };
+            let namespaces = Message::default().number(1, NODE).number(2, pids);
             let context = Message::default().message(1, &namespaces).number(6, 1);
             linux = linux.message(2, &context);
         }
@@ -414,6 +423,37 @@ impl<'lab> Containerd<'lab> {
         let container = proto::text(&self.must("CreateContainer", &request), 1);
         self.must("StartContainer", &Message::default().text(1, &container));
         container
+    }
+
+    /// Runs a container's probe of this kind (`readinessProbe`, `livenessProbe`), as a kubelet does.
+    ///
+    /// # Errors
+    /// What it says when it fails.
+    ///
+    /// # Panics
+    /// When the container has no such probe.
+    pub fn probe(&self, container: &str, of: &Manifest, kind: &str) -> Result<(), String> {
+        let command = of.probes.get(kind).unwrap_or_else(|| panic!("{}: no {kind}", of.name));
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        self.exec(container, &words).map(drop)
+    }
+
+    /// Runs a program in a container, and returns its standard output.
+    ///
+    /// # Errors
+    /// Both outputs when it fails.
+    pub fn exec(&self, container: &str, command: &[&str]) -> Result<String, String> {
+        let request = Message::default().text(1, container);
+        let request = command.iter().fold(request, |all, word| all.text(2, word)).number(3, 10);
+        let reply = self.call("ExecSync", &request)?;
+        match proto::number(&reply, 3) {
+            0 => Ok(proto::text(&reply, 1)),
+            code => Err(format!(
+                "exit code {code}: {}{}",
+                proto::text(&reply, 1),
+                proto::text(&reply, 2)
+            )),
+        }
     }
 
     /// Returns the code with which a container ended; `None` while it runs.

@@ -1,10 +1,12 @@
 //! A container of a Kubernetes manifest, as a kubelet passes it to a runtime.
 //!
 //! Other contents of a manifest are refused, so that nothing in it is ignored unnoticed.
-//! `resources` are skipped: executables that are built for tests are larger.
+//! `resources` are skipped: executables that are built for tests are larger. Probes are kept for
+//! [`Containerd::probe`](super::Containerd::probe).
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -25,6 +27,8 @@ pub fn manifests() -> Vec<Value> {
         .map(|entry| entry.expect("an entry can be read").file_name())
         .map(|name| name.into_string().expect("a file's name is UTF-8"))
         .filter(|name| Path::new(name).extension().is_some_and(|it| it == "yaml"))
+        // It names the others.
+        .filter(|name| name != "kustomization.yaml")
         .collect();
     names.sort();
     names.iter().flat_map(|name| manifest_file(name)).collect()
@@ -54,24 +58,53 @@ pub struct Manifest {
     pub(super) config: Message,
     /// Paths of the host that the kubelet creates.
     pub(super) to_make: Vec<String>,
+    /// The commands of its probes, by kind.
+    pub(super) probes: BTreeMap<String, Vec<String>>,
 }
 
+/// What a kubelet hides and protects in the `/proc` and `/sys` of a container that is not privileged
+/// (Kubernetes, pkg/securitycontext/util.go).
+const MASKED: [&str; 10] = [
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+];
+const READ_ONLY: [&str; 5] =
+    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
 impl Manifest {
-    /// Reads a container of a pod's `spec`. `node` is the value of `spec.nodeName`.
+    /// Reads a container of a pod's `spec`. `node` is the value of `spec.nodeName`; `volumes` are the
+    /// folders that the kubelet makes for volumes that are not the node's, by their names.
     ///
     /// # Panics
     /// When it contains something that is not understood here.
     #[must_use]
-    pub fn read(spec: &Value, container: &Value, node: &str) -> Self {
+    pub fn read(
+        spec: &Value,
+        container: &Value,
+        node: &str,
+        volumes: &BTreeMap<&str, PathBuf>,
+    ) -> Self {
         let name = text(&container["name"]);
         let image = Message::default().text(1, &text(&container["image"]));
         let metadata = Message::default().text(1, &name);
         let mut config = Message::default().message(1, &metadata).message(2, &image);
         let mut to_make = Vec::new();
+        let mut probes = BTreeMap::new();
         let mut security = Value::Null;
         for (key, value) in object(container) {
             match key.as_str() {
-                "name" | "image" | "resources" => {}
+                "name" | "image" | "imagePullPolicy" | "resources" => {}
+                "readinessProbe" | "livenessProbe" => {
+                    probes.insert(key.clone(), list(&value["exec"]["command"]).map(text).collect());
+                }
                 "command" => {
                     config = list(value).fold(config, |all, word| all.text(3, &text(word)));
                 }
@@ -88,9 +121,16 @@ impl Manifest {
                 }
                 "volumeMounts" => {
                     for mount in list(value) {
-                        let volumes = list(&spec["volumes"]);
-                        let mut mounted = volumes.filter(|one| one["name"] == mount["name"]);
+                        let all = list(&spec["volumes"]);
+                        let mut mounted = all.filter(|one| one["name"] == mount["name"]);
                         let volume = mounted.next().unwrap_or_else(|| panic!("{name}: no {mount}"));
+                        if volume["hostPath"].is_null() {
+                            let path = volumes.get(text(&volume["name"]).as_str());
+                            let path = path.unwrap_or_else(|| panic!("{name}: {volume}"));
+                            let path = path.display().to_string();
+                            config = config.message(7, &mounted_at(mount, &path));
+                            continue;
+                        }
                         let path = text(&volume["hostPath"]["path"]);
                         match volume["hostPath"]["type"].as_str() {
                             Some("DirectoryOrCreate") => to_make.push(path.clone()),
@@ -104,8 +144,9 @@ impl Manifest {
                 other => panic!("{name}: the key {other} is not known here"),
             }
         }
-        let linux = Message::default().message(2, &context(&name, &security));
-        Manifest { name, config: config.message(15, &linux), to_make }
+        let pids = if spec["hostPID"] == true { NODE } else { CONTAINER };
+        let linux = Message::default().message(2, &context(&name, &security, pids));
+        Manifest { name, config: config.message(15, &linux), to_make, probes }
     }
 }
 
@@ -127,8 +168,8 @@ fn mounted_at(mount: &Value, path: &str) -> Message {
 }
 
 /// `LinuxContainerSecurityContext` of CRI v1.
-fn context(name: &str, security: &Value) -> Message {
-    let namespaces = Message::default().number(1, NODE).number(2, CONTAINER);
+fn context(name: &str, security: &Value, pids: u64) -> Message {
+    let namespaces = Message::default().number(1, NODE).number(2, pids);
     let mut context = Message::default().message(3, &namespaces);
     let mut seccomp = 1;
     for (key, value) in object(security) {
@@ -150,8 +191,20 @@ fn context(name: &str, security: &Value) -> Message {
                 assert_eq!(value["type"], "RuntimeDefault", "{name}: {value}");
                 seccomp = 0;
             }
+            "appArmorProfile" => {
+                assert_eq!(value["type"], "Unconfined", "{name}: {value}");
+                context = context.message(16, &Message::default().number(1, 1));
+            }
+            "seLinuxOptions" => {
+                let options = Message::default().text(3, &text(&value["type"]));
+                context = context.message(4, &options);
+            }
             other => panic!("{name}: the key {other} of securityContext is not known here"),
         }
+    }
+    if security["privileged"] != true {
+        context = MASKED.iter().fold(context, |context, path| context.text(13, path));
+        context = READ_ONLY.iter().fold(context, |context, path| context.text(14, path));
     }
     context.message(15, &Message::default().number(1, seccomp))
 }

@@ -69,6 +69,11 @@ impl Folder {
         &self.dir
     }
 
+    /// Returns what a name refers to.
+    pub(super) fn look(&self, name: &str) -> Result<Entry, Failure> {
+        look(&self.dir, name)
+    }
+
     /// Keeps the present file of a name, without removing it.
     pub(super) fn keep(&self, name: &str) -> Result<(), Failure> {
         let (from, to) = (self.dir.join(name), self.kept(name));

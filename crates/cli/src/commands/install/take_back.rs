@@ -2,13 +2,15 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use cni::code;
 use plugins::shared::forwarding;
 use serde::Serialize;
 use state::Index;
 
-use super::folder::{Entry, Folder, look};
+use super::conflist::Conflist;
+use super::folder::{Entry, Folder};
 use super::manifest::{self, Manifest};
 use super::{DAEMON, EXECUTABLE, Outcome};
 use crate::args::{Common, Uninstall};
@@ -23,6 +25,9 @@ use crate::world::World;
 
 /// How many attachments an error lists.
 const LISTED: usize = 5;
+
+/// The pause between looks whether containers have ended.
+const PAUSE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default, Serialize)]
 pub(in crate::commands) struct Removed {
@@ -57,7 +62,7 @@ pub(crate) fn uninstall(
     world: &World,
     shell: &mut Shell,
 ) -> Outcome {
-    let (dir, installed) = match installation(args, world) {
+    let (dir, mut installed) = match installation(args, world) {
         Ok(found) => found,
         Err(failure) => {
             // A user who runs plugins without an installation gets this warning nowhere else.
@@ -74,16 +79,64 @@ pub(crate) fn uninstall(
         .hint("`netwright setup --undo` removes both"));
     }
     let mut report = Removed { dir: dir.clone(), ..Removed::default() };
-    {
-        let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
-        detach(args.force, &session, &mut report)?;
+    let conflist = match &args.conflist {
+        Some(path) => {
+            let next = args.next_network.as_deref();
+            Conflist::check(&world.absolute(path), next, &dir, installed.as_ref())?
+        }
+        None => None,
+    };
+    let session = || Session::open(world, common, shell, PluginSource::WithOwn);
+    if !args.wait {
+        detach(args.force, &session()?, &mut report)?;
     }
-    remove(&dir, &installed, &mut report)?;
+    if let Some(conflist) = &conflist {
+        conflist.withdraw()?;
+        report.removed.push(conflist.path().display().to_string());
+    }
+    if args.wait {
+        if let Some(installed) = &mut installed {
+            give_back_replaced(&dir, installed, &mut report)?;
+        }
+        let mut told = String::new();
+        while let Some(listed) = detach_gone(args.force, &session()?, &mut report)? {
+            if listed != told {
+                shell.say(format_args!("waiting for the end of {listed}"));
+                told = listed;
+            }
+            // The next round tries again.
+            report.left.clear();
+            std::thread::sleep(PAUSE);
+        }
+    }
+    if let Some(installed) = &installed {
+        remove(&dir, installed, &mut report)?;
+    }
     // A new session: the first one's folder of links was below the state that is removed now.
     let session = Session::open(world, common, shell, PluginSource::None)?;
     remove_state(&session, &mut report);
     shell.confirm(&report);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Gives new containers the plugins that they would have without us; ours keep the other names, for
+/// the end of containers that are attached. What comes later knows that it is done.
+fn give_back_replaced(
+    dir: &Path,
+    installed: &mut Manifest,
+    report: &mut Removed,
+) -> Result<(), Failure> {
+    let folder = Folder::open(dir)?;
+    for name in std::mem::take(&mut installed.replaced) {
+        if installed.links.contains(&name) && folder.look(&name)? == Entry::Ours {
+            give_back(&folder, &name, report)?;
+            installed.links.retain(|link| *link != name);
+        } else {
+            installed.replaced.push(name);
+        }
+    }
+    installed.write(dir)?;
+    folder.sync()
 }
 
 /// Removes what an installation put into a folder, if there is one.
@@ -94,10 +147,11 @@ pub(in crate::commands) fn remove_from(dir: &Path, report: &mut Removed) -> Resu
     }
 }
 
+/// Removes what is installed, and puts back what was there.
 fn remove(dir: &Path, installed: &Manifest, report: &mut Removed) -> Result<(), Failure> {
     let folder = Folder::open(dir)?;
     for name in &installed.links {
-        match look(folder.dir(), name) {
+        match folder.look(name) {
             Ok(Entry::Ours | Entry::Absent) => give_back(&folder, name, report)?,
             Ok(Entry::Foreign) => leave(&folder, name, report),
             Err(failure) => report.left.push(failure.message().to_owned()),
@@ -135,15 +189,17 @@ fn remove(dir: &Path, installed: &Manifest, report: &mut Removed) -> Result<(), 
     Ok(())
 }
 
-/// Finds the installation that is meant, and its manifest.
-fn installation(args: &Uninstall, world: &World) -> Result<(PathBuf, Manifest), Failure> {
+/// Finds the installation that is meant, and its manifest. There may be none if the command waits:
+/// what it has waited for may be done.
+fn installation(args: &Uninstall, world: &World) -> Result<(PathBuf, Option<Manifest>), Failure> {
     let dir = match &args.bin_dir {
         Some(dir) => world.absolute(dir),
         None => only_folder(&Runtimes::find(world))?,
     };
     let installed = if dir.is_dir() { Manifest::read(&dir)? } else { None };
     match installed {
-        Some(installed) => Ok((dir, installed)),
+        Some(_) => Ok((dir, installed)),
+        None if args.wait => Ok((dir, None)),
         None => Err(Failure::new(
             code::INVALID_CONFIG,
             format!("nothing was installed in {} by `netwright install`", dir.display()),
@@ -193,8 +249,15 @@ fn ours(session: &Session) -> Result<Vec<Known>, Failure> {
 }
 
 fn living_of(known: &[Known]) -> Vec<String> {
-    let living = known.iter().filter(|known| known.presence != Presence::Gone);
-    living.map(|one| one.key.to_string()).collect()
+    known.iter().filter(|known| is_living(known)).map(name).collect()
+}
+
+fn is_living(known: &Known) -> bool {
+    known.presence != Presence::Gone
+}
+
+fn name(known: &Known) -> String {
+    known.key.to_string()
 }
 
 /// Returns the first of these names, and how many more there are.
@@ -220,15 +283,31 @@ pub(in crate::commands) fn detach(
             .because(listed(&living))
             .hint("stop them first, or give --force to detach them now"));
     }
-    for known in &ours {
+    detach_each(&ours, session, report);
+    Ok(())
+}
+
+/// Detaches what containers had that are gone, or everything if it is forced. Returns a list of what
+/// is still attached.
+fn detach_gone(
+    force: bool,
+    session: &Session,
+    report: &mut Removed,
+) -> Result<Option<String>, Failure> {
+    let (rest, gone): (Vec<Known>, Vec<Known>) =
+        ours(session)?.into_iter().partition(|known| is_living(known) && !force);
+    detach_each(&gone, session, report);
+    let rest: Vec<String> = rest.iter().map(name).collect();
+    Ok((!rest.is_empty()).then(|| listed(&rest)))
+}
+
+fn detach_each(all: &[Known], session: &Session, report: &mut Removed) {
+    for known in all {
         match gc::remove(known, session) {
-            Ok(()) => report.detached.push(known.key.to_string()),
-            Err(failure) => {
-                report.left.push(format!("{}: {}", known.key, failure.message()));
-            }
+            Ok(()) => report.detached.push(name(known)),
+            Err(failure) => report.left.push(format!("{}: {}", known.key, failure.message())),
         }
     }
-    Ok(())
 }
 
 fn give_back(folder: &Folder, name: &str, report: &mut Removed) -> Result<(), Failure> {
@@ -263,6 +342,8 @@ pub(in crate::commands) fn remove_state(session: &Session, report: &mut Removed)
         match std::fs::remove_dir_all(dir) {
             Ok(()) => report.removed.push(dir.display().to_string()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            // In a container it is a mount: nothing is in it any more.
+            Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {}
             Err(error) => report.left.push(format!("{}: {error}", dir.display())),
         }
     }

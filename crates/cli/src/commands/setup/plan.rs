@@ -654,26 +654,30 @@ mod tests {
             &facts,
             &paths,
             &expect![[r#"
-            install netwright 0.1.0 and its plugins in /usr/lib/cni
-            write /usr/local/bin/netwright
-            write /usr/local/bin/netwrightd
-            write /etc/netwright/netwrightd.toml
-            write /etc/systemd/system/netwright.target
-            write /etc/systemd/system/netwrightd@.service
-            write /etc/systemd/system/netwrightd@dhcp.socket
-            write /etc/systemd/system/netwrightd@docker.socket
-            write /etc/systemd/system/netwrightd@collect.service.d/10-netwright.conf
-            write /etc/systemd/system/netwrightd@dhcp.service.d/10-netwright.conf
-            write /etc/systemd/system/netwrightd@docker.service.d/10-netwright.conf
-            write /etc/systemd/system/netwrightd@ipam.service.d/10-netwright.conf
-            write /etc/systemd/system/netwrightd@multinet.service.d/10-netwright.conf
-            write /etc/systemd/system/netwrightd@repair.service.d/10-netwright.conf
-            write /etc/systemd/system-generators/netwright-generator, a link to /usr/local/bin/netwrightd
-            have systemd read its units again
-            enable netwright.target
-            start netwright.target, netwrightd@collect.service, netwrightd@repair.service
-            send packets from a new container, to its gateway and to the outside
-        "#]],
+                install netwright 0.1.0 and its plugins in /usr/lib/cni
+                write /usr/local/bin/netwright
+                write /usr/local/bin/netwrightd
+                write /etc/netwright/netwrightd.toml
+                write /etc/systemd/system/netwright.target
+                write /etc/systemd/system/netwrightd@.service
+                write /etc/systemd/system/netwrightd@dhcp.socket
+                write /etc/systemd/system/netwrightd@docker.socket
+                write /etc/systemd/system/netwrightd@ipam.socket
+                write /etc/systemd/system/netwright-ipam-user.service
+                write /etc/systemd/system/netwrightd@collect.service.d/10-netwright.conf
+                write /etc/systemd/system/netwrightd@dhcp.service.d/10-netwright.conf
+                write /etc/systemd/system/netwrightd@docker.service.d/10-netwright.conf
+                write /etc/systemd/system/netwrightd@ipam.service.d/10-netwright.conf
+                write /etc/systemd/system/netwrightd@multinet.service.d/10-netwright.conf
+                write /etc/systemd/system/netwrightd@repair.service.d/10-netwright.conf
+                write /etc/systemd/system/netwrightd@routing.service.d/10-netwright.conf
+                write /etc/systemd/system/netwrightd@agent.service.d/10-netwright.conf
+                write /etc/systemd/system-generators/netwright-generator, a link to /usr/local/bin/netwrightd
+                have systemd read its units again
+                enable netwright.target
+                start netwright.target, netwrightd@collect.service, netwrightd@repair.service
+                send packets from a new container, to its gateway and to the outside
+            "#]],
         );
     }
 

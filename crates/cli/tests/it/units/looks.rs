@@ -1,6 +1,8 @@
 //! The services `repair` and `collect` start before any attachment, as at a boot.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 
 use testkit::{Lab, Place as _, wait_until};
 
@@ -127,19 +129,32 @@ fn systemd_starts_what_the_configuration_enables() {
     // One starts, one stops, one goes on.
     let pid = |unit: &str| host.systemctl(&format!("show --property MainPID --value {unit}"));
     let collect = pid("netwrightd@collect.service");
-    write("[collect]\nenable = true\ngrace = \"9s\"\n[repair]\nenable = true\n");
+    write(
+        "[agent]\nlisten = \"9470\"\n[collect]\nenable = true\ngrace = \"9s\"\n[repair]\nenable = true\n",
+    );
     let want = "starts repair\nstops dhcp\ntells collect: grace\n";
     assert_eq!(said("reload"), (Some(0), want.to_owned(), String::new()));
     assert!(agent("status --wait").status.success(), "{}", host.said());
-    assert_eq!(active(), ["collect.service", "repair.service"]);
+    assert_eq!(active(), ["agent.service", "collect.service", "repair.service"]);
     assert_eq!(pid("netwrightd@collect.service"), collect);
+    let ready = || {
+        let stream = lab.enter(|| TcpStream::connect("127.0.0.1:9470"));
+        stream.and_then(|mut stream| {
+            write!(stream, "GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n")?;
+            let mut said = String::new();
+            stream.read_to_string(&mut said)?;
+            Ok(said.split_once("\r\n\r\n").map(|(_, said)| said.to_owned()))
+        })
+    };
+    assert_eq!(ready().unwrap().as_deref(), Some("ok\n"));
+    host.assert_confined("netwrightd@agent.service");
     // A file that is wrong changes nothing, whatever is started then.
     write("[repair]\nenable = 1\n");
     let (code, _, errors) = said("reload");
     assert_eq!(code, Some(78), "{errors}");
     host.systemctl("daemon-reload");
     host.systemctl("restart netwrightd@collect.service netwright.target");
-    assert_eq!(active(), ["collect.service", "repair.service"]);
+    assert_eq!(active(), ["agent.service", "collect.service", "repair.service"]);
     let log = host.log("netwrightd@collect.service");
     assert!(log.contains("the configuration that was accepted last counts"), "{log}");
     // A path that the configuration names can be written.
@@ -147,6 +162,7 @@ fn systemd_starts_what_the_configuration_enables() {
     lab.sh("mkdir -p /run/other");
     assert_eq!(said("reload").0, Some(0), "{}", host.said());
     assert!(agent("status --wait").status.success(), "{}", host.said());
+    assert!(ready().is_err());
     assert!(lab.path("/run/other/d.sock").exists() && !lab.path("/run/cni/dhcp.sock").exists());
     // One that is killed starts again; one that is stopped is named with what helps.
     host.systemctl("kill --signal KILL netwrightd@collect.service");

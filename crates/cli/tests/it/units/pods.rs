@@ -78,13 +78,34 @@ fn addresses(lab: &Lab, verb: &str, pod: &str) -> Value {
 fn addresses_within_the_unit(lab: &Lab, records: &str) {
     const UNIT: &str = "netwrightd@ipam.service";
     let host = Host::new(lab);
+    // As versions before did, it runs as root; then as its own user; and then as root again.
+    let as_root = || host.edit(UNIT, "User=root\nExecStartPre=");
+    let is_root = || host.main_process(UNIT)["Uid"] == "0\t0\t0\t0";
+    as_root();
     host.enable(&format!("[ipam]\nenable = true\nnode = \"n1\"\n{records}\n"));
     let _c1 = lab.container("c1");
     let one = addresses(lab, "ADD", "one");
     assert_eq!(one["ips"].as_array().unwrap().len(), 2, "{one}");
+    assert!(is_root());
+    lab.sh(&format!("rm /etc/systemd/system/{UNIT}.d/override.conf"));
+    host.systemctl("daemon-reload");
     host.systemctl(&format!("restart {UNIT}"));
     let two = addresses(lab, "ADD", "two");
     assert_ne!(one["ips"], two["ips"]);
+    assert!(!is_root());
+    let owners =
+        "stat -c %U /var/lib/netwright/ipam /run/netwright/ipam.sock.todo /run/netwright/ipam.sock";
+    assert_eq!(lab.sh(owners), "netwright-ipam\nnetwright-ipam\nroot\n");
+    let status = lab.try_sh("/opt/cni/bin/netwrightd agent status ipam --wait");
+    assert!(status.status.success(), "{}", host.said());
+    as_root();
+    host.systemctl(&format!("restart {UNIT}"));
+    let three = addresses(lab, "ADD", "three");
+    assert!(is_root() && three["ips"] != one["ips"] && three["ips"] != two["ips"], "{three}");
+    lab.sh(&format!("rm /etc/systemd/system/{UNIT}.d/override.conf"));
+    host.systemctl("daemon-reload");
+    host.systemctl(&format!("restart {UNIT}"));
+    addresses(lab, "DEL", "three");
     host.systemctl(&format!("stop {UNIT}"));
     addresses(lab, "DEL", "one");
     host.systemctl(&format!("start {UNIT}"));

@@ -7,9 +7,11 @@ use agent::load::Surroundings;
 use agent::setting::ServerUrl;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches};
+use state::Roots;
 
 use super::super::Stop;
 use crate::command_line::Invocation;
+use crate::own_user;
 
 const APPLY: &str = "apply";
 const FORGET: &str = "forget";
@@ -85,6 +87,19 @@ pub(super) struct Flags {
 }
 
 impl Flags {
+    /// Takes the copies of files that only root can read, where the service is not root.
+    pub(super) fn read_copies(&mut self, roots: &Roots) {
+        let files = &mut self.etcd_files;
+        for (key, path) in [
+            ("etcd-ca", &mut files.ca),
+            ("etcd-cert", &mut files.certificate),
+            ("etcd-key", &mut files.key),
+            ("kubeconfig", &mut self.kubeconfig),
+        ] {
+            *path = path.take().map(|path| own_user::readable("ipam", key, &path, roots));
+        }
+    }
+
     /// Reads what the service is to do.
     pub(super) fn of(invocation: &Invocation) -> Result<Self, Stop> {
         let (of, more) = (&invocation.config().ipam, &invocation.more);

@@ -72,8 +72,13 @@ fn is_there(path: &Path, wanted: &[u8]) -> bool {
 /// Returns the configuration, with the capabilities of the default network.
 fn content(service: &Service) -> Vec<u8> {
     let mut plugin = plugin(service);
+    let mut wanted = capabilities(service);
+    if says_nothing_of_plain_pods(service) {
+        plugin["plainPodsWithoutDaemon"] = json!(true);
+        wanted.push(netwright_multi::POD_ANNOTATIONS.to_owned());
+    }
     let has: Map<String, Value> =
-        capabilities(service).into_iter().map(|capability| (capability, json!(true))).collect();
+        wanted.into_iter().map(|capability| (capability, json!(true))).collect();
     if !has.is_empty() {
         plugin["capabilities"] = Value::Object(has);
     }
@@ -100,6 +105,19 @@ pub(super) fn plugin(service: &Service) -> Value {
         plugin["socket"] = json!(service.flags.socket);
     }
     plugin
+}
+
+/// Reports whether a pod that asks for no network gets nothing but a network that the node has
+/// itself.
+fn says_nothing_of_plain_pods(service: &Service) -> bool {
+    let defaults = &service.flags.defaults;
+    let Ok(cluster) = defaults.cluster() else { return false };
+    let (namespace, name) = cluster.definition();
+    let name_on_node = defaults.cluster_network.as_deref().unwrap_or_default();
+    defaults.default_networks.is_empty()
+        && service.definitions.is_usable()
+        && service.definitions.get(&format!("{namespace}/{name}")).is_none()
+        && service.is_on_node(name_on_node)
 }
 
 fn capabilities(service: &Service) -> Vec<String> {

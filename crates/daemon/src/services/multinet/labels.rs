@@ -14,6 +14,7 @@ use kernel::route::RouteSocket;
 use npwg::definition::Definition;
 use plugins::netwright_multi;
 
+use super::api::{Api, ApiError};
 use super::facts::DefinitionFacts;
 use super::service::Service;
 
@@ -33,7 +34,7 @@ pub(super) async fn run(service: Arc<Service>, path: Vec<PathBuf>) {
         let wanted = wanted(&service, &path);
         // No other program may write them, so they are read only once.
         if written.as_ref() != Some(&wanted) && service.definitions.is_usable() {
-            match write(&service, &wanted).await {
+            match write(&service.api, &service.flags.node, &wanted).await {
                 Ok(()) => {
                     tracing::info!(networks = wanted.len(), "labelled the node");
                     written = Some(wanted);
@@ -66,12 +67,13 @@ fn label(definition: &DefinitionFacts) -> Option<String> {
     (name.len() <= LONGEST).then(|| format!("{PREFIX}{name}"))
 }
 
-async fn write(
-    service: &Service,
+/// Gives the node these labels of ours and no others.
+pub(super) async fn write(
+    api: &Api,
+    node: &str,
     wanted: &BTreeMap<String, String>,
-) -> Result<(), super::api::ApiError> {
-    let node = &service.flags.node;
-    let has = service.api.labels(node).await?;
+) -> Result<(), ApiError> {
+    let has = api.labels(node).await?;
     let ours = has.iter().filter(|(key, _)| key.starts_with(PREFIX));
     let mut change: BTreeMap<String, Option<String>> = ours
         .filter(|(key, _)| !wanted.contains_key(*key))
@@ -82,7 +84,7 @@ async fn write(
     if change.is_empty() {
         return Ok(());
     }
-    service.api.label(node, &change).await
+    api.label(node, &change).await
 }
 
 /// Says whether a definition's plugins and parents are here.

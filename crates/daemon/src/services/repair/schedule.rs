@@ -1,23 +1,9 @@
-//! When to look again, and how to back off from a program that changes things back.
+//! How to back off from a program that changes things back.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use cni::AttachmentKey;
-
-/// How long events may gather before a look: a burst of them is one change.
-const SETTLE: Duration = Duration::from_millis(10);
-
-/// When to look again at what could not be restored.
-const AGAIN: Duration = Duration::from_secs(1);
-
-/// After a look, the next one waits so many times the processor time that it took: on a node that
-/// changes all the time, repair uses a fifth of one processor and not all of it.
-const REST: u32 = 4;
-
-/// The time that a look merely waited (for a switch that is starting) is waited again, up to this
-/// long: our own processor time does not include plugins in other processes.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// The same thing of an attachment is restored so often before it counts as a conflict.
 const STRIKES: u32 = 5;
@@ -30,49 +16,6 @@ const DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_sec
 
 /// After this time without a repair the counts start anew.
 const RESET_AFTER: Duration = Duration::from_secs(120);
-
-/// When the next look is due.
-#[derive(Debug)]
-pub(super) struct Pace {
-    interval: Duration,
-    due: Option<Instant>,
-    rested: Option<Instant>,
-}
-
-impl Pace {
-    pub(super) fn new(interval: Duration) -> Self {
-        Pace { interval, due: None, rested: None }
-    }
-
-    /// Looks at this interval from now on.
-    pub(super) fn set_interval(&mut self, interval: Duration, now: Instant) {
-        self.interval = interval;
-        self.due = self.due.map(|due| due.min(now + interval));
-    }
-
-    /// Notes an event.
-    pub(super) fn hurry(&mut self, now: Instant) {
-        let soon = self.rested.unwrap_or(now).max(now + SETTLE);
-        self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
-    }
-
-    /// Notes the end of a look that took `worked` of processor time; `again` asks for another one
-    /// soon.
-    pub(super) fn looked(&mut self, begin: Instant, end: Instant, worked: Duration, again: bool) {
-        let rested = end + (worked * REST).max((end - begin).min(LONGEST_WAIT));
-        self.rested = Some(rested);
-        let interval = if again { AGAIN.min(self.interval) } else { self.interval };
-        self.due = Some(end + interval);
-    }
-
-    pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.due.is_none_or(|due| due <= now)
-    }
-
-    pub(super) fn until_due(&self, now: Instant) -> Duration {
-        self.due.map_or(Duration::ZERO, |due| due.saturating_duration_since(now))
-    }
-}
 
 #[derive(Debug, Default)]
 struct Quarrel {
@@ -178,26 +121,6 @@ mod tests {
             container_id: "c1".parse().unwrap(),
             ifname: "eth0".parse().unwrap(),
         }
-    }
-
-    #[test]
-    fn a_look_rests_four_times_the_time_it_worked() {
-        let now = Instant::now();
-        let mut pace = Pace::new(Duration::from_secs(60));
-        assert!(pace.is_due(now));
-        let second = Duration::from_secs(1);
-        pace.looked(now, now + second, second, false);
-        assert_eq!(pace.until_due(now + second), Duration::from_secs(60));
-        pace.hurry(now + second);
-        assert_eq!(pace.until_due(now + second), Duration::from_secs(4));
-        pace.looked(now, now, Duration::ZERO, false);
-        pace.hurry(now + second);
-        assert_eq!(pace.until_due(now + second), SETTLE);
-        pace.looked(now, now + 9 * second, Duration::ZERO, false);
-        pace.hurry(now + 9 * second);
-        assert_eq!(pace.until_due(now + 9 * second), second);
-        pace.looked(now, now, Duration::ZERO, true);
-        assert_eq!(pace.until_due(now), AGAIN);
     }
 
     #[test]

@@ -119,13 +119,11 @@ impl Daemon {
     }
 
     pub(crate) fn assign(&self, container: &str) -> Result<Vec<IpAddr>, Refusal> {
-        let ask_for = Assign { network: network(), owner: owner(container), wanted: Vec::new() };
-        addresses(ask(&self.socket, &Request::Assign(ask_for)).unwrap())
+        assigned(&self.socket, container)
     }
 
     pub(crate) fn held(&self, container: &str) -> Result<Vec<IpAddr>, Refusal> {
-        let ask_for = Held { network: network(), owner: owner(container) };
-        addresses(ask(&self.socket, &Request::Held(ask_for)).unwrap())
+        held(&self.socket, container)
     }
 
     pub(crate) fn release(&self, container: &str) {
@@ -136,6 +134,18 @@ impl Daemon {
     pub(crate) fn status(&self) -> Answer {
         ask(&self.socket, &Request::Status(StatusRequest { network: network() })).unwrap()
     }
+}
+
+/// Has the daemon at a socket give addresses to a container, or say those that it gave before.
+pub(crate) fn assigned(socket: &Path, container: &str) -> Result<Vec<IpAddr>, Refusal> {
+    let ask_for = Assign { network: network(), owner: owner(container), wanted: Vec::new() };
+    addresses(ask(socket, &Request::Assign(ask_for)).unwrap())
+}
+
+/// Asks the daemon at a socket which addresses a container has.
+pub(crate) fn held(socket: &Path, container: &str) -> Result<Vec<IpAddr>, Refusal> {
+    let ask_for = Held { network: network(), owner: owner(container) };
+    addresses(ask(socket, &Request::Held(ask_for)).unwrap())
 }
 
 /// Two ranges, in blocks of eight addresses.

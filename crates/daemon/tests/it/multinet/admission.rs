@@ -1,8 +1,5 @@
 //! What the policies of `4-policy.yaml` let the daemon write; a server evaluates them.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
-
 use node_api::multinet::{Answer, Request};
 use serde_json::{Value, json};
 use testkit::real::manifests;
@@ -30,24 +27,7 @@ fn admit(cluster: &Cluster, user: &Value) {
 
 /// Sends a request with the daemon's token; returns the code and the body of the answer.
 fn send(cluster: &Cluster, method: &str, path: &str, body: &Value) -> (u16, String) {
-    let address = cluster.api.url().replace("http://", "");
-    let (body, address) = (body.to_string(), address.as_str());
-    let kind = if method == "PATCH" { "merge-patch+json" } else { "json" };
-    let answer = testkit::Place::enter(&cluster.lab, || {
-        let mut stream = TcpStream::connect(address).unwrap();
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/{kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-            body.len()
-        )
-        .unwrap();
-        stream.shutdown(std::net::Shutdown::Write).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    });
-    let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_default();
-    (code, answer)
+    testkit::Place::enter(&cluster.lab, || cluster.api.send(method, path, body))
 }
 
 const POD: &str = "/api/v1/namespaces/ns/pods/p/status";

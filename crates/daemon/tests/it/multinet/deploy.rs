@@ -68,7 +68,7 @@ fn the_daemon_cannot_write_to_the_plugins_and_its_flags_exist() {
     let pod = &of_kind(&all, "DaemonSet")[0]["spec"]["template"]["spec"];
     let daemon = &pod["containers"][0];
     let mounts = daemon["volumeMounts"].as_array().unwrap();
-    let plugins = mounts.iter().find(|mount| mount["name"] == "plugins").unwrap();
+    let plugins = mounts.iter().find(|mount| mount["mountPath"] == "/opt/cni/bin").unwrap();
     assert_eq!(plugins["readOnly"], true);
     let volumes: BTreeSet<_> =
         pod["volumes"].as_array().unwrap().iter().map(|one| one["name"].to_string()).collect();
@@ -76,7 +76,7 @@ fn the_daemon_cannot_write_to_the_plugins_and_its_flags_exist() {
     // An image from scratch has no link from /var/run, by which runtimes name namespaces.
     for path in ["/run/netns", "/var/run/netns"] {
         let of_host = mounts.iter().find(|mount| mount["mountPath"] == path).unwrap();
-        assert_eq!(of_host["name"], "namespaces");
+        assert_eq!(of_host["name"], "run-netns");
         assert_eq!(of_host["mountPropagation"], "HostToContainer");
     }
     let information = std::path::Path::new(npwg::device::FOLDER).parent().unwrap().to_str();

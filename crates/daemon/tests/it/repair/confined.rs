@@ -14,19 +14,23 @@ const REPAIR: &str = "netwrightd@repair.service";
 
 /// The unit of every service, with the highest exposure that `systemd-analyze` may report, in
 /// tenths: 100 is a service without any confinement.
-const UNITS: [(&str, u32); 6] = [
+const UNITS: [(&str, u32); 8] = [
+    ("netwrightd@agent.service", 30),
     ("netwrightd@collect.service", 45),
     ("netwrightd@dhcp.service", 45),
     (DOCKER, 55),
     (IPAM, 30),
     ("netwrightd@multinet.service", 45),
     (REPAIR, 45),
+    ("netwrightd@routing.service", 30),
 ];
 
 /// It mounts namespaces for other processes, so it cannot have a private mount namespace.
 const DOCKER: &str = "netwrightd@docker.service";
-/// It runs no plugins and enters no namespaces.
 const IPAM: &str = "netwrightd@ipam.service";
+
+/// They run no plugins and enter no namespaces.
+const APART: [&str; 3] = ["netwrightd@agent.service", IPAM, "netwrightd@routing.service"];
 
 fn unit(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/systemd").join(name)
@@ -96,13 +100,13 @@ fn the_units_are_whole_and_confine() {
         }
         assert_eq!(setting(name, "SystemCallArchitectures"), ["native"], "{name}");
         assert_eq!(setting(name, "SystemCallFilter")[0], "@system-service", "{name}");
-        let namespaces = if name == IPAM { "true" } else { "net" };
+        let namespaces = if APART.contains(&name) { "true" } else { "net" };
         assert_eq!(setting(name, "RestrictNamespaces"), [namespaces], "{name}");
         let strict = (name != DOCKER).then(|| vec!["strict".to_owned()]);
         assert_eq!(optional(name, "ProtectSystem"), strict, "{name}");
         // A namespace that the service does not see would count as gone.
         let hides = ["PrivateTmp", "ProtectHome", "ProtectProc", "InaccessiblePaths"];
-        for hides in hides.into_iter().filter(|_| name != IPAM) {
+        for hides in hides.into_iter().filter(|_| !APART.contains(&name)) {
             assert_eq!(optional(name, hides), None, "{name}: {hides}");
         }
         // CVE-2023-27593: an intruder in the daemon could replace the plugins, which run as root.

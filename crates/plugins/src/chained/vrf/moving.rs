@@ -121,6 +121,7 @@ mod tests {
             onlink: true,
             source: Some("10.1.0.3".parse().unwrap()),
             next_hops: vec![hop],
+            nexthop: None,
         };
         let routes = [full, Route::new("::/0".parse().unwrap())];
         let addresses = vec!["2001:db8::3/64".parse().unwrap()];

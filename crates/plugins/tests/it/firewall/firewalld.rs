@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use ::firewall::cluster::Opener;
+use ::firewall::firewalld::{Firewalld, TIMEOUT};
 use serde_json::{Value, json};
+use state::Index;
 use testkit::traffic;
 use testkit::{Container, Lab, Place, Running, Snapshot};
 
@@ -198,6 +201,47 @@ fn check_finds_what_firewalld_has_lost() {
     }
     run("ADD").call().ok();
     assert_eq!(traffic::assert_tcp(&c1, "198.51.100.2:80").server, "outside");
+}
+
+/// What a cluster forwards passes by ranges in the zone. An attachment whose address lies in one
+/// keeps its own source.
+#[test]
+fn ranges_of_a_cluster_are_sources_of_the_zone() {
+    testkit::require!("root", "program:firewalld", "program:dbus-daemon");
+    let on = Guarded::new("fwdranges");
+    let host = &on.host;
+    let (c1, prev) = host.container("c1", 1, 2);
+    let _servers = [server(&host.outside, "outside"), server(&c1, "c1")];
+    let index = Index::new(&host.node.roots);
+    let bus = format!("unix:path={}", on.socket);
+    let ranges = ["10.0.0.0/14".parse().unwrap(), "fd00::/16".parse().unwrap()];
+    let opener = |zone: &str| Opener {
+        index: &index,
+        firewalld: Firewalld::new(Some(&bus), TIMEOUT),
+        zone: zone.to_owned(),
+    };
+    host.run("ADD", &c1, &prev, firewalld()).call().ok();
+    host.node.lab.enter(|| {
+        assert_eq!(opener("trusted").check(&ranges).unwrap().len(), 2);
+        assert_eq!(opener("trusted").open(&ranges).unwrap(), []);
+        assert_eq!(opener("trusted").open(&ranges).unwrap(), []);
+        assert_eq!(opener("trusted").check(&ranges).unwrap(), [""; 0]);
+        let error = opener("nowhere").open(&ranges).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "accept what the cluster forwards in firewalld's zone \"nowhere\""
+        );
+    });
+    host.run("DEL", &c1, &prev, firewalld()).call().silent();
+    assert_eq!(on.sources("trusted"), ["10.0.0.0/14", "fd00::/16"]);
+    for target in ["198.51.100.2:80", "[2001:db8:ffff::2]:80"] {
+        assert_eq!(traffic::assert_tcp(&c1, target).server, "outside");
+    }
+    // As docs/firewall.md says: only what comes from the ranges.
+    traffic::assert_no_tcp(&host.outside, "10.1.0.2:80");
+    host.node.lab.enter(|| opener("trusted").close(&ranges)).unwrap();
+    assert_eq!(on.sources("trusted"), [""; 0]);
+    host.node.lab.enter(|| opener("trusted").close(&ranges)).unwrap();
 }
 
 /// firewalld was killed, and its rules stay: they drop what no zone forwards, and no daemon can

@@ -22,4 +22,4 @@ const SUBJECT: Subject = Subject {
         json!({})
     }),
 };
-matrix::tests!(SUBJECT);
+matrix::tests!(SUBJECT, modules: full);

@@ -26,4 +26,4 @@ const SUBJECT: Subject = Subject {
     },
     unready: Some(|_, _| json!({ "device": "missing" })),
 };
-matrix::tests!(SUBJECT);
+matrix::tests!(SUBJECT, modules: full);

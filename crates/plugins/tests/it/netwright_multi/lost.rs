@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::os::unix::net::UnixListener;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use node_api::Refusal;
 use node_api::multinet::{Answer, Plan, Request};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{bare, bridge, default, links, list, node, planned, pod};
 use crate::support::matrix::addresses;
@@ -27,6 +27,77 @@ fn without_a_daemon_a_pod_is_told_to_try_again() {
     pod(&node, "ADD", &c1).deadline(Duration::from_secs(5)).call().fails(11, words);
     assert_eq!((links(&c1), addresses(&node).as_str()), (vec![], ""));
     bare(&node, "STATUS", &c1).call().fails(50, "netwrightd does not answer");
+}
+
+/// The daemon is gone for good, and its configuration stayed: pods that ask for nothing start on the
+/// cluster's own network, and the others fail with a sentence that says what to do.
+#[test]
+fn without_a_daemon_plain_pods_start_and_no_pod_gets_half() {
+    testkit::require!("root");
+    let node = node("pod-plain");
+    let c1 = node.container("c1");
+    let with = |annotations: &Value| {
+        json!({
+            "plainPodsWithoutDaemon": true,
+            "runtimeConfig": { "io.kubernetes.cri.pod-annotations": annotations },
+        })
+    };
+    let add = |more: &Value| pod(&node, "ADD", &c1).config(more.clone()).call();
+    let begin = Instant::now();
+    for asks in [
+        json!({ "k8s.v1.cni.cncf.io/networks": "lan" }),
+        json!({ "kubernetes.v1.cni.cncf.io/networks": "lan" }),
+        json!({ "networks": "[{\"name\": \"lan\"}]" }),
+        json!({ "k8s.v1.cni.cncf.io/networks": ",," }),
+        json!({ "v1.multus-cni.io/default-network": "other" }),
+        json!(["a"]),
+    ] {
+        pod(&node, "ADD", &c1).config(with(&asks)).deadline(Duration::from_secs(5)).call().fails(
+            11,
+            "remove its 00-netwright.conflist, and pods start on the cluster's own network",
+        );
+        assert_eq!((links(&c1), addresses(&node).as_str()), (vec![], ""), "{asks}");
+    }
+    let asks_nothing =
+        json!({ "team": "a", "k8s.v1.cni.cncf.io/networks": " ", "networks": "any" });
+    let mut all_pods = with(&asks_nothing);
+    all_pods["defaultNetworks"] = json!(["storage"]);
+    pod(&node, "ADD", &c1)
+        .config(all_pods)
+        .deadline(Duration::from_secs(5))
+        .call()
+        .fails(11, "start");
+    // The runtime does not say what it has.
+    let mut unsaid = with(&asks_nothing);
+    unsaid["runtimeConfig"] = json!({});
+    pod(&node, "ADD", &c1)
+        .config(unsaid)
+        .deadline(Duration::from_secs(5))
+        .call()
+        .fails(11, "start");
+    let waited = begin.elapsed();
+    add(&with(&asks_nothing)).ok();
+    assert!(
+        begin.elapsed() - waited < Duration::from_secs(5),
+        "a daemon that is gone is not waited for"
+    );
+    assert_eq!(links(&c1), ["eth0"]);
+    assert!(
+        matches!(left(&node).as_slice(), [Request::Attached(_)]),
+        "the next daemon hears of it"
+    );
+    bare(&node, "STATUS", &c1).config(json!({ "plainPodsWithoutDaemon": true })).call().silent();
+    pod(&node, "DEL", &c1).call().silent();
+    assert_eq!((links(&c1), addresses(&node).as_str()), (vec![], ""));
+    add(&with(&json!(null))).ok();
+    pod(&node, "DEL", &c1).call().silent();
+    // Without its network on the node, no pod can start.
+    let gone = json!({ "plainPodsWithoutDaemon": true, "clusterNetwork": "nowhere" });
+    bare(&node, "STATUS", &c1).config(gone).call().fails(50, "netwrightd does not answer");
+    // A daemon that is there decides.
+    let refuse = |_: &Request| Answer::Refused(Refusal::for_now("nothing is known")).into();
+    let _daemon = Daemon::start(&node, refuse);
+    add(&with(&asks_nothing)).fails(11, "nothing is known");
 }
 
 /// A daemon that is being replaced does not make the node "not ready"; one that stays away does.

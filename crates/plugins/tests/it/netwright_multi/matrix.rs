@@ -38,4 +38,4 @@ const SUBJECT: Subject = Subject {
         ] })
     }),
 };
-matrix::tests!(SUBJECT);
+matrix::tests!(SUBJECT, modules: full);

@@ -96,7 +96,7 @@ fn vm_geneve_of_the_kernels_datapath() {
 /// the database is wiped.
 #[test]
 fn vm_a_port_of_the_kernels_datapath_outlives_its_switch() {
-    require_switch!("openvswitch");
+    require_switch!("full", "openvswitch");
     let node = Node::new("ovs-kernel-internal");
     let mut ovs = switch(&node);
     let (c1, c2) = (node.container("c1"), node.container("c2"));
@@ -153,7 +153,7 @@ fn vm_rates_are_the_kernels() {
     let ovs = switch(&node);
     let (c1, c2) = (node.container("c1"), node.container("c2"));
     let qos = json!({ "qos": {
-        "ingressRate": 1_000_000, "ingressBurst": 100_000, "egressRate": 2_000_000,
+        "ingressRate": 8_000, "ingressBurst": 100_000, "egressRate": 2_000_000,
         "queues": { "0": { "maxRate": 1_500_000 } },
     }});
     let shaped = keys(&node, &ovs, qos);
@@ -161,10 +161,10 @@ fn vm_rates_are_the_kernels() {
     let other = add(&node, &c2, &keys(&node, &ovs, json!({}))).call().ok();
     let port = result["interfaces"][0]["name"].as_str().unwrap();
     traffic::assert_pings(&c1, &address(&other));
-    // 140 KB at once, of which a burst of 12.5 KB passes.
+    // 140 KB, of which a burst of 12.5 KB passes and then 1 KB a second: however slow the machine is.
     c1.try_sh(&format!("ping -q -c 100 -l 100 -s 1400 -W 1 {}", address(&other)));
     let filter = node.sh(&format!("tc -s filter show dev {port} ingress"));
-    assert!(filter.contains("police") && filter.contains("rate 1Mbit"), "{filter}");
+    assert!(filter.contains("police") && filter.contains("rate 8Kbit"), "{filter}");
     let dropped = filter.split("dropped ").nth(1).and_then(|rest| rest.split(',').next());
     let dropped: u64 = dropped.unwrap().parse().unwrap();
     assert!(0 < dropped, "{filter}");

@@ -25,4 +25,4 @@ const SUBJECT: Subject = Subject {
         fixed::ipam()
     }),
 };
-matrix::tests!(SUBJECT);
+matrix::tests!(SUBJECT, modules: full);

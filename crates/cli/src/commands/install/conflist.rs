@@ -1,0 +1,119 @@
+//! The configuration that `netwrightd multinet` wrote, when it is to go: without it, runtimes use the
+//! next one of its folder.
+
+use std::path::{Path, PathBuf};
+
+use cni::{NetworkList, code};
+use cni_runtime::{ConfigFolder, Outcome, load_file};
+use plugins::netwright_multi;
+use serde::Deserialize;
+
+use super::folder::{self, Entry};
+use super::manifest::Manifest;
+use crate::failure::Failure;
+use crate::net::session::load_failure;
+
+/// The keys of a plugin that name plugins and networks.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Names {
+    ipam: Ipam,
+    cluster_network: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Ipam {
+    r#type: String,
+}
+
+/// A configuration of ours that can go.
+#[derive(Debug)]
+pub(super) struct Conflist(PathBuf);
+
+impl Conflist {
+    /// Checks that pods get the right network without it: the next file's is the one that is
+    /// wanted, by default the one that they have with it, and does not need plugins that only we
+    /// have. Returns `None` if there is no file.
+    pub(super) fn check(
+        path: &Path,
+        next: Option<&str>,
+        dir: &Path,
+        installed: Option<&Manifest>,
+    ) -> Result<Option<Self>, Failure> {
+        if path.symlink_metadata().is_err() {
+            return Ok(None);
+        }
+        let refused = |text: String| Failure::new(code::INVALID_CONFIG, text);
+        let file = path.display();
+        let ours = load_file(path).map_err(|refusal| refused(refusal.to_string()))?;
+        let [plugin] = ours.plugins.as_slice() else {
+            return Err(refused(format!("{file} is none of netwrightd multinet")));
+        };
+        if !netwright_multi::is_called_by(&plugin.plugin_type) {
+            return Err(refused(format!("{file} is none of netwrightd multinet")));
+        }
+        let default = names(plugin).cluster_network;
+        let wanted = next.unwrap_or(&default);
+        let folder = path.parent().unwrap_or(path);
+        let scanned = ConfigFolder::scan(folder).map_err(|error| load_failure(&error))?;
+        let mut others: Vec<(&PathBuf, &NetworkList)> = scanned
+            .considered()
+            .iter()
+            .filter_map(|considered| match &considered.outcome {
+                Outcome::Network(list) if considered.path != path => {
+                    Some((&considered.path, &**list))
+                }
+                _ => None,
+            })
+            .collect();
+        // Runtimes of Kubernetes take the first name, whatever its ending is.
+        others.sort_by_key(|(path, _)| *path);
+        let Some((other, list)) = others.first() else {
+            return Err(refused(format!(
+                "without {file}, there is no network in {}",
+                folder.display()
+            ))
+            .hint("put the configuration of the cluster's own network there first"));
+        };
+        let other = other.display();
+        if list.name != wanted {
+            return Err(refused(format!(
+                "without {file}, runtimes use the network {:?} of {other}, and not {wanted:?}",
+                list.name
+            ))
+            .hint(format!(
+                "move that file away, or give --next-network {} if pods are to have that network",
+                list.name
+            )));
+        }
+        for plugin in &list.plugins {
+            for name in [&plugin.plugin_type, &names(plugin).ipam.r#type] {
+                let keeps = installed.is_some_and(|installed| installed.replaced.contains(name));
+                let is_ours =
+                    !name.is_empty() && matches!(folder::look(dir, name), Ok(Entry::Ours));
+                if is_ours && !keeps {
+                    return Err(refused(format!(
+                        "the network {wanted:?} of {other} needs the plugin {name:?}, which only Netwright has in {}",
+                        dir.display()
+                    ))
+                    .hint("put another one there first: remove the link, and install the plugins of that network"));
+                }
+            }
+        }
+        Ok(Some(Conflist(path.to_owned())))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Removes it, so that runtimes notice.
+    pub(super) fn withdraw(&self) -> Result<(), Failure> {
+        state::withdraw(&self.0).map(drop).map_err(|error| Failure::of(code::IO_FAILURE, &error))
+    }
+}
+
+fn names(plugin: &cni::PluginConfig) -> Names {
+    serde_json::from_slice(&plugin.object.to_vec()).unwrap_or_default()
+}

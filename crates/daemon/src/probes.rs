@@ -1,0 +1,241 @@
+//! `[agent] listen`: `/livez` and `/readyz` of all services, for probes that come by TCP.
+//!
+//! Whoever reaches the port may ask, so nothing else is answered, no client keeps another from its
+//! answer, and the services are asked once a second at most.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use agent::config::Agent;
+use agent::report::Status;
+use cnm::http::{Incoming, Kind};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::exchange::{Answer, respond};
+use crate::health::Health;
+
+/// How many clients are listened to. One more takes the place of the oldest.
+const MOST: usize = 64;
+/// How long a client has for its question.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long what the services say is repeated.
+const FRESH: Duration = Duration::from_secs(1);
+/// The pause after a connection could not be accepted.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Looks at all services.
+pub(crate) type Look = Arc<dyn Fn() -> Status + Send + Sync>;
+
+/// Answers the questions about all services, at whatever socket they come.
+pub(crate) fn answer(target: &str, status: &Status) -> Answer {
+    match target {
+        "/readyz" => Answer::verdict(status.trouble()),
+        "/livez" => Answer::verdict(status.hung()),
+        _ => Answer::text(404, "there are /readyz and /livez"),
+    }
+}
+
+/// The port, if the configuration names one.
+pub(crate) struct Probes {
+    look: Look,
+    health: Health,
+    wanted: Option<SocketAddr>,
+    port: Option<Port>,
+}
+
+impl Probes {
+    pub(crate) fn new(look: Look, health: Health) -> Self {
+        Probes { look, health, wanted: None, port: None }
+    }
+
+    /// Listens where this configuration says.
+    pub(crate) fn follow(&mut self, config: &Agent) {
+        let wanted = config.listen.map(|listen| listen.0);
+        if self.wanted != wanted {
+            (self.wanted, self.port) = (wanted, None);
+        }
+        self.look_again();
+    }
+
+    /// Tries again if it does not listen: its address may be there by now.
+    pub(crate) fn look_again(&mut self) {
+        let opened = match self.wanted {
+            Some(address) if self.port.is_none() => Port::open(address, Arc::clone(&self.look))
+                .map(Some)
+                .map_err(|error| format!("listen at {address}: {error}")),
+            _ => Ok(None),
+        };
+        match opened {
+            Ok(Some(port)) => {
+                tracing::info!(address = %port.address, "answers /livez and /readyz");
+                self.port = Some(port);
+            }
+            Ok(None) => {}
+            Err(error) => return self.health.needs("port", Err(error)),
+        }
+        self.health.needs("port", Ok(()));
+    }
+}
+
+/// A port and the thread that serves it, which ends when this is dropped.
+struct Port {
+    address: SocketAddr,
+    end: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Port {
+    fn open(address: SocketAddr, look: Look) -> io::Result<Self> {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let (end, ended) = UnixStream::pair()?;
+        let thread = std::thread::Builder::new().name("probes".to_owned());
+        let thread = thread.spawn(move || serve(&listener, &ended, &look))?;
+        Ok(Port { address, end: Some(end), thread: Some(thread) })
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        // The other end sees the end of the stream.
+        self.end = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A client that has not asked yet.
+struct Talk {
+    stream: TcpStream,
+    incoming: Incoming,
+    until: Instant,
+}
+
+fn serve(listener: &TcpListener, ended: &UnixStream, look: &Look) {
+    let mut talks: Vec<Talk> = Vec::new();
+    let mut seen: Option<(Instant, Status)> = None;
+    loop {
+        let mut ready =
+            vec![PollFd::new(ended, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+        ready.extend(talks.iter().map(|talk| PollFd::new(&talk.stream, PollFlags::IN)));
+        // They are in the order in which they came.
+        let left = talks.first().map(|talk| talk.until.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut ready, left.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => {
+                return tracing::error!(error = %errno, "no probe is answered from now on");
+            }
+        }
+        let ready: Vec<bool> = ready.iter().map(|one| !one.revents().is_empty()).collect();
+        if ready[0] {
+            return;
+        }
+        let now = Instant::now();
+        let mut asks = ready[2..].iter();
+        talks.retain_mut(|talk| {
+            let has_said = asks.next().is_some_and(|says| *says);
+            now < talk.until && !(has_said && hear(talk, look, &mut seen))
+        });
+        if ready[1] {
+            match listener.accept() {
+                Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
+                    if MOST <= talks.len() {
+                        talks.remove(0);
+                    }
+                    let incoming = Incoming::new(Kind::Request, 0);
+                    talks.push(Talk { stream, incoming, until: now + PATIENCE });
+                }
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                    tracing::warn!(%error, "cannot take a connection");
+                    std::thread::sleep(PAUSE);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Reads what a client says, and answers once that is a question. Reports whether the client is
+/// done with.
+fn hear(talk: &mut Talk, look: &Look, seen: &mut Option<(Instant, Status)>) -> bool {
+    let mut bytes = [0; 4096];
+    let asked = match talk.stream.read(&mut bytes) {
+        Ok(0) => return true,
+        Ok(count) => talk.incoming.feed(&bytes[..count]),
+        Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
+    };
+    let asked = match asked {
+        Ok(Some(asked)) => asked,
+        Ok(None) => return false,
+        Err(_) => return true,
+    };
+    let text = respond(&asked, |target| {
+        let fresh = seen.take().filter(|(at, _)| at.elapsed() < FRESH);
+        let (at, status) = fresh.unwrap_or_else(|| (Instant::now(), look()));
+        let answer = answer(target, &status);
+        *seen = Some((at, status));
+        answer
+    });
+    // It fits into the socket's buffer.
+    let _ = talk.stream.write_all(text.as_bytes());
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agent::report::{Report, State};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn ask(address: SocketAddr, target: &str) -> String {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        write!(stream, "GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        let mut said = String::new();
+        stream.read_to_string(&mut said).unwrap();
+        said
+    }
+
+    #[test]
+    fn probes_are_answered_whoever_else_is_silent() {
+        let looks = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&looks);
+        let look: Look = Arc::new(move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+            let waits = Report { state: State::Waiting, enabled: true, ..Report::stopped("dhcp") };
+            Status { agent: None, services: vec![waits] }
+        });
+        // The address is free, since the kernel chose it.
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let taken = TcpListener::bind(address).unwrap();
+        let health = Health::new("agent", crate::health::Manager::default(), FRESH * 60);
+        health.serves(None);
+        let mut probes = Probes::new(look, health.clone());
+        let listen = |at| Agent { listen: Some(agent::setting::Listen(at)), ..Agent::default() };
+        probes.follow(&listen(address));
+        let trouble = health.report().trouble().unwrap();
+        assert!(trouble.starts_with(&format!("waiting: port: listen at {address}: ")), "{trouble}");
+        drop(taken);
+        probes.look_again();
+        assert_eq!(health.report().trouble(), None);
+        // More than are listened to; the oldest give way.
+        let silent: Vec<TcpStream> =
+            (0..MOST * 2).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let ready = ask(address, "/readyz?verbose");
+        assert!(ready.starts_with("HTTP/1.1 503 ") && ready.ends_with("\r\n\r\ndhcp waiting\n"));
+        let live = ask(address, "/livez");
+        assert!(live.starts_with("HTTP/1.1 200 ") && live.ends_with("\r\n\r\nok\n"), "{live}");
+        assert!(ask(address, "/status").starts_with("HTTP/1.1 404 "));
+        assert!(looks.load(Ordering::SeqCst) < 3);
+        drop(silent);
+        probes.follow(&Agent::default());
+        assert!(TcpStream::connect(address).is_err());
+    }
+}

@@ -1,0 +1,246 @@
+//! `netwrightd routes`: how pods of other nodes are reached, as people and scripts need it.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use agent::load;
+use clap::builder::ValueParser;
+use clap::{Arg, ArgMatches, Command};
+use jiff::Timestamp;
+use routing::routing::Phase;
+use routing::show::{Explained, PeerState, Row, Table};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::command_line::{self, is_json, json, output};
+use crate::exchange::{NoAnswer, ask};
+use crate::services::Stop;
+use crate::services::routing::{ACCEPT, EXPLAIN, ROUTES};
+
+const ADDRESS: &str = "address";
+const SOCKET: &str = "socketpath";
+
+/// How long the service may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Returns the command.
+pub(crate) fn command() -> Command {
+    let common = |command: Command| {
+        let socket = Arg::new(SOCKET)
+            .long(SOCKET)
+            .value_name("PATH")
+            .value_parser(ValueParser::path_buf())
+            .help("where the service listens [default: as the configuration says]");
+        command.arg(command_line::configuration()).arg(output()).arg(socket)
+    };
+    let address = Arg::new(ADDRESS)
+        .value_name("ADDRESS")
+        .required(true)
+        .value_parser(|text: &str| text.parse::<IpAddr>().map_err(|error| error.to_string()))
+        .help("an address of a pod, or any other");
+    common(Command::new("routes"))
+        .about("Shows how pods of other nodes are reached")
+        .disable_help_subcommand(true)
+        .args_conflicts_with_subcommands(true)
+        .subcommand(common(Command::new("accept").about(
+            "Confirms that nodes are gone which the service keeps, because many went at once",
+        )))
+        .subcommand(common(
+            Command::new("explain")
+                .about("Says whose an address is, how packets get there, and why not otherwise")
+                .arg(address),
+        ))
+        .subcommand(common(Command::new("list").about(
+            "Lists the other nodes, their prefixes and the paths to them, as without a command",
+        )))
+        .after_help(
+            "Examples:\n  netwright routes\n  netwright routes explain 10.244.2.7\n  netwright routes -o json",
+        )
+}
+
+/// Runs one of its commands.
+pub(crate) fn run(matches: &ArgMatches) -> Result<(), Stop> {
+    match matches.subcommand() {
+        Some(("accept", matches)) => {
+            let text = ask_service(matches, ACCEPT)?;
+            crate::say(&String::from_utf8_lossy(&text));
+            Ok(())
+        }
+        Some(("explain", matches)) => {
+            let address = matches.get_one::<IpAddr>(ADDRESS).expect("it is required");
+            show(matches, &format!("{EXPLAIN}{address}"), explained)
+        }
+        Some((_, matches)) => show(matches, ROUTES, table),
+        None => show(matches, ROUTES, table),
+    }
+}
+
+/// Asks the service, and shows what it says.
+fn show<T: DeserializeOwned + Serialize>(
+    matches: &ArgMatches,
+    question: &str,
+    text: fn(&T) -> String,
+) -> Result<(), Stop> {
+    let body = ask_service(matches, question)?;
+    let answer: T = serde_json::from_slice(&body)
+        .map_err(|error| Stop::Failed(format!("read what the service says: {error}")))?;
+    crate::say(&if is_json(matches) { json(&answer) } else { text(&answer) });
+    Ok(())
+}
+
+fn ask_service(matches: &ArgMatches, question: &str) -> Result<Vec<u8>, Stop> {
+    let path = match matches.get_one::<PathBuf>(SOCKET) {
+        Some(path) => path.clone(),
+        // What is wrong with the rest of it is `config check`'s to say.
+        None => load::read(&command_line::configuration_of(matches)).0.config.routing.socketpath,
+    };
+    match ask(&path, question, PATIENCE) {
+        Ok((200, body)) => Ok(body),
+        Ok((_, body)) => Err(Stop::Failed(cni::text::one_line(String::from_utf8_lossy(&body)))),
+        Err(NoAnswer::Nobody(_)) => Err(Stop::Failed(format!(
+            "the service routing does not run here: nobody listens at {}; hint: netwrightd agent status routing",
+            path.display()
+        ))),
+        Err(error) => {
+            Err(Stop::Failed(format!("ask the service routing at {}: {error}", path.display())))
+        }
+    }
+}
+
+/// Returns the table as people read it.
+fn table(table: &Table) -> String {
+    let mut text = String::new();
+    let phase = match &table.phase {
+        Phase::Waiting(why) => format!("waits: {why}"),
+        Phase::Restoring => {
+            "has the nodes that the disk knows; no source has answered yet".to_owned()
+        }
+        Phase::Syncing => "is being programmed".to_owned(),
+        Phase::Ready => "ready".to_owned(),
+        Phase::Degraded(since) => {
+            format!("keeps what it knows: the source is silent since {since}")
+        }
+    };
+    let prefixes: Vec<String> = table.prefixes.iter().map(ToString::to_string).collect();
+    let mtu = table.pod_mtu.map_or(String::new(), |mtu| format!(", MTU of pods {mtu}"));
+    let _ = writeln!(text, "node {}: {phase}", table.node);
+    if !prefixes.is_empty() {
+        let _ = writeln!(text, "prefixes {}{mtu}", prefixes.join(", "));
+    }
+    for warning in &table.warnings {
+        let _ = writeln!(text, "warning: {warning}");
+    }
+    let mut lines = vec![["NODE", "PREFIXES", "PATH", "MTU", "SINCE", "STATE"].map(str::to_owned)];
+    lines.extend(table.rows.iter().map(line));
+    let width = |column: usize| {
+        lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default()
+    };
+    let widths: Vec<usize> = (0..5).map(width).collect();
+    for line in &lines {
+        for (cell, width) in line.iter().zip(&widths) {
+            let _ = write!(text, "{cell:width$}  ");
+        }
+        let _ = writeln!(text, "{}", line[5]);
+    }
+    if table.rows.is_empty() {
+        text.push_str("no other node is known\n");
+    }
+    text
+}
+
+fn line(row: &Row) -> [String; 6] {
+    let prefixes: Vec<String> = row.prefixes.iter().map(ToString::to_string).collect();
+    let mut state = match &row.state {
+        PeerState::Incomplete(what) => format!("incomplete: {what}"),
+        PeerState::Refused(why) => format!("refused: {why}"),
+        PeerState::Wanted => "to be programmed".to_owned(),
+        PeerState::Programmed => "programmed".to_owned(),
+        PeerState::Probed => "answers".to_owned(),
+        PeerState::Failing { error, since } => format!("failing since {since}: {error}"),
+        PeerState::Held(why) => format!("held: {why}"),
+        PeerState::Conflict(route) => format!("a route of somebody else is in the way: {route}"),
+    };
+    if row.path == routing::Path::None && !row.because.is_empty() {
+        let _ = write!(state, ": {}", row.because);
+    }
+    for fault in &row.faults {
+        let _ = write!(state, "; {fault}");
+    }
+    let millis = i64::try_from(row.since.0).unwrap_or_default();
+    let since = Timestamp::from_millisecond(millis).map(|time| format!("{time:.0}"));
+    [
+        row.peer.clone(),
+        if prefixes.is_empty() { "-".to_owned() } else { prefixes.join(",") },
+        row.path.to_string(),
+        row.mtu.map_or("-".to_owned(), |mtu| mtu.to_string()),
+        since.unwrap_or_default(),
+        cni::text::one_line(state),
+    ]
+}
+
+fn explained(explained: &Explained) -> String {
+    let mut text: String = explained
+        .sentences
+        .iter()
+        .map(|sentence| format!("{}\n", cni::text::one_line(sentence)))
+        .collect();
+    for passed in &explained.passed_over {
+        let _ = writeln!(text, "not {}: {}", passed.path, cni::text::one_line(&passed.why));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+    use routing::Time;
+
+    #[test]
+    fn the_table_is_read_by_people() {
+        let row = |peer: &str, path, state| Row {
+            peer: peer.to_owned(),
+            family: None,
+            prefixes: vec!["10.244.2.0/24".parse().unwrap()],
+            path,
+            because: "neither end offers VXLAN".to_owned(),
+            state,
+            since: Time::from_seconds(1_700_000_000),
+            mtu: Some(1450),
+            probe: None,
+            probed: None,
+            faults: Vec::new(),
+        };
+        let failing = PeerState::Failing { error: "no\nroom".to_owned(), since: Time(0) };
+        let shown = Table {
+            version: 1,
+            node: "a".to_owned(),
+            prefixes: vec!["10.244.1.0/24".parse().unwrap()],
+            phase: Phase::Ready,
+            pod_mtu: Some(1450),
+            warnings: vec!["the source is silent".to_owned()],
+            rows: vec![
+                row("b", routing::Path::Direct, PeerState::Programmed),
+                row("long-name", routing::Path::None, failing),
+            ],
+        };
+        expect![[r#"
+            node a: ready
+            prefixes 10.244.1.0/24, MTU of pods 1450
+            warning: the source is silent
+            NODE       PREFIXES       PATH    MTU   SINCE                 STATE
+            b          10.244.2.0/24  direct  1450  2023-11-14T22:13:20Z  programmed
+            long-name  10.244.2.0/24  none    1450  2023-11-14T22:13:20Z  failing since 00:00 UTC: no\nroom: neither end offers VXLAN
+        "#]].assert_eq(&table(&shown));
+        let none = Table { rows: Vec::new(), warnings: Vec::new(), ..shown };
+        expect![[r#"
+            node a: ready
+            prefixes 10.244.1.0/24, MTU of pods 1450
+            NODE  PREFIXES  PATH  MTU  SINCE  STATE
+            no other node is known
+        "#]]
+        .assert_eq(&table(&none));
+    }
+}

@@ -1,0 +1,73 @@
+//! What `netwright routes` asks, by HTTP at the service's socket.
+
+use std::io::Write as _;
+use std::net::IpAddr;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use routing::Routing;
+
+use crate::exchange::Answer;
+
+/// The targets: all that is shown, how packets to an address go, and to remove what is held.
+pub(crate) const ROUTES: &str = "/routes";
+pub(crate) const EXPLAIN: &str = "/explain/";
+pub(crate) const ACCEPT: &str = "POST /accept";
+
+/// The state of routing, for the loop and for whoever asks. It is held for decisions only, never
+/// while something waits.
+#[derive(Debug, Clone)]
+pub(super) struct Shared(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    routing: Mutex<Routing>,
+    /// Somebody has confirmed that nodes are gone.
+    accepted: AtomicBool,
+    bell: UnixStream,
+    ringer: UnixStream,
+}
+
+impl Shared {
+    pub(super) fn new(routing: Routing) -> std::io::Result<Self> {
+        let (bell, ringer) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        ringer.set_nonblocking(true)?;
+        let (routing, accepted) = (Mutex::new(routing), AtomicBool::new(false));
+        Ok(Shared(Arc::new(Inner { routing, accepted, bell, ringer })))
+    }
+
+    pub(super) fn routing(&self) -> MutexGuard<'_, Routing> {
+        self.0.routing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns what is readable when somebody wants something done.
+    pub(super) fn bell(&self) -> &UnixStream {
+        &self.0.bell
+    }
+
+    /// Says whether somebody has confirmed that nodes are gone, since the last call.
+    pub(super) fn take_accepted(&self) -> bool {
+        crate::poll::drain(&self.0.bell);
+        self.0.accepted.swap(false, Ordering::SeqCst)
+    }
+
+    /// Answers a question.
+    pub(super) fn answer(&self, target: &str) -> Answer {
+        if target == ROUTES {
+            return Answer::json(&self.routing().table());
+        }
+        if target == ACCEPT {
+            self.0.accepted.store(true, Ordering::SeqCst);
+            // If the socket is full, the loop is about to look.
+            let _ = (&self.0.ringer).write(&[0]);
+            return Answer::text(200, "accepted");
+        }
+        match target.strip_prefix(EXPLAIN).map(str::parse::<IpAddr>) {
+            Some(Ok(address)) => Answer::json(&self.routing().explain(address)),
+            Some(Err(_)) => Answer::text(404, "that is no address"),
+            None => Answer::text(404, "there are /routes and /explain/ADDRESS"),
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Makes changes of routing in the kernel: as few messages as possible, and a result for each.
+
+use ipnet::IpNet;
+use kernel::mac::MacAddr;
+use kernel::netlink::{Errno, NetlinkError};
+use kernel::route::{
+    AddressOptions, Change as Message, LinkKind, LinkSet, Neighbour, NewLink, NexthopObject,
+    NexthopWay, Route, RouteKind, RouteProtocol, RouteSocket, VxlanFdb, VxlanOptions, VxlanSet,
+    is_link_local_v6,
+};
+use kernel::sysctl::Sysctl;
+use routing::object::{ALIAS, Key, METRIC, METRIC_WORST, PROTOCOL, Tunnel, Value};
+use routing::plan::{Change, ForeignRoute};
+
+use super::super::setup::words;
+use super::host::Links;
+
+/// Makes changes of rtnetlink, in their order. Returns what the kernel said to each.
+pub(super) fn apply(
+    netlink: &mut RouteSocket,
+    links: &mut Links,
+    changes: &[&Change],
+) -> Vec<Result<(), String>> {
+    let mut batch = Batch { results: vec![Ok(()); changes.len()], messages: Vec::new() };
+    for (number, change) in changes.iter().enumerate() {
+        match change {
+            // Their index is known, or known to be gone, once this is done.
+            Change::Create(Key::Tunnel { link }, Value::Tunnel(tunnel)) => {
+                batch.send(netlink, changes);
+                batch.results[number] = create_tunnel(netlink, links, link, tunnel);
+            }
+            Change::Replace(Key::Tunnel { link }, Value::Tunnel(tunnel)) => {
+                batch.send(netlink, changes);
+                batch.results[number] = adjust_tunnel(netlink, links, link, tunnel);
+            }
+            Change::Remove(Key::Tunnel { link }, _) => {
+                batch.send(netlink, changes);
+                batch.results[number] = remove_tunnel(netlink, links, link);
+            }
+            _ => match message(change, links) {
+                Ok(message) => batch.messages.push((number, message)),
+                // What it is on is gone, and it with that.
+                Err(_) if matches!(change, Change::Remove(..)) => {}
+                Err(why) => batch.results[number] = Err(why),
+            },
+        }
+    }
+    batch.send(netlink, changes);
+    batch.results
+}
+
+/// Messages that travel together, and the results of all changes.
+struct Batch {
+    results: Vec<Result<(), String>>,
+    messages: Vec<(usize, Message)>,
+}
+
+impl Batch {
+    fn send(&mut self, netlink: &mut RouteSocket, changes: &[&Change]) {
+        let sent = std::mem::take(&mut self.messages);
+        let messages: Vec<Message> = sent.iter().map(|(_, message)| message.clone()).collect();
+        match netlink.apply_each(&messages) {
+            Ok(failed) => {
+                for error in failed {
+                    let number = sent[error.index].0;
+                    if !is_gone(changes[number], &error.source) {
+                        self.results[number] = Err(said(&error.source));
+                    }
+                }
+            }
+            // The next look finds out which of them were made.
+            Err(lost) => {
+                for (number, _) in &sent[lost.index..] {
+                    self.results[*number] = Err(said(&lost.source));
+                }
+            }
+        }
+    }
+}
+
+/// Reports whether the kernel says that what was to be removed is gone.
+fn is_gone(change: &Change, error: &NetlinkError) -> bool {
+    let removes = matches!(change, Change::Remove(..) | Change::RemoveForeign(..));
+    let gone = [Errno::NOENT, Errno::SRCH, Errno::NODEV, Errno::ADDRNOTAVAIL];
+    removes && error.errno().is_some_and(|errno| gone.contains(&errno))
+}
+
+fn said(error: &NetlinkError) -> String {
+    words(error)
+}
+
+fn create_tunnel(
+    netlink: &mut RouteSocket,
+    links: &mut Links,
+    name: &str,
+    tunnel: &Tunnel,
+) -> Result<(), String> {
+    let options = VxlanOptions {
+        local: Some(tunnel.local),
+        underlay: Some(index(links, &tunnel.underlay)?),
+        learning: tunnel.learning,
+        ..VxlanOptions::new(tunnel.vni, tunnel.port)
+    };
+    let new = NewLink {
+        mac: Some(MacAddr(tunnel.mac.0)),
+        mtu: Some(tunnel.mtu),
+        alias: Some(ALIAS.to_owned()),
+        ..NewLink::new(name, LinkKind::Vxlan(options))
+    };
+    let link = netlink.create_link(&new).map_err(|error| said(&error))?;
+    let ifindex = link.index;
+    links.add_tunnel(link);
+    quieten(netlink, name, ifindex)?;
+    set(netlink, ifindex, LinkSet::default().up(tunnel.up))
+}
+
+fn adjust_tunnel(
+    netlink: &mut RouteSocket,
+    links: &Links,
+    name: &str,
+    tunnel: &Tunnel,
+) -> Result<(), String> {
+    let ifindex = index(links, name)?;
+    let vxlan = VxlanSet {
+        local: Some(tunnel.local),
+        underlay: Some(index(links, &tunnel.underlay)?),
+        learning: Some(tunnel.learning),
+    };
+    let of_link = LinkSet {
+        mac: Some(MacAddr(tunnel.mac.0)),
+        mtu: Some(tunnel.mtu),
+        alias: Some(ALIAS.to_owned()),
+        ..LinkSet::default()
+    };
+    // One after the other: the kernel takes no MTU beside a tunnel's own settings (linux
+    // drivers/net/vxlan/vxlan_core.c `vxlan_nl2conf`).
+    set(netlink, ifindex, LinkSet { vxlan, ..LinkSet::default() })?;
+    set(netlink, ifindex, of_link.up(tunnel.up))?;
+    // With an MTU below 1280 it had no IPv6, and has it anew.
+    quieten(netlink, name, ifindex)
+}
+
+/// Takes from a tunnel what the kernel gives every link: an IPv6 address of its own, and an ear for
+/// routers' advertisements, which would be strangers'. A link that comes up does so at once.
+fn quieten(netlink: &mut RouteSocket, name: &str, ifindex: u32) -> Result<(), String> {
+    let no_own =
+        Message::SetLink { ifindex, set: LinkSet { no_own_ipv6: true, ..LinkSet::default() } };
+    match netlink.apply_one(&no_own) {
+        // There is no IPv6 on it.
+        Err(error) if error.errno() == Some(Errno::AFNOSUPPORT) => return Ok(()),
+        done => done.map_err(|error| said(&error))?,
+    }
+    let addresses = netlink.addresses(Some(ifindex)).map_err(|error| said(&error))?;
+    for own in addresses.iter().filter(|own| is_link_local_v6(own.address.addr())) {
+        let gone = Message::DelAddress { ifindex, address: own.address };
+        match netlink.apply_one(&gone) {
+            Err(error) if error.errno() != Some(Errno::ADDRNOTAVAIL) => return Err(said(&error)),
+            _ => {}
+        }
+    }
+    let accept_ra = Sysctl::of_link("net/ipv6/conf", name, "accept_ra");
+    match accept_ra.and_then(|sysctl| sysctl.write_if_different("0")) {
+        Err(error) if !error.is_missing() => Err(words(&error)),
+        _ => Ok(()),
+    }
+}
+
+fn set(netlink: &mut RouteSocket, ifindex: u32, set: LinkSet) -> Result<(), String> {
+    netlink.apply_one(&Message::SetLink { ifindex, set }).map_err(|error| said(&error))
+}
+
+fn remove_tunnel(netlink: &mut RouteSocket, links: &mut Links, name: &str) -> Result<(), String> {
+    let Some(index) = links.index_of(name) else { return Ok(()) };
+    netlink.delete_link(index).map_err(|error| said(&error))?;
+    links.remove(index);
+    Ok(())
+}
+
+fn index(links: &Links, name: &str) -> Result<u32, String> {
+    links.index_of(name).ok_or_else(|| format!("there is no link {name:?}"))
+}
+
+/// Returns the message that makes a change of anything but a tunnel.
+fn message(change: &Change, links: &Links) -> Result<Message, String> {
+    let index = |name: &str| index(links, name);
+    let is_new = matches!(change, Change::Create(..));
+    Ok(match change {
+        Change::Create(key, value) | Change::Replace(key, value) => {
+            match of_object(key, value, &index)? {
+                Made::Address(ifindex, address) => {
+                    // It is this node's alone: nobody else answers for it.
+                    let options = AddressOptions { nodad: true, ..AddressOptions::default() };
+                    Message::AddAddress { ifindex, address, options }
+                }
+                // What is on a tunnel is ours.
+                Made::Fdb(entry) => Message::SetVxlanFdb(entry),
+                Made::Neighbour(neighbour) => Message::SetNeighbour(neighbour),
+                Made::Nexthop(nexthop) if is_new => Message::AddNexthop(nexthop),
+                Made::Nexthop(nexthop) => Message::ReplaceNexthop(nexthop),
+                Made::Route(route) if is_new => Message::AddRoute(route),
+                Made::Route(route) => Message::ReplaceRoute(route),
+            }
+        }
+        // Its link may be gone, or it may have none.
+        Change::Remove(Key::Nexthop { id }, _) => Message::DelNexthop { id: *id },
+        Change::Remove(key, value) => match of_object(key, value, &index)? {
+            Made::Address(ifindex, address) => Message::DelAddress { ifindex, address },
+            Made::Fdb(entry) => Message::DelVxlanFdb(entry),
+            Made::Neighbour(neighbour) => Message::DelNeighbour(neighbour),
+            Made::Nexthop(nexthop) => Message::DelNexthop { id: nexthop.id },
+            Made::Route(route) => Message::DelRoute(route),
+        },
+        Change::RemoveForeign(prefix, route) => Message::DelRoute(foreign(*prefix, route, &index)?),
+    })
+}
+
+/// An object in the kernel's words.
+enum Made {
+    Address(u32, IpNet),
+    Fdb(VxlanFdb),
+    Neighbour(Neighbour),
+    Nexthop(NexthopObject),
+    Route(Route),
+}
+
+fn of_object(
+    key: &Key,
+    value: &Value,
+    index: &dyn Fn(&str) -> Result<u32, String>,
+) -> Result<Made, String> {
+    Ok(match (key, value) {
+        (Key::Address { link, address }, _) => Made::Address(index(link)?, IpNet::from(*address)),
+        (Key::Fdb { link, mac }, Value::Fdb { to }) => {
+            Made::Fdb(VxlanFdb::new(index(link)?, MacAddr(mac.0), *to))
+        }
+        (Key::Neighbour { link, address }, Value::Neighbour { mac }) => {
+            let neighbour = Neighbour::permanent(index(link)?, *address, MacAddr(mac.0));
+            Made::Neighbour(Neighbour { protocol: Some(RouteProtocol(PROTOCOL)), ..neighbour })
+        }
+        (Key::Nexthop { id }, Value::Nexthop(nexthop)) => {
+            let (address, onlink) = (nexthop.gateway, nexthop.onlink);
+            let way = NexthopWay::Gateway { address, oif: index(&nexthop.link)?, onlink };
+            Made::Nexthop(NexthopObject { id: *id, protocol: RouteProtocol(PROTOCOL), way })
+        }
+        (Key::Route { prefix }, Value::Route { nexthop, mtu }) => Made::Route(Route {
+            protocol: Some(RouteProtocol(PROTOCOL)),
+            priority: Some(METRIC),
+            nexthop: *nexthop,
+            mtu: *mtu,
+            ..Route::new(*prefix)
+        }),
+        (Key::Unreachable { prefix }, Value::Unreachable { protocol }) => Made::Route(Route {
+            protocol: Some(RouteProtocol(*protocol)),
+            priority: Some(METRIC_WORST),
+            kind: RouteKind::Unreachable,
+            ..Route::new(*prefix)
+        }),
+        // Elements are the packet filter's.
+        _ => return Err(format!("{key}{value} is not an object of rtnetlink")),
+    })
+}
+
+fn foreign(
+    prefix: IpNet,
+    route: &ForeignRoute,
+    index: &dyn Fn(&str) -> Result<u32, String>,
+) -> Result<Route, String> {
+    let oif = route.link.as_deref().map(index).transpose()?;
+    Ok(Route {
+        gateway: route.gateway,
+        oif,
+        priority: Some(route.metric),
+        protocol: Some(RouteProtocol(route.protocol)),
+        ..Route::new(prefix)
+    })
+}

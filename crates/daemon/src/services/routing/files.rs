@@ -1,0 +1,222 @@
+//! The files that the service writes, and the folders that it watches.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use agent::config;
+use ipnet::IpNet;
+use routing::document::{self, Document};
+use routing::flannel::subnet_env::SubnetEnv;
+use routing::mtu::IPV6_LEAST;
+use routing::render::{self, Attach, NetworkConfig};
+use routing::{Routing, Settings};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use state::{Durability, FileError};
+
+/// The bridge that pods are attached to.
+const BRIDGE: &str = "nw-pods";
+
+/// The last known nodes.
+#[derive(Debug)]
+pub(super) struct Disk {
+    path: PathBuf,
+}
+
+impl Disk {
+    pub(super) fn new(folder: &Path) -> Self {
+        Disk { path: folder.join("peers") }
+    }
+
+    /// Reads what was written last. What is damaged counts as nothing: the source will tell.
+    pub(super) fn read(&self) -> Document {
+        let text = match state::read_optional(&self.path) {
+            Ok(Some(text)) => text,
+            Ok(None) => return Document::default(),
+            Err(error) => {
+                tracing::warn!(%error, "the last known nodes cannot be read");
+                return Document::default();
+            }
+        };
+        document::read(&text).unwrap_or_else(|error| {
+            tracing::warn!(path = %self.path.display(), %error, "the file does not count");
+            Document::default()
+        })
+    }
+
+    pub(super) fn write(&self, document: &str) -> Result<(), FileError> {
+        if let Some(folder) = self.path.parent() {
+            state::create_directory(folder, 0o700)?;
+        }
+        state::write_atomic(&self.path, document.as_bytes(), 0o600, Durability::Synced)
+    }
+
+    /// Removes the file, and its folder if that is empty.
+    pub(super) fn remove(&self) -> Result<(), FileError> {
+        state::remove_file(&self.path)?;
+        if let Some(folder) = self.path.parent() {
+            state::remove_abandoned(folder);
+            state::remove_directory(folder)?;
+        }
+        Ok(())
+    }
+}
+
+/// What runtimes and plugins read of this node's network.
+#[derive(Debug)]
+pub(super) struct Published {
+    conflist: Option<PathBuf>,
+    subnet_env: Option<PathBuf>,
+    network: String,
+    attach: config::Attach,
+    masquerade: bool,
+    /// What was written last: what is otherwise was changed by somebody else.
+    written: Vec<(PathBuf, Vec<u8>)>,
+}
+
+impl Published {
+    pub(super) fn new(config: &config::Routing) -> Self {
+        Published {
+            conflist: config.conflist.clone(),
+            subnet_env: config.subnet_env.clone(),
+            network: config.network.clone(),
+            attach: config.attach.0,
+            masquerade: config.masquerade,
+            written: Vec::new(),
+        }
+    }
+
+    /// Returns the paths.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
+        [&self.subnet_env, &self.conflist].into_iter().flatten().map(PathBuf::as_path)
+    }
+
+    /// Writes the files once everything of this node is programmed, and again when they are to be
+    /// otherwise, or somebody else has changed them. The configuration comes last: a pod may start
+    /// as soon as it is there.
+    pub(super) fn write(
+        &mut self,
+        routing: &Routing,
+        settings: &Settings,
+    ) -> Result<(), FileError> {
+        let own = &routing.cluster().own().node;
+        let Some(mtu) = routing.pod_mtu() else { return Ok(()) };
+        if let Some(path) = self.subnet_env.clone() {
+            let env = SubnetEnv {
+                networks: settings.cluster_ranges.clone(),
+                subnets: own.prefixes.clone(),
+                mtu,
+                ip_masq: self.masquerade,
+            };
+            self.put(&path, env.write().into_bytes(), 0o644)?;
+        }
+        if let Some(path) = self.conflist.clone() {
+            let has_room = |prefix: &&IpNet| prefix.addr().is_ipv4() || IPV6_LEAST <= mtu;
+            let config = NetworkConfig {
+                name: self.network.clone(),
+                attach: match self.attach {
+                    config::Attach::Bridge => Attach::Bridge(BRIDGE.to_owned()),
+                    config::Attach::Ptp => Attach::Ptp,
+                },
+                prefixes: own.prefixes.iter().filter(has_room).copied().collect(),
+                mtu,
+            };
+            self.put(&path, render::conflist(&config).into_bytes(), 0o600)?;
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, path: &Path, content: Vec<u8>, mode: u32) -> Result<(), FileError> {
+        // A file that cannot be read is written anew.
+        if state::read_optional(path).is_ok_and(|found| found.as_deref() == Some(&content[..])) {
+            self.note(path, content);
+            return Ok(());
+        }
+        if let Some(folder) = path.parent() {
+            state::create_directory(folder, 0o755)?;
+        }
+        state::publish(path, &content, mode, Durability::Synced)?;
+        let path_shown = path.display();
+        match self.note(path, content) {
+            true => {
+                tracing::warn!(path = %path_shown, "put back: another program removed or changed it");
+            }
+            false => tracing::info!(path = %path_shown, "written"),
+        }
+        Ok(())
+    }
+
+    /// Notes what a file has now; says whether it had that before.
+    fn note(&mut self, path: &Path, content: Vec<u8>) -> bool {
+        match self.written.iter_mut().find(|(known, _)| known == path) {
+            Some((_, known)) => {
+                let same = *known == content;
+                *known = content;
+                same
+            }
+            None => {
+                self.written.push((path.to_owned(), content));
+                false
+            }
+        }
+    }
+
+    /// Removes the files.
+    pub(super) fn remove(&self) -> Result<Vec<PathBuf>, FileError> {
+        let mut removed = Vec::new();
+        // The other way round: no pod is to start any more.
+        for path in [&self.conflist, &self.subnet_env].into_iter().flatten() {
+            if state::withdraw(path)? {
+                removed.push(path.clone());
+            }
+        }
+        Ok(removed)
+    }
+}
+
+/// Folders of which every change is reported (`man 7 inotify`).
+#[derive(Debug)]
+pub(super) struct Folders {
+    inotify: OwnedFd,
+    folders: BTreeSet<PathBuf>,
+}
+
+impl Folders {
+    /// Watches the folders of files, as far as they exist.
+    pub(super) fn of<'a>(files: impl Iterator<Item = &'a Path>) -> io::Result<Self> {
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        let folders = files.filter_map(Path::parent).map(Path::to_owned).collect();
+        let watched = Folders { inotify, folders };
+        watched.watch();
+        Ok(watched)
+    }
+
+    /// Watches folders that are new, or in place of others.
+    pub(super) fn watch(&self) {
+        // A file that is being written is read once it is closed.
+        let events = WatchFlags::CLOSE_WRITE
+            | WatchFlags::MOVED_TO
+            | WatchFlags::MOVED_FROM
+            | WatchFlags::DELETE
+            | WatchFlags::DELETE_SELF
+            | WatchFlags::MOVE_SELF;
+        for folder in &self.folders {
+            // One that is missing is looked for at the next look.
+            let _ = inotify::add_watch(&self.inotify, folder, events);
+        }
+    }
+
+    /// Returns what is readable when something has changed.
+    pub(super) fn descriptor(&self) -> &OwnedFd {
+        &self.inotify
+    }
+
+    /// Takes note of what has changed.
+    pub(super) fn heard(&self) {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = inotify::Reader::new(&self.inotify, &mut buffer);
+        while reader.next().is_ok() {}
+    }
+}

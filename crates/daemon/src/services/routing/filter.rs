@@ -1,0 +1,122 @@
+//! The packet filter's table of routing, as the crate `firewall` has it.
+
+use std::time::Duration;
+
+use firewall::FirewallError;
+use firewall::cluster::{
+    Change, ClusterFilter, ClusterTable, Member, OpenError, Opener, Rules, Vxlan,
+};
+use firewall::firewalld::{Firewalld, TRUSTED};
+use ipnet::IpNet;
+use routing::object::{Key, Set};
+use routing::plan;
+use routing::settings::{Own, Settings};
+use state::{Index, Roots};
+
+/// How long firewalld may take: it does one thing at a time.
+const FIREWALLD_TIME: Duration = Duration::from_secs(10);
+
+/// The table, and what it is to be.
+#[derive(Debug)]
+pub(super) struct Filter {
+    table: ClusterTable,
+    wanted: ClusterFilter,
+    /// What of it follows from this node: the rest are elements that routing plans.
+    of_node: Vec<Member>,
+    index: Index,
+    system_bus: Option<String>,
+}
+
+impl Filter {
+    pub(super) fn open(
+        settings: &Settings,
+        masquerade: bool,
+        roots: &Roots,
+    ) -> Result<Self, FirewallError> {
+        let vxlan = settings.offers().vxlan.map(|of| Vxlan { port: of.port, vni: of.vni });
+        let rules = Rules { masquerade, vxlan: vxlan.into_iter().collect() };
+        Ok(Filter {
+            table: ClusterTable::open()?,
+            wanted: ClusterFilter::new(rules, []),
+            of_node: Vec::new(),
+            index: Index::new(roots),
+            system_bus: roots.system_bus.clone(),
+        })
+    }
+
+    /// Takes note of what follows from this node; [`Filter::bring`] makes it.
+    pub(super) fn set_own(&mut self, own: &Own) {
+        let node = &own.node;
+        let prefixes = node.prefixes.iter().chain(&node.kept).copied().map(Member::Own);
+        let tunnels = own.tunnels.iter().map(|(_, link)| Member::Tunnel(link.to_string()));
+        let has_tunnels = node.offers.vxlan.is_some();
+        let of_node: Vec<Member> = prefixes.chain(tunnels.filter(|_| has_tunnels)).collect();
+        let remove = std::mem::replace(&mut self.of_node, of_node.clone());
+        let _ = self.wanted.change(&Change { add: of_node, remove });
+    }
+
+    /// Takes note of changes of elements; [`Filter::bring`] makes them.
+    pub(super) fn note(&mut self, changes: &[&plan::Change]) {
+        let _ = self.wanted.change(&change(changes));
+    }
+
+    /// Makes changes of elements in one transaction.
+    pub(super) fn change(&mut self, changes: &[&plan::Change]) -> Result<(), FirewallError> {
+        self.table.change(&mut self.wanted, &change(changes)).map(drop)
+    }
+
+    /// Brings the table to what it is to be. Returns what was otherwise, in lines.
+    pub(super) fn bring(&mut self) -> Result<Vec<String>, FirewallError> {
+        Ok(self.table.bring(&self.wanted)?.lines().to_vec())
+    }
+
+    /// Makes the table if there is none: what is there of an earlier service may know more nodes.
+    pub(super) fn bring_if_missing(&mut self) -> Result<Vec<String>, FirewallError> {
+        if self.table.exists()? { Ok(Vec::new()) } else { self.bring() }
+    }
+
+    /// Lets the cluster's packets through where other software drops what is forwarded. Returns what
+    /// drops them all the same.
+    pub(super) fn open_others(&self) -> Result<Vec<String>, OpenError> {
+        let closed = self.opener().open(&self.wanted.forwarded())?;
+        Ok(closed.iter().map(ToString::to_string).collect())
+    }
+
+    /// Removes the table, and what lets packets of these ranges through.
+    pub(super) fn remove(&mut self, ranges: &[IpNet]) -> Result<(), OpenError> {
+        let table = self.table.remove();
+        self.opener().close(ranges).and(table.map_err(OpenError::Kernel))
+    }
+
+    fn opener(&self) -> Opener<'_> {
+        Opener {
+            index: &self.index,
+            firewalld: Firewalld::new(self.system_bus.as_deref(), FIREWALLD_TIME),
+            zone: TRUSTED.to_owned(),
+        }
+    }
+}
+
+fn change(changes: &[&plan::Change]) -> Change {
+    let mut all = Change::default();
+    for change in changes {
+        match change {
+            plan::Change::Create(Key::Element { set, prefix }, _) => {
+                all.add.push(member(*set, *prefix));
+            }
+            plan::Change::Remove(Key::Element { set, prefix }, _) => {
+                all.remove.push(member(*set, *prefix));
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
+fn member(set: Set, prefix: IpNet) -> Member {
+    match set {
+        Set::Cluster => Member::Cluster(prefix),
+        Set::Exempt => Member::Exempt(prefix),
+        Set::Nodes => Member::Node(prefix.addr()),
+    }
+}

@@ -1,0 +1,319 @@
+//! What the kernel has, in routing's words.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+
+use ipnet::IpNet;
+use kernel::events::Object;
+use kernel::netlink::NetlinkError;
+use kernel::route::{
+    Address, IpFamily, Link, Neighbour, NeighbourState, NexthopFilter, NexthopObject, NexthopWay,
+    Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket, TABLE_MAIN, VxlanFdb,
+    is_link_local_v6,
+};
+use routing::MacAddr;
+use routing::object::{
+    self, ALIAS, Key, METRIC, METRIC_WORST, NEXTHOP_FIRST, NEXTHOPS, PROTOCOL, PROTOCOL_OWN, Value,
+};
+use routing::overlap::HostPrefix;
+use routing::path::{Hop, Way};
+use routing::plan::{ForeignRoute, Observed};
+use routing::settings::{LinkName, Own, Uplink};
+
+const FAMILIES: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
+
+/// No link of ours has it: what differs from everything that is wanted.
+const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+/// The links of this host, and which of them are our tunnels.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    by_index: BTreeMap<u32, Link>,
+    tunnels: BTreeMap<u32, LinkName>,
+}
+
+impl Links {
+    fn new(links: Vec<Link>, own: &Own) -> Self {
+        let tunnels = links.iter().filter(|link| is_tunnel(link, own));
+        let tunnels = tunnels.map(|link| (link.index, link.name.as_str().into())).collect();
+        Links { by_index: links.into_iter().map(|link| (link.index, link)).collect(), tunnels }
+    }
+
+    /// Returns the name of a link; an index that is gone has none.
+    pub(super) fn name_of(&self, index: u32) -> LinkName {
+        self.by_index.get(&index).map_or("?", |link| &link.name).into()
+    }
+
+    /// Returns the index of a link.
+    pub(super) fn index_of(&self, name: &str) -> Option<u32> {
+        let found = self.by_index.values().find(|link| link.name == name);
+        found.map(|link| link.index)
+    }
+
+    /// Returns the indices of our tunnels.
+    pub(super) fn tunnels(&self) -> impl Iterator<Item = u32> {
+        self.tunnels.keys().copied()
+    }
+
+    /// Takes note of a tunnel that was made.
+    pub(super) fn add_tunnel(&mut self, link: Link) {
+        self.tunnels.insert(link.index, link.name.as_str().into());
+        self.by_index.insert(link.index, link);
+    }
+
+    /// Takes note that a link is gone.
+    pub(super) fn remove(&mut self, index: u32) {
+        self.tunnels.remove(&index);
+        self.by_index.remove(&index);
+    }
+
+    /// Lists the links by which packets can leave, and those by which they cannot.
+    pub(super) fn up_and_down(&self) -> (BTreeSet<&str>, BTreeSet<&str>) {
+        let others = self.by_index.values().filter(|link| !self.tunnels.contains_key(&link.index));
+        let (up, down): (Vec<&Link>, Vec<&Link>) =
+            others.partition(|link| link.up() && link.lower_up());
+        (names_of(&up), names_of(&down))
+    }
+
+    /// Names an object as routing does, if it is ours; without a value, if it is none that routing
+    /// wants.
+    pub(super) fn ours(&self, object: &Object) -> Option<(Key, Option<Value>)> {
+        let found = match object {
+            Object::Link(link) => self.tunnel(link),
+            Object::Address(address) => self.address(address),
+            Object::Route(route) => ours_of_route(route),
+            Object::Neighbour(neighbour) => return self.neighbour(neighbour),
+            Object::VxlanFdb(entry) => self.fdb(entry),
+            Object::Nexthop(nexthop) => self.nexthop(nexthop),
+            _ => None,
+        };
+        found.map(|(key, value)| (key, Some(value)))
+    }
+
+    fn tunnel(&self, link: &Link) -> Option<(Key, Value)> {
+        let name = self.tunnels.get(&link.index)?;
+        let info = link.vxlan.as_ref()?;
+        // A tunnel that does more than ours has to be made again, as one with another number.
+        let vni = if info.switches.is_empty() { info.options.vni } else { 0 };
+        let tunnel = object::Tunnel {
+            vni,
+            port: info.options.port,
+            local: info.options.local.unwrap_or(NOWHERE),
+            underlay: info.options.underlay.map_or("?".into(), |index| self.name_of(index)),
+            mac: MacAddr(link.mac.map(|mac| mac.0).unwrap_or_default()),
+            mtu: link.mtu,
+            up: link.up(),
+            learning: info.options.learning,
+        };
+        Some((Key::Tunnel { link: name.clone() }, Value::Tunnel(tunnel)))
+    }
+
+    fn address(&self, address: &Address) -> Option<(Key, Value)> {
+        let link = self.tunnels.get(&address.ifindex)?.clone();
+        let whole = address.address.prefix_len() == address.address.max_prefix_len();
+        let address = address.address.addr();
+        (whole && !is_link_local_v6(address))
+            .then_some((Key::Address { link, address }, Value::There))
+    }
+
+    fn fdb(&self, entry: &VxlanFdb) -> Option<(Key, Value)> {
+        let link = self.tunnels.get(&entry.ifindex)?.clone();
+        let is_plain = (entry.vni, entry.port, entry.oif) == (None, None, None)
+            && entry.state == NeighbourState::PERMANENT;
+        let to = if is_plain { entry.destination } else { NOWHERE };
+        Some((Key::Fdb { link, mac: MacAddr(entry.mac.0) }, Value::Fdb { to }))
+    }
+
+    /// A neighbour that is deleted is reported as one that is not permanent, and without its
+    /// hardware address.
+    fn neighbour(&self, neighbour: &Neighbour) -> Option<(Key, Option<Value>)> {
+        let link = self.tunnels.get(&neighbour.ifindex)?.clone();
+        let mac = neighbour.mac.filter(|_| neighbour.state == NeighbourState::PERMANENT);
+        let value = mac.map(|mac| Value::Neighbour { mac: MacAddr(mac.0) });
+        Some((Key::Neighbour { link, address: neighbour.address }, value))
+    }
+
+    fn nexthop(&self, nexthop: &NexthopObject) -> Option<(Key, Value)> {
+        if nexthop.protocol.0 != PROTOCOL || !is_our_id(nexthop.id) {
+            return None;
+        }
+        let value = match nexthop.way {
+            NexthopWay::Gateway { address, oif, onlink } => {
+                object::Nexthop { link: self.name_of(oif), gateway: address, onlink }
+            }
+            _ => object::Nexthop { link: "?".into(), gateway: NOWHERE, onlink: false },
+        };
+        Some((Key::Nexthop { id: nexthop.id }, Value::Nexthop(value)))
+    }
+}
+
+fn names_of<'a>(links: &[&'a Link]) -> BTreeSet<&'a str> {
+    links.iter().map(|link| link.name.as_str()).collect()
+}
+
+/// Reports whether a link is a tunnel of ours: by its mark, or by its name and hardware address.
+fn is_tunnel(link: &Link, own: &Own) -> bool {
+    let is_named = own.tunnels.iter().any(|(_, name)| **name == *link.name);
+    let mut macs = own.node.offers.vxlan.iter().flat_map(routing::node::Vxlan::macs);
+    let has_mac = macs.any(|mac| link.mac.is_some_and(|of_link| of_link.0 == mac.0));
+    link.vxlan.is_some() && (link.alias.as_deref() == Some(ALIAS) || (is_named && has_mac))
+}
+
+fn is_our_id(id: u32) -> bool {
+    id.checked_sub(NEXTHOP_FIRST).is_some_and(|number| number < NEXTHOPS)
+}
+
+fn ours_of_route(route: &Route) -> Option<(Key, Value)> {
+    if route.table != TABLE_MAIN {
+        return None;
+    }
+    let prefix = route.destination.trunc();
+    let protocol = route.protocol?.0;
+    match (route.kind, protocol, route.priority) {
+        (RouteKind::Unreachable, PROTOCOL | PROTOCOL_OWN, Some(METRIC_WORST)) => {
+            Some((Key::Unreachable { prefix }, Value::Unreachable { protocol }))
+        }
+        (RouteKind::Unicast, PROTOCOL, Some(METRIC)) => {
+            let (nexthop, mtu) = (route.nexthop, route.mtu);
+            Some((Key::Route { prefix }, Value::Route { nexthop, mtu }))
+        }
+        _ => None,
+    }
+}
+
+/// Reports whether a route is ours, whatever its metric.
+fn has_our_protocol(route: &Route) -> bool {
+    matches!(route.protocol, Some(RouteProtocol(PROTOCOL | PROTOCOL_OWN)))
+}
+
+/// What one look at the kernel has found.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) links: Links,
+    addresses: Vec<Address>,
+    routes: Vec<Route>,
+}
+
+impl Host {
+    /// Reads links, addresses and routes. `own` is what this node is as far as it is known.
+    pub(super) fn read(netlink: &mut RouteSocket, own: &Own) -> Result<Self, NetlinkError> {
+        let links = Links::new(netlink.links()?, own);
+        let addresses = netlink.addresses(None)?;
+        let mut routes = Vec::new();
+        for family in FAMILIES {
+            routes.extend(netlink.routes(RouteFilter::main(family))?);
+        }
+        Ok(Host { links, addresses, routes })
+    }
+
+    /// Returns the link that has an address.
+    pub(super) fn uplink(&self, address: IpAddr) -> Option<Uplink> {
+        let mut found = self.addresses.iter().filter(|of| of.address.addr() == address);
+        let link = found.find_map(|of| self.links.by_index.get(&of.ifindex))?;
+        Some(Uplink { name: link.name.as_str().into(), mtu: link.mtu })
+    }
+
+    /// Reads the rest, and puts together what is ours, and what others have in the cluster's ranges.
+    pub(super) fn observe(
+        &self,
+        netlink: &mut RouteSocket,
+        ranges: &[IpNet],
+        own: &Own,
+    ) -> Result<Observed, NetlinkError> {
+        let mut observed = Observed::default();
+        let links = &self.links;
+        let mut note = |ours: Option<(Key, Value)>| {
+            if let Some((key, value)) = ours {
+                observed.insert(key, value);
+            }
+        };
+        for index in links.tunnels() {
+            note(links.by_index.get(&index).and_then(|link| links.tunnel(link)));
+            for entry in netlink.vxlan_fdb(index)? {
+                note(links.fdb(&entry));
+            }
+            for family in FAMILIES {
+                for neighbour in netlink.neighbours(family, Some(index))? {
+                    let found = links.neighbour(&neighbour);
+                    note(found.and_then(|(key, value)| Some((key, value?))));
+                }
+            }
+        }
+        self.addresses.iter().for_each(|address| note(links.address(address)));
+        self.routes.iter().for_each(|route| note(ours_of_route(route)));
+        let nexthops = netlink.nexthops(NexthopFilter::default())?;
+        nexthops.iter().for_each(|nexthop| note(links.nexthop(nexthop)));
+        observed.foreign_nexthops = nexthops
+            .iter()
+            .filter(|nexthop| is_our_id(nexthop.id) && nexthop.protocol.0 != PROTOCOL)
+            .map(|nexthop| nexthop.id)
+            .collect();
+        for route in self.routes.iter().filter(|route| is_foreign(route, ranges, own)) {
+            let (prefix, route) = (route.destination.trunc(), self.foreign(route));
+            observed.foreign.entry(prefix).or_default().push(route);
+        }
+        Ok(observed)
+    }
+
+    fn foreign(&self, route: &Route) -> ForeignRoute {
+        let first = route.next_hops.first();
+        let link = route.oif.or_else(|| first.and_then(|hop| hop.oif));
+        ForeignRoute {
+            // The kernel's own default (linux net/ipv6/route.c IP6_RT_PRIO_USER).
+            metric: route.priority.unwrap_or(if route.destination.addr().is_ipv4() {
+                0
+            } else {
+                1024
+            }),
+            protocol: route.protocol.map_or(0, |protocol| protocol.0),
+            link: link.map(|index| self.links.name_of(index)),
+            gateway: route.gateway.or_else(|| first.and_then(|hop| hop.gateway)),
+        }
+    }
+
+    /// Lists what this host uses itself: its addresses and routes, but those of our tunnels, those
+    /// in prefixes of nodes, and ours.
+    pub(super) fn prefixes(&self, of_nodes: &[IpNet]) -> Vec<HostPrefix> {
+        let is_of_node = |prefix: IpNet| of_nodes.iter().any(|of| of.contains(&prefix.trunc()));
+        let is_tunnel = |index: u32| self.links.tunnels.contains_key(&index);
+        let addresses = self.addresses.iter().filter(|of| !is_tunnel(of.ifindex));
+        let addresses = addresses.map(|of| (Some(of.ifindex), of.address));
+        let routes = self
+            .routes
+            .iter()
+            .filter(|route| route.kind == RouteKind::Unicast && !has_our_protocol(route));
+        let routes = routes.map(|route| (route.oif, route.destination));
+        let all = addresses.chain(routes).filter(|(_, prefix)| !is_of_node(*prefix));
+        all.map(|(index, prefix)| HostPrefix {
+            link: index.map_or("a route".into(), |index| self.links.name_of(index)),
+            prefix,
+        })
+        .collect()
+    }
+}
+
+/// Reports whether a route of others is in the cluster's ranges, and not for pods of this node.
+pub(super) fn is_foreign(route: &Route, ranges: &[IpNet], own: &Own) -> bool {
+    let prefix = route.destination.trunc();
+    let mut owns = own.node.prefixes.iter().chain(&own.node.kept);
+    route.table == TABLE_MAIN
+        && !has_our_protocol(route)
+        && ranges.iter().any(|range| range.contains(&prefix))
+        && !owns.any(|own| own.contains(&prefix))
+}
+
+/// Looks up the way to an underlay address.
+pub(super) fn way(netlink: &mut RouteSocket, links: &Links, own: &Own, address: IpAddr) -> Way {
+    // Routes that drop are errors, or are reported with their kind.
+    let Ok(Some(route)) = netlink.route_to(address) else { return Way::Missing };
+    let link = route.oif.and_then(|index| links.by_index.get(&index));
+    let Some(link) = link.filter(|_| route.kind == RouteKind::Unicast) else {
+        return Way::Missing;
+    };
+    // This node may be told that less fits than its link says.
+    let uplinks = own.uplinks.iter().filter_map(|(_, uplink)| uplink.as_ref());
+    let told = uplinks.filter(|uplink| *uplink.name == *link.name).map(|uplink| uplink.mtu).min();
+    let mtu = route.mtu.unwrap_or(link.mtu).min(told.unwrap_or(u32::MAX));
+    let hop = Hop { link: link.name.as_str().into(), mtu };
+    if route.gateway.is_some() { Way::ByGateway(hop) } else { Way::OnLink(hop) }
+}

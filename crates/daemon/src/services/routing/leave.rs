@@ -1,0 +1,74 @@
+//! Leaves a node as if routing had never been there.
+
+use kernel::route::RouteSocket;
+use routing::routing::Leaving;
+use routing::{Routing, Settings};
+use state::Roots;
+
+use super::super::Stop;
+use super::super::setup::{failed, words};
+use super::apply::apply;
+use super::files::{Disk, Published};
+use super::filter::Filter;
+use super::host::Host;
+use crate::attendant;
+use crate::exchange::{NoAnswer, ask};
+
+/// How long a service may take to say that it runs.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Removes everything that the service made. One failure stops nothing else.
+pub(super) fn leave(
+    settings: &Settings,
+    node: &str,
+    disk: &Disk,
+    published: &Published,
+    roots: &Roots,
+) -> Result<(), Stop> {
+    if !matches!(
+        ask(&attendant::socket(roots, "routing"), "/livez", PATIENCE),
+        Err(NoAnswer::Nobody(_))
+    ) {
+        return Err(Stop::Failed(
+            "the service routing runs, and would make everything again: stop it first".to_owned(),
+        ));
+    }
+    let mut errors = Vec::new();
+    let mut said = String::new();
+    // No pod is to start any more.
+    match published.remove() {
+        Ok(paths) => {
+            paths.iter().for_each(|path| said.push_str(&format!("removed {}\n", path.display())));
+        }
+        Err(error) => errors.push(words(&error)),
+    }
+    let mut netlink = RouteSocket::open().map_err(failed)?;
+    let mut routing = Routing::new(settings.clone(), node);
+    let own = routing.cluster().own().clone();
+    let mut host = Host::read(&mut netlink, &own).map_err(failed)?;
+    let observed = host.observe(&mut netlink, &settings.cluster_ranges, &own).map_err(failed)?;
+    let _ = routing.look(observed);
+    let changes = routing.leave(Leaving::Clean);
+    let all: Vec<_> = changes.iter().collect();
+    for (change, result) in changes.iter().zip(apply(&mut netlink, &mut host.links, &all)) {
+        match result {
+            Ok(()) => said.push_str(&format!("{change}\n")),
+            Err(error) => errors.push(format!("{change}: {error}")),
+        }
+    }
+    match Filter::open(settings, false, roots) {
+        Ok(mut filter) => {
+            // Those that the service opened, with the node's own prefixes among them.
+            let removed = filter.remove(&settings.cluster_ranges);
+            errors.extend(removed.err().map(|error| words(&error)));
+        }
+        Err(error) => errors.push(words(&error)),
+    }
+    errors.extend(disk.remove().err().map(|error| words(&error)));
+    if errors.is_empty() {
+        said.push_str("forwarding stays as it is: another program may rely on it by now\n");
+        return Err(Stop::Print(said));
+    }
+    crate::say(&said);
+    Err(Stop::Failed(errors.join("; ")))
+}

@@ -1,0 +1,63 @@
+//! The source `file`: a list of nodes, the same on each.
+
+use std::path::{Path, PathBuf};
+
+use routing::cluster::Seen;
+use routing::node::Node;
+use routing::{Settings, file};
+
+/// The file, and what it said last.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    path: PathBuf,
+    /// Its content, or why it cannot be read; `None` before the first look.
+    last: Option<Result<Vec<u8>, String>>,
+}
+
+impl Nodes {
+    pub(super) fn new(path: &Path) -> Self {
+        Nodes { path: path.to_owned(), last: None }
+    }
+
+    /// Returns the path.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads the file; `None` if it is as it was at the last look.
+    pub(super) fn look(&mut self, settings: &Settings) -> Option<Result<Vec<Seen>, String>> {
+        let found = match state::read_optional(&self.path) {
+            Ok(Some(text)) => Ok(text),
+            Ok(None) => Err(format!("{}: there is no such file", self.path.display())),
+            Err(error) => Err(super::super::setup::words(&error)),
+        };
+        if self.last.as_ref() == Some(&found) {
+            return None;
+        }
+        self.last = Some(found.clone());
+        Some(found.and_then(|text| {
+            let read = match std::str::from_utf8(&text) {
+                Ok(text) => file::read(text, settings),
+                Err(error) => Err(error.to_string()),
+            };
+            read.map_err(|why| format!("{}: {why}", self.path.display()))
+        }))
+    }
+}
+
+/// Finds this node in the list.
+///
+/// # Errors
+/// Why this node is none of the list, in a sentence.
+pub(super) fn own(seen: &[Seen], name: &str, path: &Path) -> Result<Node, String> {
+    match seen.iter().find(|seen| seen.name == name) {
+        Some(Seen { node: Ok(node), .. }) => Ok(node.clone()),
+        Some(Seen { node: Err(unusable), .. }) => {
+            Err(format!("{}: node {name}, which is this one: {unusable}", path.display()))
+        }
+        None => Err(format!(
+            "{} has no node {name:?}, which is this one's name: add it, or set node",
+            path.display()
+        )),
+    }
+}

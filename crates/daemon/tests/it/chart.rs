@@ -1,0 +1,296 @@
+//! The Helm chart and the plain YAML that is made from it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use agent::load::Surroundings;
+use agent::rights;
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use testkit::chart::{folder, objects, plain, plain_folder, render, run};
+use testkit::kube::KubeApi;
+use testkit::{Lab, Place as _};
+
+/// Values for every branch of the chart.
+const COMBINATIONS: [&[&str]; 10] = [
+    &[],
+    &["config.ipam.enable=false"],
+    &["config.multinet.enable=false"],
+    &["config.collect.enable=true", "config.repair.enable=true", "config.dhcp.enable=true"],
+    &["config.multinet.enable=false", "config.ipam.enable=false", "config.repair.enable=true"],
+    &["config.multinet.enable=false", "config.ipam.enable=false"],
+    &[
+        "config.ipam.etcd={https://192.0.2.1:2379,https://192.0.2.2:2379}",
+        "config.ipam.etcd-ca=/etc/netwright-secret/ca.crt",
+        "secrets.ipam=etcd-client",
+    ],
+    &["mode=remove"],
+    &["mode=remove", "config.multinet.enable=false", "remove.network=other"],
+    &[
+        "policies=false",
+        "tun=true",
+        "config.repair.enable=true",
+        "config.repair.ovsdb={unix:/run/openvswitch/db.sock}",
+        "mounts.repair={/run/openvswitch}",
+        "config.multinet.config=/etc/netwright/policy.json",
+        "files.policy\\.json=\\{\\}",
+        "image.repository=registry.test/netwright",
+        "image.tag=latest",
+        "image.pullSecrets={registry}",
+        "node.plugins=/var/lib/rancher/k3s/data/cni",
+        "node.configurations=/var/lib/rancher/k3s/agent/etc/cni/net.d",
+        "resources.multinet.limits.memory=128Mi",
+        "maxUnavailable=1",
+    ],
+];
+
+/// Reads an object as the API does, and refuses what its type does not have.
+#[track_caller]
+fn strict<T: DeserializeOwned + Serialize>(object: &Value) {
+    let typed: T =
+        serde_json::from_value(object.clone()).unwrap_or_else(|error| panic!("{error}: {object}"));
+    let again = serde_json::to_value(&typed).unwrap();
+    let mut lost = Vec::new();
+    compare(object, &again, "", &mut lost);
+    assert_eq!(lost, [""; 0], "{}", object["metadata"]["name"]);
+}
+
+/// Lists what of a value another one does not have.
+fn compare(wanted: &Value, found: &Value, at: &str, lost: &mut Vec<String>) {
+    match (wanted, found) {
+        (Value::Object(wanted), Value::Object(found)) => {
+            for (key, value) in wanted {
+                let at = format!("{at}/{key}");
+                match found.get(key) {
+                    Some(found) => compare(value, found, &at, lost),
+                    None => lost.push(at),
+                }
+            }
+        }
+        (Value::Array(wanted), Value::Array(found)) if wanted.len() == found.len() => {
+            for (place, (wanted, found)) in wanted.iter().zip(found).enumerate() {
+                compare(wanted, found, &format!("{at}/{place}"), lost);
+            }
+        }
+        (Value::Number(wanted), Value::Number(found)) if wanted.as_f64() == found.as_f64() => {}
+        _ if wanted == found => {}
+        _ => lost.push(format!("{at}: {found} for {wanted}")),
+    }
+}
+
+#[track_caller]
+fn decode(object: &Value) {
+    match object["kind"].as_str().unwrap_or_default() {
+        "ClusterRole" => strict::<ClusterRole>(object),
+        "ClusterRoleBinding" => strict::<ClusterRoleBinding>(object),
+        "ConfigMap" => strict::<ConfigMap>(object),
+        "CustomResourceDefinition" => strict::<CustomResourceDefinition>(object),
+        "DaemonSet" => strict::<DaemonSet>(object),
+        "ServiceAccount" => strict::<ServiceAccount>(object),
+        "ValidatingAdmissionPolicy" => strict::<ValidatingAdmissionPolicy>(object),
+        "ValidatingAdmissionPolicyBinding" => strict::<ValidatingAdmissionPolicyBinding>(object),
+        other => panic!("{other:?} is no kind that the chart may have"),
+    }
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn of_kind<'o>(all: &'o [Value], kind: &str) -> impl Iterator<Item = &'o Value> {
+    all.iter().filter(move |one| one["kind"] == kind)
+}
+
+/// The containers of a DaemonSet, the initial ones first.
+fn containers(daemon: &Value) -> impl Iterator<Item = &Value> {
+    let pod = &daemon["spec"]["template"]["spec"];
+    list(&pod["initContainers"]).chain(list(&pod["containers"]))
+}
+
+/// A container has the rights of its service and no more, only its own mounts, and a token only
+/// where it speaks to the API server.
+#[track_caller]
+fn judge(daemon: &Value) {
+    let pod = &daemon["spec"]["template"]["spec"];
+    assert_eq!(
+        daemon["spec"]["selector"]["matchLabels"],
+        daemon["spec"]["template"]["metadata"]["labels"]
+    );
+    assert_eq!(pod["automountServiceAccountToken"], false);
+    let volumes: BTreeMap<&str, &Value> =
+        list(&pod["volumes"]).map(|one| (text(&one["name"]), one)).collect();
+    assert_eq!(volumes.len(), list(&pod["volumes"]).count(), "each is there once");
+    let mut mounted = BTreeSet::new();
+    for container in containers(daemon) {
+        let name = text(&container["name"]);
+        let security = &container["securityContext"];
+        assert_eq!(security["readOnlyRootFilesystem"], true, "{name}");
+        assert!(container["ports"].is_null(), "{name}");
+        // It has no place in the API beside these (validation of Kubernetes, "cannot set").
+        let added: Vec<&str> = list(&security["capabilities"]["add"]).map(text).collect();
+        let all = security["privileged"] == true || added.contains(&"SYS_ADMIN");
+        assert_eq!(security["allowPrivilegeEscalation"] == false, !all, "{name}");
+        match rights::of(name) {
+            Some(rights) => {
+                assert_eq!(added, rights.capabilities, "{name}");
+                for kind in ["readinessProbe", "livenessProbe"] {
+                    let command: Vec<&str> =
+                        list(&container[kind]["exec"]["command"]).map(text).collect();
+                    assert_eq!(
+                        (&command[1..3], command.last()),
+                        (&["agent", "status"][..], Some(&name))
+                    );
+                }
+            }
+            None if name == "install" => assert_eq!(added, ["DAC_OVERRIDE", "FOWNER"]),
+            None if name == "remove" => assert_eq!(security["privileged"], true),
+            None => assert_eq!(added, [""; 0], "{name}"),
+        }
+        if security["privileged"] != true {
+            assert_eq!(security["capabilities"]["drop"][0], "ALL", "{name}");
+            assert_eq!(security["seccompProfile"]["type"], "RuntimeDefault", "{name}");
+        }
+        let mut paths = BTreeSet::new();
+        for mount in list(&container["volumeMounts"]) {
+            let volume = text(&mount["name"]);
+            assert!(volumes.contains_key(volume), "{name}: {mount}");
+            assert!(paths.insert(text(&mount["mountPath"])), "{name}: {mount}");
+            mounted.insert(volume);
+            if volume == "token" {
+                assert!(["ipam", "multinet", "unlabel"].contains(&name), "{name}");
+            }
+        }
+    }
+    assert_eq!(mounted, volumes.into_keys().collect());
+}
+
+/// The services that a rendering has containers for.
+fn services(all: &[Value]) -> BTreeSet<&str> {
+    let names = of_kind(all, "DaemonSet").flat_map(containers).map(|one| text(&one["name"]));
+    names.filter(|name| rights::of(name).is_some()).collect()
+}
+
+#[test]
+fn every_combination_is_sound() {
+    testkit::require!("root", "helm");
+    let lab = Lab::new("chart-combinations");
+    for values in COMBINATIONS {
+        let all = objects(&render(values).unwrap_or_else(|error| panic!("{values:?}: {error}")));
+        all.iter().for_each(decode);
+        of_kind(&all, "DaemonSet").for_each(judge);
+        // A pod for each account, and each has one.
+        let accounts: BTreeSet<&str> =
+            of_kind(&all, "ServiceAccount").map(|one| text(&one["metadata"]["name"])).collect();
+        let used: Vec<&str> = of_kind(&all, "DaemonSet")
+            .map(|one| text(&one["spec"]["template"]["spec"]["serviceAccountName"]))
+            .collect();
+        let once: BTreeSet<&str> = used.iter().copied().collect();
+        assert!(once.len() == used.len() && once.is_subset(&accounts), "{values:?}: {used:?}");
+        // The configuration is one, and its services are those that have containers.
+        let configuration = of_kind(&all, "ConfigMap").next().unwrap();
+        let file = lab.dir().join("netwrightd.toml");
+        fs::write(&file, text(&configuration["data"]["netwrightd.toml"])).unwrap();
+        let around = Surroundings { api_server: true, ..Surroundings::default() };
+        let loaded = agent::load(&file, around).unwrap_or_else(|problems| panic!("{problems:?}"));
+        let enabled: BTreeSet<&str> = agent::keys::services()
+            .filter(|one| agent::keys::is_enabled(&loaded.config, one))
+            .collect();
+        match values.first() {
+            Some(&"mode=remove") => assert_eq!(services(&all), BTreeSet::new()),
+            _ => assert_eq!(services(&all), enabled, "{values:?}"),
+        }
+    }
+    let chart = folder().display().to_string();
+    for values in [COMBINATIONS[0], COMBINATIONS[7], COMBINATIONS[9]] {
+        let mut arguments = vec!["lint", "--strict", &chart];
+        arguments.extend(values.iter().flat_map(|value| ["--set", *value]));
+        run("helm", &arguments).unwrap_or_else(|error| panic!("{values:?}: {error}"));
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_its_place() {
+    testkit::require!("helm");
+    for (value, want) in [
+        ("mode=away", "/mode"),
+        ("config.multinet.lable-node=true", "lable-node"),
+        ("config.docker.enable=true", "docker"),
+        ("config.routing.enable=true", "routing"),
+        ("config.agent.listen=8080", "listen"),
+        ("config.repair.interval=5", "/config/repair/interval"),
+        ("config.multinet.path=/opt/cni/bin", "/config/multinet/path"),
+        ("node.plugins=opt", "/node/plugins"),
+        ("services.repair=true", "services"),
+        ("files.netwrightd\\.toml=x", "netwrightd.toml"),
+    ] {
+        let refused = render(&[value]).unwrap_err();
+        assert!(refused.contains(want), "{value}: {refused}");
+    }
+}
+
+#[test]
+fn the_plain_yaml_is_what_the_chart_renders() {
+    testkit::require!("helm");
+    let rendered = render(&[]).unwrap();
+    for (name, want) in plain(&rendered) {
+        let path = plain_folder().join(name);
+        if std::env::var_os("UPDATE_EXPECT").is_some() {
+            fs::write(&path, &want).unwrap();
+        }
+        let found = fs::read_to_string(&path).unwrap_or_default();
+        assert!(found == want, "{name} is not what the chart renders: cargo xtask chart writes it");
+    }
+    // Nothing is lost on the way, and kustomize finds the same.
+    let key = |object: &Value| {
+        (text(&object["kind"]).to_owned(), text(&object["metadata"]["name"]).to_owned())
+    };
+    let sorted =
+        |all: Vec<Value>| all.into_iter().map(|one| (key(&one), one)).collect::<BTreeMap<_, _>>();
+    let made = sorted(objects(&rendered));
+    assert_eq!(sorted(testkit::real::manifests()), made);
+    let built = run("kubectl", &["kustomize", &plain_folder().display().to_string()]).unwrap();
+    assert_eq!(sorted(objects(&built)), made);
+    // The image is of this version.
+    let image = format!("ghcr.io/netwright/netwright:{}", env!("CARGO_PKG_VERSION"));
+    let daemons = made.values().filter(|one| one["kind"] == "DaemonSet");
+    for container in daemons.flat_map(containers) {
+        assert_eq!(container["image"], image.as_str());
+    }
+    assert_eq!(made.keys().filter(|(kind, _)| kind == "DaemonSet").count(), 2);
+}
+
+/// What is installed can be posted, each object to the address of its kind.
+#[test]
+fn the_api_server_takes_every_object() {
+    testkit::require!("root", "helm");
+    let lab = Lab::new("chart-post");
+    let api = lab.enter(KubeApi::start);
+    let plural = |kind: &str| match kind {
+        "ValidatingAdmissionPolicy" => "validatingadmissionpolicies".to_owned(),
+        other => format!("{}s", other.to_lowercase()),
+    };
+    for object in objects(&render(COMBINATIONS[3]).unwrap()) {
+        let version = text(&object["apiVersion"]);
+        let root = if version.contains('/') { "/apis" } else { "/api" };
+        let namespace = match object["metadata"]["namespace"].as_str() {
+            Some(namespace) => format!("/namespaces/{namespace}"),
+            None => String::new(),
+        };
+        let path = format!("{root}/{version}{namespace}/{}", plural(text(&object["kind"])));
+        let (code, answer) = lab.enter(|| api.send("POST", &path, &object));
+        assert_eq!(code, 201, "{path}: {answer}");
+    }
+    assert_eq!(api.objects("daemonsets").len(), 2);
+}

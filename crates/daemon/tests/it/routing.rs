@@ -1,0 +1,229 @@
+//! `netwrightd routing` on several nodes. Each is a namespace of one lab, with its own service,
+//! files and pod; they share a file with the list of nodes.
+
+mod damage;
+mod files;
+mod reach;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use testkit::traffic::pings_within;
+use testkit::{Container, Lab, Place, Service, wait_until};
+
+const DAEMON: &str = env!("CARGO_BIN_EXE_netwrightd");
+
+/// How long a pod may take to reach another after something has changed. The service looks every
+/// minute without an event.
+const SOON: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// The ranges of all pods.
+const RANGES: &str = "10.244.0.0/16,fd00:244::/32";
+
+/// Two segments with a router between them, nodes on both, and a pod on each node.
+struct Fabric {
+    nodes: Vec<Node>,
+    lab: Lab,
+    flags: Vec<String>,
+}
+
+/// One node.
+struct Node {
+    /// It goes before its namespaces.
+    service: Option<Service>,
+    number: usize,
+    host: Container,
+    pod: Container,
+    dir: PathBuf,
+}
+
+impl Fabric {
+    /// Makes nodes `a`, `b`, …, as many on each segment as it says, and starts no service.
+    fn new(name: &str, segments: &[usize]) -> Self {
+        let lab = Lab::new(name);
+        let mut script = String::from("set -e\n");
+        let mut nodes = Vec::new();
+        let mut number = 0;
+        for (segment, count) in segments.iter().enumerate() {
+            // The router is the lab's host.
+            let _ = writeln!(
+                script,
+                "ip link add seg{segment} type bridge mcast_snooping 0; ip link set seg{segment} addrgenmode none up\n\
+                 ip addr add 192.0.2.{}/26 dev seg{segment}\n\
+                 ip addr add fe80::ff/64 dev seg{segment} nodad; ip addr add 2001:db8:{segment}::1/64 dev seg{segment} nodad",
+                segment * 64 + 1
+            );
+            for _ in 0..*count {
+                number += 1;
+                let node = Node::new(&lab, number);
+                let (host, pod) = (node.host.name(), node.pod.name());
+                let _ = writeln!(
+                    script,
+                    "ip link add n{number} type veth peer name eth0 netns {host}\n\
+                     ip link set n{number} master seg{segment} up\n\
+                     ip -n {host} link set lo up; ip -n {host} link set eth0 addrgenmode none up\n\
+                     ip -n {host} addr add fe80::{number}/64 dev eth0 nodad\n\
+                     ip -n {host} addr add {v4}/26 dev eth0\n\
+                     ip -n {host} addr add {v6}/64 dev eth0 nodad\n\
+                     ip -n {host} route add default via 192.0.2.{gateway}\n\
+                     ip -n {host} route add default via 2001:db8:{segment}::1\n\
+                     ip -n {host} link add nw-pods type bridge mcast_snooping 0\n\
+                     ip -n {host} link set nw-pods addrgenmode none up\n\
+                     ip -n {host} addr add fe80::1/64 dev nw-pods nodad\n\
+                     ip -n {host} addr add 10.244.{number}.1/24 dev nw-pods\n\
+                     ip -n {host} addr add fd00:244:{number}::1/64 dev nw-pods nodad\n\
+                     ip -n {host} link add p0 type veth peer name eth0 netns {pod}\n\
+                     ip -n {host} link set p0 master nw-pods addrgenmode none up\n\
+                     ip -n {pod} link set lo up; ip -n {pod} link set eth0 addrgenmode none up\n\
+                     ip -n {pod} addr add 10.244.{number}.2/24 dev eth0\n\
+                     ip -n {pod} addr add fd00:244:{number}::2/64 dev eth0 nodad\n\
+                     ip -n {pod} route add default via 10.244.{number}.1\n\
+                     ip -n {pod} route add default via fd00:244:{number}::1",
+                    v4 = node.underlay(segment).0,
+                    v6 = node.underlay(segment).1,
+                    gateway = segment * 64 + 1,
+                );
+                nodes.push((segment, node));
+            }
+        }
+        script.push_str("sysctl -q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1\n");
+        lab.sh(&script);
+        let list: String = nodes.iter().map(|(segment, node)| node.entry(*segment)).collect();
+        let fabric = Fabric {
+            lab,
+            nodes: nodes.into_iter().map(|(_, node)| node).collect(),
+            flags: Vec::new(),
+        };
+        fabric.write_list(&list);
+        fabric
+    }
+
+    fn list(&self) -> PathBuf {
+        self.lab.dir().join("nodes.toml")
+    }
+
+    /// Replaces the list of nodes in one step.
+    fn write_list(&self, list: &str) {
+        let scratch = self.lab.dir().join("nodes.new");
+        fs::write(&scratch, list).unwrap();
+        fs::rename(scratch, self.list()).unwrap();
+    }
+
+    /// Starts the service on every node.
+    fn start(&mut self) {
+        for number in 0..self.nodes.len() {
+            self.start_on(number);
+        }
+    }
+
+    fn start_on(&mut self, node: usize) {
+        let mut command = self.command(node, "routing");
+        command.args(["--nodes", self.list().to_str().unwrap(), "--cluster", RANGES]);
+        command.args(&self.flags);
+        let node = &mut self.nodes[node];
+        let log = node.dir.join("log");
+        let service = Service::start(command, &log);
+        wait_until("the service to be ready", || service.log().contains(" ready "));
+        node.service = Some(service);
+    }
+
+    /// A command of the daemon on a node, with the node's own files.
+    fn command(&self, node: usize, name: &str) -> Command {
+        let node = &self.nodes[node];
+        let mut command = node.host.command(DAEMON);
+        command
+            .args([name, "--socketpath", node.dir.join("routing.sock").to_str().unwrap()])
+            .env("NETWRIGHT_RUN_DIR", node.dir.join("run"))
+            .env("NETWRIGHT_STATE_DIR", node.dir.join("lib"));
+        if name == "routing" {
+            command.args(["--node", &node.name()]);
+        }
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// What `netwrightd routes -o json` says on a node.
+    fn routes(&self, node: usize) -> Value {
+        let output = self.command(node, "routes").args(["-o", "json"]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Asserts that every pod reaches every other, in both families.
+    #[track_caller]
+    fn assert_all_reach_all(&self) {
+        for from in &self.nodes {
+            for to in self.nodes.iter().filter(|to| to.number != from.number) {
+                from.assert_reaches(to);
+            }
+        }
+    }
+
+    /// Ends the service on a node, and removes everything of it. Returns what it says.
+    fn uninstall(&mut self, node: usize) -> String {
+        if let Some(service) = self.nodes[node].service.take() {
+            assert_eq!(service.stop(), Some(0));
+        }
+        let mut command = self.command(node, "routing");
+        command.args(["--nodes", self.list().to_str().unwrap(), "--cluster", RANGES]);
+        let output = command.args(&self.flags).arg("--uninstall").output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+impl Node {
+    fn new(lab: &Lab, number: usize) -> Self {
+        let name = char::from(b'a' + u8::try_from(number - 1).unwrap());
+        let dir = lab.dir().join(format!("node-{name}"));
+        fs::create_dir(&dir).unwrap();
+        let host = lab.container(&name.to_string());
+        let pod = lab.container(&format!("pod-{name}"));
+        Node { number, host, pod, dir, service: None }
+    }
+
+    fn name(&self) -> String {
+        self.host.name().to_owned()
+    }
+
+    /// Its addresses on a segment.
+    fn underlay(&self, segment: usize) -> (String, String) {
+        let number = self.number;
+        (
+            format!("192.0.2.{}", segment * 64 + 10 + number),
+            format!("2001:db8:{segment}::{number}0"),
+        )
+    }
+
+    /// Its entry in the list of nodes.
+    fn entry(&self, segment: usize) -> String {
+        let ((v4, v6), number) = (self.underlay(segment), self.number);
+        format!(
+            "[[node]]\nname = \"{}\"\nprefixes = [\"10.244.{number}.0/24\", \"fd00:244:{number}::/64\"]\n\
+             underlay = [\"{v4}\", \"{v6}\"]\n\n",
+            self.name()
+        )
+    }
+
+    /// The addresses of its pod.
+    fn pod_addresses(&self) -> [String; 2] {
+        [format!("10.244.{}.2", self.number), format!("fd00:244:{}::2", self.number)]
+    }
+
+    /// Asserts that its pod reaches another's, in both families.
+    #[track_caller]
+    fn assert_reaches(&self, to: &Node) {
+        for address in to.pod_addresses() {
+            assert!(
+                pings_within(&self.pod, &address, SOON),
+                "the pod of {} does not reach {address}:\n{}\n{}",
+                self.name(),
+                self.host.sh("ip -d link show type vxlan; ip route; ip -6 route; ip nexthop; ip neigh; bridge fdb"),
+                self.service.as_ref().map_or(String::new(), Service::log),
+            );
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What others take away comes back.
+
+use std::time::Instant;
+
+use testkit::{Place as _, Snapshot, wait_until};
+
+use super::{Fabric, SOON};
+
+/// What others do to a node, each with one command.
+const DAMAGES: [(&str, &str); 15] = [
+    ("the tunnel goes down and up", "ip link set nw-vxlan4 down; ip link set nw-vxlan4 up"),
+    ("the tunnel goes down", "ip link set nw-vxlan4 down"),
+    ("the tunnel is deleted", "ip link del nw-vxlan4"),
+    ("both tunnels are deleted", "ip link del nw-vxlan4; ip link del nw-vxlan6"),
+    ("the tunnel gets another address", "ip link set nw-vxlan4 address 02:00:00:00:00:07"),
+    ("the tunnel gets another MTU", "ip link set nw-vxlan4 mtu 600"),
+    ("the tunnel loses its address", "ip addr flush dev nw-vxlan4"),
+    // `ip route flush` cannot delete routes by nexthops.
+    (
+        "routes are deleted",
+        "for to in 10.244.2.0/24 10.244.3.0/24 fd00:244:2::/64 fd00:244:3::/64; do ip route del $to; done",
+    ),
+    (
+        "unreachable routes are deleted",
+        "ip route flush type unreachable; ip -6 route flush type unreachable",
+    ),
+    ("all nexthops are flushed", "ip nexthop flush proto 78"),
+    ("all neighbours are flushed", "ip neigh flush nud permanent dev nw-vxlan4"),
+    (
+        "a forwarding entry leads elsewhere",
+        "bridge fdb show dev nw-vxlan4 | while read mac rest; do bridge fdb replace $mac dst 192.0.2.250 dev nw-vxlan4 self permanent; done",
+    ),
+    (
+        "the uplink goes down and up",
+        "ip link set eth0 down; ip link set eth0 up; ip addr replace fe80::1/64 dev eth0 nodad; ip addr replace 2001:db8:0::10/64 dev eth0 nodad; ip route replace default via 192.0.2.1; ip route replace default via 2001:db8:0::1",
+    ),
+    ("the packet filter is flushed", "nft flush ruleset"),
+    (
+        "forwarding entries are deleted",
+        "bridge fdb show dev nw-vxlan4 | while read mac rest; do bridge fdb del $mac dev nw-vxlan4; done",
+    ),
+];
+
+/// The kernel's objects of a node, without what the kernel numbers anew.
+fn objects(node: &super::Node) -> Vec<String> {
+    let script = "ip -4 route show; ip -6 route show; ip nexthop show; \
+                  for dev in nw-vxlan4 nw-vxlan6; do \
+                    ip -d -o link show dev $dev | sed 's/^[0-9]*: //'; ip -o addr show dev $dev | sed 's/^[0-9]*: //'; \
+                    ip neigh show dev $dev nud permanent; bridge fdb show dev $dev; \
+                  done; nft -s list table inet netwright-routing";
+    let text = node.host.try_sh(script);
+    let mut lines: Vec<String> =
+        String::from_utf8_lossy(&text.stdout).lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+/// While the service runs, every damage is put right at once, and nothing else is touched.
+#[test]
+fn vm_what_others_take_away_comes_back() {
+    testkit::require!("root", "vxlan", "program:bridge", "program:nft");
+    let mut fabric = Fabric::new("routing-damage", &[2, 1]);
+    fabric.start();
+    fabric.assert_all_reach_all();
+    let whole = objects(&fabric.nodes[0]);
+    for (what, damage) in DAMAGES {
+        let node = &fabric.nodes[0];
+        node.host.sh(damage);
+        let begin = Instant::now();
+        wait_until(what, || objects(node) == whole || SOON < begin.elapsed());
+        let now = objects(node);
+        let log = || node.service.as_ref().unwrap().log();
+        assert!(now == whole, "{what}:\nwas {whole:#?}\nis {now:#?}\n{}", log());
+        node.assert_reaches(&fabric.nodes[1]);
+        node.assert_reaches(&fabric.nodes[2]);
+    }
+}
+
+/// Damage while the service is away is put right when it starts, also if the list of nodes is gone:
+/// the last known nodes are on the disk. A node that went meanwhile is gone.
+#[test]
+fn vm_what_happens_while_it_is_away_is_put_right() {
+    testkit::require!("root", "vxlan", "program:nft");
+    let mut fabric = Fabric::new("routing-away", &[2, 1]);
+    fabric.start();
+    fabric.assert_all_reach_all();
+    let whole = objects(&fabric.nodes[0]);
+    let service = fabric.nodes[0].service.take().unwrap();
+    // Written some seconds after a change, or when the service ends.
+    assert_eq!(service.stop(), Some(0));
+    fabric.assert_all_reach_all();
+    assert_eq!(objects(&fabric.nodes[0]), whole, "something went with the service");
+    let list = std::fs::read_to_string(fabric.list()).unwrap();
+    std::fs::remove_file(fabric.list()).unwrap();
+    fabric.nodes[0]
+        .host
+        .sh("ip link del nw-vxlan4; ip link set nw-vxlan6 address 02:00:00:00:00:07; \
+         ip nexthop flush proto 78; nft delete table inet netwright-routing");
+    fabric.start_on(0);
+    fabric.assert_all_reach_all();
+    let phase = fabric.routes(0)["phase"].to_string();
+    assert!(phase.contains("degraded"), "{phase}");
+    fabric.write_list(&list);
+    wait_until("everything to be there", || objects(&fabric.nodes[0]) == whole);
+    // Killed, and a node goes.
+    fabric.nodes[0].service.take().unwrap().kill();
+    let (some, _) = list.split_once("[[node]]\nname = \"c\"").unwrap();
+    fabric.write_list(some);
+    let before = Snapshot::of(&fabric.nodes[0].host);
+    fabric.start_on(0);
+    let lines = before.diff(&Snapshot::of(&fabric.nodes[0].host));
+    assert!(!lines.is_empty());
+    // By its prefixes, its addresses, and its tunnel's link-local address.
+    let marks = ["10.244.3.", "fd00:244:3:", "192.0.2.77", "2001:db8:1::30", "neighbours: fe80::"];
+    let others: Vec<_> =
+        lines.iter().filter(|line| !marks.iter().any(|mark| line.contains(mark))).collect();
+    assert!(others.is_empty(), "{others:#?}");
+    fabric.nodes[0].assert_reaches(&fabric.nodes[1]);
+}

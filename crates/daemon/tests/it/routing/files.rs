@@ -1,0 +1,74 @@
+//! What runtimes and plugins read, and what is refused before anything is programmed.
+
+use std::fs;
+
+use serde_json::Value;
+use testkit::{Place as _, Snapshot, wait_until};
+
+use super::{Fabric, RANGES};
+
+/// The configuration and `subnet.env` are written once this node is programmed, put back when
+/// somebody changes them, and gone with `--uninstall`.
+#[test]
+fn files_for_pods_are_written_last_and_put_back() {
+    testkit::require!("root");
+    let mut fabric = Fabric::new("routing-files", &[2]);
+    let folder = fabric.lab.dir().join("net.d");
+    fs::create_dir(&folder).unwrap();
+    let (conflist, env) = (folder.join("10-pods.conflist"), fabric.lab.dir().join("subnet.env"));
+    let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+    fabric.flags =
+        ["--conflist", &text(&conflist), "--subnet-env", &text(&env), "--path", "direct"]
+            .map(str::to_owned)
+            .to_vec();
+    let before = Snapshot::of(&fabric.nodes[0].host);
+    fabric.start_on(0);
+    wait_until("the configuration", || conflist.exists());
+    let list: Value = serde_json::from_slice(&fs::read(&conflist).unwrap()).unwrap();
+    let plugin = &list["plugins"][0];
+    assert_eq!((&list["name"], &plugin["type"]), (&"pods".into(), &"bridge".into()));
+    assert_eq!((&plugin["mtu"], &plugin["ipMasq"]), (&1500.into(), &false.into()));
+    assert_eq!(plugin["ipam"]["ranges"][0][0]["subnet"], "10.244.1.0/24");
+    assert_eq!(
+        fs::read_to_string(&env).unwrap(),
+        "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\n\
+         FLANNEL_IPV6_NETWORK=fd00:244::/32\nFLANNEL_IPV6_SUBNET=fd00:244:1::1/64\n\
+         FLANNEL_MTU=1500\nFLANNEL_IPMASQ=true\n"
+    );
+    let whole = fs::read(&conflist).unwrap();
+    for spoilt in [None, Some("{}")] {
+        match spoilt {
+            None => fs::remove_file(&conflist).unwrap(),
+            Some(text) => fs::write(&conflist, text).unwrap(),
+        }
+        wait_until("it to be put back", || fs::read(&conflist).is_ok_and(|now| now == whole));
+    }
+    // The underlay carries less: pods get less, at once.
+    fabric.nodes[0].host.sh("ip link set eth0 mtu 1400");
+    wait_until("the new MTU", || {
+        let text = fs::read(&conflist).unwrap();
+        serde_json::from_slice::<Value>(&text).is_ok_and(|list| list["plugins"][0]["mtu"] == 1400)
+    });
+    fabric.nodes[0].host.sh("ip link set eth0 mtu 1500");
+    fabric.uninstall(0);
+    assert!(!conflist.exists() && !env.exists());
+    before.assert_same(&Snapshot::of(&fabric.nodes[0].host));
+}
+
+/// Before anything is programmed, a range of pods that the host uses itself is refused.
+#[test]
+fn a_range_that_the_host_uses_is_refused() {
+    testkit::require!("root");
+    let mut fabric = Fabric::new("routing-overlap", &[1]);
+    fabric.flags = vec!["--path".to_owned(), "direct".to_owned()];
+    fabric.nodes[0].host.sh("ip addr add 10.244.200.1/24 dev eth0");
+    let before = Snapshot::of(&fabric.nodes[0].host);
+    fabric.start_on(0);
+    let phase = fabric.routes(0)["phase"].to_string();
+    assert!(phase.contains("pod range 10.244.0.0/16 overlaps eth0's 10.244.200.1/24"), "{phase}");
+    before.assert_same(&Snapshot::of(&fabric.nodes[0].host));
+    // The one who has looked may go on; the one who removes it need do nothing more.
+    fabric.nodes[0].host.sh("ip addr del 10.244.200.1/24 dev eth0");
+    wait_until("it to be ready", || fabric.routes(0)["phase"] == "ready");
+    assert!(RANGES.contains("10.244.0.0/16"));
+}

@@ -1,0 +1,273 @@
+//! The packet filter of a node whose pods other nodes reach.
+//!
+//! It is a table of its own, `inet netwright-routing`, beside those of attachments:
+//!
+//! | chain | purpose |
+//! |---|---|
+//! | `postrouting` | what pods send out of the cluster takes the node's address |
+//! | `forward` | TCP announces segments that fit the tunnels |
+//! | `prerouting`, `strangers` | tunnels' packets from addresses that no node has are dropped |
+//!
+//! Rules are fixed by [`Rules`]; everything that comes and goes is an element of a set. A
+//! [`ClusterFilter`] is all of it as data. It makes the transaction that brings any kernel to it
+//! ([`ClusterFilter::batch`]), and the one for a [`Change`], which takes the same number of messages
+//! with ten nodes and with ten thousand ([`ClusterFilter::change`]). [`ClusterTable`] commits them,
+//! finds what is different in the kernel, and repairs it.
+//!
+//! No rule can accept what another table drops, so [`Opener`] lets the cluster's packets through
+//! where other software drops what is forwarded.
+//!
+//! ```
+//! # use netwright_firewall::cluster::{Change, ClusterFilter, Member, Rules, Vxlan};
+//! let rules = Rules { masquerade: true, vxlan: [Vxlan { port: 8472, vni: 1 }].into() };
+//! let members = [Member::Own("10.244.1.0/24".parse()?), Member::Cluster("10.244.0.0/16".parse()?)];
+//! let mut filter = ClusterFilter::new(rules, members);
+//! let change = Change { add: vec![Member::Node("192.0.2.7".parse()?)], remove: Vec::new() };
+//! assert_eq!(
+//!     filter.change(&change).to_string(),
+//!     "add element of inet netwright-routing nodes4\n"
+//! );
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod layout;
+mod opener;
+mod ranges;
+mod state;
+mod table;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use kernel::nft::Batch;
+
+use self::layout::Set;
+use self::ranges::{Net, Ranges};
+use self::state::{Entry, TableState};
+
+pub use self::opener::{OpenError, Opener};
+pub use self::state::Difference;
+pub use self::table::ClusterTable;
+
+/// What decides the rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rules {
+    /// Whether what pods send out of the cluster takes the node's address.
+    pub masquerade: bool,
+    /// The tunnels whose packets only nodes may send.
+    pub vxlan: BTreeSet<Vxlan>,
+}
+
+/// Which packets belong to a VXLAN tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Vxlan {
+    /// The UDP port that they are sent to.
+    pub port: u16,
+    /// The network identifier, 24 bits.
+    pub vni: u32,
+}
+
+/// Something that the rules look up.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Member {
+    /// A prefix of this node's pods: what they send out of the cluster is masqueraded.
+    Own(IpNet),
+    /// A range of the cluster's pods, of whatever node.
+    Cluster(IpNet),
+    /// Another range that sees pods' own addresses: one that the administrator lists, or a range of
+    /// service addresses.
+    Exempt(IpNet),
+    /// An address of a node: it sees pods' own addresses, and tunnels' packets come from it.
+    Node(IpAddr),
+    /// A tunnel's interface.
+    Tunnel(String),
+}
+
+/// What comes and what goes. Members count: one that was added twice, for example as the address of
+/// a node and of its successor, stays until it was removed twice.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Change {
+    /// What comes.
+    pub add: Vec<Member>,
+    /// What goes.
+    pub remove: Vec<Member>,
+}
+
+/// Everything that `inet netwright-routing` should be, as data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterFilter {
+    rules: Rules,
+    addresses: BTreeMap<Set, Ranges>,
+    tunnels: BTreeMap<String, u32>,
+}
+
+impl ClusterFilter {
+    /// Puts a filter together. Prefixes may overlap.
+    #[must_use]
+    pub fn new(rules: Rules, members: impl IntoIterator<Item = Member>) -> Self {
+        let mut filter =
+            ClusterFilter { rules, addresses: BTreeMap::new(), tunnels: BTreeMap::new() };
+        let mut net = Net::new();
+        for member in members {
+            filter.add(&member, &mut net);
+        }
+        filter
+    }
+
+    /// Returns what decides the rules. A filter with others is a new one.
+    #[must_use]
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// Returns the transaction that brings the table to this filter, whatever part of it exists and
+    /// however it was changed. Packets meet the old table or the new one, and translated flows stay
+    /// as they are.
+    #[must_use]
+    pub fn batch(&self) -> Batch {
+        let mut batch = Batch::new();
+        layout::make_table(&mut batch);
+        for set in Set::ALL {
+            add(&mut batch, set, self.entries(set));
+        }
+        for chain in layout::chains() {
+            batch.add_chain(chain);
+        }
+        for rule in layout::rules(&self.rules) {
+            batch.add_rule(rule);
+        }
+        batch
+    }
+
+    /// Takes note of a change and returns its transaction, which is empty if the change makes no
+    /// difference. It fails in a kernel whose table is not what this filter was before.
+    #[must_use]
+    pub fn change(&mut self, change: &Change) -> Batch {
+        let mut net = Net::new();
+        // In this order nothing goes and comes again when it moves from one node to another.
+        for member in &change.add {
+            self.add(member, &mut net);
+        }
+        for member in &change.remove {
+            self.remove(member, &mut net);
+        }
+        batch_of(net)
+    }
+
+    /// Lists the ranges between which, and from and to which, this node forwards.
+    #[must_use]
+    pub fn forwarded(&self) -> Vec<IpNet> {
+        let sets = [Set::Own4, Set::Own6, Set::Cluster4, Set::Cluster6];
+        let all: Ranges = sets.into_iter().flat_map(|set| self.outermost(set)).collect();
+        all.outermost().collect()
+    }
+
+    /// Compares the filter with what is there.
+    fn difference(&self, found: &TableState) -> Difference {
+        TableState::of(self).difference(found, self)
+    }
+
+    fn add(&mut self, member: &Member, net: &mut Net<(Set, Entry)>) {
+        match place(member) {
+            Place::Address(set, prefix) => {
+                let step = self.addresses.entry(set).or_default().add(prefix);
+                take(set, step, net);
+            }
+            Place::Tunnel(name) => {
+                let count = self.tunnels.entry(name.to_owned()).or_default();
+                *count = count.saturating_add(1);
+                if *count == 1 {
+                    net.come((Set::Tunnels, Entry::ifname(name)));
+                }
+            }
+        }
+    }
+
+    fn remove(&mut self, member: &Member, net: &mut Net<(Set, Entry)>) {
+        match place(member) {
+            Place::Address(set, prefix) => {
+                let step = self.addresses.entry(set).or_default().remove(prefix);
+                take(set, step, net);
+            }
+            Place::Tunnel(name) => {
+                let Some(count) = self.tunnels.get_mut(name) else { return };
+                *count -= 1;
+                if *count == 0 {
+                    self.tunnels.remove(name);
+                    net.go((Set::Tunnels, Entry::ifname(name)));
+                }
+            }
+        }
+    }
+
+    /// Lists the elements of a set.
+    fn entries(&self, set: Set) -> BTreeSet<Entry> {
+        if set == Set::Tunnels {
+            return self.tunnels.keys().map(|name| Entry::ifname(name)).collect();
+        }
+        self.outermost(set).map(Entry::range).collect()
+    }
+
+    fn outermost(&self, set: Set) -> impl Iterator<Item = IpNet> {
+        self.addresses.get(&set).into_iter().flat_map(Ranges::outermost)
+    }
+}
+
+/// Where a member belongs.
+enum Place<'m> {
+    Address(Set, IpNet),
+    Tunnel(&'m str),
+}
+
+fn place(member: &Member) -> Place<'_> {
+    let (v4, v6, prefix) = match member {
+        Member::Own(prefix) => (Set::Own4, Set::Own6, *prefix),
+        Member::Cluster(prefix) => (Set::Cluster4, Set::Cluster6, *prefix),
+        Member::Exempt(prefix) => (Set::Exempt4, Set::Exempt6, *prefix),
+        Member::Node(address) => (Set::Nodes4, Set::Nodes6, IpNet::from(*address)),
+        Member::Tunnel(name) => return Place::Tunnel(name),
+    };
+    Place::Address(if prefix.addr().is_ipv4() { v4 } else { v6 }, prefix)
+}
+
+fn take(set: Set, step: ranges::Step, net: &mut Net<(Set, Entry)>) {
+    for prefix in step.gone {
+        net.go((set, Entry::range(prefix)));
+    }
+    for prefix in step.came {
+        net.come((set, Entry::range(prefix)));
+    }
+}
+
+/// What goes comes first: new ranges may overlap old ones.
+fn batch_of(net: Net<(Set, Entry)>) -> Batch {
+    let mut batch = Batch::new();
+    for (set, entries) in by_set(net.gone) {
+        let elements = entries.into_iter().map(|entry| entry.element(set));
+        batch.delete_elements(&layout::table(), set.name(), elements);
+    }
+    for (set, entries) in by_set(net.came) {
+        add(&mut batch, set, entries);
+    }
+    batch
+}
+
+fn by_set(all: BTreeSet<(Set, Entry)>) -> BTreeMap<Set, BTreeSet<Entry>> {
+    let mut sets: BTreeMap<Set, BTreeSet<Entry>> = BTreeMap::new();
+    for (set, entry) in all {
+        sets.entry(set).or_default().insert(entry);
+    }
+    sets
+}
+
+fn add(batch: &mut Batch, set: Set, entries: BTreeSet<Entry>) {
+    if !entries.is_empty() {
+        let elements = entries.into_iter().map(|entry| entry.element(set));
+        batch.add_elements(&layout::table(), set.name(), elements);
+    }
+}
+
+#[cfg(test)]
+#[path = "cluster/tests.rs"]
+mod tests;

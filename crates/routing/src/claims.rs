@@ -1,0 +1,131 @@
+//! What admitted peers have claimed: prefixes, addresses, hardware addresses. Nobody shares any.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::mac::MacAddr;
+use crate::node::{Node, Vxlan};
+
+/// A claimed prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ClaimedPrefix {
+    pub(crate) prefix: IpNet,
+    pub(crate) whose: Arc<str>,
+    /// It is an earlier prefix of the peer, which yields to everybody's.
+    pub(crate) kept: bool,
+}
+
+/// All claims. No two prefixes in it overlap.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Claims {
+    /// By the first address.
+    prefixes: BTreeMap<IpAddr, ClaimedPrefix>,
+    addresses: BTreeMap<IpAddr, Arc<str>>,
+    macs: BTreeMap<MacAddr, Arc<str>>,
+}
+
+/// Something of a node that another one has claimed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Taken {
+    Prefix { prefix: IpNet, theirs: ClaimedPrefix },
+    Address { address: IpAddr, whose: Arc<str> },
+    Mac { mac: MacAddr, whose: Arc<str> },
+}
+
+impl Taken {
+    pub(crate) fn whose(&self) -> &Arc<str> {
+        match self {
+            Taken::Prefix { theirs, .. } => &theirs.whose,
+            Taken::Address { whose, .. } | Taken::Mac { whose, .. } => whose,
+        }
+    }
+}
+
+impl Claims {
+    /// Returns the claims that overlap a prefix.
+    pub(crate) fn overlapping(&self, prefix: IpNet) -> impl Iterator<Item = &ClaimedPrefix> {
+        let (first, last) = (prefix.network(), prefix.broadcast());
+        let before = self.prefixes.range(..first).next_back().map(|(_, claim)| claim);
+        let before = before.filter(move |claim| claim.prefix.contains(&first));
+        before.into_iter().chain(self.prefixes.range(first..=last).map(|(_, claim)| claim))
+    }
+
+    /// Returns the claim that an address is in.
+    pub(crate) fn of_address(&self, address: IpAddr) -> Option<&ClaimedPrefix> {
+        self.overlapping(IpNet::from(address)).next()
+    }
+
+    /// Returns who has an underlay address.
+    pub(crate) fn of_underlay(&self, address: IpAddr) -> Option<&str> {
+        self.addresses.get(&address).map(|whose| &**whose)
+    }
+
+    /// Returns what others have claimed of what a node says it has, its earlier prefixes aside.
+    pub(crate) fn taken(&self, node: &Node) -> Vec<Taken> {
+        let others = |whose: &Arc<str>| **whose != *node.name;
+        let mut taken = Vec::new();
+        for prefix in node.prefixes.iter().copied() {
+            let theirs = self.overlapping(prefix).filter(|claim| others(&claim.whose));
+            taken.extend(theirs.map(|theirs| Taken::Prefix { prefix, theirs: theirs.clone() }));
+        }
+        for address in node.underlay.iter() {
+            let whose = self.addresses.get(&address).filter(|whose| others(whose)).cloned();
+            taken.extend(whose.map(|whose| Taken::Address { address, whose }));
+        }
+        for mac in node.offers.vxlan.iter().flat_map(Vxlan::macs) {
+            let whose = self.macs.get(&mac).filter(|whose| others(whose)).cloned();
+            taken.extend(whose.map(|whose| Taken::Mac { mac, whose }));
+        }
+        taken
+    }
+
+    /// Claims what a node has, its earlier prefixes aside. Nobody else has any of it.
+    pub(crate) fn claim(&mut self, node: &Node) {
+        let whose: Arc<str> = node.name.as_str().into();
+        for prefix in node.prefixes.iter().copied() {
+            let claim = ClaimedPrefix { prefix, whose: whose.clone(), kept: false };
+            self.prefixes.insert(prefix.network(), claim);
+        }
+        for address in node.underlay.iter() {
+            self.addresses.insert(address, whose.clone());
+        }
+        for mac in node.offers.vxlan.iter().flat_map(Vxlan::macs) {
+            self.macs.insert(mac, whose.clone());
+        }
+    }
+
+    /// Claims an earlier prefix of a node. Nobody else has any of it.
+    pub(crate) fn claim_kept(&mut self, name: &str, prefix: IpNet) {
+        let claim = ClaimedPrefix { prefix, whose: name.into(), kept: true };
+        self.prefixes.insert(prefix.network(), claim);
+    }
+
+    /// Drops one prefix.
+    pub(crate) fn drop_prefix(&mut self, prefix: IpNet) {
+        self.prefixes.remove(&prefix.network());
+    }
+
+    /// Drops what a node has claimed.
+    pub(crate) fn release(&mut self, node: &Node) {
+        let is_its = |whose: Option<&Arc<str>>| whose.is_some_and(|whose| **whose == *node.name);
+        for prefix in node.prefixes.iter().chain(&node.kept) {
+            let first = prefix.network();
+            if is_its(self.prefixes.get(&first).map(|claim| &claim.whose)) {
+                self.prefixes.remove(&first);
+            }
+        }
+        for address in node.underlay.iter() {
+            if is_its(self.addresses.get(&address)) {
+                self.addresses.remove(&address);
+            }
+        }
+        for mac in node.offers.vxlan.iter().flat_map(Vxlan::macs) {
+            if is_its(self.macs.get(&mac)) {
+                self.macs.remove(&mac);
+            }
+        }
+    }
+}

@@ -1,0 +1,503 @@
+//! The peers: what a source says of them, and what is taken of it.
+//!
+//! A peer is used if its record can be read, and if nothing in it belongs to this node or to an
+//! older peer. Which peers are used depends on what the source says last, never on the order in
+//! which it was said: of several that want the same, the oldest has it.
+//!
+//! A peer goes when the source deletes it, or when a complete list lacks it. Nothing else removes
+//! one: not silence, not a record that became unreadable. A list that would remove more than half
+//! of the peers is held for a while ([`BRAKE`]): an empty store must not cut a cluster.
+
+mod judge;
+mod tell;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use crate::claims::Claims;
+use crate::node::Node;
+use crate::refused::Refused;
+use crate::settings::{Own, Settings};
+use crate::time::Time;
+use tell::{Before, tell};
+
+/// How long peers are kept that a list would remove together.
+pub const BRAKE: Duration = Duration::from_secs(600);
+
+/// So many removals by one list never need the brake.
+pub const FEW: usize = 3;
+
+/// If one event changes more peers than this, the log has one line for all of them.
+const MANY: usize = 20;
+
+/// One node as a source shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// Its name.
+    pub name: String,
+    /// What it says of itself, or why that is not usable.
+    pub node: Result<Node, Unusable>,
+    /// What is wrong with one family of it, where the other counts.
+    pub faults: Vec<Refused>,
+}
+
+impl Seen {
+    /// Creates one of a record without fault.
+    #[must_use]
+    pub fn whole(node: Node) -> Self {
+        Seen { name: node.name.clone(), node: Ok(node), faults: Vec::new() }
+    }
+}
+
+/// Why a record cannot be used, or not yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unusable {
+    /// Something is not there yet, as with a node that is just starting.
+    Incomplete(String),
+    /// Something cannot be true.
+    Refused(Refused),
+}
+
+impl std::fmt::Display for Unusable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Unusable::Incomplete(what) => write!(f, "incomplete: {what}"),
+            Unusable::Refused(refused) => write!(f, "refused: {}: {}", refused.key, refused.cause),
+        }
+    }
+}
+
+/// What a source says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is taken at once")]
+pub enum Event {
+    /// These are all nodes there are. This node may be among them.
+    Listed(Vec<Seen>),
+    /// A node is new, or has changed.
+    Changed(Seen),
+    /// A node was deleted.
+    Deleted(String),
+    /// The source does not answer.
+    Silent,
+}
+
+/// What an event leads to.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Outcome {
+    /// The peers whose wanted objects may differ now, and those that are gone.
+    pub affected: BTreeSet<String>,
+    /// What happened, for the log: each change once.
+    pub news: Vec<News>,
+}
+
+/// One thing that happened, as a sentence for a person.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct News {
+    /// Somebody should act.
+    pub warning: bool,
+    /// The peer it is about, if it is about one.
+    pub node: Option<String>,
+    /// The sentence.
+    pub text: String,
+}
+
+impl News {
+    pub(crate) fn of(node: &str, text: String) -> Self {
+        News { warning: false, node: Some(node.to_owned()), text }
+    }
+
+    pub(crate) fn warning(node: Option<&str>, text: String) -> Self {
+        News { warning: true, node: node.map(str::to_owned), text }
+    }
+}
+
+/// A peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// The last record that could be read.
+    record: Option<Arc<Node>>,
+    /// What is used of it.
+    used: Option<Arc<Node>>,
+    /// What stands against its latest record, if that could not be read.
+    pub unreadable: Option<Unusable>,
+    /// What stands against the last record that could be read.
+    pub refused: Option<Refused>,
+    /// What is wrong with one family of it.
+    pub faults: Vec<Refused>,
+    /// Why it is kept although the source does not show it, or not as it was.
+    pub held: Option<Held>,
+    /// Since when it is known.
+    pub first_seen: Time,
+    /// Since when it is as it is.
+    pub since: Time,
+}
+
+impl Peer {
+    fn new(now: Time) -> Self {
+        Peer {
+            record: None,
+            used: None,
+            unreadable: None,
+            refused: None,
+            faults: Vec::new(),
+            held: None,
+            first_seen: now,
+            since: now,
+        }
+    }
+
+    /// Returns what is used of it: the last record that could be read, if nothing stands against
+    /// it, without earlier prefixes that somebody else has.
+    #[must_use]
+    pub fn used(&self) -> Option<&Node> {
+        self.used.as_deref()
+    }
+
+    pub(crate) fn used_shared(&self) -> Option<Arc<Node>> {
+        self.used.clone()
+    }
+
+    /// Returns the last record that could be read, whether it is used or not.
+    #[must_use]
+    pub fn record(&self) -> Option<&Node> {
+        self.record.as_deref()
+    }
+
+    /// Returns why it is not used as its source shows it.
+    #[must_use]
+    pub fn unusable(&self) -> Option<Unusable> {
+        match (&self.refused, &self.unreadable) {
+            (Some(refused), _) => Some(Unusable::Refused(refused.clone())),
+            (None, unreadable) => unreadable.clone(),
+        }
+    }
+}
+
+/// Why a peer is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Held {
+    /// A list lacked it, with more than half of all peers: it is kept until then.
+    Brake {
+        /// When it goes, unless it shows up before.
+        until: Time,
+    },
+    /// Its record became unreadable, and the last one that could be read counts.
+    LastKnown,
+    /// It comes from the disk, and no source has said anything yet.
+    Restored,
+}
+
+impl std::fmt::Display for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Held::Brake { until } => write!(
+                f,
+                "the source lacks it, with more than half of all nodes: kept until {until}, or \
+                 until `netwright routes accept`"
+            ),
+            Held::LastKnown => f.write_str("its last readable record counts"),
+            Held::Restored => {
+                f.write_str("it comes from the disk: the source has not answered yet")
+            }
+        }
+    }
+}
+
+/// Who is older: what a source shows goes before what is only kept, then the older before the
+/// younger, then the name decides.
+type Age = (bool, Time, String);
+
+/// All peers of this node.
+#[derive(Debug)]
+pub struct Cluster {
+    settings: Arc<Settings>,
+    own: Arc<Own>,
+    peers: BTreeMap<String, Peer>,
+    claims: Claims,
+    /// Peers that are refused because of another peer, or lack an earlier prefix because of one.
+    contested: BTreeSet<String>,
+    listed: bool,
+    silent_since: Option<Time>,
+}
+
+impl Cluster {
+    /// Creates one without peers.
+    #[must_use]
+    pub fn new(settings: Arc<Settings>, own: Own) -> Self {
+        Cluster {
+            settings,
+            own: Arc::new(own),
+            peers: BTreeMap::new(),
+            claims: Claims::default(),
+            contested: BTreeSet::new(),
+            listed: false,
+            silent_since: None,
+        }
+    }
+
+    /// Takes peers from the disk, before any source was asked.
+    pub fn restore(&mut self, peers: Vec<(Node, Time)>, now: Time) -> Outcome {
+        let mut work = Work::default();
+        for (node, first_seen) in peers {
+            if node.name == self.own.node.name || self.peers.contains_key(&node.name) {
+                continue;
+            }
+            work.touch(&self.peers, &node.name);
+            let name = node.name.clone();
+            let held = Some(Held::Restored);
+            let record = Some(Arc::new(node));
+            self.peers.insert(name, Peer { record, held, first_seen, ..Peer::new(now) });
+        }
+        self.settle(work, now)
+    }
+
+    /// Takes what a source says.
+    pub fn apply(&mut self, event: Event, now: Time) -> Outcome {
+        let mut work = Work::default();
+        let silent = matches!(event, Event::Silent);
+        if let (true, None) = (silent, self.silent_since) {
+            self.silent_since = Some(now);
+            let count = self.used().count();
+            let text = format!("the source does not answer; peers kept: {count}");
+            work.news.push(News::warning(None, text));
+        }
+        if let (false, Some(since)) = (silent, self.silent_since) {
+            self.silent_since = None;
+            let text = format!("the source answers again; it was silent since {since}");
+            work.news.push(News { warning: false, node: None, text });
+        }
+        match event {
+            Event::Silent => {}
+            Event::Changed(seen) => self.take(seen, now, &mut work),
+            Event::Deleted(name) => self.remove(&name, &mut work),
+            Event::Listed(seen) => {
+                let names: BTreeSet<String> = seen.iter().map(|seen| seen.name.clone()).collect();
+                self.lack(&names, now, &mut work);
+                for seen in seen {
+                    self.take(seen, now, &mut work);
+                }
+                self.listed = true;
+            }
+        }
+        self.settle(work, now)
+    }
+
+    /// Does what is due. See [`Cluster::due`].
+    pub fn tick(&mut self, now: Time) -> Outcome {
+        self.remove_braked(now, |until| until <= now)
+    }
+
+    /// Returns when [`Cluster::tick`] has something to do.
+    #[must_use]
+    pub fn due(&self) -> Option<Time> {
+        self.braked().map(|(_, until)| until).min()
+    }
+
+    /// Removes at once what the brake holds: a person has confirmed the list.
+    pub fn accept(&mut self, now: Time) -> Outcome {
+        self.remove_braked(now, |_| true)
+    }
+
+    /// Takes what this node is now, and judges every peer anew.
+    pub fn set_own(&mut self, own: Own, now: Time) -> Outcome {
+        let mut work = Work::default();
+        if own != *self.own {
+            self.own = Arc::new(own);
+            let own_name = self.own.node.name.clone();
+            if self.peers.contains_key(&own_name) {
+                self.remove(&own_name, &mut work);
+            }
+            for name in self.peers.keys() {
+                work.touch(&self.peers, name);
+                work.affected.insert(name.clone());
+            }
+        }
+        self.settle(work, now)
+    }
+
+    /// Returns what this node is.
+    #[must_use]
+    pub fn own(&self) -> &Own {
+        &self.own
+    }
+
+    pub(crate) fn own_shared(&self) -> Arc<Own> {
+        self.own.clone()
+    }
+
+    /// Returns the peers by name.
+    pub fn peers(&self) -> impl Iterator<Item = (&str, &Peer)> {
+        self.peers.iter().map(|(name, peer)| (name.as_str(), peer))
+    }
+
+    /// Returns the peers that are used, by name, with what is used of them.
+    pub fn used(&self) -> impl Iterator<Item = (&Peer, &Node)> {
+        self.peers.values().filter_map(|peer| Some((peer, peer.used()?)))
+    }
+
+    /// Returns a peer.
+    #[must_use]
+    pub fn peer(&self, name: &str) -> Option<&Peer> {
+        self.peers.get(name)
+    }
+
+    /// Returns the prefix of a used peer that an address is in, and the peer's name.
+    #[must_use]
+    pub fn of_address(&self, address: IpAddr) -> Option<(IpNet, &str)> {
+        self.claims.of_address(address).map(|claim| (claim.prefix, &*claim.whose))
+    }
+
+    /// Returns the used peer that has an underlay address.
+    #[must_use]
+    pub fn of_underlay(&self, address: IpAddr) -> Option<&str> {
+        self.claims.of_underlay(address)
+    }
+
+    /// Reports whether a source has given a complete list.
+    #[must_use]
+    pub fn listed(&self) -> bool {
+        self.listed
+    }
+
+    /// Returns since when the source is silent.
+    #[must_use]
+    pub fn silent_since(&self) -> Option<Time> {
+        self.silent_since
+    }
+
+    /// Returns the peers that the brake holds, each with until when.
+    pub fn braked(&self) -> impl Iterator<Item = (&str, Time)> {
+        self.peers().filter_map(|(name, peer)| match peer.held {
+            Some(Held::Brake { until }) => Some((name, until)),
+            _ => None,
+        })
+    }
+
+    /// Takes what a source shows of a node.
+    fn take(&mut self, seen: Seen, now: Time, work: &mut Work) {
+        let Seen { name, node, faults } = seen;
+        if name == self.own.node.name {
+            return;
+        }
+        work.touch(&self.peers, &name);
+        let peer = self.peers.entry(name).or_insert_with(|| Peer::new(now));
+        match node {
+            Ok(node) => {
+                if peer.record.as_deref() != Some(&node) {
+                    peer.record = Some(Arc::new(node));
+                }
+                (peer.unreadable, peer.held, peer.faults) = (None, None, faults);
+            }
+            Err(unusable) => {
+                peer.unreadable = Some(unusable);
+                peer.held = peer.record.is_some().then_some(Held::LastKnown);
+            }
+        }
+    }
+
+    /// Removes, or holds, what a complete list lacks.
+    fn lack(&mut self, names: &BTreeSet<String>, now: Time, work: &mut Work) {
+        let all = self.peers.len();
+        let missing: Vec<String> =
+            self.peers.keys().filter(|name| !names.contains(*name)).cloned().collect();
+        if missing.len() <= FEW || missing.len() * 2 <= all {
+            for name in &missing {
+                self.remove(name, work);
+            }
+            return;
+        }
+        let until = now.after(BRAKE);
+        let mut newly = 0;
+        for name in &missing {
+            let peer = self.peers.get_mut(name).expect("it is one of the peers");
+            if !matches!(peer.held, Some(Held::Brake { .. })) {
+                work.befores.entry(name.clone()).or_insert_with(|| Before::of(Some(peer)));
+                peer.held = Some(Held::Brake { until });
+                newly += 1;
+            }
+        }
+        if 0 < newly {
+            let there = all - missing.len();
+            let text = format!(
+                "held: the source lists {there} of {all} nodes; nothing is removed until {until}, \
+                 or until `netwright routes accept`"
+            );
+            work.news.push(News::warning(None, text));
+        }
+    }
+
+    fn remove_braked(&mut self, now: Time, goes: impl Fn(Time) -> bool) -> Outcome {
+        let mut work = Work::default();
+        let names: Vec<String> = self
+            .braked()
+            .filter(|(_, until)| goes(*until))
+            .map(|(name, _)| name.to_owned())
+            .collect();
+        for name in &names {
+            self.remove(name, &mut work);
+        }
+        self.settle(work, now)
+    }
+
+    fn remove(&mut self, name: &str, work: &mut Work) {
+        work.touch(&self.peers, name);
+        if let Some(peer) = self.peers.remove(name) {
+            work.freed |= peer.used.is_some();
+            if let Some(used) = &peer.used {
+                self.claims.release(used);
+            }
+            self.contested.remove(name);
+        }
+    }
+
+    /// Judges the peers that an event has touched, and those that this may change, and says what
+    /// became of them.
+    fn settle(&mut self, mut work: Work, now: Time) -> Outcome {
+        let touched: Vec<String> = work.befores.keys().cloned().collect();
+        self.judge(touched, &mut work);
+        for (name, before) in work.befores {
+            let after = Before::of(self.peers.get(&name));
+            if before == after {
+                continue;
+            }
+            if before.used != after.used {
+                work.affected.insert(name.clone());
+            }
+            if let Some(peer) = self.peers.get_mut(&name) {
+                peer.since = now;
+            }
+            tell(&name, &before, &after, self.peers.contains_key(&name), &mut work.news);
+        }
+        let is_of_node = |news: &News| !news.warning && news.node.is_some();
+        let count = work.news.iter().filter(|news| is_of_node(news)).count();
+        if MANY < count {
+            work.news.retain(|news| !is_of_node(news));
+            let text = format!("{count} nodes are new, changed or gone");
+            work.news.push(News { warning: false, node: None, text });
+        }
+        Outcome { affected: work.affected, news: work.news }
+    }
+}
+
+/// What an event has touched so far.
+#[derive(Default)]
+struct Work {
+    befores: BTreeMap<String, Before>,
+    affected: BTreeSet<String>,
+    news: Vec<News>,
+    /// A peer that had claims is gone.
+    freed: bool,
+}
+
+impl Work {
+    /// Remembers what a peer was, the first time.
+    fn touch(&mut self, peers: &BTreeMap<String, Peer>, name: &str) {
+        if !self.befores.contains_key(name) {
+            self.befores.insert(name.to_owned(), Before::of(peers.get(name)));
+        }
+    }
+}

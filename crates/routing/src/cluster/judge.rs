@@ -1,0 +1,233 @@
+//! Who is used: nothing that a peer has belongs to this node, or to an older peer.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use super::{Age, Cluster, Held, Work};
+use crate::claims::{ClaimedPrefix, Taken};
+use crate::family::Family;
+use crate::node::Node;
+use crate::reader::overlap;
+use crate::refused::{Cause, Refused};
+
+impl Cluster {
+    /// Judges peers, the older before the younger. What it finds for one changes it for younger
+    /// ones only, so it ends.
+    pub(super) fn judge(&mut self, touched: Vec<String>, work: &mut Work) {
+        let mut queue: BTreeSet<Age> = BTreeSet::new();
+        let mut freed = work.freed;
+        for name in touched {
+            let Some(age) = self.age(&name) else { continue };
+            let peer = self.peers.get_mut(&name).expect("it has an age");
+            if let Some(used) = peer.used.take() {
+                self.claims.release(&used);
+                freed = true;
+            }
+            queue.insert(age);
+        }
+        if freed {
+            queue.extend(self.contested.iter().filter_map(|name| self.age(name)));
+        }
+        let mut earlier_prefixes: BTreeSet<Age> = BTreeSet::new();
+        while let Some(age) = queue.pop_first() {
+            let name = age.2.clone();
+            work.touch(&self.peers, &name);
+            let Some(record) = self.peers.get(&name).and_then(|peer| peer.record.clone()) else {
+                continue;
+            };
+            if let Some(used) = self.peers.get_mut(&name).and_then(|peer| peer.used.take()) {
+                self.claims.release(&used);
+            }
+            self.contested.remove(&name);
+            let verdict =
+                self.against_own(&record).and_then(|()| self.against_peers(&record, &age));
+            let evicted = match verdict {
+                Ok(evicted) => evicted,
+                Err(refused) => {
+                    let peer = self.peers.get_mut(&name).expect("it has a record");
+                    peer.refused = Some(refused);
+                    continue;
+                }
+            };
+            for taken in evicted {
+                if let Taken::Prefix { theirs, .. } = &taken
+                    && theirs.kept
+                {
+                    self.claims.drop_prefix(theirs.prefix);
+                    earlier_prefixes.extend(self.age(&theirs.whose));
+                    freed = true;
+                    continue;
+                }
+                let whose = taken.whose().clone();
+                work.touch(&self.peers, &whose);
+                let peer = self.peers.get_mut(&*whose).expect("who claims is a peer");
+                if let Some(used) = peer.used.take() {
+                    self.claims.release(&used);
+                    freed = true;
+                }
+                let younger = self.age(&whose).expect("who claims is a peer");
+                // What it gives up besides may be what others wait for.
+                let waiting = self.contested.iter().filter_map(|name| self.age(name));
+                queue.extend(waiting.filter(|waiting| younger < *waiting));
+                queue.insert(younger);
+            }
+            self.claims.claim(&record);
+            earlier_prefixes.insert(age);
+            let peer = self.peers.get_mut(&name).expect("it has a record");
+            (peer.used, peer.refused) = (Some(record), None);
+        }
+        if freed {
+            earlier_prefixes.extend(self.contested.iter().filter_map(|name| self.age(name)));
+        }
+        while let Some(age) = earlier_prefixes.pop_first() {
+            earlier_prefixes.extend(self.judge_kept(&age, work));
+        }
+    }
+
+    /// Gives a used peer those of its earlier prefixes that nobody has, but for younger peers as an
+    /// earlier prefix too. Returns whom that may change.
+    fn judge_kept(&mut self, age: &Age, work: &mut Work) -> Vec<Age> {
+        let name = &age.2;
+        work.touch(&self.peers, name);
+        let Some(peer) = self.peers.get(name) else { return Vec::new() };
+        let (Some(record), Some(used)) = (peer.record.clone(), peer.used.clone()) else {
+            return Vec::new();
+        };
+        let (mut kept, mut evicted) = (Vec::new(), Vec::new());
+        for prefix in record.kept.iter().copied() {
+            let theirs: Vec<_> = self.claims.overlapping(prefix).cloned().collect();
+            let has_it = |claim: &ClaimedPrefix| {
+                claim.kept && claim.prefix == prefix && *claim.whose == **name
+            };
+            let yields = |claim: &ClaimedPrefix| {
+                claim.kept && self.age(&claim.whose).is_some_and(|theirs| *age < theirs)
+            };
+            if theirs.iter().any(has_it) {
+                kept.push(prefix);
+            } else if self.may_be_kept(prefix) && theirs.iter().all(yields) {
+                for claim in theirs {
+                    self.claims.drop_prefix(claim.prefix);
+                    evicted.extend(self.age(&claim.whose));
+                    // What is free of it besides may be what others wait for.
+                    let waiting = self.contested.iter().filter_map(|name| self.age(name));
+                    evicted.extend(waiting.filter(|waiting| age < waiting));
+                }
+                self.claims.claim_kept(name, prefix);
+                kept.push(prefix);
+            }
+        }
+        if kept.len() < record.kept.len() {
+            self.contested.insert(name.clone());
+        } else {
+            self.contested.remove(name);
+        }
+        if used.kept != kept
+            && let Some(peer) = self.peers.get_mut(name)
+        {
+            peer.used = Some(Arc::new(Node { kept, ..(*record).clone() }));
+        }
+        evicted
+    }
+
+    /// Reports whether an earlier prefix is the cluster's, and not this node's.
+    fn may_be_kept(&self, prefix: IpNet) -> bool {
+        let own = &self.own.node;
+        self.settings.cluster_ranges.iter().any(|range| range.contains(&prefix))
+            && !own.prefixes.iter().chain(&own.kept).any(|own| overlap(*own, prefix))
+    }
+
+    fn age(&self, name: &str) -> Option<Age> {
+        let peer = self.peers.get(name)?;
+        let only_kept = matches!(peer.held, Some(Held::Brake { .. } | Held::Restored));
+        let created = peer.record.as_ref().and_then(|record| record.created);
+        Some((only_kept, created.unwrap_or(peer.first_seen), name.to_owned()))
+    }
+
+    /// Finds what in a record cannot be true because of what this node is, or is told.
+    fn against_own(&self, node: &Node) -> Result<(), Refused> {
+        let (settings, own) = (&self.settings, &self.own.node);
+        let keys = settings.keys(node.dialect);
+        let refused = |key: String, cause| Err(Refused::new(&node.name, key, cause));
+        for prefix in node.prefixes.iter().copied() {
+            let family = Family::of_prefix(prefix);
+            if !settings.cluster_ranges.iter().any(|range| range.contains(&prefix)) {
+                let ranges = settings.ranges_of(family);
+                return refused(keys.prefixes(), Cause::OutsideRanges { prefix, family, ranges });
+            }
+            let services = settings.service_ranges.iter().copied();
+            if let Some(range) = services.into_iter().find(|range| overlap(*range, prefix)) {
+                return refused(keys.prefixes(), Cause::OverlapsServices { prefix, range });
+            }
+            let mut owns = own.prefixes.iter().chain(&own.kept).copied();
+            if let Some(own) = owns.find(|own| overlap(*own, prefix)) {
+                return refused(keys.prefixes(), Cause::OverlapsOwn { prefix, own });
+            }
+        }
+        for address in node.underlay.iter() {
+            let key = || keys.underlay(Family::of(address));
+            if own.underlay.iter().any(|own| own == address) {
+                return refused(key(), Cause::OwnAddress { address });
+            }
+            let ranges =
+                if settings.allow_overlap { &node.prefixes } else { &settings.cluster_ranges };
+            if let Some(range) = ranges.iter().copied().find(|range| range.contains(&address)) {
+                return refused(key(), Cause::InsideRange { address, range });
+            }
+        }
+        let (Some(theirs), Some(ours)) = (node.offers.vxlan, own.offers.vxlan) else {
+            return Ok(());
+        };
+        for family in Family::ALL {
+            if let Some(mac) = theirs.mac(family)
+                && ours.macs().any(|own| own == mac)
+            {
+                return refused(keys.mac(family), Cause::OwnMac { mac });
+            }
+        }
+        // Where it can be reached in another way, the tunnel's numbers do not matter.
+        if node.offers.direct || node.offers.native {
+            return Ok(());
+        }
+        if theirs.vni != ours.vni {
+            return refused(keys.vni(), Cause::OtherVni { vni: theirs.vni, own: ours.vni });
+        }
+        if theirs.port != ours.port {
+            return refused(keys.port(), Cause::OtherPort { port: theirs.port, own: ours.port });
+        }
+        Ok(())
+    }
+
+    /// Finds what in a record belongs to an older peer; returns what belongs to younger ones.
+    fn against_peers(&mut self, node: &Node, age: &Age) -> Result<Vec<Taken>, Refused> {
+        let taken = self.claims.taken(node);
+        let of_older = taken.iter().find(|taken| {
+            let kept = matches!(taken, Taken::Prefix { theirs, .. } if theirs.kept);
+            !kept && self.age(taken.whose()).is_some_and(|theirs| theirs < *age)
+        });
+        let Some(of_older) = of_older else { return Ok(taken) };
+        let keys = self.settings.keys(node.dialect);
+        let peer = of_older.whose().to_string();
+        let since = self.peers.get(&peer).map_or(age.1, |peer| peer.first_seen);
+        let (key, cause) = match of_older {
+            Taken::Prefix { prefix, theirs } => {
+                let (prefix, theirs) = (*prefix, theirs.prefix);
+                (keys.prefixes(), Cause::OverlapsPeer { prefix, theirs, peer, since })
+            }
+            Taken::Address { address, .. } => {
+                let address = *address;
+                let key = keys.underlay(Family::of(address));
+                (key, Cause::AddressOfPeer { address, peer, since })
+            }
+            Taken::Mac { mac, .. } => {
+                let vxlan = node.offers.vxlan;
+                let is_v6 = vxlan.is_some_and(|vxlan| vxlan.mac6 == Some(*mac));
+                let key = keys.mac(if is_v6 { Family::V6 } else { Family::V4 });
+                (key, Cause::MacOfPeer { mac: *mac, peer, since })
+            }
+        };
+        self.contested.insert(node.name.clone());
+        Err(Refused::new(&node.name, key, cause))
+    }
+}

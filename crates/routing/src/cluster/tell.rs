@@ -1,0 +1,97 @@
+//! What people are told of a peer: each change once.
+
+use std::sync::Arc;
+
+use super::{Held, News, Peer, Unusable};
+use crate::node::Node;
+use crate::refused::Refused;
+use crate::time::Time;
+
+/// What a peer was before an event, as far as people are told.
+#[derive(PartialEq)]
+pub(super) struct Before {
+    pub(super) used: Option<Arc<Node>>,
+    refused: Option<Refused>,
+    unreadable: Option<Unusable>,
+    faults: Vec<Refused>,
+    held: Option<Held>,
+}
+
+impl Before {
+    pub(super) fn of(peer: Option<&Peer>) -> Self {
+        let peer = peer.cloned().unwrap_or_else(|| Peer::new(Time::default()));
+        let Peer { used, refused, unreadable, faults, held, .. } = peer;
+        Before { used, refused, unreadable, faults, held }
+    }
+}
+
+/// Says what a peer has now that it did not have before.
+fn changed(was: &Node, is: &Node) -> String {
+    let list = |all: Vec<String>| all.join(", ");
+    let mut parts = Vec::new();
+    if was.uid != is.uid {
+        parts.push("it was made anew".to_owned());
+    }
+    if (&was.prefixes, &was.kept) != (&is.prefixes, &is.kept) {
+        let prefixes = is.prefixes.iter().chain(&is.kept).map(ToString::to_string);
+        parts.push(format!("prefixes {}", list(prefixes.collect())));
+    }
+    if was.underlay != is.underlay {
+        let addresses = is.underlay.iter().map(|address| address.to_string());
+        parts.push(format!("underlay addresses {}", list(addresses.collect())));
+    }
+    if was.offers != is.offers {
+        parts.push("other offers".to_owned());
+    }
+    if was.mtu != is.mtu {
+        parts.push(is.mtu.map_or("no MTU".to_owned(), |mtu| format!("MTU {mtu}")));
+    }
+    if parts.is_empty() { "changed".to_owned() } else { format!("changed: {}", parts.join("; ")) }
+}
+
+/// Says what became of a peer.
+pub(super) fn tell(
+    name: &str,
+    before: &Before,
+    after: &Before,
+    is_there: bool,
+    news: &mut Vec<News>,
+) {
+    let list = |node: &Node| {
+        let prefixes = node.prefixes.iter().chain(&node.kept).map(ToString::to_string);
+        prefixes.collect::<Vec<_>>().join(", ")
+    };
+    if !is_there {
+        if before.used.is_some() || before.refused.is_some() || before.unreadable.is_some() {
+            news.push(News::of(name, format!("node {name}: gone")));
+        }
+        return;
+    }
+    match (&before.used, &after.used) {
+        (None, Some(used)) => {
+            news.push(News::of(name, format!("node {name}: {}", list(used))));
+        }
+        (Some(was), Some(used)) if was != used => {
+            news.push(News::of(name, format!("node {name}: {}", changed(was, used))));
+        }
+        _ => {}
+    }
+    if let (true, Some(refused)) = (before.refused != after.refused, &after.refused) {
+        news.push(News::warning(Some(name), refused.to_string()));
+    }
+    if before.unreadable != after.unreadable {
+        match &after.unreadable {
+            Some(Unusable::Refused(refused)) => {
+                let kept =
+                    if after.used.is_some() { "; its last readable record counts" } else { "" };
+                news.push(News::warning(Some(name), format!("{refused}{kept}")));
+            }
+            Some(incomplete) => news.push(News::of(name, format!("node {name}: {incomplete}"))),
+            None => {}
+        }
+    }
+    if before.faults != after.faults {
+        let faults = after.faults.iter().filter(|fault| !before.faults.contains(fault));
+        news.extend(faults.map(|fault| News::warning(Some(name), fault.to_string())));
+    }
+}

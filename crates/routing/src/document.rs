@@ -1,0 +1,96 @@
+//! The last known peers, as they are kept on the disk.
+//!
+//! ```json
+//! {"version":1,"sum":"…","known":{"own":{…},"peers":[{"since":1700000000000,"node":{…}}]}}
+//! ```
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
+
+use crate::cluster::{Cluster, Peer};
+use crate::node::Node;
+use crate::time::Time;
+
+/// The version of the format.
+pub const VERSION: u32 = 1;
+
+/// The longest document that is read, in bytes: 10,000 peers with room to spare.
+pub const LONGEST: usize = 32 << 20;
+
+/// Why a document was not read. Nothing of it counts: the source will tell.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the last known peers cannot be read: {0}")]
+pub struct Damaged(pub String);
+
+/// What the disk has: enough to program everything before any server was asked.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Document {
+    /// This node; `None` if it had no prefix yet.
+    pub own: Option<Node>,
+    /// The peers that were in use, with since when each is known.
+    pub peers: Vec<(Node, Time)>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Outer<'a> {
+    version: u32,
+    sum: String,
+    #[serde(borrow)]
+    known: Cow<'a, RawValue>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Inner<'a> {
+    #[serde(default)]
+    own: Option<Cow<'a, Node>>,
+    peers: Vec<Entry<'a>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Entry<'a> {
+    since: Time,
+    node: Cow<'a, Node>,
+}
+
+/// Writes this node and the peers that are in use.
+#[must_use]
+pub fn write(cluster: &Cluster) -> String {
+    let entry = |(peer, node): (&Peer, &'_ Node)| Entry {
+        since: peer.first_seen,
+        node: Cow::Owned(node.clone()),
+    };
+    let own = Some(&cluster.own().node).filter(|own| !own.prefixes.is_empty());
+    let inner = Inner { own: own.map(Cow::Borrowed), peers: cluster.used().map(entry).collect() };
+    let known = serde_json::value::to_raw_value(&inner).expect("our types serialise to JSON");
+    let outer = Outer { version: VERSION, sum: sum(&known), known: Cow::Owned(known) };
+    serde_json::to_string(&outer).expect("our types serialise to JSON")
+}
+
+/// Reads what [`write()`] has written.
+///
+/// # Errors
+/// If anything at all is wrong, nothing is taken: half a list is worse than none, and the source
+/// will tell.
+pub fn read(document: &[u8]) -> Result<Document, Damaged> {
+    if LONGEST < document.len() {
+        return Err(Damaged(format!("it has {} bytes", document.len())));
+    }
+    let damaged = |error: serde_json::Error| Damaged(error.to_string());
+    let outer: Outer<'_> = serde_json::from_slice(document).map_err(damaged)?;
+    if outer.version != VERSION {
+        return Err(Damaged(format!("it has version {}", outer.version)));
+    }
+    if outer.sum != sum(&outer.known) {
+        return Err(Damaged("its sum is wrong".to_owned()));
+    }
+    let inner: Inner<'_> = serde_json::from_str(outer.known.get()).map_err(damaged)?;
+    let peers = inner.peers.into_iter().map(|entry| (entry.node.into_owned(), entry.since));
+    Ok(Document { own: inner.own.map(Cow::into_owned), peers: peers.collect() })
+}
+
+fn sum(known: &RawValue) -> String {
+    Sha256::digest(known.get()).iter().map(|byte| format!("{byte:02x}")).collect()
+}

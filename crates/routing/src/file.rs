@@ -1,0 +1,130 @@
+//! The dialect for a few machines and nothing else: a file with a list of nodes, the same on each.
+//!
+//! ```toml
+//! [[node]]
+//! name = "a"
+//! prefixes = ["10.244.1.0/24"]
+//! underlay = ["192.0.2.1"]
+//! ```
+//!
+//! Every machine runs with the same settings, and a tunnel's hardware address follows from the
+//! node's name: nothing has to be published.
+
+use crate::cluster::{Seen, Unusable};
+use crate::family::Family;
+use crate::mac::MacAddr;
+use crate::node::{Dialect, Node};
+use crate::reader::{At, Fault};
+use crate::refused::{Cause, Refused, printable};
+use crate::settings::Settings;
+use crate::time::Time;
+
+/// The longest file that is read, in bytes.
+pub const LONGEST: usize = 1 << 20;
+
+/// So many nodes are read, and so many prefixes of each.
+const MOST_NODES: usize = 5000;
+const MOST_PREFIXES: usize = 64;
+
+/// The keys of a node.
+const KEYS: [&str; 5] = ["name", "prefixes", "underlay", "mtu", "zone"];
+
+/// The longest name of a node: that of a DNS subdomain (RFC 1123, as Kubernetes reads it).
+const LONGEST_NAME: usize = 253;
+
+/// Reads the list. All its nodes are [`Seen`], each with what is wrong with it.
+///
+/// The file is the same on every machine, so it has this node too.
+///
+/// # Errors
+/// Why the file as a whole cannot be read, with the place: then nothing of it counts.
+pub fn read(text: &str, settings: &Settings) -> Result<Vec<Seen>, String> {
+    if LONGEST < text.len() {
+        return Err(Cause::TooLong { bytes: text.len(), most: LONGEST }.to_string());
+    }
+    let file: serde_json::Value =
+        toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+    let whole = |(path, cause): Fault| {
+        if path.is_empty() { cause.to_string() } else { format!("{path}: {cause}") }
+    };
+    let root = At::root(&file);
+    for key in root.keys().map_err(whole)? {
+        if key != "node" {
+            let known = cni::nearest::nearest(key, ["node"]).map(str::to_owned);
+            return Err(whole((printable(key), Cause::UnknownKey { nearest: known })));
+        }
+    }
+    let nodes = match root.get("node").map_err(whole)? {
+        Some(nodes) => nodes.list(MOST_NODES).map_err(whole)?,
+        None => return Err("it has no [[node]]".to_owned()),
+    };
+    let mut seen: Vec<Seen> = Vec::new();
+    for (number, at) in nodes.iter().enumerate() {
+        let (name, node) = read_node(number, at, settings);
+        let node = node.map_err(|(path, cause)| {
+            // The path begins with the place in the list, which the name tells better.
+            let key = path.split_once('.').map_or("node", |(_, key)| key);
+            Unusable::Refused(Refused::new(&name, key, cause))
+        });
+        match seen.iter_mut().find(|other| other.name == name) {
+            Some(other) => {
+                other.node = Err(Refused::new(&name, "name", Cause::NameTwice).into());
+            }
+            None => seen.push(Seen { name, node, faults: Vec::new() }),
+        }
+    }
+    Ok(seen)
+}
+
+/// Reads an entry of the list; the name stands for it even if it is wrong.
+fn read_node(number: usize, at: &At<'_>, settings: &Settings) -> (String, Result<Node, Fault>) {
+    let unnamed = format!("#{}", number + 1);
+    let name = match at.required("name").and_then(|name| Ok((name.text()?, name))) {
+        Ok((name, _)) if is_name(name) => name.to_owned(),
+        Ok((name, at)) => {
+            let wanted = "a name of letters, digits, \"-\" and \".\"";
+            return (unnamed, Err(at.fault(Cause::not_a(name, wanted))));
+        }
+        Err(fault) => return (unnamed, Err(fault)),
+    };
+    let node = read_fields(&name, number, at, settings);
+    (name, node)
+}
+
+fn read_fields(name: &str, number: usize, at: &At<'_>, settings: &Settings) -> Result<Node, Fault> {
+    for key in at.keys()? {
+        if !KEYS.contains(&key) {
+            let nearest = cni::nearest::nearest(key, KEYS).map(str::to_owned);
+            return Err((format!(".{}", printable(key)), Cause::UnknownKey { nearest }));
+        }
+    }
+    let underlay = at.required("underlay")?.underlay()?;
+    let prefixes = at.required("prefixes")?;
+    let prefixes = match prefixes.prefixes(MOST_PREFIXES)? {
+        list if list.is_empty() => return Err(prefixes.fault(Cause::Missing)),
+        list => list,
+    };
+    let mut offers = settings.offers();
+    if let Some(vxlan) = &mut offers.vxlan {
+        let mac = |family| underlay.get(family).map(|_| MacAddr::of_tunnel(name, family));
+        (vxlan.mac4, vxlan.mac6) = (mac(Family::V4), mac(Family::V6));
+    }
+    Ok(Node {
+        name: name.to_owned(),
+        uid: String::new(),
+        // Of two entries that want the same, the first has it, on every machine.
+        created: u64::try_from(number).ok().map(Time),
+        prefixes,
+        kept: Vec::new(),
+        underlay,
+        offers,
+        mtu: at.get("mtu")?.map(|mtu| mtu.mtu()).transpose()?,
+        zone: at.get("zone")?.map(|zone| zone.text()).transpose()?.map(str::to_owned),
+        dialect: Dialect::Netwright,
+    })
+}
+
+fn is_name(name: &str) -> bool {
+    let letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
+    (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(letter)
+}

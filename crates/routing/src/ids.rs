@@ -1,0 +1,67 @@
+//! The numbers of nexthop objects.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sha2::{Digest as _, Sha256};
+
+use crate::family::Family;
+use crate::object::{NEXTHOP_FIRST, NEXTHOPS};
+
+/// Which peer and family has which number.
+///
+/// A number follows from the peer's name and the family. If another one has it, the next free one
+/// is taken. A route that is there already keeps its nexthop, so that a daemon that starts again
+/// changes nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Ids {
+    of: BTreeMap<(String, Family), u32>,
+    taken: BTreeSet<u32>,
+}
+
+impl Ids {
+    /// Returns the number of a peer and family; a new one is `preferred`, if that is free, or one
+    /// that `is_free`.
+    pub(crate) fn of(
+        &mut self,
+        peer: &str,
+        family: Family,
+        preferred: Option<u32>,
+        is_free: impl Fn(u32) -> bool,
+    ) -> u32 {
+        let key = (peer.to_owned(), family);
+        if let Some(id) = self.of.get(&key) {
+            return *id;
+        }
+        let ours = |id: &u32| is_ours(*id) && !self.taken.contains(id);
+        let id = preferred.filter(ours).unwrap_or_else(|| {
+            let start = hash(peer, family);
+            let candidates = (0..NEXTHOPS).map(|step| NEXTHOP_FIRST + (start + step) % NEXTHOPS);
+            let mut free = candidates.filter(|id| !self.taken.contains(id) && is_free(*id));
+            free.next().expect("there are more numbers than peers")
+        });
+        self.taken.insert(id);
+        self.of.insert(key, id);
+        id
+    }
+
+    /// Frees the numbers of a peer.
+    pub(crate) fn release(&mut self, peer: &str) {
+        for family in Family::ALL {
+            if let Some(id) = self.of.remove(&(peer.to_owned(), family)) {
+                self.taken.remove(&id);
+            }
+        }
+    }
+}
+
+/// Reports whether a number is of our range.
+pub(crate) fn is_ours(id: u32) -> bool {
+    id.checked_sub(NEXTHOP_FIRST).is_some_and(|number| number < NEXTHOPS)
+}
+
+fn hash(peer: &str, family: Family) -> u32 {
+    let digest = Sha256::digest(format!("{family} {peer}"));
+    let mut number = [0; 4];
+    number.copy_from_slice(&digest[..4]);
+    u32::from_be_bytes(number) % NEXTHOPS
+}

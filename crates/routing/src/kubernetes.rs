@@ -1,0 +1,163 @@
+//! A Node of Kubernetes, in the fields that matter here.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::annotation;
+use crate::cluster::{Seen, Unusable};
+use crate::flannel::annotations as flannel;
+use crate::node::{Dialect, Node};
+use crate::reader::{overlap, prefix};
+use crate::refused::{Cause, Refused};
+use crate::settings::Settings;
+use crate::time::Time;
+
+/// What is kept of a Node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeFields {
+    /// `metadata.name`
+    pub name: String,
+    /// `metadata.uid`
+    pub uid: String,
+    /// `metadata.creationTimestamp`
+    pub created: Option<Time>,
+    /// `spec.podCIDRs`, or `spec.podCIDR` alone.
+    pub pod_cidrs: Vec<String>,
+    /// The addresses of `status.addresses`, whatever their type; names are passed over.
+    pub addresses: Vec<String>,
+    /// `topology.kubernetes.io/zone`, the label.
+    pub zone: Option<String>,
+    /// The annotations that [`is_ours`] knows.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// The field that decides about a node's prefixes.
+pub const POD_CIDRS: &str = "spec.podCIDRs";
+
+/// The field that has a node's addresses.
+pub const ADDRESSES: &str = "status.addresses";
+
+/// A Node has one prefix of each family; some more are read for controllers to come.
+const MOST_PREFIXES: usize = 8;
+
+/// Reports whether an annotation is read here; a source keeps no other.
+#[must_use]
+pub fn is_ours(key: &str, settings: &Settings) -> bool {
+    let of_flannel = |prefix: &str| key.strip_prefix(prefix).is_some_and(flannel::is_read);
+    key == annotation::KEY
+        || settings.flannel.as_ref().is_some_and(|flannel| of_flannel(&flannel.prefix))
+}
+
+/// Reads a Node: our annotation if it has one, else flannel's where this node speaks that dialect.
+///
+/// Prefixes come from `spec.podCIDRs` alone. Underlay addresses must be among the Node's own,
+/// unless `public-ip-overwrite` sets them.
+#[must_use]
+pub fn read(fields: &NodeFields, settings: &Settings) -> Seen {
+    let mut faults = Vec::new();
+    let node = read_node(fields, settings, &mut faults);
+    Seen { name: fields.name.clone(), node, faults }
+}
+
+fn read_node(
+    fields: &NodeFields,
+    settings: &Settings,
+    faults: &mut Vec<Refused>,
+) -> Result<Node, Unusable> {
+    let incomplete = |what: String| Err(Unusable::Incomplete(what));
+    let prefixes = prefixes(fields)?;
+    if prefixes.is_empty() {
+        return incomplete(format!("{POD_CIDRS} is empty"));
+    }
+    let node = if let Some(text) = fields.annotations.get(annotation::KEY) {
+        read_ours(fields, prefixes, text)?
+    } else if let Some(flannel) = &settings.flannel {
+        match flannel::read(fields, prefixes, flannel, settings, faults) {
+            Some(node) => node?,
+            None => {
+                let of_flannel = &flannel.prefix;
+                return incomplete(format!("no annotation {} or {of_flannel}*", annotation::KEY));
+            }
+        }
+    } else {
+        return incomplete(format!("no annotation {}", annotation::KEY));
+    };
+    let of_ours = fields.annotations.contains_key(annotation::KEY);
+    if of_ours && !settings.any_address {
+        for address in node.underlay.iter() {
+            let overwritten = settings.flannel.as_ref().is_some_and(|of_flannel| {
+                flannel::overwrite(fields, of_flannel, address) == Some(address)
+            });
+            if !overwritten {
+                has_address(fields, address).map_err(|cause| {
+                    let key = format!("{}: underlay", annotation::KEY);
+                    Refused::new(&fields.name, key, cause)
+                })?;
+            }
+        }
+    }
+    Ok(node)
+}
+
+impl From<Refused> for Unusable {
+    fn from(refused: Refused) -> Self {
+        Unusable::Refused(refused)
+    }
+}
+
+fn read_ours(fields: &NodeFields, prefixes: Vec<IpNet>, text: &str) -> Result<Node, Refused> {
+    let read = annotation::read(text).map_err(|(path, cause)| {
+        let key = annotation::KEY;
+        let key = if path.is_empty() { key.to_owned() } else { format!("{key}: {path}") };
+        Refused::new(&fields.name, key, cause)
+    })?;
+    Ok(Node {
+        name: fields.name.clone(),
+        uid: fields.uid.clone(),
+        created: fields.created,
+        // A prefix that is the node's again is no earlier one.
+        kept: read.kept.into_iter().filter(|kept| !prefixes.contains(kept)).collect(),
+        prefixes,
+        underlay: read.underlay,
+        offers: read.offers,
+        mtu: read.mtu,
+        zone: fields.zone.clone().or(read.zone),
+        dialect: Dialect::Netwright,
+    })
+}
+
+/// Reads the prefixes of a Node, its own or a peer's.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn prefixes(fields: &NodeFields) -> Result<Vec<IpNet>, Refused> {
+    let refused = |cause| Refused::new(&fields.name, POD_CIDRS, cause);
+    let count = fields.pod_cidrs.len();
+    if MOST_PREFIXES < count {
+        return Err(refused(Cause::TooMany { count, most: MOST_PREFIXES }));
+    }
+    let mut prefixes: Vec<IpNet> = Vec::new();
+    for text in &fields.pod_cidrs {
+        let prefix = prefix(text).map_err(refused)?;
+        if let Some(other) = prefixes.iter().copied().find(|other| overlap(*other, prefix)) {
+            return Err(refused(Cause::OverlapsItself { prefix, other }));
+        }
+        prefixes.push(prefix);
+    }
+    Ok(prefixes)
+}
+
+/// Checks that a Node has an address.
+pub(crate) fn has_address(fields: &NodeFields, address: IpAddr) -> Result<(), Cause> {
+    let mut addresses = fields.addresses.iter().filter_map(|text| cni::text::parse_ip(text));
+    if addresses.any(|there| there == address) {
+        return Ok(());
+    }
+    let addresses = match fields.addresses.as_slice() {
+        [] => "it has none".to_owned(),
+        addresses => crate::refused::printable(&addresses.join(", ")),
+    };
+    Err(Cause::NotOfNode { address, addresses })
+}

@@ -1,0 +1,38 @@
+#![doc = include_str!("../README.md")]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod annotation;
+mod claims;
+pub mod cluster;
+pub mod condition;
+pub mod document;
+pub mod family;
+pub mod file;
+pub mod flannel;
+mod ids;
+pub mod kubernetes;
+pub mod mac;
+pub mod mtu;
+pub mod node;
+pub mod object;
+pub mod overlap;
+pub mod path;
+pub mod plan;
+mod reader;
+pub mod refused;
+pub mod render;
+pub mod routing;
+pub mod settings;
+pub mod show;
+pub mod time;
+pub mod wanted;
+
+pub use cluster::{Cluster, Event, Peer, Seen};
+pub use family::{Family, PerFamily};
+pub use mac::MacAddr;
+pub use node::Node;
+pub use path::Path;
+pub use refused::Refused;
+pub use routing::{Routing, Todo};
+pub use settings::{Own, Settings};
+pub use time::Time;

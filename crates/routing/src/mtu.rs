@@ -1,0 +1,33 @@
+//! What fits.
+
+use crate::family::Family;
+use crate::path::Path;
+
+/// The MTU that every IPv6 link must have (RFC 8200 §5).
+pub const IPV6_LEAST: u32 = 1280;
+
+/// Returns how many bytes of a packet of the underlay a path takes for itself.
+///
+/// VXLAN: the outer IP and UDP headers, its own header, and the inner Ethernet header.
+#[must_use]
+pub fn overhead(path: Path) -> u32 {
+    match path {
+        Path::Vxlan { underlay } => vxlan_overhead(underlay),
+        _ => 0,
+    }
+}
+
+/// Returns how many bytes VXLAN takes over a family.
+#[must_use]
+pub fn vxlan_overhead(underlay: Family) -> u32 {
+    match underlay {
+        Family::V4 => 20 + 8 + 8 + 14,
+        Family::V6 => 40 + 8 + 8 + 14,
+    }
+}
+
+/// Returns the MTU of a path: what the smaller of both ends' underlays leaves.
+#[must_use]
+pub fn of_path(path: Path, way: u32, published: Option<u32>) -> u32 {
+    way.min(published.unwrap_or(u32::MAX)).saturating_sub(overhead(path))
+}

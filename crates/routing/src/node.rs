@@ -1,0 +1,151 @@
+//! What a node tells the others of itself.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::family::Family;
+use crate::mac::MacAddr;
+use crate::time::Time;
+
+/// A node: this one, or a peer. The dialects read and write it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Node {
+    /// Its name. A lease of flannel has none; the last part of its key stands for it.
+    pub name: String,
+    /// What tells it from an earlier node of the same name; empty if the source has no such thing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+    /// When the source says it was created. Of two nodes that want the same, the older has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created: Option<Time>,
+    /// The addresses of its pods, as whoever decides about them says (`spec.podCIDRs`, the key of
+    /// the lease, the file).
+    pub prefixes: Vec<IpNet>,
+    /// Prefixes that it had before, and where pods of it still live. The node itself says so: they
+    /// yield to everybody's prefixes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<IpNet>,
+    /// The addresses by which other nodes reach it.
+    pub underlay: Underlay,
+    /// How it can be reached.
+    pub offers: Offers,
+    /// The lowest MTU of the links that have its underlay addresses, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+    /// Its zone, as `topology.kubernetes.io/zone` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// Who wrote it.
+    pub dialect: Dialect,
+}
+
+impl Node {
+    /// Returns its prefixes of a family, the kept ones last.
+    pub fn prefixes_of(&self, family: Family) -> impl Iterator<Item = IpNet> {
+        let all = self.prefixes.iter().chain(&self.kept).copied();
+        all.filter(move |prefix| Family::of_prefix(*prefix) == family)
+    }
+
+    /// Returns the address of its tunnels of a family: the first of its first prefix, as flanneld
+    /// has it.
+    #[must_use]
+    pub fn tunnel_address(&self, family: Family) -> Option<IpAddr> {
+        self.prefixes_of(family).next().map(|prefix| prefix.network())
+    }
+}
+
+/// Addresses by which other nodes reach a node, at most one of each family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct Underlay {
+    /// The IPv4 address.
+    #[serde(default, rename = "ipv4", skip_serializing_if = "Option::is_none")]
+    pub v4: Option<Ipv4Addr>,
+    /// The IPv6 address.
+    #[serde(default, rename = "ipv6", skip_serializing_if = "Option::is_none")]
+    pub v6: Option<Ipv6Addr>,
+}
+
+impl Underlay {
+    /// Returns the address of a family.
+    #[must_use]
+    pub fn get(self, family: Family) -> Option<IpAddr> {
+        match family {
+            Family::V4 => self.v4.map(IpAddr::V4),
+            Family::V6 => self.v6.map(IpAddr::V6),
+        }
+    }
+
+    /// Returns the addresses, IPv4's first.
+    pub fn iter(self) -> impl Iterator<Item = IpAddr> {
+        Family::ALL.into_iter().filter_map(move |family| self.get(family))
+    }
+
+    /// Sets the address of its family.
+    pub fn set(&mut self, address: IpAddr) {
+        match address {
+            IpAddr::V4(address) => self.v4 = Some(address),
+            IpAddr::V6(address) => self.v6 = Some(address),
+        }
+    }
+}
+
+/// The paths by which a node can be reached, and reaches others.
+///
+/// An offer of a newer version that is not known here is passed over: an encrypted path will be a
+/// field of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct Offers {
+    /// The network between the nodes knows the way to its pods. It is offered alone.
+    #[serde(default)]
+    pub native: bool,
+    /// By a route to its underlay address, where no gateway is in between.
+    #[serde(default)]
+    pub direct: bool,
+    /// By a VXLAN tunnel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vxlan: Option<Vxlan>,
+}
+
+/// A node's end of VXLAN tunnels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Vxlan {
+    /// The network identifier (RFC 7348 §5).
+    pub vni: u32,
+    /// The UDP port.
+    pub port: u16,
+    /// The hardware address of the tunnel over IPv4.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac4: Option<MacAddr>,
+    /// The hardware address of the tunnel over IPv6.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac6: Option<MacAddr>,
+}
+
+impl Vxlan {
+    /// Returns the hardware address of the tunnel over a family.
+    #[must_use]
+    pub fn mac(&self, underlay: Family) -> Option<MacAddr> {
+        match underlay {
+            Family::V4 => self.mac4,
+            Family::V6 => self.mac6,
+        }
+    }
+
+    /// Returns the hardware addresses, that of the tunnel over IPv4 first.
+    pub fn macs(&self) -> impl Iterator<Item = MacAddr> {
+        [self.mac4, self.mac6].into_iter().flatten()
+    }
+}
+
+/// Who wrote a node's record, and so what its node can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Dialect {
+    /// `netwrightd`: it carries either family over either, and several prefixes.
+    Netwright,
+    /// flanneld: it carries a family over its own.
+    Flannel,
+}

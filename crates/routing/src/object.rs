@@ -1,0 +1,243 @@
+//! What a node's kernel has for routing, as data.
+//!
+//! An object has a [`Key`], which nothing else of ours has, and a [`Value`]. Keys are in the order
+//! in which objects are made: each needs only what comes before it. They go in the reverse order.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::mac::MacAddr;
+use crate::settings::LinkName;
+
+/// The protocol of the routes and nexthops that reach peers (`linux rtnetlink.h`, RTPROT_*: no one
+/// else's).
+pub const PROTOCOL: u8 = 78;
+
+/// The protocol of the route for this node's own prefix: what a routing daemon announces to routers
+/// of the network, and nothing else.
+pub const PROTOCOL_OWN: u8 = 79;
+
+/// The metric of routes to peers, in both families. It is higher than what people and routing
+/// daemons use: a route of theirs is never replaced, and wins.
+pub const METRIC: u32 = 2000;
+
+/// The metric of `unreachable` routes: every other route to the same prefix wins.
+pub const METRIC_WORST: u32 = u32::MAX;
+
+/// The first id of the nexthops that are ours; the range has [`NEXTHOPS`].
+pub const NEXTHOP_FIRST: u32 = 0x4e00_0000;
+
+/// How many ids are ours.
+pub const NEXTHOPS: u32 = 1 << 24;
+
+/// The alias of our tunnels.
+pub const ALIAS: &str = "netwright:routing";
+
+/// The nftables table of routing, of family `inet`.
+pub const TABLE: &str = "netwright-routing";
+
+/// A set of the packet filter's table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Set {
+    /// The ranges of all pods: `cluster4`, `cluster6`. Intervals.
+    Cluster,
+    /// Further ranges to which nothing is masqueraded: `exempt4`, `exempt6`. Intervals.
+    Exempt,
+    /// The underlay addresses of the nodes: `nodes4`, `nodes6`. Single addresses.
+    Nodes,
+}
+
+/// Which object it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Key {
+    /// An element of a set of the packet filter; the prefix of a single address is its whole
+    /// length.
+    Element {
+        /// The set, of the prefix's family.
+        set: Set,
+        /// The element.
+        prefix: IpNet,
+    },
+    /// A route to a prefix that says it is unreachable, with [`METRIC_WORST`].
+    Unreachable {
+        /// The destination.
+        prefix: IpNet,
+    },
+    /// A tunnel of this node.
+    Tunnel {
+        /// The link.
+        link: LinkName,
+    },
+    /// An address of a tunnel, with its whole length.
+    Address {
+        /// The tunnel.
+        link: LinkName,
+        /// The address.
+        address: IpAddr,
+    },
+    /// A forwarding entry of a tunnel.
+    Fdb {
+        /// The tunnel.
+        link: LinkName,
+        /// The hardware address of the peer's end.
+        mac: MacAddr,
+    },
+    /// A permanent neighbour of a tunnel.
+    Neighbour {
+        /// The tunnel.
+        link: LinkName,
+        /// The peer's tunnel address.
+        address: IpAddr,
+    },
+    /// A nexthop object.
+    Nexthop {
+        /// Its number.
+        id: u32,
+    },
+    /// A route to a prefix of a peer, with [`METRIC`].
+    Route {
+        /// The destination.
+        prefix: IpNet,
+    },
+}
+
+/// How an object is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Value {
+    /// An element or an address has no more than its key.
+    There,
+    /// [`Key::Unreachable`]
+    Unreachable {
+        /// Its protocol.
+        protocol: u8,
+    },
+    /// [`Key::Tunnel`]
+    Tunnel(Tunnel),
+    /// [`Key::Fdb`]
+    Fdb {
+        /// The peer's underlay address.
+        to: IpAddr,
+    },
+    /// [`Key::Neighbour`]
+    Neighbour {
+        /// The hardware address of the peer's end.
+        mac: MacAddr,
+    },
+    /// [`Key::Nexthop`]
+    Nexthop(Nexthop),
+    /// [`Key::Route`]
+    Route {
+        /// The nexthop object; `None` in what is observed if the route has none of ours.
+        nexthop: Option<u32>,
+        /// What fits, in bytes, where it is less than the link carries.
+        mtu: Option<u32>,
+    },
+}
+
+impl Value {
+    /// Reports whether an object can become as this one says without being made anew.
+    #[must_use]
+    pub fn can_replace(&self, there: &Value) -> bool {
+        match (self, there) {
+            (Value::Tunnel(wanted), Value::Tunnel(there)) => {
+                (wanted.vni, wanted.port) == (there.vni, there.port)
+                    && wanted.local.is_ipv4() == there.local.is_ipv4()
+            }
+            _ => true,
+        }
+    }
+}
+
+/// A VXLAN link. It learns nothing, accepts no router advertisements, and is up.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Tunnel {
+    /// The network identifier. Only a new link can have another.
+    pub vni: u32,
+    /// The UDP port. Only a new link can have another.
+    pub port: u16,
+    /// The outer source address. A link can get another one of its family.
+    pub local: IpAddr,
+    /// The link by which outer packets leave. A link can get another one.
+    pub underlay: LinkName,
+    /// The hardware address.
+    pub mac: MacAddr,
+    /// The MTU, in bytes.
+    pub mtu: u32,
+    /// It is up.
+    pub up: bool,
+    /// It learns hardware addresses from packets. Ours never do.
+    pub learning: bool,
+}
+
+/// A nexthop object.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Nexthop {
+    /// The link.
+    pub link: LinkName,
+    /// The gateway.
+    pub gateway: IpAddr,
+    /// The gateway is on the link, whatever the link's prefixes (RTNH_F_ONLINK).
+    pub onlink: bool,
+}
+
+impl fmt::Display for Set {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Set::Cluster => "cluster",
+            Set::Exempt => "exempt",
+            Set::Nodes => "nodes",
+        })
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Key::Element { set, prefix } => {
+                let number = if prefix.addr().is_ipv4() { 4 } else { 6 };
+                write!(f, "element {prefix} of {set}{number}")
+            }
+            Key::Unreachable { prefix } => write!(f, "unreachable route {prefix}"),
+            Key::Tunnel { link } => write!(f, "tunnel {link}"),
+            Key::Address { link, address } => write!(f, "address {address} of {link}"),
+            Key::Fdb { link, mac } => write!(f, "FDB entry {mac} of {link}"),
+            Key::Neighbour { link, address } => write!(f, "neighbour {address} of {link}"),
+            Key::Nexthop { id } => write!(f, "nexthop {id:#x}"),
+            Key::Route { prefix } => write!(f, "route {prefix}"),
+        }
+    }
+}
+
+/// What follows the key's text.
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::There => Ok(()),
+            Value::Unreachable { protocol } => write!(f, " proto {protocol}"),
+            Value::Tunnel(tunnel) => {
+                let Tunnel { vni, port, local, underlay, mac, mtu, up, learning } = tunnel;
+                write!(
+                    f,
+                    ": VNI {vni}, port {port}, local {local} dev {underlay}, {mac}, mtu {mtu}"
+                )?;
+                f.write_str(if *up { "" } else { ", down" })?;
+                f.write_str(if *learning { ", learning" } else { "" })
+            }
+            Value::Fdb { to } => write!(f, " to {to}"),
+            Value::Neighbour { mac } => write!(f, " is {mac}"),
+            Value::Nexthop(Nexthop { link, gateway, onlink }) => {
+                write!(f, " via {gateway} dev {link}")?;
+                f.write_str(if *onlink { " onlink" } else { "" })
+            }
+            Value::Route { nexthop, mtu } => {
+                match nexthop {
+                    Some(id) => write!(f, " by nexthop {id:#x}")?,
+                    None => f.write_str(" without a nexthop of ours")?,
+                }
+                mtu.map_or(Ok(()), |mtu| write!(f, " mtu {mtu}"))
+            }
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! What is wanted, what is there, and the changes from one to the other.
+//!
+//! Changes come in an order that loses no packet: new objects first, each after those it needs;
+//! what is there is replaced in one step; then what is not wanted goes, in the reverse order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::object::{Key, Value};
+use crate::settings::LinkName;
+
+/// Objects by their keys.
+pub type Objects = BTreeMap<Key, Value>;
+
+/// All that is wanted, and who wants it: a peer, or this node itself (an empty name).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wanted {
+    objects: BTreeMap<Key, (Value, Arc<str>)>,
+    of: BTreeMap<Arc<str>, Vec<Key>>,
+}
+
+impl Wanted {
+    /// Puts the objects of one peer, or of this node, in place of those it had; returns the keys
+    /// that this may change.
+    ///
+    /// What another one wants by now stays his.
+    pub fn replace(&mut self, whose: &str, objects: Objects) -> BTreeSet<Key> {
+        let mut keys = BTreeSet::new();
+        for key in self.of.remove(whose).unwrap_or_default() {
+            if self.whose(&key) == Some(whose) && !objects.contains_key(&key) {
+                self.objects.remove(&key);
+            }
+            keys.insert(key);
+        }
+        if objects.is_empty() {
+            return keys;
+        }
+        let whose: Arc<str> = whose.into();
+        self.of.insert(whose.clone(), objects.keys().cloned().collect());
+        for (key, value) in objects {
+            keys.insert(key.clone());
+            self.objects.insert(key, (value, whose.clone()));
+        }
+        keys
+    }
+
+    /// Returns what is wanted of a key.
+    #[must_use]
+    pub fn get(&self, key: &Key) -> Option<&Value> {
+        self.objects.get(key).map(|(value, _)| value)
+    }
+
+    /// Returns who wants a key: a peer, or an empty name.
+    #[must_use]
+    pub fn whose(&self, key: &Key) -> Option<&str> {
+        self.objects.get(key).map(|(_, whose)| &**whose)
+    }
+
+    /// Returns the keys of one peer, or of this node.
+    #[must_use]
+    pub fn keys_of(&self, whose: &str) -> &[Key] {
+        self.of.get(whose).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns all objects, in the order in which they are made.
+    pub fn iter(&self) -> impl Iterator<Item = (&Key, &Value)> {
+        self.objects.iter().map(|(key, (value, _))| (key, value))
+    }
+}
+
+/// What the kernel has: what is ours by its mark, and routes of others to prefixes of peers.
+///
+/// Ours are: routes and nexthops with our protocols, everything on our tunnels, everything in our
+/// table.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Observed {
+    objects: Objects,
+    /// The prefixes of the routes by each nexthop.
+    by_nexthop: BTreeMap<u32, BTreeSet<IpNet>>,
+    /// Routes of others to a prefix inside the cluster's ranges.
+    pub foreign: BTreeMap<IpNet, Vec<ForeignRoute>>,
+    /// Ids of our range that nexthops of others have.
+    pub foreign_nexthops: BTreeSet<u32>,
+}
+
+impl Observed {
+    /// Returns what is ours.
+    #[must_use]
+    pub fn objects(&self) -> &Objects {
+        &self.objects
+    }
+
+    /// Takes note of an object of ours.
+    pub fn insert(&mut self, key: Key, value: Value) {
+        self.remove(&key);
+        if let (Key::Route { prefix }, Value::Route { nexthop: Some(id), .. }) = (&key, &value) {
+            self.by_nexthop.entry(*id).or_default().insert(*prefix);
+        }
+        self.objects.insert(key, value);
+    }
+
+    /// Takes note that an object of ours is gone, and only that.
+    pub fn remove(&mut self, key: &Key) -> Option<Value> {
+        let value = self.objects.remove(key)?;
+        if let (Key::Route { prefix }, Value::Route { nexthop: Some(id), .. }) = (key, &value)
+            && let Some(prefixes) = self.by_nexthop.get_mut(id)
+        {
+            prefixes.remove(prefix);
+            if prefixes.is_empty() {
+                self.by_nexthop.remove(id);
+            }
+        }
+        Some(value)
+    }
+
+    /// Takes note that an object of ours is gone, and with it what the kernel takes along without a
+    /// word: the routes by a nexthop, all that is on a tunnel. Returns the keys.
+    pub fn gone(&mut self, key: &Key) -> BTreeSet<Key> {
+        let mut keys = match key {
+            Key::Nexthop { id } => self.routes_by(*id),
+            Key::Tunnel { link } => self.with_link(link),
+            _ => BTreeSet::new(),
+        };
+        keys.insert(key.clone());
+        self.forget(&keys);
+        keys
+    }
+
+    /// Takes note that a link went down, or lost its carrier, and forgets what the kernel takes with
+    /// it, mostly without a word: the nexthops by it, the routes by those, its permanent neighbours,
+    /// and IPv6 addresses. FDB entries and IPv4 addresses stay. Returns the keys.
+    pub fn link_down(&mut self, link: &str) -> BTreeSet<Key> {
+        let keys = self.with_link_up(link);
+        self.forget(&keys);
+        keys
+    }
+
+    /// Takes note of a change that was made.
+    pub fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Create(key, value) | Change::Replace(key, value) => {
+                if let (Key::Tunnel { link }, Some(there)) = (key, self.objects.get(key)) {
+                    let lost = self.with_change(link, value, there);
+                    self.forget(&lost);
+                }
+                self.insert(key.clone(), value.clone());
+            }
+            Change::Remove(key, _) => {
+                self.gone(key);
+            }
+            Change::RemoveForeign(prefix, route) => {
+                if let Some(routes) = self.foreign.get_mut(prefix) {
+                    routes.retain(|other| other != route);
+                    if routes.is_empty() {
+                        self.foreign.remove(prefix);
+                    }
+                }
+            }
+        }
+    }
+
+    fn routes_by(&self, nexthop: u32) -> BTreeSet<Key> {
+        let prefixes = self.by_nexthop.get(&nexthop).into_iter().flatten();
+        prefixes.map(|prefix| Key::Route { prefix: *prefix }).collect()
+    }
+
+    /// Returns what is only there while a link is up.
+    fn with_link_up(&self, link: &str) -> BTreeSet<Key> {
+        let mut keys = BTreeSet::new();
+        for (key, value) in &self.objects {
+            match (key, value) {
+                (Key::Nexthop { id }, Value::Nexthop(nexthop)) if *nexthop.link == *link => {
+                    keys.extend(self.routes_by(*id));
+                    keys.insert(key.clone());
+                }
+                (Key::Neighbour { link: on, .. }, _) if **on == *link => {
+                    keys.insert(key.clone());
+                }
+                (Key::Address { link: on, address }, _) if **on == *link && address.is_ipv6() => {
+                    keys.insert(key.clone());
+                }
+                _ => {}
+            }
+        }
+        keys
+    }
+
+    /// Returns what is only there while a link is.
+    fn with_link(&self, link: &str) -> BTreeSet<Key> {
+        let on_link = |key: &&Key| match key {
+            Key::Tunnel { link: on }
+            | Key::Address { link: on, .. }
+            | Key::Fdb { link: on, .. } => **on == *link,
+            _ => false,
+        };
+        let mut keys = self.with_link_up(link);
+        keys.extend(self.objects.keys().filter(on_link).cloned());
+        keys
+    }
+
+    /// Returns what goes when a tunnel changes, or is not there already: with another hardware
+    /// address its neighbours, and nothing is by it while it is down.
+    fn with_change(&self, link: &str, value: &Value, there: &Value) -> BTreeSet<Key> {
+        match (value, there) {
+            (_, there) if !value.can_replace(there) => self.with_link(link),
+            (_, Value::Tunnel(there)) if !there.up => self.with_link_up(link),
+            (Value::Tunnel(value), Value::Tunnel(there)) if value.mac != there.mac => {
+                let on_link =
+                    |key: &&Key| matches!(key, Key::Neighbour { link: on, .. } if **on == *link);
+                self.objects.keys().filter(on_link).cloned().collect()
+            }
+            _ => BTreeSet::new(),
+        }
+    }
+
+    fn forget(&mut self, keys: &BTreeSet<Key>) {
+        for key in keys {
+            self.remove(key);
+        }
+    }
+}
+
+/// A route of somebody else.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ForeignRoute {
+    /// The metric.
+    pub metric: u32,
+    /// The protocol (`linux rtnetlink.h` RTPROT_*).
+    pub protocol: u8,
+    /// The link, if it has one.
+    pub link: Option<LinkName>,
+    /// The gateway, if it has one.
+    pub gateway: Option<IpAddr>,
+}
+
+/// The protocols of routing daemons (`linux rtnetlink.h`): zebra, BIRD, XORP, BABEL, OpenR, BGP,
+/// IS-IS, OSPF, RIP, EIGRP.
+const ROUTING_DAEMONS: [u8; 10] = [11, 12, 14, 42, 99, 186, 187, 188, 189, 192];
+
+/// RTPROT_BOOT, which flanneld's routes have, and routes of people.
+const BOOT: u8 = 3;
+
+impl ForeignRoute {
+    /// Reports whether a routing daemon has made it, and it leads somewhere.
+    #[must_use]
+    pub fn is_learned(&self) -> bool {
+        ROUTING_DAEMONS.contains(&self.protocol) && (self.link.is_some() || self.gateway.is_some())
+    }
+
+    /// Reports whether flanneld may have made it: by a tunnel of ours, or to an underlay address of
+    /// a peer.
+    #[must_use]
+    pub(crate) fn is_like_flannels(&self, tunnels: &[&str], underlay: &[IpAddr]) -> bool {
+        let by_tunnel = self.link.as_ref().is_some_and(|link| tunnels.contains(&&**link));
+        let to_peer = self.gateway.is_some_and(|gateway| underlay.contains(&gateway));
+        self.protocol == BOOT && (by_tunnel || to_peer)
+    }
+}
+
+impl fmt::Display for ForeignRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "proto {}", self.protocol)?;
+        if let Some(gateway) = self.gateway {
+            write!(f, " via {gateway}")?;
+        }
+        if let Some(link) = &self.link {
+            write!(f, " dev {link}")?;
+        }
+        write!(f, " metric {}", self.metric)
+    }
+}
+
+/// One change of the kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// Makes an object. For links, routes and nexthops it has to fail if there is one (NLM_F_EXCL):
+    /// then that one is not ours. An address, neighbour or FDB entry that is there already is no
+    /// error: everything on our tunnels is ours.
+    Create(Key, Value),
+    /// Puts an object in place of ours in one step, so that no packet is lost.
+    Replace(Key, Value),
+    /// Removes an object of ours. That it is gone is no error.
+    Remove(Key, Value),
+    /// Removes a route that flanneld made, once ours stands. That it is gone is no error.
+    RemoveForeign(IpNet, ForeignRoute),
+}
+
+impl Change {
+    /// Returns the key of the object that it is about, if it is ours.
+    #[must_use]
+    pub fn key(&self) -> Option<&Key> {
+        match self {
+            Change::Create(key, _) | Change::Replace(key, _) | Change::Remove(key, _) => Some(key),
+            Change::RemoveForeign(..) => None,
+        }
+    }
+
+    /// Reports whether it is one of the packet filter: all of these are one transaction. The others
+    /// are messages of rtnetlink.
+    #[must_use]
+    pub fn is_filter(&self) -> bool {
+        matches!(self.key(), Some(Key::Element { .. }))
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::Create(key, value) => write!(f, "create {key}{value}"),
+            Change::Replace(key, value) => write!(f, "replace {key}{value}"),
+            Change::Remove(key, _) => write!(f, "remove {key}"),
+            Change::RemoveForeign(prefix, route) => {
+                write!(f, "remove flanneld's route {prefix} {route}")
+            }
+        }
+    }
+}
+
+/// Plans from what is there to all that is wanted.
+#[must_use]
+pub fn difference(wanted: &Wanted, observed: &Observed) -> Vec<Change> {
+    let wanted_keys = wanted.iter().map(|(key, _)| key);
+    let keys = wanted_keys.chain(observed.objects.keys()).cloned().collect();
+    difference_of(&keys, wanted, observed)
+}
+
+/// Plans for some keys only: what one peer's change costs does not depend on how many others there
+/// are.
+///
+/// Only a tunnel that is down, has another hardware address or cannot be adjusted concerns more:
+/// what is on it goes with that, and is made again.
+#[must_use]
+pub fn difference_of(keys: &BTreeSet<Key>, wanted: &Wanted, observed: &Observed) -> Vec<Change> {
+    let mut plan = Vec::new();
+    let mut lost: BTreeSet<Key> = BTreeSet::new();
+    for key in keys {
+        if let (Key::Tunnel { link }, Some(value)) = (key, wanted.get(key))
+            && let Some(there) = observed.objects.get(key)
+        {
+            lost.extend(observed.with_change(link, value, there));
+            if !value.can_replace(there) {
+                plan.push(Change::Remove(key.clone(), there.clone()));
+            }
+        }
+    }
+    let all = keys | &lost;
+    let mut removals = Vec::new();
+    for key in &all {
+        let there = observed.objects.get(key).filter(|_| !lost.contains(key));
+        match (wanted.get(key), there) {
+            (Some(value), None) => plan.push(Change::Create(key.clone(), value.clone())),
+            (Some(value), Some(there)) if value != there => {
+                plan.push(Change::Replace(key.clone(), value.clone()));
+            }
+            (None, Some(there)) => removals.push(Change::Remove(key.clone(), there.clone())),
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+    }
+    plan.extend(removals.into_iter().rev());
+    plan
+}

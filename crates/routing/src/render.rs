@@ -1,0 +1,69 @@
+//! The network configuration that this node's runtimes read.
+
+use ipnet::IpNet;
+use serde_json::{Value, json};
+
+use crate::family::Family;
+
+/// What the configuration says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetworkConfig {
+    /// The network's name.
+    pub name: String,
+    /// How pods are attached.
+    pub attach: Attach,
+    /// The prefixes that pods' addresses are of, at most one of each family.
+    ///
+    /// An earlier prefix in which pods still live is not among them: it stays routed, and no pod
+    /// gets another address of it.
+    pub prefixes: Vec<IpNet>,
+    /// The MTU of pods, in bytes.
+    pub mtu: u32,
+}
+
+/// How pods are attached to their node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Attach {
+    /// To a bridge of this name.
+    Bridge(String),
+    /// Each by a pair of its own.
+    Ptp,
+}
+
+/// Writes the network configuration: a list of plugins.
+///
+/// Its version is one that every runtime in use reads. The daemon masquerades, so the plugins do
+/// not.
+#[must_use]
+pub fn conflist(config: &NetworkConfig) -> String {
+    let range = |prefix: &IpNet| json!([{ "subnet": prefix }]);
+    let ranges: Vec<Value> = config.prefixes.iter().map(range).collect();
+    let default = |prefix: &IpNet| match Family::of_prefix(*prefix) {
+        Family::V4 => json!({ "dst": "0.0.0.0/0" }),
+        Family::V6 => json!({ "dst": "::/0" }),
+    };
+    let routes: Vec<Value> = config.prefixes.iter().map(default).collect();
+    let mut interface = match &config.attach {
+        Attach::Bridge(name) => json!({
+            "type": "bridge",
+            "bridge": name,
+            "isGateway": true,
+            "hairpinMode": true,
+        }),
+        Attach::Ptp => json!({ "type": "ptp" }),
+    };
+    interface["ipMasq"] = json!(false);
+    interface["mtu"] = json!(config.mtu);
+    interface["ipam"] = json!({ "type": "host-local", "ranges": ranges, "routes": routes });
+    let list = json!({
+        "cniVersion": "1.0.0",
+        "name": config.name,
+        "plugins": [
+            interface,
+            { "type": "portmap", "capabilities": { "portMappings": true } },
+        ],
+    });
+    let mut text = serde_json::to_string_pretty(&list).expect("JSON is written as JSON");
+    text.push('\n');
+    text
+}

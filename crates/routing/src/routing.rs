@@ -1,0 +1,485 @@
+//! The whole of it: the value that the daemon feeds with events and asks for changes.
+//!
+//! Everything that happens is told by a method, with the time; each returns what is to be done
+//! ([`Todo`]). The daemon does it in the order given and tells the result by [`Routing::done`] and
+//! [`Routing::failed`]. It wakes up at [`Routing::due`], and once a minute to [`Routing::look`].
+//!
+//! ```
+//! use netwright_routing::cluster::Event;
+//! use netwright_routing::plan::Observed;
+//! use netwright_routing::{PerFamily, Routing, Settings, Time, file, settings};
+//!
+//! let now = Time::from_seconds(1_700_000_000);
+//! let configured = Settings::new(vec!["10.244.0.0/16".parse()?]);
+//! let list = r#"
+//! [[node]]
+//! name = "a"
+//! prefixes = ["10.244.1.0/24"]
+//! underlay = ["192.0.2.1"]
+//! [[node]]
+//! name = "b"
+//! prefixes = ["10.244.2.0/24"]
+//! underlay = ["192.0.2.2"]
+//! "#;
+//! let nodes = file::read(list, &configured)?;
+//!
+//! let mut routing = Routing::new(configured.clone(), "a");
+//! let uplink = settings::Uplink { name: "eth0".into(), mtu: 1500 };
+//! let own = settings::Found {
+//!     name: "a".to_owned(),
+//!     uid: String::new(),
+//!     prefixes: vec!["10.244.1.0/24".parse()?],
+//!     kept: Vec::new(),
+//!     zone: None,
+//!     uplinks: PerFamily { v4: Some((uplink, "192.0.2.1".parse()?)), v6: None },
+//!     taken_over: PerFamily::default(),
+//! };
+//! routing.own(settings::Own::new(&configured, own), now);
+//! routing.look(Observed::default());
+//! let todo = routing.event(Event::Listed(nodes), now);
+//! assert_eq!(todo.look_up, ["192.0.2.2".parse::<std::net::IpAddr>()?]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod health;
+mod planning;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use crate::cluster::{Cluster, Event, News};
+use crate::condition;
+use crate::document;
+use crate::family::{Family, PerFamily};
+use crate::ids::Ids;
+use crate::node::Node;
+use crate::object::{Key, Value};
+use crate::path::{Choice, Way};
+use crate::plan::{Change, ForeignRoute, Observed, Wanted};
+use crate::settings::{LinkName, Own, Settings};
+use crate::time::Time;
+
+/// How long a change that failed is left alone before it is tried again, at first and at most.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// What is to be done, in this order.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Todo {
+    /// Underlay addresses whose [`Way`] is not known: to be looked up and told by
+    /// [`Routing::ways`]. Their peers wait for it.
+    pub look_up: Vec<IpAddr>,
+    /// Changes of the kernel, in their order. Those of the packet filter are one transaction.
+    pub changes: Vec<Change>,
+    /// Prefixes of peers whose path or prefix is another now: UDP flows to and from them are to be
+    /// dropped from connection tracking.
+    pub flush_flows: Vec<IpNet>,
+    /// What happened, for the log.
+    pub news: Vec<News>,
+    /// The last known peers are others now: to be written within some seconds.
+    pub document_changed: bool,
+}
+
+/// How far this node is.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Phase {
+    /// This node has no prefix, or cannot be one of the cluster yet: the reason.
+    Waiting(String),
+    /// Peers of the disk are programmed, and no source has answered yet.
+    Restoring,
+    /// The source has answered; not everything is programmed.
+    Syncing,
+    /// Everything that can be is programmed.
+    Ready,
+    /// The source is silent since then. Everything stays.
+    Degraded(Time),
+}
+
+/// What a probe of a peer has shown, for one family of its pods' addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Probe {
+    /// Its tunnel address, or another address of its pods' side, through the path.
+    pub path: Answer,
+    /// Its underlay address.
+    pub underlay: Answer,
+    /// The round trip through the path, in microseconds.
+    pub rtt_us: Option<u32>,
+    /// The largest packet that arrived, in bytes.
+    pub mtu: Option<u32>,
+    /// Checksummed UDP arrived.
+    pub udp: Option<bool>,
+}
+
+/// What can be probed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The peer.
+    pub peer: String,
+    /// The family of its pods' addresses.
+    pub family: Family,
+    /// The address that answers through the path.
+    pub path: IpAddr,
+    /// Its underlay address.
+    pub underlay: IpAddr,
+    /// What is to fit through the path, in bytes.
+    pub mtu: Option<u32>,
+}
+
+/// Whether something answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Answer {
+    /// It was not asked.
+    Unknown,
+    /// It answered.
+    Yes,
+    /// It did not answer.
+    No,
+    /// Something in between said that it does not let it through.
+    Filtered,
+}
+
+/// How this node is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaving {
+    /// As if routing had never been there.
+    Clean,
+    /// To a flanneld that already runs beside it: tunnels, and what is on them, are its again.
+    ToFlannel,
+}
+
+/// The state of routing on this node.
+#[derive(Debug)]
+pub struct Routing {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) cluster: Cluster,
+    /// Why nothing can be programmed yet.
+    waiting: Option<String>,
+    ways: BTreeMap<IpAddr, Way>,
+    pub(crate) wanted: Wanted,
+    pub(crate) observed: Observed,
+    /// The kernel has been looked at.
+    looked: bool,
+    /// Peers that are not planned yet, as the ways to them are not known.
+    unplanned: BTreeSet<String>,
+    /// All peers of a complete list have been planned: what nobody wants by now goes.
+    complete: bool,
+    ids: Ids,
+    pub(crate) plans: BTreeMap<String, PeerPlan>,
+    /// Links of others by which nothing can be made now.
+    down: BTreeSet<LinkName>,
+    pub(crate) failures: BTreeMap<Key, Failure>,
+    pub(crate) probes: BTreeMap<(String, Family), (Probe, Time)>,
+    cut_off_since: Option<Time>,
+    pub(crate) conflicts: BTreeMap<IpNet, ForeignRoute>,
+}
+
+/// What is planned for a peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PeerPlan {
+    pub(crate) families: PerFamily<Option<FamilyPlan>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FamilyPlan {
+    pub(crate) prefixes: Vec<IpNet>,
+    pub(crate) choice: Choice,
+    pub(crate) mtu: Option<u32>,
+}
+
+/// A change that the kernel did not take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) error: String,
+    pub(crate) since: Time,
+    wait: Duration,
+    again: Time,
+}
+
+impl Routing {
+    /// Creates the state of a node of which nothing but its name is known.
+    #[must_use]
+    pub fn new(settings: Settings, name: &str) -> Self {
+        let own = Own::unknown(&settings, name);
+        let settings = Arc::new(settings);
+        Routing {
+            cluster: Cluster::new(settings.clone(), own),
+            settings,
+            waiting: Some("nothing is known of this node yet".to_owned()),
+            ways: BTreeMap::new(),
+            wanted: Wanted::default(),
+            observed: Observed::default(),
+            looked: false,
+            unplanned: BTreeSet::new(),
+            complete: false,
+            ids: Ids::default(),
+            plans: BTreeMap::new(),
+            down: BTreeSet::new(),
+            failures: BTreeMap::new(),
+            probes: BTreeMap::new(),
+            cut_off_since: None,
+            conflicts: BTreeMap::new(),
+        }
+    }
+
+    /// Takes the peers that the disk has ([`document::read`]), before any source was asked.
+    pub fn restore(&mut self, peers: Vec<(Node, Time)>, now: Time) -> Todo {
+        let outcome = self.cluster.restore(peers, now);
+        self.follow(outcome)
+    }
+
+    /// Returns this node and the last known peers, to be written to the disk.
+    #[must_use]
+    pub fn document(&self) -> String {
+        document::write(&self.cluster)
+    }
+
+    /// Takes what this node is: its prefixes, its underlay addresses, its tunnels.
+    pub fn own(&mut self, own: Own, now: Time) -> Todo {
+        if self.waiting.is_none() && *self.cluster.own() == own {
+            return Todo::default();
+        }
+        self.waiting = if own.node.prefixes.is_empty() {
+            Some("this node has no prefix yet".to_owned())
+        } else if own.node.underlay.iter().next().is_none() {
+            Some("this node has no address by which others reach it".to_owned())
+        } else {
+            None
+        };
+        let mut outcome = self.cluster.set_own(own, now);
+        outcome.affected.extend(self.cluster.used().map(|(_, node)| node.name.clone()));
+        // Those that went while nothing could be programmed.
+        outcome.affected.extend(self.plans.keys().cloned());
+        let mut todo = self.follow(outcome);
+        todo.document_changed = true;
+        todo
+    }
+
+    /// Takes why nothing can be programmed: a range of the cluster overlaps one of this host, for
+    /// instance. What is programmed stays. [`Routing::own`] ends it.
+    pub fn wait(&mut self, why: &str) {
+        self.waiting = Some(why.to_owned());
+    }
+
+    /// Takes what a source says.
+    pub fn event(&mut self, event: Event, now: Time) -> Todo {
+        let outcome = self.cluster.apply(event, now);
+        self.follow(outcome)
+    }
+
+    /// Takes the ways to underlay addresses, when they were looked up, or have changed.
+    pub fn ways(&mut self, ways: impl IntoIterator<Item = (IpAddr, Way)>) -> Todo {
+        let mut affected = BTreeSet::new();
+        for (address, way) in ways {
+            if self.ways.get(&address) != Some(&way) {
+                affected.extend(self.cluster.of_underlay(address).map(str::to_owned));
+                self.ways.insert(address, way);
+            }
+        }
+        self.replan(&affected, Vec::new())
+    }
+
+    /// Returns the underlay addresses of all peers: their ways are looked up again when a route or
+    /// an address of this host has changed.
+    pub fn underlay_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.cluster.used().flat_map(|(_, node)| node.underlay.iter())
+    }
+
+    /// Takes all that the kernel has: at the start, once a minute, and whenever in doubt.
+    pub fn look(&mut self, observed: Observed) -> Todo {
+        let first = !self.looked;
+        self.looked = true;
+        let before = std::mem::replace(&mut self.observed, observed);
+        let mut affected = BTreeSet::new();
+        let prefixes = before.foreign.keys().chain(self.observed.foreign.keys());
+        for prefix in prefixes {
+            if before.foreign.get(prefix) != self.observed.foreign.get(prefix) {
+                affected.extend(self.whose_prefix(*prefix));
+            }
+        }
+        if first {
+            // They have waited for it: their nexthops keep the numbers that they have.
+            affected.extend(self.cluster.used().map(|(_, node)| node.name.clone()));
+        }
+        let mut todo = self.replan(&affected, Vec::new());
+        todo.changes = self.everything();
+        todo
+    }
+
+    /// Takes what an event of the kernel says about objects of ours: each with its value, or
+    /// `None` if it is gone.
+    pub fn noticed(&mut self, objects: Vec<(Key, Option<Value>)>) -> Todo {
+        let mut keys = BTreeSet::new();
+        for (key, value) in objects {
+            match value {
+                Some(value) => {
+                    self.observed.insert(key.clone(), value);
+                    keys.insert(key);
+                }
+                None => keys.extend(self.observed.gone(&key)),
+            }
+        }
+        self.repairs(&keys)
+    }
+
+    /// Takes routes of others to a prefix: all that there are now.
+    pub fn foreign(&mut self, prefix: IpNet, routes: Vec<ForeignRoute>) -> Todo {
+        if routes.is_empty() {
+            self.observed.foreign.remove(&prefix);
+        } else {
+            self.observed.foreign.insert(prefix, routes);
+        }
+        let affected = self.whose_prefix(prefix).into_iter().collect();
+        self.replan(&affected, Vec::new())
+    }
+
+    /// Takes that a link went down, or lost its carrier. The kernel says nothing of what goes with
+    /// it. By a link of others, nothing is made until [`Routing::link_up`].
+    pub fn link_down(&mut self, link: &str) -> Todo {
+        if !self.is_tunnel(link) {
+            self.down.insert(link.into());
+        }
+        let keys = self.observed.link_down(link);
+        self.repairs(&keys)
+    }
+
+    /// Takes that a link is up, and has its carrier.
+    pub fn link_up(&mut self, link: &str) -> Todo {
+        self.down.remove(link);
+        let by_link = |(_, value): &(&Key, &Value)| match value {
+            Value::Nexthop(nexthop) => *nexthop.link == *link,
+            _ => false,
+        };
+        let owners: BTreeSet<String> = self
+            .wanted
+            .iter()
+            .filter(by_link)
+            .filter_map(|(key, _)| self.wanted.whose(key).map(str::to_owned))
+            .collect();
+        let keys = owners.iter().flat_map(|whose| self.wanted.keys_of(whose)).cloned().collect();
+        self.repairs(&keys)
+    }
+
+    /// Takes that a link is gone.
+    pub fn link_gone(&mut self, link: &str) -> Todo {
+        if !self.is_tunnel(link) {
+            return self.link_down(link);
+        }
+        let keys = self.observed.gone(&Key::Tunnel { link: link.into() });
+        self.repairs(&keys)
+    }
+
+    /// Takes that a change was made.
+    pub fn done(&mut self, change: &Change) {
+        self.observed.apply(change);
+        if let Some(key) = change.key() {
+            self.failures.remove(key);
+        }
+    }
+
+    /// Takes that a change failed, with the kernel's words. It is tried again later. If something
+    /// is there that was to be created, what is known of the kernel is old: [`Routing::look`].
+    ///
+    /// Returns a sentence for the log, the first time.
+    pub fn failed(&mut self, change: &Change, error: &str, now: Time) -> Option<News> {
+        let key = change.key()?;
+        let known = self.failures.get(key);
+        let wait = known.map_or(RETRY.0, |failure| (failure.wait * 2).min(RETRY.1));
+        let since = known.map_or(now, |failure| failure.since);
+        let is_new = known.is_none_or(|failure| failure.error != error);
+        let failure = Failure { error: error.to_owned(), since, wait, again: now.after(wait) };
+        self.failures.insert(key.clone(), failure);
+        let whose = self.wanted.whose(key).filter(|whose| !whose.is_empty());
+        is_new.then(|| News::warning(whose, format!("{change}: {error}")))
+    }
+
+    /// Takes what a probe of a peer has shown.
+    pub fn probed(&mut self, peer: &str, family: Family, probe: Probe, now: Time) {
+        if self.plans.contains_key(peer) {
+            self.probes.insert((peer.to_owned(), family), (probe, now));
+        }
+        self.judge_probes(now);
+    }
+
+    /// Does what is due: peers that the brake has held long enough, changes that failed before.
+    pub fn tick(&mut self, now: Time) -> Todo {
+        let outcome = self.cluster.tick(now);
+        let mut todo = self.follow(outcome);
+        let due = |(key, failure): (&Key, &Failure)| (failure.again <= now).then(|| key.clone());
+        let keys: BTreeSet<Key> = self.failures.iter().filter_map(due).collect();
+        let again = self.repairs(&keys).changes;
+        // What nobody wants any more, or what is there by now, has not failed.
+        let still: BTreeSet<&Key> = again.iter().filter_map(Change::key).collect();
+        for key in &keys {
+            if !still.contains(key) {
+                self.failures.remove(key);
+            }
+        }
+        let known: HashSet<Change> = todo.changes.iter().cloned().collect();
+        todo.changes.extend(again.into_iter().filter(|change| !known.contains(change)));
+        self.judge_probes(now);
+        todo
+    }
+
+    /// Returns when [`Routing::tick`] has something to do; `None`: nothing, however long it takes.
+    #[must_use]
+    pub fn due(&self) -> Option<Time> {
+        let retry = self.failures.values().map(|failure| failure.again).min();
+        let cut_off = self.cut_off_since.map(|since| since.after(condition::PATIENCE));
+        [self.cluster.due(), retry, cut_off].into_iter().flatten().min()
+    }
+
+    /// Removes at once what the brake holds.
+    pub fn accept(&mut self, now: Time) -> Todo {
+        let outcome = self.cluster.accept(now);
+        self.follow(outcome)
+    }
+
+    /// Returns what it takes to leave this node.
+    #[must_use]
+    pub fn leave(&self, leaving: Leaving) -> Vec<Change> {
+        let stays = |key: &Key| {
+            leaving == Leaving::ToFlannel
+                && matches!(
+                    key,
+                    Key::Tunnel { .. }
+                        | Key::Address { .. }
+                        | Key::Fdb { .. }
+                        | Key::Neighbour { .. }
+                )
+        };
+        let objects = self.observed.objects().iter().rev().filter(|(key, _)| !stays(key));
+        objects.map(|(key, value)| Change::Remove(key.clone(), value.clone())).collect()
+    }
+
+    /// Returns the peers.
+    #[must_use]
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// Returns all that is wanted.
+    #[must_use]
+    pub fn wanted(&self) -> &Wanted {
+        &self.wanted
+    }
+
+    /// Returns what is known of the kernel.
+    #[must_use]
+    pub fn observed(&self) -> &Observed {
+        &self.observed
+    }
+
+    fn is_tunnel(&self, link: &str) -> bool {
+        self.cluster.own().tunnels.iter().any(|(_, tunnel)| **tunnel == *link)
+    }
+
+    pub(crate) fn has(&self, key: &Key, value: &Value) -> bool {
+        self.observed.objects().get(key) == Some(value)
+    }
+}

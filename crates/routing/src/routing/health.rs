@@ -1,0 +1,151 @@
+//! What can be said of this node: how far it is, whether peers answer, what fits.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use super::{Answer, PeerPlan, Phase, Probe, Routing, Target};
+use crate::condition::{self, Condition, Health, NotProgrammed};
+use crate::family::Family;
+use crate::flannel::subnet_env::SubnetEnv;
+use crate::node::Node;
+use crate::object::{Key, Value};
+use crate::path::Path;
+use crate::settings::PodMtu;
+use crate::time::Time;
+use crate::wanted;
+
+/// How long an answer of a peer counts.
+const FRESH: Duration = Duration::from_secs(180);
+
+impl Routing {
+    /// Returns what can be probed: every peer and family that has a path, and something there that
+    /// answers.
+    pub fn targets(&self) -> impl Iterator<Item = Target> {
+        let used = self.cluster.used();
+        used.flat_map(|(_, node)| Family::ALL.map(|family| self.target(node, family))).flatten()
+    }
+
+    fn target(&self, node: &Node, family: Family) -> Option<Target> {
+        let plan = self.plans.get(&node.name)?.families.get(family).as_ref()?;
+        let underlay = match plan.choice.path {
+            Path::None => return None,
+            Path::Vxlan { underlay } => underlay,
+            _ => family,
+        };
+        let underlay = node.underlay.get(underlay)?;
+        let tunnel = node.tunnel_address(family).filter(|_| node.offers.vxlan.is_some());
+        // Without tunnels, nothing of the peer's own has an address of its prefix.
+        let path = tunnel.or(Some(underlay).filter(|_| plan.choice.path == Path::Direct))?;
+        Some(Target { peer: node.name.clone(), family, path, underlay, mtu: plan.mtu })
+    }
+
+    /// Returns how far this node is.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        if let Some(why) = &self.waiting {
+            return Phase::Waiting(why.clone());
+        }
+        if let Some(since) = self.cluster.silent_since() {
+            return Phase::Degraded(since);
+        }
+        if !self.cluster.listed() {
+            return Phase::Restoring;
+        }
+        let is_there = |(key, value): (&Key, &Value)| self.has(key, value);
+        let all = self.looked && self.unplanned.is_empty() && self.wanted.iter().all(is_there);
+        if all { Phase::Ready } else { Phase::Syncing }
+    }
+
+    /// Returns the condition `NetworkUnavailable`; `None`: it stays as it is.
+    #[must_use]
+    pub fn condition(&self, now: Time) -> Option<Condition> {
+        let own = self.wanted.keys_of("");
+        let failure = own.iter().find_map(|key| self.failures.get(key));
+        let is_there = |key: &Key| self.wanted.get(key).is_some_and(|value| self.has(key, value));
+        let programmed = if let Some(failure) = failure {
+            Err(NotProgrammed::Failed(failure.error.clone()))
+        } else if self.waiting.is_none() && self.looked && own.iter().all(is_there) {
+            Ok(())
+        } else {
+            Err(NotProgrammed::NotYet)
+        };
+        let has_path = |plan: &&PeerPlan| {
+            let mut families = plan.families.iter().filter_map(|(_, plan)| plan.as_ref());
+            families.any(|plan| plan.choice.path != Path::None)
+        };
+        let health = Health {
+            programmed,
+            peers_known: self.cluster.listed(),
+            peers: self.plans.values().filter(has_path).count(),
+            answered: self.answered(now),
+            cut_off_since: self.cut_off_since,
+        };
+        condition::decide(&health, now)
+    }
+
+    /// Returns the MTU of pods, in bytes; `None` while nothing is known of the underlay.
+    #[must_use]
+    pub fn pod_mtu(&self) -> Option<u32> {
+        let own = self.cluster.own();
+        let uplinks = || own.uplinks.iter().filter_map(|(_, uplink)| uplink.as_ref());
+        let underlay =
+            || self.settings.underlay_mtu.or_else(|| uplinks().map(|uplink| uplink.mtu).min());
+        match self.settings.pod_mtu {
+            PodMtu::Fixed(mtu) => Some(mtu),
+            PodMtu::Underlay => underlay(),
+            PodMtu::Paths => {
+                let plans = self.plans.values().flat_map(|plan| plan.families.iter());
+                let used = plans.filter_map(|(_, plan)| plan.as_ref()?.mtu).min();
+                // Without a peer, as if every offer were in use: the first peer changes nothing.
+                let offered = || {
+                    let vxlan = own.node.offers.vxlan?;
+                    let tunnels = Family::ALL.into_iter().filter(|of| vxlan.mac(*of).is_some());
+                    let mtus = tunnels.filter_map(|of| wanted::tunnel_mtu(&self.settings, own, of));
+                    mtus.min()
+                };
+                used.or_else(offered).or_else(underlay)
+            }
+        }
+    }
+
+    /// Returns what flannel's plugin reads; `None` while there is no prefix or no MTU.
+    #[must_use]
+    pub fn subnet_env(&self) -> Option<SubnetEnv> {
+        let own = &self.cluster.own().node;
+        let mut subnets: Vec<IpNet> = Vec::new();
+        let mut networks: Vec<IpNet> = Vec::new();
+        for family in Family::ALL {
+            let mut of_family =
+                own.prefixes.iter().copied().filter(|prefix| Family::of_prefix(*prefix) == family);
+            let Some(subnet) = of_family.next() else { continue };
+            let mut ranges = self.settings.cluster_ranges.iter().copied();
+            networks.push(ranges.find(|range| range.contains(&subnet))?);
+            subnets.push(subnet);
+        }
+        if subnets.is_empty() {
+            return None;
+        }
+        Some(SubnetEnv { networks, subnets, mtu: self.pod_mtu()?, ip_masq: true })
+    }
+
+    fn fresh(&self, now: Time) -> impl Iterator<Item = (&str, &Probe)> {
+        let fresh = move |at: &Time| now.since(*at) <= FRESH;
+        let probes = self.probes.iter().filter(move |(_, (_, at))| fresh(at));
+        probes.map(|((name, _), (probe, _))| (name.as_str(), probe))
+    }
+
+    fn answered(&self, now: Time) -> usize {
+        let answered = self.fresh(now).filter(|(_, probe)| probe.path == Answer::Yes);
+        answered.map(|(name, _)| name).collect::<BTreeSet<_>>().len()
+    }
+
+    /// Finds out since when peers are cut off: none answers by its path, one at least by its
+    /// underlay address.
+    pub(super) fn judge_probes(&mut self, now: Time) {
+        let is_cut_off = |probe: &Probe| probe.path == Answer::No && probe.underlay == Answer::Yes;
+        let any = self.answered(now) == 0 && self.fresh(now).any(|(_, probe)| is_cut_off(probe));
+        self.cut_off_since = any.then(|| self.cut_off_since.unwrap_or(now));
+    }
+}

@@ -1,0 +1,333 @@
+//! What is planned for peers, and which changes that needs.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::{FamilyPlan, PeerPlan, Routing, Todo};
+use crate::cluster::{News, Outcome, Peer};
+use crate::family::{Family, PerFamily};
+use crate::mtu;
+use crate::node::Node;
+use crate::object::{Key, METRIC, Value};
+use crate::path::{self, Choice, Facts, Hop, Path, Way};
+use crate::plan::{self, Change, ForeignRoute};
+use crate::settings::Own;
+use crate::wanted::{self, Reach};
+
+impl Routing {
+    /// Plans again for the peers that something has changed.
+    pub(super) fn follow(&mut self, outcome: Outcome) -> Todo {
+        let Outcome { affected, news } = outcome;
+        let mut todo = self.replan(&affected, news);
+        todo.document_changed = !affected.is_empty();
+        todo
+    }
+
+    /// Plans for peers, and for this node where that depends on them.
+    pub(super) fn replan(&mut self, peers: &BTreeSet<String>, news: Vec<News>) -> Todo {
+        let mut todo = Todo { news, ..Todo::default() };
+        if self.waiting.is_some() || !self.looked {
+            return todo;
+        }
+        let mut keys = BTreeSet::new();
+        if self.ways.len() > 4 * self.cluster.peers().count() + 64 {
+            // Most are of peers that are gone.
+            let cluster = &self.cluster;
+            self.ways.retain(|address, _| cluster.of_underlay(*address).is_some());
+        }
+        for name in peers {
+            let node = self.cluster.peer(name).and_then(Peer::used_shared);
+            match node {
+                Some(node) => self.plan_peer(&node, &mut keys, &mut todo),
+                None => self.plan_gone(name, &mut keys, &mut todo),
+            }
+        }
+        let of_node = wanted::of_node(&self.settings, self.cluster.own(), self.native());
+        let is_new = self.wanted.keys_of("").len() != of_node.len()
+            || of_node.iter().any(|(key, value)| self.wanted.get(key) != Some(value));
+        if is_new {
+            keys.extend(self.wanted.replace("", of_node));
+        }
+        if !self.complete && self.cluster.listed() && self.unplanned.is_empty() {
+            self.complete = true;
+            todo.changes = self.everything();
+        } else {
+            todo.changes = self.planned(&keys);
+        }
+        todo
+    }
+
+    fn plan_peer(&mut self, node: &Node, keys: &mut BTreeSet<Key>, todo: &mut Todo) {
+        let unknown: Vec<IpAddr> =
+            node.underlay.iter().filter(|address| !self.ways.contains_key(address)).collect();
+        if !unknown.is_empty() {
+            // What there is of it stays until then.
+            todo.look_up.extend(unknown);
+            if !self.plans.contains_key(&node.name) {
+                self.unplanned.insert(node.name.clone());
+            }
+            return;
+        }
+        let own = self.cluster.own_shared();
+        let mut families = PerFamily::default();
+        let mut reach = PerFamily::default();
+        for family in Family::ALL {
+            let prefixes: Vec<IpNet> = node.prefixes_of(family).collect();
+            if prefixes.is_empty() {
+                continue;
+            }
+            let choice = self.choose(node, family, &prefixes);
+            let hop = self.hop(node, family, choice.path);
+            let mtu = self.path_mtu(&own, node, family, choice.path, hop.as_ref());
+            let link_mtu = match choice.path {
+                Path::Vxlan { underlay } => wanted::tunnel_mtu(&self.settings, &own, underlay),
+                Path::Direct => {
+                    let uplink = own.uplinks.get(family).as_ref();
+                    uplink
+                        .filter(|uplink| hop.as_ref().is_some_and(|hop| hop.link == uplink.name))
+                        .map(|uplink| uplink.mtu)
+                }
+                _ => mtu,
+            };
+            let preferred = prefixes.iter().find_map(|prefix| {
+                match self.observed.objects().get(&Key::Route { prefix: *prefix }) {
+                    Some(Value::Route { nexthop, .. }) => *nexthop,
+                    _ => None,
+                }
+            });
+            let observed = &self.observed;
+            let is_free = |id: u32| {
+                !observed.foreign_nexthops.contains(&id)
+                    && !observed.objects().contains_key(&Key::Nexthop { id })
+            };
+            let nexthop = self.ids.of(&node.name, family, preferred, is_free);
+            *reach.get_mut(family) = Some(Reach {
+                path: choice.path,
+                nexthop,
+                hop,
+                mtu: mtu.filter(|mtu| link_mtu.is_none_or(|link| *mtu < link)),
+            });
+            *families.get_mut(family) = Some(FamilyPlan { prefixes, choice, mtu });
+        }
+        let plan = PeerPlan { families };
+        self.tell_conflicts(node, &plan, &mut todo.news);
+        self.unplanned.remove(&node.name);
+        let before = self.plans.insert(node.name.clone(), plan.clone());
+        if let Some(before) = before {
+            todo.flush_flows.extend(changed_prefixes(&before, Some(&plan)));
+        }
+        keys.extend(self.wanted.replace(&node.name, wanted::of_peer(&own, node, &reach)));
+    }
+
+    fn plan_gone(&mut self, name: &str, keys: &mut BTreeSet<Key>, todo: &mut Todo) {
+        keys.extend(self.wanted.replace(name, plan::Objects::new()));
+        self.ids.release(name);
+        self.unplanned.remove(name);
+        for family in Family::ALL {
+            self.probes.remove(&(name.to_owned(), family));
+        }
+        if let Some(before) = self.plans.remove(name) {
+            let prefixes = changed_prefixes(&before, None);
+            self.conflicts.retain(|prefix, _| !prefixes.contains(prefix));
+            todo.flush_flows.extend(prefixes);
+        }
+    }
+
+    fn choose(&self, node: &Node, family: Family, prefixes: &[IpNet]) -> Choice {
+        let unknown = Way::Unknown;
+        let ways = PerFamily::with(|family| {
+            let way = node.underlay.get(family).and_then(|address| self.ways.get(&address));
+            way.unwrap_or(&unknown)
+        });
+        let is_learned = |prefix: &IpNet| {
+            let routes = self.observed.foreign.get(prefix);
+            routes.is_some_and(|routes| routes.iter().any(ForeignRoute::is_learned))
+        };
+        let learned = prefixes.iter().all(is_learned);
+        path::choose(&self.cluster.own().node, node, family, Facts { ways, learned })
+    }
+
+    /// Returns the way that a path's packets go.
+    fn hop(&self, node: &Node, family: Family, path: Path) -> Option<Hop> {
+        let underlay = match path {
+            Path::Vxlan { underlay } => underlay,
+            _ => family,
+        };
+        match self.ways.get(&node.underlay.get(underlay)?)? {
+            Way::OnLink(hop) | Way::ByGateway(hop) => Some(hop.clone()),
+            Way::Unknown | Way::Missing => None,
+        }
+    }
+
+    /// Returns what fits through a path, by what both ends know of the underlay.
+    fn path_mtu(
+        &self,
+        own: &Own,
+        node: &Node,
+        family: Family,
+        path: Path,
+        hop: Option<&Hop>,
+    ) -> Option<u32> {
+        let underlay = match path {
+            Path::None => return None,
+            Path::Vxlan { underlay } => underlay,
+            _ => family,
+        };
+        let uplink = || own.uplinks.get(underlay).as_ref().map(|uplink| uplink.mtu);
+        let way = self.settings.underlay_mtu.or(hop.map(|hop| hop.mtu)).or_else(uplink)?;
+        Some(mtu::of_path(path, way, node.mtu))
+    }
+
+    /// Says of routes of others that are in the way of a peer's.
+    fn tell_conflicts(&mut self, node: &Node, plan: &PeerPlan, news: &mut Vec<News>) {
+        let own = self.cluster.own();
+        let tunnels: Vec<&str> = own.tunnels.iter().map(|(_, link)| &**link).collect();
+        let underlay: Vec<IpAddr> = node.underlay.iter().collect();
+        let mut conflicts = Vec::new();
+        for prefix in node.prefixes.iter().chain(&node.kept) {
+            let plan = plan.families.get(Family::of_prefix(*prefix)).as_ref();
+            // A path without a route of ours follows theirs.
+            let ours = plan.is_some_and(|plan| plan.choice.path.has_route());
+            let routes = self.observed.foreign.get(prefix).filter(|_| ours);
+            let wins = |route: &&ForeignRoute| {
+                let flannels =
+                    self.settings.flannel.is_some() && route.is_like_flannels(&tunnels, &underlay);
+                route.metric <= METRIC && !route.is_learned() && !flannels
+            };
+            conflicts.push((*prefix, routes.and_then(|routes| routes.iter().find(wins)).cloned()));
+        }
+        for (prefix, route) in conflicts {
+            let Some(route) = route else {
+                self.conflicts.remove(&prefix);
+                continue;
+            };
+            if self.conflicts.get(&prefix) != Some(&route) {
+                let name = &node.name;
+                let text = format!(
+                    "node {name}: a route of somebody else is in the way and stays: {prefix} {route}"
+                );
+                news.push(News::warning(Some(name), text));
+                self.conflicts.insert(prefix, route);
+            }
+        }
+    }
+
+    /// Returns the changes of everything.
+    pub(super) fn everything(&self) -> Vec<Change> {
+        let wanted = self.wanted.iter().map(|(key, _)| key);
+        let keys = wanted.chain(self.observed.objects().keys()).cloned().collect();
+        let mut changes = self.repairs(&keys).changes;
+        changes.retain(|change| !matches!(change, Change::RemoveForeign(..)));
+        if self.waiting.is_none() {
+            before_removals(&mut changes, self.flannels_routes(self.observed.foreign.keys()));
+        }
+        changes
+    }
+
+    /// Returns the changes of what the kernel has otherwise than wanted. Before all peers of a
+    /// complete list are planned, nothing goes: what nobody wants may be one's of these.
+    pub(super) fn repairs(&self, keys: &BTreeSet<Key>) -> Todo {
+        let mut changes = self.planned(keys);
+        let goes = |change: &Change| match change {
+            Change::Remove(key, _) => self.complete || self.wanted.get(key).is_some(),
+            _ => true,
+        };
+        changes.retain(goes);
+        Todo { changes, ..Todo::default() }
+    }
+
+    /// Returns the changes of what is wanted otherwise than before.
+    fn planned(&self, keys: &BTreeSet<Key>) -> Vec<Change> {
+        if self.waiting.is_some() || !self.looked {
+            return Vec::new();
+        }
+        let mut changes = plan::difference_of(keys, &self.wanted, &self.observed);
+        changes.retain(|change| self.may(change));
+        let prefixes = keys.iter().filter_map(|key| match key {
+            Key::Route { prefix } => Some(prefix),
+            _ => None,
+        });
+        before_removals(&mut changes, self.flannels_routes(prefixes));
+        changes
+    }
+
+    /// Reports whether a change can be made now: by a link of others that is down, nothing can.
+    fn may(&self, change: &Change) -> bool {
+        let (Change::Create(_, value) | Change::Replace(_, value)) = change else { return true };
+        let nexthop = match value {
+            Value::Route { nexthop: Some(id), .. } => self.wanted.get(&Key::Nexthop { id: *id }),
+            value => Some(value),
+        };
+        match nexthop {
+            Some(Value::Nexthop(nexthop)) => !self.down.contains(&nexthop.link),
+            _ => true,
+        }
+    }
+
+    /// Returns the removals of flanneld's routes: where ours stand, and, once a source has given a
+    /// complete list, of peers that are gone.
+    fn flannels_routes<'a>(&self, prefixes: impl Iterator<Item = &'a IpNet>) -> Vec<Change> {
+        if self.settings.flannel.is_none() {
+            return Vec::new();
+        }
+        let own = self.cluster.own();
+        let tunnels: Vec<&str> = own.tunnels.iter().map(|(_, link)| &**link).collect();
+        let mut changes = Vec::new();
+        for prefix in prefixes {
+            let Some(routes) = self.observed.foreign.get(prefix) else { continue };
+            let is_wanted = self.wanted.get(&Key::Route { prefix: *prefix }).is_some();
+            let node = self
+                .cluster
+                .of_address(prefix.network())
+                .and_then(|(_, name)| self.cluster.peer(name)?.used());
+            let underlay: Vec<IpAddr> =
+                node.into_iter().flat_map(|node| node.underlay.iter()).collect();
+            for route in routes {
+                if route.is_like_flannels(&tunnels, &underlay)
+                    && (is_wanted || (node.is_none() && self.complete))
+                {
+                    changes.push(Change::RemoveForeign(*prefix, route.clone()));
+                }
+            }
+        }
+        changes
+    }
+
+    /// Returns the families of which a peer's path is native.
+    fn native(&self) -> PerFamily<bool> {
+        PerFamily::with(|family| {
+            self.plans.values().any(|plan| {
+                let plan = plan.families.get(family).as_ref();
+                plan.is_some_and(|plan| plan.choice.path == Path::Native)
+            })
+        })
+    }
+
+    pub(super) fn whose_prefix(&self, prefix: IpNet) -> Option<String> {
+        self.cluster.of_address(prefix.network()).map(|(_, name)| name.to_owned())
+    }
+}
+
+/// Puts changes behind what is made, and before what is removed: routes go before what they need.
+fn before_removals(changes: &mut Vec<Change>, more: Vec<Change>) {
+    let is_removal = |change: &Change| matches!(change, Change::Remove(..));
+    let kept = changes.iter().rposition(|change| !is_removal(change)).map_or(0, |last| last + 1);
+    changes.splice(kept..kept, more);
+}
+
+/// Returns the prefixes whose packets go another way now.
+fn changed_prefixes(before: &PeerPlan, after: Option<&PeerPlan>) -> Vec<IpNet> {
+    let mut changed = Vec::new();
+    for (family, before) in before.families.iter() {
+        let Some(before) = before else { continue };
+        let after = after.and_then(|after| after.families.get(family).as_ref());
+        let same_path = after.is_some_and(|after| after.choice.path == before.choice.path);
+        let stays = |prefix: &&IpNet| {
+            same_path && after.is_some_and(|after| after.prefixes.contains(prefix))
+        };
+        changed.extend(before.prefixes.iter().filter(|prefix| !stays(prefix)));
+    }
+    changed
+}

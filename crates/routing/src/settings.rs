@@ -1,0 +1,375 @@
+//! What the configuration says, and what is known of this node.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::family::{Family, PerFamily};
+use crate::mac::MacAddr;
+use crate::node::{Dialect, Node, Offers, Underlay, Vxlan};
+
+/// The port that flanneld's VXLAN uses, which is Linux's default.
+pub const VXLAN_PORT: u16 = 8472;
+
+/// The network identifier that flanneld's VXLAN uses unless told otherwise.
+pub const VNI: u32 = 1;
+
+/// Where peers are learnt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Source {
+    /// Nodes of Kubernetes.
+    Kubernetes,
+    /// flannel's leases in etcd.
+    Etcd,
+    /// A file with a list of nodes.
+    File,
+    /// Blocks of a space of `cluster-ipam`.
+    Blocks,
+}
+
+/// The configuration of the service, checked: what is the same for all its peers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Where peers are learnt.
+    pub source: Source,
+    /// The ranges that all prefixes are in (`--cluster-cidr`).
+    pub cluster_ranges: Vec<IpNet>,
+    /// The ranges of services, which no prefix may touch; empty if not told.
+    pub service_ranges: Vec<IpNet>,
+    /// Further ranges to which pods' packets keep their source.
+    pub exempt: Vec<IpNet>,
+    /// Which paths this node offers.
+    pub paths: Paths,
+    /// The VXLAN tunnels of this cluster.
+    pub vxlan: Tunnels,
+    /// flanneld's dialect, if this node speaks it.
+    pub flannel: Option<FlannelSettings>,
+    /// The MTU of pods.
+    pub pod_mtu: PodMtu,
+    /// Underlay addresses need not be among their Node's: nodes are believed.
+    pub any_address: bool,
+    /// Pod ranges may overlap what this host has: a person has looked.
+    pub allow_overlap: bool,
+    /// The MTU of the underlay where a person knows better than the links, in bytes.
+    pub underlay_mtu: Option<u32>,
+}
+
+impl Settings {
+    /// Creates those of a cluster with these ranges, with the defaults of everything else.
+    #[must_use]
+    pub fn new(cluster_ranges: Vec<IpNet>) -> Self {
+        Settings {
+            source: Source::Kubernetes,
+            cluster_ranges,
+            service_ranges: Vec::new(),
+            exempt: Vec::new(),
+            paths: Paths::Auto,
+            vxlan: Tunnels { vni: VNI, port: VXLAN_PORT },
+            flannel: None,
+            pod_mtu: PodMtu::Paths,
+            any_address: false,
+            allow_overlap: false,
+            underlay_mtu: None,
+        }
+    }
+
+    /// Returns the cluster's ranges of a family, as a message lists them.
+    #[must_use]
+    pub fn ranges_of(&self, family: Family) -> String {
+        let of_family = |range: &&IpNet| Family::of_prefix(**range) == family;
+        let ranges: Vec<String> =
+            self.cluster_ranges.iter().filter(of_family).map(ToString::to_string).collect();
+        if ranges.is_empty() { "there are none".to_owned() } else { ranges.join(", ") }
+    }
+
+    /// Returns how a source calls what a record says.
+    pub(crate) fn keys(&self, dialect: Dialect) -> Keys<'_> {
+        Keys { settings: self, dialect }
+    }
+
+    /// Returns what this node offers the others, before its hardware addresses are known.
+    #[must_use]
+    pub fn offers(&self) -> Offers {
+        let vxlan = Vxlan { vni: self.vxlan.vni, port: self.vxlan.port, mac4: None, mac6: None };
+        match self.paths {
+            Paths::Auto => Offers { native: false, direct: true, vxlan: Some(vxlan) },
+            Paths::Direct => Offers { native: false, direct: true, vxlan: None },
+            Paths::Vxlan => Offers { native: false, direct: false, vxlan: Some(vxlan) },
+            Paths::Native => Offers { native: true, direct: false, vxlan: None },
+        }
+    }
+}
+
+/// How a source calls what a record says: messages name the key that somebody has to look at.
+pub(crate) struct Keys<'a> {
+    settings: &'a Settings,
+    dialect: Dialect,
+}
+
+impl Keys<'_> {
+    pub(crate) fn prefixes(&self) -> String {
+        let key = match self.settings.source {
+            Source::Kubernetes => crate::kubernetes::POD_CIDRS,
+            Source::Etcd => "key",
+            Source::File => "prefixes",
+            Source::Blocks => "blocks",
+        };
+        key.to_owned()
+    }
+
+    pub(crate) fn underlay(&self, family: Family) -> String {
+        let suffix = match family {
+            Family::V4 => "",
+            Family::V6 => "v6",
+        };
+        match (self.settings.source, self.dialect) {
+            (Source::Kubernetes, Dialect::Flannel) => {
+                self.of_flannel(&format!("public-ip{suffix}"))
+            }
+            (Source::Etcd, _) => format!("PublicIP{suffix}"),
+            _ => self.of_ours("underlay"),
+        }
+    }
+
+    pub(crate) fn mac(&self, family: Family) -> String {
+        self.data(
+            family,
+            "VtepMAC",
+            match family {
+                Family::V4 => "mac4",
+                Family::V6 => "mac6",
+            },
+        )
+    }
+
+    pub(crate) fn vni(&self) -> String {
+        self.data(Family::V4, "VNI", "vni")
+    }
+
+    /// flannel's records have no port: all flannelds of a cluster have the same.
+    pub(crate) fn port(&self) -> String {
+        self.data(Family::V4, "Port", "port")
+    }
+
+    fn data(&self, family: Family, flannels: &str, ours: &str) -> String {
+        let infix = match family {
+            Family::V4 => "",
+            Family::V6 => "v6-",
+        };
+        match (self.settings.source, self.dialect, family) {
+            (Source::Kubernetes, Dialect::Flannel, _) => {
+                self.of_flannel(&format!("backend-{infix}data: {flannels}"))
+            }
+            (Source::Etcd, _, Family::V4) => format!("BackendData.{flannels}"),
+            (Source::Etcd, _, Family::V6) => format!("BackendV6Data.{flannels}"),
+            _ => self.of_ours(&format!("offers.vxlan.{ours}")),
+        }
+    }
+
+    fn of_ours(&self, path: &str) -> String {
+        match self.settings.source {
+            Source::Kubernetes => format!("{}: {path}", crate::annotation::KEY),
+            Source::Etcd | Source::File | Source::Blocks => path.to_owned(),
+        }
+    }
+
+    fn of_flannel(&self, name: &str) -> String {
+        let prefix = self.settings.flannel.as_ref().map_or("", |flannel| flannel.prefix.as_str());
+        format!("{prefix}{name}")
+    }
+}
+
+/// Which paths a node offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Paths {
+    /// Direct ones where no gateway is in between, VXLAN tunnels elsewhere.
+    Auto,
+    /// Direct ones only.
+    Direct,
+    /// VXLAN tunnels only.
+    Vxlan,
+    /// None: the network between the nodes knows where pods are.
+    Native,
+}
+
+/// What all tunnels of a cluster share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Tunnels {
+    /// The network identifier.
+    pub vni: u32,
+    /// The UDP port.
+    pub port: u16,
+}
+
+/// What this node has to know of flanneld's configuration to be one of its peers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlannelSettings {
+    /// What annotations begin with, ending in `/` or `-`.
+    pub prefix: String,
+    /// The backend of this cluster's flannelds.
+    pub backend: Backend,
+    /// flannelds reach nodes of their own segment without the tunnel (`DirectRouting`).
+    pub direct_routing: bool,
+}
+
+/// The backends of flanneld whose peers this node reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Backend {
+    /// `vxlan`.
+    #[serde(rename = "vxlan")]
+    Vxlan,
+    /// `host-gw`.
+    #[serde(rename = "host-gw")]
+    HostGw,
+}
+
+impl Backend {
+    /// Its name, as flanneld writes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Backend::Vxlan => "vxlan",
+            Backend::HostGw => "host-gw",
+        }
+    }
+
+    /// Returns the backend of a name.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        [Backend::Vxlan, Backend::HostGw].into_iter().find(|backend| backend.name() == name)
+    }
+}
+
+/// Which MTU pods get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum PodMtu {
+    /// The lowest of the paths in use, so that every packet of a pod fits.
+    Paths,
+    /// The underlay's: the own host tells pods what fits in a tunnel, by ICMP.
+    Underlay,
+    /// So many bytes.
+    Fixed(u32),
+}
+
+/// The name of a link. It is shared by all that refers to it.
+pub type LinkName = Arc<str>;
+
+/// What this node is, as it finds out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Own {
+    /// What it tells the others.
+    pub node: Node,
+    /// The link that has the underlay address of each family.
+    pub uplinks: PerFamily<Option<Uplink>>,
+    /// The names of its tunnels over each family.
+    pub tunnels: PerFamily<LinkName>,
+}
+
+/// A link by which this node reaches others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Uplink {
+    /// Its name.
+    pub name: LinkName,
+    /// Its MTU, in bytes.
+    pub mtu: u32,
+}
+
+/// A tunnel that is there already: flanneld's, or one that an earlier run made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TakenOver {
+    /// Its name.
+    pub name: LinkName,
+    /// Its hardware address, which peers know.
+    pub mac: MacAddr,
+}
+
+/// What the daemon found out about this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The node's name.
+    pub name: String,
+    /// Its UID; empty if the source has none. Then the name stands for it.
+    pub uid: String,
+    /// Its prefixes, as the source says.
+    pub prefixes: Vec<IpNet>,
+    /// Earlier prefixes in which pods live.
+    pub kept: Vec<IpNet>,
+    /// Its zone.
+    pub zone: Option<String>,
+    /// The link of each family that carries packets to other nodes, with its address there.
+    pub uplinks: PerFamily<Option<(Uplink, IpAddr)>>,
+    /// The tunnels over each family that are there already.
+    pub taken_over: PerFamily<Option<TakenOver>>,
+}
+
+impl Own {
+    /// Returns what is known of a node at first: its name.
+    pub(crate) fn unknown(settings: &Settings, name: &str) -> Self {
+        let found = Found {
+            name: name.to_owned(),
+            uid: String::new(),
+            prefixes: Vec::new(),
+            kept: Vec::new(),
+            zone: None,
+            uplinks: PerFamily::default(),
+            taken_over: PerFamily::default(),
+        };
+        Own::new(settings, found)
+    }
+
+    /// Decides what this node tells the others, and how its tunnels are called.
+    ///
+    /// A tunnel that is there keeps its name and its hardware address: peers need not hear of it.
+    #[must_use]
+    pub fn new(settings: &Settings, found: Found) -> Self {
+        let Found { name, uid, prefixes, kept, zone, uplinks, taken_over } = found;
+        let mut underlay = Underlay::default();
+        for (_, uplink) in uplinks.iter() {
+            if let Some((_, address)) = uplink {
+                underlay.set(*address);
+            }
+        }
+        let tunnels = PerFamily::with(|family| match taken_over.get(family) {
+            Some(taken) => taken.name.clone(),
+            None => tunnel_name(settings, family).into(),
+        });
+        let identity = if uid.is_empty() { &name } else { &uid };
+        let mac = |family: Family| {
+            underlay.get(family)?;
+            let taken = taken_over.get(family).as_ref().map(|taken| taken.mac);
+            Some(taken.unwrap_or_else(|| MacAddr::of_tunnel(identity, family)))
+        };
+        let mut offers = settings.offers();
+        if let Some(vxlan) = &mut offers.vxlan {
+            (vxlan.mac4, vxlan.mac6) = (mac(Family::V4), mac(Family::V6));
+        }
+        let mtu = uplinks.iter().filter_map(|(_, uplink)| Some(uplink.as_ref()?.0.mtu)).min();
+        let uplinks = PerFamily {
+            v4: uplinks.v4.map(|(uplink, _)| uplink),
+            v6: uplinks.v6.map(|(uplink, _)| uplink),
+        };
+        let dialect = Dialect::Netwright;
+        let mtu = settings.underlay_mtu.or(mtu);
+        let node =
+            Node { name, uid, created: None, prefixes, kept, underlay, offers, mtu, zone, dialect };
+        Own { node, uplinks, tunnels }
+    }
+}
+
+/// Returns how a tunnel is called that is not there yet: as flanneld calls it where this node
+/// speaks its dialect, so that it can be given back.
+#[must_use]
+pub fn tunnel_name(settings: &Settings, underlay: Family) -> String {
+    let vni = settings.vxlan.vni;
+    match (settings.flannel.is_some(), underlay) {
+        (true, Family::V4) => format!("flannel.{vni}"),
+        (true, Family::V6) => format!("flannel-v6.{vni}"),
+        (false, Family::V4) => "nw-vxlan4".to_owned(),
+        (false, Family::V6) => "nw-vxlan6".to_owned(),
+    }
+}

@@ -1,0 +1,146 @@
+//! What a node wants of its kernel: for itself, and for each peer.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::family::{Family, PerFamily};
+use crate::mtu;
+use crate::node::Node;
+use crate::object::{Key, Nexthop, PROTOCOL, PROTOCOL_OWN, Set, Tunnel, Value};
+use crate::path::{Hop, Path};
+use crate::plan::Objects;
+use crate::reader::host_prefix;
+use crate::settings::{LinkName, Own, Settings};
+
+/// Returns what this node wants whatever its peers are.
+///
+/// `native` are the families of which a peer's path is native: packets to it follow the network's
+/// routes, so nothing may stand before these.
+#[must_use]
+pub fn of_node(settings: &Settings, own: &Own, native: PerFamily<bool>) -> Objects {
+    let mut objects = Objects::new();
+    for (set, ranges) in [(Set::Cluster, &settings.cluster_ranges), (Set::Exempt, &settings.exempt)]
+    {
+        for prefix in IpNet::aggregate(ranges) {
+            objects.insert(Key::Element { set, prefix }, Value::There);
+        }
+    }
+    for prefix in &settings.cluster_ranges {
+        let is_native = own.node.offers.native || *native.get(Family::of_prefix(*prefix));
+        if !is_native {
+            let value = Value::Unreachable { protocol: PROTOCOL };
+            objects.insert(Key::Unreachable { prefix: prefix.trunc() }, value);
+        }
+    }
+    for prefix in own.node.prefixes.iter().chain(&own.node.kept) {
+        let value = Value::Unreachable { protocol: PROTOCOL_OWN };
+        objects.insert(Key::Unreachable { prefix: *prefix }, value);
+    }
+    for underlay in Family::ALL {
+        if let Some((link, tunnel)) = tunnel(settings, own, underlay) {
+            objects.insert(Key::Tunnel { link }, Value::Tunnel(tunnel));
+        }
+    }
+    for family in Family::ALL {
+        // The tunnel over the other family carries what has none of its own.
+        let mut tunnels = [family, family.other()].into_iter();
+        let link = tunnels.find_map(|underlay| tunnel(settings, own, underlay));
+        if let (Some((link, _)), Some(address)) = (link, own.node.tunnel_address(family)) {
+            objects.insert(Key::Address { link, address }, Value::There);
+        }
+    }
+    objects
+}
+
+/// Returns this node's tunnel over a family, if it has one.
+fn tunnel(settings: &Settings, own: &Own, underlay: Family) -> Option<(LinkName, Tunnel)> {
+    let vxlan = own.node.offers.vxlan?;
+    let uplink = own.uplinks.get(underlay).as_ref()?;
+    let tunnel = Tunnel {
+        vni: vxlan.vni,
+        port: vxlan.port,
+        local: own.node.underlay.get(underlay)?,
+        underlay: uplink.name.clone(),
+        mac: vxlan.mac(underlay)?,
+        mtu: tunnel_mtu(settings, own, underlay)?,
+        up: true,
+        learning: false,
+    };
+    Some((own.tunnels.get(underlay).clone(), tunnel))
+}
+
+/// Returns the MTU of this node's tunnel over a family.
+pub(crate) fn tunnel_mtu(settings: &Settings, own: &Own, underlay: Family) -> Option<u32> {
+    let uplink = own.uplinks.get(underlay).as_ref()?;
+    let base = settings.underlay_mtu.unwrap_or(uplink.mtu);
+    Some(base.saturating_sub(mtu::vxlan_overhead(underlay)))
+}
+
+/// How one family of a peer's pods is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reach {
+    /// The path.
+    pub path: Path,
+    /// The number of the nexthop object.
+    pub nexthop: u32,
+    /// The way to the underlay address that the path uses; `None` if none is used, or known.
+    pub hop: Option<Hop>,
+    /// What fits, in bytes, where it is less than the link carries.
+    pub mtu: Option<u32>,
+}
+
+/// Returns what this node wants for a peer.
+#[must_use]
+pub fn of_peer(own: &Own, peer: &Node, reach: &PerFamily<Option<Reach>>) -> Objects {
+    let mut objects = Objects::new();
+    for address in peer.underlay.iter() {
+        let key = Key::Element { set: Set::Nodes, prefix: host_prefix(address) };
+        objects.insert(key, Value::There);
+    }
+    for (family, reach) in reach.iter() {
+        let Some(reach) = reach else { continue };
+        let Some(nexthop) = nexthop(own, peer, family, reach, &mut objects) else { continue };
+        objects.insert(Key::Nexthop { id: reach.nexthop }, Value::Nexthop(nexthop));
+        for prefix in peer.prefixes_of(family) {
+            let value = Value::Route { nexthop: Some(reach.nexthop), mtu: reach.mtu };
+            objects.insert(Key::Route { prefix }, value);
+        }
+    }
+    objects
+}
+
+/// Returns the nexthop of a path, after what it needs; `None` if the path needs nothing of ours.
+fn nexthop(
+    own: &Own,
+    peer: &Node,
+    family: Family,
+    reach: &Reach,
+    objects: &mut Objects,
+) -> Option<Nexthop> {
+    match reach.path {
+        Path::Native | Path::Learned | Path::None => None,
+        Path::Direct => {
+            let link = reach.hop.as_ref()?.link.clone();
+            let gateway = peer.underlay.get(family)?;
+            // The kernel has said so. Some clouds give addresses without a prefix.
+            Some(Nexthop { link, gateway, onlink: true })
+        }
+        Path::Vxlan { underlay } => {
+            let link = own.tunnels.get(underlay).clone();
+            let mac = peer.offers.vxlan?.mac(underlay)?;
+            let to: IpAddr = peer.underlay.get(underlay)?;
+            // Linux refuses an IPv6 gateway that a route by another link leads to, so a change of
+            // path could not keep it (net/ipv6/route.c ip6_route_check_nh_onlink). A link-local
+            // one is not compared.
+            let gateway = match family {
+                Family::V4 => peer.tunnel_address(family)?,
+                Family::V6 => mac.link_local().into(),
+            };
+            objects.insert(Key::Fdb { link: link.clone(), mac }, Value::Fdb { to });
+            let neighbour = Key::Neighbour { link: link.clone(), address: gateway };
+            objects.insert(neighbour, Value::Neighbour { mac });
+            Some(Nexthop { link, gateway, onlink: true })
+        }
+    }
+}

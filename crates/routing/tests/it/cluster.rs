@@ -1,0 +1,309 @@
+//! Who is a peer: what events do, what is held, who has what several want.
+
+use std::sync::Arc;
+
+use expect_test::expect;
+use netwright_routing::cluster::{Cluster, Event, Held, Outcome, Seen, Unusable};
+use netwright_routing::refused::Cause;
+use netwright_routing::{Node, Refused, Time};
+use proptest::prelude::*;
+
+use crate::support::{NOW, at, cases, ip, net, node, own, seen, settings, v4_node};
+
+fn cluster() -> Cluster {
+    let settings = settings();
+    let own = own(&settings);
+    Cluster::new(Arc::new(settings), own)
+}
+
+fn ten() -> Vec<Node> {
+    (2..12).map(|n| node(&format!("n{n}"), n)).collect()
+}
+
+fn used(cluster: &Cluster) -> Vec<String> {
+    cluster.used().map(|(_, node)| node.name.clone()).collect()
+}
+
+fn news(outcome: &Outcome) -> String {
+    let line = |news: &netwright_routing::cluster::News| {
+        format!("{}{}\n", if news.warning { "! " } else { "" }, news.text)
+    };
+    outcome.news.iter().map(line).collect()
+}
+
+fn list(cluster: &mut Cluster, nodes: &[Node], now: Time) -> Outcome {
+    cluster.apply(Event::Listed(seen(nodes)), now)
+}
+
+#[test]
+fn each_change_is_told_once() {
+    let mut cluster = cluster();
+    let mut told = news(&list(&mut cluster, &[node("b", 2), node("c", 3)], NOW));
+    told += &news(&list(&mut cluster, &[node("b", 2), node("c", 3)], NOW));
+    let mut moved = node("c", 3);
+    moved.underlay.v4 = Some("192.0.2.33".parse().unwrap());
+    told += &news(&cluster.apply(Event::Changed(Seen::whole(moved)), NOW));
+    told += &news(&cluster.apply(Event::Deleted("b".to_owned()), NOW));
+    told += &news(&cluster.apply(Event::Deleted("b".to_owned()), NOW));
+    told += &news(&cluster.apply(Event::Silent, at(60)));
+    told += &news(&cluster.apply(Event::Silent, at(120)));
+    told += &news(&cluster.apply(Event::Changed(Seen::whole(node("c", 3))), at(180)));
+    expect![[r#"
+        node b: 10.244.2.0/24, fd00:244:0:2::/64
+        node c: 10.244.3.0/24, fd00:244:0:3::/64
+        node c: changed: underlay addresses 192.0.2.33, 2001:db8::3
+        node b: gone
+        ! the source does not answer; peers kept: 1
+        the source answers again; it was silent since 12:01 UTC
+        node c: changed: underlay addresses 192.0.2.3, 2001:db8::3
+    "#]]
+    .assert_eq(&told);
+}
+
+#[test]
+fn a_peer_that_a_list_lacks_goes() {
+    let mut cluster = cluster();
+    list(&mut cluster, &ten(), NOW);
+    let outcome = list(&mut cluster, &ten()[3..], NOW);
+    assert_eq!(used(&cluster).len(), 7);
+    assert_eq!(outcome.affected.into_iter().collect::<Vec<_>>(), ["n2", "n3", "n4"]);
+    // Five of seven at once, though, may be a mistake.
+    list(&mut cluster, &ten()[8..], NOW);
+    assert_eq!(used(&cluster).len(), 7);
+}
+
+#[test]
+fn a_list_that_would_remove_most_is_held_for_ten_minutes() {
+    let mut cluster = cluster();
+    list(&mut cluster, &ten(), NOW);
+    let told = list(&mut cluster, &ten()[..1], at(60));
+    expect![[r#"
+        ! held: the source lists 1 of 10 nodes; nothing is removed until 12:11 UTC, or until `netwright routes accept`
+    "#]].assert_eq(&news(&told));
+    assert_eq!(told.affected.len(), 0);
+    assert_eq!(cluster.due(), Some(at(660)));
+    // The same again is not told again, and does not begin the time again.
+    assert_eq!(news(&list(&mut cluster, &ten()[..1], at(300))), "");
+    assert_eq!(cluster.due(), Some(at(660)));
+    assert_eq!(cluster.tick(at(659)), Outcome::default());
+    assert_eq!(cluster.tick(at(660)).affected.len(), 9);
+    assert_eq!(used(&cluster), ["n2"]);
+    assert_eq!(cluster.due(), None);
+}
+
+#[test]
+fn a_held_peer_that_shows_up_is_held_no_longer() {
+    let mut cluster = cluster();
+    list(&mut cluster, &ten(), NOW);
+    list(&mut cluster, &[], at(60));
+    cluster.apply(Event::Changed(Seen::whole(node("n5", 5))), at(70));
+    list(&mut cluster, &ten()[5..], at(80));
+    // Now the list lacks five of ten only: four that were held, and one that it had shown.
+    let names = used(&cluster);
+    assert_eq!(names, ["n10", "n11", "n7", "n8", "n9"]);
+    assert_eq!(cluster.due(), None);
+}
+
+#[test]
+fn a_person_confirms_what_is_held() {
+    let mut cluster = cluster();
+    list(&mut cluster, &ten(), NOW);
+    list(&mut cluster, &ten()[..1], at(60));
+    assert_eq!(cluster.accept(at(61)).affected.len(), 9);
+    assert_eq!(used(&cluster), ["n2"]);
+    assert_eq!(cluster.accept(at(61)), Outcome::default());
+}
+
+#[test]
+fn whoever_the_source_shows_has_what_is_only_held() {
+    let mut cluster = cluster();
+    list(&mut cluster, &ten(), NOW);
+    // A cluster made anew: the same prefixes, other names.
+    let anew: Vec<Node> =
+        (2..12).map(|n| Node { created: Some(NOW), ..node(&format!("new{n}"), n) }).collect();
+    list(&mut cluster, &anew, at(60));
+    assert_eq!(used(&cluster).len(), 10);
+    assert!(used(&cluster).iter().all(|name| name.starts_with("new")));
+    assert_eq!(cluster.peers().count(), 20);
+}
+
+#[test]
+fn silence_removes_nobody() {
+    let mut cluster = cluster();
+    list(&mut cluster, &ten(), NOW);
+    for hours in 0..72 {
+        assert!(cluster.apply(Event::Silent, at(hours * 3600)).affected.is_empty());
+        assert_eq!(cluster.tick(at(hours * 3600)), Outcome::default());
+    }
+    assert_eq!(used(&cluster).len(), 10);
+    assert_eq!(cluster.silent_since(), Some(NOW));
+}
+
+#[test]
+fn a_record_that_becomes_unreadable_leaves_the_last_one() {
+    let mut cluster = cluster();
+    list(&mut cluster, &[node("b", 2), node("c", 3)], NOW);
+    let refused = Refused::new("b", "key", Cause::Missing);
+    let bad =
+        Seen { name: "b".to_owned(), node: Err(Unusable::Refused(refused)), faults: Vec::new() };
+    let outcome = cluster.apply(Event::Changed(bad), NOW);
+    assert_eq!(outcome.affected.len(), 0);
+    expect![[r#"
+        ! node b: refused: key: it is missing; its last readable record counts
+    "#]]
+    .assert_eq(&news(&outcome));
+    assert_eq!(cluster.peer("b").unwrap().held, Some(Held::LastKnown));
+    assert_eq!(used(&cluster), ["b", "c"]);
+    // Whoever was never readable is not used.
+    let starting = Seen {
+        name: "d".to_owned(),
+        node: Err(Unusable::Incomplete("spec.podCIDRs is empty".to_owned())),
+        faults: Vec::new(),
+    };
+    expect![[r#"
+        node d: incomplete: spec.podCIDRs is empty
+    "#]]
+    .assert_eq(&news(&cluster.apply(Event::Changed(starting), NOW)));
+    assert_eq!(used(&cluster), ["b", "c"]);
+    cluster.apply(Event::Changed(Seen::whole(node("b", 2))), NOW);
+    assert_eq!(cluster.peer("b").unwrap().held, None);
+}
+
+#[test]
+fn of_two_that_want_the_same_the_older_has_it() {
+    let old = Node { created: Some(at(0)), ..node("old", 2) };
+    let young = Node { created: Some(at(9)), prefixes: old.prefixes.clone(), ..node("young", 3) };
+    for order in [[&old, &young], [&young, &old]] {
+        let mut cluster = cluster();
+        for node in order {
+            cluster.apply(Event::Changed(Seen::whole(node.clone())), at(60));
+        }
+        assert_eq!(used(&cluster), ["old"]);
+        let refused = cluster.peer("young").unwrap().refused.clone().unwrap();
+        assert_eq!(
+            refused.to_string(),
+            "node young: refused: spec.podCIDRs: 10.244.2.0/24 overlaps 10.244.2.0/24, which is \
+             node old's since 12:01 UTC"
+        );
+        // It gets it when the older one is gone.
+        let outcome = cluster.apply(Event::Deleted("old".to_owned()), at(90));
+        assert_eq!(used(&cluster), ["young"]);
+        assert_eq!(outcome.affected.len(), 2);
+    }
+}
+
+#[test]
+fn an_earlier_prefix_stays_until_somebody_else_has_it() {
+    let mut cluster = cluster();
+    let mut renumbered = node("b", 2);
+    renumbered.kept = vec![net("10.244.9.0/24")];
+    list(&mut cluster, &[renumbered.clone()], NOW);
+    assert_eq!(cluster.of_address(ip("10.244.9.1")), Some((net("10.244.9.0/24"), "b")));
+    let outcome = cluster.apply(Event::Changed(Seen::whole(node("n9", 9))), NOW);
+    assert_eq!(cluster.of_address(ip("10.244.9.1")), Some((net("10.244.9.0/24"), "n9")));
+    assert_eq!(outcome.affected.len(), 2);
+    assert_eq!(used(&cluster), ["b", "n9"], "only the earlier prefix of node b is gone");
+    cluster.apply(Event::Deleted("n9".to_owned()), NOW);
+    assert_eq!(cluster.of_address(ip("10.244.9.1")), Some((net("10.244.9.0/24"), "b")));
+    // Nobody gets an earlier prefix that the cluster does not have, or this node.
+    renumbered.kept = vec![net("10.99.0.0/24"), net("10.244.1.128/25")];
+    cluster.apply(Event::Changed(Seen::whole(renumbered)), NOW);
+    assert_eq!(cluster.of_address(ip("10.99.0.1")), None);
+    assert_eq!(cluster.of_address(ip("10.244.1.129")), None);
+}
+
+#[test]
+fn peers_are_judged_again_when_this_node_changes() {
+    let mut cluster = cluster();
+    list(&mut cluster, &[node("b", 2), node("c", 3)], NOW);
+    let mut own = own(&settings());
+    own.node.prefixes = vec![net("10.244.3.0/24")];
+    cluster.set_own(own.clone(), at(60));
+    assert_eq!(used(&cluster), ["b"]);
+    own.node.prefixes = vec![net("10.244.1.0/24")];
+    cluster.set_own(own, at(120));
+    assert_eq!(used(&cluster), ["b", "c"]);
+}
+
+#[test]
+fn this_node_is_not_its_own_peer() {
+    let mut cluster = cluster();
+    list(&mut cluster, &[node("a", 1), node("b", 2)], NOW);
+    assert_eq!(cluster.peers().count(), 1);
+}
+
+prop_compose! {
+    /// A node in a small world: what it wants, others may want too.
+    fn small(name: usize)(
+        prefix in 0_u8..6,
+        length in prop_oneof![Just(23_u8), Just(24), Just(25)],
+        address in 1_u8..6,
+        mac in 1_u8..6,
+        created in 0_u64..4,
+        kept in proptest::option::weighted(0.3, 0_u8..6),
+    ) -> Node {
+        let mut node = v4_node(&format!("n{name}"), 50);
+        let prefix = format!("10.244.{}.0/{length}", 2 + prefix);
+        node.prefixes = vec![prefix.parse::<ipnet::IpNet>().unwrap().trunc()];
+        node.kept = kept.map(|kept| net(&format!("10.244.{}.0/24", 2 + kept))).into_iter().collect();
+        node.underlay.v4 = Some(format!("192.0.2.{}", 100 + address).parse().unwrap());
+        node.offers.vxlan.as_mut().unwrap().mac4 = Some(netwright_routing::MacAddr([2, 0, 0, 0, 0, mac]));
+        node.created = Some(at(created));
+        node
+    }
+}
+
+fn one_event() -> impl Strategy<Value = Event> {
+    let changed =
+        (0_usize..7).prop_flat_map(small).prop_map(|node| Event::Changed(Seen::whole(node)));
+    let deleted = (0_usize..7).prop_map(|name| Event::Deleted(format!("n{name}")));
+    prop_oneof![4 => changed, 1 => deleted]
+}
+
+proptest! {
+    #![proptest_config(cases(300))]
+
+    #[test]
+    fn who_is_used_depends_on_what_was_said_last_and_not_on_the_order(
+        events in prop::collection::vec(one_event(), 1..25)
+    ) {
+        let mut one = cluster();
+        let mut last = std::collections::BTreeMap::new();
+        for event in events {
+            match &event {
+                Event::Changed(seen) => drop(last.insert(seen.name.clone(), seen.clone())),
+                Event::Deleted(name) => drop(last.remove(name)),
+                Event::Listed(_) | Event::Silent => {}
+            }
+            let before: Vec<Node> = one.used().map(|(_, node)| node.clone()).collect();
+            let outcome = one.apply(event, NOW);
+            // Whoever differs is among those that are planned again.
+            let after: Vec<Node> = one.used().map(|(_, node)| node.clone()).collect();
+            for node in before.iter().filter(|node| !after.contains(node)) {
+                prop_assert!(outcome.affected.contains(&node.name), "{}", node.name);
+            }
+            for node in after.iter().filter(|node| !before.contains(node)) {
+                prop_assert!(outcome.affected.contains(&node.name), "{}", node.name);
+            }
+        }
+        let mut other = cluster();
+        other.apply(Event::Listed(last.into_values().rev().collect()), NOW);
+        let used = |cluster: &Cluster| -> Vec<Node> {
+            cluster.used().map(|(_, node)| node.clone()).collect()
+        };
+        prop_assert_eq!(used(&one), used(&other));
+        // No two have the same.
+        let nodes = used(&one);
+        for (number, node) in nodes.iter().enumerate() {
+            for other in &nodes[number + 1..] {
+                prop_assert_ne!(node.underlay, other.underlay);
+                prop_assert_ne!(node.offers.vxlan, other.offers.vxlan);
+                for prefix in node.prefixes.iter().chain(&node.kept) {
+                    for theirs in other.prefixes.iter().chain(&other.kept) {
+                        prop_assert!(!prefix.contains(theirs) && !theirs.contains(prefix));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The last known peers on the disk.
+
+use netwright_routing::Routing;
+use netwright_routing::document::{self, Document};
+
+use crate::support::{Machine, NOW, Random, node, on_link, own, settings};
+
+fn written() -> String {
+    let mut machine = Machine::start(settings(), |_| on_link());
+    machine.list(&[node("b", 2), node("c", 3)]);
+    machine.routing.document()
+}
+
+#[test]
+fn the_last_known_peers_are_programmed_before_anybody_was_asked() {
+    let document = document::read(written().as_bytes()).unwrap();
+    assert_eq!(document.own.as_ref().unwrap().name, "a");
+    let names: Vec<&str> = document.peers.iter().map(|(node, _)| node.name.as_str()).collect();
+    assert_eq!(names, ["b", "c"]);
+
+    let mut machine = Machine::start(settings(), |_| on_link());
+    let todo = machine.routing.restore(document.peers, NOW);
+    machine.obey(todo);
+    assert!(machine.kernel.end(node("b", 2).prefixes[0]).is_some());
+    machine.assert_right();
+    // The first complete list removes who is gone.
+    machine.list(&[node("c", 3)]);
+    assert!(machine.kernel.end(node("b", 2).prefixes[0]).is_none());
+    assert!(machine.kernel.end(node("c", 3).prefixes[0]).is_some());
+    machine.assert_right();
+}
+
+#[test]
+fn a_node_without_a_prefix_keeps_no_record_of_itself() {
+    let routing = Routing::new(settings(), "a");
+    assert_eq!(document::read(routing.document().as_bytes()), Ok(Document::default()));
+    assert_eq!(own(&settings()).node.name, "a");
+}
+
+#[test]
+fn any_damage_is_found_and_nothing_is_taken() {
+    let good = written().into_bytes();
+    let mut random = Random(7);
+    for round in 0..1000 {
+        let mut bad = good.clone();
+        let place = random.below(bad.len());
+        match round % 4 {
+            0 => bad.truncate(place),
+            1 => bad[place] ^= 1 << random.below(8),
+            2 => drop(bad.drain(place..(place + 9).min(good.len()))),
+            _ => bad.insert(place, b"0\"{},:"[random.below(6)]),
+        }
+        if bad == good {
+            continue;
+        }
+        // White space and the name of an unknown key are no damage, if they are what was hit.
+        if let Ok(read) = document::read(&bad) {
+            assert_eq!(Ok(read), document::read(&good), "{}", String::from_utf8_lossy(&bad));
+        }
+    }
+    for garbage in [&b""[..], b"null", b"[]", b"{}", b"\xff\xfe", br#"{"version":2}"#] {
+        assert!(document::read(garbage).is_err());
+    }
+    let newer = String::from_utf8(good).unwrap().replacen("\"version\":1", "\"version\":2", 1);
+    assert_eq!(
+        document::read(newer.as_bytes()).unwrap_err().to_string(),
+        "the last known peers cannot be read: it has version 2"
+    );
+}

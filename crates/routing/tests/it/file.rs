@@ -1,0 +1,36 @@
+//! The list of nodes in a file.
+
+use netwright_routing::file;
+use netwright_routing::{Family, MacAddr};
+
+use crate::support::{net, settings};
+
+const THREE: &str = r#"
+[[node]]
+name = "a"
+prefixes = ["10.244.1.0/24"]
+underlay = ["192.0.2.1"]
+
+[[node]]
+name = "b"
+prefixes = ["10.244.2.0/24", "fd00:244:0:2::/64"]
+underlay = ["192.0.2.2", "2001:db8::2"]
+mtu = 9000
+zone = "west"
+"#;
+
+#[test]
+fn three_machines_need_names_prefixes_and_addresses() {
+    let seen = file::read(THREE, &settings()).unwrap();
+    let names: Vec<&str> = seen.iter().map(|seen| seen.name.as_str()).collect();
+    assert_eq!(names, ["a", "b"]);
+    let b = seen[1].node.as_ref().unwrap();
+    assert_eq!(b.prefixes, [net("10.244.2.0/24"), net("fd00:244:0:2::/64")]);
+    assert_eq!((b.mtu, b.zone.as_deref()), (Some(9000), Some("west")));
+    let vxlan = b.offers.vxlan.unwrap();
+    // It is the address that node b itself gives its tunnel.
+    assert_eq!(vxlan.mac4, Some(MacAddr::of_tunnel("b", Family::V4)));
+    let a = seen[0].node.as_ref().unwrap();
+    assert_eq!(a.offers.vxlan.unwrap().mac6, None);
+    assert!(a.created < b.created, "of two that want the same, the first has it");
+}

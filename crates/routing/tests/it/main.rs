@@ -1,0 +1,22 @@
+//! Routing as values: what is read and refused, who is used, which path, which objects, in which
+//! order, and what people are told.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod annotation;
+mod bad;
+mod cluster;
+mod condition;
+mod document;
+mod file;
+mod flannel;
+mod kernel;
+mod overlap;
+mod path;
+mod plan;
+mod render;
+mod repair;
+mod routing;
+mod show;
+mod size;
+mod support;

@@ -1,0 +1,65 @@
+//! The network configuration.
+
+use expect_test::expect;
+use netwright_routing::render::{Attach, NetworkConfig, conflist};
+
+use crate::support::net;
+
+#[test]
+fn pods_get_addresses_of_the_nodes_prefixes() {
+    let config = NetworkConfig {
+        name: "pods".to_owned(),
+        attach: Attach::Bridge("nw0".to_owned()),
+        prefixes: vec![net("10.244.1.0/24"), net("fd00:244:0:1::/64")],
+        mtu: 1450,
+    };
+    expect![[r#"
+        {
+          "cniVersion": "1.0.0",
+          "name": "pods",
+          "plugins": [
+            {
+              "bridge": "nw0",
+              "hairpinMode": true,
+              "ipMasq": false,
+              "ipam": {
+                "ranges": [
+                  [
+                    {
+                      "subnet": "10.244.1.0/24"
+                    }
+                  ],
+                  [
+                    {
+                      "subnet": "fd00:244:0:1::/64"
+                    }
+                  ]
+                ],
+                "routes": [
+                  {
+                    "dst": "0.0.0.0/0"
+                  },
+                  {
+                    "dst": "::/0"
+                  }
+                ],
+                "type": "host-local"
+              },
+              "isGateway": true,
+              "mtu": 1450,
+              "type": "bridge"
+            },
+            {
+              "capabilities": {
+                "portMappings": true
+              },
+              "type": "portmap"
+            }
+          ]
+        }
+    "#]]
+    .assert_eq(&conflist(&config));
+    let text = conflist(&NetworkConfig { attach: Attach::Ptp, ..config });
+    assert!(text.contains("\"type\": \"ptp\""), "{text}");
+    assert!(!text.contains("isGateway"), "{text}");
+}

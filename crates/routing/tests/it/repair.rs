@@ -1,0 +1,181 @@
+//! What others take away comes back.
+
+use netwright_routing::object::{Key, Value};
+use netwright_routing::plan::Change;
+use netwright_routing::{MacAddr, Node};
+
+use crate::support::{Machine, NOW, Random, at, by_gateway, ip, net, node, on_link, settings};
+
+fn way(address: std::net::IpAddr) -> netwright_routing::path::Way {
+    let near = [ip("192.0.2.2"), ip("2001:db8::2")].contains(&address);
+    if near { on_link() } else { by_gateway() }
+}
+
+fn machine() -> Machine {
+    let mut machine = Machine::start(settings(), way);
+    let nodes: Vec<Node> = (2..6).map(|n| node(&format!("n{n}"), n)).collect();
+    machine.list(&nodes);
+    machine.assert_right();
+    machine
+}
+
+/// One random damage; returns what the kernel's events say of it.
+fn damage(machine: &mut Machine, random: &mut Random) -> Vec<(Key, Option<Value>)> {
+    let kernel = &mut machine.kernel;
+    let keys: Vec<Key> = kernel.objects.keys().cloned().collect();
+    let key = keys[random.below(keys.len())].clone();
+    match (random.below(3), &key) {
+        (_, Key::Tunnel { link }) => {
+            let link = link.to_string();
+            match random.below(4) {
+                0 => {
+                    kernel.remove_link(&link);
+                    vec![(key, None)]
+                }
+                1 => {
+                    kernel.set_down(&link);
+                    let down = kernel.objects.get(&key).cloned();
+                    vec![(key, down)]
+                }
+                other => {
+                    let Some(Value::Tunnel(tunnel)) = kernel.objects.get_mut(&key) else {
+                        panic!("it is a tunnel");
+                    };
+                    if other == 2 {
+                        tunnel.mtu = 1280;
+                    } else {
+                        tunnel.mac = MacAddr([6, 6, 6, 6, 6, 6]);
+                        // neigh_changeaddr
+                        kernel.objects.retain(|key, _| {
+                            !matches!(key, Key::Neighbour { link: on, .. } if **on == *link)
+                        });
+                    }
+                    let value = kernel.objects.get(&key).cloned();
+                    vec![(key, value)]
+                }
+            }
+        }
+        // A nexthop takes its routes along, without a word.
+        (0 | 1, Key::Nexthop { id }) => {
+            let id = *id;
+            kernel.objects.retain(
+                |_, value| !matches!(value, Value::Route { nexthop: Some(by), .. } if *by == id),
+            );
+            kernel.objects.remove(&key);
+            vec![(key, None)]
+        }
+        (0 | 1, _) => {
+            kernel.objects.remove(&key);
+            vec![(key, None)]
+        }
+        (_, key) => {
+            let value = match kernel.objects[key].clone() {
+                Value::Fdb { .. } => Value::Fdb { to: ip("203.0.113.9") },
+                Value::Neighbour { .. } => Value::Neighbour { mac: MacAddr([2; 6]) },
+                Value::Nexthop(nexthop) => Value::Nexthop(netwright_routing::object::Nexthop {
+                    gateway: ip(if nexthop.gateway.is_ipv4() { "203.0.113.9" } else { "fd00::9" }),
+                    ..nexthop
+                }),
+                Value::Route { .. } => Value::Route { nexthop: None, mtu: None },
+                other => other,
+            };
+            kernel.objects.insert(key.clone(), value.clone());
+            vec![(key.clone(), Some(value))]
+        }
+    }
+}
+
+#[test]
+fn ten_thousand_damages_are_put_right() {
+    let mut machine = machine();
+    let mut random = Random(20_261_124);
+    for round in 0..10_000 {
+        let told = damage(&mut machine, &mut random);
+        if round % 10 == 0 {
+            // The event was lost: the next look finds it.
+            machine.look();
+        } else {
+            let todo = machine.routing.noticed(told);
+            machine.obey(todo);
+        }
+        if round % 50 == 0 || random.below(20) == 0 {
+            machine.assert_right();
+        }
+    }
+    machine.assert_right();
+    machine.look();
+    assert_eq!(machine.routing.observed(), &machine.kernel.observed());
+}
+
+#[test]
+fn a_deleted_tunnel_comes_back_with_everything_on_it() {
+    let mut machine = machine();
+    machine.kernel.remove_link("nw-vxlan4");
+    let todo = machine.routing.link_gone("nw-vxlan4");
+    machine.obey(todo);
+    machine.assert_right();
+}
+
+#[test]
+fn a_tunnel_that_went_down_comes_up_with_its_routes() {
+    let mut machine = machine();
+    machine.kernel.set_down("nw-vxlan4");
+    let down = machine.kernel.objects[&Key::Tunnel { link: "nw-vxlan4".into() }].clone();
+    let mut todo = machine.routing.link_down("nw-vxlan4");
+    assert!(!todo.changes.is_empty());
+    // The event of the link says that it is down; what was planned before is planned again.
+    todo = machine.routing.noticed(vec![(Key::Tunnel { link: "nw-vxlan4".into() }, Some(down))]);
+    machine.take_log();
+    machine.obey(todo);
+    let log = machine.take_log();
+    assert!(log.starts_with("replace tunnel nw-vxlan4"), "{log}");
+    machine.look();
+    machine.assert_right();
+}
+
+#[test]
+fn nothing_is_made_by_an_uplink_that_is_down() {
+    let mut machine = machine();
+    machine.kernel.set_down("eth0");
+    let todo = machine.routing.link_down("eth0");
+    assert_eq!(todo.changes, []);
+    assert_eq!(machine.routing.look(machine.kernel.observed()).changes, []);
+    let todo = machine.routing.link_up("eth0");
+    assert_eq!(todo.changes.len(), 4, "the nexthop and the route of each family");
+    machine.obey(todo);
+    machine.assert_right();
+}
+
+#[test]
+fn what_strangers_put_on_our_tunnel_goes() {
+    let mut machine = machine();
+    let key = Key::Fdb { link: "nw-vxlan4".into(), mac: MacAddr([2, 2, 2, 2, 2, 2]) };
+    let value = Value::Fdb { to: ip("203.0.113.1") };
+    machine.kernel.objects.insert(key.clone(), value.clone());
+    let todo = machine.routing.noticed(vec![(key.clone(), Some(value.clone()))]);
+    assert_eq!(todo.changes, [Change::Remove(key, value)]);
+    machine.obey(todo);
+    machine.assert_right();
+}
+
+#[test]
+fn a_change_that_fails_is_tried_again_and_told_once() {
+    let mut machine = machine();
+    let prefix = net("10.244.5.0/24");
+    machine.kernel.objects.remove(&Key::Route { prefix });
+    let todo = machine.routing.noticed(vec![(Key::Route { prefix }, None)]);
+    let [change] = todo.changes.as_slice() else { panic!("{todo:?}") };
+    let news = machine.routing.failed(change, "no buffer space available", NOW).unwrap();
+    assert_eq!(news.node.as_deref(), Some("n5"));
+    assert!(news.text.starts_with("create route 10.244.5.0/24 by nexthop 0x4e"), "{}", news.text);
+    assert!(news.text.ends_with(": no buffer space available"), "{}", news.text);
+    assert_eq!(machine.routing.due(), Some(at(1)));
+    assert_eq!(machine.routing.tick(NOW).changes, []);
+    assert_eq!(machine.routing.tick(at(1)).changes, todo.changes);
+    assert_eq!(machine.routing.failed(change, "no buffer space available", at(1)), None);
+    assert_eq!(machine.routing.due(), Some(at(3)));
+    let todo = machine.routing.tick(at(3));
+    machine.obey(todo);
+    assert_eq!(machine.routing.due(), None);
+    machine.assert_right();
+}

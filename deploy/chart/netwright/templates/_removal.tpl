@@ -1,0 +1,104 @@
+{{/* A pod that turns its node back to what it was, and is ready when that is done. */}}
+{{- define "netwright.removal" -}}
+# To know that no process is in a container's namespace any more.
+hostPID: true
+terminationGracePeriodSeconds: 5
+initContainers:
+  {{- if (index .Values.config.multinet "label-node") }}
+  # First, so that no pod is sent here for a network that the node is about to lose.
+  - name: unlabel
+    image: {{ include "netwright.image" . }}
+    imagePullPolicy: {{ .Values.image.pullPolicy }}
+    command: [/opt/netwright/netwrightd, multinet, --unlabel-node]
+    env:
+      - name: NODE_NAME
+        valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+    securityContext:
+      readOnlyRootFilesystem: true
+      allowPrivilegeEscalation: false
+      capabilities: {drop: [ALL]}
+      seccompProfile: {type: RuntimeDefault}
+    resources:
+      requests: {cpu: 10m, memory: 16Mi}
+      limits: {memory: 64Mi}
+    volumeMounts:
+      - {name: configuration, mountPath: /etc/netwright, readOnly: true}
+      - {name: token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
+  {{- end }}
+  # Its log says what it waits for.
+  - name: remove
+    image: {{ include "netwright.image" . }}
+    imagePullPolicy: {{ .Values.image.pullPolicy }}
+    command:
+      - /opt/netwright/netwright
+      - uninstall
+      - --wait
+      - --bin-dir=/host/opt/cni/bin
+      {{- with .Values.config.multinet.conflist }}
+      - --conflist={{ . }}
+      {{- end }}
+      {{- with .Values.remove.network }}
+      - --next-network={{ . }}
+      {{- end }}
+    securityContext:
+      readOnlyRootFilesystem: true
+      # It runs once, and does all that plugins do when they detach, also to the node's sysctls.
+      privileged: true
+    resources:
+      requests: {cpu: 10m, memory: 16Mi}
+      limits: {memory: 64Mi}
+    volumeMounts:
+      {{- range include "netwright.toRemove" . | fromJsonArray }}
+      - {name: {{ include "netwright.volume" . }}, mountPath: {{ .at }}{{ with .propagation }}, mountPropagation: {{ . }}{{ end }}}
+      {{- end }}
+containers:
+  # It starts no service: the pod is ready as soon as the container above is done.
+  - name: done
+    image: {{ include "netwright.image" . }}
+    imagePullPolicy: {{ .Values.image.pullPolicy }}
+    command: [/opt/netwright/netwrightd]
+    securityContext:
+      readOnlyRootFilesystem: true
+      allowPrivilegeEscalation: false
+      capabilities: {drop: [ALL]}
+      seccompProfile: {type: RuntimeDefault}
+    readinessProbe:
+      exec: {command: [/opt/netwright/netwrightd, agent, status]}
+      periodSeconds: 10
+      timeoutSeconds: 5
+    resources:
+      requests: {cpu: 10m, memory: 16Mi}
+      limits: {memory: 64Mi}
+    volumeMounts:
+      - {name: run, mountPath: /run/netwright}
+      - {name: state, mountPath: /var/lib/netwright}
+volumes:
+  - {name: run, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
+  - {name: state, emptyDir: {sizeLimit: 1Mi}}
+  {{- if (index .Values.config.multinet "label-node") }}
+  {{- include "netwright.configurationVolume" . | nindent 2 }}
+  {{- include "netwright.tokenVolume" . | nindent 2 }}
+  {{- end }}
+  {{- $known := dict }}
+  {{- range include "netwright.toRemove" . | fromJsonArray }}
+  {{- $name := include "netwright.volume" . }}
+  {{- if not (hasKey $known $name) }}
+  {{- $_ := set $known $name true }}
+  - {name: {{ $name }}, hostPath: {path: {{ .host }}, type: DirectoryOrCreate}}
+  {{- end }}
+  {{- end }}
+{{- end }}
+
+{{/* The mounts of the container that removes, as a JSON list. */}}
+{{- define "netwright.toRemove" -}}
+{{- $mounts := list (dict "host" .Values.node.plugins "at" "/host/opt/cni/bin") -}}
+{{- $mounts = append $mounts (dict "host" .Values.node.configurations "at" "/etc/cni/net.d") -}}
+{{- range list "/run/netwright" "/run/cni" "/var/lib/netwright" "/var/lib/cni" -}}
+{{- $mounts = append $mounts (dict "host" . "at" .) -}}
+{{- end -}}
+{{- range list "/run/netns" "/var/run/netns" -}}
+{{- $mounts = append $mounts (dict "host" "/run/netns" "at" . "propagation" "HostToContainer") -}}
+{{- end -}}
+{{- $mounts = append $mounts (dict "host" "/run/k8s.cni.cncf.io" "at" "/var/run/k8s.cni.cncf.io") -}}
+{{- $mounts | toJson -}}
+{{- end }}
