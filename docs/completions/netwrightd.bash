@@ -794,7 +794,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__routing)
-            opts="-h --configuration --confine --prepare --or-accepted --follow --allow-overlap --attach --cluster --conflist --exempt --interval --masquerade --network --node --nodes --path --pod-mtu --socketpath --state --subnet-env --vxlan-port --vxlan-vni --uninstall --help"
+            opts="-h --configuration --confine --prepare --or-accepted --follow --allow-overlap --attach --cluster --conflist --exempt --interval --kubeconfig --masquerade --network --node --nodes --path --pod-mtu --socketpath --source --state --subnet-env --vxlan-port --vxlan-vni --uninstall --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -828,6 +828,10 @@ _netwrightd() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --kubeconfig)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --masquerade)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -853,6 +857,10 @@ _netwrightd() {
                     return 0
                     ;;
                 --socketpath)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --source)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

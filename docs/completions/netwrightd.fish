@@ -144,6 +144,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l cluste
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l conflist -d 'the CNI configuration to write once pods can be reached; by default none is written' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l exempt -d 'more ranges to which pods\' packets keep their source address' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l interval -d 'how often to look even if no change is reported [default: 1m]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l kubeconfig -d 'how to reach the API server; by default as in a pod' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l masquerade -d 'give pods\' packets that leave the cluster the node\'s source address [default: true]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l network -d 'the network\'s name in the written configuration [default: pods]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l node -d 'this node\'s name in its cluster; by default $NODE_NAME, or else the host\'s name' -r
@@ -151,6 +152,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l nodes 
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l path -d 'how packets get from node to node: auto (directly where no gateway is in between, else by VXLAN), direct, vxlan, or native as the network between the nodes has it [default: auto]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l pod-mtu -d 'the MTU of pods: paths (the lowest of the paths in use), underlay, or a number of bytes [default: paths]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l socketpath -d 'where the service listens [default: /run/netwright/routing.sock]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l source -d 'where nodes are learnt: file (nodes names it), or kubernetes (the cluster\'s Nodes) [default: file]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l state -d 'where the last known nodes are recorded; by default /var/lib/netwright/routing' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l subnet-env -d 'a file to write as flanneld does, such as /run/flannel/subnet.env; by default none is written' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l vxlan-port -d 'the UDP port of VXLAN, the same on each node [default: 8472]' -r

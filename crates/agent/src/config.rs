@@ -338,6 +338,21 @@ impl Choice for Attach {
     const WANTED: &'static str = "bridge or ptp";
 }
 
+/// Where routing learns this node and the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RoutingSource {
+    /// A file with a list.
+    File,
+    /// The Nodes of a Kubernetes cluster.
+    Kubernetes,
+}
+
+impl Choice for RoutingSource {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("file", RoutingSource::File), ("kubernetes", RoutingSource::Kubernetes)];
+    const WANTED: &'static str = "file or kubernetes";
+}
+
 /// How packets get from node to node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RoutingPath {
@@ -372,6 +387,7 @@ pub struct Routing {
     pub conflist: Option<PathBuf>,
     pub exempt: Vec<IpNet>,
     pub interval: Duration,
+    pub kubeconfig: Option<PathBuf>,
     pub masquerade: bool,
     pub network: String,
     pub node: Option<String>,
@@ -379,6 +395,7 @@ pub struct Routing {
     pub path: OneOf<RoutingPath>,
     pub pod_mtu: PodMtu,
     pub socketpath: PathBuf,
+    pub source: OneOf<RoutingSource>,
     pub state: Option<PathBuf>,
     pub subnet_env: Option<PathBuf>,
     /// RFC 7348 §5: 24 bits; 0 is none.
@@ -396,6 +413,7 @@ impl Default for Routing {
             conflist: None,
             exempt: Vec::new(),
             interval: Duration::from_secs(60),
+            kubeconfig: None,
             masquerade: true,
             network: "pods".to_owned(),
             node: None,
@@ -403,6 +421,7 @@ impl Default for Routing {
             path: OneOf(RoutingPath::Auto),
             pod_mtu: PodMtu::Paths,
             socketpath: "/run/netwright/routing.sock".into(),
+            source: OneOf(RoutingSource::File),
             state: None,
             subnet_env: None,
             // Linux's port, and flannel's number: not IANA's 4789, which networks may treat in

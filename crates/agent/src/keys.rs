@@ -78,6 +78,7 @@ pub const TABLES: &[Table] = &[
         "Makes the pods of every node reach those of all others",
         &[
             "netwrightd routing --nodes /etc/netwright/nodes.toml --cluster 10.244.0.0/16 --conflist /etc/cni/net.d/10-pods.conflist",
+            "netwrightd routing --source kubernetes --kubeconfig /etc/kubernetes/netwright.conf --cluster 10.244.0.0/16 --conflist /etc/cni/net.d/10-pods.conflist",
         ],
     ),
 ];
@@ -373,6 +374,7 @@ pub const KEYS: &[Key] = &[
     live(key("routing", "interval", "how often to look even if no change is reported", |c| {
         &mut c.routing.interval
     })),
+    key("routing", "kubeconfig", KUBECONFIG, |c| &mut c.routing.kubeconfig),
     key(
         "routing",
         "masquerade",
@@ -402,6 +404,12 @@ pub const KEYS: &[Key] = &[
         |c| &mut c.routing.pod_mtu,
     ),
     key("routing", "socketpath", SOCKET, |c| &mut c.routing.socketpath),
+    key(
+        "routing",
+        "source",
+        "where nodes are learnt: file (nodes names it), or kubernetes (the cluster's Nodes)",
+        |c| &mut c.routing.source,
+    ),
     key(
         "routing",
         "state",

@@ -211,10 +211,10 @@ pub const RIGHTS: &[Rights] = &[
         service: "routing",
         capabilities: &["NET_ADMIN"],
         reason: "It changes tunnels, routes, neighbours, forwarding and its table of the packet \
-                 filter.",
+                 filter, and asks the API server.",
         user: None,
         more_calls: &[],
-        families: &["UNIX", "NETLINK"],
+        families: &["UNIX", "NETLINK", "INET", "INET6"],
         namespaces: Namespaces::None,
         files: Files::Only { runtime: &["netwright"], state: &["netwright/routing"], more: &[] },
         devices: &[],

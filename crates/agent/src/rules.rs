@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::Config;
+use crate::config::{Config, RoutingSource};
 use crate::keys::KeyName;
 
 /// What the process finds around it that settings depend on.
@@ -124,8 +124,31 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         keys: &[("routing", "nodes"), ("routing", "enable")],
         error: "routing does not know the other nodes: nodes is not set",
-        hint: "set nodes to a file with the list of nodes",
-        broken: |config, _| config.routing.enable && config.routing.nodes.is_none(),
+        hint: "set nodes to a file with the list of nodes, or source to kubernetes",
+        broken: |config, _| {
+            let routing = &config.routing;
+            routing.enable && routing.source.0 == RoutingSource::File && routing.nodes.is_none()
+        },
+    },
+    Rule {
+        keys: &[("routing", "source"), ("routing", "enable")],
+        error: "routing finds no API server: this is not a pod, and kubeconfig is not set",
+        hint: "set kubeconfig to a file",
+        broken: |config, around| {
+            let routing = &config.routing;
+            routing.enable
+                && routing.source.0 == RoutingSource::Kubernetes
+                && !around.api_server
+                && routing.kubeconfig.is_none()
+        },
+    },
+    Rule {
+        keys: &[("routing", "nodes"), ("routing", "source")],
+        error: "nodes is a list for the source file, and source is kubernetes",
+        hint: "remove one of them",
+        broken: |config, _| {
+            config.routing.source.0 == RoutingSource::Kubernetes && config.routing.nodes.is_some()
+        },
     },
     Rule {
         keys: &[("routing", "cluster"), ("routing", "enable")],

@@ -83,6 +83,8 @@ pub enum Event {
     Deleted(String),
     /// The source does not answer.
     Silent,
+    /// It answers again, and nothing has changed.
+    Answers,
 }
 
 /// What an event leads to.
@@ -271,7 +273,7 @@ impl Cluster {
             work.news.push(News { warning: false, node: None, text });
         }
         match event {
-            Event::Silent => {}
+            Event::Silent | Event::Answers => {}
             Event::Changed(seen) => self.take(seen, now, &mut work),
             Event::Deleted(name) => self.remove(&name, &mut work),
             Event::Listed(seen) => {

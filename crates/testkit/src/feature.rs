@@ -31,6 +31,7 @@ pub const VM_MARK: &str = "vm_";
 /// | `"network-manager"` | Debian's NetworkManager is there ([`reference::network_manager`](crate::reference::network_manager)) |
 /// | `"ptrace"` | programs can be traced as [`fault`](crate::fault) does it |
 /// | `"full"` | everything is run: `cargo xtask ci --full` |
+/// | `"vm-full"` | this is not the virtual machine, or everything is run: for tests that this machine's kernel can run too |
 /// | `"bridge-vlan-filtering"`, `"vlan"`, `"dummy"`, … | the kernel has it, see [`KERNEL`] |
 ///
 /// A test that needs a kernel feature must have `vm_` in its name: such tests run once more in the
@@ -115,6 +116,9 @@ pub fn available(feature: &str) -> bool {
     }
     if feature == "full" {
         return env::var_os(FULL_VARIABLE).is_some();
+    }
+    if feature == "vm-full" {
+        return env::var_os(VM_VARIABLE).is_none() || available("full");
     }
     if feature == "ptrace" {
         return crate::fault::available();
@@ -228,6 +232,7 @@ pub fn skip(test: &str, features: &[&str]) -> bool {
     let reason = match missing.split_once(':') {
         Some((kind, name)) => format!("no {kind} {name}"),
         None if *missing == "root" => "needs root".to_owned(),
+        None if *missing == "vm-full" => "only with --full".to_owned(),
         None if *missing == "go-plugins" => "no Go plugins (cargo xtask setup)".to_owned(),
         None if *missing == "newest-engine" => {
             "no Docker Engine of Debian unstable (cargo xtask setup)".to_owned()

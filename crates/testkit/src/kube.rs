@@ -127,7 +127,16 @@ impl KubeApi {
     /// When it cannot listen.
     #[must_use]
     pub fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("listen at 127.0.0.1");
+        Self::start_at("127.0.0.1")
+    }
+
+    /// Starts a server on a port of this address, in the network namespace of the calling thread.
+    ///
+    /// # Panics
+    /// When it cannot listen.
+    #[must_use]
+    pub fn start_at(address: &str) -> Self {
+        let listener = TcpListener::bind((address, 0)).expect("listen");
         let address = listener.local_addr().expect("the listener's address");
         let state = State {
             store: Store::default(),

@@ -215,10 +215,16 @@ fn every_container_does_its_work_as_it_is_confined() {
         containerd.probe(&started.id, &started.wanted, "livenessProbe").unwrap();
         assert_confined(lab, started);
         // Where it could not confine itself further, it says so.
-        let said = kubelet.status(started)["unconfined"].to_string();
+        // A machine may permit fewer open files than the service may have.
+        let unconfined = kubelet.status(started)["unconfined"].clone();
+        let mut said: Vec<&str> =
+            unconfined.as_array().unwrap().iter().filter_map(serde_json::Value::as_str).collect();
+        said.retain(|line| !line.starts_with("cannot limit open files"));
         match *service {
-            "ipam" => assert!(said.contains("mounts of its own"), "{said}"),
-            _ => assert_eq!(said, "[]", "{service}"),
+            "ipam" => {
+                assert!(said.iter().any(|line| line.contains("mounts of its own")), "{said:?}");
+            }
+            _ => assert!(said.is_empty(), "{service}: {said:?}"),
         }
     }
     wait_until("pods to be answered", || containerd.loaded_network()["name"] == "netwright-multi");

@@ -1,16 +1,21 @@
-//! Finds the API server for every service that asks it: by a kubeconfig, or as a pod does.
+//! The API server, for every service that asks it: found by a kubeconfig, or as a pod does; and
+//! followed by a watch.
 
 use std::path::Path;
+use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use kube::client::retry::RetryPolicy;
 use kube::client::{Body, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::watcher;
 use kube::{Client, Config};
 use thiserror::Error;
+use tokio::sync::mpsc::Sender;
 use tower::retry::RetryLayer;
 use tower::{BoxError, ServiceBuilder};
 
@@ -18,6 +23,17 @@ use super::setup::words;
 
 /// The same in each request, so that audit logs show us under this name.
 const AGENT: &str = concat!("netwrightd/", env!("CARGO_PKG_VERSION"));
+
+/// The timeout for connecting.
+pub(super) const CONNECT_TIME: Duration = Duration::from_secs(5);
+/// The timeout of a request, unless its caller has less time.
+const ANSWER_TIME: Duration = Duration::from_secs(15);
+/// Pauses between attempts to list and watch: the daemon notices the server's return within
+/// seconds, and ten thousand nodes make two thousand attempts a second.
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(200);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(4);
+/// How many objects one page of a list has.
+const PAGE: u32 = 200;
 
 /// The configuration names no API server.
 #[derive(Debug, Error)]
@@ -106,4 +122,112 @@ pub(super) fn open(mut config: Config) -> Result<Client, kube::Error> {
         .map_err(BoxError::from)
         .service(http);
     Ok(Client::new(service, config.default_namespace))
+}
+
+/// Why the API server did not do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub(super) enum ApiError {
+    /// The object does not exist, or it is another one of the same name.
+    #[error("the API server has no such object: {0}")]
+    Gone(String),
+    /// It may succeed later.
+    #[error("the API server does not answer: {0}")]
+    Away(String),
+    /// It will not succeed.
+    #[error("the API server refuses: {0}")]
+    Refused(String),
+}
+
+/// What a watch reports.
+#[derive(Debug)]
+pub(super) enum Change<T> {
+    /// A list begins.
+    Begin,
+    /// An object of the list.
+    Listed(T),
+    /// The list is complete.
+    Complete,
+    /// An object came or changed.
+    Changed(T),
+    /// An object was deleted.
+    Gone(T),
+    /// The watch is broken; attempts go on.
+    Lost(ApiError),
+}
+
+/// How objects are listed and watched.
+pub(super) fn watch_config() -> watcher::Config {
+    watcher::Config::default().page_size(PAGE)
+}
+
+/// Puts a timeout on a request.
+pub(super) async fn within<T>(
+    question: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, ApiError> {
+    match tokio::time::timeout(ANSWER_TIME, question).await {
+        Ok(answer) => answer.map_err(|error| api_error(&error)),
+        Err(_) => Err(ApiError::Away(format!("nothing within {} s", ANSWER_TIME.as_secs()))),
+    }
+}
+
+fn api_error(error: &kube::Error) -> ApiError {
+    let kube::Error::Api(status) = error else { return ApiError::Away(words(error)) };
+    let text = status.message.clone();
+    match status.code {
+        404 => ApiError::Gone(text),
+        // Another writer was quicker, there are too many requests, the server starts or stops, or
+        // it cannot reach its store.
+        409 if status.reason != "AlreadyExists" => ApiError::Away(text),
+        // Our token may be renewed, or our rights granted, in a moment: the reason is reported
+        // meanwhile.
+        401 | 403 | 408 | 410 | 429 | 500..=599 => ApiError::Away(text),
+        _ => ApiError::Refused(text),
+    }
+}
+
+/// Passes on what a watch reports. The watcher resumes where it was, and lists again if that is too
+/// long ago (410).
+pub(super) async fn follow<K, T>(
+    stream: impl futures_util::Stream<Item = Result<watcher::Event<K>, watcher::Error>>,
+    read: impl Fn(K) -> T,
+    to: Sender<Change<T>>,
+) where
+    K: kube::ResourceExt,
+{
+    let mut stream = pin!(stream);
+    let mut pause = FIRST_RETRY_DELAY;
+    while let Some(event) = stream.next().await {
+        let change = match event {
+            Ok(watcher::Event::Init) => Change::Begin,
+            Ok(watcher::Event::InitApply(object)) => Change::Listed(read(object)),
+            Ok(watcher::Event::InitDone) => Change::Complete,
+            Ok(watcher::Event::Apply(object)) => Change::Changed(read(object)),
+            Ok(watcher::Event::Delete(object)) => Change::Gone(read(object)),
+            Err(error) => Change::Lost(watch_error(&error)),
+        };
+        let lost = matches!(change, Change::Lost(_));
+        let heard = !lost && !matches!(change, Change::Begin);
+        if to.send(change).await.is_err() {
+            return;
+        }
+        if heard {
+            pause = FIRST_RETRY_DELAY;
+        }
+        if lost {
+            // Up to half as long again, so that not all nodes come at once when a server is back.
+            let more = crate::clock::seed() % u64::try_from(pause.as_millis() / 2 + 1).unwrap_or(1);
+            tokio::time::sleep(pause + Duration::from_millis(more)).await;
+            pause = (pause * 2).min(MAX_RETRY_DELAY);
+        }
+    }
+}
+
+fn watch_error(error: &watcher::Error) -> ApiError {
+    match error {
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => api_error(error),
+        watcher::Error::WatchError(status) => ApiError::Away(status.message.clone()),
+        other => ApiError::Away(other.to_string()),
+    }
 }

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | this one | start and end, and the loop |
 //! | `nodes` | where nodes are learnt: a file |
+//! | `cluster_nodes` | or the Nodes of a Kubernetes cluster |
+//! | `of_source` | what either says of this node |
 //! | `host` | what the kernel has, in routing's words |
 //! | `apply` | makes changes in the kernel |
 //! | `filter` | the packet filter's table |
@@ -18,21 +20,23 @@
 
 mod answers;
 mod apply;
+mod cluster_nodes;
 mod files;
 mod filter;
 mod host;
 mod leave;
 mod nodes;
+mod of_source;
 
 use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use agent::Config;
-use agent::config::{self, RoutingPath};
+use agent::config::{self, RoutingPath, RoutingSource};
 use agent::setting::PodMtu;
 use clap::{Arg, ArgAction};
 use ipnet::IpNet;
@@ -41,21 +45,24 @@ use kernel::events::{Object, ObjectEvent, ObjectListener};
 use kernel::route::{IpFamily, Route, RouteSocket};
 use kernel::sysctl::Sysctl;
 use routing::cluster::{Event, News, Seen};
-use routing::node::Node;
 use routing::object::Key;
 use routing::path::Way;
 use routing::plan::Change;
 use routing::routing::Phase;
-use routing::settings::{Found, Own, Paths, Source, Tunnels};
-use routing::{Family, PerFamily, Routing, Settings, Time, Todo, overlap};
+use routing::settings::{Found, Own, Paths, Tunnels};
+use routing::{
+    Family, PerFamily, Routing, Settings, Time, Todo, annotation, kubernetes, overlap, settings,
+};
 
 pub(crate) use self::answers::{ACCEPT, EXPLAIN, ROUTES};
 
 use self::answers::Shared;
+use self::cluster_nodes::{ClusterNodes, Heard};
 use self::files::{Disk, Folders, Published};
 use self::filter::Filter;
 use self::host::{Host, Links};
 use self::nodes::Nodes;
+use self::of_source::OfSource;
 use super::Stop;
 use super::pace::{Pace, processor_time};
 use super::setup::{Process, failed, stop_signals, words};
@@ -72,6 +79,7 @@ const EVENTS: u64 = 1;
 const CHANGES: u64 = 2;
 const FOLDERS: u64 = 3;
 const ASKED: u64 = 4;
+const NODES: u64 = 5;
 
 /// The last known nodes are written at most so often.
 const BETWEEN_WRITES: Duration = Duration::from_secs(5);
@@ -97,7 +105,11 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     let folder = config.state.clone().unwrap_or_else(|| process.roots().lib.join("routing"));
     if invocation.more.get_flag(UNINSTALL) {
         let (disk, published) = (Disk::new(&folder), Published::new(config));
-        return leave::leave(&settings, &node, &disk, &published, &process.roots());
+        let forget = || match config.source.0 {
+            RoutingSource::File => Ok(()),
+            RoutingSource::Kubernetes => cluster_nodes::forget(config.kubeconfig.as_deref(), &node),
+        };
+        return leave::leave(&settings, &node, &disk, &published, &process.roots(), forget);
     }
     let signals = stop_signals().map_err(failed)?;
     let attended = process.attend("routing", &invocation.loaded)?;
@@ -113,6 +125,9 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     poller.add(attended.changes.descriptor(), CHANGES, Interest::Read).map_err(failed)?;
     poller.add(service.folders.descriptor(), FOLDERS, Interest::Read).map_err(failed)?;
     poller.add(service.shared.bell(), ASKED, Interest::Read).map_err(failed)?;
+    if let Source::Kubernetes(nodes) = &service.source {
+        poller.add(nodes.bell(), NODES, Interest::Read).map_err(failed)?;
+    }
     for descriptor in service.listener.descriptors() {
         poller.add(descriptor, EVENTS, Interest::Read).map_err(failed)?;
     }
@@ -130,7 +145,10 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
 /// Returns what the crate `routing` has to know of the configuration.
 fn settings(config: &config::Routing) -> Settings {
     Settings {
-        source: Source::File,
+        source: match config.source.0 {
+            RoutingSource::File => settings::Source::File,
+            RoutingSource::Kubernetes => settings::Source::Kubernetes,
+        },
         exempt: config.exempt.clone(),
         paths: match config.path.0 {
             RoutingPath::Auto => Paths::Auto,
@@ -152,6 +170,13 @@ fn settings(config: &config::Routing) -> Settings {
     }
 }
 
+/// Where this node and the others are learnt.
+#[derive(Debug)]
+enum Source {
+    File(Nodes),
+    Kubernetes(ClusterNodes),
+}
+
 struct Service {
     settings: Settings,
     /// This node's name.
@@ -165,9 +190,9 @@ struct Service {
     filter: Filter,
     /// The packet filter's table is as wanted; before the first time, elements are only noted.
     filter_stands: bool,
-    nodes: Nodes,
+    source: Source,
     /// This node, as its source says.
-    of_source: Result<Node, String>,
+    of_source: Result<OfSource, String>,
     /// The prefixes of all nodes, as the source says.
     prefixes: Vec<IpNet>,
     disk: Disk,
@@ -193,10 +218,16 @@ impl Service {
         let netlink = RouteSocket::open().map_err(failed)?;
         let mut listener = ObjectListener::open().map_err(failed)?;
         listener.ignore(&netlink).map_err(failed)?;
-        let file = config.nodes.clone().unwrap_or_default();
-        let (nodes, published) = (Nodes::new(&file), Published::new(config));
-        let watched = published.paths().chain([nodes.path()]);
-        let folders = Folders::of(watched).map_err(failed)?;
+        let published = Published::new(config);
+        let file = config.nodes.as_deref();
+        let folders = Folders::of(published.paths().chain(file)).map_err(failed)?;
+        let source = match config.source.0 {
+            RoutingSource::File => Source::File(Nodes::new(file.unwrap_or(Path::new("")))),
+            RoutingSource::Kubernetes => {
+                let kubeconfig = config.kubeconfig.clone();
+                Source::Kubernetes(ClusterNodes::follow(kubeconfig, &node, &settings)?)
+            }
+        };
         let filter =
             Filter::open(&settings, config.masquerade, &process.roots()).map_err(failed)?;
         let routing = Routing::new(settings.clone(), &node);
@@ -211,7 +242,7 @@ impl Service {
             links: Links::default(),
             filter,
             filter_stands: false,
-            nodes,
+            source,
             of_source: Err("the list of nodes has not been read yet".to_owned()),
             prefixes: Vec::new(),
             disk: Disk::new(&folder),
@@ -229,12 +260,12 @@ impl Service {
     fn start(&mut self) {
         let document = self.disk.read();
         if let Some(own) = document.own.filter(|own| own.name == self.node) {
-            self.of_source = Ok(own);
+            self.of_source = Ok(own.into());
         }
         let now = self.clock.now();
         let todo = self.shared.routing().restore(document.peers, now);
         self.obey(todo);
-        self.read_nodes();
+        self.learn();
         self.look();
     }
 
@@ -261,10 +292,15 @@ impl Service {
                     }
                     FOLDERS => {
                         self.folders.heard();
-                        if self.read_nodes() {
+                        if self.learn() {
                             self.look();
                         }
                         self.publish();
+                    }
+                    NODES => {
+                        if self.learn() {
+                            self.look();
+                        }
                     }
                     ASKED => {
                         if self.shared.take_accepted() {
@@ -291,7 +327,7 @@ impl Service {
     fn do_what_is_due(&mut self) {
         if self.pace.is_due(Instant::now()) {
             self.folders.watch();
-            self.read_nodes();
+            self.learn();
             self.look();
         } else if self.filter_pace.is_due(Instant::now()) {
             self.look_at_filter();
@@ -306,17 +342,37 @@ impl Service {
         }
     }
 
-    /// Reads the list of nodes, if it has changed. Says whether it has.
-    ///
-    /// A list that cannot be read changes nothing: the last one counts.
-    fn read_nodes(&mut self) -> bool {
-        let Some(read) = self.nodes.look(&self.settings) else { return false };
+    /// Learns what the source says now. Returns whether everything is to be looked at again.
+    fn learn(&mut self) -> bool {
+        match &mut self.source {
+            Source::File(nodes) => match nodes.look(&self.settings) {
+                Some(read) => {
+                    self.take_list(read);
+                    true
+                }
+                None => false,
+            },
+            Source::Kubernetes(nodes) => {
+                let mut look = false;
+                for heard in nodes.heard() {
+                    look |= self.take_heard(heard);
+                }
+                look
+            }
+        }
+    }
+
+    /// Takes a list of nodes. One that cannot be read changes nothing: the last one counts.
+    fn take_list(&mut self, read: Result<Vec<Seen>, String>) {
         let event = match read {
             Ok(seen) => {
                 self.health.needs("list of nodes", Ok(()));
                 let readable = seen.iter().filter_map(|seen| seen.node.as_ref().ok());
                 self.prefixes = readable.flat_map(|node| node.prefixes.clone()).collect();
-                self.take_own(&seen);
+                if let Source::File(nodes) = &self.source {
+                    let own = nodes::own(&seen, &self.node, nodes.path());
+                    self.take_own(own.map(OfSource::from));
+                }
                 Event::Listed(seen)
             }
             Err(why) => {
@@ -327,19 +383,64 @@ impl Service {
         };
         let todo = self.shared.routing().event(event, self.clock.now());
         self.obey(todo);
-        true
     }
 
-    /// Takes what the list says of this node. If it says nothing, what is programmed stays.
-    fn take_own(&mut self, seen: &[Seen]) {
-        match nodes::own(seen, &self.node, self.nodes.path()) {
-            Ok(own) => self.of_source = Ok(own),
-            Err(why) => {
-                self.of_source = Err(why.clone());
-                // Before the list counts: it may lack other nodes too.
-                self.take_found(Err(why));
+    /// Takes what was heard of the cluster's Nodes. Returns whether this node is another now.
+    fn take_heard(&mut self, heard: Heard) -> bool {
+        let before = self.of_source.clone();
+        let event = match heard {
+            Heard::Listed(nodes) => {
+                let own = nodes.iter().find(|node| node.name == self.node);
+                let own = own.map_or_else(|| Err(self.no_node()), OfSource::of_fields);
+                self.take_own(own);
+                // Also of nodes that have not said yet how they are reached.
+                let prefixes = nodes.iter().filter_map(|node| kubernetes::prefixes(node).ok());
+                self.prefixes = prefixes.flatten().collect();
+                let read = |fields| kubernetes::read(fields, &self.settings);
+                Event::Listed(nodes.iter().map(read).collect())
             }
+            Heard::Changed(fields) => {
+                self.prefixes.extend(kubernetes::prefixes(&fields).into_iter().flatten());
+                if fields.name == self.node {
+                    self.take_own(OfSource::of_fields(&fields));
+                }
+                Event::Changed(kubernetes::read(&fields, &self.settings))
+            }
+            Heard::Deleted(name) => {
+                if name == self.node {
+                    self.take_own(Err(self.no_node()));
+                }
+                Event::Deleted(name)
+            }
+            Heard::Silent(why) => {
+                self.health.needs("API server", Err(why));
+                let todo = self.shared.routing().event(Event::Silent, self.clock.now());
+                self.obey(todo);
+                return false;
+            }
+            Heard::Answers => Event::Answers,
+            Heard::Annotated(done) => {
+                self.health.needs("annotation of this node", done);
+                return false;
+            }
+        };
+        self.health.needs("API server", Ok(()));
+        let todo = self.shared.routing().event(event, self.clock.now());
+        self.obey(todo);
+        self.of_source != before
+    }
+
+    fn no_node(&self) -> String {
+        format!("the cluster has no Node {:?}, which is this one's name: set node", self.node)
+    }
+
+    /// Takes what the source says of this node. If it says nothing, what is programmed stays.
+    fn take_own(&mut self, own: Result<OfSource, String>) {
+        if let Err(why) = &own {
+            // Before the list counts: it may lack other nodes too.
+            self.take_found(Err(why.clone()));
         }
+        self.of_source = own;
     }
 
     /// Looks at everything, and puts right what is not as it is to be.
@@ -407,13 +508,14 @@ impl Service {
     fn find_own(&self, host: &Host) -> Result<Own, String> {
         let node = self.of_source.as_ref().map_err(Clone::clone)?;
         let uplinks = PerFamily::with(|family| {
-            let address = node.underlay.get(family)?;
-            let mut uplink = host.uplink(address)?;
+            let mut addresses = node.addresses.iter().filter(|of| Family::of(**of) == family);
+            let (mut uplink, address) =
+                addresses.find_map(|address| Some((host.uplink(*address)?, *address)))?;
             uplink.mtu = uplink.mtu.min(node.mtu.unwrap_or(u32::MAX));
             Some((uplink, address))
         });
         if uplinks.iter().all(|(_, uplink)| uplink.is_none()) {
-            let addresses: Vec<String> = node.underlay.iter().map(|at| at.to_string()).collect();
+            let addresses: Vec<String> = node.addresses.iter().map(ToString::to_string).collect();
             return Err(format!(
                 "no link of this host has the address {}, by which others are to reach it",
                 addresses.join(" or ")
@@ -421,12 +523,12 @@ impl Service {
         }
         let found = Found {
             name: self.node.clone(),
-            uid: String::new(),
+            uid: node.uid.clone(),
             prefixes: node.prefixes.clone(),
             kept: node.kept.clone(),
             zone: node.zone.clone(),
             uplinks,
-            // Every node knows the hardware addresses of the tunnels by the nodes' names.
+            // The tunnels' hardware addresses follow from the node's name or UID.
             taken_over: PerFamily::default(),
         };
         Ok(Own::new(&self.settings, found))
@@ -450,6 +552,9 @@ impl Service {
         let phase = routing.phase();
         match own {
             Ok(own) => {
+                if let Source::Kubernetes(nodes) = &self.source {
+                    nodes.annotate(annotation::write(&own.node));
+                }
                 if *routing.cluster().own() == own && !matches!(phase, Phase::Waiting(_)) {
                     return;
                 }

@@ -1,6 +1,7 @@
 //! `netwrightd routing` on several nodes. Each is a namespace of one lab, with its own service,
 //! files and pod; they share a file with the list of nodes.
 
+mod cluster;
 mod damage;
 mod files;
 mod reach;
@@ -16,9 +17,10 @@ use testkit::{Container, Lab, Place, Service, wait_until};
 
 const DAEMON: &str = env!("CARGO_BIN_EXE_netwrightd");
 
-/// How long a pod may take to reach another after something has changed. The service looks every
-/// minute without an event.
-const SOON: std::time::Duration = std::time::Duration::from_secs(5);
+/// How long a pod may take to reach another after something has changed, on a busy machine. It is
+/// by events that the service hears of it: it looks by itself every hour only.
+const SOON: std::time::Duration = std::time::Duration::from_secs(60);
+const INTERVAL: [&str; 2] = ["--interval", "1h"];
 
 /// The ranges of all pods.
 const RANGES: &str = "10.244.0.0/16,fd00:244::/32";
@@ -27,6 +29,8 @@ const RANGES: &str = "10.244.0.0/16,fd00:244::/32";
 struct Fabric {
     nodes: Vec<Node>,
     lab: Lab,
+    /// The flags that say where nodes are learnt.
+    source: Vec<String>,
     flags: Vec<String>,
 }
 
@@ -35,6 +39,7 @@ struct Node {
     /// It goes before its namespaces.
     service: Option<Service>,
     number: usize,
+    segment: usize,
     host: Container,
     pod: Container,
     dir: PathBuf,
@@ -58,7 +63,7 @@ impl Fabric {
             );
             for _ in 0..*count {
                 number += 1;
-                let node = Node::new(&lab, number);
+                let node = Node::new(&lab, number, segment);
                 let (host, pod) = (node.host.name(), node.pod.name());
                 let _ = writeln!(
                     script,
@@ -82,21 +87,18 @@ impl Fabric {
                      ip -n {pod} addr add fd00:244:{number}::2/64 dev eth0 nodad\n\
                      ip -n {pod} route add default via 10.244.{number}.1\n\
                      ip -n {pod} route add default via fd00:244:{number}::1",
-                    v4 = node.underlay(segment).0,
-                    v6 = node.underlay(segment).1,
+                    v4 = node.underlay().0,
+                    v6 = node.underlay().1,
                     gateway = segment * 64 + 1,
                 );
-                nodes.push((segment, node));
+                nodes.push(node);
             }
         }
         script.push_str("sysctl -q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1\n");
         lab.sh(&script);
-        let list: String = nodes.iter().map(|(segment, node)| node.entry(*segment)).collect();
-        let fabric = Fabric {
-            lab,
-            nodes: nodes.into_iter().map(|(_, node)| node).collect(),
-            flags: Vec::new(),
-        };
+        let list: String = nodes.iter().map(Node::entry).collect();
+        let source = vec!["--nodes".to_owned(), lab.dir().join("nodes.toml").display().to_string()];
+        let fabric = Fabric { lab, nodes, source, flags: Vec::new() };
         fabric.write_list(&list);
         fabric
     }
@@ -121,8 +123,8 @@ impl Fabric {
 
     fn start_on(&mut self, node: usize) {
         let mut command = self.command(node, "routing");
-        command.args(["--nodes", self.list().to_str().unwrap(), "--cluster", RANGES]);
-        command.args(&self.flags);
+        command.args(&self.source).args(["--cluster", RANGES]);
+        command.args(INTERVAL).args(&self.flags);
         let node = &mut self.nodes[node];
         let log = node.dir.join("log");
         let service = Service::start(command, &log);
@@ -168,7 +170,7 @@ impl Fabric {
             assert_eq!(service.stop(), Some(0));
         }
         let mut command = self.command(node, "routing");
-        command.args(["--nodes", self.list().to_str().unwrap(), "--cluster", RANGES]);
+        command.args(&self.source).args(["--cluster", RANGES]);
         let output = command.args(&self.flags).arg("--uninstall").output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
@@ -176,22 +178,22 @@ impl Fabric {
 }
 
 impl Node {
-    fn new(lab: &Lab, number: usize) -> Self {
+    fn new(lab: &Lab, number: usize, segment: usize) -> Self {
         let name = char::from(b'a' + u8::try_from(number - 1).unwrap());
         let dir = lab.dir().join(format!("node-{name}"));
         fs::create_dir(&dir).unwrap();
         let host = lab.container(&name.to_string());
         let pod = lab.container(&format!("pod-{name}"));
-        Node { number, host, pod, dir, service: None }
+        Node { number, segment, host, pod, dir, service: None }
     }
 
     fn name(&self) -> String {
         self.host.name().to_owned()
     }
 
-    /// Its addresses on a segment.
-    fn underlay(&self, segment: usize) -> (String, String) {
-        let number = self.number;
+    /// Its addresses on its segment.
+    fn underlay(&self) -> (String, String) {
+        let (number, segment) = (self.number, self.segment);
         (
             format!("192.0.2.{}", segment * 64 + 10 + number),
             format!("2001:db8:{segment}::{number}0"),
@@ -199,8 +201,8 @@ impl Node {
     }
 
     /// Its entry in the list of nodes.
-    fn entry(&self, segment: usize) -> String {
-        let ((v4, v6), number) = (self.underlay(segment), self.number);
+    fn entry(&self) -> String {
+        let ((v4, v6), number) = (self.underlay(), self.number);
         format!(
             "[[node]]\nname = \"{}\"\nprefixes = [\"10.244.{number}.0/24\", \"fd00:244:{number}::/64\"]\n\
              underlay = [\"{v4}\", \"{v6}\"]\n\n",

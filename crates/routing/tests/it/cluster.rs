@@ -273,7 +273,7 @@ proptest! {
             match &event {
                 Event::Changed(seen) => drop(last.insert(seen.name.clone(), seen.clone())),
                 Event::Deleted(name) => drop(last.remove(name)),
-                Event::Listed(_) | Event::Silent => {}
+                Event::Listed(_) | Event::Silent | Event::Answers => {}
             }
             let before: Vec<Node> = one.used().map(|(_, node)| node.clone()).collect();
             let outcome = one.apply(event, NOW);

@@ -6,67 +6,21 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::Path;
-use std::pin::pin;
-use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::api::{Api as Collection, ApiResource, DynamicObject, GroupVersionKind};
 use kube::api::{PartialObjectMeta, Patch, PatchParams, PostParams};
-use kube::runtime::watcher::{self, watcher};
+use kube::runtime::watcher::watcher;
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
-use thiserror::Error;
 use tokio::sync::mpsc::Sender;
 
-use super::super::kubernetes::{self, ConnectError};
-use super::super::setup::words;
+use super::super::kubernetes::{self, CONNECT_TIME, ConnectError, follow, within};
+pub(super) use super::super::kubernetes::{ApiError, Change};
 use super::facts::{DefinitionFacts, PodFacts, RESOURCE_NAME};
 
 /// Our name: the field manager of patches, and the component of events.
 pub(super) const MANAGER: &str = "netwrightd-multinet";
-
-/// The timeout for connecting.
-const CONNECT_TIME: Duration = Duration::from_secs(5);
-/// The timeout of a request, unless its caller has less time.
-const ANSWER_TIME: Duration = Duration::from_secs(15);
-/// Pauses between attempts to list and watch: the daemon notices the server's return within
-/// seconds, and ten thousand nodes make two thousand attempts a second.
-const FIRST_RETRY_DELAY: Duration = Duration::from_millis(200);
-const MAX_RETRY_DELAY: Duration = Duration::from_secs(4);
-/// How many objects one page of a list has.
-const PAGE: u32 = 200;
-
-/// Why the API server did not do what was asked.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub(super) enum ApiError {
-    /// The object does not exist, or it is another one of the same name.
-    #[error("the API server has no such object: {0}")]
-    Gone(String),
-    /// It may succeed later.
-    #[error("the API server does not answer: {0}")]
-    Away(String),
-    /// It will not succeed.
-    #[error("the API server refuses: {0}")]
-    Refused(String),
-}
-
-/// What a watch reports.
-#[derive(Debug)]
-pub(super) enum Change<T> {
-    /// A list begins.
-    Begin,
-    /// An object of the list.
-    Listed(T),
-    /// The list is complete.
-    Complete,
-    /// An object came or changed.
-    Changed(T),
-    /// An object was deleted: `namespace/name`.
-    Gone(String),
-    /// The watch is broken; attempts go on.
-    Lost(ApiError),
-}
 
 /// The API server.
 #[derive(Clone)]
@@ -90,14 +44,14 @@ impl Api {
     /// Reports the pods of a node, until the receiver is gone.
     pub(super) async fn follow_pods(&self, node: &str, to: Sender<Change<PodFacts>>) {
         let pods: Collection<PartialObjectMeta<Pod>> = Collection::all(self.client.clone());
-        let config = config().fields(&format!("spec.nodeName={node}"));
+        let config = kubernetes::watch_config().fields(&format!("spec.nodeName={node}"));
         follow(watcher(pods, config), pod_facts, to).await;
     }
 
     /// Reports all definitions, until the receiver is gone.
     pub(super) async fn follow_definitions(&self, to: Sender<Change<DefinitionFacts>>) {
         let all = Collection::all_with(self.client.clone(), &definition_kind());
-        follow(watcher(all, config()), definition_facts, to).await;
+        follow(watcher(all, kubernetes::watch_config()), definition_facts, to).await;
     }
 
     /// Reads a pod.
@@ -201,10 +155,6 @@ fn patch_params() -> PatchParams {
     PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
 }
 
-fn config() -> watcher::Config {
-    watcher::Config::default().page_size(PAGE)
-}
-
 fn definition_kind() -> ApiResource {
     let kind = GroupVersionKind::gvk("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition");
     ApiResource::from_gvk_with_plural(&kind, "network-attachment-definitions")
@@ -229,76 +179,5 @@ fn definition_facts(object: DynamicObject) -> DefinitionFacts {
         name: object.name_any(),
         config,
         resource,
-    }
-}
-
-/// Puts a timeout on a request.
-async fn within<T>(question: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ApiError> {
-    match tokio::time::timeout(ANSWER_TIME, question).await {
-        Ok(answer) => answer.map_err(|error| api_error(&error)),
-        Err(_) => Err(ApiError::Away(format!("nothing within {} s", ANSWER_TIME.as_secs()))),
-    }
-}
-
-fn api_error(error: &kube::Error) -> ApiError {
-    let kube::Error::Api(status) = error else { return ApiError::Away(words(error)) };
-    let text = status.message.clone();
-    match status.code {
-        404 => ApiError::Gone(text),
-        // Another writer was quicker, there are too many requests, the server starts or stops, or
-        // it cannot reach its store.
-        409 if status.reason != "AlreadyExists" => ApiError::Away(text),
-        // Our token may be renewed, or our rights granted, in a moment: the reason is reported
-        // meanwhile.
-        401 | 403 | 408 | 410 | 429 | 500..=599 => ApiError::Away(text),
-        _ => ApiError::Refused(text),
-    }
-}
-
-/// Passes on what a watch reports. The watcher resumes where it was, and lists again if that is too
-/// long ago (410).
-async fn follow<K, T>(
-    stream: impl futures_util::Stream<Item = Result<watcher::Event<K>, watcher::Error>>,
-    read: impl Fn(K) -> T,
-    to: Sender<Change<T>>,
-) where
-    K: kube::ResourceExt,
-    T: super::facts::Fact,
-{
-    let mut stream = pin!(stream);
-    let mut pause = FIRST_RETRY_DELAY;
-    while let Some(event) = stream.next().await {
-        let change = match event {
-            Ok(watcher::Event::Init) => Change::Begin,
-            Ok(watcher::Event::InitApply(object)) => Change::Listed(read(object)),
-            Ok(watcher::Event::InitDone) => Change::Complete,
-            Ok(watcher::Event::Apply(object)) => Change::Changed(read(object)),
-            Ok(watcher::Event::Delete(object)) => Change::Gone(read(object).id()),
-            Err(error) => Change::Lost(watch_error(&error)),
-        };
-        let lost = matches!(change, Change::Lost(_));
-        let heard = !lost && !matches!(change, Change::Begin);
-        if to.send(change).await.is_err() {
-            return;
-        }
-        if heard {
-            pause = FIRST_RETRY_DELAY;
-        }
-        if lost {
-            // Up to half as long again, so that not all nodes come at once when a server is back.
-            let more = crate::clock::seed() % u64::try_from(pause.as_millis() / 2 + 1).unwrap_or(1);
-            tokio::time::sleep(pause + Duration::from_millis(more)).await;
-            pause = (pause * 2).min(MAX_RETRY_DELAY);
-        }
-    }
-}
-
-fn watch_error(error: &watcher::Error) -> ApiError {
-    match error {
-        watcher::Error::InitialListFailed(error)
-        | watcher::Error::WatchStartFailed(error)
-        | watcher::Error::WatchFailed(error) => api_error(error),
-        watcher::Error::WatchError(status) => ApiError::Away(status.message.clone()),
-        other => ApiError::Away(other.to_string()),
     }
 }

@@ -110,7 +110,7 @@ impl<T: Fact> Known<T> {
                 self.lock().lost = None;
                 return self.put(object, id);
             }
-            Change::Gone(id) => return self.forget(vec![id]),
+            Change::Gone(object) => return self.forget(vec![object.id()]),
             Change::Complete => {
                 let gone = {
                     let mut inner = self.lock();

@@ -17,13 +17,15 @@ use crate::exchange::{NoAnswer, ask};
 /// How long a service may take to say that it runs.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// Removes everything that the service made. One failure stops nothing else.
+/// Removes everything that the service made. One failure stops nothing else. `forget` removes what
+/// the source has of this node because the service wrote it.
 pub(super) fn leave(
     settings: &Settings,
     node: &str,
     disk: &Disk,
     published: &Published,
     roots: &Roots,
+    forget: impl FnOnce() -> Result<(), Stop>,
 ) -> Result<(), Stop> {
     if !matches!(
         ask(&attendant::socket(roots, "routing"), "/livez", PATIENCE),
@@ -41,6 +43,10 @@ pub(super) fn leave(
             paths.iter().for_each(|path| said.push_str(&format!("removed {}\n", path.display())));
         }
         Err(error) => errors.push(words(&error)),
+    }
+    // No other node is to send packets here any more.
+    if let Err(Stop::Failed(why)) = forget() {
+        errors.push(why);
     }
     let mut netlink = RouteSocket::open().map_err(failed)?;
     let mut routing = Routing::new(settings.clone(), node);

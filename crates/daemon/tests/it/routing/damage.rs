@@ -58,7 +58,7 @@ fn objects(node: &super::Node) -> Vec<String> {
 /// While the service runs, every damage is put right at once, and nothing else is touched.
 #[test]
 fn vm_what_others_take_away_comes_back() {
-    testkit::require!("root", "vxlan", "program:bridge", "program:nft");
+    testkit::require!("root", "vxlan", "vm-full", "program:bridge", "program:nft");
     let mut fabric = Fabric::new("routing-damage", &[2, 1]);
     fabric.start();
     fabric.assert_all_reach_all();
@@ -80,7 +80,7 @@ fn vm_what_others_take_away_comes_back() {
 /// the last known nodes are on the disk. A node that went meanwhile is gone.
 #[test]
 fn vm_what_happens_while_it_is_away_is_put_right() {
-    testkit::require!("root", "vxlan", "program:nft");
+    testkit::require!("root", "vxlan", "vm-full", "program:nft");
     let mut fabric = Fabric::new("routing-away", &[2, 1]);
     fabric.start();
     fabric.assert_all_reach_all();

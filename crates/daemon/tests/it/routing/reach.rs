@@ -74,7 +74,7 @@ fn vm_pods_of_three_nodes_reach_each_other_and_keep_their_addresses() {
 /// The list of nodes is read again as soon as it changes, and a wrong one changes nothing.
 #[test]
 fn vm_the_list_of_nodes_is_followed() {
-    testkit::require!("root", "vxlan");
+    testkit::require!("root", "vxlan", "vm-full");
     let mut fabric = Fabric::new("routing-list", &[2, 1]);
     let whole = std::fs::read_to_string(fabric.list()).unwrap();
     let (some, _) = whole.split_once("[[node]]\nname = \"c\"").unwrap();

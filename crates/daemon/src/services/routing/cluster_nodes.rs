@@ -1,0 +1,329 @@
+//! The source `kubernetes`: the Nodes of the cluster, and what this node writes into its own.
+//!
+//! A thread of its own talks to the API server. The loop takes what the thread has heard when the
+//! bell rings, and says what the annotation of this node is to be.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use futures_util::future::select;
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
+use kube::api::{Api, Patch, PatchParams};
+use kube::runtime::watcher::watcher;
+use routing::kubernetes::{NodeFields, is_ours};
+use routing::{Settings, Time, annotation};
+use serde_json::json;
+use tokio::sync::watch;
+
+use super::super::Stop;
+use super::super::kubernetes::{
+    self, ApiError, CONNECT_TIME, Change, follow, watch_config, within,
+};
+use super::super::setup::{runtime, words};
+
+/// Our name: the field manager of patches.
+const MANAGER: &str = "netwrightd-routing";
+
+/// The label of a node's zone (Kubernetes, "Well-Known Labels, Annotations and Taints").
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// After a watch broke, the server is asked for one object when no attempt has failed for so long.
+/// An attempt that fails takes less.
+const QUIET: Duration = Duration::from_secs(15);
+
+/// Pauses between attempts to write the annotation, or to find the server: at first, and at most.
+const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// How many changes may wait for the thread.
+const WAITING: usize = 64;
+
+/// What the thread has heard.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// These are all Nodes.
+    Listed(Vec<NodeFields>),
+    Changed(NodeFields),
+    Deleted(String),
+    /// The server does not answer: the reason.
+    Silent(String),
+    /// It answers again, and nothing has changed.
+    Answers,
+    /// What became of writing the annotation.
+    Annotated(Result<(), String>),
+}
+
+/// The loop's end of the thread.
+#[derive(Debug)]
+pub(super) struct ClusterNodes {
+    heard: mpsc::Receiver<Heard>,
+    bell: UnixStream,
+    annotation: watch::Sender<Option<String>>,
+}
+
+impl ClusterNodes {
+    /// Starts the thread.
+    pub(super) fn follow(
+        kubeconfig: Option<PathBuf>,
+        node: &str,
+        settings: &Settings,
+    ) -> Result<Self, Stop> {
+        let failed = super::super::setup::failed;
+        let (bell, ringer) = UnixStream::pair().map_err(failed)?;
+        bell.set_nonblocking(true).map_err(failed)?;
+        ringer.set_nonblocking(true).map_err(failed)?;
+        let (to, heard) = mpsc::channel();
+        let (annotation, wanted) = watch::channel(None);
+        let thread = Thread {
+            kubeconfig,
+            node: node.to_owned(),
+            settings: settings.clone(),
+            outlet: Outlet { to, ringer },
+            wanted,
+        };
+        let runtime = runtime(1)?;
+        std::thread::Builder::new()
+            .name("nodes".to_owned())
+            .spawn(move || runtime.block_on(thread.run()))
+            .map_err(failed)?;
+        Ok(ClusterNodes { heard, bell, annotation })
+    }
+
+    /// Returns what is readable when something was heard.
+    pub(super) fn bell(&self) -> &UnixStream {
+        &self.bell
+    }
+
+    /// Takes what was heard since the last call.
+    pub(super) fn heard(&self) -> Vec<Heard> {
+        crate::poll::drain(&self.bell);
+        self.heard.try_iter().collect()
+    }
+
+    /// Says what this node's annotation is to be. It is written if the Node has another.
+    pub(super) fn annotate(&self, text: String) {
+        self.annotation.send_if_modified(|now| {
+            let differs = now.as_ref() != Some(&text);
+            *now = Some(text);
+            differs
+        });
+    }
+}
+
+/// Removes the annotation of a node, once.
+///
+/// # Errors
+/// Why it may still be there. A Node that is gone is no error.
+pub(super) fn forget(kubeconfig: Option<&Path>, node: &str) -> Result<(), Stop> {
+    let said = |why: String| Stop::Failed(format!("remove the annotation of {node}: {why}"));
+    runtime(1)?.block_on(async {
+        let client = kubernetes::client(kubeconfig, CONNECT_TIME, true).await;
+        let client = client.map_err(|error| said(words(&error)))?;
+        let patch = json!({"metadata": {"annotations": {annotation::KEY: null}}});
+        match patch_node(&Api::all(client), node, &patch).await {
+            Ok(()) | Err(ApiError::Gone(_)) => Ok(()),
+            Err(error) => Err(said(error.to_string())),
+        }
+    })
+}
+
+async fn patch_node(
+    nodes: &Api<Node>,
+    name: &str,
+    patch: &serde_json::Value,
+) -> Result<(), ApiError> {
+    let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+    within(nodes.patch_metadata(name, &params, &Patch::Merge(patch))).await.map(|_| ())
+}
+
+/// Where the thread says what it has heard.
+#[derive(Debug)]
+struct Outlet {
+    to: mpsc::Sender<Heard>,
+    ringer: UnixStream,
+}
+
+impl Outlet {
+    /// Says it, and rings. The loop is gone only when the process ends.
+    fn tell(&self, heard: Heard) {
+        let _ = self.to.send(heard);
+        // If the socket is full, the loop is about to look.
+        let _ = (&self.ringer).write(&[0]);
+    }
+}
+
+struct Thread {
+    kubeconfig: Option<PathBuf>,
+    node: String,
+    settings: Settings,
+    outlet: Outlet,
+    wanted: watch::Receiver<Option<String>>,
+}
+
+impl Thread {
+    async fn run(self) {
+        let nodes: Api<Node> = Api::all(self.client().await);
+        let (own_is, own) = watch::channel(None);
+        let (to, changes) = tokio::sync::mpsc::channel(WAITING);
+        let settings = self.settings.clone();
+        let read = move |node: Node| fields(node, &settings);
+        let following = follow(watcher(nodes.clone(), watch_config()), read, to);
+        let listening = self.listen(nodes.clone(), changes, own_is);
+        let writing = self.write(&nodes, self.wanted.clone(), own);
+        let (listening, writing) = (pin!(listening), pin!(writing));
+        select(pin!(following), select(listening, writing)).await;
+    }
+
+    /// Finds the server. A file that is wrong may be put right.
+    async fn client(&self) -> Client {
+        let mut pause = RETRY.0;
+        loop {
+            match kubernetes::client(self.kubeconfig.as_deref(), CONNECT_TIME, true).await {
+                Ok(client) => return client,
+                Err(error) => self.outlet.tell(Heard::Silent(words(&error))),
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RETRY.1);
+        }
+    }
+
+    /// Passes on what the watch reports, but for what changes nothing that is read here: a kubelet
+    /// changes its Node every few minutes.
+    async fn listen(
+        &self,
+        nodes: Api<Node>,
+        mut changes: tokio::sync::mpsc::Receiver<Change<NodeFields>>,
+        own_is: watch::Sender<Option<NodeFields>>,
+    ) {
+        let mut known: BTreeMap<String, NodeFields> = BTreeMap::new();
+        let mut listing = BTreeMap::new();
+        let mut lost = false;
+        loop {
+            let change = if lost {
+                match tokio::time::timeout(QUIET, changes.recv()).await {
+                    Ok(change) => change,
+                    // The watch stands again, it seems, and has nothing to say.
+                    Err(_) => match within(nodes.get_metadata(&self.node)).await {
+                        Ok(_) | Err(ApiError::Gone(_)) => {
+                            lost = false;
+                            self.outlet.tell(Heard::Answers);
+                            continue;
+                        }
+                        Err(_) => continue,
+                    },
+                }
+            } else {
+                changes.recv().await
+            };
+            let Some(change) = change else { return };
+            let heard = match change {
+                Change::Begin => {
+                    listing = BTreeMap::new();
+                    continue;
+                }
+                Change::Listed(node) => {
+                    listing.insert(node.name.clone(), node);
+                    continue;
+                }
+                Change::Complete => {
+                    known = std::mem::take(&mut listing);
+                    Heard::Listed(known.values().cloned().collect())
+                }
+                Change::Changed(node) if known.get(&node.name) == Some(&node) => {
+                    if !lost {
+                        continue;
+                    }
+                    Heard::Answers
+                }
+                Change::Changed(node) => {
+                    known.insert(node.name.clone(), node.clone());
+                    Heard::Changed(node)
+                }
+                Change::Gone(node) => {
+                    known.remove(&node.name);
+                    Heard::Deleted(node.name)
+                }
+                Change::Lost(error) => Heard::Silent(error.to_string()),
+            };
+            lost = matches!(heard, Heard::Silent(_));
+            own_is.send_if_modified(|own| {
+                let now = known.get(&self.node);
+                let differs = own.as_ref() != now;
+                if differs {
+                    *own = now.cloned();
+                }
+                differs
+            });
+            self.outlet.tell(heard);
+        }
+    }
+
+    /// Writes this node's annotation whenever it is not what it is to be.
+    async fn write(
+        &self,
+        nodes: &Api<Node>,
+        mut wanted: watch::Receiver<Option<String>>,
+        mut own: watch::Receiver<Option<NodeFields>>,
+    ) {
+        let mut pause = RETRY.0;
+        loop {
+            let patch = {
+                let (wanted, own) = (wanted.borrow_and_update(), own.borrow_and_update());
+                match (&*wanted, &*own) {
+                    (Some(text), Some(own))
+                        if own.annotations.get(annotation::KEY) != Some(text) =>
+                    {
+                        // Another Node of the same name is another node.
+                        let annotations = json!({annotation::KEY: text});
+                        Some(json!({"metadata": {"uid": own.uid, "annotations": annotations}}))
+                    }
+                    _ => None,
+                }
+            };
+            if let Some(patch) = patch {
+                let done = patch_node(nodes, &self.node, &patch).await;
+                let failed = done.is_err();
+                self.outlet.tell(Heard::Annotated(done.map_err(|error| error.to_string())));
+                if failed {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(RETRY.1);
+                    continue;
+                }
+                pause = RETRY.0;
+            }
+            if let futures_util::future::Either::Left((Err(_), _))
+            | futures_util::future::Either::Right((Err(_), _)) =
+                select(pin!(wanted.changed()), pin!(own.changed())).await
+            {
+                return;
+            }
+        }
+    }
+}
+
+/// Keeps what matters of a Node.
+fn fields(node: Node, settings: &Settings) -> NodeFields {
+    let (meta, spec, status) =
+        (node.metadata, node.spec.unwrap_or_default(), node.status.unwrap_or_default());
+    let pod_cidrs = match spec.pod_cidrs {
+        Some(all) if !all.is_empty() => all,
+        _ => spec.pod_cidr.into_iter().collect(),
+    };
+    let mut annotations = meta.annotations.unwrap_or_default();
+    annotations.retain(|key, _| is_ours(key, settings));
+    let created = meta.creation_timestamp.map(|time| time.0.as_second());
+    NodeFields {
+        name: meta.name.unwrap_or_default(),
+        uid: meta.uid.unwrap_or_default(),
+        created: created.and_then(|seconds| u64::try_from(seconds).ok()).map(Time::from_seconds),
+        pod_cidrs,
+        addresses: status.addresses.unwrap_or_default().into_iter().map(|of| of.address).collect(),
+        zone: meta.labels.unwrap_or_default().remove(ZONE),
+        annotations,
+    }
+}

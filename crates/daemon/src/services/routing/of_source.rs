@@ -1,0 +1,64 @@
+//! What a source says of this node, before it is known by which of its addresses others reach it.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use routing::kubernetes::{self, NodeFields, POD_CIDRS};
+use routing::node::Node;
+
+/// What is said of this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct OfSource {
+    pub(super) uid: String,
+    pub(super) prefixes: Vec<IpNet>,
+    pub(super) kept: Vec<IpNet>,
+    pub(super) zone: Option<String>,
+    /// What the network carries to it, in bytes, where a person has said so.
+    pub(super) mtu: Option<u32>,
+    /// Its addresses; of each family, the first that a link has counts.
+    pub(super) addresses: Vec<IpAddr>,
+}
+
+impl From<Node> for OfSource {
+    fn from(node: Node) -> Self {
+        OfSource {
+            addresses: node.underlay.iter().collect(),
+            uid: node.uid,
+            prefixes: node.prefixes,
+            kept: node.kept,
+            zone: node.zone,
+            mtu: node.mtu,
+        }
+    }
+}
+
+impl OfSource {
+    /// Reads this node's Node.
+    ///
+    /// # Errors
+    /// Why it has no prefix, in a sentence.
+    pub(super) fn of_fields(fields: &NodeFields) -> Result<Self, String> {
+        let name = &fields.name;
+        let prefixes = kubernetes::prefixes(fields).map_err(|refused| {
+            format!("Node {name}, which is this one: {}: {}", refused.key, refused.cause)
+        })?;
+        if prefixes.is_empty() {
+            return Err(format!(
+                "Node {name}, which is this one, has no {POD_CIDRS}: the cluster's controller \
+                 manager gives them (--allocate-node-cidrs)"
+            ));
+        }
+        Ok(OfSource {
+            uid: fields.uid.clone(),
+            prefixes,
+            kept: Vec::new(),
+            zone: fields.zone.clone(),
+            mtu: None,
+            addresses: fields
+                .addresses
+                .iter()
+                .filter_map(|text| cni::text::parse_ip(text))
+                .collect(),
+        })
+    }
+}

@@ -1,0 +1,130 @@
+//! The source `kubernetes`: nodes are the Nodes of a cluster.
+
+use serde_json::{Value, json};
+use testkit::kube::KubeApi;
+use testkit::{Place as _, Snapshot, wait_until};
+
+use super::Fabric;
+
+const KEY: &str = "routing.netwright.io/node";
+
+/// Makes the Nodes of a fabric's nodes in an API server that all of them reach.
+fn cluster(fabric: &mut Fabric) -> KubeApi {
+    let api = fabric.lab.enter(|| KubeApi::start_at("192.0.2.1"));
+    for number in 0..fabric.nodes.len() {
+        api.create(&node(fabric, number));
+    }
+    let kubeconfig = api.kubeconfig(fabric.lab.dir());
+    fabric.source = ["--source", "kubernetes", "--kubeconfig", kubeconfig.to_str().unwrap()]
+        .map(str::to_owned)
+        .to_vec();
+    api
+}
+
+fn node(fabric: &Fabric, number: usize) -> Value {
+    let node = &fabric.nodes[number];
+    let (v4, v6) = node.underlay();
+    let number = node.number;
+    json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": node.name()},
+        "spec": {"podCIDRs": [format!("10.244.{number}.0/24"), format!("fd00:244:{number}::/64")]},
+        "status": {"addresses": [
+            {"type": "Hostname", "address": node.name()},
+            {"type": "InternalIP", "address": v4}, {"type": "InternalIP", "address": v6},
+        ]},
+    })
+}
+
+fn annotation(api: &KubeApi, node: &str) -> Value {
+    let node = api.object("nodes", "", node).unwrap();
+    let text = node["metadata"]["annotations"][KEY].as_str();
+    text.map_or(Value::Null, |text| serde_json::from_str(text).unwrap())
+}
+
+/// Each node says of itself what the others need, by its own Node; pods then reach each other.
+/// Everything stays while the API server is away. A node that goes, goes everywhere.
+#[test]
+fn vm_pods_of_a_cluster_reach_each_other() {
+    testkit::require!("root", "vxlan", "vm-full");
+    let mut fabric = Fabric::new("routing-cluster", &[2, 1]);
+    let api = cluster(&mut fabric);
+    let before: Vec<Snapshot> = fabric.nodes.iter().map(|node| Snapshot::of(&node.host)).collect();
+    fabric.start();
+    for from in &fabric.nodes {
+        let name = from.name();
+        wait_until("the annotation", || annotation(&api, &name) != Value::Null);
+    }
+    fabric.assert_all_reach_all();
+    let said = annotation(&api, "a");
+    assert_eq!(said["underlay"], json!(["192.0.2.11", "2001:db8::10"]), "{said}");
+    assert_eq!((&said["version"], &said["mtu"]), (&json!(1), &json!(1500)), "{said}");
+    wait_until("this node to be ready", || fabric.routes(0)["phase"] == "ready");
+
+    // Somebody removes or spoils what a node says of itself: it is written again.
+    for wrong in [Value::Null, json!("{}")] {
+        api.change("nodes", "", "a", &json!({"metadata": {"annotations": {KEY: wrong}}}));
+        wait_until("the annotation to be as before", || annotation(&api, "a") == said);
+    }
+    // What a Node says of an address that is not its own is not believed.
+    let mut stolen = said.clone();
+    stolen["underlay"] = json!(["192.0.2.12"]);
+    stolen["offers"]["vxlan"].as_object_mut().unwrap().remove("mac6");
+    let signal = |name: &str, fabric: &Fabric| {
+        let pid = fabric.nodes[0].service.as_ref().unwrap().pid();
+        fabric.lab.sh(&format!("kill -{name} {pid}"));
+    };
+    signal("STOP", &fabric);
+    api.change("nodes", "", "a", &json!({"metadata": {"annotations": {KEY: stolen.to_string()}}}));
+    let log = |fabric: &Fabric, number: usize| fabric.nodes[number].service.as_ref().unwrap().log();
+    wait_until("it to be refused", || {
+        log(&fabric, 1).contains("192.0.2.12 is not among the Node's addresses")
+    });
+    signal("CONT", &fabric);
+    wait_until("the annotation to be as before", || annotation(&api, "a") == said);
+    fabric.assert_all_reach_all();
+
+    // The server is away, and then it has forgotten what it was asked last.
+    api.refuse();
+    wait_until("the silence to be told", || {
+        fabric.routes(0)["phase"].to_string().contains("degraded")
+    });
+    fabric.assert_all_reach_all();
+    api.restore();
+    api.remove("nodes", "", "c");
+    let routes = |fabric: &Fabric| fabric.nodes[0].host.sh("ip route show proto 78");
+    wait_until("the third node to go", || !routes(&fabric).contains("10.244.3.0/24"));
+    wait_until("this node to be ready again", || fabric.routes(0)["phase"] == "ready");
+    // It comes back as another Node: what it wrote went with the first.
+    api.create(&node(&fabric, 2));
+    wait_until("its annotation", || annotation(&api, "c") != Value::Null);
+    fabric.assert_all_reach_all();
+
+    for (number, before) in before.iter().enumerate() {
+        let name = fabric.nodes[number].name();
+        fabric.uninstall(number);
+        assert_eq!(annotation(&api, &name), Value::Null);
+        before.assert_same(&Snapshot::of(&fabric.nodes[number].host));
+    }
+}
+
+/// A node waits, and says for what, until its Node and its prefix are there.
+#[test]
+fn a_node_waits_for_its_prefix() {
+    testkit::require!("root");
+    let mut fabric = Fabric::new("routing-no-prefix", &[1]);
+    fabric.flags = vec!["--path".to_owned(), "direct".to_owned()];
+    let api = cluster(&mut fabric);
+    api.remove("nodes", "", "a");
+    let before = Snapshot::of(&fabric.nodes[0].host);
+    fabric.start_on(0);
+    let phase = |fabric: &Fabric| fabric.routes(0)["phase"].to_string();
+    wait_until("it to lack its Node", || phase(&fabric).contains("has no Node"));
+    let mut bare = node(&fabric, 0);
+    let spec = std::mem::take(&mut bare["spec"]);
+    api.create(&bare);
+    wait_until("it to lack its prefix", || phase(&fabric).contains("has no spec.podCIDRs"));
+    before.assert_same(&Snapshot::of(&fabric.nodes[0].host));
+    api.change("nodes", "", "a", &json!({"spec": spec}));
+    wait_until("it to be ready", || fabric.routes(0)["phase"] == "ready");
+    assert_ne!(annotation(&api, "a"), Value::Null);
+}
