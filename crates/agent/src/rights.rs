@@ -209,9 +209,9 @@ pub const RIGHTS: &[Rights] = &[
     },
     Rights {
         service: "routing",
-        capabilities: &["NET_ADMIN"],
+        capabilities: &["NET_ADMIN", "NET_RAW"],
         reason: "It changes tunnels, routes, neighbours, forwarding and its table of the packet \
-                 filter, and asks the API server.",
+                 filter, asks the API server, and asks nodes whether they answer.",
         user: None,
         more_calls: &[],
         families: &["UNIX", "NETLINK", "INET", "INET6"],

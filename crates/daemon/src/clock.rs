@@ -11,6 +11,13 @@ pub(crate) fn now() -> Now {
     }
 }
 
+/// Returns a time as Kubernetes' API writes it (RFC 3339, whole seconds), from milliseconds since
+/// 1970.
+pub(crate) fn rfc3339(millis: u64) -> String {
+    let seconds = i64::try_from(millis / 1000).unwrap_or_default();
+    jiff::Timestamp::from_second(seconds).unwrap_or_default().to_string()
+}
+
 fn millis(time: Timespec) -> u64 {
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
     let nanos = u64::try_from(time.tv_nsec).unwrap_or_default();
@@ -25,5 +32,17 @@ pub(crate) fn seed() -> u64 {
     match rustix::rand::getrandom(&mut octets, rustix::rand::GetRandomFlags::NONBLOCK) {
         Ok(8) => u64::from_ne_bytes(octets),
         _ => now().wall.as_millis().rotate_left(32) ^ now().at.as_millis(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_as_the_api_has_them() {
+        assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
+        assert_eq!(rfc3339(951_782_400_000), "2000-02-29T00:00:00Z");
+        assert_eq!(rfc3339(1_795_296_896_123), "2026-11-21T21:34:56Z");
     }
 }

@@ -3,7 +3,7 @@
 //! Network namespaces ([`netns`]) and whether they still exist ([`living`]), links, addresses,
 //! routes, rules, neighbours, bridge VLANs and traffic control ([`route`]), nftables ([`nft`]),
 //! connection tracking ([`conntrack`]), sysctls ([`sysctl`]), ports that programs listen on
-//! ([`listen`]), a process's own confinement ([`confine`]). Everything is blocking, bounded in time
+//! ([`listen`]), whether addresses answer ([`echo`]), a process's own confinement ([`confine`]). Everything is blocking, bounded in time
 //! and usable from a plain thread; nothing executes a program.
 //!
 //! This crate knows nothing of CNI. It contains the only unsafe code of the workspace, and reads
@@ -29,6 +29,7 @@
 mod bpf;
 pub mod confine;
 pub mod conntrack;
+pub mod echo;
 pub mod ethtool;
 pub mod events;
 pub mod heap;

@@ -1,7 +1,6 @@
 //! `probe`: shows what the network here can do, in a few lines.
 
 mod dns;
-mod icmp;
 mod outside;
 
 use std::net::IpAddr;
@@ -9,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use cni::code;
+use kernel::echo;
 use kernel::route::{IpFamily, Route, RouteFilter, RouteSocket};
 use serde::Serialize;
 
@@ -178,7 +178,7 @@ fn gateways(routes: &[Route]) -> Vec<Gateway> {
     gateways.dedup();
     gateways
         .into_iter()
-        .map(|(address, oif)| match icmp::ping(address, oif, GATEWAY_TIMEOUT, GATEWAY_TRIES) {
+        .map(|(address, oif)| match echo::ping(address, oif, GATEWAY_TIMEOUT, GATEWAY_TRIES) {
             Ok(Some(took)) => Gateway {
                 address,
                 answered: true,

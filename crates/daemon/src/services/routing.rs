@@ -11,6 +11,7 @@
 //! | `filter` | the packet filter's table |
 //! | `files` | the last known nodes, and what runtimes and plugins read |
 //! | `answers` | what `netwright routes` asks |
+//! | `probes` | whether other nodes answer |
 //! | `leave` | `--uninstall` |
 //!
 //! The crate `netwright-routing` makes all decisions. The loop tells it what the nodes are and what
@@ -27,6 +28,7 @@ mod host;
 mod leave;
 mod nodes;
 mod of_source;
+mod probes;
 
 use std::collections::BTreeSet;
 use std::io::Read as _;
@@ -63,6 +65,7 @@ use self::filter::Filter;
 use self::host::{Host, Links};
 use self::nodes::Nodes;
 use self::of_source::OfSource;
+use self::probes::Probes;
 use super::Stop;
 use super::pace::{Pace, processor_time};
 use super::setup::{Process, failed, stop_signals, words};
@@ -198,6 +201,7 @@ struct Service {
     disk: Disk,
     published: Published,
     folders: Folders,
+    probes: Probes,
     pace: Pace,
     filter_pace: Pace,
     /// When the last known nodes are to be written, and when they were.
@@ -230,12 +234,14 @@ impl Service {
         };
         let filter =
             Filter::open(&settings, config.masquerade, &process.roots()).map_err(failed)?;
-        let routing = Routing::new(settings.clone(), &node);
+        let shared = Shared::new(Routing::new(settings.clone(), &node)).map_err(failed)?;
+        let clock = Clock::start();
         Ok(Service {
-            shared: Shared::new(routing).map_err(failed)?,
+            probes: Probes::start(shared.clone(), clock).map_err(failed)?,
+            shared,
             settings,
             node,
-            clock: Clock::start(),
+            clock,
             health: process.health.clone(),
             netlink,
             listener,
@@ -307,6 +313,7 @@ impl Service {
                             let todo = self.shared.routing().accept(self.clock.now());
                             self.obey(todo);
                         }
+                        self.tell_condition();
                     }
                     _ => self.hear(),
                 }
@@ -419,8 +426,8 @@ impl Service {
                 return false;
             }
             Heard::Answers => Event::Answers,
-            Heard::Annotated(done) => {
-                self.health.needs("annotation of this node", done);
+            Heard::Written(done) => {
+                self.health.needs("Node of this node", done);
                 return false;
             }
         };
@@ -428,6 +435,15 @@ impl Service {
         let todo = self.shared.routing().event(event, self.clock.now());
         self.obey(todo);
         self.of_source != before
+    }
+
+    /// Says in this node's Node whether its pods have a network.
+    fn tell_condition(&self) {
+        if let Source::Kubernetes(nodes) = &self.source
+            && let Some(condition) = self.shared.routing().condition(self.clock.now())
+        {
+            nodes.set_condition(condition);
+        }
     }
 
     fn no_node(&self) -> String {
@@ -500,6 +516,7 @@ impl Service {
         self.look_up_again();
         self.look_at_filter();
         self.hold_forwarding();
+        self.tell_condition();
         self.settled = true;
         Ok(())
     }
@@ -611,6 +628,9 @@ impl Service {
     /// Makes changes, and tells routing of each how it went. Returns the first that was made.
     fn make(&mut self, changes: &[Change]) -> Option<Change> {
         let mut first = None;
+        if !changes.is_empty() {
+            self.probes.ask();
+        }
         for run in changes.chunk_by(|one, other| one.is_filter() == other.is_filter()) {
             let all: Vec<&Change> = run.iter().collect();
             let results = match run[0].is_filter() {
@@ -827,6 +847,7 @@ fn tell(news: &News) {
 }
 
 /// Time as routing reckons it: the wall clock at the start, and what has passed since.
+#[derive(Debug, Clone, Copy)]
 struct Clock {
     wall: Time,
     start: Instant,

@@ -29,7 +29,7 @@ fn each_enabled_service_is_a_process_with_its_own_rights() {
     node.start();
     let said = node.run(&["agent", "status", "--wait=30s"]);
     assert!(said.status.success(), "{}{}", text(&said.stdout), text(&said.stderr));
-    let pids = node.wait_until_ready(6);
+    let pids = node.wait_until_ready(ALL.len());
     assert_eq!(pids.keys().collect::<Vec<_>>(), ALL);
     for (service, pid) in &pids {
         assert_eq!(kernel_says(*pid, "Seccomp"), "2", "{service}");

@@ -187,11 +187,7 @@ fn a_confined_service_has_its_rights_and_no_more() {
     testkit::require!("root", "program:nsenter");
     let mut node = Node::new("config-confine");
     node.joins();
-    let routing = "[routing]\nnode = \"n1\"\nnodes = \"/etc/netwright/nodes.toml\"\ncluster = [\"10.244.0.0/16\"]\n";
-    node.configure(&format!("{}{routing}", node.all()));
-    let nodes =
-        "[[node]]\nname = \"n1\"\nprefixes = [\"10.244.1.0/24\"]\nunderlay = [\"127.0.0.1\"]\n";
-    fs::write(node.path("/etc/netwright/nodes.toml"), nodes).unwrap();
+    node.configure(&node.all());
     let lab = &node.lab;
     for rights in agent::rights::RIGHTS {
         let name = rights.service;

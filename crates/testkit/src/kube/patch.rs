@@ -21,6 +21,28 @@ pub(super) fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
+/// The list that a strategic merge patch merges by `type`.
+pub(super) const CONDITIONS: &str = "conditions";
+
+/// Applies a strategic merge patch without any list but `status.conditions`.
+pub(super) fn merge_conditions(target: &mut Value, patch: &Value) {
+    let mut rest = patch.clone();
+    let wanted = rest.get_mut("status").and_then(Value::as_object_mut);
+    let wanted = wanted.and_then(|status| status.remove(CONDITIONS)).unwrap_or_default();
+    merge(target, &rest);
+    for condition in wanted.as_array().into_iter().flatten() {
+        let there = &mut target["status"][CONDITIONS];
+        if !there.is_array() {
+            *there = Value::Array(Vec::new());
+        }
+        let Some(there) = there.as_array_mut() else { return };
+        match there.iter_mut().find(|one| one["type"] == condition["type"]) {
+            Some(one) => merge(one, condition),
+            None => there.push(condition.clone()),
+        }
+    }
+}
+
 /// Applies a list of operations; returns what failed otherwise.
 pub(super) fn apply(target: &mut Value, operations: &Value) -> Result<(), String> {
     let operations = operations.as_array().ok_or("a JSON patch is a list")?;

@@ -335,19 +335,22 @@ fn patched(
             )
         })?,
         "application/merge-patch+json" => patch::merge(&mut after, change),
-        // The two differ only in lists, which are merged by key: that is not implemented here.
+        // The two differ in lists, which are merged by a key. That of conditions is known here.
         "application/strategic-merge-patch+json" if !kind.custom && !has_list(change) => {
-            patch::merge(&mut after, change);
+            patch::merge_conditions(&mut after, change);
         }
         _ => return Err(unsupported()),
     }
     Ok(after)
 }
 
+/// Whether a patch has a list whose key is not known here.
 fn has_list(value: &Value) -> bool {
     match value {
         Value::Array(_) => true,
-        Value::Object(map) => map.values().any(has_list),
+        Value::Object(map) => {
+            map.iter().any(|(key, value)| key != patch::CONDITIONS && has_list(value))
+        }
         _ => false,
     }
 }

@@ -1,11 +1,11 @@
 //! With `--full`: the machine's Debian, booted by its own systemd in `systemd-nspawn`, as a person
-//! has it: its units, its podman, and the reference's plugins with their socket.
+//! has it: its units, its podman and containerd, and the reference's plugins with their socket.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::Output;
 
-use testkit::{Lab, Place as _, Running, require, wait_until};
+use testkit::{Lab, Place as _, Running, require, wait_for, wait_until};
 
 use crate::system::{NETWRIGHT, SERVE, netwrightd};
 
@@ -32,7 +32,7 @@ for name in sh httpd mkdir hostname; do ln -s busybox root/root/image/bin/$name;
 ";
 
 const BOOT: &str = "systemd-nspawn --quiet --directory=root --register=no --keep-unit --private-network \
-                    --console=pipe --tmpfs=/var/lib/containers --boot >console 2>&1 & echo $! >nspawn.pid; wait";
+                    --console=pipe --tmpfs=/var/lib/containers --tmpfs=/var/lib/containerd --boot >console 2>&1 & echo $! >nspawn.pid; wait";
 
 /// Everything that setup could leave, a line each.
 const SNAPSHOT: &str = r"
@@ -107,6 +107,8 @@ fn debian_is_set_up_and_is_as_before_afterwards() {
         "root",
         "program:systemd-nspawn",
         "program:podman",
+        "program:containerd",
+        "program:runc",
         "program:curl",
         "file:/usr/bin/busybox",
         "file:/lib/systemd/system/cni-dhcp.socket"
@@ -115,8 +117,9 @@ fn debian_is_set_up_and_is_as_before_afterwards() {
     debian.sh(
         "systemctl enable --now cni-dhcp.socket && tar -C /root/image -c . | podman import - web",
     );
-    // podman's own folders.
-    debian.sh("podman ps");
+    // podman's own folders, and the image for containerd.
+    debian.sh("podman ps && podman save --quiet --format oci-archive --output /root/web.tar web");
+    debian.sh("systemctl start containerd && ctr image import --snapshotter native /root/web.tar");
     let before = debian.sh(SNAPSHOT);
 
     let said = debian.sh("/root/dist/netwright setup --yes 2>&1");
@@ -132,9 +135,25 @@ fn debian_is_set_up_and_is_as_before_afterwards() {
     ));
     let page = debian.sh("curl --silent --show-error --retry 50 --retry-connrefused --retry-delay 0 --retry-max-time 10 http://127.0.0.1:8081/");
     assert_eq!(page, "hello from web\n");
+    // containerd has the same plugins called for the same network. `ctr` itself waits for the end,
+    // and has the container detached.
+    debian.sh(&format!(
+        "ctr run --rm --cni --cgroup '' --snapshotter native localhost/web:latest other sh -c '{SERVE}' >/root/other.log 2>&1 &"
+    ));
+    let links = wait_for("containerd's container", || {
+        let said = debian.try_sh("ctr task exec --exec-id $$ other /bin/busybox ip -o -4 address");
+        let links = String::from_utf8_lossy(&said.stdout).into_owned();
+        links.contains("eth0").then_some(links)
+    });
+    let address = links.split_whitespace().find_map(|word| word.strip_suffix("/16"));
+    let address = address.unwrap_or_else(|| panic!("{links}"));
+    let page = debian.sh(&format!("curl --silent --show-error --retry 50 --retry-connrefused --retry-delay 0 --retry-max-time 10 http://{address}/"));
+    assert!(page.starts_with("hello from "), "{page}");
     debian.sh("mkdir /etc/netwright/netwrightd.d && printf '[collect]\\ngrace = \"9s\"\\n' >/etc/netwright/netwrightd.d/x.toml");
     assert_eq!(debian.sh("netwright agent reload"), "tells collect: grace\n");
     debian.sh("rm -r /etc/netwright/netwrightd.d && netwright agent reload && podman rm --force --time 0 web");
+    debian.sh("ctr task kill --signal KILL other");
+    wait_until("its end", || !debian.try_sh("ctr container info other").status.success());
 
     let said = debian.sh("netwright setup --undo --yes 2>&1");
     eprintln!("{said}");

@@ -104,35 +104,9 @@ fn short(name: &str) -> &str {
     name.get(..230).unwrap_or(name).trim_end_matches(['-', '.'])
 }
 
-/// Returns a time as the API writes it, from milliseconds since 1970.
-pub(super) fn rfc3339(millis: u64) -> String {
-    let (days, seconds) = (millis / 86_400_000, millis / 1000 % 86_400);
-    // Civil from days (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms"), for days
-    // since 1970.
-    let z = days + 719_468;
-    let era = z / 146_097;
-    let day_of_era = z % 146_097;
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_are_as_the_api_has_them() {
-        assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
-        assert_eq!(rfc3339(951_782_400_000), "2000-02-29T00:00:00Z");
-        assert_eq!(rfc3339(1_795_296_896_123), "2026-11-21T21:34:56Z");
-    }
 
     #[test]
     fn the_same_words_are_counted() {

@@ -16,7 +16,7 @@ use tokio::sync::{Notify, Semaphore};
 use super::super::line_server::Answers;
 use super::api::{Api, ApiError};
 use super::devices::{Allocated, Devices};
-use super::events::{Events, Tone, rfc3339};
+use super::events::{Events, Tone};
 use super::facts::{DefinitionFacts, Fact, PodFacts};
 use super::flags::Flags;
 use super::held::Held;
@@ -417,7 +417,7 @@ impl Service {
 
     /// Queues an Event about a pod to be written.
     pub(super) fn tell(&self, pod: &PodFacts, tone: Tone, reason: &str, message: &str) {
-        let now = rfc3339(crate::clock::now().wall.as_millis());
+        let now = crate::clock::rfc3339(crate::clock::now().wall.as_millis());
         let item = self.events.item(pod, tone, reason, message, (&now, crate::clock::seed()));
         if let Err(error) = self.outbox.put(item) {
             tracing::warn!(%error, pod = pod.id(), reason, message, "cannot queue an Event");

@@ -47,6 +47,12 @@ impl Shared {
         &self.0.bell
     }
 
+    /// Makes the loop look whether something is to be said or done.
+    pub(super) fn ring(&self) {
+        // If the socket is full, the loop is about to look.
+        let _ = (&self.0.ringer).write(&[0]);
+    }
+
     /// Says whether somebody has confirmed that nodes are gone, since the last call.
     pub(super) fn take_accepted(&self) -> bool {
         crate::poll::drain(&self.0.bell);
@@ -60,8 +66,7 @@ impl Shared {
         }
         if target == ACCEPT {
             self.0.accepted.store(true, Ordering::SeqCst);
-            // If the socket is full, the loop is about to look.
-            let _ = (&self.0.ringer).write(&[0]);
+            self.ring();
             return Answer::text(200, "accepted");
         }
         match target.strip_prefix(EXPLAIN).map(str::parse::<IpAddr>) {

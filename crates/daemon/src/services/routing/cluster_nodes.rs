@@ -1,7 +1,7 @@
 //! The source `kubernetes`: the Nodes of the cluster, and what this node writes into its own.
 //!
 //! A thread of its own talks to the API server. The loop takes what the thread has heard when the
-//! bell rings, and says what the annotation of this node is to be.
+//! bell rings, and says what this node's annotation and condition are to be.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -11,11 +11,12 @@ use std::pin::pin;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use futures_util::future::select;
+use futures_util::future::{Either, select};
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::watcher::watcher;
+use routing::condition::Condition;
 use routing::kubernetes::{NodeFields, is_ours};
 use routing::{Settings, Time, annotation};
 use serde_json::json;
@@ -54,8 +55,8 @@ pub(super) enum Heard {
     Silent(String),
     /// It answers again, and nothing has changed.
     Answers,
-    /// What became of writing the annotation.
-    Annotated(Result<(), String>),
+    /// What became of writing into this node's Node.
+    Written(Result<(), String>),
 }
 
 /// The loop's end of the thread.
@@ -63,7 +64,23 @@ pub(super) enum Heard {
 pub(super) struct ClusterNodes {
     heard: mpsc::Receiver<Heard>,
     bell: UnixStream,
-    annotation: watch::Sender<Option<String>>,
+    wish: watch::Sender<Wish>,
+}
+
+/// What this node's Node is to say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Wish {
+    annotation: Option<String>,
+    condition: Option<Condition>,
+}
+
+/// What this node's Node says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Said {
+    uid: String,
+    annotation: Option<String>,
+    /// Status and reason of the condition.
+    condition: Option<(String, String)>,
 }
 
 impl ClusterNodes {
@@ -78,20 +95,19 @@ impl ClusterNodes {
         bell.set_nonblocking(true).map_err(failed)?;
         ringer.set_nonblocking(true).map_err(failed)?;
         let (to, heard) = mpsc::channel();
-        let (annotation, wanted) = watch::channel(None);
+        let (wish, wishes) = watch::channel(Wish::default());
         let thread = Thread {
             kubeconfig,
             node: node.to_owned(),
             settings: settings.clone(),
             outlet: Outlet { to, ringer },
-            wanted,
         };
         let runtime = runtime(1)?;
         std::thread::Builder::new()
             .name("nodes".to_owned())
-            .spawn(move || runtime.block_on(thread.run()))
+            .spawn(move || runtime.block_on(thread.run(wishes)))
             .map_err(failed)?;
-        Ok(ClusterNodes { heard, bell, annotation })
+        Ok(ClusterNodes { heard, bell, wish })
     }
 
     /// Returns what is readable when something was heard.
@@ -107,10 +123,19 @@ impl ClusterNodes {
 
     /// Says what this node's annotation is to be. It is written if the Node has another.
     pub(super) fn annotate(&self, text: String) {
-        self.annotation.send_if_modified(|now| {
-            let differs = now.as_ref() != Some(&text);
-            *now = Some(text);
-            differs
+        self.wish(|wish| wish.annotation = Some(text));
+    }
+
+    /// Says what the condition `NetworkUnavailable` is to be. It is written if the Node has another.
+    pub(super) fn set_condition(&self, condition: Condition) {
+        self.wish(|wish| wish.condition = Some(condition));
+    }
+
+    fn wish(&self, change: impl FnOnce(&mut Wish)) {
+        self.wish.send_if_modified(|wish| {
+            let before = wish.clone();
+            change(wish);
+            *wish != before
         });
     }
 }
@@ -132,13 +157,36 @@ pub(super) fn forget(kubeconfig: Option<&Path>, node: &str) -> Result<(), Stop> 
     })
 }
 
+/// The condition that says whether pods of a node have a network.
+const CONDITION: &str = "NetworkUnavailable";
+
+/// Returns the patch of a Node's status that sets the condition. Conditions are merged by their type.
+fn of_condition(condition: &Condition) -> serde_json::Value {
+    let now = crate::clock::rfc3339(crate::clock::now().wall.as_millis());
+    json!({"status": {"conditions": [{
+        "type": CONDITION,
+        "status": status(condition),
+        "reason": condition.reason,
+        "message": condition.message,
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+    }]}})
+}
+
+fn status(condition: &Condition) -> &'static str {
+    if condition.unavailable { "True" } else { "False" }
+}
+
 async fn patch_node(
     nodes: &Api<Node>,
     name: &str,
     patch: &serde_json::Value,
 ) -> Result<(), ApiError> {
-    let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-    within(nodes.patch_metadata(name, &params, &Patch::Merge(patch))).await.map(|_| ())
+    within(nodes.patch_metadata(name, &params(), &Patch::Merge(patch))).await.map(|_| ())
+}
+
+fn params() -> PatchParams {
+    PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
 }
 
 /// Where the thread says what it has heard.
@@ -162,19 +210,23 @@ struct Thread {
     node: String,
     settings: Settings,
     outlet: Outlet,
-    wanted: watch::Receiver<Option<String>>,
 }
 
 impl Thread {
-    async fn run(self) {
+    async fn run(self, wishes: watch::Receiver<Wish>) {
         let nodes: Api<Node> = Api::all(self.client().await);
-        let (own_is, own) = watch::channel(None);
+        let (own_is, own) = watch::channel(None::<Said>);
         let (to, changes) = tokio::sync::mpsc::channel(WAITING);
         let settings = self.settings.clone();
-        let read = move |node: Node| fields(node, &settings);
+        let name = self.node.clone();
+        let read = move |node: Node| {
+            let own = node.metadata.name.as_ref() == Some(&name);
+            let said = own.then(|| said(&node));
+            (fields(node, &settings), said)
+        };
         let following = follow(watcher(nodes.clone(), watch_config()), read, to);
         let listening = self.listen(nodes.clone(), changes, own_is);
-        let writing = self.write(&nodes, self.wanted.clone(), own);
+        let writing = self.write(&nodes, wishes, own);
         let (listening, writing) = (pin!(listening), pin!(writing));
         select(pin!(following), select(listening, writing)).await;
     }
@@ -197,8 +249,8 @@ impl Thread {
     async fn listen(
         &self,
         nodes: Api<Node>,
-        mut changes: tokio::sync::mpsc::Receiver<Change<NodeFields>>,
-        own_is: watch::Sender<Option<NodeFields>>,
+        mut changes: tokio::sync::mpsc::Receiver<Change<(NodeFields, Option<Said>)>>,
+        own_is: watch::Sender<Option<Said>>,
     ) {
         let mut known: BTreeMap<String, NodeFields> = BTreeMap::new();
         let mut listing = BTreeMap::new();
@@ -221,74 +273,68 @@ impl Thread {
                 changes.recv().await
             };
             let Some(change) = change else { return };
+            match &change {
+                Change::Listed((_, Some(said))) | Change::Changed((_, Some(said))) => {
+                    own_is.send_if_modified(|own| {
+                        let differs = own.as_ref() != Some(said);
+                        *own = Some(said.clone());
+                        differs
+                    });
+                }
+                Change::Gone((_, Some(_))) => own_is.send_modify(|own| *own = None),
+                _ => {}
+            }
             let heard = match change {
                 Change::Begin => {
                     listing = BTreeMap::new();
                     continue;
                 }
-                Change::Listed(node) => {
+                Change::Listed((node, _)) => {
                     listing.insert(node.name.clone(), node);
                     continue;
                 }
                 Change::Complete => {
                     known = std::mem::take(&mut listing);
+                    if !known.contains_key(&self.node) {
+                        own_is.send_modify(|own| *own = None);
+                    }
                     Heard::Listed(known.values().cloned().collect())
                 }
-                Change::Changed(node) if known.get(&node.name) == Some(&node) => {
+                Change::Changed((node, _)) if known.get(&node.name) == Some(&node) => {
                     if !lost {
                         continue;
                     }
                     Heard::Answers
                 }
-                Change::Changed(node) => {
+                Change::Changed((node, _)) => {
                     known.insert(node.name.clone(), node.clone());
                     Heard::Changed(node)
                 }
-                Change::Gone(node) => {
+                Change::Gone((node, _)) => {
                     known.remove(&node.name);
                     Heard::Deleted(node.name)
                 }
                 Change::Lost(error) => Heard::Silent(error.to_string()),
             };
             lost = matches!(heard, Heard::Silent(_));
-            own_is.send_if_modified(|own| {
-                let now = known.get(&self.node);
-                let differs = own.as_ref() != now;
-                if differs {
-                    *own = now.cloned();
-                }
-                differs
-            });
             self.outlet.tell(heard);
         }
     }
 
-    /// Writes this node's annotation whenever it is not what it is to be.
+    /// Writes what this node's Node is to say whenever it says something else.
     async fn write(
         &self,
         nodes: &Api<Node>,
-        mut wanted: watch::Receiver<Option<String>>,
-        mut own: watch::Receiver<Option<NodeFields>>,
+        mut wishes: watch::Receiver<Wish>,
+        mut own: watch::Receiver<Option<Said>>,
     ) {
         let mut pause = RETRY.0;
         loop {
-            let patch = {
-                let (wanted, own) = (wanted.borrow_and_update(), own.borrow_and_update());
-                match (&*wanted, &*own) {
-                    (Some(text), Some(own))
-                        if own.annotations.get(annotation::KEY) != Some(text) =>
-                    {
-                        // Another Node of the same name is another node.
-                        let annotations = json!({annotation::KEY: text});
-                        Some(json!({"metadata": {"uid": own.uid, "annotations": annotations}}))
-                    }
-                    _ => None,
-                }
-            };
-            if let Some(patch) = patch {
-                let done = patch_node(nodes, &self.node, &patch).await;
+            let (wish, said) =
+                (wishes.borrow_and_update().clone(), own.borrow_and_update().clone());
+            if let Some(done) = self.write_once(nodes, &wish, said.as_ref()).await {
                 let failed = done.is_err();
-                self.outlet.tell(Heard::Annotated(done.map_err(|error| error.to_string())));
+                self.outlet.tell(Heard::Written(done.map_err(|error| error.to_string())));
                 if failed {
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(RETRY.1);
@@ -296,13 +342,56 @@ impl Thread {
                 }
                 pause = RETRY.0;
             }
-            if let futures_util::future::Either::Left((Err(_), _))
-            | futures_util::future::Either::Right((Err(_), _)) =
-                select(pin!(wanted.changed()), pin!(own.changed())).await
+            let (wished, said) = (pin!(wishes.changed()), pin!(own.changed()));
+            if let Either::Left((Err(_), _)) | Either::Right((Err(_), _)) =
+                select(wished, said).await
             {
                 return;
             }
         }
+    }
+
+    /// Writes what differs; `None` if nothing does, or there is no Node.
+    async fn write_once(
+        &self,
+        nodes: &Api<Node>,
+        wish: &Wish,
+        said: Option<&Said>,
+    ) -> Option<Result<(), ApiError>> {
+        let said = said?;
+        let mut done = None;
+        if let Some(text) =
+            wish.annotation.as_ref().filter(|text| said.annotation.as_ref() != Some(text))
+        {
+            // Another Node of the same name is another node.
+            let annotations = json!({annotation::KEY: text});
+            let patch = json!({"metadata": {"uid": said.uid, "annotations": annotations}});
+            done = Some(patch_node(nodes, &self.node, &patch).await);
+        }
+        if let Some(condition) = &wish.condition {
+            let wanted = (status(condition), condition.reason);
+            let there = said.condition.as_ref().map(|(status, reason)| (&**status, &**reason));
+            if there != Some(wanted) {
+                let (params, patch) = (params(), Patch::Strategic(of_condition(condition)));
+                let patched = nodes.patch_status(&self.node, &params, &patch);
+                let patched = within(patched).await.map(|_| ());
+                done = Some(done.unwrap_or(Ok(())).and(patched));
+            }
+        }
+        done
+    }
+}
+
+/// Finds what is written here in a Node.
+fn said(node: &Node) -> Said {
+    let annotations = node.metadata.annotations.as_ref();
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let condition = conditions.into_iter().flatten().find(|one| one.type_ == CONDITION);
+    Said {
+        uid: node.metadata.uid.clone().unwrap_or_default(),
+        annotation: annotations.and_then(|all| all.get(annotation::KEY)).cloned(),
+        condition: condition
+            .map(|one| (one.status.clone(), one.reason.clone().unwrap_or_default())),
     }
 }
 

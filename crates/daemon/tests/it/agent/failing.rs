@@ -16,7 +16,7 @@ const SOON: Duration = Duration::from_secs(5);
 
 /// Which services fail at the same time: with `--full` each alone.
 fn rounds() -> impl Iterator<Item = &'static [&'static str]> {
-    ALL.chunks(if available("full") { 1 } else { 3 })
+    ALL.chunks(if available("full") { 1 } else { 4 })
 }
 
 /// The processes of the other services.
@@ -30,7 +30,7 @@ fn a_service_that_is_killed_again_and_again_disturbs_no_other() {
     testkit::require!("root");
     let mut node = Node::with_all("agent-kill");
     node.start();
-    let mut pids = node.wait_until_ready(6);
+    let mut pids = node.wait_until_ready(ALL.len());
     let times = if available("full") { 4 } else { 2 };
     for failing in rounds() {
         let before = others(&pids, failing);
@@ -48,7 +48,7 @@ fn a_service_that_is_killed_again_and_again_disturbs_no_other() {
                 failing.iter().all(|service| is_named(&of(&status, service)))
             });
             assert!(began.elapsed() < SOON, "{failing:?}");
-            pids = node.wait_until_ready(6);
+            pids = node.wait_until_ready(ALL.len());
             for service in failing {
                 assert_eq!(node.service(service)["restarts"], count, "{service}");
             }
@@ -73,7 +73,7 @@ fn a_service_that_is_killed_again_and_again_disturbs_no_other() {
     until("the services to end", || pids.values().all(|pid| !is_alive(*pid)));
     // Nothing that they left is in the way.
     node.start();
-    node.wait_until_ready(6);
+    node.wait_until_ready(ALL.len());
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_service_that_is_stopped_is_named_and_disturbs_no_other() {
     let mut node = Node::with_all("agent-stop");
     node.configure(&node.all().replace("\"5s\"", "\"2m\""));
     node.start();
-    let pids = node.wait_until_ready(6);
+    let pids = node.wait_until_ready(ALL.len());
     for stopped in rounds() {
         for service in stopped {
             signal(pids[*service], Signal::STOP);
@@ -101,7 +101,7 @@ fn a_service_that_is_stopped_is_named_and_disturbs_no_other() {
         for service in stopped {
             signal(pids[*service], Signal::CONT);
         }
-        assert_eq!(node.wait_until_ready(6), pids);
+        assert_eq!(node.wait_until_ready(ALL.len()), pids);
     }
 }
 
@@ -111,14 +111,14 @@ fn each_service_that_stays_stopped_starts_again() {
     testkit::require!("root", "full");
     let mut node = Node::with_all("agent-watchdog");
     node.start();
-    let mut pids = node.wait_until_ready(6);
+    let mut pids = node.wait_until_ready(ALL.len());
     for stopped in ALL {
         signal(pids[stopped], Signal::STOP);
         let before = others(&pids, &[stopped]);
         until("another process", || {
             node.pids().get(stopped).is_some_and(|pid| *pid != pids[stopped])
         });
-        pids = node.wait_until_ready(6);
+        pids = node.wait_until_ready(ALL.len());
         assert_eq!(others(&pids, &[stopped]), before, "{stopped}");
         assert_eq!(node.service(stopped)["restarts"], 1);
     }
@@ -187,7 +187,7 @@ fn a_service_that_cannot_start_is_tried_less_and_less_often() {
     for pause in ["100ms", "200ms"] {
         assert!(log.contains(&format!("pause={pause}")), "{pause}: {log}");
     }
-    until("the others", || node.pids().len() == 4);
+    until("the others", || node.pids().len() == ALL.len() - taken.len());
     // Of some services, as probes ask.
     let status = |of: &[&str]| node.run(&[&["agent", "status"], of].concat());
     assert_eq!(status(&["dhcp", "collect"]).status.code(), Some(1));
@@ -198,7 +198,7 @@ fn a_service_that_cannot_start_is_tried_less_and_less_often() {
         assert_eq!(fs::read_to_string(node.path(path)).unwrap(), "mine");
         fs::remove_file(node.path(path)).unwrap();
     }
-    node.wait_until_ready(6);
+    node.wait_until_ready(ALL.len());
     for service in ["dhcp", "ipam"] {
         let report = node.service(service);
         assert!(!report["failed"].to_string().contains(why), "{report}");

@@ -7,7 +7,7 @@ fn the_idle_agent_takes_what_its_services_take_alone() {
     testkit::require!("root", "full");
     let mut node = Node::with_all("agent-figures");
     node.start();
-    let pids = node.wait_until_ready(6);
+    let pids = node.wait_until_ready(ALL.len());
     let supervised: Vec<u64> = ALL.iter().map(|service| private_memory(pids[*service])).collect();
     let supervisor = private_memory(node.supervisor());
     assert_eq!(node.stop(), Some(0));

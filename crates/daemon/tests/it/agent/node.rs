@@ -29,7 +29,8 @@ const AGENT: &str = "/run/netwright/agent/agent.sock";
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Every service.
-pub(crate) const ALL: [&str; 6] = ["collect", "dhcp", "docker", "ipam", "multinet", "repair"];
+pub(crate) const ALL: [&str; 7] =
+    ["collect", "dhcp", "docker", "ipam", "multinet", "repair", "routing"];
 
 /// The services that need nothing from outside.
 pub(crate) const ALONE: &str = "
@@ -55,6 +56,13 @@ kubeconfig = \"/etc/netwright/kubeconfig\"
 enable = true
 node = \"n1\"
 kubeconfig = \"/etc/netwright/kubeconfig\"
+[routing]
+enable = true
+node = \"n1\"
+source = \"kubernetes\"
+kubeconfig = \"/etc/netwright/kubeconfig\"
+cluster = [\"10.244.0.0/16\"]
+path = \"direct\"
 ";
 
 pub(crate) struct Node {
@@ -84,7 +92,11 @@ impl Node {
     /// Starts an API server that knows the node.
     pub(crate) fn joins(&mut self) {
         let api = self.lab.enter(KubeApi::start);
-        api.create(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}));
+        api.create(&json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"},
+            "spec": {"podCIDR": "10.244.1.0/24"},
+            "status": {"addresses": [{"type": "InternalIP", "address": "127.0.0.1"}]},
+        }));
         // Only root reads it, and it is where a service with a /tmp of its own sees it.
         let path = self.path(KUBECONFIG);
         fs::copy(api.kubeconfig(self.lab.dir()), &path).unwrap();

@@ -89,7 +89,7 @@ fn many_reloads_lose_no_lease_and_no_watch() {
     rig.socket = "/run/cni/dhcp.sock".into();
     let server = rig.kea(Lasting { valid_s: 60, t1_s: 2, t2_s: 50, router: "192.0.2.1" });
     node.start();
-    let before = node.wait_until_ready(6);
+    let before = node.wait_until_ready(ALL.len());
     let container = rig.plugged("c1");
     rig.dhcp("ADD").to(&container).call().ok();
     let socket = node.path("/run/netwright/ipam.sock");

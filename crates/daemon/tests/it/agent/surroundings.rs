@@ -28,7 +28,7 @@ fn without_capabilities_services_keep_what_they_have_and_say_so() {
     testkit::require!("root", "program:setpriv");
     let mut node = Node::with_all("agent-capabilities");
     start(&mut node, &["setpriv", "--bounding-set=-sys_admin,-sys_resource,-setuid,-setpcap"]);
-    let pids = node.wait_until_ready(6);
+    let pids = node.wait_until_ready(ALL.len());
     for service in ALL {
         let steps = unconfined(&node, service);
         let says = |what: &str| steps.iter().any(|step| step.starts_with(what));

@@ -41,6 +41,19 @@ fn annotation(api: &KubeApi, node: &str) -> Value {
     text.map_or(Value::Null, |text| serde_json::from_str(text).unwrap())
 }
 
+/// What a Node says of its network: status and reason.
+fn condition(api: &KubeApi, node: &str) -> Option<(String, String)> {
+    let node = api.object("nodes", "", node).unwrap();
+    let all = node["status"]["conditions"].as_array()?.clone();
+    let found = all.iter().find(|one| one["type"] == "NetworkUnavailable")?;
+    let text = |key: &str| found[key].as_str().unwrap().to_owned();
+    Some((text("status"), text("reason")))
+}
+
+fn is(status: &str, reason: &str) -> Option<(String, String)> {
+    Some((status.to_owned(), reason.to_owned()))
+}
+
 /// Each node says of itself what the others need, by its own Node; pods then reach each other.
 /// Everything stays while the API server is away. A node that goes, goes everywhere.
 #[test]
@@ -59,6 +72,9 @@ fn vm_pods_of_a_cluster_reach_each_other() {
     assert_eq!(said["underlay"], json!(["192.0.2.11", "2001:db8::10"]), "{said}");
     assert_eq!((&said["version"], &said["mtu"]), (&json!(1), &json!(1500)), "{said}");
     wait_until("this node to be ready", || fabric.routes(0)["phase"] == "ready");
+    for node in ["a", "b", "c"] {
+        wait_until("the condition", || condition(&api, node) == is("False", "RoutingIsUp"));
+    }
 
     // Somebody removes or spoils what a node says of itself: it is written again.
     for wrong in [Value::Null, json!("{}")] {
@@ -107,6 +123,25 @@ fn vm_pods_of_a_cluster_reach_each_other() {
     }
 }
 
+/// Tunnels' packets are dropped somewhere between the nodes, which answer by their own addresses:
+/// the cluster is told that pods have no network. An agent's condition beside it stays.
+#[test]
+fn vm_a_node_that_is_cut_off_says_so() {
+    testkit::require!("root", "vxlan", "vm-full", "program:nft");
+    let mut fabric = Fabric::new("routing-cut-off", &[1, 1]);
+    let api = cluster(&mut fabric);
+    let pressure =
+        json!({"type": "DiskPressure", "status": "False", "reason": "KubeletHasNoDiskPressure"});
+    api.change("nodes", "", "a", &json!({"status": {"conditions": [pressure]}}));
+    fabric.lab.sh("nft 'table inet t { chain c { type filter hook forward priority 0; udp dport 8472 drop; }; }'");
+    fabric.start();
+    wait_until("it to be said", || condition(&api, "a") == is("True", "NoNodeAnswers"));
+    fabric.lab.sh("nft delete table inet t");
+    wait_until("the end of it", || condition(&api, "a") == is("False", "RoutingIsUp"));
+    let node = api.object("nodes", "", "a").unwrap();
+    assert!(node["status"]["conditions"].to_string().contains("DiskPressure"), "{node}");
+}
+
 /// A node waits, and says for what, until its Node and its prefix are there.
 #[test]
 fn a_node_waits_for_its_prefix() {
@@ -127,4 +162,6 @@ fn a_node_waits_for_its_prefix() {
     api.change("nodes", "", "a", &json!({"spec": spec}));
     wait_until("it to be ready", || fabric.routes(0)["phase"] == "ready");
     assert_ne!(annotation(&api, "a"), Value::Null);
+    // There is no other node, and that is no fault.
+    wait_until("the condition", || condition(&api, "a") == is("False", "RoutingIsUp"));
 }

@@ -1,0 +1,97 @@
+//! Asks nodes whether they answer: by the path that pods' packets take, and by their own addresses.
+//!
+//! A thread of its own asks, so that the loop waits for nobody. Some nodes are enough: what is to be
+//! found out is whether this node is cut off.
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use kernel::echo::{self, Echo};
+use routing::routing::{Answer, Probe, Target};
+
+use super::Clock;
+use super::answers::Shared;
+
+/// How many paths are asked at once.
+const SOME: usize = 16;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The pauses between questions: while nobody has answered, and else.
+const SOON: Duration = Duration::from_secs(5);
+const LATER: Duration = Duration::from_secs(60);
+
+/// Has the thread ask again.
+#[derive(Debug, Clone)]
+pub(super) struct Probes(mpsc::SyncSender<()>);
+
+impl Probes {
+    /// Starts the thread. It rings after each answer.
+    pub(super) fn start(shared: Shared, clock: Clock) -> std::io::Result<Self> {
+        let (ask, asked) = mpsc::sync_channel(1);
+        std::thread::Builder::new()
+            .name("probes".to_owned())
+            .spawn(move || work(&shared, clock, &asked))?;
+        Ok(Probes(ask))
+    }
+
+    /// Something has changed.
+    pub(super) fn ask(&self) {
+        // If one question waits already, it is this one.
+        let _ = self.0.try_send(());
+    }
+}
+
+fn work(shared: &Shared, clock: Clock, asked: &mpsc::Receiver<()>) {
+    let mut turn = 0;
+    loop {
+        let all: Vec<Target> = shared.routing().targets().collect();
+        let some: Vec<&Target> = all.iter().cycle().skip(turn).take(SOME.min(all.len())).collect();
+        turn = if all.is_empty() { 0 } else { (turn + some.len()) % all.len() };
+        let answered = ask(shared, clock, &some);
+        let pause = if answered { LATER } else { SOON };
+        // What follows a change is looked at together.
+        match asked.recv_timeout(if all.is_empty() { LATER } else { pause }) {
+            Ok(()) => std::thread::sleep(PATIENCE / 10),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+/// Asks, and tells routing. Says whether anybody has answered by a path.
+fn ask(shared: &Shared, clock: Clock, targets: &[&Target]) -> bool {
+    if targets.is_empty() {
+        return true;
+    }
+    let addresses: Vec<_> = targets.iter().flat_map(|of| [of.path, of.underlay]).collect();
+    let answers = match echo::ask_all(&addresses, PATIENCE) {
+        Ok(answers) => answers,
+        Err(error) => {
+            tracing::debug!(%error, "nodes cannot be asked");
+            return false;
+        }
+    };
+    let answer = |echo: &Echo| match echo {
+        Echo::Answered(_) => Answer::Yes,
+        Echo::Silent => Answer::No,
+        Echo::Filtered => Answer::Filtered,
+    };
+    let mut any = false;
+    {
+        let (mut routing, now) = (shared.routing(), clock.now());
+        for (target, pair) in targets.iter().zip(answers.chunks_exact(2)) {
+            let rtt_us = match pair[0] {
+                Echo::Answered(after) => u32::try_from(after.as_micros()).ok(),
+                _ => None,
+            };
+            let (path, underlay) = (answer(&pair[0]), answer(&pair[1]));
+            any |= path == Answer::Yes;
+            let probe = Probe { path, underlay, rtt_us, mtu: None, udp: None };
+            routing.probed(&target.peer, target.family, probe, now);
+        }
+    }
+    shared.ring();
+    any
+}
