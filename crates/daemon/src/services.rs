@@ -125,7 +125,11 @@ mod tests {
         testkit::require!("root", "full");
         let lab = testkit::Lab::new("one-process");
         let api = lab.enter(KubeApi::start);
-        api.create(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}));
+        api.create(&json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"},
+            "spec": {"podCIDR": "10.244.1.0/24"},
+            "status": {"addresses": [{"type": "InternalIP", "address": "127.0.0.1"}]},
+        }));
         let kubeconfig = api.kubeconfig(lab.dir()).display().to_string();
         let private = || -> u64 {
             let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -141,6 +145,14 @@ mod tests {
                 for service in SERVICES {
                     let words: &[&str] = match service.name {
                         "ipam" | "multinet" => &["--node", "n1", "--kubeconfig", &kubeconfig],
+                        "routing" => &[
+                            "--node=n1",
+                            "--source=kubernetes",
+                            "--kubeconfig",
+                            &kubeconfig,
+                            "--cluster=10.244.0.0/16",
+                            "--path=direct",
+                        ],
                         _ => &[],
                     };
                     let words: Vec<OsString> = words.iter().map(OsString::from).collect();

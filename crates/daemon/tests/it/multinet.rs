@@ -286,11 +286,17 @@ fn it_says_why_it_is_not_ready_and_the_configuration_comes_last() {
     cluster.api.restore();
     wait_for("the configuration", || path.exists().then_some(()));
     assert_eq!(cluster.ask(&Request::Status).unwrap(), Answer::Ok);
-    let text = std::fs::read_to_string(&path).unwrap();
-    let list: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(list["plugins"][0]["type"], "netwright-multi");
-    assert_eq!(list["plugins"][0]["clusterNetwork"], "cluster");
-    assert_eq!(list["plugins"][0]["capabilities"], json!({"portMappings": true}));
+    let plugin = || {
+        let text = std::fs::read_to_string(&path).unwrap();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()["plugins"][0].take()
+    };
+    assert_eq!(
+        (&plugin()["type"], &plugin()["clusterNetwork"]),
+        (&"netwright-multi".into(), &"cluster".into())
+    );
+    // That no definition has the default network's name may be known a moment later.
+    let wanted = json!({"portMappings": true, "io.kubernetes.cri.pod-annotations": true});
+    wait_for("the capabilities", || (plugin()["capabilities"] == wanted).then_some(()));
     // The file stays: without it the runtime would take the next network it finds.
     daemon.kill();
     std::fs::remove_file(cluster.dir.join("net.d/cluster.conflist")).unwrap();
