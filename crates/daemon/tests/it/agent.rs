@@ -27,7 +27,7 @@ fn each_enabled_service_is_a_process_with_its_own_rights() {
     assert_eq!(said.status.code(), Some(1), "{}", text(&said.stderr));
     assert!(text(&said.stdout).starts_with("collect   stopped\n"), "{}", text(&said.stdout));
     node.start();
-    let said = node.run(&["agent", "status", "--wait=30s"]);
+    let said = node.run(&["agent", "status", "--wait=90s"]);
     assert!(said.status.success(), "{}{}", text(&said.stdout), text(&said.stderr));
     let pids = node.wait_until_ready(ALL.len());
     assert_eq!(pids.keys().collect::<Vec<_>>(), ALL);
@@ -87,7 +87,7 @@ fn a_service_on_its_own_says_its_status_and_reads_its_configuration_again() {
     let log = node.lab.dir().join("log");
     let mut command = node.command(&["collect", "--interval", "9s"]);
     let mut child = command.stderr(fs::File::create(&log).unwrap()).spawn().unwrap();
-    let said = node.run(&["agent", "status", "--wait=30s"]);
+    let said = node.run(&["agent", "status", "--wait=90s"]);
     assert!(said.status.success(), "{}{}", text(&said.stdout), text(&said.stderr));
     assert!(node.told()["agent"].is_null());
     let report = || node::of(&node.told(), "collect");
@@ -158,7 +158,7 @@ fn a_service_follows_its_configuration() {
     let log = fs::File::create(node.lab.dir().join("log")).unwrap();
     let mut command = node.command(&["repair", "--confine", "--follow"]);
     let mut child = command.stderr(log).spawn().unwrap();
-    let said = node.run(&["agent", "status", "--wait=30s"]);
+    let said = node.run(&["agent", "status", "--wait=90s"]);
     assert!(said.status.success(), "{}{}", text(&said.stdout), node.log());
     let report = || node::of(&node.told(), "repair");
     let value = |key: &str| report()["values"][key].as_str().unwrap_or_default().to_owned();
