@@ -407,7 +407,12 @@ impl Service {
                 Event::Listed(nodes.iter().map(read).collect())
             }
             Heard::Changed(fields) => {
-                self.prefixes.extend(kubernetes::prefixes(&fields).into_iter().flatten());
+                for prefix in kubernetes::prefixes(&fields).into_iter().flatten() {
+                    // A Node changes for ever, and its prefix does not.
+                    if !self.prefixes.contains(&prefix) {
+                        self.prefixes.push(prefix);
+                    }
+                }
                 if fields.name == self.node {
                     self.take_own(OfSource::of_fields(&fields));
                 }

@@ -50,9 +50,8 @@ fn work(shared: &Shared, clock: Clock, asked: &mpsc::Receiver<()>) {
         let some: Vec<&Target> = all.iter().cycle().skip(turn).take(SOME.min(all.len())).collect();
         turn = if all.is_empty() { 0 } else { (turn + some.len()) % all.len() };
         let answered = ask(shared, clock, &some);
-        let pause = if answered { LATER } else { SOON };
         // What follows a change is looked at together.
-        match asked.recv_timeout(if all.is_empty() { LATER } else { pause }) {
+        match asked.recv_timeout(if answered { LATER } else { SOON }) {
             Ok(()) => std::thread::sleep(PATIENCE / 10),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
@@ -60,7 +59,7 @@ fn work(shared: &Shared, clock: Clock, asked: &mpsc::Receiver<()>) {
     }
 }
 
-/// Asks, and tells routing. Says whether anybody has answered by a path.
+/// Asks, and tells routing. Says whether anybody has answered by a path, or there is nobody to ask.
 fn ask(shared: &Shared, clock: Clock, targets: &[&Target]) -> bool {
     if targets.is_empty() {
         return true;
