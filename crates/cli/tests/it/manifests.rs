@@ -320,6 +320,8 @@ fn every_container_does_its_work_as_it_is_confined() {
     }
     containerd.remove_pod(&after).unwrap();
     // A node on which this is done already, or that never had anything.
+    containerd.remove_pod(&sandbox.0).unwrap();
+    let sandbox = kubelet.sandbox(daemon);
     let again = kubelet.start(daemon, &spec["initContainers"][1], &sandbox);
     kubelet.wait_for_end(&again);
 }

@@ -23,7 +23,7 @@ impl Node {
         lab.sh(
             "echo 1 > /proc/sys/net/ipv4/ip_forward && echo 1 > /proc/sys/net/ipv6/conf/all/forwarding && \
              echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad && \
-             ip link add cni0 type bridge && ip addr add 10.1.0.1/24 dev cni0 && \
+             ip link add cni0 address 0a:58:0a:01:00:01 type bridge && ip addr add 10.1.0.1/24 dev cni0 && \
              ip addr add fd00:1::1/64 dev cni0 nodad && ip link set cni0 up",
         );
         let c1 = attach(&lab, "c1", "cni0", 2);

@@ -21,10 +21,12 @@ impl Host {
     fn new(name: &str) -> Host {
         let node = Node::new(name);
         let outside = node.lab.outside();
+        // A bridge without a MAC of its own takes another one when a port goes; containers would
+        // send to the old one for half a minute.
         node.sh(
             "echo 1 > /proc/sys/net/ipv4/ip_forward && echo 1 > /proc/sys/net/ipv6/conf/all/forwarding && \
              echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad && \
-             ip link add cni0 type bridge && ip addr add 10.1.0.1/24 dev cni0 && \
+             ip link add cni0 address 0a:58:0a:01:00:01 type bridge && ip addr add 10.1.0.1/24 dev cni0 && \
              ip addr add fd00:1::1/64 dev cni0 nodad && ip link set cni0 up",
         );
         Host { node, outside }
