@@ -61,7 +61,11 @@ const DONE: &str = "@done";
 const ALIVE: &str = "@alive";
 const SILENCE: Duration = Duration::from_secs(120);
 
-/// How often the machine is booted if it falls silent.
+/// What its kernel says when the other processor is alive, and ends the machine
+/// (`softlockup_panic`).
+const STUCK: &str = "Kernel panic - not syncing: softlockup";
+
+/// How often the machine is booted if it falls silent, or a processor of it is stuck.
 const BOOTS: usize = 5;
 
 /// Runs the tests with `vm_` in their names; in a full run also a part of all tests that talk to
@@ -126,7 +130,7 @@ fn run_jobs(jobs: &[Job], extent: Extent) -> Result<Report, String> {
         match booted {
             Err(failed) if failed.is_silent && boots < BOOTS && !left.is_empty() => {
                 println!(
-                    "the virtual machine said nothing for {SILENCE:?}: it was ended, and is booted again for {} tests",
+                    "the virtual machine said nothing for {SILENCE:?}, or a processor of it was stuck: it is booted again for {} tests",
                     left.len()
                 );
             }
@@ -192,7 +196,7 @@ fn boot(jobs: &[&Job], extent: Extent, again: bool, each: impl Fn(&str)) -> Resu
     };
     let (kernel, image) = prepare(jobs, extent).map_err(Failed::message)?;
     let started = Instant::now();
-    let done = Cell::new(false);
+    let (done, is_stuck) = (Cell::new(false), Cell::new(false));
     let machine = qemu(&kernel.image, &image, deadline).silence(SILENCE).appending(again);
     machine.logged("vm", |line| {
         let line = line.trim_end_matches('\r');
@@ -200,6 +204,7 @@ fn boot(jobs: &[&Job], extent: Extent, again: bool, each: impl Fn(&str)) -> Resu
             done.set(true);
             return false;
         }
+        is_stuck.set(is_stuck.get() || line.contains(STUCK));
         match line {
             ALIVE => {}
             "@up" => println!(
@@ -216,7 +221,7 @@ fn boot(jobs: &[&Job], extent: Extent, again: bool, each: impl Fn(&str)) -> Resu
         return Ok(());
     }
     let message = "the virtual machine stopped before it was done; its output is in ci/vm.log";
-    Err(Failed::message(message.to_owned()))
+    Err(Failed { is_silent: is_stuck.get(), ..Failed::message(message.to_owned()) })
 }
 
 /// Makes sure that a kernel is there, and builds what the machine boots from.
@@ -271,10 +276,11 @@ fn qemu(kernel: &Path, initramfs: &Path, deadline: Duration) -> Program {
         .arg("-append")
         // An emulated timer that comes late is not broken, but the kernel would think so
         // (`no_timer_check`). Code at another address is translated again each time: without
-        // `norandmaps` a dynamic program takes twice as long to start.
+        // `norandmaps` a dynamic program takes twice as long to start. A processor that is stuck in
+        // the kernel for a minute ends the machine, with the place where it is stuck (`loglevel=5`).
         .arg(
-            "console=ttyS0 quiet loglevel=3 panic=-1 mitigations=off tsc=reliable no_timer_check \
-             norandmaps init_on_alloc=0 clearcpuid=112",
+            "console=ttyS0 quiet loglevel=5 panic=-1 softlockup_panic=1 watchdog_thresh=30 \
+             mitigations=off tsc=reliable no_timer_check norandmaps init_on_alloc=0 clearcpuid=112",
         )
         .arg("-fsdev")
         .arg("local,id=root,path=/,security_model=none,readonly=on,multidevs=remap")
