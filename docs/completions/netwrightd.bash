@@ -794,7 +794,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__routing)
-            opts="-h --configuration --confine --prepare --or-accepted --follow --allow-overlap --attach --cluster --conflist --exempt --interval --kubeconfig --masquerade --network --node --nodes --path --pod-mtu --socketpath --source --state --subnet-env --vxlan-port --vxlan-vni --uninstall --help"
+            opts="-h --configuration --confine --prepare --or-accepted --follow --allow-overlap --attach --cluster --conflist --exempt --flannel --flannel-config --flannel-prefix --interval --kubeconfig --masquerade --network --node --nodes --path --pod-mtu --socketpath --source --state --subnet-env --vxlan-port --vxlan-vni --uninstall --to-flannel --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -821,6 +821,18 @@ _netwrightd() {
                     return 0
                     ;;
                 --exempt)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --flannel)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --flannel-config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --flannel-prefix)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

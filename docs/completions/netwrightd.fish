@@ -143,6 +143,9 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l attach
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l cluster -d 'the ranges that every node\'s prefixes are of' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l conflist -d 'the CNI configuration to write once pods can be reached; by default none is written' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l exempt -d 'more ranges to which pods\' packets keep their source address' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel -d 'be this node\'s flanneld: on, standby (show what would be done), or off [default: off]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel-config -d 'flanneld\'s configuration, which has the cluster\'s ranges and its backend; read where flannel is on or standby [default: /etc/kube-flannel/net-conf.json]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel-prefix -d 'what flanneld\'s annotations begin with [default: flannel.alpha.coreos.com]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l interval -d 'how often to look even if no change is reported [default: 1m]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l kubeconfig -d 'how to reach the API server; by default as in a pod' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l masquerade -d 'give pods\' packets that leave the cluster the node\'s source address [default: true]' -r
@@ -154,7 +157,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l pod-mt
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l socketpath -d 'where the service listens [default: /run/netwright/routing.sock]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l source -d 'where nodes are learnt: file (nodes names it), or kubernetes (the cluster\'s Nodes) [default: file]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l state -d 'where the last known nodes are recorded; by default /var/lib/netwright/routing' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l subnet-env -d 'a file to write as flanneld does, such as /run/flannel/subnet.env; by default none is written' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l subnet-env -d 'a file to write as flanneld does; by default /run/flannel/subnet.env where flannel is on, else none' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l vxlan-port -d 'the UDP port of VXLAN, the same on each node [default: 8472]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l vxlan-vni -d 'the network identifier of VXLAN, the same on each node [default: 1]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
@@ -162,6 +165,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l prepar
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l uninstall -d 'remove everything that the service made on this node, and end; pods here and elsewhere do not reach each other any more'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l to-flannel -d 'with --uninstall: leave the tunnels to flanneld, which runs on this node again'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from reload serve status" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from reload serve status" -f -a "reload" -d 'Checks the configuration, and has the services read it if it is sound'

@@ -353,6 +353,26 @@ impl Choice for RoutingSource {
     const WANTED: &'static str = "file or kubernetes";
 }
 
+/// What routing has to do with the flannelds of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RoutingFlannel {
+    /// Nothing: there are none.
+    Off,
+    /// It shows what it would do in flanneld's place, and does nothing.
+    Standby,
+    /// It is this node's flanneld.
+    On,
+}
+
+impl Choice for RoutingFlannel {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("off", RoutingFlannel::Off),
+        ("standby", RoutingFlannel::Standby),
+        ("on", RoutingFlannel::On),
+    ];
+    const WANTED: &'static str = "off, standby or on";
+}
+
 /// How packets get from node to node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RoutingPath {
@@ -386,6 +406,9 @@ pub struct Routing {
     pub cluster: Vec<IpNet>,
     pub conflist: Option<PathBuf>,
     pub exempt: Vec<IpNet>,
+    pub flannel: OneOf<RoutingFlannel>,
+    pub flannel_config: PathBuf,
+    pub flannel_prefix: String,
     pub interval: Duration,
     pub kubeconfig: Option<PathBuf>,
     pub masquerade: bool,
@@ -403,6 +426,18 @@ pub struct Routing {
     pub vxlan_port: Number<1, 65_535>,
 }
 
+impl Routing {
+    /// Returns the file to write as flanneld does: its own plugin reads it where flannel is on.
+    #[must_use]
+    pub fn subnet_env(&self) -> Option<PathBuf> {
+        let of_flannel = || (self.flannel.0 == RoutingFlannel::On).then(|| SUBNET_ENV.into());
+        self.subnet_env.clone().or_else(of_flannel)
+    }
+}
+
+/// Where flannel's plugin looks.
+const SUBNET_ENV: &str = "/run/flannel/subnet.env";
+
 impl Default for Routing {
     fn default() -> Self {
         Routing {
@@ -412,6 +447,9 @@ impl Default for Routing {
             cluster: Vec::new(),
             conflist: None,
             exempt: Vec::new(),
+            flannel: OneOf(RoutingFlannel::Off),
+            flannel_config: "/etc/kube-flannel/net-conf.json".into(),
+            flannel_prefix: "flannel.alpha.coreos.com".to_owned(),
             interval: Duration::from_secs(60),
             kubeconfig: None,
             masquerade: true,

@@ -371,6 +371,21 @@ pub const KEYS: &[Key] = &[
     key("routing", "exempt", "more ranges to which pods' packets keep their source address", |c| {
         &mut c.routing.exempt
     }),
+    key(
+        "routing",
+        "flannel",
+        "be this node's flanneld: on, standby (show what would be done), or off",
+        |c| &mut c.routing.flannel,
+    ),
+    key(
+        "routing",
+        "flannel-config",
+        "flanneld's configuration, which has the cluster's ranges and its backend; read where flannel is on or standby",
+        |c| &mut c.routing.flannel_config,
+    ),
+    key("routing", "flannel-prefix", "what flanneld's annotations begin with", |c| {
+        &mut c.routing.flannel_prefix
+    }),
     live(key("routing", "interval", "how often to look even if no change is reported", |c| {
         &mut c.routing.interval
     })),
@@ -419,7 +434,7 @@ pub const KEYS: &[Key] = &[
     key(
         "routing",
         "subnet-env",
-        "a file to write as flanneld does, such as /run/flannel/subnet.env; by default none is written",
+        "a file to write as flanneld does; by default /run/flannel/subnet.env where flannel is on, else none",
         |c| &mut c.routing.subnet_env,
     ),
     key("routing", "vxlan-port", "the UDP port of VXLAN, the same on each node", |c| {

@@ -265,7 +265,7 @@ pub fn configured(service: &str, config: &Config) -> Vec<PathBuf> {
         "routing" => {
             let routing = &config.routing;
             folders.extend([above(&routing.socketpath), routing.state.clone()]);
-            let written = [&routing.conflist, &routing.subnet_env];
+            let written = [routing.conflist.clone(), routing.subnet_env()];
             folders.extend(written.map(|path| path.as_deref().and_then(above)));
         }
         _ => {}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::{Config, RoutingSource};
+use crate::config::{Config, RoutingFlannel, RoutingSource};
 use crate::keys::KeyName;
 
 /// What the process finds around it that settings depend on.
@@ -154,7 +154,30 @@ pub(crate) const RULES: &[Rule] = &[
         keys: &[("routing", "cluster"), ("routing", "enable")],
         error: "routing does not know the ranges of pods: cluster is not set",
         hint: "set cluster to the ranges that all nodes' prefixes are of, such as 10.244.0.0/16",
-        broken: |config, _| config.routing.enable && config.routing.cluster.is_empty(),
+        broken: |config, _| {
+            let routing = &config.routing;
+            let of_flannel = routing.flannel.0 != RoutingFlannel::Off;
+            routing.enable && !of_flannel && routing.cluster.is_empty()
+        },
+    },
+    Rule {
+        keys: &[("routing", "cluster"), ("routing", "flannel")],
+        error: "cluster is set, and flanneld's configuration has the ranges of pods too",
+        hint: "remove cluster: flannel-config names the file that counts",
+        broken: |config, _| {
+            let routing = &config.routing;
+            routing.flannel.0 != RoutingFlannel::Off && !routing.cluster.is_empty()
+        },
+    },
+    Rule {
+        keys: &[("routing", "flannel"), ("routing", "source")],
+        error: "flannel needs the source kubernetes: flanneld's annotations are in Nodes",
+        hint: "set source to kubernetes, or flannel to off",
+        broken: |config, _| {
+            let routing = &config.routing;
+            routing.flannel.0 != RoutingFlannel::Off
+                && routing.source.0 != RoutingSource::Kubernetes
+        },
     },
     Rule {
         keys: &[("routing", "interval")],

@@ -39,6 +39,9 @@ pub(crate) fn run(folders: &[OsString], roots: &Roots) -> Result<(), Stop> {
         .map_err(|(path, error)| Stop::Failed(format!("write {}: {error}", path.display())))
 }
 
+/// The folder of flanneld's files (`[routing] flannel`).
+const FLANNEL: &str = "/run/flannel";
+
 fn write(folder: &Path, config: &Config) -> Result<(), (PathBuf, std::io::Error)> {
     for rights in RIGHTS.iter().filter(|rights| keys::is_enabled(config, rights.service)) {
         let wants = folder.join(format!("{}.wants", units::TARGET));
@@ -59,7 +62,13 @@ fn write(folder: &Path, config: &Config) -> Result<(), (PathBuf, std::io::Error)
             let more = configured(rights.service, config).into_iter();
             let more: Vec<String> = more
                 .filter(|path| !usual.contains(path))
-                .map(|path| format!("ReadWritePaths=-{}\n", units::quoted(&path)))
+                .map(|path| match path.strip_prefix("/run") {
+                    // A reboot takes it, and flanneld is not there to make it.
+                    Ok(folder) if path == Path::new(FLANNEL) => {
+                        format!("RuntimeDirectory={}\n", folder.display())
+                    }
+                    _ => format!("ReadWritePaths=-{}\n", units::quoted(&path)),
+                })
                 .collect();
             if !more.is_empty() {
                 drop_in(folder, &service, &format!("[Service]\n{}", more.concat()))?;
@@ -102,6 +111,8 @@ mod tests {
         config.dhcp.enable = true;
         config.dhcp.socketpath = "/run/other/d.sock".into();
         config.docker.enable = true;
+        config.routing.enable = true;
+        config.routing.flannel = agent::setting::OneOf(agent::config::RoutingFlannel::On);
         config.agent.listen = agent::setting::Item::parse("9470");
         write(folder.path(), &config).unwrap();
         let mut found = Vec::new();
@@ -130,9 +141,11 @@ mod tests {
                 "netwright.target.wants/netwrightd@docker.service",
                 "netwright.target.wants/netwrightd@docker.socket",
                 "netwright.target.wants/netwrightd@repair.service",
+                "netwright.target.wants/netwrightd@routing.service",
                 "netwrightd@dhcp.service.d/50-configuration.conf",
                 "netwrightd@dhcp.socket.d/50-configuration.conf",
                 "netwrightd@repair.service.d/50-configuration.conf",
+                "netwrightd@routing.service.d/50-configuration.conf",
             ]
         );
         let text = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
@@ -143,6 +156,10 @@ mod tests {
         assert_eq!(
             text("netwrightd@repair.service.d/50-configuration.conf"),
             "[Service]\nReadWritePaths=-\"/var/lib/other\"\n"
+        );
+        assert_eq!(
+            text("netwrightd@routing.service.d/50-configuration.conf"),
+            "[Service]\nRuntimeDirectory=flannel\n"
         );
     }
 }

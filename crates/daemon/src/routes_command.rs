@@ -122,6 +122,7 @@ fn table(table: &Table) -> String {
         Phase::Degraded(since) => {
             format!("keeps what it knows: the source is silent since {since}")
         }
+        Phase::Standby => "on standby: flanneld does this node's part".to_owned(),
     };
     let prefixes: Vec<String> = table.prefixes.iter().map(ToString::to_string).collect();
     let mtu = table.pod_mtu.map_or(String::new(), |mtu| format!(", MTU of pods {mtu}"));
@@ -131,6 +132,12 @@ fn table(table: &Table) -> String {
     }
     for warning in &table.warnings {
         let _ = writeln!(text, "warning: {warning}");
+    }
+    if !table.standby.is_empty() {
+        text.push_str("in its place, this node would make:\n");
+    }
+    for change in &table.standby {
+        let _ = writeln!(text, "  {change}");
     }
     let mut lines = vec![["NODE", "PREFIXES", "PATH", "MTU", "SINCE", "STATE"].map(str::to_owned)];
     lines.extend(table.rows.iter().map(line));
@@ -221,6 +228,7 @@ mod tests {
             phase: Phase::Ready,
             pod_mtu: Some(1450),
             warnings: vec!["the source is silent".to_owned()],
+            standby: vec!["create route 10.244.2.0/24".to_owned()],
             rows: vec![
                 row("b", routing::Path::Direct, PeerState::Programmed),
                 row("long-name", routing::Path::None, failing),
@@ -230,11 +238,13 @@ mod tests {
             node a: ready
             prefixes 10.244.1.0/24, MTU of pods 1450
             warning: the source is silent
+            in its place, this node would make:
+              create route 10.244.2.0/24
             NODE       PREFIXES       PATH    MTU   SINCE                 STATE
             b          10.244.2.0/24  direct  1450  2023-11-14T22:13:20Z  programmed
             long-name  10.244.2.0/24  none    1450  2023-11-14T22:13:20Z  failing since 00:00 UTC: no\nroom: neither end offers VXLAN
         "#]].assert_eq(&table(&shown));
-        let none = Table { rows: Vec::new(), warnings: Vec::new(), ..shown };
+        let none = Table { rows: Vec::new(), warnings: Vec::new(), standby: Vec::new(), ..shown };
         expect![[r#"
             node a: ready
             prefixes 10.244.1.0/24, MTU of pods 1450

@@ -97,6 +97,8 @@ pub enum Phase {
     Ready,
     /// The source is silent since then. Everything stays.
     Degraded(Time),
+    /// What is to be done is known, and flanneld does it.
+    Standby,
 }
 
 /// What a probe of a peer has shown, for one family of its pods' addresses.
@@ -149,7 +151,7 @@ pub enum Answer {
 pub enum Leaving {
     /// As if routing had never been there.
     Clean,
-    /// To a flanneld that already runs beside it: tunnels, and what is on them, are its again.
+    /// To a flanneld that already runs beside it: tunnels, and what it has on them, are its again.
     ToFlannel,
 }
 
@@ -445,13 +447,12 @@ impl Routing {
     pub fn leave(&self, leaving: Leaving) -> Vec<Change> {
         let stays = |key: &Key| {
             leaving == Leaving::ToFlannel
-                && matches!(
-                    key,
-                    Key::Tunnel { .. }
-                        | Key::Address { .. }
-                        | Key::Fdb { .. }
-                        | Key::Neighbour { .. }
-                )
+                && match key {
+                    Key::Tunnel { .. } | Key::Address { .. } | Key::Fdb { .. } => true,
+                    // flanneld's neighbours are addresses of pods' prefixes.
+                    Key::Neighbour { address, .. } => !is_link_local(*address),
+                    _ => false,
+                }
         };
         let objects = self.observed.objects().iter().rev().filter(|(key, _)| !stays(key));
         objects.map(|(key, value)| Change::Remove(key.clone(), value.clone())).collect()
@@ -475,6 +476,12 @@ impl Routing {
         &self.observed
     }
 
+    /// Returns the changes that this node would make, were it not on standby.
+    #[must_use]
+    pub fn changes_on_standby(&self) -> Vec<Change> {
+        if self.settings.standby { self.everything() } else { Vec::new() }
+    }
+
     fn is_tunnel(&self, link: &str) -> bool {
         self.cluster.own().tunnels.iter().any(|(_, tunnel)| **tunnel == *link)
     }
@@ -482,4 +489,9 @@ impl Routing {
     pub(crate) fn has(&self, key: &Key, value: &Value) -> bool {
         self.observed.objects().get(key) == Some(value)
     }
+}
+
+/// Reports whether an address is one of a link (RFC 4291 §2.5.6).
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }

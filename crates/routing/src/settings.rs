@@ -47,6 +47,8 @@ pub struct Settings {
     pub vxlan: Tunnels,
     /// flanneld's dialect, if this node speaks it.
     pub flannel: Option<FlannelSettings>,
+    /// What is to be done is shown, and not done: flanneld does this node's part.
+    pub standby: bool,
     /// The MTU of pods.
     pub pod_mtu: PodMtu,
     /// Underlay addresses need not be among their Node's: nodes are believed.
@@ -69,6 +71,7 @@ impl Settings {
             paths: Paths::Auto,
             vxlan: Tunnels { vni: VNI, port: VXLAN_PORT },
             flannel: None,
+            standby: false,
             pod_mtu: PodMtu::Paths,
             any_address: false,
             allow_overlap: false,
@@ -365,11 +368,16 @@ impl Own {
 /// speaks its dialect, so that it can be given back.
 #[must_use]
 pub fn tunnel_name(settings: &Settings, underlay: Family) -> String {
+    let [ours, flannels] = tunnel_names(settings, underlay);
+    if settings.flannel.is_some() { flannels } else { ours }
+}
+
+/// Returns how a tunnel of this cluster may be called: as ours are, and as flanneld's are.
+#[must_use]
+pub fn tunnel_names(settings: &Settings, underlay: Family) -> [String; 2] {
     let vni = settings.vxlan.vni;
-    match (settings.flannel.is_some(), underlay) {
-        (true, Family::V4) => format!("flannel.{vni}"),
-        (true, Family::V6) => format!("flannel-v6.{vni}"),
-        (false, Family::V4) => "nw-vxlan4".to_owned(),
-        (false, Family::V6) => "nw-vxlan6".to_owned(),
+    match underlay {
+        Family::V4 => ["nw-vxlan4".to_owned(), format!("flannel.{vni}")],
+        Family::V6 => ["nw-vxlan6".to_owned(), format!("flannel-v6.{vni}")],
     }
 }

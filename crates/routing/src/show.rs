@@ -33,6 +33,9 @@ pub struct Table {
     pub pod_mtu: Option<u32>,
     /// What somebody should look at.
     pub warnings: Vec<String>,
+    /// On standby: the changes that this node would make.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub standby: Vec<String>,
     /// A row for each peer and family.
     pub rows: Vec<Row>,
 }
@@ -124,6 +127,7 @@ impl Routing {
             phase: self.phase(),
             pod_mtu: self.pod_mtu(),
             warnings: self.warnings(),
+            standby: self.changes_on_standby().iter().map(ToString::to_string).collect(),
             rows: self.cluster.peers().flat_map(|(name, peer)| self.rows(name, peer)).collect(),
         }
     }

@@ -30,7 +30,7 @@ mod nodes;
 mod of_source;
 mod probes;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
@@ -38,7 +38,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use agent::Config;
-use agent::config::{self, RoutingPath, RoutingSource};
+use agent::config::{self, RoutingFlannel, RoutingPath, RoutingSource};
 use agent::setting::PodMtu;
 use clap::{Arg, ArgAction};
 use ipnet::IpNet;
@@ -50,10 +50,11 @@ use routing::cluster::{Event, News, Seen};
 use routing::object::Key;
 use routing::path::Way;
 use routing::plan::Change;
-use routing::routing::Phase;
-use routing::settings::{Found, Own, Paths, Tunnels};
+use routing::routing::{Leaving, Phase};
+use routing::settings::{Backend, Found, Own, Paths, TakenOver, Tunnels};
 use routing::{
-    Family, PerFamily, Routing, Settings, Time, Todo, annotation, kubernetes, overlap, settings,
+    Family, PerFamily, Routing, Settings, Time, Todo, annotation, flannel, kubernetes, overlap,
+    settings,
 };
 
 pub(crate) use self::answers::{ACCEPT, EXPLAIN, ROUTES};
@@ -91,28 +92,50 @@ const BETWEEN_WRITES: Duration = Duration::from_secs(5);
 const UDP: u8 = 17;
 
 const UNINSTALL: &str = "uninstall";
+const TO_FLANNEL: &str = "to-flannel";
 
 /// The flags that are no keys of the configuration.
 pub(crate) fn more_flags() -> Vec<Arg> {
     let uninstall = Arg::new(UNINSTALL).long(UNINSTALL).action(ArgAction::SetTrue);
-    vec![uninstall.help(
-        "remove everything that the service made on this node, and end; pods here and elsewhere do not reach each other any more",
-    )]
+    let to_flannel =
+        Arg::new(TO_FLANNEL).long(TO_FLANNEL).action(ArgAction::SetTrue).requires(UNINSTALL);
+    vec![
+        uninstall.help(
+            "remove everything that the service made on this node, and end; pods here and elsewhere do not reach each other any more",
+        ),
+        to_flannel.help(
+            "with --uninstall: leave the tunnels to flanneld, which runs on this node again",
+        ),
+    ]
 }
 
 /// Runs the service until a signal ends it.
 pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop> {
     let config = &invocation.config().routing;
     let node = process.node_name(config.node.clone().unwrap_or_default());
-    let settings = settings(config);
+    let settings = settings(config).map_err(Stop::Failed)?;
     let folder = config.state.clone().unwrap_or_else(|| process.roots().lib.join("routing"));
     if invocation.more.get_flag(UNINSTALL) {
         let (disk, published) = (Disk::new(&folder), Published::new(config));
+        let leaving = match invocation.more.get_flag(TO_FLANNEL) {
+            true if settings.flannel.is_none() => {
+                return Err(Stop::Failed("--to-flannel needs flannel = \"on\"".to_owned()));
+            }
+            true => Leaving::ToFlannel,
+            false => Leaving::Clean,
+        };
         let forget = || match config.source.0 {
             RoutingSource::File => Ok(()),
-            RoutingSource::Kubernetes => cluster_nodes::forget(config.kubeconfig.as_deref(), &node),
+            RoutingSource::Kubernetes => {
+                let mut annotations = vec![annotation::KEY.to_owned()];
+                if let (Some(of_flannel), Leaving::Clean) = (&settings.flannel, leaving) {
+                    annotations.extend(flannel::annotations::written(of_flannel));
+                }
+                cluster_nodes::forget(config.kubeconfig.as_deref(), &node, &annotations)
+            }
         };
-        return leave::leave(&settings, &node, &disk, &published, &process.roots(), forget);
+        let roots = process.roots();
+        return leave::leave(&settings, &node, leaving, &disk, &published, &roots, forget);
     }
     let signals = stop_signals().map_err(failed)?;
     let attended = process.attend("routing", &invocation.loaded)?;
@@ -145,32 +168,64 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     Ok(())
 }
 
-/// Returns what the crate `routing` has to know of the configuration.
-fn settings(config: &config::Routing) -> Settings {
-    Settings {
+/// Returns what the crate `routing` has to know of the configuration, flanneld's included.
+///
+/// # Errors
+/// What is wrong with flanneld's configuration.
+fn settings(config: &config::Routing) -> Result<Settings, String> {
+    let paths = match config.path.0 {
+        RoutingPath::Auto => Paths::Auto,
+        RoutingPath::Direct => Paths::Direct,
+        RoutingPath::Native => Paths::Native,
+        RoutingPath::Vxlan => Paths::Vxlan,
+    };
+    let of_cluster = match config.flannel.0 {
+        RoutingFlannel::Off => Settings {
+            vxlan: Tunnels {
+                vni: config.vxlan_vni.0,
+                port: u16::try_from(config.vxlan_port.0).unwrap_or(u16::MAX),
+            },
+            paths,
+            ..Settings::new(config.cluster.clone())
+        },
+        on => {
+            let of_flannel = flannel_config(&config.flannel_config)?;
+            Settings {
+                standby: on == RoutingFlannel::Standby,
+                // As flanneld has them, so that it can take over again: Linux refuses its IPv6
+                // routes by the tunnel where ours are by another link.
+                paths: match (paths, of_flannel.backend) {
+                    (Paths::Auto, Backend::HostGw) => Paths::Direct,
+                    (Paths::Auto, Backend::Vxlan) if !of_flannel.direct_routing => Paths::Vxlan,
+                    (paths, _) => paths,
+                },
+                ..of_flannel.settings(&config.flannel_prefix)
+            }
+        }
+    };
+    Ok(Settings {
         source: match config.source.0 {
             RoutingSource::File => settings::Source::File,
             RoutingSource::Kubernetes => settings::Source::Kubernetes,
         },
         exempt: config.exempt.clone(),
-        paths: match config.path.0 {
-            RoutingPath::Auto => Paths::Auto,
-            RoutingPath::Direct => Paths::Direct,
-            RoutingPath::Native => Paths::Native,
-            RoutingPath::Vxlan => Paths::Vxlan,
-        },
-        vxlan: Tunnels {
-            vni: config.vxlan_vni.0,
-            port: u16::try_from(config.vxlan_port.0).unwrap_or(u16::MAX),
-        },
         pod_mtu: match config.pod_mtu {
             PodMtu::Paths => routing::settings::PodMtu::Paths,
             PodMtu::Underlay => routing::settings::PodMtu::Underlay,
             PodMtu::Fixed(mtu) => routing::settings::PodMtu::Fixed(mtu),
         },
         allow_overlap: config.allow_overlap,
-        ..Settings::new(config.cluster.clone())
-    }
+        ..of_cluster
+    })
+}
+
+/// Reads flanneld's configuration.
+fn flannel_config(path: &Path) -> Result<flannel::config::Config, String> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("read flanneld's configuration {shown}: {error}"))?;
+    flannel::config::Config::read(&text)
+        .map_err(|(key, cause)| format!("flanneld's configuration {shown}: {key}: {cause}"))
 }
 
 /// Where this node and the others are learnt.
@@ -196,6 +251,8 @@ struct Service {
     source: Source,
     /// This node, as its source says.
     of_source: Result<OfSource, String>,
+    /// This node's tunnels, once it is known what they are: others reach it by them.
+    tunnels: PerFamily<Option<TakenOver>>,
     /// The prefixes of all nodes, as the source says.
     prefixes: Vec<IpNet>,
     disk: Disk,
@@ -207,6 +264,8 @@ struct Service {
     /// When the last known nodes are to be written, and when they were.
     save_at: Option<Instant>,
     saved: Option<Instant>,
+    /// The kernel is being looked at: what differs is found at the end, and changed then.
+    looking: bool,
     /// The first look is over: what differs from now on was changed by somebody else.
     settled: bool,
 }
@@ -250,6 +309,7 @@ impl Service {
             filter_stands: false,
             source,
             of_source: Err("the list of nodes has not been read yet".to_owned()),
+            tunnels: PerFamily::default(),
             prefixes: Vec::new(),
             disk: Disk::new(&folder),
             published,
@@ -258,6 +318,7 @@ impl Service {
             filter_pace: Pace::new(config.interval),
             save_at: None,
             saved: None,
+            looking: false,
             settled: false,
         })
     }
@@ -398,7 +459,10 @@ impl Service {
         let event = match heard {
             Heard::Listed(nodes) => {
                 let own = nodes.iter().find(|node| node.name == self.node);
-                let own = own.map_or_else(|| Err(self.no_node()), OfSource::of_fields);
+                let own = own.map_or_else(
+                    || Err(self.no_node()),
+                    |fields| OfSource::of_fields(fields, &self.settings),
+                );
                 self.take_own(own);
                 // Also of nodes that have not said yet how they are reached.
                 let prefixes = nodes.iter().filter_map(|node| kubernetes::prefixes(node).ok());
@@ -414,7 +478,7 @@ impl Service {
                     }
                 }
                 if fields.name == self.node {
-                    self.take_own(OfSource::of_fields(&fields));
+                    self.take_own(OfSource::of_fields(&fields, &self.settings));
                 }
                 Event::Changed(kubernetes::read(&fields, &self.settings))
             }
@@ -467,7 +531,9 @@ impl Service {
     /// Looks at everything, and puts right what is not as it is to be.
     fn look(&mut self) {
         let (begin, worked) = (Instant::now(), processor_time());
+        self.looking = true;
         let looked = self.look_once();
+        self.looking = false;
         let again = looked.is_err();
         self.health.needs("kernel", looked);
         let worked = processor_time().saturating_sub(worked);
@@ -492,6 +558,9 @@ impl Service {
             None => Ok(own),
         });
         self.health.needs("this node", own.as_ref().map(|_| ()).map_err(Clone::clone));
+        if own.is_ok() && !self.settings.standby {
+            apply::mark_tunnels(&mut self.netlink, &host.links)?;
+        }
         self.take_found(own);
         let _ = self.listener.only_neighbours_of(host.links.tunnels());
         self.links = host.links;
@@ -514,6 +583,7 @@ impl Service {
             }
             routing.look(observed)
         };
+        self.looking = false;
         let put_back = self.obey(todo);
         if let (Some(first), true) = (put_back, self.settled) {
             tracing::warn!(%first, "put back what another program has changed");
@@ -527,8 +597,8 @@ impl Service {
     }
 
     /// Finds out what this node is: what the source says, on the links that have its addresses.
-    fn find_own(&self, host: &Host) -> Result<Own, String> {
-        let node = self.of_source.as_ref().map_err(Clone::clone)?;
+    fn find_own(&mut self, host: &Host) -> Result<Own, String> {
+        let node = &self.of_source.clone()?;
         let uplinks = PerFamily::with(|family| {
             let mut addresses = node.addresses.iter().filter(|of| Family::of(**of) == family);
             let (mut uplink, address) =
@@ -550,10 +620,32 @@ impl Service {
             kept: node.kept.clone(),
             zone: node.zone.clone(),
             uplinks,
-            // The tunnels' hardware addresses follow from the node's name or UID.
-            taken_over: PerFamily::default(),
+            taken_over: PerFamily::with(|family| self.tunnel_before(node, host, family)),
         };
-        Ok(Own::new(&self.settings, found))
+        let own = Own::new(&self.settings, found);
+        for family in Family::ALL {
+            let mac = own.node.offers.vxlan.and_then(|vxlan| vxlan.mac(family));
+            if let (Some(mac), None) = (mac, self.tunnels.get(family)) {
+                let name = own.tunnels.get(family).clone();
+                *self.tunnels.get_mut(family) = Some(TakenOver { name, mac });
+            }
+        }
+        Ok(own)
+    }
+
+    /// Returns the tunnel by which others reach this node already: an earlier run's, or flanneld's.
+    fn tunnel_before(&self, node: &OfSource, host: &Host, family: Family) -> Option<TakenOver> {
+        if let Some(known) = self.tunnels.get(family) {
+            return Some(known.clone());
+        }
+        let there = host.tunnel_before(&self.settings, family);
+        // What others know counts: somebody may have changed the link.
+        let mac = node.macs.get(family).or(there.as_ref().map(|there| there.mac))?;
+        let name = there.map_or_else(
+            || settings::tunnel_name(&self.settings, family).into(),
+            |there| there.name,
+        );
+        Some(TakenOver { name, mac })
     }
 
     /// Says why nothing may be programmed on this host: before there is anything, a range of pods
@@ -567,6 +659,21 @@ impl Service {
         found.first().map(ToString::to_string)
     }
 
+    /// Returns what this node's Node says to others: to those of ours, and to flannelds.
+    fn annotations(&self, own: &Own) -> BTreeMap<String, String> {
+        if self.settings.standby {
+            return BTreeMap::new();
+        }
+        let mut annotations = match (&self.settings.flannel, &self.of_source) {
+            (Some(of_flannel), Ok(node)) => {
+                flannel::annotations::write(&own.node, of_flannel, &node.annotations)
+            }
+            _ => BTreeMap::new(),
+        };
+        annotations.insert(annotation::KEY.to_owned(), annotation::write(&own.node));
+        annotations
+    }
+
     /// Tells routing what this node is, or why it is nothing yet.
     fn take_found(&mut self, own: Result<Own, String>) {
         let now = self.clock.now();
@@ -575,14 +682,13 @@ impl Service {
         match own {
             Ok(own) => {
                 if let Source::Kubernetes(nodes) = &self.source {
-                    nodes.annotate(annotation::write(&own.node));
+                    nodes.annotate(self.annotations(&own));
                 }
                 if *routing.cluster().own() == own && !matches!(phase, Phase::Waiting(_)) {
                     return;
                 }
                 self.filter.set_own(&own);
-                // The changes are found by the look that follows.
-                let todo = Todo { changes: Vec::new(), ..routing.own(own, now) };
+                let todo = routing.own(own, now);
                 drop(routing);
                 self.obey(todo);
             }
@@ -636,6 +742,9 @@ impl Service {
         if !changes.is_empty() {
             self.probes.ask();
         }
+        if self.settings.standby || self.looking {
+            return None;
+        }
         for run in changes.chunk_by(|one, other| one.is_filter() == other.is_filter()) {
             let all: Vec<&Change> = run.iter().collect();
             let results = match run[0].is_filter() {
@@ -679,7 +788,8 @@ impl Service {
         let (begin, worked) = (Instant::now(), processor_time());
         let (may, listed) = {
             let routing = self.shared.routing();
-            (!matches!(routing.phase(), Phase::Waiting(_)), routing.cluster().listed())
+            let may = !self.settings.standby && !matches!(routing.phase(), Phase::Waiting(_));
+            (may, routing.cluster().listed())
         };
         let brought = match (may, listed) {
             (true, true) => self.filter.bring(),
@@ -712,7 +822,8 @@ impl Service {
     fn hold_forwarding(&mut self) {
         let has = |family: Family| {
             let routing = self.shared.routing();
-            !matches!(routing.phase(), Phase::Waiting(_))
+            !self.settings.standby
+                && !matches!(routing.phase(), Phase::Waiting(_))
                 && routing.cluster().own().node.prefixes_of(family).next().is_some()
         };
         let sysctls =
@@ -728,7 +839,7 @@ impl Service {
     /// was translated, or answered by an error, would go on so. Without connection tracking there
     /// are none.
     fn flush_flows(&self, prefixes: &[IpNet]) {
-        if prefixes.is_empty() {
+        if prefixes.is_empty() || self.settings.standby {
             return;
         }
         let Ok(mut conntrack) = ConntrackSocket::open() else { return };
@@ -752,7 +863,8 @@ impl Service {
         let is_there =
             |key: &Key| routing.observed().objects().get(key) == routing.wanted().get(key);
         let own = routing.wanted().keys_of("");
-        if matches!(routing.phase(), Phase::Waiting(_))
+        if self.settings.standby
+            || matches!(routing.phase(), Phase::Waiting(_))
             || own.is_empty()
             || !own.iter().all(is_there)
         {
@@ -765,7 +877,7 @@ impl Service {
 
     /// Writes the last known nodes.
     fn save(&mut self) {
-        if self.save_at.take().is_none() {
+        if self.save_at.take().is_none() || self.settings.standby {
             return;
         }
         let document = self.shared.routing().document();

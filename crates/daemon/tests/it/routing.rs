@@ -4,6 +4,7 @@
 mod cluster;
 mod damage;
 mod files;
+mod flannel;
 mod reach;
 
 use std::fmt::Write as _;
@@ -29,8 +30,9 @@ const RANGES: &str = "10.244.0.0/16,fd00:244::/32";
 struct Fabric {
     nodes: Vec<Node>,
     lab: Lab,
-    /// The flags that say where nodes are learnt.
+    /// The flags that say where nodes are learnt, and the ranges of their pods.
     source: Vec<String>,
+    cluster: Vec<String>,
     flags: Vec<String>,
 }
 
@@ -98,7 +100,8 @@ impl Fabric {
         lab.sh(&script);
         let list: String = nodes.iter().map(Node::entry).collect();
         let source = vec!["--nodes".to_owned(), lab.dir().join("nodes.toml").display().to_string()];
-        let fabric = Fabric { lab, nodes, source, flags: Vec::new() };
+        let cluster = ["--cluster", RANGES].map(str::to_owned).to_vec();
+        let fabric = Fabric { lab, nodes, source, cluster, flags: Vec::new() };
         fabric.write_list(&list);
         fabric
     }
@@ -123,12 +126,14 @@ impl Fabric {
 
     fn start_on(&mut self, node: usize) {
         let mut command = self.command(node, "routing");
-        command.args(&self.source).args(["--cluster", RANGES]);
+        command.args(&self.source).args(&self.cluster);
         command.args(INTERVAL).args(&self.flags);
         let node = &mut self.nodes[node];
         let log = node.dir.join("log");
+        let times = |log: &str| log.matches(" ready ").count();
+        let before = times(&fs::read_to_string(&log).unwrap_or_default());
         let service = Service::start(command, &log);
-        wait_until("the service to be ready", || service.log().contains(" ready "));
+        wait_until("the service to be ready", || before < times(&service.log()));
         node.service = Some(service);
     }
 
@@ -166,12 +171,17 @@ impl Fabric {
 
     /// Ends the service on a node, and removes everything of it. Returns what it says.
     fn uninstall(&mut self, node: usize) -> String {
+        self.leave(node, &["--uninstall"])
+    }
+
+    /// The same with further flags.
+    fn leave(&mut self, node: usize, flags: &[&str]) -> String {
         if let Some(service) = self.nodes[node].service.take() {
             assert_eq!(service.stop(), Some(0));
         }
         let mut command = self.command(node, "routing");
-        command.args(&self.source).args(["--cluster", RANGES]);
-        let output = command.args(&self.flags).arg("--uninstall").output().unwrap();
+        command.args(&self.source).args(&self.cluster);
+        let output = command.args(&self.flags).args(flags).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
     }

@@ -8,8 +8,9 @@ use ipnet::IpNet;
 use super::Backing;
 use crate::family::Family;
 use crate::kubernetes::{NodeFields, has_address};
+use crate::mac::MacAddr;
 use crate::node::{Dialect, Node};
-use crate::reader::{self, address_of};
+use crate::reader::{self, At, address_of};
 use crate::refused::{Cause, Refused};
 use crate::settings::{Backend, FlannelSettings, Settings};
 
@@ -46,6 +47,14 @@ fn of_family(family: Family) -> OfFamily {
 pub(crate) fn is_read(name: &str) -> bool {
     let of = |keys: OfFamily| [keys.data, keys.public_ip, keys.overwrite].contains(&name);
     [MANAGED, BACKEND_TYPE].contains(&name) || Family::ALL.into_iter().any(|one| of(of_family(one)))
+}
+
+/// Returns the keys of all that [`write()`] writes.
+pub fn written(flannel: &FlannelSettings) -> impl Iterator<Item = String> {
+    let of = |family| [of_family(family).data, of_family(family).public_ip];
+    let of_families = Family::ALL.into_iter().flat_map(of);
+    let all = [MANAGED, BACKEND_TYPE].into_iter().chain(of_families);
+    all.map(|name| format!("{}{name}", flannel.prefix))
 }
 
 /// Returns the annotations of this node, byte for byte as flanneld writes them.
@@ -92,6 +101,14 @@ pub fn overwrite(
 ) -> Option<IpAddr> {
     let key = format!("{}{}", flannel.prefix, of_family(Family::of(address)).overwrite);
     cni::text::parse_ip(fields.annotations.get(&key)?)
+}
+
+/// Returns the hardware address of a node's tunnel over a family, as flannelds know it.
+#[must_use]
+pub fn mac(fields: &NodeFields, flannel: &FlannelSettings, family: Family) -> Option<MacAddr> {
+    let text = fields.annotations.get(&format!("{}{}", flannel.prefix, of_family(family).data))?;
+    let json = reader::json(text.as_bytes(), super::LONGEST).ok()?;
+    At::root(&json).like_go().get("VtepMAC").ok()??.mac().ok()
 }
 
 /// Reads the annotations of a Node; `None` if flanneld does not manage it.

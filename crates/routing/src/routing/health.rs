@@ -53,6 +53,9 @@ impl Routing {
         if !self.cluster.listed() {
             return Phase::Restoring;
         }
+        if self.settings.standby {
+            return Phase::Standby;
+        }
         let is_there = |(key, value): (&Key, &Value)| self.has(key, value);
         let all = self.looked && self.unplanned.is_empty() && self.wanted.iter().all(is_there);
         if all { Phase::Ready } else { Phase::Syncing }
@@ -61,6 +64,9 @@ impl Routing {
     /// Returns the condition `NetworkUnavailable`; `None`: it stays as it is.
     #[must_use]
     pub fn condition(&self, now: Time) -> Option<Condition> {
+        if self.settings.standby {
+            return None;
+        }
         let own = self.wanted.keys_of("");
         let failure = own.iter().find_map(|key| self.failures.get(key));
         let is_there = |key: &Key| self.wanted.get(key).is_some_and(|value| self.has(key, value));

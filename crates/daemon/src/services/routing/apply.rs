@@ -176,6 +176,19 @@ fn remove_tunnel(netlink: &mut RouteSocket, links: &mut Links, name: &str) -> Re
     Ok(())
 }
 
+/// Puts our mark on tunnels without it: those that flanneld made.
+pub(super) fn mark_tunnels(netlink: &mut RouteSocket, links: &Links) -> Result<(), String> {
+    let marked = LinkSet { alias: Some(ALIAS.to_owned()), ..LinkSet::default() };
+    links.unmarked().try_for_each(|ifindex| set(netlink, ifindex, marked.clone()))
+}
+
+/// Takes our mark off the tunnels that stay. Returns what went wrong.
+pub(super) fn unmark_tunnels(netlink: &mut RouteSocket, links: &Links) -> Vec<String> {
+    let unmarked = LinkSet { alias: Some(String::new()), ..LinkSet::default() };
+    let all = links.tunnels().map(|ifindex| set(netlink, ifindex, unmarked.clone()));
+    all.filter_map(Result::err).collect()
+}
+
 fn index(links: &Links, name: &str) -> Result<u32, String> {
     links.index_of(name).ok_or_else(|| format!("there is no link {name:?}"))
 }

@@ -18,7 +18,7 @@ use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::watcher::watcher;
 use routing::condition::Condition;
 use routing::kubernetes::{NodeFields, is_ours};
-use routing::{Settings, Time, annotation};
+use routing::{Settings, Time};
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -70,7 +70,7 @@ pub(super) struct ClusterNodes {
 /// What this node's Node is to say.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Wish {
-    annotation: Option<String>,
+    annotations: BTreeMap<String, String>,
     condition: Option<Condition>,
 }
 
@@ -78,7 +78,8 @@ struct Wish {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Said {
     uid: String,
-    annotation: Option<String>,
+    /// The annotations that are read here.
+    annotations: BTreeMap<String, String>,
     /// Status and reason of the condition.
     condition: Option<(String, String)>,
 }
@@ -121,9 +122,9 @@ impl ClusterNodes {
         self.heard.try_iter().collect()
     }
 
-    /// Says what this node's annotation is to be. It is written if the Node has another.
-    pub(super) fn annotate(&self, text: String) {
-        self.wish(|wish| wish.annotation = Some(text));
+    /// Says what this node's annotations are to be. They are written if the Node has others.
+    pub(super) fn annotate(&self, annotations: BTreeMap<String, String>) {
+        self.wish(|wish| wish.annotations = annotations);
     }
 
     /// Says what the condition `NetworkUnavailable` is to be. It is written if the Node has another.
@@ -140,16 +141,21 @@ impl ClusterNodes {
     }
 }
 
-/// Removes the annotation of a node, once.
+/// Removes annotations of a node, once.
 ///
 /// # Errors
-/// Why it may still be there. A Node that is gone is no error.
-pub(super) fn forget(kubeconfig: Option<&Path>, node: &str) -> Result<(), Stop> {
-    let said = |why: String| Stop::Failed(format!("remove the annotation of {node}: {why}"));
+/// Why they may still be there. A Node that is gone is no error.
+pub(super) fn forget(
+    kubeconfig: Option<&Path>,
+    node: &str,
+    annotations: &[String],
+) -> Result<(), Stop> {
+    let said = |why: String| Stop::Failed(format!("remove annotations of {node}: {why}"));
     runtime(1)?.block_on(async {
         let client = kubernetes::client(kubeconfig, CONNECT_TIME, true).await;
         let client = client.map_err(|error| said(words(&error)))?;
-        let patch = json!({"metadata": {"annotations": {annotation::KEY: null}}});
+        let none: BTreeMap<&String, ()> = annotations.iter().map(|key| (key, ())).collect();
+        let patch = json!({"metadata": {"annotations": none}});
         match patch_node(&Api::all(client), node, &patch).await {
             Ok(()) | Err(ApiError::Gone(_)) => Ok(()),
             Err(error) => Err(said(error.to_string())),
@@ -221,8 +227,12 @@ impl Thread {
         let name = self.node.clone();
         let read = move |node: Node| {
             let own = node.metadata.name.as_ref() == Some(&name);
-            let said = own.then(|| said(&node));
-            (fields(node, &settings), said)
+            let mut said = own.then(|| said(&node));
+            let fields = fields(node, &settings);
+            if let Some(said) = &mut said {
+                said.annotations.clone_from(&fields.annotations);
+            }
+            (fields, said)
         };
         let following = follow(watcher(nodes.clone(), watch_config()), read, to);
         let listening = self.listen(nodes.clone(), changes, own_is);
@@ -360,11 +370,11 @@ impl Thread {
     ) -> Option<Result<(), ApiError>> {
         let said = said?;
         let mut done = None;
-        if let Some(text) =
-            wish.annotation.as_ref().filter(|text| said.annotation.as_ref() != Some(text))
-        {
+        let differs = |(key, text): &(&String, &String)| said.annotations.get(*key) != Some(text);
+        let annotations: BTreeMap<&String, &String> =
+            wish.annotations.iter().filter(differs).collect();
+        if !annotations.is_empty() {
             // Another Node of the same name is another node.
-            let annotations = json!({annotation::KEY: text});
             let patch = json!({"metadata": {"uid": said.uid, "annotations": annotations}});
             done = Some(patch_node(nodes, &self.node, &patch).await);
         }
@@ -382,14 +392,13 @@ impl Thread {
     }
 }
 
-/// Finds what is written here in a Node.
+/// Finds what is written here in a Node, but for the annotations.
 fn said(node: &Node) -> Said {
-    let annotations = node.metadata.annotations.as_ref();
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     let condition = conditions.into_iter().flatten().find(|one| one.type_ == CONDITION);
     Said {
         uid: node.metadata.uid.clone().unwrap_or_default(),
-        annotation: annotations.and_then(|all| all.get(annotation::KEY)).cloned(),
+        annotations: BTreeMap::new(),
         condition: condition
             .map(|one| (one.status.clone(), one.reason.clone().unwrap_or_default())),
     }

@@ -12,6 +12,7 @@ use routing::document::{self, Document};
 use routing::flannel::subnet_env::SubnetEnv;
 use routing::mtu::IPV6_LEAST;
 use routing::render::{self, Attach, NetworkConfig};
+use routing::routing::Leaving;
 use routing::{Routing, Settings};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use state::{Durability, FileError};
@@ -80,7 +81,7 @@ impl Published {
     pub(super) fn new(config: &config::Routing) -> Self {
         Published {
             conflist: config.conflist.clone(),
-            subnet_env: config.subnet_env.clone(),
+            subnet_env: config.subnet_env(),
             network: config.network.clone(),
             attach: config.attach.0,
             masquerade: config.masquerade,
@@ -163,11 +164,12 @@ impl Published {
         }
     }
 
-    /// Removes the files.
-    pub(super) fn remove(&self) -> Result<Vec<PathBuf>, FileError> {
+    /// Removes the files; `subnet.env` is flanneld's again if that is on this node.
+    pub(super) fn remove(&self, leaving: Leaving) -> Result<Vec<PathBuf>, FileError> {
         let mut removed = Vec::new();
+        let subnet_env = self.subnet_env.as_ref().filter(|_| leaving == Leaving::Clean);
         // The other way round: no pod is to start any more.
-        for path in [&self.conflist, &self.subnet_env].into_iter().flatten() {
+        for path in self.conflist.iter().chain(subnet_env) {
             if state::withdraw(path)? {
                 removed.push(path.clone());
             }

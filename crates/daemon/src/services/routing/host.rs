@@ -11,14 +11,14 @@ use kernel::route::{
     Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket, TABLE_MAIN, VxlanFdb,
     is_link_local_v6,
 };
-use routing::MacAddr;
 use routing::object::{
     self, ALIAS, Key, METRIC, METRIC_WORST, NEXTHOP_FIRST, NEXTHOPS, PROTOCOL, PROTOCOL_OWN, Value,
 };
 use routing::overlap::HostPrefix;
 use routing::path::{Hop, Way};
 use routing::plan::{ForeignRoute, Observed};
-use routing::settings::{LinkName, Own, Uplink};
+use routing::settings::{self, LinkName, Own, TakenOver, Uplink};
+use routing::{Family, MacAddr, Settings};
 
 const FAMILIES: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
 
@@ -53,6 +53,12 @@ impl Links {
     /// Returns the indices of our tunnels.
     pub(super) fn tunnels(&self) -> impl Iterator<Item = u32> {
         self.tunnels.keys().copied()
+    }
+
+    /// Returns the indices of our tunnels that do not have our mark.
+    pub(super) fn unmarked(&self) -> impl Iterator<Item = u32> {
+        let alias = |index: &u32| self.by_index.get(index).and_then(|link| link.alias.as_deref());
+        self.tunnels().filter(move |index| alias(index) != Some(ALIAS))
     }
 
     /// Takes note of a tunnel that was made.
@@ -156,7 +162,12 @@ fn is_tunnel(link: &Link, own: &Own) -> bool {
     let is_named = own.tunnels.iter().any(|(_, name)| **name == *link.name);
     let mut macs = own.node.offers.vxlan.iter().flat_map(routing::node::Vxlan::macs);
     let has_mac = macs.any(|mac| link.mac.is_some_and(|of_link| of_link.0 == mac.0));
-    link.vxlan.is_some() && (link.alias.as_deref() == Some(ALIAS) || (is_named && has_mac))
+    // flanneld's has no mark, and others may have changed its hardware address.
+    let is_flannels = link.name.starts_with("flannel")
+        && link.vxlan.as_ref().map(|info| info.options.vni)
+            == own.node.offers.vxlan.map(|vxlan| vxlan.vni);
+    link.vxlan.is_some()
+        && (link.alias.as_deref() == Some(ALIAS) || (is_named && (has_mac || is_flannels)))
 }
 
 fn is_our_id(id: u32) -> bool {
@@ -211,6 +222,24 @@ impl Host {
         let mut found = self.addresses.iter().filter(|of| of.address.addr() == address);
         let link = found.find_map(|of| self.links.by_index.get(&of.ifindex))?;
         Some(Uplink { name: link.name.as_str().into(), mtu: link.mtu })
+    }
+
+    /// Returns the tunnel over a family that is there already: of an earlier run, whatever its name
+    /// was, or flanneld's where this node takes its place.
+    pub(super) fn tunnel_before(&self, settings: &Settings, family: Family) -> Option<TakenOver> {
+        let names = settings::tunnel_names(settings, family);
+        let flannels = settings.flannel.as_ref().map(|_| &names[1]);
+        let is_it = |link: &&Link| {
+            let Some(info) = &link.vxlan else { return false };
+            let options = &info.options;
+            let is_of_cluster = (options.vni, options.port)
+                == (settings.vxlan.vni, settings.vxlan.port)
+                && options.local.is_some_and(|local| Family::of(local) == family);
+            let is_ours = link.alias.as_deref() == Some(ALIAS) && names.contains(&link.name);
+            is_of_cluster && (is_ours || flannels == Some(&link.name))
+        };
+        let link = self.links.by_index.values().find(is_it)?;
+        Some(TakenOver { name: link.name.as_str().into(), mac: MacAddr(link.mac?.0) })
     }
 
     /// Reads the rest, and puts together what is ours, and what others have in the cluster's ranges.

@@ -1,13 +1,14 @@
 //! Leaves a node as if routing had never been there.
 
 use kernel::route::RouteSocket;
+use routing::object::Key;
 use routing::routing::Leaving;
 use routing::{Routing, Settings};
 use state::Roots;
 
 use super::super::Stop;
 use super::super::setup::{failed, words};
-use super::apply::apply;
+use super::apply::{apply, unmark_tunnels};
 use super::files::{Disk, Published};
 use super::filter::Filter;
 use super::host::Host;
@@ -22,11 +23,15 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
 pub(super) fn leave(
     settings: &Settings,
     node: &str,
+    leaving: Leaving,
     disk: &Disk,
     published: &Published,
     roots: &Roots,
     forget: impl FnOnce() -> Result<(), Stop>,
 ) -> Result<(), Stop> {
+    if settings.standby {
+        return Err(Stop::Print("on standby nothing was made\n".to_owned()));
+    }
     if !matches!(
         ask(&attendant::socket(roots, "routing"), "/livez", PATIENCE),
         Err(NoAnswer::Nobody(_))
@@ -35,10 +40,26 @@ pub(super) fn leave(
             "the service routing runs, and would make everything again: stop it first".to_owned(),
         ));
     }
+    let mut netlink = RouteSocket::open().map_err(failed)?;
+    // A tunnel of flanneld's that was not taken over has no mark, and is not ours.
+    let unmarked = Settings { flannel: None, ..settings.clone() };
+    let mut routing = Routing::new(unmarked, node);
+    let own = routing.cluster().own().clone();
+    let mut host = Host::read(&mut netlink, &own).map_err(failed)?;
+    let observed = host.observe(&mut netlink, &settings.cluster_ranges, &own).map_err(failed)?;
+    let is_route = |key: &Key| matches!(key, Key::Route { .. });
+    if leaving == Leaving::ToFlannel
+        && observed.foreign.is_empty()
+        && observed.objects().keys().any(is_route)
+    {
+        return Err(Stop::Failed(
+            "flanneld has no routes here yet, and pods would be cut off: start it first".to_owned(),
+        ));
+    }
     let mut errors = Vec::new();
     let mut said = String::new();
     // No pod is to start any more.
-    match published.remove() {
+    match published.remove(leaving) {
         Ok(paths) => {
             paths.iter().for_each(|path| said.push_str(&format!("removed {}\n", path.display())));
         }
@@ -48,19 +69,17 @@ pub(super) fn leave(
     if let Err(Stop::Failed(why)) = forget() {
         errors.push(why);
     }
-    let mut netlink = RouteSocket::open().map_err(failed)?;
-    let mut routing = Routing::new(settings.clone(), node);
-    let own = routing.cluster().own().clone();
-    let mut host = Host::read(&mut netlink, &own).map_err(failed)?;
-    let observed = host.observe(&mut netlink, &settings.cluster_ranges, &own).map_err(failed)?;
     let _ = routing.look(observed);
-    let changes = routing.leave(Leaving::Clean);
+    let changes = routing.leave(leaving);
     let all: Vec<_> = changes.iter().collect();
     for (change, result) in changes.iter().zip(apply(&mut netlink, &mut host.links, &all)) {
         match result {
             Ok(()) => said.push_str(&format!("{change}\n")),
             Err(error) => errors.push(format!("{change}: {error}")),
         }
+    }
+    if leaving == Leaving::ToFlannel {
+        errors.extend(unmark_tunnels(&mut netlink, &host.links));
     }
     match Filter::open(settings, false, roots) {
         Ok(mut filter) => {

@@ -1,10 +1,12 @@
 //! What a source says of this node, before it is known by which of its addresses others reach it.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use routing::kubernetes::{self, NodeFields, POD_CIDRS};
 use routing::node::Node;
+use routing::{Family, MacAddr, PerFamily, Settings, annotation, flannel};
 
 /// What is said of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,12 +19,18 @@ pub(super) struct OfSource {
     pub(super) mtu: Option<u32>,
     /// Its addresses; of each family, the first that a link has counts.
     pub(super) addresses: Vec<IpAddr>,
+    /// The hardware addresses of its tunnels over each family, as others know them.
+    pub(super) macs: PerFamily<Option<MacAddr>>,
+    /// flannel's annotations of its Node.
+    pub(super) annotations: BTreeMap<String, String>,
 }
 
 impl From<Node> for OfSource {
     fn from(node: Node) -> Self {
         OfSource {
             addresses: node.underlay.iter().collect(),
+            macs: PerFamily::with(|family: Family| node.offers.vxlan?.mac(family)),
+            annotations: BTreeMap::new(),
             uid: node.uid,
             prefixes: node.prefixes,
             kept: node.kept,
@@ -37,7 +45,7 @@ impl OfSource {
     ///
     /// # Errors
     /// Why it has no prefix, in a sentence.
-    pub(super) fn of_fields(fields: &NodeFields) -> Result<Self, String> {
+    pub(super) fn of_fields(fields: &NodeFields, settings: &Settings) -> Result<Self, String> {
         let name = &fields.name;
         let prefixes = kubernetes::prefixes(fields).map_err(|refused| {
             format!("Node {name}, which is this one: {}: {}", refused.key, refused.cause)
@@ -48,6 +56,8 @@ impl OfSource {
                  manager gives them (--allocate-node-cidrs)"
             ));
         }
+        let mut of_flannel = fields.annotations.clone();
+        of_flannel.remove(annotation::KEY);
         Ok(OfSource {
             uid: fields.uid.clone(),
             prefixes,
@@ -59,6 +69,10 @@ impl OfSource {
                 .iter()
                 .filter_map(|text| cni::text::parse_ip(text))
                 .collect(),
+            macs: PerFamily::with(|family| {
+                flannel::annotations::mac(fields, settings.flannel.as_ref()?, family)
+            }),
+            annotations: of_flannel,
         })
     }
 }

@@ -9,7 +9,7 @@ use super::Fabric;
 const KEY: &str = "routing.netwright.io/node";
 
 /// Makes the Nodes of a fabric's nodes in an API server that all of them reach.
-fn cluster(fabric: &mut Fabric) -> KubeApi {
+pub(super) fn cluster(fabric: &mut Fabric) -> KubeApi {
     let api = fabric.lab.enter(|| KubeApi::start_at("192.0.2.1"));
     for number in 0..fabric.nodes.len() {
         api.create(&node(fabric, number));

@@ -65,7 +65,7 @@ const OF_VNI_1: [u8; 8] = [8, 0, 0, 0, 0, 0, 1, 0];
 
 #[test]
 fn vm_packets_of_strangers_do_not_come_out_of_a_tunnel() {
-    testkit::require!("root", "vxlan");
+    testkit::require!("root", "vxlan", "vm-full");
     for (name, underlay) in
         [("clvx4", ["192.0.2.1", "192.0.2.2"]), ("clvx6", ["2001:db8:2::1", "2001:db8:2::2"])]
     {
@@ -153,7 +153,7 @@ fn assert_announced(place: &impl Place, which: &str) {
 /// announces is made to fit, in both directions.
 #[test]
 fn vm_segments_fit_the_tunnel() {
-    testkit::require!("root", "vxlan");
+    testkit::require!("root", "vxlan", "vm-full");
     let cluster = Cluster::new("clmss");
     let (host, b, c1) = (&cluster.node.lab, &cluster.b, &cluster.node.c1);
     tunnel(&cluster, 1, ["192.0.2.1", "192.0.2.2"], [1450, 1900]);

@@ -27,7 +27,7 @@ const CHANGES: &str = "sendto,sendmsg,write,pwrite64,ioctl,rename,renameat,renam
                        unlink,unlinkat,mkdir,mkdirat,rmdir,ftruncate,clone3";
 
 /// How many of the moments every run tries.
-const MOMENTS: usize = 6;
+const MOMENTS: usize = 4;
 /// The same with `--full`, with other moments in each round ([`share`]): the test tries each twice,
 /// under `strace`.
 const MOMENTS_OF_A_SHARE: usize = share::STRIKES / 3;

@@ -1,0 +1,208 @@
+//! This node's flanneld is replaced while pods run, and comes back.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use testkit::kube::KubeApi;
+use testkit::{Place as _, Running, Snapshot, wait_until};
+
+use super::Fabric;
+use super::cluster::cluster;
+
+const PREFIX: &str = "flannel.alpha.coreos.com/";
+const CONFIG: &str = r#"{"Network": "10.244.0.0/16", "IPv6Network": "fd00:244::/32", "EnableIPv6": true,
+    "Backend": {"Type": "vxlan"}}"#;
+
+/// The hardware addresses of a node's tunnels over IPv4 and IPv6: flanneld takes any.
+fn macs(number: usize) -> [String; 2] {
+    [format!("5e:72:04:aa:00:0{number}"), format!("5e:72:06:aa:00:0{number}")]
+}
+
+/// What flanneld writes to a Node.
+fn annotations(node: &super::Node) -> Value {
+    let ([mac4, mac6], (v4, v6)) = (macs(node.number), node.underlay());
+    let v6 = v6.parse::<std::net::Ipv6Addr>().unwrap().to_string();
+    let data = |mac: String| format!(r#"{{"VNI":1,"VtepMAC":"{mac}"}}"#);
+    let all = [
+        ("backend-data", data(mac4)),
+        ("backend-type", "vxlan".to_owned()),
+        ("backend-v6-data", data(mac6)),
+        ("kube-subnet-manager", "true".to_owned()),
+        ("public-ip", v4),
+        ("public-ipv6", v6),
+    ];
+    all.into_iter().map(|(name, text)| (format!("{PREFIX}{name}"), Value::from(text))).collect()
+}
+
+/// What flanneld's vxlan backend makes of a node when it starts, in its order, from what the other
+/// nodes have published: devices that are there stay, entries are replaced, routes have no protocol
+/// of their own and no metric. It removes nothing.
+fn flanneld(fabric: &Fabric, number: usize) {
+    let node = &fabric.nodes[number];
+    let (own, (v4, v6)) = (node.number, node.underlay());
+    let [mac4, mac6] = macs(own);
+    let mut script = format!(
+        "set -e; sysctl -q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
+         ip link show flannel.1 >/dev/null 2>&1 || ip link add flannel.1 address {mac4} mtu 1450 type vxlan id 1 local {v4} dev eth0 dstport 8472 nolearning
+         ip link show flannel-v6.1 >/dev/null 2>&1 || ip link add flannel-v6.1 address {mac6} mtu 1430 type vxlan id 1 local {v6} dev eth0 dstport 8472 nolearning
+         for dev in flannel.1 flannel-v6.1; do echo 0 >/proc/sys/net/ipv6/conf/$dev/accept_ra; done
+         ip addr replace 10.244.{own}.0/32 dev flannel.1; ip link set flannel.1 up
+         ip addr replace fd00:244:{own}::/128 dev flannel-v6.1 nodad; ip link set flannel-v6.1 up\n"
+    );
+    for peer in fabric.nodes.iter().filter(|peer| peer.number != own) {
+        let (to, (v4, v6), [mac4, mac6]) = (peer.number, peer.underlay(), macs(peer.number));
+        script.push_str(&format!(
+            "ip neigh replace 10.244.{to}.0 lladdr {mac4} dev flannel.1 nud permanent
+             bridge fdb replace {mac4} dst {v4} dev flannel.1 self permanent
+             ip route replace 10.244.{to}.0/24 via 10.244.{to}.0 dev flannel.1 onlink
+             ip neigh replace fd00:244:{to}:: lladdr {mac6} dev flannel-v6.1 nud permanent
+             bridge fdb replace {mac6} dst {v6} dev flannel-v6.1 self permanent
+             ip -6 route replace fd00:244:{to}::/64 via fd00:244:{to}:: dev flannel-v6.1 onlink\n"
+        ));
+    }
+    node.host.sh(&script);
+}
+
+/// Pings from one pod to another all the time.
+struct Pings {
+    ping: Running,
+    said: PathBuf,
+}
+
+impl Pings {
+    /// Starts pings between all pods, in both families and both directions.
+    fn everywhere(fabric: &Fabric) -> Vec<Pings> {
+        let mut all = Vec::new();
+        for from in &fabric.nodes {
+            for to in fabric.nodes.iter().filter(|to| to.number != from.number) {
+                for address in to.pod_addresses() {
+                    let name = format!("ping-{}-{address}", from.name());
+                    let said = fabric.lab.dir().join(name.replace(':', "_"));
+                    let line = format!("exec ping -n -q -i 0.02 {address} >{}", said.display());
+                    all.push(Pings { ping: from.pod.start("sh", &["-c", &line]), said });
+                }
+            }
+        }
+        all
+    }
+
+    /// Ends them, and asserts that every one was answered.
+    #[track_caller]
+    fn assert_nothing_lost(mut self) {
+        let pid = rustix::process::Pid::from_child(self.ping.child());
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        self.ping.child().wait().unwrap();
+        let said = fs::read_to_string(&self.said).unwrap();
+        let count = |word: &str| {
+            let before = said.split(word).next().unwrap();
+            before
+                .rsplit([' ', '\n'])
+                .find_map(|word| word.trim_end_matches(',').parse::<u32>().ok())
+        };
+        let (sent, received) = (count(" packets transmitted"), count(" received"));
+        assert!(sent.is_some_and(|sent| 10 < sent), "{}: {said}", self.said.display());
+        // The last one may be on its way.
+        let lost = sent.zip(received).map(|(sent, received)| sent - received);
+        assert!(lost.is_some_and(|lost| lost <= 1), "{}: {said}", self.said.display());
+    }
+}
+
+fn published(api: &KubeApi, node: &str) -> Value {
+    let mut node = api.object("nodes", "", node).unwrap();
+    node["metadata"]["annotations"].take()
+}
+
+/// A cluster of flannelds: their Nodes, and what they make of their hosts.
+fn flannelds(fabric: &mut Fabric) -> KubeApi {
+    let api = cluster(fabric);
+    let config = fabric.lab.dir().join("net-conf.json");
+    fs::write(&config, CONFIG).unwrap();
+    for number in 0..fabric.nodes.len() {
+        let node = &fabric.nodes[number];
+        let patch = json!({"metadata": {"annotations": annotations(node)}});
+        api.change("nodes", "", &node.name(), &patch);
+        flanneld(fabric, number);
+    }
+    fabric.cluster = ["--flannel-config", config.to_str().unwrap()].map(str::to_owned).to_vec();
+    api
+}
+
+fn flannel(fabric: &mut Fabric, node: usize, mode: &str) {
+    let env = fabric.nodes[node].dir.join("subnet.env");
+    fabric.flags =
+        ["--flannel", mode, "--subnet-env", env.to_str().unwrap()].map(str::to_owned).to_vec();
+}
+
+/// Node after node is taken over while pods ping each other, and given back. What flannelds publish
+/// stays byte for byte, and at the end each host is as it was.
+#[test]
+fn vm_a_node_is_taken_over_from_flanneld_and_given_back() {
+    testkit::require!("root", "vxlan", "vm-full", "program:bridge", "program:ping");
+    let mut fabric = Fabric::new("routing-flannel", &[2, 1]);
+    let api = flannelds(&mut fabric);
+    fabric.assert_all_reach_all();
+    let before: Vec<Snapshot> = fabric.nodes.iter().map(|node| Snapshot::of(&node.host)).collect();
+    let names: Vec<String> = fabric.nodes.iter().map(super::Node::name).collect();
+    let of_flannel = |node: &str| {
+        let mut all = published(&api, node);
+        let all = all.as_object_mut().unwrap();
+        all.retain(|key, _| key.starts_with(PREFIX));
+        Value::from(all.clone())
+    };
+    let said: Vec<Value> = names.iter().map(|name| of_flannel(name)).collect();
+
+    // On standby, it says what it would do, and does nothing.
+    flannel(&mut fabric, 0, "standby");
+    fabric.start_on(0);
+    wait_until("the Nodes", || fabric.routes(0)["phase"] == "standby");
+    let table = fabric.routes(0);
+    let changes = table["standby"].to_string();
+    for change in ["create route 10.244.2.0/24", "create route fd00:244:3::/64"] {
+        assert!(changes.contains(change), "{table}");
+    }
+    assert!(!changes.contains("tunnel flannel"), "{table}");
+    before[0].assert_same(&Snapshot::of(&fabric.nodes[0].host));
+    assert_eq!(published(&api, "a"), said[0]);
+    assert_eq!(fabric.leave(0, &["--uninstall"]), "on standby nothing was made\n");
+    assert_eq!(published(&api, "a"), said[0]);
+
+    let pings = Pings::everywhere(&fabric);
+    for (number, name) in names.iter().enumerate() {
+        flannel(&mut fabric, number, "on");
+        fabric.start_on(number);
+        wait_until("the node to be ready", || fabric.routes(number)["phase"] == "ready");
+        let host = &fabric.nodes[number].host;
+        let boot = "ip route show proto boot; ip -6 route show proto boot";
+        wait_until("flanneld's routes to go", || {
+            !host.sh(boot).contains("244:") && !host.sh(boot).contains("10.244.")
+        });
+        let [mac4, _] = macs(number + 1);
+        let link = host.sh("ip -d link show flannel.1");
+        assert!(link.contains(&mac4) && link.contains("alias netwright:routing"), "{link}");
+        assert!(!host.sh("ip link").contains("nw-vxlan"));
+        fabric.assert_all_reach_all();
+        assert_eq!(of_flannel(name), said[number]);
+        wait_until("the annotation of ours", || {
+            published(&api, name).to_string().contains("routing.netwright.io")
+        });
+        let env = fs::read_to_string(fabric.nodes[number].dir.join("subnet.env")).unwrap();
+        assert!(env.contains(&format!("FLANNEL_SUBNET=10.244.{}.1/24\n", number + 1)), "{env}");
+    }
+    pings.into_iter().for_each(Pings::assert_nothing_lost);
+
+    let pings = Pings::everywhere(&fabric);
+    for (number, name) in names.iter().enumerate() {
+        flannel(&mut fabric, number, "on");
+        let service = fabric.nodes[number].service.take().unwrap();
+        assert_eq!(service.stop(), Some(0));
+        flanneld(&fabric, number);
+        fabric.leave(number, &["--uninstall", "--to-flannel"]);
+        fabric.assert_all_reach_all();
+        assert_eq!(published(&api, name), said[number]);
+    }
+    pings.into_iter().for_each(Pings::assert_nothing_lost);
+    for (number, before) in before.iter().enumerate() {
+        before.assert_same(&Snapshot::of(&fabric.nodes[number].host));
+    }
+}
