@@ -112,7 +112,10 @@ impl Health {
 
     /// Notes what of the confinement was not permitted.
     pub(crate) fn is_less_confined(&self, steps: Vec<String>) {
-        self.inner().unconfined = steps;
+        let mut inner = self.inner();
+        inner.unconfined = steps;
+        // The log has told them too, and they are no failures.
+        inner.failed = None;
     }
 
     /// Notes the values of keys that the service runs with.

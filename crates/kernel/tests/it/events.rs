@@ -115,7 +115,8 @@ fn words(events: &[ObjectEvent]) -> Vec<String> {
 }
 
 /// A tunnel over a link, with what a peer needs.
-const PEER: &str = "ip link set lo up; ip link add v0 type veth peer name v1; ip link set v0 up; ip link set v1 up; \
+const PEER: &str = "ip link set lo up; ip link add v0 type veth peer name v1; \
+    ip link set v0 addrgenmode none up; ip link set v1 addrgenmode none up; \
     ip addr add 192.0.2.1/24 dev v0; \
     ip link add vx type vxlan id 1 local 192.0.2.1 dev v0 dstport 8472 nolearning; \
     ip link set vx addrgenmode none up; \

@@ -183,7 +183,7 @@ fn a_service_that_cannot_start_is_tried_less_and_less_often() {
         ["dhcp", "ipam"].iter().all(|service| of(&status, service)["restarts"].as_u64() >= Some(2))
     });
     for service in ["dhcp", "ipam"] {
-        // While it is started again, the last failure may be a step of its confinement.
+        // For a moment it ends, and has not said why.
         until("the reason", || {
             let report = node.service(service);
             assert_eq!(report["ended"], "it ended with exit code 1", "{report}");
