@@ -85,6 +85,9 @@ _netwrightd() {
             netwrightd__subcmd__routes,list)
                 cmd="netwrightd__subcmd__routes__subcmd__list"
                 ;;
+            netwrightd__subcmd__routes,probe)
+                cmd="netwrightd__subcmd__routes__subcmd__probe"
+                ;;
             *)
                 ;;
         esac
@@ -674,7 +677,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__routes)
-            opts="-o -h --configuration --output --socketpath --help accept explain list"
+            opts="-o -h --configuration --output --socketpath --help accept explain list probe"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -764,6 +767,36 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__routes__subcmd__list)
+            opts="-o -h --configuration --output --socketpath --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --configuration)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                --socketpath)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        netwrightd__subcmd__routes__subcmd__probe)
             opts="-o -h --configuration --output --socketpath --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )

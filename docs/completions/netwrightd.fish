@@ -143,8 +143,8 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l attach
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l cluster -d 'the ranges that every node\'s prefixes are of' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l conflist -d 'the CNI configuration to write once pods can be reached; by default none is written' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l exempt -d 'more ranges to which pods\' packets keep their source address' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel -d 'be this node\'s flanneld: on, standby (show what would be done), or off [default: off]' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel-config -d 'flanneld\'s configuration, which has the cluster\'s ranges and its backend; read where flannel is on or standby [default: /etc/kube-flannel/net-conf.json]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel -d 'what to do about flanneld: replace it on this node, standby (show what would be done), or none [default: none]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel-config -d 'flanneld\'s configuration, which has the cluster\'s ranges and its backend; read where flannel is replace or standby [default: /etc/kube-flannel/net-conf.json]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel-prefix -d 'what flanneld\'s annotations begin with [default: flannel.alpha.coreos.com]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l interval -d 'how often to look even if no change is reported [default: 1m]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l kubeconfig -d 'how to reach the API server; by default as in a pod' -r
@@ -157,7 +157,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l pod-mt
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l socketpath -d 'where the service listens [default: /run/netwright/routing.sock]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l source -d 'where nodes are learnt: file (nodes names it), or kubernetes (the cluster\'s Nodes) [default: file]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l state -d 'where the last known nodes are recorded; by default /var/lib/netwright/routing' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l subnet-env -d 'a file to write as flanneld does; by default /run/flannel/subnet.env where flannel is on, else none' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l subnet-env -d 'a file to write as flanneld does; by default /run/flannel/subnet.env where flannel is replace, else none' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l vxlan-port -d 'the UDP port of VXLAN, the same on each node [default: 8472]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l vxlan-vni -d 'the network identifier of VXLAN, the same on each node [default: 1]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
@@ -201,14 +201,15 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and __fish
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and __fish_seen_subcommand_from show" -s o -l output -d 'text or json' -r -f -a "text\t''
 json\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list" -s o -l output -d 'text or json' -r -f -a "text\t''
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list probe" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list probe" -s o -l output -d 'text or json' -r -f -a "text\t''
 json\t''"
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list" -l socketpath -d 'where the service listens [default: as the configuration says]' -r -F
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list" -s h -l help -d 'Print help'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list" -f -a "accept" -d 'Confirms that nodes are gone which the service keeps, because many went at once'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list" -f -a "explain" -d 'Says whose an address is, how packets get there, and why not otherwise'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list" -f -a "list" -d 'Lists the other nodes, their prefixes and the paths to them, as without a command'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list probe" -l socketpath -d 'where the service listens [default: as the configuration says]' -r -F
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list probe" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list probe" -f -a "accept" -d 'Confirms that nodes are gone which the service keeps, because many went at once'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list probe" -f -a "explain" -d 'Says whose an address is, how packets get there, and why not otherwise'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list probe" -f -a "list" -d 'Lists the other nodes, their prefixes and the paths to them, as without a command'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list probe" -f -a "probe" -d 'Asks other nodes by the paths of pods\' packets: whether they answer, how large a packet arrives, and whether UDP with a checksum does'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and __fish_seen_subcommand_from accept" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and __fish_seen_subcommand_from accept" -s o -l output -d 'text or json' -r -f -a "text\t''
 json\t''"
@@ -224,5 +225,10 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and __fish
 json\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and __fish_seen_subcommand_from list" -l socketpath -d 'where the service listens [default: as the configuration says]' -r -F
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and __fish_seen_subcommand_from probe" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and __fish_seen_subcommand_from probe" -s o -l output -d 'text or json' -r -f -a "text\t''
+json\t''"
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and __fish_seen_subcommand_from probe" -l socketpath -d 'where the service listens [default: as the configuration says]' -r -F
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and __fish_seen_subcommand_from probe" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand completions" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand man" -s h -l help -d 'Print help'

@@ -41,6 +41,7 @@ mod poll;
 mod probes;
 mod reference;
 mod routes_command;
+mod routes_probe;
 mod serve;
 mod services;
 mod status;

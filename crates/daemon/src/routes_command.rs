@@ -9,17 +9,19 @@ use agent::load;
 use clap::builder::ValueParser;
 use clap::{Arg, ArgMatches, Command};
 use jiff::Timestamp;
-use routing::routing::Phase;
+use routing::routing::{Phase, Target};
 use routing::show::{Explained, PeerState, Row, Table};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::command_line::{self, is_json, json, output};
 use crate::exchange::{NoAnswer, ask};
+use crate::routes_probe::{self, Probed};
 use crate::services::Stop;
-use crate::services::routing::{ACCEPT, EXPLAIN, ROUTES};
+use crate::services::routing::{ACCEPT, EXPLAIN, ROUTES, TARGETS};
 
 const ADDRESS: &str = "address";
+const NODES: &str = "node";
 const SOCKET: &str = "socketpath";
 
 /// How long the service may take to answer.
@@ -55,8 +57,15 @@ pub(crate) fn command() -> Command {
         .subcommand(common(Command::new("list").about(
             "Lists the other nodes, their prefixes and the paths to them, as without a command",
         )))
+        .subcommand(common(
+            Command::new("probe")
+                .about("Asks other nodes by the paths of pods' packets: whether they answer, how large a packet arrives, and whether UDP with a checksum does")
+                .arg(Arg::new(NODES).value_name("NODE").num_args(0..).help(
+                    "only these nodes",
+                )),
+        ))
         .after_help(
-            "Examples:\n  netwright routes\n  netwright routes explain 10.244.2.7\n  netwright routes -o json",
+            "Examples:\n  netwright routes\n  netwright routes explain 10.244.2.7\n  netwright routes probe b\n  netwright routes -o json",
         )
 }
 
@@ -72,9 +81,67 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<(), Stop> {
             let address = matches.get_one::<IpAddr>(ADDRESS).expect("it is required");
             show(matches, &format!("{EXPLAIN}{address}"), explained)
         }
+        Some(("probe", matches)) => probe(matches),
         Some((_, matches)) => show(matches, ROUTES, table),
         None => show(matches, ROUTES, table),
     }
+}
+
+/// Asks other nodes. It fails if something is wrong with one of them.
+fn probe(matches: &ArgMatches) -> Result<(), Stop> {
+    let body = ask_service(matches, TARGETS)?;
+    let mut targets: Vec<Target> = read(&body)?;
+    if let Some(nodes) = matches.get_many::<String>(NODES) {
+        let nodes: Vec<&str> = nodes.map(String::as_str).collect();
+        let is_known = |name: &str| targets.iter().any(|target| target.peer == name);
+        if let Some(unknown) = nodes.iter().find(|name| !is_known(name)) {
+            return Err(Stop::Failed(format!(
+                "there is no path to a node {unknown:?}; hint: netwright routes"
+            )));
+        }
+        targets.retain(|target| nodes.contains(&target.peer.as_str()));
+    }
+    if !is_json(matches) && !targets.is_empty() {
+        crate::complain(&format!("asking by {} paths; it takes some seconds\n", targets.len()));
+    }
+    let probed = routes_probe::probe(targets)
+        .map_err(|error| Stop::Failed(format!("ask other nodes: {error}")))?;
+    crate::say(&if is_json(matches) { json(&probed) } else { probe_table(&probed) });
+    match probed.iter().filter(|one| one.fault().is_some()).count() {
+        0 => Ok(()),
+        count => Err(Stop::Failed(format!("{count} of {} paths have a fault", probed.len()))),
+    }
+}
+
+/// Returns what was found out, as people read it.
+fn probe_table(probed: &[Probed]) -> String {
+    let head = ["NODE", "PATH", "ADDRESS", "TIME", "FITS", "UDP", "RESULT"];
+    let lines: Vec<Vec<String>> = std::iter::once(head.map(str::to_owned).to_vec())
+        .chain(probed.iter().map(|one| one.cells().to_vec()))
+        .collect();
+    let mut text = columns(&lines);
+    if probed.is_empty() {
+        text.push_str("there is no path to another node\n");
+    }
+    text
+}
+
+/// Returns lines whose cells stand below each other.
+fn columns(lines: &[Vec<String>]) -> String {
+    let count = lines.first().map_or(0, Vec::len);
+    let width = |column: usize| {
+        lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default()
+    };
+    // The last one is as long as it is.
+    let widths: Vec<usize> = (0..count.saturating_sub(1)).map(width).collect();
+    let mut text = String::new();
+    for line in lines {
+        for (cell, width) in line.iter().zip(&widths) {
+            let _ = write!(text, "{cell:width$}  ");
+        }
+        let _ = writeln!(text, "{}", line.last().map_or("", String::as_str));
+    }
+    text
 }
 
 /// Asks the service, and shows what it says.
@@ -83,11 +150,14 @@ fn show<T: DeserializeOwned + Serialize>(
     question: &str,
     text: fn(&T) -> String,
 ) -> Result<(), Stop> {
-    let body = ask_service(matches, question)?;
-    let answer: T = serde_json::from_slice(&body)
-        .map_err(|error| Stop::Failed(format!("read what the service says: {error}")))?;
+    let answer: T = read(&ask_service(matches, question)?)?;
     crate::say(&if is_json(matches) { json(&answer) } else { text(&answer) });
     Ok(())
+}
+
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Stop> {
+    serde_json::from_slice(body)
+        .map_err(|error| Stop::Failed(format!("read what the service says: {error}")))
 }
 
 fn ask_service(matches: &ArgMatches, question: &str) -> Result<Vec<u8>, Stop> {
@@ -139,18 +209,11 @@ fn table(table: &Table) -> String {
     for change in &table.standby {
         let _ = writeln!(text, "  {change}");
     }
-    let mut lines = vec![["NODE", "PREFIXES", "PATH", "MTU", "SINCE", "STATE"].map(str::to_owned)];
-    lines.extend(table.rows.iter().map(line));
-    let width = |column: usize| {
-        lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default()
-    };
-    let widths: Vec<usize> = (0..5).map(width).collect();
-    for line in &lines {
-        for (cell, width) in line.iter().zip(&widths) {
-            let _ = write!(text, "{cell:width$}  ");
-        }
-        let _ = writeln!(text, "{}", line[5]);
-    }
+    let head = ["NODE", "PREFIXES", "PATH", "MTU", "SINCE", "STATE"].map(str::to_owned);
+    let lines: Vec<Vec<String>> = std::iter::once(head.to_vec())
+        .chain(table.rows.iter().map(|row| line(row).to_vec()))
+        .collect();
+    text.push_str(&columns(&lines));
     if table.rows.is_empty() {
         text.push_str("no other node is known\n");
     }

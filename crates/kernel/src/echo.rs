@@ -4,11 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::OwnedFd;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, recvfrom, sendto,
     socket_with,
@@ -21,8 +22,32 @@ const ECHO_REPLY: u8 = 0;
 const ECHO_REQUEST_6: u8 = 128;
 const ECHO_REPLY_6: u8 = 129;
 
-/// Header and payload of the request.
+/// Header and payload of the smallest request.
 const LENGTH: usize = 16;
+
+/// The payload begins with it, so that others' answers are not taken for ours.
+const MARK: &[u8; 8] = b"netwrigt";
+
+/// The longest packet (RFC 791 §3.1).
+const LONGEST: usize = 65_535;
+
+/// A question to an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Question {
+    /// Who is asked.
+    pub address: IpAddr,
+    /// How many bytes the packet has, with its IP header. It is not cut on the way: what does not
+    /// fit does not arrive. A size that is too small for a question means the smallest.
+    pub size: u32,
+}
+
+impl Question {
+    /// The smallest question.
+    #[must_use]
+    pub fn small(address: IpAddr) -> Self {
+        Question { address, size: 0 }
+    }
+}
 
 /// What became of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +75,8 @@ pub fn ping(
     let (socket, has_ip_header) = open(address)?;
     for sequence in 1..=tries {
         let began = Instant::now();
-        let sent = send(&socket, &request(address, sequence), address, scope);
+        let question = Question::small(address);
+        let sent = send(&socket, &request(question, sequence), address, scope);
         match sent {
             Ok(()) => {}
             // The neighbour has not answered yet; it may still do so.
@@ -64,37 +90,40 @@ pub fn ping(
     Ok(None)
 }
 
-/// The most addresses that are asked at once.
+/// The most questions that are asked at once.
 pub const AT_ONCE: usize = 1024;
 
-/// Asks all of these addresses at once, at most [`AT_ONCE`] of them, and waits until every one has
-/// answered or the time is over. The results are in the order of the addresses; one beyond the most
+/// Asks all of these questions at once, at most [`AT_ONCE`] of them, and waits until every one is
+/// answered or the time is over. The results are in the order of the questions; one beyond the most
 /// counts as silent.
 ///
 /// # Errors
 /// The kernel's, when there is no socket to ask with.
-pub fn ask_all(addresses: &[IpAddr], timeout: Duration) -> io::Result<Vec<Echo>> {
-    let mut found = vec![Echo::Silent; addresses.len()];
+pub fn ask_all(questions: &[Question], timeout: Duration) -> io::Result<Vec<Echo>> {
+    let mut found = vec![Echo::Silent; questions.len()];
     let mut sockets: BTreeMap<bool, (OwnedFd, bool)> = BTreeMap::new();
     let began = Instant::now();
     let mut open_questions = 0_usize;
-    for (number, address) in addresses.iter().enumerate().take(AT_ONCE) {
-        let of_v4 = address.is_ipv4();
+    for (number, question) in questions.iter().enumerate().take(AT_ONCE) {
+        let of_v4 = question.address.is_ipv4();
         if let std::collections::btree_map::Entry::Vacant(free) = sockets.entry(of_v4) {
-            free.insert(open(*address)?);
+            let (socket, has_ip_header) = open(question.address)?;
+            send_whole(&socket, of_v4)?;
+            free.insert((socket, has_ip_header));
         }
         let sequence = u16::try_from(number).unwrap_or(u16::MAX);
-        match send(&sockets[&of_v4].0, &request(*address, sequence), *address, 0) {
+        let packet = request(*question, sequence);
+        match send(&sockets[&of_v4].0, &packet, question.address, 0) {
             Ok(()) => open_questions += 1,
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 found[number] = Echo::Filtered;
             }
-            // No way to it, or its neighbour is silent: nobody answers.
+            // No way to it, its neighbour is silent, or it does not fit: nobody answers.
             Err(_) => {}
         }
     }
     let end = began + timeout;
-    let mut buffer = [0_u8; 2048];
+    let mut buffer = vec![0_u8; LONGEST];
     while 0 < open_questions {
         let left = end.saturating_duration_since(Instant::now());
         let mut waiting: Vec<PollFd<'_>> =
@@ -109,12 +138,10 @@ pub fn ask_all(addresses: &[IpAddr], timeout: Duration) -> io::Result<Vec<Echo>>
             {
                 let from = from.and_then(|from| SocketAddr::try_from(from).ok());
                 let Some(from) = from.map(|from| from.ip()) else { continue };
-                let packet = &buffer[..length];
-                let answers = |sequence| is_answer(packet, from, *has_ip_header, sequence);
-                let number = sequence_of(packet, *has_ip_header)
-                    .filter(|sequence| answers(*sequence))
-                    .map(usize::from)
-                    .filter(|number| addresses.get(*number) == Some(&from));
+                let answered = answer_to(&buffer[..length], from, *has_ip_header);
+                let number = answered.map(usize::from).filter(|number| {
+                    questions.get(*number).is_some_and(|question| question.address == from)
+                });
                 if let Some(number) = number
                     && found[number] == Echo::Silent
                 {
@@ -128,6 +155,79 @@ pub fn ask_all(addresses: &[IpAddr], timeout: Duration) -> io::Result<Vec<Echo>>
         }
     }
     Ok(found)
+}
+
+/// Sends a datagram to a port of each address at which nobody listens, and waits until every host
+/// has said so (RFC 1122 §4.1.3.1), or the time is over. Says of each address whether its host has.
+///
+/// Without a checksum, which only IPv4 permits (RFC 768), an address of IPv6 is not asked.
+///
+/// # Errors
+/// The kernel's, when there is no socket to ask with.
+pub fn ask_closed_ports(
+    addresses: &[IpAddr],
+    port: u16,
+    with_checksum: bool,
+    timeout: Duration,
+) -> io::Result<Vec<bool>> {
+    let mut sockets = Vec::new();
+    for address in addresses {
+        if !with_checksum && address.is_ipv6() {
+            sockets.push(None);
+            continue;
+        }
+        let any: IpAddr = match address {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = UdpSocket::bind((any, 0))?;
+        if !with_checksum {
+            leave_checksum_out(&socket)?;
+        }
+        let sent = socket.connect((*address, port)).and_then(|()| socket.send(MARK));
+        sockets.push(sent.is_ok().then_some(socket));
+    }
+    let end = Instant::now() + timeout;
+    let mut answered = Vec::new();
+    for socket in sockets {
+        let Some(socket) = socket else {
+            answered.push(false);
+            continue;
+        };
+        // The kernel takes zero for no limit.
+        let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        socket.set_read_timeout(Some(left))?;
+        let said = socket.recv(&mut [0; 8]);
+        answered.push(said.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused));
+    }
+    Ok(answered)
+}
+
+/// Has a socket send no checksums (linux include/uapi/asm-generic/socket.h SO_NO_CHECK).
+fn leave_checksum_out(socket: &UdpSocket) -> io::Result<()> {
+    let yes: libc::c_int = 1;
+    let length =
+        libc::socklen_t::try_from(std::mem::size_of_val(&yes)).expect("four bytes are few");
+    // SAFETY: the pointer is to `length` bytes, which the kernel copies before the call returns.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NO_CHECK,
+            std::ptr::from_ref(&yes).cast(),
+            length,
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Has a socket's packets arrive whole or not at all, whatever has been learnt of the way.
+fn send_whole(socket: &OwnedFd, of_v4: bool) -> io::Result<()> {
+    match of_v4 {
+        true => sockopt::set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::PROBE)?,
+        false => sockopt::set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::PROBE)?,
+    }
+    Ok(())
 }
 
 /// Opens a raw socket, or one of the kind that needs no privilege; says whether its answers begin
@@ -144,14 +244,18 @@ fn open(address: IpAddr) -> io::Result<(OwnedFd, bool)> {
     }
 }
 
-fn request(address: IpAddr, sequence: u16) -> [u8; LENGTH] {
-    let mut packet = [0_u8; LENGTH];
-    packet[0] = if address.is_ipv4() { ECHO_REQUEST } else { ECHO_REQUEST_6 };
+fn request(question: Question, sequence: u16) -> Vec<u8> {
+    let of_v4 = question.address.is_ipv4();
+    // The kernel puts the IP header before it (RFC 791 §3.1, RFC 8200 §3).
+    let header = if of_v4 { 20 } else { 40 };
+    let whole = usize::try_from(question.size).map_or(LONGEST, |size| size.min(LONGEST));
+    let mut packet = vec![0_u8; whole.saturating_sub(header).max(LENGTH)];
+    packet[0] = if of_v4 { ECHO_REQUEST } else { ECHO_REQUEST_6 };
     packet[4..6].copy_from_slice(&identifier());
     packet[6..8].copy_from_slice(&sequence.to_be_bytes());
-    packet[8..].copy_from_slice(b"netwrigt");
+    packet[8..16].copy_from_slice(MARK);
     // The kernel computes the checksum of ICMPv6, which covers the IP header.
-    if address.is_ipv4() {
+    if of_v4 {
         let sum = checksum(&packet);
         packet[2..4].copy_from_slice(&sum.to_be_bytes());
     }
@@ -167,8 +271,9 @@ fn identifier() -> [u8; 2] {
 
 /// Computes the Internet checksum (RFC 1071).
 fn checksum(packet: &[u8]) -> u16 {
-    let mut sum: u32 =
-        packet.chunks_exact(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    // An odd last byte counts as if a zero followed.
+    let word = |pair: &[u8]| u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]);
+    let mut sum: u32 = packet.chunks(2).map(|pair| u32::from(word(pair))).sum();
     while 0xffff < sum {
         sum = (sum & 0xffff) + (sum >> 16);
     }
@@ -209,7 +314,9 @@ fn wait(
             Err(errno) => return Err(errno.into()),
         }
         match recvfrom(socket, &mut buffer[..], RecvFlags::empty()) {
-            Ok((length, ..)) if is_answer(&buffer[..length], address, has_ip_header, sequence) => {
+            Ok((length, ..))
+                if answer_to(&buffer[..length], address, has_ip_header) == Some(sequence) =>
+            {
                 return Ok(true);
             }
             Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
@@ -228,20 +335,15 @@ fn message(packet: &[u8], has_ip_header: bool) -> Option<&[u8]> {
     packet.get(header..)
 }
 
-fn sequence_of(packet: &[u8], has_ip_header: bool) -> Option<u16> {
-    let sequence = message(packet, has_ip_header)?.get(6..8)?;
-    Some(u16::from_be_bytes([sequence[0], sequence[1]]))
-}
-
-fn is_answer(packet: &[u8], address: IpAddr, has_ip_header: bool, sequence: u16) -> bool {
+/// Returns the number of the question that a packet answers.
+fn answer_to(packet: &[u8], address: IpAddr, has_ip_header: bool) -> Option<u16> {
     let wanted = if address.is_ipv4() { ECHO_REPLY } else { ECHO_REPLY_6 };
     // The kernel chooses the identifier of a socket that needs no privilege, and gives it only its
     // own answers.
-    message(packet, has_ip_header).is_some_and(|icmp| {
-        icmp.first() == Some(&wanted)
-            && icmp.get(6..8) == Some(&sequence.to_be_bytes()[..])
-            && icmp.get(8..16) == Some(&b"netwrigt"[..])
-    })
+    let icmp = message(packet, has_ip_header)?;
+    let is_answer = icmp.first() == Some(&wanted) && icmp.get(8..16) == Some(&MARK[..]);
+    let sequence = icmp.get(6..8).filter(|_| is_answer)?;
+    Some(u16::from_be_bytes([sequence[0], sequence[1]]))
 }
 
 #[cfg(test)]
@@ -250,20 +352,23 @@ mod tests {
 
     #[test]
     fn the_checksum_of_a_packet_with_checksum_is_zero() {
-        let packet = request("192.0.2.1".parse().unwrap(), 1);
-        assert_eq!(checksum(&packet), 0);
+        for size in [0, 1500, 1501] {
+            let question = Question { address: "192.0.2.1".parse().unwrap(), size };
+            let packet = request(question, 1);
+            assert_eq!(checksum(&packet), 0);
+            assert_eq!(packet.len(), if size == 0 { LENGTH } else { size as usize - 20 });
+        }
     }
 
     #[test]
     fn only_the_answer_counts() {
         let address: IpAddr = "192.0.2.1".parse().unwrap();
         let mut packet = vec![0x45; 20];
-        packet.extend(request(address, 7));
-        assert!(!is_answer(&packet, address, true, 7), "a request is no answer");
+        packet.extend(request(Question::small(address), 7));
+        assert_eq!(answer_to(&packet, address, true), None, "a request is no answer");
         packet[20] = ECHO_REPLY;
-        assert!(is_answer(&packet, address, true, 7));
-        assert!(!is_answer(&packet, address, true, 8));
-        assert!(!is_answer(&packet[..10], address, true, 7));
-        assert!(!is_answer(&[], address, true, 7));
+        assert_eq!(answer_to(&packet, address, true), Some(7));
+        assert_eq!(answer_to(&packet[..10], address, true), None);
+        assert_eq!(answer_to(&[], address, true), None);
     }
 }

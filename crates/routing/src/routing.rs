@@ -58,7 +58,7 @@ use crate::family::{Family, PerFamily};
 use crate::ids::Ids;
 use crate::node::Node;
 use crate::object::{Key, Value};
-use crate::path::{Choice, Way};
+use crate::path::{Choice, Path, Way};
 use crate::plan::{Change, ForeignRoute, Observed, Wanted};
 use crate::settings::{LinkName, Own, Settings};
 use crate::time::Time;
@@ -118,12 +118,15 @@ pub struct Probe {
 }
 
 /// What can be probed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Target {
     /// The peer.
     pub peer: String,
     /// The family of its pods' addresses.
     pub family: Family,
+    /// How packets to it go.
+    pub by: Path,
     /// The address that answers through the path.
     pub path: IpAddr,
     /// Its underlay address.

@@ -38,7 +38,8 @@ impl Routing {
         let tunnel = node.tunnel_address(family).filter(|_| node.offers.vxlan.is_some());
         // Without tunnels, nothing of the peer's own has an address of its prefix.
         let path = tunnel.or(Some(underlay).filter(|_| plan.choice.path == Path::Direct))?;
-        Some(Target { peer: node.name.clone(), family, path, underlay, mtu: plan.mtu })
+        let (peer, by) = (node.name.clone(), plan.choice.path);
+        Some(Target { peer, family, by, path, underlay, mtu: plan.mtu })
     }
 
     /// Returns how far this node is.

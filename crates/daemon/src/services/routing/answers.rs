@@ -10,8 +10,10 @@ use routing::Routing;
 
 use crate::exchange::Answer;
 
-/// The targets: all that is shown, how packets to an address go, and to remove what is held.
+/// The targets: all that is shown, how packets to an address go, what can be probed, and to remove
+/// what is held.
 pub(crate) const ROUTES: &str = "/routes";
+pub(crate) const TARGETS: &str = "/targets";
 pub(crate) const EXPLAIN: &str = "/explain/";
 pub(crate) const ACCEPT: &str = "POST /accept";
 
@@ -64,6 +66,9 @@ impl Shared {
         if target == ROUTES {
             return Answer::json(&self.routing().table());
         }
+        if target == TARGETS {
+            return Answer::json(&self.routing().targets().collect::<Vec<_>>());
+        }
         if target == ACCEPT {
             self.0.accepted.store(true, Ordering::SeqCst);
             self.ring();
@@ -72,7 +77,7 @@ impl Shared {
         match target.strip_prefix(EXPLAIN).map(str::parse::<IpAddr>) {
             Some(Ok(address)) => Answer::json(&self.routing().explain(address)),
             Some(Err(_)) => Answer::text(404, "that is no address"),
-            None => Answer::text(404, "there are /routes and /explain/ADDRESS"),
+            None => Answer::text(404, "there are /routes, /targets and /explain/ADDRESS"),
         }
     }
 }

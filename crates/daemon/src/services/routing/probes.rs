@@ -6,7 +6,7 @@
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use kernel::echo::{self, Echo};
+use kernel::echo::{self, Echo, Question};
 use routing::routing::{Answer, Probe, Target};
 
 use super::Clock;
@@ -64,8 +64,9 @@ fn ask(shared: &Shared, clock: Clock, targets: &[&Target]) -> bool {
     if targets.is_empty() {
         return true;
     }
-    let addresses: Vec<_> = targets.iter().flat_map(|of| [of.path, of.underlay]).collect();
-    let answers = match echo::ask_all(&addresses, PATIENCE) {
+    let asked = targets.iter().flat_map(|of| [of.path, of.underlay]);
+    let questions: Vec<Question> = asked.map(Question::small).collect();
+    let answers = match echo::ask_all(&questions, PATIENCE) {
         Ok(answers) => answers,
         Err(error) => {
             tracing::debug!(%error, "nodes cannot be asked");
