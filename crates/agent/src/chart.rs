@@ -1,7 +1,6 @@
 //! What the Helm chart (`deploy/chart`) has of the lists here: what each service may do, and which
 //! values there are. `docker` is no part of it: it mounts namespaces that must outlive it, which a
-//! container cannot. Nor is `routing`: it switches forwarding on in the node's `/proc/sys`, which a
-//! container with its capabilities cannot write.
+//! container cannot.
 
 use serde_json::{Map, Value, json};
 
@@ -11,8 +10,7 @@ use crate::schema;
 
 /// Returns the services that run as containers of a cluster.
 fn services() -> impl Iterator<Item = &'static Rights> {
-    let is_here = |rights: &&Rights| rights.service != "routing";
-    RIGHTS.iter().filter(is_here).filter(|rights| matches!(rights.files, Files::Only { .. }))
+    RIGHTS.iter().filter(|rights| matches!(rights.files, Files::Only { .. }))
 }
 
 /// Returns what each service may do, as YAML (`files/rights.yaml`).

@@ -357,20 +357,20 @@ impl Choice for RoutingSource {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RoutingFlannel {
     /// Nothing: there are none.
-    Off,
+    None,
     /// It shows what it would do in flanneld's place, and does nothing.
     Standby,
     /// It is this node's flanneld.
-    On,
+    Replace,
 }
 
 impl Choice for RoutingFlannel {
     const WORDS: &'static [(&'static str, Self)] = &[
-        ("off", RoutingFlannel::Off),
+        ("none", RoutingFlannel::None),
         ("standby", RoutingFlannel::Standby),
-        ("on", RoutingFlannel::On),
+        ("replace", RoutingFlannel::Replace),
     ];
-    const WANTED: &'static str = "off, standby or on";
+    const WANTED: &'static str = "none, standby or replace";
 }
 
 /// How packets get from node to node.
@@ -427,10 +427,10 @@ pub struct Routing {
 }
 
 impl Routing {
-    /// Returns the file to write as flanneld does: its own plugin reads it where flannel is on.
+    /// Returns the file to write as flanneld does: flannel's plugin reads it where flanneld is replaced.
     #[must_use]
     pub fn subnet_env(&self) -> Option<PathBuf> {
-        let of_flannel = || (self.flannel.0 == RoutingFlannel::On).then(|| SUBNET_ENV.into());
+        let of_flannel = || (self.flannel.0 == RoutingFlannel::Replace).then(|| SUBNET_ENV.into());
         self.subnet_env.clone().or_else(of_flannel)
     }
 }
@@ -447,7 +447,7 @@ impl Default for Routing {
             cluster: Vec::new(),
             conflist: None,
             exempt: Vec::new(),
-            flannel: OneOf(RoutingFlannel::Off),
+            flannel: OneOf(RoutingFlannel::None),
             flannel_config: "/etc/kube-flannel/net-conf.json".into(),
             flannel_prefix: "flannel.alpha.coreos.com".to_owned(),
             interval: Duration::from_secs(60),

@@ -374,13 +374,13 @@ pub const KEYS: &[Key] = &[
     key(
         "routing",
         "flannel",
-        "be this node's flanneld: on, standby (show what would be done), or off",
+        "what to do about flanneld: replace it on this node, standby (show what would be done), or none",
         |c| &mut c.routing.flannel,
     ),
     key(
         "routing",
         "flannel-config",
-        "flanneld's configuration, which has the cluster's ranges and its backend; read where flannel is on or standby",
+        "flanneld's configuration, which has the cluster's ranges and its backend; read where flannel is replace or standby",
         |c| &mut c.routing.flannel_config,
     ),
     key("routing", "flannel-prefix", "what flanneld's annotations begin with", |c| {
@@ -434,7 +434,7 @@ pub const KEYS: &[Key] = &[
     key(
         "routing",
         "subnet-env",
-        "a file to write as flanneld does; by default /run/flannel/subnet.env where flannel is on, else none",
+        "a file to write as flanneld does; by default /run/flannel/subnet.env where flannel is replace, else none",
         |c| &mut c.routing.subnet_env,
     ),
     key("routing", "vxlan-port", "the UDP port of VXLAN, the same on each node", |c| {

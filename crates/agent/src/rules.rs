@@ -156,7 +156,7 @@ pub(crate) const RULES: &[Rule] = &[
         hint: "set cluster to the ranges that all nodes' prefixes are of, such as 10.244.0.0/16",
         broken: |config, _| {
             let routing = &config.routing;
-            let of_flannel = routing.flannel.0 != RoutingFlannel::Off;
+            let of_flannel = routing.flannel.0 != RoutingFlannel::None;
             routing.enable && !of_flannel && routing.cluster.is_empty()
         },
     },
@@ -166,16 +166,16 @@ pub(crate) const RULES: &[Rule] = &[
         hint: "remove cluster: flannel-config names the file that counts",
         broken: |config, _| {
             let routing = &config.routing;
-            routing.flannel.0 != RoutingFlannel::Off && !routing.cluster.is_empty()
+            routing.flannel.0 != RoutingFlannel::None && !routing.cluster.is_empty()
         },
     },
     Rule {
         keys: &[("routing", "flannel"), ("routing", "source")],
         error: "flannel needs the source kubernetes: flanneld's annotations are in Nodes",
-        hint: "set source to kubernetes, or flannel to off",
+        hint: "set source to kubernetes, or flannel to none",
         broken: |config, _| {
             let routing = &config.routing;
-            routing.flannel.0 != RoutingFlannel::Off
+            routing.flannel.0 != RoutingFlannel::None
                 && routing.source.0 != RoutingSource::Kubernetes
         },
     },

@@ -18,6 +18,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use rustix::buffer::spare_capacity;
 use rustix::fs::{Mode, OFlags};
@@ -26,13 +27,24 @@ use thiserror::Error;
 
 use crate::remedy;
 
-/// The folder in which parameters are files.
+/// The folder in which parameters are files, unless [`use_folder`] says otherwise.
 const ROOT: &str = "/proc/sys";
+static OTHER_ROOT: OnceLock<PathBuf> = OnceLock::new();
 /// More than nearly every value takes, in bytes.
 const ROOM: usize = 512;
 /// Why an IPv6 parameter may be missing (linux net/ipv6/addrconf.c, `addrconf_notify`).
 const NO_V6: &str = "there is no IPv6 here: it is switched off on this kernel (ipv6.disable=1), or the interface is gone or its \
                      MTU is below 1280";
+
+/// Has this process find parameters below another folder than `/proc/sys`, from now on: in a
+/// container that is read-only, and the host's may be mounted elsewhere. Only the first call counts.
+pub fn use_folder(path: PathBuf) {
+    let _ = OTHER_ROOT.set(path);
+}
+
+fn root() -> &'static Path {
+    OTHER_ROOT.get().map_or(Path::new(ROOT), PathBuf::as_path)
+}
 
 /// A kernel parameter, by its path below `/proc/sys`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -165,7 +177,7 @@ impl Sysctl {
     /// That of the calling thread.
     pub fn links_in(folder: &str) -> Result<Vec<String>, SysctlError> {
         let failed = |source| SysctlError::Read { name: folder.to_owned(), source };
-        let entries = std::fs::read_dir(Path::new(ROOT).join(folder)).map_err(failed)?;
+        let entries = std::fs::read_dir(root().join(folder)).map_err(failed)?;
         let names = entries.map(|entry| Ok(entry?.file_name().into_string().ok()));
         let names: io::Result<Vec<Option<String>>> = names.collect();
         Ok(names.map_err(failed)?.into_iter().flatten().collect())
@@ -180,7 +192,7 @@ impl Sysctl {
     /// The file.
     #[must_use]
     pub fn file(&self) -> PathBuf {
-        Path::new(ROOT).join(&self.path)
+        root().join(&self.path)
     }
 
     /// Reads the value, without the closing newline.

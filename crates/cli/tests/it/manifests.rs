@@ -325,3 +325,92 @@ fn every_container_does_its_work_as_it_is_confined() {
     let again = kubelet.start(daemon, &spec["initContainers"][1], &sandbox);
     kubelet.wait_for_end(&again);
 }
+
+/// The values of a cluster whose only network is that of `routing`.
+const ROUTING: [&str; 4] = [
+    "config.multinet.enable=false",
+    "config.ipam.enable=false",
+    "config.routing.enable=true",
+    "config.routing.cluster={10.244.0.0/16}",
+];
+
+/// A node that has nothing but a runtime: the chart makes its network, by which pods reach those of
+/// another node, and takes it away again.
+#[test]
+fn routing_alone_makes_a_nodes_network() {
+    require!(
+        "root",
+        "helm",
+        "program:containerd",
+        "program:runc",
+        "program:curl",
+        "program:openssl",
+        "program:socat",
+        "file:/usr/bin/busybox"
+    );
+    let cluster = Cluster::bare(Lab::with_processes("manifests-routing"));
+    let lab = &cluster.lab;
+    lab.sh("rm /etc/cni/net.d/10-cluster.conflist; mkdir -p /opt/cni/bin");
+    // Another node on the same segment, with a pod.
+    let far = lab.container("far");
+    lab.sh("ip link add eth1 type veth peer name eth0 netns far && ip addr add 192.0.2.7/24 dev eth1 && ip link set eth1 up");
+    far.sh("ip link set lo up && ip addr add 192.0.2.8/24 dev eth0 && ip link set eth0 up && ip addr add 10.244.2.1/32 dev lo && ip route add 10.244.1.0/24 via 192.0.2.7");
+    let fields = |number: u8, address: &str| {
+        serde_json::json!({
+            "spec": {"podCIDRs": [format!("10.244.{number}.0/24")]},
+            "status": {"addresses": [{"type": "InternalIP", "address": address}]},
+        })
+    };
+    cluster.api.change("nodes", "", NODE, &fields(1, "192.0.2.7"));
+    let mut other = fields(2, "192.0.2.8");
+    other["apiVersion"] = "v1".into();
+    other["kind"] = "Node".into();
+    other["metadata"] = serde_json::json!({"name": "far", "annotations": {
+        "routing.netwright.io/node": r#"{"version":1,"underlay":["192.0.2.8"],"offers":{"direct":{}}}"#,
+    }});
+    cluster.api.create(&other);
+    cluster.api.require_token("a-token");
+    let front = cluster.api.serve_pods(lab, "a-token");
+    let containerd = Containerd::without_network(lab, "/opt/cni/bin");
+    let kubelet = Kubelet::new(lab, &containerd, &front);
+    let (all, toml) = daemons(&ROUTING);
+    let [daemon] = all.as_slice() else { panic!("{all:?}") };
+    let image = daemon["spec"]["template"]["spec"]["containers"][0]["image"].as_str().unwrap();
+    containerd.import(
+        image,
+        &[
+            (Path::new(NETWRIGHT), "/opt/netwright/netwright"),
+            (&netwrightd(), "/opt/netwright/netwrightd"),
+        ],
+    );
+
+    kubelet.configure(0, &toml);
+    lab.sh("echo 0 >/proc/sys/net/ipv4/ip_forward");
+    let (sandbox, running) = kubelet.run(daemon);
+    let [routing] = running.as_slice() else { panic!("one container") };
+    kubelet.wait_for_ready(routing);
+    containerd.probe(&routing.id, &routing.wanted, "livenessProbe").unwrap();
+    assert_confined(lab, routing);
+    assert_eq!(lab.sh("cat /proc/sys/net/ipv4/ip_forward").trim(), "1");
+    wait_until("the network", || containerd.loaded_network()["name"] == "pods");
+    let node = || cluster.api.object("nodes", "", NODE).unwrap();
+    wait_until("the annotation", || {
+        node()["metadata"]["annotations"]["routing.netwright.io/node"].is_string()
+    });
+    wait_until("the condition", || node()["status"].to_string().contains("RoutingIsUp"));
+    let web = containerd.run_pod(&Pod::new("web"));
+    let pod = containerd.netns(&web);
+    pod.sh("ping -n -c 1 -W 20 10.244.2.1");
+    containerd.remove_pod(&web).unwrap();
+
+    containerd.remove_pod(&sandbox).unwrap();
+    assert!(lab.sh("ip route show proto 78").contains("10.244.2.0/24"), "they stay");
+    let (removal, _) = daemons(&[&["mode=remove"], &ROUTING[..]].concat());
+    let removal = removal.iter().find(|one| one["metadata"]["name"] == "netwright-routing");
+    let (_, done) = kubelet.run(removal.unwrap());
+    kubelet.wait_for_ready(&done[0]);
+    assert_eq!(lab.sh("ip route show proto 78; ip route show proto 79").trim(), "");
+    assert!(!lab.path("/etc/cni/net.d/10-pods.conflist").exists());
+    assert!(node()["metadata"]["annotations"]["routing.netwright.io/node"].is_null());
+    assert_eq!(lab.sh("nft list tables | grep netwright || true").trim(), "");
+}

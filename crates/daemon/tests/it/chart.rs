@@ -20,7 +20,7 @@ use testkit::kube::KubeApi;
 use testkit::{Lab, Place as _};
 
 /// Values for every branch of the chart.
-const COMBINATIONS: [&[&str]; 10] = [
+const COMBINATIONS: [&[&str]; 13] = [
     &[],
     &["config.ipam.enable=false"],
     &["config.multinet.enable=false"],
@@ -50,6 +50,29 @@ const COMBINATIONS: [&[&str]; 10] = [
         "resources.multinet.limits.memory=128Mi",
         "maxUnavailable=1",
     ],
+    &[
+        "config.multinet.enable=false",
+        "config.ipam.enable=false",
+        "config.routing.enable=true",
+        "config.routing.cluster={10.244.0.0/16,fd00:244::/32}",
+    ],
+    &[
+        "config.routing.enable=true",
+        "config.routing.flannel=replace",
+        "config.routing.flannel-config=/etc/netwright/net-conf.json",
+        "config.routing.conflist=null",
+        "files.net-conf\\.json=\\{\\}",
+    ],
+    &["mode=remove", "config.routing.enable=true", "config.routing.cluster={10.244.0.0/16}"],
+];
+
+/// That with most services.
+const MOST: [&str; 5] = [
+    "config.collect.enable=true",
+    "config.repair.enable=true",
+    "config.dhcp.enable=true",
+    "config.routing.enable=true",
+    "config.routing.cluster={10.244.0.0/16}",
 ];
 
 /// Reads an object as the API does, and refuses what its type does not have.
@@ -119,6 +142,9 @@ fn containers(daemon: &Value) -> impl Iterator<Item = &Value> {
     list(&pod["initContainers"]).chain(list(&pod["containers"]))
 }
 
+/// The containers that speak to the API server.
+const TO_API: [&str; 5] = ["ipam", "multinet", "remove-routing", "routing", "unlabel"];
+
 /// A container has the rights of its service and no more, only its own mounts, and a token only
 /// where it speaks to the API server.
 #[track_caller]
@@ -156,6 +182,9 @@ fn judge(daemon: &Value) {
             }
             None if name == "install" => assert_eq!(added, ["DAC_OVERRIDE", "FOWNER"]),
             None if name == "remove" => assert_eq!(security["privileged"], true),
+            None if name == "remove-routing" => {
+                assert_eq!(added, rights::of("routing").unwrap().capabilities);
+            }
             None => assert_eq!(added, [""; 0], "{name}"),
         }
         if security["privileged"] != true {
@@ -169,7 +198,7 @@ fn judge(daemon: &Value) {
             assert!(paths.insert(text(&mount["mountPath"])), "{name}: {mount}");
             mounted.insert(volume);
             if volume == "token" {
-                assert!(["ipam", "multinet", "unlabel"].contains(&name), "{name}");
+                assert!(TO_API.contains(&name), "{name}");
             }
         }
     }
@@ -213,7 +242,7 @@ fn every_combination_is_sound() {
         }
     }
     let chart = folder().display().to_string();
-    for values in [COMBINATIONS[0], COMBINATIONS[7], COMBINATIONS[9]] {
+    for values in [0, 7, 9, 10, 11, 12].map(|number| COMBINATIONS[number]) {
         let mut arguments = vec!["lint", "--strict", &chart];
         arguments.extend(values.iter().flat_map(|value| ["--set", *value]));
         run("helm", &arguments).unwrap_or_else(|error| panic!("{values:?}: {error}"));
@@ -227,7 +256,7 @@ fn what_makes_no_sense_is_refused_with_its_place() {
         ("mode=away", "/mode"),
         ("config.multinet.lable-node=true", "lable-node"),
         ("config.docker.enable=true", "docker"),
-        ("config.routing.enable=true", "routing"),
+        ("config.routing.path=detour", "/config/routing/path"),
         ("config.agent.listen=8080", "listen"),
         ("config.repair.interval=5", "/config/repair/interval"),
         ("config.multinet.path=/opt/cni/bin", "/config/multinet/path"),
@@ -281,7 +310,7 @@ fn the_api_server_takes_every_object() {
         "ValidatingAdmissionPolicy" => "validatingadmissionpolicies".to_owned(),
         other => format!("{}s", other.to_lowercase()),
     };
-    for object in objects(&render(COMBINATIONS[3]).unwrap()) {
+    for object in objects(&render(&MOST).unwrap()) {
         let version = text(&object["apiVersion"]);
         let root = if version.contains('/') { "/apis" } else { "/api" };
         let namespace = match object["metadata"]["namespace"].as_str() {
@@ -292,5 +321,5 @@ fn the_api_server_takes_every_object() {
         let (code, answer) = lab.enter(|| api.send("POST", &path, &object));
         assert_eq!(code, 201, "{path}: {answer}");
     }
-    assert_eq!(api.objects("daemonsets").len(), 2);
+    assert_eq!(api.objects("daemonsets").len(), 3);
 }

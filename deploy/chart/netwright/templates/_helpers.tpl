@@ -3,13 +3,13 @@
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
-{{/* The services that have a container in a DaemonSet, as a JSON list: ipam has an account of its
-own, and so a DaemonSet of its own. */}}
+{{/* The services that have a container in the common DaemonSet, as a JSON list: ipam and routing have
+accounts of their own, and so DaemonSets of their own. */}}
 {{- define "netwright.services" -}}
 {{- $enabled := list -}}
 {{- range $service, $_ := .Files.Get "files/rights.yaml" | fromYaml -}}
 {{- $config := index $.Values.config $service | default dict -}}
-{{- if and $config.enable (ne $service "ipam") -}}
+{{- if and $config.enable (not (has $service (list "ipam" "routing"))) -}}
 {{- $enabled = append $enabled $service -}}
 {{- end -}}
 {{- end -}}
@@ -50,10 +50,20 @@ to read. `host` is the node's path, `volume` a volume that is no folder of the n
 {{- $mounts = append $mounts (merge (dict "host" $values.node.devices "at" "/var/lib/kubelet/device-plugins") $seen) -}}
 {{- else if eq $service "collect" -}}
 {{- $mounts = append $mounts (merge (dict "host" $values.node.configurations "at" "/etc/cni/net.d") $seen) -}}
+{{- else if eq $service "routing" -}}
+{{- $routing := $values.config.routing -}}
+{{- /* A container's own /proc/sys is read-only. */ -}}
+{{- $mounts = append $mounts (dict "host" "/proc/sys/net" "at" "/host/proc/sys/net" "type" "Directory") -}}
+{{- if $routing.conflist -}}
+{{- $mounts = append $mounts (merge (dict "host" $values.node.configurations "at" "/etc/cni/net.d") $folder) -}}
+{{- end -}}
+{{- if eq (toString $routing.flannel) "replace" -}}
+{{- $mounts = append $mounts (merge (dict "host" "/run/flannel" "at" "/run/flannel") $folder) -}}
+{{- end -}}
 {{- else if eq $service "ipam" -}}
 {{- $mounts = append $mounts (dict "host" "/etc/machine-id" "at" "/etc/machine-id" "readOnly" true "type" "File") -}}
 {{- end -}}
-{{- if or (eq $service "multinet") (and (eq $service "ipam") (include "netwright.recordsInApi" $root)) -}}
+{{- if or (has $service (list "multinet" "routing")) (and (eq $service "ipam") (include "netwright.recordsInApi" $root)) -}}
 {{- $mounts = append $mounts (dict "volume" "token" "at" "/var/run/secrets/kubernetes.io/serviceaccount" "readOnly" true) -}}
 {{- end -}}
 {{- if $values.tun -}}
@@ -88,6 +98,9 @@ to read. `host` is the node's path, `volume` a volume that is no folder of the n
   env:
     - name: NODE_NAME
       valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+    {{- if eq $service "routing" }}
+    - {name: NETWRIGHT_SYSCTL_DIR, value: /host/proc/sys}
+    {{- end }}
   securityContext:
     readOnlyRootFilesystem: true
     capabilities: {drop: [ALL]{{ with $rights.capabilities }}, add: [{{ join ", " . }}]{{ end }}}
@@ -176,4 +189,47 @@ imagePullSecrets:
   - {name: {{ . }}}
   {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* Puts the plugins into the node's folder, each by a rename, so that a running one is not disturbed.
+It writes no network of its own: the cluster has one, or routing writes it. */}}
+{{- define "netwright.install" -}}
+- name: install
+  image: {{ include "netwright.image" . }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  command: [/opt/netwright/netwright, install, --no-config, --allow-downgrade, --bin-dir, /host/opt/cni/bin]
+  securityContext:
+    readOnlyRootFilesystem: true
+    allowPrivilegeEscalation: false
+    capabilities: {drop: [ALL], add: [DAC_OVERRIDE, FOWNER]}
+    seccompProfile: {type: RuntimeDefault}
+    seLinuxOptions: {type: spc_t}
+  resources:
+    requests: {cpu: 10m, memory: 16Mi}
+    limits: {memory: 64Mi}
+  volumeMounts:
+    - {name: {{ include "netwright.volume" (dict "host" .Values.node.plugins) }}, mountPath: /host/opt/cni/bin}
+{{- end }}
+
+{{/* Starts no service: its pod is ready as soon as the containers before it are done. */}}
+{{- define "netwright.done" -}}
+- name: done
+  image: {{ include "netwright.image" . }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  command: [/opt/netwright/netwrightd]
+  securityContext:
+    readOnlyRootFilesystem: true
+    allowPrivilegeEscalation: false
+    capabilities: {drop: [ALL]}
+    seccompProfile: {type: RuntimeDefault}
+  readinessProbe:
+    exec: {command: [/opt/netwright/netwrightd, agent, status]}
+    periodSeconds: 10
+    timeoutSeconds: 5
+  resources:
+    requests: {cpu: 10m, memory: 16Mi}
+    limits: {memory: 64Mi}
+  volumeMounts:
+    - {name: run, mountPath: /run/netwright}
+    - {name: state, mountPath: /var/lib/netwright}
 {{- end }}

@@ -52,26 +52,7 @@ initContainers:
       - {name: {{ include "netwright.volume" . }}, mountPath: {{ .at }}{{ with .propagation }}, mountPropagation: {{ . }}{{ end }}}
       {{- end }}
 containers:
-  # It starts no service: the pod is ready as soon as the container above is done.
-  - name: done
-    image: {{ include "netwright.image" . }}
-    imagePullPolicy: {{ .Values.image.pullPolicy }}
-    command: [/opt/netwright/netwrightd]
-    securityContext:
-      readOnlyRootFilesystem: true
-      allowPrivilegeEscalation: false
-      capabilities: {drop: [ALL]}
-      seccompProfile: {type: RuntimeDefault}
-    readinessProbe:
-      exec: {command: [/opt/netwright/netwrightd, agent, status]}
-      periodSeconds: 10
-      timeoutSeconds: 5
-    resources:
-      requests: {cpu: 10m, memory: 16Mi}
-      limits: {memory: 64Mi}
-    volumeMounts:
-      - {name: run, mountPath: /run/netwright}
-      - {name: state, mountPath: /var/lib/netwright}
+  {{- include "netwright.done" . | nindent 2 }}
 volumes:
   - {name: run, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
   - {name: state, emptyDir: {sizeLimit: 1Mi}}

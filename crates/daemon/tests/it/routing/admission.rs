@@ -1,0 +1,114 @@
+//! What the chart's role and policy let the service write; the API server judges.
+
+use serde_json::{Value, json};
+use testkit::chart::{objects, render};
+use testkit::{Place as _, wait_until};
+
+use super::Fabric;
+use super::cluster::{annotation, cluster, condition, is};
+
+/// The user of the service on a node, as in its token.
+fn user(node: &str) -> Value {
+    json!({
+        "username": "system:serviceaccount:kube-system:netwright-routing",
+        "extra": {"authentication.kubernetes.io/node-name": [node]},
+    })
+}
+
+/// The role's rules and the policy, for a configuration of `routing`.
+fn rendered(more: &[&str]) -> (Value, Vec<Value>) {
+    let values = ["config.routing.enable=true", "config.routing.cluster={10.244.0.0/16}"];
+    let all = objects(&render(&[&values, more].concat()).unwrap());
+    let find = |kind: &str| {
+        let mut all = all.iter();
+        all.find(|one| one["kind"] == kind && one["metadata"]["name"] == "netwright-routing")
+            .unwrap()
+            .clone()
+    };
+    (find("ClusterRole")["rules"].clone(), vec![find("ValidatingAdmissionPolicy")])
+}
+
+fn annotations(change: &Value) -> Value {
+    json!({"metadata": {"annotations": change}})
+}
+
+#[test]
+fn the_service_writes_what_its_role_and_policy_allow_and_nothing_else() {
+    testkit::require!("root", "helm");
+    let mut fabric = Fabric::new("routing-admission", &[2]);
+    fabric.flags = vec!["--path".to_owned(), "direct".to_owned()];
+    let api = cluster(&mut fabric);
+    let own = json!({
+        "metadata": {
+            "annotations": {"theirs": "1", "flannel.alpha.coreos.com/public-ip-overwrite": "192.0.2.11"},
+            "labels": {"theirs": "1"},
+        },
+        "status": {
+            "capacity": {"cpu": "2"},
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+        },
+    });
+    api.change("nodes", "", "a", &own);
+    let (rules, policies) = rendered(&[]);
+    api.allow_only(&[(rules, None)]);
+    api.admit(&policies, &user("a"));
+
+    // Everything that the service does.
+    fabric.start_on(0);
+    wait_until("the annotation", || annotation(&api, "a") != Value::Null);
+    // Another node says how it is reached, and is no part of this test.
+    wait_until("the condition", || condition(&api, "a") == is("False", "RoutingIsUp"));
+    fabric.uninstall(0);
+    assert_eq!(annotation(&api, "a"), Value::Null);
+    let refused = api.asked().into_iter().find(|asked| asked.code == 422 || asked.code == 403);
+    assert_eq!(refused, None);
+
+    // Everything that a thief of its token could try.
+    let send = |path: &str, body: &Value| fabric.lab.enter(|| api.send("PATCH", path, body));
+    let (node, status, other) = ("/api/v1/nodes/a", "/api/v1/nodes/a/status", "/api/v1/nodes/b");
+    let ours = annotations(&json!({"routing.netwright.io/node": "{}"}));
+    let conditions = |all: Value| json!({"status": {"conditions": all}});
+    let ready = json!({"type": "Ready", "status": "True", "reason": "KubeletReady"});
+    let unavailable = json!({"type": "NetworkUnavailable", "status": "True", "reason": "x"});
+    let not_ready = json!({"type": "Ready", "status": "False", "reason": "x"});
+    for (path, body, words) in [
+        (node, ours.clone(), ""),
+        (node, annotations(&json!({"routing.netwright.io/node": null})), ""),
+        (other, ours.clone(), "its own node"),
+        ("/api/v1/nodes/b/status", conditions(json!([unavailable])), "its own node"),
+        (node, annotations(&json!({"theirs": "2"})), "annotations of routing"),
+        (node, annotations(&json!({"theirs": null})), "removes annotations of routing"),
+        (
+            node,
+            annotations(&json!({"flannel.alpha.coreos.com/public-ip": "192.0.2.9"})),
+            "annotations of routing",
+        ),
+        (node, json!({"metadata": {"labels": {"theirs": "2"}}}), "one condition"),
+        (node, json!({"metadata": {"finalizers": ["we/hold"]}}), "one condition"),
+        (node, json!({"spec": {"unschedulable": true}}), "one condition"),
+        (status, conditions(json!([ready, unavailable])), ""),
+        (status, conditions(json!([not_ready, unavailable])), "the condition NetworkUnavailable"),
+        (status, conditions(json!([unavailable])), "removes no condition"),
+        (status, json!({"status": {"capacity": {"cpu": "64"}}}), "the condition"),
+        (
+            status,
+            json!({"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.12"}]}}),
+            "the condition",
+        ),
+    ] {
+        let (code, said) = send(path, &body);
+        let expected = if words.is_empty() { 200 } else { 422 };
+        assert!(code == expected && said.contains(words), "{path} {body}: {code} {said}");
+    }
+    // In flannel's place, its annotations too; but what an administrator sets stays his.
+    let (_, policies) = rendered(&["config.routing.flannel=replace"]);
+    api.admit(&policies, &user("a"));
+    let flannels =
+        |name: &str| annotations(&json!({format!("flannel.alpha.coreos.com/{name}"): "x"}));
+    assert_eq!(send(node, &flannels("backend-data")).0, 200);
+    let (code, said) = send(node, &flannels("public-ip-overwrite"));
+    assert!(code == 422 && said.contains("annotations of routing"), "{said}");
+    // A token that names no node.
+    api.admit(&policies, &json!({"username": user("a")["username"]}));
+    assert_eq!(send(node, &ours).0, 422);
+}
