@@ -112,7 +112,7 @@ mod tests {
         config.dhcp.socketpath = "/run/other/d.sock".into();
         config.docker.enable = true;
         config.routing.enable = true;
-        config.routing.flannel = agent::setting::OneOf(agent::config::RoutingFlannel::On);
+        config.routing.flannel = agent::setting::OneOf(agent::config::RoutingFlannel::Replace);
         config.agent.listen = agent::setting::Item::parse("9470");
         write(folder.path(), &config).unwrap();
         let mut found = Vec::new();

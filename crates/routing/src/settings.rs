@@ -287,8 +287,8 @@ pub struct Uplink {
 pub struct TakenOver {
     /// Its name.
     pub name: LinkName,
-    /// Its hardware address, which peers know.
-    pub mac: MacAddr,
+    /// Its hardware address, if peers may know it.
+    pub mac: Option<MacAddr>,
 }
 
 /// What the daemon found out about this node.
@@ -344,7 +344,7 @@ impl Own {
         let identity = if uid.is_empty() { &name } else { &uid };
         let mac = |family: Family| {
             underlay.get(family)?;
-            let taken = taken_over.get(family).as_ref().map(|taken| taken.mac);
+            let taken = taken_over.get(family).as_ref().and_then(|taken| taken.mac);
             Some(taken.unwrap_or_else(|| MacAddr::of_tunnel(identity, family)))
         };
         let mut offers = settings.offers();

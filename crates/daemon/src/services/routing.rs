@@ -57,7 +57,7 @@ use routing::{
     settings,
 };
 
-pub(crate) use self::answers::{ACCEPT, EXPLAIN, ROUTES};
+pub(crate) use self::answers::{ACCEPT, EXPLAIN, ROUTES, TARGETS};
 
 use self::answers::Shared;
 use self::cluster_nodes::{ClusterNodes, Heard};
@@ -91,6 +91,10 @@ const BETWEEN_WRITES: Duration = Duration::from_secs(5);
 /// The protocol number of UDP (RFC 768).
 const UDP: u8 = 17;
 
+/// This variable names the folder of the host's kernel parameters, where `/proc/sys` is a
+/// container's.
+const SYSCTLS: &str = "NETWRIGHT_SYSCTL_DIR";
+
 const UNINSTALL: &str = "uninstall";
 const TO_FLANNEL: &str = "to-flannel";
 
@@ -111,6 +115,9 @@ pub(crate) fn more_flags() -> Vec<Arg> {
 
 /// Runs the service until a signal ends it.
 pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop> {
+    if let Some(folder) = std::env::var_os(SYSCTLS) {
+        kernel::sysctl::use_folder(folder.into());
+    }
     let config = &invocation.config().routing;
     let node = process.node_name(config.node.clone().unwrap_or_default());
     let settings = settings(config).map_err(Stop::Failed)?;
@@ -119,7 +126,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         let (disk, published) = (Disk::new(&folder), Published::new(config));
         let leaving = match invocation.more.get_flag(TO_FLANNEL) {
             true if settings.flannel.is_none() => {
-                return Err(Stop::Failed("--to-flannel needs flannel = \"on\"".to_owned()));
+                return Err(Stop::Failed("--to-flannel needs flannel = \"replace\"".to_owned()));
             }
             true => Leaving::ToFlannel,
             false => Leaving::Clean,
@@ -180,7 +187,7 @@ fn settings(config: &config::Routing) -> Result<Settings, String> {
         RoutingPath::Vxlan => Paths::Vxlan,
     };
     let of_cluster = match config.flannel.0 {
-        RoutingFlannel::Off => Settings {
+        RoutingFlannel::None => Settings {
             vxlan: Tunnels {
                 vni: config.vxlan_vni.0,
                 port: u16::try_from(config.vxlan_port.0).unwrap_or(u16::MAX),
@@ -188,10 +195,10 @@ fn settings(config: &config::Routing) -> Result<Settings, String> {
             paths,
             ..Settings::new(config.cluster.clone())
         },
-        on => {
+        flannel => {
             let of_flannel = flannel_config(&config.flannel_config)?;
             Settings {
-                standby: on == RoutingFlannel::Standby,
+                standby: flannel == RoutingFlannel::Standby,
                 // As flanneld has them, so that it can take over again: Linux refuses its IPv6
                 // routes by the tunnel where ours are by another link.
                 paths: match (paths, of_flannel.backend) {
@@ -627,7 +634,7 @@ impl Service {
             let mac = own.node.offers.vxlan.and_then(|vxlan| vxlan.mac(family));
             if let (Some(mac), None) = (mac, self.tunnels.get(family)) {
                 let name = own.tunnels.get(family).clone();
-                *self.tunnels.get_mut(family) = Some(TakenOver { name, mac });
+                *self.tunnels.get_mut(family) = Some(TakenOver { name, mac: Some(mac) });
             }
         }
         Ok(own)
@@ -640,7 +647,7 @@ impl Service {
         }
         let there = host.tunnel_before(&self.settings, family);
         // What others know counts: somebody may have changed the link.
-        let mac = node.macs.get(family).or(there.as_ref().map(|there| there.mac))?;
+        let mac = node.macs.get(family).or(there.as_ref().and_then(|there| there.mac));
         let name = there.map_or_else(
             || settings::tunnel_name(&self.settings, family).into(),
             |there| there.name,
@@ -916,6 +923,12 @@ impl Service {
             ObjectEvent::Removed(object) => (object, false),
             _ => return true,
         };
+        if let Object::Link(link) = object
+            && !self.settings.standby
+            && self.links.lacks_mark(link)
+        {
+            return true;
+        }
         if let Some((key, value)) = self.links.ours(object) {
             let known = routing.observed().objects().get(&key);
             return known != value.as_ref().filter(|_| there);

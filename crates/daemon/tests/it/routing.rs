@@ -1,11 +1,14 @@
 //! `netwrightd routing` on several nodes. Each is a namespace of one lab, with its own service,
 //! files and pod; they share a file with the list of nodes.
 
+mod admission;
 mod cluster;
 mod damage;
 mod files;
 mod flannel;
+mod probe;
 mod reach;
+mod torture;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -36,6 +39,49 @@ struct Fabric {
     flags: Vec<String>,
 }
 
+/// How pods are attached to their nodes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Attach {
+    /// To a bridge that has the gateway's address.
+    Bridge,
+    /// Each by a pair of links, with a route to it alone, as the plugin `ptp` does.
+    Ptp,
+}
+
+impl Attach {
+    /// The commands, once the pair of links is there.
+    fn script(self, host: &str, pod: &str, n: usize) -> String {
+        match self {
+            Attach::Bridge => format!(
+                "ip -n {host} link add nw-pods type bridge mcast_snooping 0\n\
+                 ip -n {host} link set nw-pods addrgenmode none up\n\
+                 ip -n {host} addr add fe80::1/64 dev nw-pods nodad\n\
+                 ip -n {host} addr add 10.244.{n}.1/24 dev nw-pods\n\
+                 ip -n {host} addr add fd00:244:{n}::1/64 dev nw-pods nodad\n\
+                 ip -n {host} link set p0 master nw-pods addrgenmode none up\n\
+                 ip -n {pod} addr add 10.244.{n}.2/24 dev eth0\n\
+                 ip -n {pod} addr add fd00:244:{n}::2/64 dev eth0 nodad\n\
+                 ip -n {pod} route add default via 10.244.{n}.1\n\
+                 ip -n {pod} route add default via fd00:244:{n}::1"
+            ),
+            Attach::Ptp => format!(
+                "ip -n {host} link set p0 addrgenmode none up\n\
+                 ip -n {host} addr add fe80::1/64 dev p0 nodad\n\
+                 ip -n {host} addr add 10.244.{n}.1/32 dev p0\n\
+                 ip -n {host} addr add fd00:244:{n}::1/128 dev p0 nodad\n\
+                 ip -n {host} route add 10.244.{n}.2/32 dev p0\n\
+                 ip -n {host} route add fd00:244:{n}::2/128 dev p0\n\
+                 ip -n {pod} addr add 10.244.{n}.2/32 dev eth0\n\
+                 ip -n {pod} addr add fd00:244:{n}::2/128 dev eth0 nodad\n\
+                 ip -n {pod} route add 10.244.{n}.1/32 dev eth0\n\
+                 ip -n {pod} route add fd00:244:{n}::1/128 dev eth0\n\
+                 ip -n {pod} route add default via 10.244.{n}.1\n\
+                 ip -n {pod} route add default via fd00:244:{n}::1"
+            ),
+        }
+    }
+}
+
 /// One node.
 struct Node {
     /// It goes before its namespaces.
@@ -50,6 +96,11 @@ struct Node {
 impl Fabric {
     /// Makes nodes `a`, `b`, …, as many on each segment as it says, and starts no service.
     fn new(name: &str, segments: &[usize]) -> Self {
+        Fabric::with_pods(name, segments, Attach::Bridge)
+    }
+
+    /// The same, with pods that are attached so.
+    fn with_pods(name: &str, segments: &[usize], attach: Attach) -> Self {
         let lab = Lab::new(name);
         let mut script = String::from("set -e\n");
         let mut nodes = Vec::new();
@@ -77,18 +128,10 @@ impl Fabric {
                      ip -n {host} addr add {v6}/64 dev eth0 nodad\n\
                      ip -n {host} route add default via 192.0.2.{gateway}\n\
                      ip -n {host} route add default via 2001:db8:{segment}::1\n\
-                     ip -n {host} link add nw-pods type bridge mcast_snooping 0\n\
-                     ip -n {host} link set nw-pods addrgenmode none up\n\
-                     ip -n {host} addr add fe80::1/64 dev nw-pods nodad\n\
-                     ip -n {host} addr add 10.244.{number}.1/24 dev nw-pods\n\
-                     ip -n {host} addr add fd00:244:{number}::1/64 dev nw-pods nodad\n\
                      ip -n {host} link add p0 type veth peer name eth0 netns {pod}\n\
-                     ip -n {host} link set p0 master nw-pods addrgenmode none up\n\
                      ip -n {pod} link set lo up; ip -n {pod} link set eth0 addrgenmode none up\n\
-                     ip -n {pod} addr add 10.244.{number}.2/24 dev eth0\n\
-                     ip -n {pod} addr add fd00:244:{number}::2/64 dev eth0 nodad\n\
-                     ip -n {pod} route add default via 10.244.{number}.1\n\
-                     ip -n {pod} route add default via fd00:244:{number}::1",
+                     {}",
+                    attach.script(host, pod, number),
                     v4 = node.underlay().0,
                     v6 = node.underlay().1,
                     gateway = segment * 64 + 1,
@@ -142,7 +185,8 @@ impl Fabric {
         let node = &self.nodes[node];
         let mut command = node.host.command(DAEMON);
         command
-            .args([name, "--socketpath", node.dir.join("routing.sock").to_str().unwrap()])
+            .args(name.split(' '))
+            .args(["--socketpath", node.dir.join("routing.sock").to_str().unwrap()])
             .env("NETWRIGHT_RUN_DIR", node.dir.join("run"))
             .env("NETWRIGHT_STATE_DIR", node.dir.join("lib"));
         if name == "routing" {
@@ -157,6 +201,13 @@ impl Fabric {
         let output = self.command(node, "routes").args(["-o", "json"]).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// What `netwrightd routes probe` prints on a node, and whether it finds everything sound.
+    fn probe(&self, node: usize, more: &[&str]) -> (bool, String) {
+        let output = self.command(node, "routes probe").args(more).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&text).into_owned())
     }
 
     /// Asserts that every pod reaches every other, in both families.

@@ -147,7 +147,7 @@ fn flannels_kernel() -> Kernel {
 fn own_taken_over(settings: &Settings) -> Own {
     let taken = |name: &str, family| {
         let mac = netwright_routing::MacAddr([2, 0, 0, 0, family, 1]);
-        Some(TakenOver { name: name.into(), mac })
+        Some(TakenOver { name: name.into(), mac: Some(mac) })
     };
     let taken_over = PerFamily { v4: taken("flannel.1", 4), v6: taken("flannel-v6.1", 6) };
     Own::new(settings, Found { taken_over, ..found() })

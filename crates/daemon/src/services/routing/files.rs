@@ -59,7 +59,17 @@ impl Disk {
         state::remove_file(&self.path)?;
         if let Some(folder) = self.path.parent() {
             state::remove_abandoned(folder);
-            state::remove_directory(folder)?;
+            match state::remove_directory(folder) {
+                // A container's mount is not ours to remove.
+                Err(FileError::Remove { source, .. })
+                    if matches!(
+                        source.kind(),
+                        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::ResourceBusy
+                    ) => {}
+                removed => {
+                    removed?;
+                }
+            }
         }
         Ok(())
     }

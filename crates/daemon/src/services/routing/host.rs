@@ -61,6 +61,11 @@ impl Links {
         self.tunnels().filter(move |index| alias(index) != Some(ALIAS))
     }
 
+    /// Reports whether a link is a tunnel of ours, and no longer has our mark.
+    pub(super) fn lacks_mark(&self, link: &Link) -> bool {
+        self.tunnels.contains_key(&link.index) && link.alias.as_deref() != Some(ALIAS)
+    }
+
     /// Takes note of a tunnel that was made.
     pub(super) fn add_tunnel(&mut self, link: Link) {
         self.tunnels.insert(link.index, link.name.as_str().into());
@@ -239,7 +244,10 @@ impl Host {
             is_of_cluster && (is_ours || flannels == Some(&link.name))
         };
         let link = self.links.by_index.values().find(is_it)?;
-        Some(TakenOver { name: link.name.as_str().into(), mac: MacAddr(link.mac?.0) })
+        // Ours follows from the node, and somebody may have changed the link's.
+        let is_flannels = link.alias.as_deref() != Some(ALIAS);
+        let mac = link.mac.filter(|_| is_flannels).map(|mac| MacAddr(mac.0));
+        Some(TakenOver { name: link.name.as_str().into(), mac })
     }
 
     /// Reads the rest, and puts together what is ours, and what others have in the cluster's ranges.

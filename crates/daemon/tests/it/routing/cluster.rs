@@ -35,14 +35,14 @@ fn node(fabric: &Fabric, number: usize) -> Value {
     })
 }
 
-fn annotation(api: &KubeApi, node: &str) -> Value {
+pub(super) fn annotation(api: &KubeApi, node: &str) -> Value {
     let node = api.object("nodes", "", node).unwrap();
     let text = node["metadata"]["annotations"][KEY].as_str();
     text.map_or(Value::Null, |text| serde_json::from_str(text).unwrap())
 }
 
 /// What a Node says of its network: status and reason.
-fn condition(api: &KubeApi, node: &str) -> Option<(String, String)> {
+pub(super) fn condition(api: &KubeApi, node: &str) -> Option<(String, String)> {
     let node = api.object("nodes", "", node).unwrap();
     let all = node["status"]["conditions"].as_array()?.clone();
     let found = all.iter().find(|one| one["type"] == "NetworkUnavailable")?;
@@ -50,7 +50,7 @@ fn condition(api: &KubeApi, node: &str) -> Option<(String, String)> {
     Some((text("status"), text("reason")))
 }
 
-fn is(status: &str, reason: &str) -> Option<(String, String)> {
+pub(super) fn is(status: &str, reason: &str) -> Option<(String, String)> {
     Some((status.to_owned(), reason.to_owned()))
 }
 
@@ -161,7 +161,7 @@ fn a_node_waits_for_its_prefix() {
     before.assert_same(&Snapshot::of(&fabric.nodes[0].host));
     api.change("nodes", "", "a", &json!({"spec": spec}));
     wait_until("it to be ready", || fabric.routes(0)["phase"] == "ready");
-    assert_ne!(annotation(&api, "a"), Value::Null);
+    wait_until("the annotation", || annotation(&api, "a") != Value::Null);
     // There is no other node, and that is no fault.
     wait_until("the condition", || condition(&api, "a") == is("False", "RoutingIsUp"));
 }

@@ -42,7 +42,7 @@ const DAMAGES: [(&str, &str); 15] = [
 ];
 
 /// The kernel's objects of a node, without what the kernel numbers anew.
-fn objects(node: &super::Node) -> Vec<String> {
+pub(super) fn objects(node: &super::Node) -> Vec<String> {
     let script = "ip -4 route show; ip -6 route show; ip nexthop show; \
                   for dev in nw-vxlan4 nw-vxlan6; do \
                     ip -d -o link show dev $dev | sed 's/^[0-9]*: //'; ip -o addr show dev $dev | sed 's/^[0-9]*: //'; \

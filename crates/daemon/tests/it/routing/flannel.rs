@@ -1,18 +1,47 @@
 //! This node's flanneld is replaced while pods run, and comes back.
 
 use std::fs;
+use std::io::{self, Write as _};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::kube::KubeApi;
-use testkit::{Place as _, Running, Snapshot, wait_until};
+use testkit::{Place as _, Running, Snapshot, wait_for, wait_until};
 
 use super::Fabric;
 use super::cluster::cluster;
 
 const PREFIX: &str = "flannel.alpha.coreos.com/";
-const CONFIG: &str = r#"{"Network": "10.244.0.0/16", "IPv6Network": "fd00:244::/32", "EnableIPv6": true,
-    "Backend": {"Type": "vxlan"}}"#;
+
+/// flanneld's backends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Backend {
+    Vxlan,
+    HostGw,
+}
+
+impl Backend {
+    fn name(self) -> &'static str {
+        match self {
+            Backend::Vxlan => "vxlan",
+            Backend::HostGw => "host-gw",
+        }
+    }
+
+    /// flanneld's configuration.
+    fn config(self) -> String {
+        format!(
+            r#"{{"Network": "10.244.0.0/16", "IPv6Network": "fd00:244::/32", "EnableIPv6": true,
+                "Backend": {{"Type": "{}"}}}}"#,
+            self.name()
+        )
+    }
+}
 
 /// The hardware addresses of a node's tunnels over IPv4 and IPv6: flanneld takes any.
 fn macs(number: usize) -> [String; 2] {
@@ -20,13 +49,16 @@ fn macs(number: usize) -> [String; 2] {
 }
 
 /// What flanneld writes to a Node.
-fn annotations(node: &super::Node) -> Value {
+fn annotations(node: &super::Node, backend: Backend) -> Value {
     let ([mac4, mac6], (v4, v6)) = (macs(node.number), node.underlay());
     let v6 = v6.parse::<std::net::Ipv6Addr>().unwrap().to_string();
-    let data = |mac: String| format!(r#"{{"VNI":1,"VtepMAC":"{mac}"}}"#);
+    let data = |mac: String| match backend {
+        Backend::Vxlan => format!(r#"{{"VNI":1,"VtepMAC":"{mac}"}}"#),
+        Backend::HostGw => "null".to_owned(),
+    };
     let all = [
         ("backend-data", data(mac4)),
-        ("backend-type", "vxlan".to_owned()),
+        ("backend-type", backend.name().to_owned()),
         ("backend-v6-data", data(mac6)),
         ("kube-subnet-manager", "true".to_owned()),
         ("public-ip", v4),
@@ -35,16 +67,37 @@ fn annotations(node: &super::Node) -> Value {
     all.into_iter().map(|(name, text)| (format!("{PREFIX}{name}"), Value::from(text))).collect()
 }
 
-/// What flanneld's vxlan backend makes of a node when it starts, in its order, from what the other
-/// nodes have published: devices that are there stay, entries are replaced, routes have no protocol
-/// of their own and no metric. It removes nothing.
-fn flanneld(fabric: &Fabric, number: usize) {
+/// What flanneld makes of a node when it starts, in its order, from what the other nodes have
+/// published: devices that are there stay, entries are replaced, routes have no protocol of their own
+/// and no metric. It removes nothing.
+fn flanneld(fabric: &Fabric, number: usize, backend: Backend) {
+    let script = match backend {
+        Backend::Vxlan => vxlan(fabric, number),
+        Backend::HostGw => host_gw(fabric, number),
+    };
+    fabric.nodes[number].host.sh(&format!(
+        "set -e; sysctl -q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1\n{script}"
+    ));
+}
+
+fn host_gw(fabric: &Fabric, number: usize) -> String {
+    let others = fabric.nodes.iter().filter(|peer| peer.number != fabric.nodes[number].number);
+    let script = others.map(|peer| {
+        let (to, (v4, v6)) = (peer.number, peer.underlay());
+        format!(
+            "ip route replace 10.244.{to}.0/24 via {v4} dev eth0
+             ip -6 route replace fd00:244:{to}::/64 via {v6} dev eth0\n"
+        )
+    });
+    script.collect()
+}
+
+fn vxlan(fabric: &Fabric, number: usize) -> String {
     let node = &fabric.nodes[number];
     let (own, (v4, v6)) = (node.number, node.underlay());
     let [mac4, mac6] = macs(own);
     let mut script = format!(
-        "set -e; sysctl -q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
-         ip link show flannel.1 >/dev/null 2>&1 || ip link add flannel.1 address {mac4} mtu 1450 type vxlan id 1 local {v4} dev eth0 dstport 8472 nolearning
+        "ip link show flannel.1 >/dev/null 2>&1 || ip link add flannel.1 address {mac4} mtu 1450 type vxlan id 1 local {v4} dev eth0 dstport 8472 nolearning
          ip link show flannel-v6.1 >/dev/null 2>&1 || ip link add flannel-v6.1 address {mac6} mtu 1430 type vxlan id 1 local {v6} dev eth0 dstport 8472 nolearning
          for dev in flannel.1 flannel-v6.1; do echo 0 >/proc/sys/net/ipv6/conf/$dev/accept_ra; done
          ip addr replace 10.244.{own}.0/32 dev flannel.1; ip link set flannel.1 up
@@ -61,7 +114,7 @@ fn flanneld(fabric: &Fabric, number: usize) {
              ip -6 route replace fd00:244:{to}::/64 via fd00:244:{to}:: dev flannel-v6.1 onlink\n"
         ));
     }
-    node.host.sh(&script);
+    script
 }
 
 /// Pings from one pod to another all the time.
@@ -79,7 +132,7 @@ impl Pings {
                 for address in to.pod_addresses() {
                     let name = format!("ping-{}-{address}", from.name());
                     let said = fabric.lab.dir().join(name.replace(':', "_"));
-                    let line = format!("exec ping -n -q -i 0.02 {address} >{}", said.display());
+                    let line = format!("exec ping -n -q -i 0.01 {address} >{}", said.display());
                     all.push(Pings { ping: from.pod.start("sh", &["-c", &line]), said });
                 }
             }
@@ -101,10 +154,57 @@ impl Pings {
                 .find_map(|word| word.trim_end_matches(',').parse::<u32>().ok())
         };
         let (sent, received) = (count(" packets transmitted"), count(" received"));
-        assert!(sent.is_some_and(|sent| 10 < sent), "{}: {said}", self.said.display());
+        assert!(sent.is_some_and(|sent| 0 < sent), "{}: {said}", self.said.display());
         // The last one may be on its way.
         let lost = sent.zip(received).map(|(sent, received)| sent - received);
         assert!(lost.is_some_and(|lost| lost <= 1), "{}: {said}", self.said.display());
+    }
+}
+
+/// How many TCP connections there are from one pod to another, half of them in each family.
+const STREAMS: usize = 20;
+
+/// TCP connections that carry something all the time.
+struct Streams {
+    ends: Arc<AtomicBool>,
+    writers: Vec<JoinHandle<io::Result<u64>>>,
+    readers: Vec<JoinHandle<io::Result<u64>>>,
+}
+
+impl Streams {
+    fn start(from: &super::Node, to: &super::Node) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        let (mut writers, mut readers) = (Vec::new(), Vec::new());
+        for number in 0..STREAMS {
+            let address: IpAddr = to.pod_addresses()[number % 2].parse().unwrap();
+            let listener = to.pod.enter(|| TcpListener::bind((address, 0))).unwrap();
+            let at = listener.local_addr().unwrap();
+            let mut stream = from.pod.enter(|| TcpStream::connect(at)).unwrap();
+            let (mut accepted, _) = listener.accept().unwrap();
+            let ends = Arc::clone(&ends);
+            writers.push(thread::spawn(move || {
+                let mut written = 0;
+                while !ends.load(Ordering::Relaxed) {
+                    stream.write_all(&[7; 1000])?;
+                    written += 1000;
+                    thread::sleep(Duration::from_millis(10));
+                }
+                Ok(written)
+            }));
+            readers.push(thread::spawn(move || io::copy(&mut accepted, &mut io::sink())));
+        }
+        Streams { ends, writers, readers }
+    }
+
+    /// Ends them, and asserts that everything has arrived.
+    #[track_caller]
+    fn assert_nothing_lost(self) {
+        self.ends.store(true, Ordering::Relaxed);
+        for (writer, reader) in self.writers.into_iter().zip(self.readers) {
+            let (written, read) =
+                (writer.join().unwrap().unwrap(), reader.join().unwrap().unwrap());
+            assert!(0 < written && written == read, "{written} sent, {read} arrived");
+        }
     }
 }
 
@@ -114,15 +214,15 @@ fn published(api: &KubeApi, node: &str) -> Value {
 }
 
 /// A cluster of flannelds: their Nodes, and what they make of their hosts.
-fn flannelds(fabric: &mut Fabric) -> KubeApi {
+fn flannelds(fabric: &mut Fabric, backend: Backend) -> KubeApi {
     let api = cluster(fabric);
     let config = fabric.lab.dir().join("net-conf.json");
-    fs::write(&config, CONFIG).unwrap();
+    fs::write(&config, backend.config()).unwrap();
     for number in 0..fabric.nodes.len() {
         let node = &fabric.nodes[number];
-        let patch = json!({"metadata": {"annotations": annotations(node)}});
+        let patch = json!({"metadata": {"annotations": annotations(node, backend)}});
         api.change("nodes", "", &node.name(), &patch);
-        flanneld(fabric, number);
+        flanneld(fabric, number, backend);
     }
     fabric.cluster = ["--flannel-config", config.to_str().unwrap()].map(str::to_owned).to_vec();
     api
@@ -136,11 +236,9 @@ fn flannel(fabric: &mut Fabric, node: usize, mode: &str) {
 
 /// Node after node is taken over while pods ping each other, and given back. What flannelds publish
 /// stays byte for byte, and at the end each host is as it was.
-#[test]
-fn vm_a_node_is_taken_over_from_flanneld_and_given_back() {
-    testkit::require!("root", "vxlan", "vm-full", "program:bridge", "program:ping");
-    let mut fabric = Fabric::new("routing-flannel", &[2, 1]);
-    let api = flannelds(&mut fabric);
+fn taken_over_and_given_back(name: &str, segments: &[usize], backend: Backend) {
+    let mut fabric = Fabric::new(name, segments);
+    let api = flannelds(&mut fabric, backend);
     fabric.assert_all_reach_all();
     let before: Vec<Snapshot> = fabric.nodes.iter().map(|node| Snapshot::of(&node.host)).collect();
     let names: Vec<String> = fabric.nodes.iter().map(super::Node::name).collect();
@@ -158,7 +256,7 @@ fn vm_a_node_is_taken_over_from_flanneld_and_given_back() {
     wait_until("the Nodes", || fabric.routes(0)["phase"] == "standby");
     let table = fabric.routes(0);
     let changes = table["standby"].to_string();
-    for change in ["create route 10.244.2.0/24", "create route fd00:244:3::/64"] {
+    for change in ["create route 10.244.2.0/24", "create route fd00:244:2::/64"] {
         assert!(changes.contains(change), "{table}");
     }
     assert!(!changes.contains("tunnel flannel"), "{table}");
@@ -168,8 +266,9 @@ fn vm_a_node_is_taken_over_from_flanneld_and_given_back() {
     assert_eq!(published(&api, "a"), said[0]);
 
     let pings = Pings::everywhere(&fabric);
+    let streams = Streams::start(&fabric.nodes[0], &fabric.nodes[1]);
     for (number, name) in names.iter().enumerate() {
-        flannel(&mut fabric, number, "on");
+        flannel(&mut fabric, number, "replace");
         fabric.start_on(number);
         wait_until("the node to be ready", || fabric.routes(number)["phase"] == "ready");
         let host = &fabric.nodes[number].host;
@@ -178,31 +277,48 @@ fn vm_a_node_is_taken_over_from_flanneld_and_given_back() {
             !host.sh(boot).contains("244:") && !host.sh(boot).contains("10.244.")
         });
         let [mac4, _] = macs(number + 1);
-        let link = host.sh("ip -d link show flannel.1");
-        assert!(link.contains(&mac4) && link.contains("alias netwright:routing"), "{link}");
-        assert!(!host.sh("ip link").contains("nw-vxlan"));
+        let links = host.sh("ip -d link");
+        assert!(!links.contains("nw-vxlan"), "{links}");
+        let is_marked = links.contains(&mac4) && links.contains("alias netwright:routing");
+        assert_eq!(is_marked, backend == Backend::Vxlan, "{links}");
         fabric.assert_all_reach_all();
+        let (sound, probed) = fabric.probe(number, &[]);
+        assert!(sound, "{probed}");
         assert_eq!(of_flannel(name), said[number]);
         wait_until("the annotation of ours", || {
             published(&api, name).to_string().contains("routing.netwright.io")
         });
-        let env = fs::read_to_string(fabric.nodes[number].dir.join("subnet.env")).unwrap();
+        let env = fabric.nodes[number].dir.join("subnet.env");
+        let env = wait_for("subnet.env", || fs::read_to_string(&env).ok());
         assert!(env.contains(&format!("FLANNEL_SUBNET=10.244.{}.1/24\n", number + 1)), "{env}");
     }
     pings.into_iter().for_each(Pings::assert_nothing_lost);
 
     let pings = Pings::everywhere(&fabric);
     for (number, name) in names.iter().enumerate() {
-        flannel(&mut fabric, number, "on");
+        flannel(&mut fabric, number, "replace");
         let service = fabric.nodes[number].service.take().unwrap();
         assert_eq!(service.stop(), Some(0));
-        flanneld(&fabric, number);
+        flanneld(&fabric, number, backend);
         fabric.leave(number, &["--uninstall", "--to-flannel"]);
         fabric.assert_all_reach_all();
         assert_eq!(published(&api, name), said[number]);
     }
     pings.into_iter().for_each(Pings::assert_nothing_lost);
+    streams.assert_nothing_lost();
     for (number, before) in before.iter().enumerate() {
         before.assert_same(&Snapshot::of(&fabric.nodes[number].host));
     }
+}
+
+#[test]
+fn vm_a_node_is_taken_over_from_flanneld_and_given_back() {
+    testkit::require!("root", "vxlan", "vm-full", "program:bridge", "program:ping");
+    taken_over_and_given_back("routing-flannel", &[2, 1], Backend::Vxlan);
+}
+
+#[test]
+fn vm_a_node_without_tunnels_is_taken_over_from_flanneld_and_given_back() {
+    testkit::require!("root", "vm-full", "program:ping");
+    taken_over_and_given_back("routing-flannel-gw", &[2], Backend::HostGw);
 }

@@ -4,7 +4,7 @@ use serde_json::Value;
 use testkit::traffic::{self, Server};
 use testkit::{Place as _, Snapshot, wait_until};
 
-use super::Fabric;
+use super::{Attach, Fabric};
 
 /// The path to a node and family, as `routes` says.
 fn path(table: &Value, peer: &str, family: &str) -> Value {
@@ -69,6 +69,67 @@ fn vm_pods_of_three_nodes_reach_each_other_and_keep_their_addresses() {
         assert!(said.contains("remove tunnel nw-vxlan4"), "{said}");
         before.assert_same(&Snapshot::of(&fabric.nodes[node].host));
     }
+}
+
+/// Six nodes on two segments: every pod reaches every pod and every node, by TCP, by UDP and with the
+/// largest packets, with its own address.
+fn six_nodes(name: &str, attach: Attach) {
+    let mut fabric = Fabric::with_pods(name, &[3, 3], attach);
+    fabric.start();
+    fabric.assert_all_reach_all();
+    let mtu = fabric.routes(0)["podMtu"].as_u64().unwrap();
+    for to in &fabric.nodes {
+        let servers: Vec<(String, String, [Server; 2])> = to
+            .pod_addresses()
+            .into_iter()
+            .map(|address| {
+                let at = if address.contains(':') {
+                    format!("[{address}]:7")
+                } else {
+                    format!("{address}:7")
+                };
+                let servers = [Server::tcp(&to.pod, &at, "pod"), Server::udp(&to.pod, &at, "pod")];
+                (address, at, servers)
+            })
+            .collect();
+        for from in fabric.nodes.iter().filter(|from| from.number != to.number) {
+            for (address, at, _) in &servers {
+                for seen in [
+                    traffic::assert_tcp(&from.pod, at).seen.ip(),
+                    traffic::assert_udp(&from.pod, at).seen.ip(),
+                ] {
+                    let seen = seen.to_string();
+                    assert!(from.pod_addresses().contains(&seen), "{at} sees {seen}");
+                }
+                // IP's header and ICMP's.
+                let rest = if address.contains(':') { 48 } else { 28 };
+                from.pod.sh(&format!("ping -n -c 1 -W 5 -M do -s {} {address}", mtu - rest));
+                traffic::assert_pings(&from.host, address);
+            }
+            let (v4, v6) = to.underlay();
+            traffic::assert_pings(&from.pod, &v4);
+            traffic::assert_pings(&from.pod, &v6);
+        }
+    }
+    // To the outside, a node's address.
+    for from in &fabric.nodes {
+        let (v4, _) = from.underlay();
+        let at = format!("192.0.2.{}:7", from.segment * 64 + 1);
+        let _server = Server::udp(&fabric.lab, &at, "outside");
+        assert_eq!(traffic::assert_udp(&from.pod, &at).seen.ip().to_string(), v4);
+    }
+}
+
+#[test]
+fn vm_six_nodes_with_pods_on_a_bridge() {
+    testkit::require!("root", "vxlan", "vm-full");
+    six_nodes("routing-six", Attach::Bridge);
+}
+
+#[test]
+fn vm_six_nodes_with_pods_behind_pairs_of_links() {
+    testkit::require!("root", "vxlan", "full");
+    six_nodes("routing-six-ptp", Attach::Ptp);
 }
 
 /// The list of nodes is read again as soon as it changes, and a wrong one changes nothing.

@@ -1,0 +1,191 @@
+//! Random acts of others on three nodes, while their pods ping each other.
+
+use std::time::{Duration, Instant};
+
+use testkit::{Place as _, Running, Snapshot, feature, wait_until};
+
+use super::damage::objects;
+use super::{Fabric, Node};
+
+/// How many acts there are: in every run, and with `--full`.
+const ACTS: [usize; 2] = [60, 2_000];
+
+/// At most so many come at once.
+const BURST: u64 = 6;
+
+/// A sequence of numbers that looks random, and is the same for the same beginning (Marsaglia's
+/// xorshift).
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+
+    fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+        &all[usize::try_from(self.below(all.len() as u64)).unwrap()]
+    }
+}
+
+/// What others do to a node with a command. `$peers` are the prefixes of the other nodes.
+const TO_THE_KERNEL: [&str; 17] = [
+    "ip link set nw-vxlan4 down; ip link set nw-vxlan4 up",
+    "ip link set nw-vxlan6 down",
+    "ip link del nw-vxlan4",
+    "ip link del nw-vxlan4; ip link del nw-vxlan6",
+    "ip link set nw-vxlan6 address 02:00:00:00:00:07",
+    "ip link set nw-vxlan4 mtu 600",
+    "ip link set nw-vxlan4 alias other",
+    "ip addr flush dev nw-vxlan4",
+    "ip addr add 10.99.0.1/32 dev nw-vxlan6",
+    "for to in $peers; do ip route del $to; done",
+    "for to in $peers; do ip -N nexthop del id $(ip -N nexthop show proto 78 | head -1 | cut -d' ' -f2); done",
+    "for of in 78 79; do ip route flush type unreachable proto $of; ip -6 route flush type unreachable proto $of; done",
+    "ip nexthop flush proto 78",
+    "ip neigh flush nud permanent dev nw-vxlan4",
+    "bridge fdb show dev nw-vxlan4 | while read mac rest; do bridge fdb replace $mac dst 192.0.2.250 dev nw-vxlan4 self permanent; done",
+    "bridge fdb show dev nw-vxlan6 | while read mac rest; do bridge fdb del $mac dev nw-vxlan6; done",
+    "nft flush ruleset",
+];
+
+/// What becomes of the list of nodes.
+const TO_THE_LIST: [&str; 4] = ["gone", "empty", "torn", "without the last"];
+
+/// What becomes of the service.
+const TO_THE_SERVICE: [&str; 3] = ["killed", "ended", "stopped"];
+
+fn act(fabric: &mut Fabric, chance: &mut Chance, list: &str) -> String {
+    let number = usize::try_from(chance.below(fabric.nodes.len() as u64)).unwrap();
+    let name = fabric.nodes[number].name();
+    match chance.below(10) {
+        0 => {
+            let what = *chance.of(&TO_THE_LIST);
+            let last = list.rfind("[[node]]").unwrap();
+            match what {
+                "gone" => std::fs::remove_file(fabric.list()).unwrap_or_default(),
+                "empty" => fabric.write_list(""),
+                "torn" => fabric.write_list(&list[..last + 12]),
+                _ => fabric.write_list(&list[..last]),
+            }
+            format!("the list is {what}")
+        }
+        1 => {
+            let what = *chance.of(&TO_THE_SERVICE);
+            match what {
+                "killed" => fabric.nodes[number].service.take().unwrap().kill(),
+                "ended" => {
+                    assert_eq!(fabric.nodes[number].service.take().unwrap().stop(), Some(0));
+                }
+                _ => {
+                    let pid = fabric.nodes[number].service.as_ref().unwrap().pid();
+                    fabric.lab.sh(&format!("kill -STOP {pid}; sleep 0.05; kill -CONT {pid}"));
+                }
+            }
+            if fabric.nodes[number].service.is_none() {
+                fabric.start_on(number);
+            }
+            format!("{name}: the service is {what}")
+        }
+        2 => {
+            let node = &fabric.nodes[number];
+            node.host.sh(&uplink_flaps(node));
+            format!("{name}: eth0 goes down and up")
+        }
+        _ => {
+            let what = *chance.of(&TO_THE_KERNEL);
+            let others = fabric.nodes.iter().filter(|other| other.name() != name);
+            let peers: Vec<String> = others
+                .flat_map(|of| {
+                    [format!("10.244.{}.0/24", of.number), format!("fd00:244:{}::/64", of.number)]
+                })
+                .collect();
+            // What an act before has taken away cannot be taken again.
+            let script = format!("peers='{}'; {what}", peers.join(" "));
+            let _ = fabric.nodes[number].host.try_sh(&script);
+            format!("{name}: {what}")
+        }
+    }
+}
+
+/// The link comes back as a network manager brings it: with its addresses and routes.
+fn uplink_flaps(node: &Node) -> String {
+    let ((v4, v6), number, segment) = (node.underlay(), node.number, node.segment);
+    format!(
+        "ip link set eth0 down; ip link set eth0 up; ip addr replace fe80::{number}/64 dev eth0 nodad; \
+         ip addr replace {v4}/26 dev eth0; ip addr replace {v6}/64 dev eth0 nodad; \
+         ip route replace default via 192.0.2.{}; ip route replace default via 2001:db8:{segment}::1",
+        segment * 64 + 1
+    )
+}
+
+/// Whatever others do, and however fast, all is as before when they are done, and nothing of theirs
+/// is touched. In the end nothing is left.
+#[test]
+fn vm_random_acts_on_three_nodes_are_put_right() {
+    testkit::require!("root", "vxlan", "vm-full", "program:bridge", "program:nft");
+    let asked = std::env::var("NETWRIGHT_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed: u64 = asked.unwrap_or(20_261_126);
+    eprintln!("NETWRIGHT_SEED={seed}");
+    let mut chance = Chance(seed);
+    let mut fabric = Fabric::new("routing-torture", &[2, 1]);
+    // Others' objects of every kind.
+    for node in &fabric.nodes {
+        node.host.sh(
+            "ip link add other type vxlan id 7 dstport 7777 dev eth0; ip link set other addrgenmode none up; \
+             ip route add 10.200.99.0/24 dev lo; ip route add unreachable 10.200.98.0/24; \
+             ip neigh add 10.200.97.1 lladdr 02:00:00:00:00:08 dev other nud permanent",
+        );
+    }
+    let before: Vec<Snapshot> = fabric.nodes.iter().map(|node| Snapshot::of(&node.host)).collect();
+    fabric.start();
+    fabric.assert_all_reach_all();
+    let whole: Vec<Vec<String>> = fabric.nodes.iter().map(objects).collect();
+    let list = std::fs::read_to_string(fabric.list()).unwrap();
+    let pings: Vec<Running> = (0..3)
+        .map(|from| {
+            let to = &fabric.nodes[(from + 1) % 3].pod_addresses()[from % 2];
+            fabric.nodes[from].pod.start("ping", &["-n", "-q", "-i", "0.05", to])
+        })
+        .collect();
+    let mut left = ACTS[usize::from(feature::available("full"))];
+    let mut times: Vec<Duration> = Vec::new();
+    while 0 < left {
+        let burst = usize::try_from(1 + chance.below(BURST)).unwrap().min(left);
+        left -= burst;
+        let mut acts: Vec<String> =
+            (0..burst).map(|_| act(&mut fabric, &mut chance, &list)).collect();
+        fabric.write_list(&list);
+        acts.push("the list is whole".to_owned());
+        let begin = Instant::now();
+        let mut now: Vec<Vec<String>> = Vec::new();
+        let is_whole = || {
+            now = fabric.nodes.iter().map(objects).collect();
+            now == whole || super::SOON < begin.elapsed()
+        };
+        wait_until("everything to be as before", is_whole);
+        times.push(begin.elapsed());
+        for (node, (was, is)) in fabric.nodes.iter().zip(whole.iter().zip(&now)) {
+            let log = || node.service.as_ref().unwrap().log();
+            let gone: Vec<_> = was.iter().filter(|line| !is.contains(line)).collect();
+            let new: Vec<_> = is.iter().filter(|line| !was.contains(line)).collect();
+            let name = node.name();
+            assert!(was == is, "{acts:#?}\n{name}: gone {gone:#?}\nnew {new:#?}\n{}", log());
+        }
+    }
+    drop(pings);
+    fabric.assert_all_reach_all();
+    times.sort();
+    eprintln!(
+        "MEASURED right again after {:?} (median), {:?} (longest) of {} bursts",
+        times[times.len() / 2],
+        times.last().unwrap(),
+        times.len()
+    );
+    for (number, before) in before.iter().enumerate() {
+        fabric.uninstall(number);
+        before.assert_same(&Snapshot::of(&fabric.nodes[number].host));
+    }
+}
