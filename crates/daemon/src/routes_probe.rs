@@ -86,9 +86,8 @@ fn measure(alive: &mut [&mut Probed]) -> io::Result<()> {
         let open: Vec<usize> = (0..alive.len())
             .filter(|number| {
                 let (fits, too_large) = between[*number];
-                is_first || EXACTLY < too_large - fits
+                fits + 1 < too_large && (is_first || EXACTLY < too_large - fits)
             })
-            .filter(|number| between[*number].0 + 1 < between[*number].1)
             .collect();
         if open.is_empty() {
             break;

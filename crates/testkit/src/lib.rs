@@ -41,6 +41,7 @@
 #![expect(clippy::print_stderr, reason = "skips are announced on stderr")]
 
 pub mod cel;
+mod chance;
 pub mod chart;
 pub mod driver;
 pub mod fault;
@@ -61,6 +62,7 @@ mod tally;
 pub mod traffic;
 pub mod watcher;
 
+pub use chance::Chance;
 pub use glance::{Eye, Glance};
 pub use lab::{Container, Lab, Visit};
 pub use memory::MemoryLimit;

@@ -134,6 +134,18 @@ fn daemons(values: &[&str]) -> (Vec<Value>, String) {
     (all.into_iter().filter(|one| one["kind"] == "DaemonSet").collect(), toml)
 }
 
+/// Gives containerd the image of a DaemonSet: our two executables, and nothing else.
+fn import(containerd: &Containerd<'_>, daemon: &Value) {
+    let image = daemon["spec"]["template"]["spec"]["containers"][0]["image"].as_str().unwrap();
+    containerd.import(
+        image,
+        &[
+            (Path::new(NETWRIGHT), "/opt/netwright/netwright"),
+            (&netwrightd(), "/opt/netwright/netwrightd"),
+        ],
+    );
+}
+
 /// The numbers of capabilities (linux include/uapi/linux/capability.h).
 const CAPABILITIES: [(&str, u32); 7] = [
     ("DAC_OVERRIDE", 1),
@@ -194,14 +206,7 @@ fn every_container_does_its_work_as_it_is_confined() {
     let containerd = Containerd::without_network(lab, "/opt/cni/bin");
     let kubelet = Kubelet::new(lab, &containerd, &front);
     let (all, toml) = daemons(&EVERYTHING);
-    let image = all[0]["spec"]["template"]["spec"]["containers"][0]["image"].as_str().unwrap();
-    containerd.import(
-        image,
-        &[
-            (Path::new(NETWRIGHT), "/opt/netwright/netwright"),
-            (&netwrightd(), "/opt/netwright/netwrightd"),
-        ],
-    );
+    import(&containerd, &all[0]);
 
     kubelet.configure(0, &toml);
     let pods: Vec<(String, Vec<Started>)> = all.iter().map(|daemon| kubelet.run(daemon)).collect();
@@ -375,14 +380,7 @@ fn routing_alone_makes_a_nodes_network() {
     let kubelet = Kubelet::new(lab, &containerd, &front);
     let (all, toml) = daemons(&ROUTING);
     let [daemon] = all.as_slice() else { panic!("{all:?}") };
-    let image = daemon["spec"]["template"]["spec"]["containers"][0]["image"].as_str().unwrap();
-    containerd.import(
-        image,
-        &[
-            (Path::new(NETWRIGHT), "/opt/netwright/netwright"),
-            (&netwrightd(), "/opt/netwright/netwrightd"),
-        ],
-    );
+    import(&containerd, daemon);
 
     kubelet.configure(0, &toml);
     lab.sh("echo 0 >/proc/sys/net/ipv4/ip_forward");

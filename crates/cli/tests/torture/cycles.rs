@@ -7,9 +7,8 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use testkit::fault::Blow;
 use testkit::reference::Release;
-use testkit::{Lab, Place as _, Tally, feature};
+use testkit::{Chance, Lab, Place as _, Tally, feature};
 
-use crate::chance::Chance;
 use crate::world::{Call, Pod, Said, World};
 
 /// How many addresses there are for containers: a /29 without its network, its gateway and its

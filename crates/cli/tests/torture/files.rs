@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode};
 use serde_json::json;
 use testkit::fault::Ended;
-use testkit::{Lab, Place as _, Tally, feature};
+use testkit::{Chance, Lab, Place as _, Tally, feature};
 
-use crate::chance::Chance;
 use crate::scenario::Scenario;
 use crate::world::{Call, NETWORK, Pod, World};
 

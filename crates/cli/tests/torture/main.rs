@@ -10,7 +10,6 @@
 #![expect(clippy::print_stderr, reason = "tests print seeds and figures")]
 
 mod anywhere;
-mod chance;
 mod cycles;
 mod files;
 mod found;

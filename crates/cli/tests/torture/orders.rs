@@ -2,9 +2,8 @@
 
 use serde_json::json;
 use testkit::fault::{self, Blow, Ended, Moment};
-use testkit::{Lab, Place as _, Tally, feature, share};
+use testkit::{Chance, Lab, Place as _, Tally, feature, share};
 
-use crate::chance::Chance;
 use crate::scenario::Scenario;
 use crate::world::{Call, NETWORK, Said, World};
 

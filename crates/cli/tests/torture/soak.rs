@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testkit::fault::{Blow, Ended, failures};
-use testkit::{Lab, Place as _, Running, Tally, feature};
+use testkit::{Chance, Lab, Place as _, Running, Tally, feature};
 
-use crate::chance::Chance;
 use crate::scenario::Scenario;
 use crate::world::{Call, EXECUTABLE, NETWORK, Pod, Said, World};
 

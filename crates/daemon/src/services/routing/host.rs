@@ -57,13 +57,12 @@ impl Links {
 
     /// Returns the indices of our tunnels that do not have our mark.
     pub(super) fn unmarked(&self) -> impl Iterator<Item = u32> {
-        let alias = |index: &u32| self.by_index.get(index).and_then(|link| link.alias.as_deref());
-        self.tunnels().filter(move |index| alias(index) != Some(ALIAS))
+        self.by_index.values().filter(|link| self.lacks_mark(link)).map(|link| link.index)
     }
 
     /// Reports whether a link is a tunnel of ours, and no longer has our mark.
     pub(super) fn lacks_mark(&self, link: &Link) -> bool {
-        self.tunnels.contains_key(&link.index) && link.alias.as_deref() != Some(ALIAS)
+        self.tunnels.contains_key(&link.index) && !is_marked(link)
     }
 
     /// Takes note of a tunnel that was made.
@@ -171,8 +170,12 @@ fn is_tunnel(link: &Link, own: &Own) -> bool {
     let is_flannels = link.name.starts_with("flannel")
         && link.vxlan.as_ref().map(|info| info.options.vni)
             == own.node.offers.vxlan.map(|vxlan| vxlan.vni);
-    link.vxlan.is_some()
-        && (link.alias.as_deref() == Some(ALIAS) || (is_named && (has_mac || is_flannels)))
+    link.vxlan.is_some() && (is_marked(link) || (is_named && (has_mac || is_flannels)))
+}
+
+/// Reports whether a link has our mark.
+fn is_marked(link: &Link) -> bool {
+    link.alias.as_deref() == Some(ALIAS)
 }
 
 fn is_our_id(id: u32) -> bool {
@@ -240,13 +243,12 @@ impl Host {
             let is_of_cluster = (options.vni, options.port)
                 == (settings.vxlan.vni, settings.vxlan.port)
                 && options.local.is_some_and(|local| Family::of(local) == family);
-            let is_ours = link.alias.as_deref() == Some(ALIAS) && names.contains(&link.name);
+            let is_ours = is_marked(link) && names.contains(&link.name);
             is_of_cluster && (is_ours || flannels == Some(&link.name))
         };
         let link = self.links.by_index.values().find(is_it)?;
         // Ours follows from the node, and somebody may have changed the link's.
-        let is_flannels = link.alias.as_deref() != Some(ALIAS);
-        let mac = link.mac.filter(|_| is_flannels).map(|mac| MacAddr(mac.0));
+        let mac = link.mac.filter(|_| !is_marked(link)).map(|mac| MacAddr(mac.0));
         Some(TakenOver { name: link.name.as_str().into(), mac })
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use testkit::{Place as _, Running, Snapshot, feature, wait_until};
+use testkit::{Chance, Place as _, Running, Snapshot, feature, wait_until};
 
 use super::{Fabric, Node, damage};
 
@@ -11,24 +11,7 @@ use super::{Fabric, Node, damage};
 const ACTS: [usize; 2] = [60, 2_000];
 
 /// At most so many come at once.
-const BURST: u64 = 6;
-
-/// A sequence of numbers that looks random, and is the same for the same beginning (Marsaglia's
-/// xorshift).
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-
-    fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
-        &all[usize::try_from(self.below(all.len() as u64)).unwrap()]
-    }
-}
+const BURST: usize = 6;
 
 /// What a node has, whatever the numbers of its nexthops: one that starts while their routes are
 /// gone takes others.
@@ -73,7 +56,7 @@ const TO_THE_LIST: [&str; 4] = ["gone", "empty", "torn", "without the last"];
 const TO_THE_SERVICE: [&str; 3] = ["killed", "ended", "stopped"];
 
 fn act(fabric: &mut Fabric, chance: &mut Chance, list: &str) -> String {
-    let number = usize::try_from(chance.below(fabric.nodes.len() as u64)).unwrap();
+    let number = chance.below(fabric.nodes.len());
     let name = fabric.nodes[number].name();
     match chance.below(10) {
         0 => {
@@ -141,10 +124,7 @@ fn uplink_flaps(node: &Node) -> String {
 #[test]
 fn vm_random_acts_on_three_nodes_are_put_right() {
     testkit::require!("root", "vxlan", "vm-full", "program:bridge", "program:nft");
-    let asked = std::env::var("NETWRIGHT_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed: u64 = asked.unwrap_or(20_261_126);
-    eprintln!("NETWRIGHT_SEED={seed}");
-    let mut chance = Chance(seed);
+    let mut chance = Chance::new(20_261_126);
     let mut fabric = Fabric::new("routing-torture", &[2, 1]);
     // Others' objects of every kind.
     for node in &fabric.nodes {
@@ -169,7 +149,7 @@ fn vm_random_acts_on_three_nodes_are_put_right() {
     let mut left = ACTS[usize::from(feature::available("full") && !is_slow)];
     let mut times: Vec<Duration> = Vec::new();
     while 0 < left {
-        let burst = usize::try_from(1 + chance.below(BURST)).unwrap().min(left);
+        let burst = (1 + chance.below(BURST)).min(left);
         left -= burst;
         let mut acts: Vec<String> =
             (0..burst).map(|_| act(&mut fabric, &mut chance, &list)).collect();
