@@ -52,6 +52,9 @@ _netwrightd() {
             netwrightd,routing)
                 cmd="netwrightd__subcmd__routing"
                 ;;
+            netwrightd__subcmd__agent,metrics)
+                cmd="netwrightd__subcmd__agent__subcmd__metrics"
+                ;;
             netwrightd__subcmd__agent,reload)
                 cmd="netwrightd__subcmd__agent__subcmd__reload"
                 ;;
@@ -113,12 +116,30 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__agent)
-            opts="-h --help reload serve status"
+            opts="-h --help metrics reload serve status"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        netwrightd__subcmd__agent__subcmd__metrics)
+            opts="-h --configuration --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --configuration)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

@@ -167,10 +167,13 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l follow
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l uninstall -d 'remove everything that the service made on this node, and end; pods here and elsewhere do not reach each other any more'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l to-flannel -d 'with --uninstall: leave the tunnels to flanneld, which runs on this node again'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -s h -l help -d 'Print help'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from reload serve status" -s h -l help -d 'Print help'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from reload serve status" -f -a "reload" -d 'Checks the configuration, and has the services read it if it is sound'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from reload serve status" -f -a "serve" -d 'Answers /livez and /readyz of all services, where something else starts them'
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from reload serve status" -f -a "status" -d 'Shows what each service does; exit code 0 if every enabled one is ready'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from metrics reload serve status" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from metrics reload serve status" -f -a "metrics" -d 'Prints what the services count, as Prometheus reads it'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from metrics reload serve status" -f -a "reload" -d 'Checks the configuration, and has the services read it if it is sound'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from metrics reload serve status" -f -a "serve" -d 'Answers /livez, /readyz and /metrics of all services, where something else starts them'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and not __fish_seen_subcommand_from metrics reload serve status" -f -a "status" -d 'Shows what each service does; exit code 0 if every enabled one is ready'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from metrics" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from metrics" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from reload" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand agent; and __fish_seen_subcommand_from reload" -s o -l output -d 'text or json' -r -f -a "text\t''
 json\t''"

@@ -71,19 +71,25 @@ const FIRST: Stage = &[&[
 const TESTS: Step = ("tests", suite::unit_and_integration);
 const VM: Step = ("vm", vm::tests);
 const FUZZ: Step = ("fuzz", fuzz::run);
-const CLIPPY: Step = ("clippy", |_| {
-    wait_for_both();
-    clippy()
+const CLIPPY: Step = ("clippy", |extent| match extent {
+    Extent::EveryChange => suite::lints(),
+    Extent::Full => {
+        wait_for_both();
+        clippy()
+    }
 });
-const DOCS: Step = ("docs", |_| docs());
-const DOCTESTS: Step = ("doctests", suite::doctests);
+const DOCS: Step = ("docs", docs);
+const DOCTESTS: Step = ("doctests", |extent| {
+    wait_for_both();
+    suite::doctests(extent)
+});
 const EXECUTABLE: Step = ("executable", executable::ship);
 
 /// The stages of a run, in order.
 ///
 /// In every run the tests and the virtual machine are side by side: the tests wait for half of their
 /// time and tolerate being slow. The machine uses one and a half processors, and goes first ([`vm`]).
-/// Compiling steps take the rest, niced, once both have begun ([`begun`]).
+/// Doctests take the rest once both have begun ([`begun`]). Clippy has compiled the tests.
 ///
 /// A full run has an hour of tests that leave no processor idle. An emulated machine beside them
 /// gets so little that it seems to be dead, so it comes after them.
@@ -257,8 +263,9 @@ fn cargo(line: &str, log: &str) -> Result<Report, String> {
 /// tests beside them have ended.
 const LINT_DEADLINE: Duration = Duration::from_secs(2700);
 
-/// For the tests' target, so that what runs while cargo builds (build scripts, procedural macros)
-/// already exists from their build. Niced, since tests run beside it.
+/// All targets, also those that no test is built of. For the tests' target, so that what runs while
+/// cargo builds (build scripts, procedural macros) already exists from their build. Niced, since
+/// tests run beside it.
 pub(crate) fn clippy() -> Result<Report, String> {
     let line = "nice -n 5 cargo clippy --workspace --all-targets --locked -- --deny warnings";
     let program = Linked::prepare()?.program(line);
@@ -266,8 +273,14 @@ pub(crate) fn clippy() -> Result<Report, String> {
     Ok(Report::check(String::new()))
 }
 
-/// For what clippy has checked: the same target and flags.
-fn docs() -> Result<Report, String> {
+/// For what clippy has checked: the same target and flags. In a run without that, checking the
+/// dependencies alone would take a minute of both processors.
+fn docs(extent: Extent) -> Result<Report, String> {
+    if extent == Extent::EveryChange {
+        let (name, reason) = ("docs::rustdoc".to_owned(), "only with --full".to_owned());
+        println!("    SKIP {name}: {reason}");
+        return Ok(Report { passed: 1, skips: vec![Skip { name, reason }], ..Report::default() });
+    }
     let line = "nice -n 5 cargo doc --workspace --no-deps --document-private-items --locked";
     let program = Linked::prepare()?.program(line).deadline(LINT_DEADLINE);
     program.variable("CARGO_ENCODED_RUSTDOCFLAGS", "--deny\u{1f}warnings").logged("docs", quiet)?;

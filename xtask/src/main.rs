@@ -39,7 +39,7 @@ cargo xtask COMMAND
   ci [--full]       everything a change must pass; --full adds soaks, large counts and fuzzing
   only [--full] FILTER…
                     run the tests that FILTER chooses, as ci runs them: names, or options of cargo-nextest
-  clippy            what ci asks of clippy
+  clippy            what ci --full asks of clippy
   chart             render deploy/kubernetes from deploy/chart
   demo              build the executable and let a container reach the outside (takes root)
   matrix            make the table of plugins, verbs and address families again from the last ci's logs

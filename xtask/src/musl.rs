@@ -42,6 +42,10 @@ const STATIC: [&str; 8] = [
 /// all crates.
 const NO_LINES: &str = "profile.dev.package.\"*\".debug=false";
 
+/// The compiler that also lints: what `cargo clippy` has check the crates of the workspace. It can
+/// compile them too.
+const LINTER: &str = "clippy-driver";
+
 /// The separator between flags in cargo's variables: a path may contain a space.
 const BETWEEN: &str = "\u{1f}";
 
@@ -75,6 +79,15 @@ impl Linked {
         Program::new(&format!("{cargo} --target {} --config {NO_LINES}{rest}", self.triple))
             .variable("CARGO_ENCODED_RUSTFLAGS", self.flags.clone())
             .variable("CARGO_ENCODED_RUSTDOCFLAGS", self.flags.clone())
+    }
+
+    /// Returns a program of cargo that builds tests this way. Clippy compiles them, so that linting
+    /// takes no second look at all crates: its warnings are in the output, also when nothing is
+    /// compiled again ([`crate::suite::lints`]). It optimises nothing, so what ships is not built
+    /// so.
+    pub(crate) fn tests(&self, line: &str) -> Program {
+        let program = self.program(line);
+        if exists(LINTER) { program.variable("RUSTC_WORKSPACE_WRAPPER", LINTER) } else { program }
     }
 
     /// Returns the target directory of such programs.

@@ -4,6 +4,7 @@ use std::env;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::ci::{Extent, Report};
+use crate::matrix::read_log;
 use crate::musl::Linked;
 use crate::run::{Failed, Program, exists, log_dir, quiet, shown};
 use crate::{ci, runtimes, skips, torture};
@@ -42,17 +43,52 @@ pub(crate) fn build() -> Result<Report, String> {
     } else {
         "cargo test --workspace --locked --no-run"
     };
-    Linked::prepare()?.program(line).deadline(DEADLINE).logged("build", quiet)?;
+    Linked::prepare()?.tests(line).deadline(DEADLINE).logged("build", quiet)?;
     Ok(Report { passed: 1, ..Report::default() })
 }
+
+/// Checks that clippy, which has compiled the tests, had nothing to say.
+pub(crate) fn lints() -> Result<Report, String> {
+    let build = read_log("build")?;
+    let said = warnings(&build);
+    if said.is_empty() {
+        return Ok(Report { passed: 1, note: "by the build".to_owned(), ..Report::default() });
+    }
+    Err(format!("{} lines of warnings:\n{}", said.len(), said.join("\n")))
+}
+
+/// Returns what cargo printed but for its progress, if there is a warning. Cargo repeats the
+/// warnings of crates that it does not compile again.
+fn warnings(build: &[String]) -> Vec<&str> {
+    let is_progress = |line: &&str| {
+        let verb = line.trim_start().split(' ').next().unwrap_or_default();
+        line.starts_with("  ") && PROGRESS.contains(&verb)
+    };
+    if !build.iter().any(|line| line.starts_with("warning")) {
+        return Vec::new();
+    }
+    build.iter().map(String::as_str).filter(|line| !is_progress(line)).collect()
+}
+
+/// The verbs with which cargo says what it does.
+const PROGRESS: [&str; 8] = [
+    "Updating",
+    "Downloading",
+    "Downloaded",
+    "Compiling",
+    "Checking",
+    "Finished",
+    "Executable",
+    "Blocking",
+];
 
 /// Runs the unit and integration tests of the whole workspace.
 pub(crate) fn unit_and_integration(extent: Extent) -> Result<Report, String> {
     let linked = Linked::prepare()?;
     let program = if exists("cargo-nextest") {
-        linked.program(&nextest_line(extent, WHOLE))
+        linked.tests(&nextest_line(extent, WHOLE))
     } else {
-        linked.program(
+        linked.tests(
             "cargo test --workspace --locked --lib --bins --tests --examples --no-fail-fast -- --nocapture",
         )
     };
@@ -75,7 +111,7 @@ pub(crate) fn command(extent: Extent, chosen: &[&str]) -> Result<(), String> {
     }
     let is_package = |word: &&str| word.starts_with("-p") || word.starts_with("--package");
     let what = if chosen.iter().any(is_package) { "" } else { WHOLE };
-    let program = Linked::prepare()?.program(&nextest_line(extent, what));
+    let program = Linked::prepare()?.tests(&nextest_line(extent, what));
     let program = chosen.iter().fold(program, |program, word| program.arg(*word));
     let program = with_extent(program, extent).deadline(deadline(Extent::Full));
     let (passed, failed) = match program.logged("only", is_news) {
@@ -93,7 +129,7 @@ pub(crate) fn command(extent: Extent, chosen: &[&str]) -> Result<(), String> {
 pub(crate) fn doctests(extent: Extent) -> Result<Report, String> {
     let linked = Linked::prepare()?;
     let program =
-        with_extent(linked.program("cargo test --workspace --locked --doc --no-fail-fast"), extent);
+        with_extent(linked.tests("cargo test --workspace --locked --doc --no-fail-fast"), extent);
     count(program.logged("doctests", |line| line.starts_with("test result: F")), libtest)
 }
 
@@ -251,7 +287,7 @@ fn libtest(lines: &[String]) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{PANIC_LINES, failures, libtest, nextest, one};
+    use super::{PANIC_LINES, failures, libtest, nextest, one, warnings};
 
     fn lines(text: &str) -> Vec<String> {
         text.lines().map(str::to_owned).collect()
@@ -300,6 +336,16 @@ mod tests {
         assert_eq!(said[0], "FAIL [ 8.668s] (2/3) netwright-plugins::it a::fails");
         assert_eq!(said[2], "    the reason");
         assert_eq!(said.len(), 1 + PANIC_LINES);
+    }
+
+    #[test]
+    fn warnings_of_a_build_are_found() {
+        let sound =
+            "   Compiling netwright-cni v0.1.0 (/w/crates/cni)\n    Finished `dev` profile\n";
+        assert_eq!(warnings(&lines(sound)), Vec::<&str>::new());
+        let said = "warning: unused variable: `a`\n --> crates/cni/src/lib.rs:1:5\n";
+        let build = lines(&format!("{said}{sound}"));
+        assert_eq!(warnings(&build), said.lines().collect::<Vec<_>>());
     }
 
     #[test]

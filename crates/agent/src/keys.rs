@@ -158,7 +158,7 @@ pub const KEYS: &[Key] = &[
     for_agent(key(
         "agent",
         "listen",
-        "where /livez and /readyz of all services are answered by TCP: a port, which is reached from this host only, or an address and a port; by default nowhere",
+        "where /livez, /readyz and /metrics of all services are answered by TCP: a port, which is reached from this host only, or an address and a port; by default nowhere",
         |c| &mut c.agent.listen,
     )),
     key(

@@ -12,6 +12,7 @@
 //! | `accepted` | the configuration that was accepted last |
 //! | `change` | what a new configuration changes, and for which services |
 //! | `report` | what a service says of itself |
+//! | `metrics` | what services count, as Prometheus reads it |
 //! | `show` | the defaults and the effective values, as TOML |
 //! | `schema` | the JSON schema |
 //! | `rights` | what each service may do |
@@ -32,6 +33,7 @@ pub mod config;
 mod document;
 pub mod keys;
 pub mod load;
+pub mod metrics;
 pub mod problem;
 pub mod report;
 pub mod rights;

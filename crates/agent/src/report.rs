@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 use cni::text::one_line;
 use serde::{Deserialize, Serialize};
 
+use crate::metrics::Figure;
+
 /// What a service is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -107,6 +109,9 @@ pub struct Report {
     /// The last error or warning that it logged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<Said>,
+    /// What it counts, for metrics.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub figures: Vec<Figure>,
     /// The command that helps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,

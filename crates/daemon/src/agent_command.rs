@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use agent::change::{Change, for_running};
 use agent::load::{Loaded, Surroundings};
+use agent::metrics;
 use agent::report::{self, Report, State, Status};
 use agent::setting::Setting as _;
 use agent::{accepted, keys};
@@ -60,6 +61,14 @@ pub(crate) fn command() -> Command {
         .subcommand_required(true)
         .disable_help_subcommand(true)
         .subcommand(
+            Command::new("metrics")
+                .about("Prints what the services count, as Prometheus reads it")
+                .arg(command_line::configuration())
+                .after_help(
+                    "For a collector that reads files:\n  netwrightd agent metrics >/var/lib/prometheus/node-exporter/netwright.prom",
+                ),
+        )
+        .subcommand(
             Command::new("reload")
                 .about("Checks the configuration, and has the services read it if it is sound")
                 .arg(command_line::configuration())
@@ -68,7 +77,7 @@ pub(crate) fn command() -> Command {
         )
         .subcommand(
             Command::new("serve")
-                .about("Answers /livez and /readyz of all services, where something else starts them")
+                .about("Answers /livez, /readyz and /metrics of all services, where something else starts them")
                 .arg(command_line::configuration())
                 .after_help(
                     "It answers at the agent's socket and where [agent] listen says. netwrightd without a command \
@@ -93,9 +102,20 @@ pub(crate) fn command() -> Command {
 pub(crate) fn run(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(), Stop> {
     match matches.subcommand() {
         Some(("reload", matches)) => reload(matches, around, roots),
+        Some(("metrics", matches)) => print_metrics(matches, around, roots),
         Some(("status", matches)) => status(matches, around, roots),
         _ => Ok(()),
     }
+}
+
+fn print_metrics(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(), Stop> {
+    let file = command_line::configuration_of(matches);
+    let found = look(roots, &file, around);
+    if found.agent.is_none() {
+        is_there(matches, &file)?;
+    }
+    crate::say(&metrics::of_all(&found));
+    Ok(())
 }
 
 fn status(matches: &ArgMatches, around: Surroundings, roots: &Roots) -> Result<(), Stop> {

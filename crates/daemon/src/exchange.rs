@@ -41,6 +41,11 @@ impl Answer {
         Answer { status: 200, media: "application/json", body }
     }
 
+    /// Answers with metrics.
+    pub(crate) fn metrics(body: String) -> Self {
+        Answer { status: 200, media: agent::metrics::MEDIA, body }
+    }
+
     /// Answers whether all is well: nothing, or what is wrong.
     pub(crate) fn verdict(wrong: Option<String>) -> Self {
         match wrong {

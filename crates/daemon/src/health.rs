@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use agent::metrics::Figure;
 use agent::report::{Missing, Report, Said, State, pid_namespace};
 use jiff::Timestamp;
 use tracing::Level;
@@ -29,7 +30,18 @@ struct Shared {
     wall: fn() -> Timestamp,
     /// Whether the service manager could not be told something last time.
     unheard: AtomicBool,
+    /// What the service counts.
+    figures: OnceLock<Figures>,
     inner: Mutex<Inner>,
+}
+
+/// Returns figures of a service, in a thread that is not its loop's.
+struct Figures(Box<dyn Fn() -> Vec<Figure> + Send + Sync>);
+
+impl std::fmt::Debug for Figures {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Figures").finish_non_exhaustive()
+    }
 }
 
 /// The service manager, as its environment names it (`man 3 sd_notify`, `man 3 sd_watchdog_enabled`).
@@ -98,7 +110,8 @@ impl Health {
             failed: None,
         };
         let (unheard, inner) = (AtomicBool::new(false), Mutex::new(inner));
-        Health(Arc::new(Shared { service, manager, watchdog, wall, unheard, inner }))
+        let figures = OnceLock::new();
+        Health(Arc::new(Shared { service, manager, watchdog, wall, unheard, figures, inner }))
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -108,6 +121,11 @@ impl Health {
     /// Returns the service's name.
     pub(crate) fn service(&self) -> &'static str {
         self.0.service
+    }
+
+    /// Says who knows what the service counts. It is asked whenever somebody wants a report.
+    pub(crate) fn counts(&self, figures: impl Fn() -> Vec<Figure> + Send + Sync + 'static) {
+        let _ = self.0.figures.set(Figures(Box::new(figures)));
     }
 
     /// Notes what of the confinement was not permitted.
@@ -242,6 +260,8 @@ impl Health {
 
     /// Returns everything that is known.
     pub(crate) fn report(&self) -> Report {
+        // Not while this is locked: the service's loop may have locked what they are read from.
+        let figures = self.0.figures.get().map(|figures| (figures.0)()).unwrap_or_default();
         let mut inner = self.inner();
         let mut missing: Vec<Missing> = inner
             .missing
@@ -277,6 +297,7 @@ impl Health {
             unconfined: inner.unconfined.clone(),
             did: inner.did.clone(),
             failed: inner.failed.clone(),
+            figures,
             hint,
             ..Report::default()
         }

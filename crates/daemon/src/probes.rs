@@ -1,4 +1,4 @@
-//! `[agent] listen`: `/livez` and `/readyz` of all services, for probes that come by TCP.
+//! `[agent] listen`: `/livez`, `/readyz` and `/metrics` of all services, for whoever comes by TCP.
 //!
 //! Whoever reaches the port may ask, so nothing else is answered, no client keeps another from its
 //! answer, and the services are asked once a second at most.
@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use agent::config::Agent;
+use agent::metrics;
 use agent::report::Status;
 use cnm::http::{Incoming, Kind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -36,7 +37,8 @@ pub(crate) fn answer(target: &str, status: &Status) -> Answer {
     match target {
         "/readyz" => Answer::verdict(status.trouble()),
         "/livez" => Answer::verdict(status.hung()),
-        _ => Answer::text(404, "there are /readyz and /livez"),
+        "/metrics" => Answer::metrics(metrics::of_all(status)),
+        _ => Answer::text(404, "there are /readyz, /livez and /metrics"),
     }
 }
 
@@ -72,7 +74,7 @@ impl Probes {
         };
         match opened {
             Ok(Some(port)) => {
-                tracing::info!(address = %port.address, "answers /livez and /readyz");
+                tracing::info!(address = %port.address, "answers /livez, /readyz and /metrics");
                 self.port = Some(port);
             }
             Ok(None) => {}
@@ -183,7 +185,7 @@ fn hear(talk: &mut Talk, look: &Look, seen: &mut Option<(Instant, Status)>) -> b
         *seen = Some((at, status));
         answer
     });
-    // It fits into the socket's buffer.
+    // It fits into the socket's buffer: figures have some kilobytes.
     let _ = talk.stream.write_all(text.as_bytes());
     true
 }
@@ -232,6 +234,8 @@ mod tests {
         assert!(ready.starts_with("HTTP/1.1 503 ") && ready.ends_with("\r\n\r\ndhcp waiting\n"));
         let live = ask(address, "/livez");
         assert!(live.starts_with("HTTP/1.1 200 ") && live.ends_with("\r\n\r\nok\n"), "{live}");
+        let metrics = ask(address, "/metrics");
+        assert!(metrics.ends_with("_restarts_total{service=\"dhcp\"} 0\n"), "{metrics}");
         assert!(ask(address, "/status").starts_with("HTTP/1.1 404 "));
         assert!(looks.load(Ordering::SeqCst) < 3);
         drop(silent);

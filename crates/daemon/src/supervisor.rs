@@ -170,8 +170,8 @@ fn look(roots: &Roots, health: &Health, view: &View) -> Look {
 pub(crate) fn answers(look: Look) -> Box<dyn Fn(&str) -> Answer + Send> {
     Box::new(move |target| match target {
         "/status" => Answer::json(&look()),
-        "/readyz" | "/livez" => probes::answer(target, &look()),
-        _ => Answer::text(404, "there are /status, /readyz and /livez"),
+        "/readyz" | "/livez" | "/metrics" => probes::answer(target, &look()),
+        _ => Answer::text(404, "there are /status, /readyz, /livez and /metrics"),
     })
 }
 

@@ -299,6 +299,9 @@ impl Routing {
     pub fn look(&mut self, observed: Observed) -> Todo {
         let first = !self.looked;
         self.looked = true;
+        // Nobody tells when the way to an address that no peer has changes: it may be one's again.
+        let cluster = &self.cluster;
+        self.ways.retain(|address, _| cluster.of_underlay(*address).is_some());
         let before = std::mem::replace(&mut self.observed, observed);
         let mut affected = BTreeSet::new();
         let prefixes = before.foreign.keys().chain(self.observed.foreign.keys());

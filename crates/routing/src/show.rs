@@ -95,6 +95,23 @@ pub enum PeerState {
     Conflict(String),
 }
 
+impl PeerState {
+    /// Returns its name, as the JSON has it.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            PeerState::Incomplete(_) => "incomplete",
+            PeerState::Refused(_) => "refused",
+            PeerState::Wanted => "wanted",
+            PeerState::Programmed => "programmed",
+            PeerState::Probed => "probed",
+            PeerState::Failing { .. } => "failing",
+            PeerState::Held(_) => "held",
+            PeerState::Conflict(_) => "conflict",
+        }
+    }
+}
+
 /// How packets to an address go.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

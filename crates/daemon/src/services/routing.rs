@@ -12,6 +12,7 @@
 //! | `files` | the last known nodes, and what runtimes and plugins read |
 //! | `answers` | what `netwright routes` asks |
 //! | `probes` | whether other nodes answer |
+//! | `counts` | what is counted, for metrics |
 //! | `leave` | `--uninstall` |
 //!
 //! The crate `netwright-routing` makes all decisions. The loop tells it what the nodes are and what
@@ -22,6 +23,7 @@
 mod answers;
 mod apply;
 mod cluster_nodes;
+mod counts;
 mod files;
 mod filter;
 mod host;
@@ -61,6 +63,7 @@ pub(crate) use self::answers::{ACCEPT, EXPLAIN, ROUTES, TARGETS};
 
 use self::answers::Shared;
 use self::cluster_nodes::{ClusterNodes, Heard};
+use self::counts::Counts;
 use self::files::{Disk, Folders, Published};
 use self::filter::Filter;
 use self::host::{Host, Links};
@@ -266,6 +269,7 @@ struct Service {
     published: Published,
     folders: Folders,
     probes: Probes,
+    counts: Counts,
     pace: Pace,
     filter_pace: Pace,
     /// When the last known nodes are to be written, and when they were.
@@ -302,12 +306,16 @@ impl Service {
             Filter::open(&settings, config.masquerade, &process.roots()).map_err(failed)?;
         let shared = Shared::new(Routing::new(settings.clone(), &node)).map_err(failed)?;
         let clock = Clock::start();
+        let counts = Counts::default();
+        let (of_nodes, counted) = (shared.clone(), counts.clone());
+        process.health.counts(move || counts::figures(&of_nodes, &counted));
         Ok(Service {
             probes: Probes::start(shared.clone(), clock).map_err(failed)?,
             shared,
             settings,
             node,
             clock,
+            counts,
             health: process.health.clone(),
             netlink,
             listener,
@@ -545,6 +553,7 @@ impl Service {
         self.health.needs("kernel", looked);
         let worked = processor_time().saturating_sub(worked);
         self.pace.looked(begin, Instant::now(), worked, again);
+        self.counts.looked(begin.elapsed());
         self.publish();
     }
 
@@ -593,13 +602,15 @@ impl Service {
         self.looking = false;
         let put_back = self.obey(todo);
         if let (Some(first), true) = (put_back, self.settled) {
+            self.counts.put_back();
             tracing::warn!(%first, "put back what another program has changed");
         }
         self.look_up_again();
         self.look_at_filter();
         self.hold_forwarding();
         self.tell_condition();
-        self.settled = true;
+        // A node that was waiting makes its part first.
+        self.settled = !matches!(self.shared.routing().phase(), Phase::Waiting(_));
         Ok(())
     }
 
@@ -761,6 +772,7 @@ impl Service {
             let now = self.clock.now();
             let mut routing = self.shared.routing();
             for (change, result) in run.iter().zip(results) {
+                self.counts.changed(result.is_ok());
                 let Err(error) = result else {
                     first = first.or(Some(change.clone()));
                     routing.done(change);

@@ -10,6 +10,7 @@ use std::time::Duration;
 use agent::change::{keys_for, read_by, shown};
 use agent::keys::Key;
 use agent::load::Identity;
+use agent::metrics;
 use agent::report::{Report, State};
 use agent::{Config, Loaded};
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
@@ -241,7 +242,8 @@ fn answer(report: &Report, target: &str) -> Answer {
         "/status" => Answer::json(report),
         "/readyz" => Answer::verdict(report.trouble()),
         "/livez" => Answer::verdict(report.why.clone().filter(|_| report.state == State::Hung)),
-        _ => Answer::text(404, "there are /status, /readyz and /livez"),
+        "/metrics" => Answer::metrics(metrics::of_one(report)),
+        _ => Answer::text(404, "there are /status, /readyz, /livez and /metrics"),
     }
 }
 

@@ -50,7 +50,7 @@ fn each_enabled_service_is_a_process_with_its_own_rights() {
     // A probe needs no program of ours.
     let ask = |target: &str| node.ask("/run/netwright/agent/agent.sock", target).unwrap();
     assert_eq!((ask("/readyz"), ask("/livez")), ("ok\n".to_owned(), "ok\n".to_owned()));
-    assert_eq!(ask("/x"), "there are /status, /readyz and /livez\n");
+    assert_eq!(ask("/x"), "there are /status, /readyz, /livez and /metrics\n");
     let probe = |target: &str| {
         node.lab.enter(|| {
             let mut stream = TcpStream::connect("127.0.0.1:9470").unwrap();
@@ -62,6 +62,23 @@ fn each_enabled_service_is_a_process_with_its_own_rights() {
     };
     assert!(probe("/readyz").ends_with("\r\n\r\nok\n"), "{}", probe("/readyz"));
     assert!(probe("/livez").ends_with("\r\n\r\nok\n"), "{}", probe("/livez"));
+    // Another program understands them.
+    let file = node.lab.dir().join("metrics");
+    fs::write(&file, ask("/metrics")).unwrap();
+    let read = node.lab.sh(&format!(
+        "/usr/bin/python3 -c 'from prometheus_client.parser import text_fd_to_metric_families as read
+for family in read(open(\"{}\")): print(family.name, family.type, len(family.samples))'",
+        file.display()
+    ));
+    let wanted = format!("netwright_service_ready gauge {}\n", ALL.len() + 1);
+    assert!(
+        read.starts_with(&wanted) && read.contains("\nnetwright_routing_looks counter 1\n"),
+        "{read}"
+    );
+    for metrics in [ask("/metrics"), probe("/metrics")] {
+        assert!(metrics.contains("\nnetwright_service_ready{service=\"repair\"} 1\n"), "{metrics}");
+        assert!(metrics.contains("\nnetwright_routing_source_silent "), "{metrics}");
+    }
     assert!(probe("/status").starts_with("HTTP/1.1 404 "), "{}", probe("/status"));
     // It is there once.
     let twice = node.run(&[]);

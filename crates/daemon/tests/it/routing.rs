@@ -2,10 +2,12 @@
 //! files and pod; they share a file with the list of nodes.
 
 mod admission;
+mod beside;
 mod cluster;
 mod damage;
 mod files;
 mod flannel;
+mod kill;
 mod probe;
 mod reach;
 mod torture;
@@ -168,9 +170,8 @@ impl Fabric {
     }
 
     fn start_on(&mut self, node: usize) {
-        let mut command = self.command(node, "routing");
-        command.args(&self.source).args(&self.cluster);
-        command.args(INTERVAL).args(&self.flags);
+        let mut command = self.routing(node);
+        command.args(INTERVAL);
         let node = &mut self.nodes[node];
         let log = node.dir.join("log");
         let times = |log: &str| log.matches(" ready ").count();
@@ -193,6 +194,13 @@ impl Fabric {
             command.args(["--node", &node.name()]);
         }
         command.stdin(Stdio::null());
+        command
+    }
+
+    /// The service's command on a node.
+    fn routing(&self, node: usize) -> Command {
+        let mut command = self.command(node, "routing");
+        command.args(&self.source).args(&self.cluster).args(&self.flags);
         command
     }
 
@@ -230,9 +238,7 @@ impl Fabric {
         if let Some(service) = self.nodes[node].service.take() {
             assert_eq!(service.stop(), Some(0));
         }
-        let mut command = self.command(node, "routing");
-        command.args(&self.source).args(&self.cluster);
-        let output = command.args(&self.flags).args(flags).output().unwrap();
+        let output = self.routing(node).args(flags).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
     }

@@ -1,5 +1,7 @@
 //! A node from its start to its end.
 
+use std::net::IpAddr;
+
 use netwright_routing::cluster::{Event, Seen};
 use netwright_routing::family::PerFamily;
 use netwright_routing::kubernetes;
@@ -321,6 +323,26 @@ fn a_route_of_somebody_else_is_a_conflict_and_stays() {
     let todo = machine.routing.foreign(prefix, vec![route(4, METRIC + 1)]);
     assert_eq!(todo.news, []);
     assert_eq!(machine.routing.table().rows[0].state, PeerState::Programmed);
+}
+
+#[test]
+fn a_way_that_nobody_needed_for_a_while_is_looked_up_anew() {
+    let missing_v6 = |address: IpAddr| if address.is_ipv6() { Way::Missing } else { by_gateway() };
+    let mut machine = Machine::start(settings(), missing_v6);
+    let (with, without) = (node("b", 2), {
+        let mut node = node("b", 2);
+        node.underlay.v6 = None;
+        node
+    });
+    // Over IPv4: both nodes have lost IPv6 for a moment.
+    machine.list(std::slice::from_ref(&with));
+    machine.list(&[without]);
+    // This node's way is back before the other's address is.
+    machine.way = |_| by_gateway();
+    machine.look();
+    machine.list(std::slice::from_ref(&with));
+    let mac = with.offers.vxlan.unwrap().mac6.unwrap();
+    assert_eq!(machine.kernel.end(with.prefixes[1]), Some(End::Tunnel(ip("2001:db8::2"), mac)));
 }
 
 #[test]

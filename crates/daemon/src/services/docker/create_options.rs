@@ -1,6 +1,7 @@
 //! Turns what a user wants of a network, from `-o`, `--subnet` and the like, into a network list.
 //!
-//! `-o conflist=NAME` takes a list of the node as it is. Otherwise the driver makes one:
+//! `-o conflist=NAME` takes a list of the node as it is, `-o routed` the one that `netwrightd routing`
+//! writes. Otherwise the driver makes one:
 //! `-o type=PLUGIN` chooses the plugin (bridge by default), and every other option is a key of that
 //! plugin's configuration.
 
@@ -23,6 +24,7 @@ use super::pool_config::{Ipam, check_pools, ipam_of};
 
 /// Options that are ours.
 const CONFLIST: &str = "conflist";
+const ROUTED: &str = "routed";
 const NAME: &str = "name";
 const TYPE: &str = "type";
 const IFNAME: &str = "ifname";
@@ -64,7 +66,7 @@ pub(super) fn plan(asked: &CreateNetwork, shelf: Shelf<'_>) -> Result<Network, E
             network.prefix = check_prefix(&prefix)?;
         }
     }
-    let list = match wanted.remove(CONFLIST) {
+    let list = match listed(&mut wanted)? {
         Some(name) => {
             refuse_others(&wanted)?;
             let list = find(&name, shelf.conf_dir)?;
@@ -98,6 +100,23 @@ pub(super) fn plan(asked: &CreateNetwork, shelf: Shelf<'_>) -> Result<Network, E
     network.conflist = String::from_utf8(list.source)
         .map_err(|error| Error::new(code::DECODE_FAILURE, error.to_string()))?;
     Ok(network)
+}
+
+/// Returns the name of the list that the network is to be, if it is to be one of the node's.
+fn listed(wanted: &mut BTreeMap<String, String>) -> Result<Option<String>, Error> {
+    let routed = wanted.remove(ROUTED).map(|name| match name.as_str() {
+        // `-o routed` alone has no value.
+        "" | "true" => agent::config::Routing::default().network,
+        _ => name,
+    });
+    match (wanted.remove(CONFLIST), routed) {
+        (Some(_), Some(_)) => Err(Error::new(
+            code::INVALID_CONFIG,
+            format!("{CONFLIST} and {ROUTED} both name a network list"),
+        )
+        .with_details("give one of them")),
+        (conflist, routed) => Ok(conflist.or(routed)),
+    }
 }
 
 /// Adds the capability `ips` to the plugin that gives addresses, where it honours requested
@@ -436,6 +455,22 @@ mod tests {
             &expect![[
                 r#"no net configuration with name "none" in DIR; network lists in DIR: lan, leased"#
             ]],
+        );
+        check(
+            &request(r#"{"routed":"lan"}"#, POOL, ""),
+            &expect![[
+                r#"{"cniVersion":"1.0.0","name":"lan","plugins":[{"type":"bridge","bridge":"lan0","ipam":{"type": "host-local", "subnet": "10.1.0.0/24"},"capabilities":{"ips":true}}]}"#
+            ]],
+        );
+        check(
+            &request(r#"{"routed":""}"#, NULL, ""),
+            &expect![[
+                r#"no net configuration with name "pods" in DIR; network lists in DIR: lan, leased"#
+            ]],
+        );
+        check(
+            &request(r#"{"routed":"lan","conflist":"lan"}"#, POOL, ""),
+            &expect!["conflist and routed both name a network list; give one of them"],
         );
         check(
             &request(r#"{"conflist":"lan","mtu":"1400"}"#, POOL, ""),

@@ -45,7 +45,7 @@ fn a_reload_disturbs_only_what_changed() {
             .as_str()
             .is_some_and(|did| did.contains("changed=grace"))
     });
-    assert!(node.log().contains("answers /livez and /readyz address=127.0.0.1:9470"));
+    assert!(node.log().contains("answers /livez, /readyz and /metrics address=127.0.0.1:9470"));
     // Whatever is wrong with the file: the configuration before goes on, and is said to.
     for (content, want) in [
         ("[repair]\nenable = maybe\n", "netwrightd.toml:2:"),

@@ -6,7 +6,7 @@ use testkit::{Place as _, Snapshot, wait_until};
 
 use super::Fabric;
 
-const KEY: &str = "routing.netwright.io/node";
+pub(super) const KEY: &str = "routing.netwright.io/node";
 
 /// Makes the Nodes of a fabric's nodes in an API server that all of them reach.
 pub(super) fn cluster(fabric: &mut Fabric) -> KubeApi {
@@ -21,7 +21,7 @@ pub(super) fn cluster(fabric: &mut Fabric) -> KubeApi {
     api
 }
 
-fn node(fabric: &Fabric, number: usize) -> Value {
+pub(super) fn node(fabric: &Fabric, number: usize) -> Value {
     let node = &fabric.nodes[number];
     let (v4, v6) = node.underlay();
     let number = node.number;

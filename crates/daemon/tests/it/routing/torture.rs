@@ -1,21 +1,27 @@
 //! Random acts of others on three nodes, while their pods ping each other.
 
+use std::fs;
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
+use testkit::kube::KubeApi;
 use testkit::{Chance, Place as _, Running, Snapshot, feature, wait_until};
 
-use super::{Fabric, Node, damage};
+use super::{Fabric, Node, cluster, damage};
 
 /// How many acts there are: in every run and in the virtual machine, which is slow, and with
 /// `--full`.
 const ACTS: [usize; 2] = [60, 2_000];
+
+/// How many there are where an API server must answer first: its clients wait longer each time.
+const ACTS_ON_A_CLUSTER: usize = 300;
 
 /// At most so many come at once.
 const BURST: usize = 6;
 
 /// What a node has, whatever the numbers of its nexthops: one that starts while their routes are
 /// gone takes others.
-fn objects(node: &Node) -> Vec<String> {
+pub(super) fn objects(node: &Node) -> Vec<String> {
     let unnumbered = |line: String| {
         let mut words: Vec<&str> = line.split(' ').collect();
         if let Some(at) = words.iter().position(|word| ["id", "nhid"].contains(word)) {
@@ -49,27 +55,108 @@ const TO_THE_KERNEL: [&str; 17] = [
     "nft flush ruleset",
 ];
 
-/// What becomes of the list of nodes.
-const TO_THE_LIST: [&str; 4] = ["gone", "empty", "torn", "without the last"];
+/// Where the nodes are learnt, and what becomes of it.
+enum Source {
+    /// A file, which is to have this list.
+    File(String),
+    /// An API server.
+    Cluster(KubeApi),
+}
+
+impl Source {
+    const OF_A_FILE: [&str; 4] = ["gone", "empty", "torn", "without the last"];
+    const OF_A_CLUSTER: [&str; 8] = [
+        "away",
+        "silent",
+        "failing",
+        "cut off",
+        "forgetful",
+        "without the last",
+        "without an annotation",
+        "with a wrong annotation",
+    ];
+
+    /// Makes something of it, and says what.
+    fn suffer(&self, fabric: &Fabric, chance: &mut Chance) -> String {
+        match self {
+            Source::File(list) => {
+                let what = *chance.of(&Source::OF_A_FILE);
+                let last = list.rfind("[[node]]").unwrap();
+                match what {
+                    "gone" => fs::remove_file(fabric.list()).unwrap_or_default(),
+                    "empty" => fabric.write_list(""),
+                    "torn" => fabric.write_list(&list[..last + 12]),
+                    _ => fabric.write_list(&list[..last]),
+                }
+                format!("the list is {what}")
+            }
+            Source::Cluster(api) => {
+                let what = *chance.of(&Source::OF_A_CLUSTER);
+                let annotate = |text: Value| {
+                    if api.object("nodes", "", "a").is_some() {
+                        let annotations =
+                            json!({"metadata": {"annotations": {cluster::KEY: text}}});
+                        api.change("nodes", "", "a", &annotations);
+                    }
+                };
+                match what {
+                    "away" => api.refuse(),
+                    "silent" => api.hang(),
+                    "failing" => api.fail(503),
+                    "cut off" => api.cut(),
+                    "forgetful" => {
+                        api.compact();
+                        api.cut();
+                    }
+                    "without the last" => {
+                        let last = fabric.nodes.last().unwrap().name();
+                        if api.object("nodes", "", &last).is_some() {
+                            api.remove("nodes", "", &last);
+                        }
+                    }
+                    "without an annotation" => annotate(Value::Null),
+                    _ => annotate(json!("{\"version\": 1}")),
+                }
+                format!("the API server is {what}")
+            }
+        }
+    }
+
+    /// Makes it whole again.
+    fn recover(&self, fabric: &Fabric) {
+        match self {
+            Source::File(list) => fabric.write_list(list),
+            Source::Cluster(api) => {
+                api.restore();
+                for number in 0..fabric.nodes.len() {
+                    if api.object("nodes", "", &fabric.nodes[number].name()).is_none() {
+                        api.create(&cluster::node(fabric, number));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether it says of each node what the others need.
+    fn is_whole(&self, fabric: &Fabric) -> bool {
+        match self {
+            Source::File(_) => true,
+            Source::Cluster(api) => fabric
+                .nodes
+                .iter()
+                .all(|node| cluster::annotation(api, &node.name())["underlay"].is_array()),
+        }
+    }
+}
 
 /// What becomes of the service.
 const TO_THE_SERVICE: [&str; 3] = ["killed", "ended", "stopped"];
 
-fn act(fabric: &mut Fabric, chance: &mut Chance, list: &str) -> String {
+fn act(fabric: &mut Fabric, chance: &mut Chance, source: &Source) -> String {
     let number = chance.below(fabric.nodes.len());
     let name = fabric.nodes[number].name();
     match chance.below(10) {
-        0 => {
-            let what = *chance.of(&TO_THE_LIST);
-            let last = list.rfind("[[node]]").unwrap();
-            match what {
-                "gone" => std::fs::remove_file(fabric.list()).unwrap_or_default(),
-                "empty" => fabric.write_list(""),
-                "torn" => fabric.write_list(&list[..last + 12]),
-                _ => fabric.write_list(&list[..last]),
-            }
-            format!("the list is {what}")
-        }
+        0 => source.suffer(fabric, chance),
         1 => {
             let what = *chance.of(&TO_THE_SERVICE);
             match what {
@@ -124,8 +211,24 @@ fn uplink_flaps(node: &Node) -> String {
 #[test]
 fn vm_random_acts_on_three_nodes_are_put_right() {
     testkit::require!("root", "vxlan", "vm-full", "program:bridge", "program:nft");
+    let is_slow = std::env::var_os(feature::VM_VARIABLE).is_some();
+    let acts = ACTS[usize::from(feature::available("full") && !is_slow)];
+    let fabric = Fabric::new("routing-torture", &[2, 1]);
+    let list = fs::read_to_string(fabric.list()).unwrap();
+    torture(fabric, &Source::File(list), acts);
+}
+
+/// The same where an API server must answer, and suffers too.
+#[test]
+fn random_acts_on_three_nodes_of_a_cluster_are_put_right() {
+    testkit::require!("root", "full", "program:bridge", "program:nft");
+    let mut fabric = Fabric::new("routing-torture-cluster", &[2, 1]);
+    let api = cluster::cluster(&mut fabric);
+    torture(fabric, &Source::Cluster(api), ACTS_ON_A_CLUSTER);
+}
+
+fn torture(mut fabric: Fabric, source: &Source, acts: usize) {
     let mut chance = Chance::new(20_261_126);
-    let mut fabric = Fabric::new("routing-torture", &[2, 1]);
     // Others' objects of every kind.
     for node in &fabric.nodes {
         node.host.sh(
@@ -138,28 +241,26 @@ fn vm_random_acts_on_three_nodes_are_put_right() {
     fabric.start();
     fabric.assert_all_reach_all();
     let whole: Vec<Vec<String>> = fabric.nodes.iter().map(objects).collect();
-    let list = std::fs::read_to_string(fabric.list()).unwrap();
     let pings: Vec<Running> = (0..3)
         .map(|from| {
             let to = &fabric.nodes[(from + 1) % 3].pod_addresses()[from % 2];
             fabric.nodes[from].pod.start("ping", &["-n", "-q", "-i", "0.05", to])
         })
         .collect();
-    let is_slow = std::env::var_os(feature::VM_VARIABLE).is_some();
-    let mut left = ACTS[usize::from(feature::available("full") && !is_slow)];
+    let mut left = acts;
     let mut times: Vec<Duration> = Vec::new();
     while 0 < left {
         let burst = (1 + chance.below(BURST)).min(left);
         left -= burst;
         let mut acts: Vec<String> =
-            (0..burst).map(|_| act(&mut fabric, &mut chance, &list)).collect();
-        fabric.write_list(&list);
-        acts.push("the list is whole".to_owned());
+            (0..burst).map(|_| act(&mut fabric, &mut chance, source)).collect();
+        source.recover(&fabric);
+        acts.push("the list of nodes is whole".to_owned());
         let begin = Instant::now();
         let mut now: Vec<Vec<String>> = Vec::new();
         let is_whole = || {
             now = fabric.nodes.iter().map(objects).collect();
-            now == whole || super::SOON < begin.elapsed()
+            now == whole && source.is_whole(&fabric) || super::SOON < begin.elapsed()
         };
         wait_until("everything to be as before", is_whole);
         times.push(begin.elapsed());

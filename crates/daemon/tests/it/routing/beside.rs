@@ -1,0 +1,58 @@
+//! Beside another program that routes to pods: kindnet has a route to each node's prefix.
+
+use std::process::Stdio;
+
+use testkit::{Place as _, wait_until};
+
+use super::Fabric;
+
+/// Adds or deletes the other's routes on both nodes.
+fn others(fabric: &Fabric, verb: &str) {
+    for from in 0..2 {
+        let (own, to) = (&fabric.nodes[from], &fabric.nodes[1 - from]);
+        let ((v4, v6), number) = (to.underlay(), to.number);
+        own.host.sh(&format!(
+            "ip route {verb} 10.244.{number}.0/24 via {v4}; \
+             ip -6 route {verb} fd00:244:{number}::/64 via {v6}"
+        ));
+    }
+}
+
+/// Beside the other's routes ours are there, and packets follow the other's. When those go, not one
+/// packet is lost.
+#[test]
+fn routes_of_kindnet_give_way_without_a_lost_packet() {
+    testkit::require!("root", "program:ping");
+    let mut fabric = Fabric::new("routing-kindnet", &[2]);
+    fabric.flags = vec!["--path".to_owned(), "direct".to_owned()];
+    others(&fabric, "add");
+    fabric.start();
+    wait_until("the other's routes to be told", || {
+        let rows = fabric.routes(0)["rows"].to_string();
+        rows.matches(r#""conflict":"#).count() == 2
+    });
+    let text = fabric.command(0, "routes").output().unwrap().stdout;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    assert!(text.contains("a route of somebody else is in the way"), "{text}");
+    fabric.assert_all_reach_all();
+    let pings: Vec<_> = fabric.nodes[1]
+        .pod_addresses()
+        .iter()
+        .map(|to| {
+            let mut ping = fabric.nodes[0].pod.command("ping");
+            ping.args(["-n", "-q", "-i", "0.01", "-c", "150", "-W", "5", to]);
+            ping.stdout(Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    others(&fabric, "del");
+    for ping in pings {
+        let said = ping.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        assert!(said.contains("150 packets transmitted, 150 received"), "{said}");
+    }
+    wait_until("nothing to be in the way", || {
+        let rows = fabric.routes(0)["rows"].to_string();
+        !rows.contains("conflict") && (rows.contains("programmed") || rows.contains("probed"))
+    });
+    fabric.assert_all_reach_all();
+}
