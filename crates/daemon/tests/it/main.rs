@@ -9,6 +9,7 @@ mod configuration;
 mod dhcp;
 mod forged;
 mod ipam;
+mod managers;
 mod multinet;
 mod output;
 mod repair;

@@ -8,6 +8,7 @@ mod damage;
 mod files;
 mod flannel;
 mod kill;
+mod managers;
 mod probe;
 mod reach;
 mod torture;

@@ -8,9 +8,11 @@ use agent::units;
 use cni::code;
 use rustix::fs::{Access, access};
 
-use super::plan::{FIREWALLD, Facts, NETWORK_MANAGER, OTHERS, Paths, Plugins, Wanted, unit_names};
+use super::plan::{
+    FIREWALLD, Facts, NETWORK_MANAGER, NETWORKD, OTHERS, Paths, Plugins, Wanted, unit_names,
+};
 use super::record::{self, Here, Options, Record};
-use super::systemctl;
+use super::systemctl::{self, Unit};
 use crate::args::{Install, Setup};
 use crate::commands::install::{self, Goods, Planned};
 use crate::failure::Failure;
@@ -82,10 +84,15 @@ pub(super) fn facts(
     for (unit, what) in [
         (NETWORK_MANAGER, "NetworkManager"),
         (FIREWALLD, "firewalld"),
+        (NETWORKD, "systemd-networkd"),
         (OTHERS[0], OTHERS[0]),
         (units::TARGET, units::TARGET),
     ] {
-        if let Some(unit) = known.iter().find(|known| known.name == unit && known.is_loaded) {
+        // systemd's package has its own on every machine.
+        let counts = |known: &&Unit| {
+            known.is_loaded && (unit != NETWORKD || known.is.enabled || known.is.active)
+        };
+        if let Some(unit) = known.iter().filter(counts).find(|known| known.name == unit) {
             let state = if unit.is.active { "active" } else { "not active" };
             found.push(format!("{what} ({state})"));
         }

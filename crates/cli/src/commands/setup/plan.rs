@@ -27,11 +27,22 @@ const GENERATOR: &str = "netwright-generator";
 /// Units of other projects that containers' networks have to do with.
 pub(super) const NETWORK_MANAGER: &str = "NetworkManager.service";
 pub(super) const FIREWALLD: &str = "firewalld.service";
+pub(super) const NETWORKD: &str = "systemd-networkd.service";
 
-/// Our file for NetworkManager, and the one for `systemd-tmpfiles`.
+/// Our file for NetworkManager, those for systemd-networkd, and the one for `systemd-tmpfiles`.
 pub(super) const NETWORK_MANAGERS: &str = "/etc/NetworkManager/conf.d/90-netwright.conf";
 const NETWORK_MANAGERS_TEXT: &str =
     include_str!("../../../../../deploy/network-manager/90-netwright.conf");
+const NETWORKDS: [(&str, &str); 2] = [
+    (
+        "/etc/systemd/network/00-netwright.network",
+        include_str!("../../../../../deploy/systemd-networkd/00-netwright.network"),
+    ),
+    (
+        "/etc/systemd/networkd.conf.d/90-netwright.conf",
+        include_str!("../../../../../deploy/systemd-networkd/90-netwright.conf"),
+    ),
+];
 const TEMPORARY: &str = "/etc/tmpfiles.d/netwright.conf";
 
 /// Units of the reference plugins' packages, whose socket has the path of ours.
@@ -270,6 +281,11 @@ pub(super) fn wanted(facts: &Facts, own: &Arc<Vec<u8>>, daemon: &Arc<Vec<u8>>) -
         let text = NETWORK_MANAGERS_TEXT.to_owned();
         files.push(File::text(NETWORK_MANAGERS, text, Kind::Configuration));
     }
+    // systemd's package has it on every machine.
+    if is_in_use(facts, NETWORKD) {
+        let texts = NETWORKDS.map(|(path, text)| (path, text.to_owned()));
+        files.extend(texts.map(|(path, text)| File::text(path, text, Kind::Configuration)));
+    }
     let services: Vec<&'static str> =
         keys::services().filter(|service| keys::is_enabled(&config, service)).collect();
     let folders = folders(&config, &services);
@@ -309,6 +325,11 @@ fn first_configuration(facts: &Facts) -> Config {
     config
 }
 
+/// Says whether a file is one of those that systemd starts units by.
+pub(super) fn is_unit(path: &Path) -> bool {
+    path.starts_with(UNITS) || path.starts_with(GENERATORS)
+}
+
 /// Says whether a unit of others was enabled, or runs.
 fn is_in_use(facts: &Facts, unit: &str) -> bool {
     facts.units.get(unit).is_some_and(|unit| unit.is_loaded && (unit.is.enabled || unit.is.active))
@@ -343,7 +364,7 @@ impl Wanted {
 /// Returns the names of all units that a plan depends on.
 pub(super) fn unit_names() -> Vec<String> {
     let own = RIGHTS.iter().map(|rights| units::service(rights.service));
-    let others = OTHERS.iter().chain(&[NETWORK_MANAGER, FIREWALLD]).map(|unit| (*unit).to_owned());
+    let others = OTHERS.iter().chain(&[NETWORK_MANAGER, FIREWALLD, NETWORKD]).map(|unit| (*unit).to_owned());
     std::iter::once(units::TARGET.to_owned()).chain(own).chain(others).collect()
 }
 
@@ -415,7 +436,7 @@ pub(super) fn plan(
 
     let changes_units = plan.steps.iter().any(|step| match step {
         Step::WriteFile { path, .. } | Step::RemoveFile { path, .. } => {
-            path.starts_with("/etc/systemd") || path == Path::new(load::FILE)
+            is_unit(path) || path == Path::new(load::FILE)
         }
         _ => false,
     });
@@ -450,6 +471,17 @@ pub(super) fn plan(
     };
     if plan.steps.iter().any(is_network_managers) && unit(NETWORK_MANAGER).is.active {
         plan.steps.push(Step::ReloadNetworkManager);
+    }
+    let is_networkds = |step: &Step| {
+        matches!(step, Step::WriteFile { path, .. } | Step::RemoveFile { path, .. }
+            if NETWORKDS.iter().any(|(of, _)| path == Path::new(of)))
+    };
+    if plan.steps.iter().any(is_networkds) && unit(NETWORKD).is.active {
+        // Starting it again is the administrator's to decide: it configures the machine's links.
+        plan.notes.push(
+            "systemd-networkd reads its files when it starts: systemctl restart systemd-networkd"
+                .to_owned(),
+        );
     }
     if sends_packet && !plan.steps.is_empty() {
         plan.steps.push(Step::SendPacket);
@@ -740,6 +772,46 @@ mod tests {
         facts.configuration = Some(Config::default());
         let kept = planned(&facts, &paths).unwrap();
         assert!(!kept.steps.iter().any(|step| matches!(step, Step::TakeOver { .. })));
+    }
+
+    /// Where systemd-networkd is in use, it leaves our links and routes alone.
+    #[test]
+    fn systemd_networkd_gets_its_files() {
+        let of_networkd = |unit| {
+            let mut facts = machine();
+            facts.units.extend([unit]);
+            let plan = planned(&facts, &fresh(&wants(&facts))).unwrap();
+            let steps = plan.steps.iter().map(ToString::to_string);
+            let steps: Vec<String> = steps.filter(|step| step.contains("/network")).collect();
+            (steps, plan.notes)
+        };
+        let files = [
+            "write /etc/systemd/network/00-netwright.network",
+            "write /etc/systemd/networkd.conf.d/90-netwright.conf",
+        ];
+        let note =
+            "systemd-networkd reads its files when it starts: systemctl restart systemd-networkd";
+        let (steps, notes) = of_networkd(loaded(NETWORKD, true, true));
+        assert_eq!((&steps[..], &notes[..]), (&files.map(str::to_owned)[..], &[note.to_owned()][..]));
+        let (steps, notes) = of_networkd(loaded(NETWORKD, true, false));
+        assert_eq!((&steps[..], notes.len()), (&files.map(str::to_owned)[..], 0));
+        assert_eq!(of_networkd(loaded(NETWORKD, false, false)).0, Vec::<String>::new());
+        // Its files are no units: nothing of ours starts again because of them.
+        let facts = machine();
+        let paths = fresh(&wants(&facts));
+        let first = planned(&facts, &paths).unwrap();
+        let (mut facts, paths) = done(&facts, &paths, &first);
+        facts.units.extend([loaded(NETWORKD, true, false)]);
+        let steps: Vec<String> =
+            planned(&facts, &paths).unwrap().steps.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            steps,
+            [
+                files[0],
+                files[1],
+                "send packets from a new container, to its gateway and to the outside",
+            ]
+        );
     }
 
     #[test]

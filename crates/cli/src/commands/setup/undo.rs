@@ -9,7 +9,7 @@ use serde::Serialize;
 use state::Roots;
 
 use super::apply::{give_back, put_back, stop};
-use super::plan::{NETWORK_MANAGER, NETWORK_MANAGERS, Paths};
+use super::plan::{NETWORK_MANAGER, NETWORK_MANAGERS, Paths, is_unit};
 use super::record::{self, Before, Here, Record};
 use super::systemctl::{Unit, call};
 use crate::commands::install::{self, Removed};
@@ -101,7 +101,7 @@ pub(super) fn plan(
             continue;
         }
         if is_others || written.is(here) || (*here == Here::Absent && written.kept) {
-            changes_units |= path.starts_with("/etc/systemd");
+            changes_units |= is_unit(path);
             plan.steps.push(Back::RemoveFile { path: path.clone(), restores: written.kept });
         } else if *here != Here::Absent {
             let kept = match written.kept {

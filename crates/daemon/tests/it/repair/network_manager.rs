@@ -1,91 +1,15 @@
 //! `netwrightd repair` beside Debian's NetworkManager, which is configured to manage links of
 //! containers.
 
-use std::path::Path;
-
 use cni::NetworkList;
-use testkit::{Container, Lab, Place, Running, reference};
+use testkit::{Container, Place};
 
 use super::Host;
+use crate::managers::NetworkManager;
 use crate::rig::wait_for;
-
-/// A bus that permits every client everything and starts no services.
-const BUS: &str = r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
- "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
-<busconfig><type>system</type><listen>unix:path=/run/dbus/system_bus_socket</listen><auth>EXTERNAL</auth>
-<policy context="default"><allow send_destination="*"/><allow receive_sender="*"/><allow own="*"/></policy>
-</busconfig>"#;
-
-/// NetworkManager changes only its own namespace, and nothing by default.
-const CONFIG: &str = "[main]\nplugins=keyfile\nauth-polkit=false\nno-auto-default=*\ndhcp=internal\ndns=none\n\
-                      rc-manager=unmanaged\nhostname-mode=none\n[logging]\nlevel=WARN\n[connectivity]\nenabled=false\n\
-                      [keyfile]\nunmanaged-devices=interface-name:up0\n";
 
 /// The content of its configuration folder, for [`NetworkManager::start`].
 const NOTHING_MORE: &[&str] = &[];
-
-/// NetworkManager on a bus of its own, in a lab.
-struct NetworkManager<'l> {
-    lab: &'l Lab,
-    _bus: Running,
-    _daemon: Running,
-}
-
-impl<'l> NetworkManager<'l> {
-    /// Starts it, with files of `deploy/network-manager`.
-    fn start(lab: &'l Lab, deployed: &[&str]) -> Self {
-        let usr: Vec<String> = reference::network_manager()
-            .unwrap()
-            .iter()
-            .map(|folder| folder.canonicalize().unwrap().display().to_string())
-            .collect();
-        // Without write access to /sys it does not wait for udev to announce links.
-        lab.sh(&format!(
-            "mount -t overlay overlay -o lowerdir={}:/usr /usr && mount -o remount,bind,ro /sys && \
-             mkdir -p /run/dbus /run/NetworkManager /var/lib/NetworkManager /etc/NetworkManager/system-connections \
-             /etc/NetworkManager/conf.d",
-            usr.join(":")
-        ));
-        for name in deployed {
-            let file = Path::new(env!("CARGO_MANIFEST_DIR"))
-                .join("../../deploy/network-manager")
-                .join(name);
-            let file = file.canonicalize().unwrap();
-            lab.sh(&format!("cp {} /etc/NetworkManager/conf.d/", file.display()));
-        }
-        let [bus, config] = ["bus.xml", "nm.conf"].map(|name| lab.dir().join(name));
-        std::fs::write(&bus, BUS).unwrap();
-        std::fs::write(&config, CONFIG).unwrap();
-        let bus = format!("--config-file={}", bus.display());
-        let bus = lab.start("dbus-daemon", &[&bus, "--nofork", "--nopidfile"]);
-        wait_for("the bus", || lab.try_sh("test -S /run/dbus/system_bus_socket").status.success());
-        let config = format!("--config={}", config.display());
-        let state = format!("--state-file={}", lab.dir().join("nm.state").display());
-        let daemon = lab.start("NetworkManager", &["--no-daemon", &config, &state]);
-        wait_for("NetworkManager", || lab.try_sh("nmcli general status").status.success());
-        NetworkManager { lab, _bus: bus, _daemon: daemon }
-    }
-
-    /// Runs `nmcli`, which must succeed.
-    #[track_caller]
-    fn does(&self, what: &str) {
-        self.lab.sh(&format!("nmcli --wait 30 {what}"));
-    }
-
-    /// Runs `nmcli`, which must fail, and returns its output.
-    #[track_caller]
-    fn refuses(&self, what: &str) -> String {
-        let output = self.lab.try_sh(&format!("nmcli --wait 30 {what} 2>&1"));
-        assert!(!output.status.success(), "{what}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    /// Whether a device is in a state, such as `cni0:connected`.
-    fn has(&self, what: &str) -> bool {
-        let shown = self.lab.sh("nmcli -t -f DEVICE,STATE,CONNECTION device");
-        shown.lines().any(|line| line.starts_with(what))
-    }
-}
 
 /// A host with two containers and NetworkManager.
 struct Scene<'h> {
@@ -165,7 +89,7 @@ fn what_networkmanager_takes_comes_back() {
     testkit::require!("root", "network-manager", "program:dbus-daemon");
     let host = Host::new("watch-nm");
     let lab = &host.node.lab;
-    let manager = NetworkManager::start(lab, NOTHING_MORE);
+    let manager = NetworkManager::start(lab, lab, NOTHING_MORE);
     let scene = Scene::new(&host);
     let daemon = host.daemon("repair", &["--interval", "1h"]);
     wait_for("the service to be ready", || daemon.log().contains("ready"));
@@ -225,7 +149,8 @@ const CONNECTIONS: &[(&str, &[&str])] = &[
 fn what_a_connection_changes_is_named_and_put_back() {
     testkit::require!("root", "network-manager", "program:dbus-daemon");
     let host = Host::new("nm-named");
-    let manager = NetworkManager::start(&host.node.lab, NOTHING_MORE);
+    let lab = &host.node.lab;
+    let manager = NetworkManager::start(lab, lab, NOTHING_MORE);
     let scene = Scene::new(&host);
     wait_for("NetworkManager to see the bridge", || manager.has("cni0:connected (externally)"));
     scene.is_back("at first");
@@ -257,7 +182,8 @@ fn what_a_connection_changes_is_named_and_put_back() {
 fn what_a_connection_changes_again_and_again_comes_back() {
     testkit::require!("root", "network-manager", "program:dbus-daemon");
     let host = Host::new("nm-again");
-    let manager = NetworkManager::start(&host.node.lab, NOTHING_MORE);
+    let lab = &host.node.lab;
+    let manager = NetworkManager::start(lab, lab, NOTHING_MORE);
     let scene = Scene::new(&host);
     wait_for("NetworkManager to see the bridge", || manager.has("cni0:connected (externally)"));
     let daemon = host.daemon("repair", &["--interval", "1h"]);
@@ -269,7 +195,7 @@ fn what_a_connection_changes_again_and_again_comes_back() {
     let times = || daemon.log().matches("10.1.0.1, fd00:1::1 are gone").count();
     for round in 0..3 {
         let before = times();
-        manager.lab.sh("nmcli --wait 0 connection up own");
+        manager.begins("connection up own");
         wait_for(&format!("round {round}"), || before < times());
         scene.is_back(&format!("in round {round}"));
     }
@@ -287,7 +213,7 @@ fn with_our_file_networkmanager_leaves_links_alone() {
     testkit::require!("root", "network-manager", "program:dbus-daemon");
     let host = Host::new("nm-file");
     let lab = &host.node.lab;
-    let manager = NetworkManager::start(lab, &["90-netwright.conf"]);
+    let manager = NetworkManager::start(lab, lab, &["90-netwright.conf"]);
     let scene = Scene::new(&host);
     let port = &scene.port;
     wait_for("NetworkManager to see the port", || manager.has(&format!("{port}:unmanaged")));

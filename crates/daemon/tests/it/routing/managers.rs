@@ -1,0 +1,208 @@
+//! Programs that manage the host's links beside the service. What they take comes back, and with our
+//! files they take nothing.
+
+use std::fs;
+use std::path::PathBuf;
+
+use testkit::{Container, Place as _, Running, wait_until};
+
+use super::{Fabric, Node};
+use crate::managers::{Networkd, NetworkManager};
+
+/// What systemd-networkd is told of the uplink of node `a`, and by somebody who gives no thought to
+/// tunnels.
+const NETWORKD: [(&str, &str); 2] = [
+    (
+        "50-uplink.network",
+        "[Match]\nName=eth0\n[Network]\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n\
+         Gateway=192.0.2.1\nGateway=2001:db8:0::1\n[Address]\nAddress=192.0.2.11/26\n\
+         [Address]\nAddress=2001:db8:0::10/64\nDuplicateAddressDetection=none\n\
+         [Address]\nAddress=fe80::1/64\nDuplicateAddressDetection=none\n",
+    ),
+    ("60-tunnels.network", "[Match]\nKind=vxlan\n[Network]\nLinkLocalAddressing=no\n"),
+];
+
+/// What is the service's in a node's kernel.
+fn ours(node: &Node) -> Vec<String> {
+    let script = "for of in 78 79; do ip -4 route show proto $of; ip -6 route show proto $of; done; \
+                  ip nexthop show proto 78; \
+                  for dev in nw-vxlan4 nw-vxlan6; do \
+                    ip -o link show dev $dev | sed 's/^[0-9]*: //'; ip -o addr show dev $dev | sed 's/^[0-9]*: //'; \
+                    ip neigh show dev $dev nud permanent; bridge fdb show dev $dev; \
+                  done";
+    let text = node.host.try_sh(script);
+    let mut lines: Vec<String> =
+        String::from_utf8_lossy(&text.stdout).lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+/// Waits until everything of the service is as it was, and pods reach each other.
+#[track_caller]
+fn is_whole(fabric: &Fabric, whole: &[String], what: &str) {
+    let node = &fabric.nodes[0];
+    let mut now = Vec::new();
+    let begin = std::time::Instant::now();
+    wait_until(what, || {
+        now = ours(node);
+        now == whole || super::SOON < begin.elapsed()
+    });
+    let log = || node.service.as_ref().unwrap().log();
+    assert!(now == whole, "{what}:\nwas {whole:#?}\nis {now:#?}\n{}", log());
+    for other in &fabric.nodes[1..] {
+        node.assert_reaches(other);
+    }
+}
+
+/// `ip monitor` on a node.
+struct Monitor<'f> {
+    node: &'f Node,
+    _monitor: Running,
+    said: PathBuf,
+    marks: u8,
+}
+
+impl<'f> Monitor<'f> {
+    fn start(fabric: &'f Fabric, node: &'f Node) -> Self {
+        let said = fabric.lab.dir().join("monitor");
+        let command =
+            format!("exec ip -o monitor link address route nexthop neigh >{}", said.display());
+        let monitor = node.host.start("sh", &["-c", &command]);
+        let mut monitor = Monitor { node, _monitor: monitor, said, marks: 0 };
+        monitor.says_all();
+        monitor
+    }
+
+    /// Waits until it has said all that has happened so far; returns it.
+    fn says_all(&mut self) -> String {
+        self.marks += 1;
+        let mark = format!("127.9.9.{}/32", self.marks);
+        let change = format!("ip addr replace {mark} dev lo; ip addr del {mark} dev lo");
+        let mut said = String::new();
+        wait_until("the monitor", || {
+            self.node.host.sh(&change);
+            said = fs::read_to_string(&self.said).unwrap_or_default();
+            said.contains(&mark)
+        });
+        said
+    }
+
+    /// Returns what of the service was removed since it had said so much, but for nexthops and routes
+    /// by the uplink, which go with its addresses.
+    fn removed_since(&mut self, bytes: usize) -> Vec<String> {
+        let said = self.says_all();
+        let of_ours = ["proto 78", "proto 79", "nw-vxlan4", "nw-vxlan6"];
+        let counts = |line: &&str| {
+            line.starts_with("Deleted")
+                && of_ours.iter().any(|mark| line.contains(mark))
+                && !line.contains("dev eth0")
+                // The kernel's own neighbours of multicast addresses.
+                && !line.contains("NOARP")
+        };
+        said[bytes..].lines().filter(counts).map(str::to_owned).collect()
+    }
+}
+
+/// systemd-networkd configures the uplink, and takes the tunnels. With our files it leaves them, and
+/// all routes that it did not make.
+#[test]
+fn vm_systemd_networkd_and_the_service_live_together() {
+    testkit::require!(
+        "root",
+        "vxlan",
+        "vm-full",
+        "program:bridge",
+        "program:dbus-daemon",
+        "program:networkctl",
+        "file:/lib/systemd/systemd-networkd"
+    );
+    let mut fabric = Fabric::new("routing-networkd", &[2, 1]);
+    fabric.start();
+    fabric.assert_all_reach_all();
+    let node = &fabric.nodes[0];
+    let whole = ours(node);
+    let mut monitor = Monitor::start(&fabric, node);
+
+    let mut networkd = Networkd::start(&fabric.lab, &node.host, &NETWORKD);
+    let uplink = fabric.lab.path("/etc/systemd/network/50-uplink.network");
+    let everything = |networkd: &mut Networkd<'_, Container>, tunnels: &str| {
+        let is_done = |networkd: &Networkd<'_, Container>, what: &str| {
+            networkd.has("eth0", "configured");
+            networkd.has("nw-vxlan4", tunnels);
+            is_whole(&fabric, &whole, what);
+        };
+        is_done(networkd, "a start");
+        // A file that is written anew counts as another one.
+        fs::write(&uplink, format!("{}# again\n", NETWORKD[0].1)).unwrap();
+        networkd.does("reload");
+        is_done(networkd, "a reload");
+        networkd.does("reconfigure eth0");
+        is_done(networkd, "another configuration of the uplink");
+        networkd.starts_again();
+        is_done(networkd, "another start");
+    };
+    everything(&mut networkd, "configured");
+    let removed = monitor.removed_since(0);
+    for of_ours in ["proto 78", "nw-vxlan4"] {
+        let found = removed.iter().any(|line| line.contains(of_ours));
+        assert!(found, "it took nothing of {of_ours}: {removed:#?}\n{}", networkd.log());
+    }
+
+    networkd.stops();
+    networkd.gets_our_files();
+    let before = monitor.says_all().len();
+    networkd.starts_again();
+    everything(&mut networkd, "unmanaged");
+    networkd.stops();
+    is_whole(&fabric, &whole, "its end");
+    assert_eq!(monitor.removed_since(before), Vec::<String>::new(), "{}", networkd.log());
+}
+
+/// NetworkManager configures the uplink, and deletes a tunnel. With our file it leaves tunnels.
+#[test]
+fn vm_networkmanager_and_the_service_live_together() {
+    testkit::require!(
+        "root",
+        "vxlan",
+        "vm-full",
+        "program:bridge",
+        "network-manager",
+        "program:dbus-daemon"
+    );
+    let mut fabric = Fabric::new("routing-nm", &[2, 1]);
+    fabric.start();
+    fabric.assert_all_reach_all();
+    let node = &fabric.nodes[0];
+    let whole = ours(node);
+    let mut monitor = Monitor::start(&fabric, node);
+
+    let manager = NetworkManager::start(&fabric.lab, &node.host, &[]);
+    wait_until("it to see the tunnel", || manager.has("nw-vxlan4:connected (externally)"));
+    manager.does("device delete nw-vxlan4");
+    is_whole(&fabric, &whole, "a tunnel that was deleted");
+    manager.does(
+        "connection add type ethernet ifname eth0 con-name uplink ipv4.method manual \
+         ipv4.addresses 192.0.2.11/26 ipv4.gateway 192.0.2.1 ipv6.method manual \
+         ipv6.addresses 2001:db8:0::10/64 ipv6.gateway 2001:db8:0::1",
+    );
+    let everything = |manager: &NetworkManager<'_, Container>| {
+        for what in ["connection up uplink", "device reapply eth0", "networking off"] {
+            manager.does(what);
+            if what == "networking off" {
+                manager.does("networking on");
+                wait_until("the uplink", || manager.has("eth0:connected:uplink"));
+            }
+            is_whole(&fabric, &whole, what);
+        }
+    };
+    everything(&manager);
+    assert_ne!(monitor.removed_since(0), Vec::<String>::new());
+
+    manager.takes("90-netwright.conf");
+    wait_until("it to leave the tunnel", || manager.has("nw-vxlan4:unmanaged"));
+    is_whole(&fabric, &whole, "our file");
+    let before = monitor.says_all().len();
+    manager.refuses("device disconnect nw-vxlan4");
+    everything(&manager);
+    assert_eq!(monitor.removed_since(before), Vec::<String>::new());
+}
