@@ -200,6 +200,10 @@ fn table(table: &Table) -> String {
     if !prefixes.is_empty() {
         let _ = writeln!(text, "prefixes {}{mtu}", prefixes.join(", "));
     }
+    if !table.kept.is_empty() {
+        let kept: Vec<String> = table.kept.iter().map(ToString::to_string).collect();
+        let _ = writeln!(text, "pods still live in earlier prefixes: {}", kept.join(", "));
+    }
     for warning in &table.warnings {
         let _ = writeln!(text, "warning: {warning}");
     }
@@ -288,6 +292,7 @@ mod tests {
             version: 1,
             node: "a".to_owned(),
             prefixes: vec!["10.244.1.0/24".parse().unwrap()],
+            kept: vec!["10.244.9.0/24".parse().unwrap()],
             phase: Phase::Ready,
             pod_mtu: Some(1450),
             warnings: vec!["the source is silent".to_owned()],
@@ -300,6 +305,7 @@ mod tests {
         expect![[r#"
             node a: ready
             prefixes 10.244.1.0/24, MTU of pods 1450
+            pods still live in earlier prefixes: 10.244.9.0/24
             warning: the source is silent
             in its place, this node would make:
               create route 10.244.2.0/24
@@ -307,7 +313,13 @@ mod tests {
             b          10.244.2.0/24  direct  1450  2023-11-14T22:13:20Z  programmed
             long-name  10.244.2.0/24  none    1450  2023-11-14T22:13:20Z  failing since 00:00 UTC: no\nroom: neither end offers VXLAN
         "#]].assert_eq(&table(&shown));
-        let none = Table { rows: Vec::new(), warnings: Vec::new(), standby: Vec::new(), ..shown };
+        let none = Table {
+            kept: Vec::new(),
+            rows: Vec::new(),
+            warnings: Vec::new(),
+            standby: Vec::new(),
+            ..shown
+        };
         expect![[r#"
             node a: ready
             prefixes 10.244.1.0/24, MTU of pods 1450

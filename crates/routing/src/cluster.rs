@@ -20,6 +20,7 @@ use ipnet::IpNet;
 
 use crate::claims::Claims;
 use crate::node::Node;
+use crate::reader::overlap;
 use crate::refused::Refused;
 use crate::settings::{Own, Settings};
 use crate::time::Time;
@@ -351,6 +352,16 @@ impl Cluster {
     #[must_use]
     pub fn of_address(&self, address: IpAddr) -> Option<(IpNet, &str)> {
         self.claims.of_address(address).map(|claim| (claim.prefix, &*claim.whose))
+    }
+
+    /// Returns the peer to which a prefix, or a part of it, was given, whether it is used or not.
+    /// Earlier prefixes do not count.
+    #[must_use]
+    pub fn owner_of(&self, prefix: IpNet) -> Option<&str> {
+        let has = |record: &Arc<Node>| record.prefixes.iter().any(|own| overlap(*own, prefix));
+        let mut peers = self.peers.iter();
+        let found = peers.find(|(_, peer)| peer.record.as_ref().is_some_and(has));
+        found.map(|(name, _)| name.as_str())
     }
 
     /// Returns the used peer that has an underlay address.

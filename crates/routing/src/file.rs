@@ -10,6 +10,7 @@
 //! Every machine runs with the same settings, and a tunnel's hardware address follows from the
 //! node's name: nothing has to be published.
 
+use crate::annotation::MOST_KEPT;
 use crate::cluster::{Seen, Unusable};
 use crate::family::Family;
 use crate::mac::MacAddr;
@@ -27,7 +28,7 @@ const MOST_NODES: usize = 5000;
 const MOST_PREFIXES: usize = 64;
 
 /// The keys of a node.
-const KEYS: [&str; 5] = ["name", "prefixes", "underlay", "mtu", "zone"];
+const KEYS: [&str; 6] = ["name", "prefixes", "kept", "underlay", "mtu", "zone"];
 
 /// The longest name of a node: that of a DNS subdomain (RFC 1123, as Kubernetes reads it).
 const LONGEST_NAME: usize = 253;
@@ -104,6 +105,9 @@ fn read_fields(name: &str, number: usize, at: &At<'_>, settings: &Settings) -> R
         list if list.is_empty() => return Err(prefixes.fault(Cause::Missing)),
         list => list,
     };
+    let kept = at.get("kept")?.map(|kept| kept.prefixes(MOST_KEPT)).transpose()?;
+    let kept = kept.unwrap_or_default().into_iter().filter(|kept| !prefixes.contains(kept));
+    let kept = kept.collect();
     let mut offers = settings.offers();
     if let Some(vxlan) = &mut offers.vxlan {
         let mac = |family| underlay.get(family).map(|_| MacAddr::of_tunnel(name, family));
@@ -115,7 +119,7 @@ fn read_fields(name: &str, number: usize, at: &At<'_>, settings: &Settings) -> R
         // Of two entries that want the same, the first has it, on every machine.
         created: u64::try_from(number).ok().map(Time),
         prefixes,
-        kept: Vec::new(),
+        kept,
         underlay,
         offers,
         mtu: at.get("mtu")?.map(|mtu| mtu.mtu()).transpose()?,

@@ -6,6 +6,7 @@ mod claims;
 pub mod cluster;
 pub mod condition;
 pub mod document;
+pub mod earlier;
 pub mod family;
 pub mod file;
 pub mod flannel;

@@ -182,6 +182,8 @@ pub struct Routing {
     pub(crate) probes: BTreeMap<(String, Family), (Probe, Time)>,
     cut_off_since: Option<Time>,
     pub(crate) conflicts: BTreeMap<IpNet, ForeignRoute>,
+    /// What the daemon has to say to people, by what it is about.
+    pub(crate) notices: BTreeMap<&'static str, Vec<String>>,
 }
 
 /// What is planned for a peer.
@@ -229,6 +231,7 @@ impl Routing {
             probes: BTreeMap::new(),
             cut_off_since: None,
             conflicts: BTreeMap::new(),
+            notices: BTreeMap::new(),
         }
     }
 
@@ -462,6 +465,12 @@ impl Routing {
         };
         let objects = self.observed.objects().iter().rev().filter(|(key, _)| !stays(key));
         objects.map(|(key, value)| Change::Remove(key.clone(), value.clone())).collect()
+    }
+
+    /// Takes what people are to be told of something, beside what is found here: sentences, or none
+    /// any more.
+    pub fn notice(&mut self, about: &'static str, sentences: Vec<String>) {
+        self.notices.insert(about, sentences);
     }
 
     /// Returns the peers.

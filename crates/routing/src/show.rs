@@ -27,6 +27,9 @@ pub struct Table {
     pub node: String,
     /// This node's prefixes.
     pub prefixes: Vec<IpNet>,
+    /// Prefixes that it had before, and in which pods still live.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<IpNet>,
     /// How far it is.
     pub phase: Phase,
     /// The MTU of pods, in bytes.
@@ -141,6 +144,7 @@ impl Routing {
             version: VERSION,
             node: own.name.clone(),
             prefixes: own.prefixes.clone(),
+            kept: own.kept.clone(),
             phase: self.phase(),
             pod_mtu: self.pod_mtu(),
             warnings: self.warnings(),
@@ -270,6 +274,7 @@ impl Routing {
         if self.cluster.own().node.offers.native {
             warnings.extend(self.uncovered_native());
         }
+        warnings.extend(self.notices.values().flatten().cloned());
         warnings
     }
 

@@ -49,6 +49,7 @@ use kernel::events::{Object, ObjectEvent, ObjectListener};
 use kernel::route::{IpFamily, Route, RouteSocket};
 use kernel::sysctl::Sysctl;
 use routing::cluster::{Event, News, Seen};
+use routing::earlier::Earlier;
 use routing::object::Key;
 use routing::path::Way;
 use routing::plan::Change;
@@ -265,6 +266,8 @@ struct Service {
     tunnels: PerFamily<Option<TakenOver>>,
     /// The prefixes of all nodes, as the source says.
     prefixes: Vec<IpNet>,
+    /// Those that this node had before.
+    earlier: Earlier,
     disk: Disk,
     published: Published,
     folders: Folders,
@@ -326,6 +329,7 @@ impl Service {
             of_source: Err("the list of nodes has not been read yet".to_owned()),
             tunnels: PerFamily::default(),
             prefixes: Vec::new(),
+            earlier: Earlier::default(),
             disk: Disk::new(&folder),
             published,
             folders,
@@ -342,6 +346,7 @@ impl Service {
     fn start(&mut self) {
         let document = self.disk.read();
         if let Some(own) = document.own.filter(|own| own.name == self.node) {
+            self.earlier.had(own.prefixes.iter().chain(&own.kept).copied());
             self.of_source = Ok(own.into());
         }
         let now = self.clock.now();
@@ -518,6 +523,10 @@ impl Service {
         self.health.needs("API server", Ok(()));
         let todo = self.shared.routing().event(event, self.clock.now());
         self.obey(todo);
+        if self.earlier.has_any() {
+            // Another node may have been given what is kept here.
+            self.pace.hurry(Instant::now());
+        }
         self.of_source != before
     }
 
@@ -631,11 +640,12 @@ impl Service {
                 addresses.join(" or ")
             ));
         }
+        let kept = self.find_kept(node, host);
         let found = Found {
             name: self.node.clone(),
             uid: node.uid.clone(),
             prefixes: node.prefixes.clone(),
-            kept: node.kept.clone(),
+            kept,
             zone: node.zone.clone(),
             uplinks,
             taken_over: PerFamily::with(|family| self.tunnel_before(node, host, family)),
@@ -649,6 +659,25 @@ impl Service {
             }
         }
         Ok(own)
+    }
+
+    /// Finds out which of the prefixes that this node had before are kept, since pods may live in
+    /// them.
+    fn find_kept(&mut self, node: &OfSource, host: &Host) -> Vec<IpNet> {
+        self.earlier.had(node.prefixes.iter().chain(&node.kept).copied());
+        self.earlier.had(host.own_prefixes());
+        if self.earlier.differs(&node.prefixes) || self.earlier.has_any() {
+            let pods = host.pods(files::recorded());
+            let mut routing = self.shared.routing();
+            let owner = |prefix| routing.cluster().owner_of(prefix).map(str::to_owned);
+            let news = self.earlier.judge(&node.prefixes, &pods, owner);
+            routing.notice("earlier prefixes", self.earlier.losses());
+            news.iter().for_each(tell);
+        }
+        let ranges = &self.settings.cluster_ranges;
+        let bridge = host.bridge_for(&Published::bridges(), &node.prefixes, ranges);
+        self.published.use_bridge(bridge);
+        self.earlier.kept()
     }
 
     /// Returns the tunnel by which others reach this node already: an earlier run's, or flanneld's.
@@ -955,15 +984,19 @@ impl Service {
             let prefix = route.destination.trunc();
             own.node.prefixes.iter().chain(&own.node.kept).any(|own| own.contains(&prefix))
         };
+        // The last pod of an earlier prefix may be gone.
+        let may_end = !there && self.earlier.has_any();
         match object {
-            Object::Link(link) => is_waiting || carries(link.index) || own_name(own, &link.name),
+            Object::Link(link) => {
+                may_end || is_waiting || carries(link.index) || own_name(own, &link.name)
+            }
             Object::Address(address) => {
                 is_waiting
                     || carries(address.ifindex)
                     || own.node.underlay.iter().any(|own| own == address.address.addr())
             }
             // Those of pods come and go all the time.
-            Object::Route(route) => !is_of_own(route),
+            Object::Route(route) => may_end || !is_of_own(route),
             Object::Neighbour(_) | Object::VxlanFdb(_) | Object::Nexthop(_) => false,
             _ => true,
         }

@@ -11,6 +11,7 @@ mod kill;
 mod managers;
 mod probe;
 mod reach;
+mod renumbered;
 mod torture;
 
 use std::fmt::Write as _;

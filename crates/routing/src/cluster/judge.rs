@@ -160,7 +160,8 @@ impl Cluster {
             if let Some(range) = services.into_iter().find(|range| overlap(*range, prefix)) {
                 return refused(keys.prefixes(), Cause::OverlapsServices { prefix, range });
             }
-            let mut owns = own.prefixes.iter().chain(&own.kept).copied();
+            // An earlier prefix of this node yields: it is the peer's now.
+            let mut owns = own.prefixes.iter().copied();
             if let Some(own) = owns.find(|own| overlap(*own, prefix)) {
                 return refused(keys.prefixes(), Cause::OverlapsOwn { prefix, own });
             }

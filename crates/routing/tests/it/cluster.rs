@@ -213,6 +213,24 @@ fn an_earlier_prefix_stays_until_somebody_else_has_it() {
 }
 
 #[test]
+fn an_earlier_prefix_of_this_node_yields_to_whom_it_is_given() {
+    let mut cluster = cluster();
+    let mut own = own(&settings());
+    own.node.kept = vec![net("10.244.9.0/24")];
+    cluster.set_own(own, NOW);
+    assert_eq!(cluster.owner_of(net("10.244.9.0/24")), None);
+    let mut theirs = node("b", 2);
+    theirs.kept = vec![net("10.244.9.0/24")];
+    list(&mut cluster, &[theirs], NOW);
+    assert_eq!(cluster.of_address(ip("10.244.9.1")), None, "both had it, and it is here");
+    assert_eq!(cluster.owner_of(net("10.244.9.0/24")), None);
+    cluster.apply(Event::Changed(Seen::whole(node("n9", 9))), NOW);
+    assert_eq!(cluster.of_address(ip("10.244.9.1")), Some((net("10.244.9.0/24"), "n9")));
+    assert_eq!(cluster.owner_of(net("10.244.9.128/25")), Some("n9"));
+    assert_eq!(cluster.owner_of(net("10.244.8.0/23")), Some("n9"));
+}
+
+#[test]
 fn peers_are_judged_again_when_this_node_changes() {
     let mut cluster = cluster();
     list(&mut cluster, &[node("b", 2), node("c", 3)], NOW);

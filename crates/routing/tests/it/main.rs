@@ -8,6 +8,7 @@ mod bad;
 mod cluster;
 mod condition;
 mod document;
+mod earlier;
 mod file;
 mod flannel;
 mod kernel;

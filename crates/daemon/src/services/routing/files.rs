@@ -3,10 +3,13 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use agent::config;
+use cni::NetworkName;
+use ipam::Store;
 use ipnet::IpNet;
 use routing::document::{self, Document};
 use routing::flannel::subnet_env::SubnetEnv;
@@ -19,6 +22,28 @@ use state::{Durability, FileError};
 
 /// The bridge that pods are attached to.
 const BRIDGE: &str = "nw-pods";
+
+/// So many bridges there can be: each earlier prefix with pods may have one.
+const BRIDGES: usize = 9;
+
+/// Where host-local keeps its folders, one for each network.
+const RECORDS: &str = "/var/lib/cni/networks";
+
+/// Lists the addresses that host-local has given to pods; `None` if that cannot be known.
+pub(super) fn recorded() -> Option<Vec<IpAddr>> {
+    let mut addresses = Vec::new();
+    for entry in std::fs::read_dir(RECORDS).ok()? {
+        let entry = entry.ok()?;
+        // What has no network's name is not host-local's.
+        let name = entry.file_name();
+        let network = name.to_str().and_then(|name| name.parse::<NetworkName>().ok());
+        let Some(network) = network else { continue };
+        if entry.file_type().ok()?.is_dir() {
+            addresses.extend(Store::new(Path::new(RECORDS), &network).addresses().ok()?);
+        }
+    }
+    Some(addresses)
+}
 
 /// The last known nodes.
 #[derive(Debug)]
@@ -83,6 +108,8 @@ pub(super) struct Published {
     network: String,
     attach: config::Attach,
     masquerade: bool,
+    /// The bridge, by its place among [`Published::bridges`].
+    bridge: usize,
     /// What was written last: what is otherwise was changed by somebody else.
     written: Vec<(PathBuf, Vec<u8>)>,
 }
@@ -95,6 +122,7 @@ impl Published {
             network: config.network.clone(),
             attach: config.attach.0,
             masquerade: config.masquerade,
+            bridge: 0,
             written: Vec::new(),
         }
     }
@@ -102,6 +130,17 @@ impl Published {
     /// Returns the paths.
     pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
         [&self.subnet_env, &self.conflist].into_iter().flatten().map(PathBuf::as_path)
+    }
+
+    /// Returns the names of the bridges that pods can be attached to, the usual one first.
+    pub(super) fn bridges() -> Vec<String> {
+        let more = (1..BRIDGES).map(|number| format!("{BRIDGE}{number}"));
+        std::iter::once(BRIDGE.to_owned()).chain(more).collect()
+    }
+
+    /// Says to which of [`Published::bridges`] new pods are to be attached.
+    pub(super) fn use_bridge(&mut self, place: usize) {
+        self.bridge = place;
     }
 
     /// Writes the files once everything of this node is programmed, and again when they are to be
@@ -128,7 +167,9 @@ impl Published {
             let config = NetworkConfig {
                 name: self.network.clone(),
                 attach: match self.attach {
-                    config::Attach::Bridge => Attach::Bridge(BRIDGE.to_owned()),
+                    config::Attach::Bridge => {
+                        Attach::Bridge(Self::bridges().swap_remove(self.bridge))
+                    }
                     config::Attach::Ptp => Attach::Ptp,
                 },
                 prefixes: own.prefixes.iter().filter(has_room).copied().collect(),

@@ -11,6 +11,7 @@ use kernel::route::{
     Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket, TABLE_MAIN, VxlanFdb,
     is_link_local_v6,
 };
+use routing::earlier::Pods;
 use routing::object::{
     self, ALIAS, Key, METRIC, METRIC_WORST, NEXTHOP_FIRST, NEXTHOPS, PROTOCOL, PROTOCOL_OWN, Value,
 };
@@ -308,6 +309,58 @@ impl Host {
             link: link.map(|index| self.links.name_of(index)),
             gateway: route.gateway.or_else(|| first.and_then(|hop| hop.gateway)),
         }
+    }
+
+    /// Lists the prefixes that this node has or had by what an earlier look has made.
+    pub(super) fn own_prefixes(&self) -> impl Iterator<Item = IpNet> {
+        let ours = self.routes.iter().filter_map(ours_of_route);
+        ours.filter_map(|(key, value)| match (key, value) {
+            (Key::Unreachable { prefix }, Value::Unreachable { protocol: PROTOCOL_OWN }) => {
+                Some(prefix)
+            }
+            _ => None,
+        })
+    }
+
+    /// Lists what the kernel shows of pods: routes to single addresses, and addresses of bridges.
+    pub(super) fn pods(&self, recorded: Option<Vec<IpAddr>>) -> Pods {
+        let is_pods = |route: &&Route| {
+            let to = route.destination;
+            let by_link = route.oif.is_some_and(|link| !self.links.tunnels.contains_key(&link));
+            route.kind == RouteKind::Unicast
+                && by_link
+                && !has_our_protocol(route)
+                && to.prefix_len() == to.max_prefix_len()
+        };
+        let routed = self.routes.iter().filter(is_pods).map(|route| route.destination.addr());
+        let has_port = |index: u32| {
+            self.links.by_index.values().any(|link| link.master == Some(index))
+        };
+        let of_bridges = self.addresses.iter().filter(|of| has_port(of.ifindex));
+        Pods {
+            routed: routed.collect(),
+            bridges: of_bridges.map(|of| of.address.addr()).collect(),
+            recorded,
+        }
+    }
+
+    /// Returns the first of some bridges that can have the gateways' addresses of these prefixes: one
+    /// that has an address of another range of the cluster serves pods of an earlier prefix, and the
+    /// plugin would refuse it.
+    pub(super) fn bridge_for(&self, names: &[String], own: &[IpNet], ranges: &[IpNet]) -> usize {
+        let is_in = |prefixes: &[IpNet], address: IpAddr| {
+            prefixes.iter().any(|prefix| prefix.contains(&address))
+        };
+        let addresses = |name: &String| -> Vec<IpAddr> {
+            let index = self.links.index_of(name);
+            let of_link = self.addresses.iter().filter(|of| Some(of.ifindex) == index);
+            let all = of_link.map(|of| of.address.addr());
+            all.filter(|address| is_in(ranges, *address)).collect()
+        };
+        let serves = |name: &String| addresses(name).into_iter().any(|of| is_in(own, of));
+        let is_free = |name: &String| addresses(name).into_iter().all(|of| is_in(own, of));
+        let found = names.iter().position(|name| serves(name) && is_free(name));
+        found.or_else(|| names.iter().position(is_free)).unwrap_or_default()
     }
 
     /// Lists what this host uses itself: its addresses and routes, but those of our tunnels, those
