@@ -270,6 +270,8 @@ struct Service {
     earlier: Earlier,
     disk: Disk,
     published: Published,
+    /// Configurations that runtimes take before ours, in sentences.
+    before_ours: Vec<String>,
     folders: Folders,
     probes: Probes,
     counts: Counts,
@@ -332,6 +334,7 @@ impl Service {
             earlier: Earlier::default(),
             disk: Disk::new(&folder),
             published,
+            before_ours: Vec::new(),
             folders,
             pace: Pace::new(config.interval),
             filter_pace: Pace::new(config.interval),
@@ -905,8 +908,25 @@ impl Service {
         }
     }
 
+    /// Says which configurations of others runtimes take before ours. Nothing is removed: another
+    /// network of the node may be wanted so.
+    fn look_at_others(&mut self) {
+        let found = self.published.before_ours();
+        if found == self.before_ours {
+            return;
+        }
+        for what in found.iter().filter(|what| !self.before_ours.contains(what)) {
+            tracing::warn!("{what}");
+        }
+        let needed = if found.is_empty() { Ok(()) } else { Err(found.join("; ")) };
+        self.health.needs("network configuration", needed);
+        self.shared.routing().notice("network configuration", found.clone());
+        self.before_ours = found;
+    }
+
     /// Writes what runtimes and plugins read, once everything of this node is programmed.
     fn publish(&mut self) {
+        self.look_at_others();
         let routing = self.shared.routing();
         let is_there =
             |key: &Key| routing.observed().objects().get(key) == routing.wanted().get(key);

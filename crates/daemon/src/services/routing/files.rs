@@ -26,6 +26,12 @@ const BRIDGE: &str = "nw-pods";
 /// So many bridges there can be: each earlier prefix with pods may have one.
 const BRIDGES: usize = 9;
 
+/// How the names of the files end that runtimes read (libcni's `ConfFiles`).
+const ENDINGS: [&str; 3] = ["conf", "conflist", "json"];
+
+/// Plugins whose configuration comes first on purpose: they attach pods to the next one.
+const LEADING: [&str; 3] = ["netwright-multi", "multus", "multus-shim"];
+
 /// Where host-local keeps its folders, one for each network.
 const RECORDS: &str = "/var/lib/cni/networks";
 
@@ -180,6 +186,32 @@ impl Published {
         Ok(())
     }
 
+    /// Returns a sentence for each configuration of somebody else that runtimes take before ours:
+    /// containerd and CRI-O take the first by name.
+    pub(super) fn before_ours(&self) -> Vec<String> {
+        let Some(path) = &self.conflist else { return Vec::new() };
+        let (Some(folder), Some(ours)) = (path.parent(), path.file_name()) else {
+            return Vec::new();
+        };
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let is_read = |path: &PathBuf| {
+            let ending = path.extension().and_then(|ending| ending.to_str());
+            ending.is_some_and(|ending| ENDINGS.contains(&ending))
+        };
+        let before = entries.filter(|entry| *entry.file_name() < *ours).map(|entry| entry.path());
+        let mut before: Vec<PathBuf> = before.filter(is_read).filter(|path| !leads_on(path)).collect();
+        before.sort();
+        let (ours, network) = (ours.to_string_lossy(), &self.network);
+        let sentence = |path: PathBuf| {
+            let path = path.display();
+            format!(
+                "{path} comes before {ours}: containerd and CRI-O attach pods by it, and not to \
+                 {network:?}; if nobody needs it: mv {path} {path}.disabled"
+            )
+        };
+        before.into_iter().map(sentence).collect()
+    }
+
     fn put(&mut self, path: &Path, content: Vec<u8>, mode: u32) -> Result<(), FileError> {
         // A file that cannot be read is written anew.
         if state::read_optional(path).is_ok_and(|found| found.as_deref() == Some(&content[..])) {
@@ -227,6 +259,14 @@ impl Published {
         }
         Ok(removed)
     }
+}
+
+/// Reports whether a configuration leads to the next one: its plugin looks for that itself.
+fn leads_on(path: &Path) -> bool {
+    let text = state::read_optional(path).ok().flatten().unwrap_or_default();
+    let config: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+    let kinds = [&config["type"], &config["plugins"][0]["type"]];
+    kinds.iter().filter_map(|kind| kind.as_str()).any(|kind| LEADING.contains(&kind))
 }
 
 /// Folders of which every change is reported (`man 7 inotify`).

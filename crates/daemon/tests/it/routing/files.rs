@@ -55,6 +55,54 @@ fn files_for_pods_are_written_last_and_put_back() {
     before.assert_same(&Snapshot::of(&fabric.nodes[0].host));
 }
 
+/// A configuration that runtimes take before ours is named, with what to do, and stays.
+#[test]
+fn a_configuration_that_comes_before_ours_is_named() {
+    testkit::require!("root");
+    let mut fabric = Fabric::new("routing-second", &[1]);
+    let folder = fabric.lab.dir().join("net.d");
+    fs::create_dir(&folder).unwrap();
+    let conflist = folder.join("10-pods.conflist");
+    let path = conflist.to_str().unwrap().to_owned();
+    fabric.flags = vec!["--path".to_owned(), "direct".to_owned(), "--conflist".to_owned(), path];
+    let other = folder.join("05-other.conflist");
+    let text = r#"{"cniVersion":"1.0.0","name":"other","plugins":[{"type":"bridge"}]}"#;
+    fs::write(&other, text).unwrap();
+    // One that leads to ours, one that comes after it, and one that runtimes do not read.
+    fs::write(folder.join("00-multus.conf"), r#"{"name":"m","type":"multus"}"#).unwrap();
+    fs::write(folder.join("99-last.conflist"), text).unwrap();
+    fs::write(folder.join("01-other.conflist.disabled"), text).unwrap();
+    fabric.start_on(0);
+    wait_until("our configuration", || conflist.exists());
+    let warnings = |fabric: &Fabric| fabric.routes(0)["warnings"].clone();
+    wait_until("it to be named", || warnings(&fabric).as_array().unwrap().len() == 1);
+    let other_shown = other.display();
+    let sentence = format!(
+        "{other_shown} comes before 10-pods.conflist: containerd and CRI-O attach pods by it, and not \
+         to \"pods\"; if nobody needs it: mv {other_shown} {other_shown}.disabled"
+    );
+    assert_eq!(warnings(&fabric)[0], *sentence);
+    let status = |fabric: &Fabric| {
+        let node = &fabric.nodes[0];
+        let mut command = node.host.command(super::DAEMON);
+        command.args(["agent", "status", "routing"]);
+        command.env("NETWRIGHT_RUN_DIR", node.dir.join("run"));
+        String::from_utf8_lossy(&command.output().unwrap().stdout).into_owned()
+    };
+    assert!(status(&fabric).contains(&sentence), "{}", status(&fabric));
+    // It is said once, and again when it is another's.
+    fs::write(folder.join("99-last.conflist"), "{}").unwrap();
+    fs::write(folder.join("07-more.json"), text).unwrap();
+    wait_until("both to be named", || warnings(&fabric).as_array().unwrap().len() == 2);
+    let log = fabric.nodes[0].service.as_ref().unwrap().log();
+    assert_eq!(log.matches("05-other.conflist comes before").count(), 1, "{log}");
+    assert_eq!(fs::read_to_string(&other).unwrap(), text);
+    fs::remove_file(folder.join("07-more.json")).unwrap();
+    fs::rename(&other, folder.join("05-other.conflist.disabled")).unwrap();
+    wait_until("nothing to be named", || warnings(&fabric) == Value::Array(Vec::new()));
+    assert!(!status(&fabric).contains("comes before"), "{}", status(&fabric));
+}
+
 /// Before anything is programmed, a range of pods that the host uses itself is refused.
 #[test]
 fn a_range_that_the_host_uses_is_refused() {
