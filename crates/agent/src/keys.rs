@@ -418,6 +418,12 @@ pub const KEYS: &[Key] = &[
         "the MTU of pods: paths (the lowest of the paths in use), underlay, or a number of bytes",
         |c| &mut c.routing.pod_mtu,
     ),
+    key(
+        "routing",
+        "services",
+        "the ranges of services' addresses: no node's prefix may touch them, and pods' packets to them keep their source address",
+        |c| &mut c.routing.services,
+    ),
     key("routing", "socketpath", SOCKET, |c| &mut c.routing.socketpath),
     key(
         "routing",

@@ -161,6 +161,16 @@ pub(crate) const RULES: &[Rule] = &[
         },
     },
     Rule {
+        keys: &[("routing", "services"), ("routing", "cluster")],
+        error: "a range of pods lies in a range of services: every node's prefix would be refused",
+        hint: "correct services: it is what the API server has as --service-cluster-ip-range",
+        broken: |config, _| {
+            let routing = &config.routing;
+            let mut ranges = routing.cluster.iter();
+            ranges.any(|range| routing.services.iter().any(|services| services.contains(range)))
+        },
+    },
+    Rule {
         keys: &[("routing", "cluster"), ("routing", "flannel")],
         error: "cluster is set, and flanneld's configuration has the ranges of pods too",
         hint: "remove cluster: flannel-config names the file that counts",

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::family::{Family, PerFamily};
 use crate::mac::MacAddr;
 use crate::node::{Dialect, Node, Offers, Underlay, Vxlan};
+use crate::reader::overlap;
+use crate::refused::Cause;
 
 /// The port that flanneld's VXLAN uses, which is Linux's default.
 pub const VXLAN_PORT: u16 = 8472;
@@ -86,6 +88,22 @@ impl Settings {
         let ranges: Vec<String> =
             self.cluster_ranges.iter().filter(of_family).map(ToString::to_string).collect();
         if ranges.is_empty() { "there are none".to_owned() } else { ranges.join(", ") }
+    }
+
+    /// Says which of this node's prefixes touches a range of services: a pod there could have a
+    /// service's address.
+    #[must_use]
+    pub fn overlap_with_services(&self, prefixes: &[IpNet]) -> Option<String> {
+        let found = prefixes.iter().copied().find_map(|prefix| {
+            let range = self.services_at(prefix)?;
+            Some(Cause::OverlapsServices { prefix, range })
+        });
+        found.map(|cause| format!("this node's prefix {cause}: give it another one"))
+    }
+
+    /// Returns the range of services that a prefix touches.
+    pub(crate) fn services_at(&self, prefix: IpNet) -> Option<IpNet> {
+        self.service_ranges.iter().copied().find(|range| overlap(*range, prefix))
     }
 
     /// Returns how a source calls what a record says.

@@ -20,8 +20,9 @@ use crate::settings::{LinkName, Own, Settings};
 #[must_use]
 pub fn of_node(settings: &Settings, own: &Own, native: PerFamily<bool>) -> Objects {
     let mut objects = Objects::new();
-    for (set, ranges) in [(Set::Cluster, &settings.cluster_ranges), (Set::Exempt, &settings.exempt)]
-    {
+    // Who translates services' addresses is to see the pod's own.
+    let exempt = [&settings.exempt[..], &settings.service_ranges].concat();
+    for (set, ranges) in [(Set::Cluster, &settings.cluster_ranges), (Set::Exempt, &exempt)] {
         for prefix in IpNet::aggregate(ranges) {
             objects.insert(Key::Element { set, prefix }, Value::There);
         }

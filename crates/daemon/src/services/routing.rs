@@ -220,6 +220,7 @@ fn settings(config: &config::Routing) -> Result<Settings, String> {
             RoutingSource::Kubernetes => settings::Source::Kubernetes,
         },
         exempt: config.exempt.clone(),
+        service_ranges: config.services.clone(),
         pod_mtu: match config.pod_mtu {
             PodMtu::Paths => routing::settings::PodMtu::Paths,
             PodMtu::Underlay => routing::settings::PodMtu::Underlay,
@@ -642,6 +643,9 @@ impl Service {
                 "no link of this host has the address {}, by which others are to reach it",
                 addresses.join(" or ")
             ));
+        }
+        if let Some(overlap) = self.settings.overlap_with_services(&node.prefixes) {
+            return Err(overlap);
         }
         let kept = self.find_kept(node, host);
         let found = Found {

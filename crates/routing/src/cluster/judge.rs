@@ -135,6 +135,7 @@ impl Cluster {
     fn may_be_kept(&self, prefix: IpNet) -> bool {
         let own = &self.own.node;
         self.settings.cluster_ranges.iter().any(|range| range.contains(&prefix))
+            && self.settings.services_at(prefix).is_none()
             && !own.prefixes.iter().chain(&own.kept).any(|own| overlap(*own, prefix))
     }
 
@@ -156,8 +157,7 @@ impl Cluster {
                 let ranges = settings.ranges_of(family);
                 return refused(keys.prefixes(), Cause::OutsideRanges { prefix, family, ranges });
             }
-            let services = settings.service_ranges.iter().copied();
-            if let Some(range) = services.into_iter().find(|range| overlap(*range, prefix)) {
+            if let Some(range) = settings.services_at(prefix) {
                 return refused(keys.prefixes(), Cause::OverlapsServices { prefix, range });
             }
             // An earlier prefix of this node yields: it is the peer's now.

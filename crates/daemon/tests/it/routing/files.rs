@@ -3,6 +3,7 @@
 use std::fs;
 
 use serde_json::Value;
+use testkit::traffic::{self, Server};
 use testkit::{Place as _, Snapshot, wait_until};
 
 use super::{Fabric, RANGES};
@@ -101,6 +102,31 @@ fn a_configuration_that_comes_before_ours_is_named() {
     fs::rename(&other, folder.join("05-other.conflist.disabled")).unwrap();
     wait_until("nothing to be named", || warnings(&fabric) == Value::Array(Vec::new()));
     assert!(!status(&fabric).contains("comes before"), "{}", status(&fabric));
+}
+
+/// No node uses a prefix that touches a range of services, and pods' packets to services keep their
+/// source.
+#[test]
+fn ranges_of_services_are_left_to_them() {
+    testkit::require!("root");
+    let mut fabric = Fabric::new("routing-services", &[2]);
+    fabric.flags = ["--path", "direct", "--services", "10.244.2.0/23,203.0.113.0/24"]
+        .map(str::to_owned)
+        .to_vec();
+    fabric.start();
+    let touches = "10.244.2.0/24 overlaps 10.244.2.0/23, a range for services";
+    let row = fabric.routes(0)["rows"][0].clone();
+    assert_eq!(row["state"]["refused"], format!("prefixes: {touches}"), "{row}");
+    let phase = fabric.routes(1)["phase"].to_string();
+    assert!(phase.contains(&format!("this node's prefix {touches}: give it another")), "{phase}");
+
+    wait_until("the first node to be ready", || fabric.routes(0)["phase"] == "ready");
+    fabric.lab.sh("ip addr add 203.0.113.7/24 dev seg0 && ip route add 10.244.1.0/24 via 192.0.2.11");
+    for (at, want) in [("203.0.113.7:7", "10.244.1.2"), ("192.0.2.1:7", "192.0.2.11")] {
+        let _server = Server::udp(&fabric.lab, at, "it");
+        let seen = traffic::assert_udp(&fabric.nodes[0].pod, at).seen.ip().to_string();
+        assert_eq!(seen, want, "{at}");
+    }
 }
 
 /// Before anything is programmed, a range of pods that the host uses itself is refused.
