@@ -383,6 +383,12 @@ pub const KEYS: &[Key] = &[
         "flanneld's configuration, which has the cluster's ranges and its backend; read where flannel is replace or standby",
         |c| &mut c.routing.flannel_config,
     ),
+    key(
+        "routing",
+        "flannel-config-map",
+        "the ConfigMap, as NAMESPACE/NAME, that has flanneld's configuration where the file is not there; with nothing none is asked for",
+        |c| &mut c.routing.flannel_config_map,
+    ),
     key("routing", "flannel-prefix", "what flanneld's annotations begin with", |c| {
         &mut c.routing.flannel_prefix
     }),

@@ -173,10 +173,22 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         keys: &[("routing", "cluster"), ("routing", "flannel")],
         error: "cluster is set, and flanneld's configuration has the ranges of pods too",
-        hint: "remove cluster: flannel-config names the file that counts",
+        hint: "remove cluster: flannel-config and flannel-config-map name what counts",
         broken: |config, _| {
             let routing = &config.routing;
             routing.flannel.0 != RoutingFlannel::None && !routing.cluster.is_empty()
+        },
+    },
+    Rule {
+        keys: &[("routing", "flannel-config-map")],
+        error: "flannel-config-map is not NAMESPACE/NAME",
+        hint: "the default is kube-flannel/kube-flannel-cfg",
+        broken: |config, _| {
+            let map = &config.routing.flannel_config_map;
+            let is_one = |(namespace, name): (&str, &str)| {
+                !namespace.is_empty() && !name.is_empty() && !name.contains('/')
+            };
+            !map.is_empty() && !map.split_once('/').is_some_and(is_one)
         },
     },
     Rule {

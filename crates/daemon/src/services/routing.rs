@@ -6,6 +6,7 @@
 //! | `nodes` | where nodes are learnt: a file |
 //! | `cluster_nodes` | or the Nodes of a Kubernetes cluster |
 //! | `of_source` | what either says of this node |
+//! | `flannel_config` | flanneld's configuration |
 //! | `host` | what the kernel has, in routing's words |
 //! | `apply` | makes changes in the kernel |
 //! | `filter` | the packet filter's table |
@@ -26,6 +27,7 @@ mod cluster_nodes;
 mod counts;
 mod files;
 mod filter;
+mod flannel_config;
 mod host;
 mod leave;
 mod nodes;
@@ -124,8 +126,8 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     }
     let config = &invocation.config().routing;
     let node = process.node_name(config.node.clone().unwrap_or_default());
-    let settings = settings(config).map_err(Stop::Failed)?;
     let folder = config.state.clone().unwrap_or_else(|| process.roots().lib.join("routing"));
+    let settings = settings(config, &folder).map_err(Stop::Failed)?;
     if invocation.more.get_flag(UNINSTALL) {
         let (disk, published) = (Disk::new(&folder), Published::new(config));
         let leaving = match invocation.more.get_flag(TO_FLANNEL) {
@@ -183,7 +185,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
 ///
 /// # Errors
 /// What is wrong with flanneld's configuration.
-fn settings(config: &config::Routing) -> Result<Settings, String> {
+fn settings(config: &config::Routing, folder: &Path) -> Result<Settings, String> {
     let paths = match config.path.0 {
         RoutingPath::Auto => Paths::Auto,
         RoutingPath::Direct => Paths::Direct,
@@ -200,7 +202,7 @@ fn settings(config: &config::Routing) -> Result<Settings, String> {
             ..Settings::new(config.cluster.clone())
         },
         flannel => {
-            let of_flannel = flannel_config(&config.flannel_config)?;
+            let of_flannel = flannel_config::read(config, folder)?;
             Settings {
                 standby: flannel == RoutingFlannel::Standby,
                 // As flanneld has them, so that it can take over again: Linux refuses its IPv6
@@ -229,15 +231,6 @@ fn settings(config: &config::Routing) -> Result<Settings, String> {
         allow_overlap: config.allow_overlap,
         ..of_cluster
     })
-}
-
-/// Reads flanneld's configuration.
-fn flannel_config(path: &Path) -> Result<flannel::config::Config, String> {
-    let shown = path.display();
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| format!("read flanneld's configuration {shown}: {error}"))?;
-    flannel::config::Config::read(&text)
-        .map_err(|(key, cause)| format!("flanneld's configuration {shown}: {key}: {cause}"))
 }
 
 /// Where this node and the others are learnt.

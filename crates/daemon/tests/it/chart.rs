@@ -10,7 +10,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -20,7 +20,7 @@ use testkit::kube::KubeApi;
 use testkit::{Lab, Place as _};
 
 /// Values for every branch of the chart.
-const COMBINATIONS: [&[&str]; 13] = [
+const COMBINATIONS: [&[&str]; 14] = [
     &[],
     &["config.ipam.enable=false"],
     &["config.multinet.enable=false"],
@@ -63,16 +63,24 @@ const COMBINATIONS: [&[&str]; 13] = [
         "config.routing.conflist=null",
         "files.net-conf\\.json=\\{\\}",
     ],
+    &[
+        "config.routing.enable=true",
+        "config.routing.flannel=standby",
+        "config.routing.flannel-config-map=",
+        "config.routing.conflist=null",
+        "files.net-conf\\.json=\\{\\}",
+    ],
     &["mode=remove", "config.routing.enable=true", "config.routing.cluster={10.244.0.0/16}"],
 ];
 
 /// That with most services.
-const MOST: [&str; 5] = [
+const MOST: [&str; 6] = [
     "config.collect.enable=true",
     "config.repair.enable=true",
     "config.dhcp.enable=true",
     "config.routing.enable=true",
-    "config.routing.cluster={10.244.0.0/16}",
+    "config.routing.flannel=replace",
+    "config.routing.conflist=null",
 ];
 
 /// Reads an object as the API does, and refuses what its type does not have.
@@ -117,6 +125,8 @@ fn decode(object: &Value) {
         "ConfigMap" => strict::<ConfigMap>(object),
         "CustomResourceDefinition" => strict::<CustomResourceDefinition>(object),
         "DaemonSet" => strict::<DaemonSet>(object),
+        "Role" => strict::<Role>(object),
+        "RoleBinding" => strict::<RoleBinding>(object),
         "ServiceAccount" => strict::<ServiceAccount>(object),
         "ValidatingAdmissionPolicy" => strict::<ValidatingAdmissionPolicy>(object),
         "ValidatingAdmissionPolicyBinding" => strict::<ValidatingAdmissionPolicyBinding>(object),
@@ -242,7 +252,7 @@ fn every_combination_is_sound() {
         }
     }
     let chart = folder().display().to_string();
-    for values in [0, 7, 9, 10, 11, 12].map(|number| COMBINATIONS[number]) {
+    for values in [0, 7, 9, 10, 11, 12, 13].map(|number| COMBINATIONS[number]) {
         let mut arguments = vec!["lint", "--strict", &chart];
         arguments.extend(values.iter().flat_map(|value| ["--set", *value]));
         run("helm", &arguments).unwrap_or_else(|error| panic!("{values:?}: {error}"));

@@ -25,7 +25,7 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 const ADMISSION: &str = "admissionregistration.k8s.io";
 
 /// The kinds served from the start.
-pub(super) const KINDS: [Kind; 23] = [
+pub(super) const KINDS: [Kind; 25] = [
     built_in("", "v1", "namespaces", "Namespace", false, true),
     built_in("", "v1", "pods", "Pod", true, true),
     built_in("", "v1", "nodes", "Node", false, true),
@@ -33,6 +33,8 @@ pub(super) const KINDS: [Kind; 23] = [
     built_in("", "v1", "configmaps", "ConfigMap", true, false),
     built_in("", "v1", "serviceaccounts", "ServiceAccount", true, false),
     built_in("apps", "v1", "daemonsets", "DaemonSet", true, true),
+    built_in(RBAC, "v1", "roles", "Role", true, false),
+    built_in(RBAC, "v1", "rolebindings", "RoleBinding", true, false),
     built_in(RBAC, "v1", "clusterroles", "ClusterRole", false, false),
     built_in(RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", false, false),
     built_in(

@@ -20,6 +20,8 @@ use routing::{Routing, Settings};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use state::{Durability, FileError};
 
+use super::flannel_config;
+
 /// The bridge that pods are attached to.
 const BRIDGE: &str = "nw-pods";
 
@@ -89,6 +91,7 @@ impl Disk {
     pub(super) fn remove(&self) -> Result<(), FileError> {
         state::remove_file(&self.path)?;
         if let Some(folder) = self.path.parent() {
+            state::remove_file(&flannel_config::kept(folder))?;
             state::remove_abandoned(folder);
             match state::remove_directory(folder) {
                 // A container's mount is not ours to remove.

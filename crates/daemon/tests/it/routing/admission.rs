@@ -108,7 +108,40 @@ fn the_service_writes_what_its_role_and_policy_allow_and_nothing_else() {
     assert_eq!(send(node, &flannels("backend-data")).0, 200);
     let (code, said) = send(node, &flannels("public-ip-overwrite"));
     assert!(code == 422 && said.contains("annotations of routing"), "{said}");
+    // It reads flanneld's configuration, and no other ConfigMap.
+    let mine = |namespace: &str, name: &str| {
+        api.create(&json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"namespace": namespace, "name": name}, "data": {},
+        }));
+        format!("/api/v1/namespaces/{namespace}/configmaps/{name}")
+    };
+    let get = |path: &str| fabric.lab.enter(|| api.send("GET", path, &Value::Null)).0;
+    let allow = |more: &[&str]| {
+        let values = [&["config.routing.enable=true", "config.routing.conflist=null"], more];
+        let all = objects(&render(&values.concat()).unwrap());
+        let mut roles = all.iter().filter(|one| one["metadata"]["name"] == "netwright-routing");
+        let role = roles.find(|one| one["kind"] == "Role");
+        let namespace = role.map(|role| role["metadata"]["namespace"].as_str().unwrap());
+        let role = role.map(|role| (role["rules"].clone(), namespace));
+        api.allow_only(&role.into_iter().collect::<Vec<_>>());
+    };
+    let configuration = mine("kube-flannel", "kube-flannel-cfg");
+    let others = [mine("kube-flannel", "other"), mine("kube-system", "kube-flannel-cfg")];
+    allow(&["config.routing.flannel=standby"]);
+    assert_eq!(get(&configuration), 200);
+    for other in &others {
+        assert_eq!(get(other), 403, "{other}");
+    }
+    assert_eq!(get("/api/v1/namespaces/kube-flannel/configmaps"), 403);
+    assert_eq!(fabric.lab.enter(|| api.send("PATCH", &configuration, &json!({"data": null}))).0, 403);
+    allow(&["config.routing.flannel=replace", "config.routing.flannel-config-map=kube-system/kube-flannel-cfg"]);
+    assert_eq!((get(&others[1]), get(&configuration)), (200, 403));
+    allow(&[]);
+    assert_eq!(get(&configuration), 403);
     // A token that names no node.
+    let (rules, _) = rendered(&[]);
+    api.allow_only(&[(rules, None)]);
     api.admit(&policies, &json!({"username": user("a")["username"]}));
     assert_eq!(send(node, &ours).0, 422);
 }

@@ -322,3 +322,58 @@ fn vm_a_node_without_tunnels_is_taken_over_from_flanneld_and_given_back() {
     testkit::require!("root", "vm-full", "program:ping");
     taken_over_and_given_back("routing-flannel-gw", &[2], Backend::HostGw);
 }
+
+/// Where nobody has put flanneld's configuration onto the node, it is read from the ConfigMap, and what
+/// was read last counts while the API server is away.
+#[test]
+fn flannelds_configuration_is_read_from_the_cluster() {
+    testkit::require!("root");
+    let mut fabric = Fabric::new("routing-flannel-map", &[2]);
+    let api = flannelds(&mut fabric, Backend::HostGw);
+    let file = fabric.lab.dir().join("nowhere/net-conf.json");
+    let map = "kube-flannel/of-flannel";
+    let file = file.to_str().unwrap();
+    fabric.cluster =
+        ["--flannel-config", file, "--flannel-config-map", map].map(str::to_owned).to_vec();
+    let says = |data: Value| {
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"namespace": "kube-flannel", "name": "of-flannel"}, "data": data,
+        })
+    };
+    flannel(&mut fabric, 0, "replace");
+    let refused = |fabric: &Fabric| {
+        let mut command = fabric.command(0, "routing");
+        command.args(&fabric.source).args(&fabric.cluster).args(&fabric.flags);
+        let output = command.output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let missing = refused(&fabric);
+    let begin = format!("read flanneld's configuration from ConfigMap {map}: ");
+    assert!(missing.contains(&begin) && missing.contains("no such object"), "{missing}");
+    assert!(missing.contains(&format!("and {file} is not there either")), "{missing}");
+    api.create(&says(json!({"net-conf.json": "{\"Network\": \"10.244.0.0\"}"})));
+    let wrong = refused(&fabric);
+    let words = format!("flanneld's configuration ConfigMap {map}: Network: ");
+    assert!(wrong.contains(&words), "{wrong}");
+
+    let data = json!({"data": {"net-conf.json": Backend::HostGw.config()}});
+    api.change("configmaps", "kube-flannel", "of-flannel", &data);
+    fabric.start_on(0);
+    wait_until("the node to be ready", || fabric.routes(0)["phase"] == "ready");
+    fabric.assert_all_reach_all();
+    let service = fabric.nodes[0].service.take().unwrap();
+    assert_eq!(service.stop(), Some(0));
+
+    api.refuse();
+    fabric.start_on(0);
+    let log = fabric.nodes[0].service.as_ref().unwrap().log();
+    assert!(log.contains("the configuration that was read last counts"), "{log}");
+    assert_eq!(fabric.routes(0)["prefixes"], json!(["10.244.1.0/24", "fd00:244:1::/64"]));
+    fabric.assert_all_reach_all();
+    api.restore();
+    fabric.uninstall(0);
+    let left = fabric.nodes[0].dir.join("lib/routing");
+    assert!(!left.exists(), "{:?}", fs::read_dir(left).map(|all| all.flatten().count()));
+}

@@ -1,0 +1,94 @@
+//! flanneld's configuration: a file of this node, or else the ConfigMap that flanneld's pods have it
+//! from. A node has the file only if somebody has put it there.
+//!
+//! What was read from the API server is kept on the disk: a node that starts while the server is away
+//! is to know its cluster.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use agent::config;
+use agent::config::RoutingFlannel;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::Api;
+use routing::flannel::config::Config;
+use state::Durability;
+
+use super::super::Stop;
+use super::super::kubernetes::{self, CONNECT_TIME, within};
+use super::super::setup::{runtime, words};
+
+/// The file in the ConfigMap (flannel's manifest, `kube-flannel-cfg`).
+const FILE: &str = "net-conf.json";
+
+/// Returns where the configuration that the API server gave last is kept.
+pub(super) fn kept(folder: &Path) -> PathBuf {
+    folder.join("flannel.json")
+}
+
+/// Reads the configuration. `folder` is the service's own.
+///
+/// # Errors
+/// Why there is none, or what is wrong with it, in a sentence.
+pub(super) fn read(config: &config::Routing, folder: &Path) -> Result<Config, String> {
+    let path = &config.flannel_config;
+    let shown = path.display();
+    match std::fs::read_to_string(path) {
+        Ok(text) => parse(&text, &shown.to_string()),
+        Err(error)
+            if error.kind() == ErrorKind::NotFound && !config.flannel_config_map.is_empty() =>
+        {
+            of_cluster(config, folder)
+                .map_err(|why| format!("{why}; and {shown} is not there either"))
+        }
+        Err(error) => Err(format!("read flanneld's configuration {shown}: {error}")),
+    }
+}
+
+fn parse(text: &str, from: &str) -> Result<Config, String> {
+    Config::read(text)
+        .map_err(|(key, cause)| format!("flanneld's configuration {from}: {key}: {cause}"))
+}
+
+/// Reads it from the cluster, or what the cluster said last.
+fn of_cluster(config: &config::Routing, folder: &Path) -> Result<Config, String> {
+    let from = format!("ConfigMap {}", config.flannel_config_map);
+    let kept = kept(folder);
+    let why = match ask(config) {
+        Ok(text) => {
+            let read = parse(&text, &from)?;
+            // On standby nothing is written.
+            if config.flannel.0 == RoutingFlannel::Replace {
+                let written = state::create_directory(folder, 0o700).and_then(|_| {
+                    state::write_atomic(&kept, text.as_bytes(), 0o600, Durability::Synced)
+                });
+                if let Err(error) = written {
+                    tracing::warn!(%error, "flanneld's configuration is not kept");
+                }
+            }
+            return Ok(read);
+        }
+        Err(why) => format!("read flanneld's configuration from {from}: {why}"),
+    };
+    let Ok(Some(text)) = state::read_optional(&kept) else { return Err(why) };
+    let read = parse(&String::from_utf8_lossy(&text), &kept.display().to_string())?;
+    tracing::warn!(why, "the configuration that was read last counts");
+    Ok(read)
+}
+
+/// Asks the API server for the text.
+fn ask(config: &config::Routing) -> Result<String, String> {
+    let (namespace, name) = config.flannel_config_map.split_once('/').unwrap_or_default();
+    let runtime = runtime(1).map_err(|stop| match stop {
+        Stop::Failed(why) => why,
+        _ => "there is no runtime".to_owned(),
+    })?;
+    let found: ConfigMap = runtime.block_on(async {
+        let client = kubernetes::client(config.kubeconfig.as_deref(), CONNECT_TIME, true).await;
+        let maps: Api<ConfigMap> =
+            Api::namespaced(client.map_err(|error| words(&error))?, namespace);
+        within(maps.get(name)).await.map_err(|error| words(&error))
+    })?;
+    let text = found.data.and_then(|mut files| files.remove(FILE));
+    text.ok_or_else(|| format!("it has no {FILE}"))
+}
