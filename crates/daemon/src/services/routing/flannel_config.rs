@@ -7,8 +7,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use agent::config;
-use agent::config::RoutingFlannel;
+use agent::config::{self, RoutingFlannel};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::Api;
 use routing::flannel::config::Config;
@@ -84,7 +83,7 @@ fn ask(config: &config::Routing) -> Result<String, String> {
         _ => "there is no runtime".to_owned(),
     })?;
     let found: ConfigMap = runtime.block_on(async {
-        let client = kubernetes::client(config.kubeconfig.as_deref(), CONNECT_TIME, true).await;
+        let client = kubernetes::client(config.kubeconfig.as_deref(), CONNECT_TIME, false).await;
         let maps: Api<ConfigMap> =
             Api::namespaced(client.map_err(|error| words(&error))?, namespace);
         within(maps.get(name)).await.map_err(|error| words(&error))

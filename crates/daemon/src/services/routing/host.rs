@@ -333,10 +333,9 @@ impl Host {
                 && to.prefix_len() == to.max_prefix_len()
         };
         let routed = self.routes.iter().filter(is_pods).map(|route| route.destination.addr());
-        let has_port = |index: u32| {
-            self.links.by_index.values().any(|link| link.master == Some(index))
-        };
-        let of_bridges = self.addresses.iter().filter(|of| has_port(of.ifindex));
+        let with_port: BTreeSet<u32> =
+            self.links.by_index.values().filter_map(|link| link.master).collect();
+        let of_bridges = self.addresses.iter().filter(|of| with_port.contains(&of.ifindex));
         Pods {
             routed: routed.collect(),
             bridges: of_bridges.map(|of| of.address.addr()).collect(),
