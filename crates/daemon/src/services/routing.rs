@@ -905,8 +905,8 @@ impl Service {
         }
     }
 
-    /// Says which configurations of others runtimes take before ours. Nothing is removed: another
-    /// network of the node may be wanted so.
+    /// Says which configurations of others runtimes take before ours. Nothing is removed, and the
+    /// service is ready: another network of the node may be wanted so.
     fn look_at_others(&mut self) {
         let found = self.published.before_ours();
         if found == self.before_ours {
@@ -915,8 +915,6 @@ impl Service {
         for what in found.iter().filter(|what| !self.before_ours.contains(what)) {
             tracing::warn!("{what}");
         }
-        let needed = if found.is_empty() { Ok(()) } else { Err(found.join("; ")) };
-        self.health.needs("network configuration", needed);
         self.shared.routing().notice("network configuration", found.clone());
         self.before_ours = found;
     }
