@@ -10,6 +10,8 @@
 //! Every machine runs with the same settings, and a tunnel's hardware address follows from the
 //! node's name: nothing has to be published.
 
+use std::collections::BTreeMap;
+
 use crate::annotation::MOST_KEPT;
 use crate::cluster::{Seen, Unusable};
 use crate::family::Family;
@@ -60,6 +62,7 @@ pub fn read(text: &str, settings: &Settings) -> Result<Vec<Seen>, String> {
         None => return Err("it has no [[node]]".to_owned()),
     };
     let mut seen: Vec<Seen> = Vec::new();
+    let mut places: BTreeMap<String, usize> = BTreeMap::new();
     for (number, at) in nodes.iter().enumerate() {
         let (name, node) = read_node(number, at, settings);
         let node = node.map_err(|(path, cause)| {
@@ -67,11 +70,11 @@ pub fn read(text: &str, settings: &Settings) -> Result<Vec<Seen>, String> {
             let key = path.split_once('.').map_or("node", |(_, key)| key);
             Unusable::Refused(Refused::new(&name, key, cause))
         });
-        match seen.iter_mut().find(|other| other.name == name) {
-            Some(other) => {
-                other.node = Err(Refused::new(&name, "name", Cause::NameTwice).into());
-            }
-            None => seen.push(Seen { name, node, faults: Vec::new() }),
+        if let Some(place) = places.get(&name) {
+            seen[*place].node = Err(Refused::new(&name, "name", Cause::NameTwice).into());
+        } else {
+            places.insert(name.clone(), seen.len());
+            seen.push(Seen { name, node, faults: Vec::new() });
         }
     }
     Ok(seen)

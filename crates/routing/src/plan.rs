@@ -1,8 +1,10 @@
 //! What is wanted, what is there, and the changes from one to the other.
 //!
 //! Changes come in an order that loses no packet: new objects first, each after those it needs;
-//! what is there is replaced in one step; then what is not wanted goes, in the reverse order.
+//! what is there is replaced in one step; then what is not wanted goes, in the reverse order. Only
+//! elements of the packet filter come and go together, in one transaction.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
@@ -323,9 +325,29 @@ impl fmt::Display for Change {
 /// Plans from what is there to all that is wanted.
 #[must_use]
 pub fn difference(wanted: &Wanted, observed: &Observed) -> Vec<Change> {
-    let wanted_keys = wanted.iter().map(|(key, _)| key);
-    let keys = wanted_keys.chain(observed.objects.keys()).cloned().collect();
-    difference_of(&keys, wanted, observed)
+    difference_of(&differing(wanted, observed), wanted, observed)
+}
+
+/// Returns the keys of what is not as it is wanted, by going through both once: after most looks
+/// there are none.
+#[must_use]
+pub(crate) fn differing(wanted: &Wanted, observed: &Observed) -> BTreeSet<Key> {
+    let mut wanted = wanted.iter().peekable();
+    let mut there = observed.objects.iter().peekable();
+    let mut keys = BTreeSet::new();
+    loop {
+        let order = match (wanted.peek(), there.peek()) {
+            (None, None) => return keys,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some((wanted, _)), Some((there, _))) => wanted.cmp(there),
+        };
+        let one = wanted.next_if(|_| order.is_le());
+        let other = there.next_if(|_| order.is_ge());
+        if one != other {
+            keys.extend(one.or(other).map(|(key, _)| key.clone()));
+        }
+    }
 }
 
 /// Plans for some keys only: what one peer's change costs does not depend on how many others there
@@ -359,6 +381,13 @@ pub fn difference_of(keys: &BTreeSet<Key>, wanted: &Wanted, observed: &Observed)
             (None, Some(there)) => removals.push(Change::Remove(key.clone(), there.clone())),
             (Some(_), Some(_)) | (None, None) => {}
         }
+    }
+    // Elements come and go in one transaction: who has another address now sends from that alone.
+    if let Some(last_new) = plan.iter().rposition(Change::is_filter) {
+        let (elements, others): (Vec<Change>, Vec<Change>) =
+            removals.into_iter().partition(Change::is_filter);
+        plan.splice(last_new + 1..last_new + 1, elements);
+        removals = others;
     }
     plan.extend(removals.into_iter().rev());
     plan

@@ -376,6 +376,15 @@ impl Routing {
         self.repairs(&keys)
     }
 
+    /// Takes which links of others are up and have their carrier, and which are not, when a look has
+    /// found them: [`Routing::look`] then finds what follows.
+    pub fn links(&mut self, up: &BTreeSet<&str>, down: &BTreeSet<&str>) {
+        self.down.retain(|link| !up.contains(&**link));
+        let newly = down.iter().filter(|link| !self.is_tunnel(link)).map(|link| (*link).into());
+        let newly: Vec<LinkName> = newly.collect();
+        self.down.extend(newly);
+    }
+
     /// Takes that a link is gone.
     pub fn link_gone(&mut self, link: &str) -> Todo {
         if !self.is_tunnel(link) {
@@ -471,6 +480,13 @@ impl Routing {
     /// any more.
     pub fn notice(&mut self, about: &'static str, sentences: Vec<String>) {
         self.notices.insert(about, sentences);
+    }
+
+    /// Returns why nothing is programmed for now, if that is so ([`Phase::Waiting`]). Unlike
+    /// [`Routing::phase`] it compares nothing.
+    #[must_use]
+    pub fn waits_for(&self) -> Option<&str> {
+        self.waiting.as_deref()
     }
 
     /// Returns the peers.

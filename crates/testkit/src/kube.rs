@@ -73,6 +73,8 @@ struct State {
     latency: Duration,
     mode: Mode,
     bookmarks: u64,
+    /// How often all watches were ended.
+    ends: u64,
     token: Option<String>,
     rules: Option<Vec<Rule>>,
     admission: Option<Admission>,
@@ -144,6 +146,7 @@ impl KubeApi {
             latency: Duration::ZERO,
             mode: Mode::Up,
             bookmarks: 0,
+            ends: 0,
             token: None,
             rules: None,
             admission: None,
@@ -335,6 +338,12 @@ impl KubeApi {
     /// Ends all connections.
     pub fn cut(&self) {
         cut(&mut self.shared.lock());
+    }
+
+    /// Ends all watches as their time does: without an error, and clients watch again.
+    pub fn end_watches(&self) {
+        self.shared.lock().ends += 1;
+        self.shared.changed.notify_all();
     }
 
     /// Fails the next request with a verb for a resource (`pods/status`) with this code, once.

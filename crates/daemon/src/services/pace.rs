@@ -29,6 +29,11 @@ impl Pace {
         Pace { interval, due: None, rested: None }
     }
 
+    /// Returns the interval.
+    pub(super) fn interval(&self) -> Duration {
+        self.interval
+    }
+
     /// Looks at this interval from now on.
     pub(super) fn set_interval(&mut self, interval: Duration, now: Instant) {
         self.interval = interval;

@@ -55,7 +55,7 @@ use routing::earlier::Earlier;
 use routing::object::Key;
 use routing::path::Way;
 use routing::plan::Change;
-use routing::routing::{Leaving, Phase};
+use routing::routing::Leaving;
 use routing::settings::{Backend, Found, Own, Paths, TakenOver, Tunnels};
 use routing::{
     Family, PerFamily, Routing, Settings, Time, Todo, annotation, flannel, kubernetes, overlap,
@@ -93,6 +93,10 @@ const NODES: u64 = 5;
 
 /// The last known nodes are written at most so often.
 const BETWEEN_WRITES: Duration = Duration::from_secs(5);
+
+/// Looks at the kernel and at the packet filter that are due within this time of each other are made
+/// together.
+const TOGETHER: Duration = Duration::from_secs(1);
 
 /// The protocol number of UDP (RFC 768).
 const UDP: u8 = 17;
@@ -276,6 +280,11 @@ struct Service {
     saved: Option<Instant>,
     /// The kernel is being looked at: what differs is found at the end, and changed then.
     looking: bool,
+    /// Something of others has changed, and the ways to nodes may be others now.
+    other_ways: bool,
+    /// When all ways were looked up, and of which addresses since this look began.
+    ways_found: Option<Instant>,
+    looked_up: BTreeSet<IpAddr>,
     /// The first look is over: what differs from now on was changed by somebody else.
     settled: bool,
 }
@@ -335,6 +344,9 @@ impl Service {
             save_at: None,
             saved: None,
             looking: false,
+            other_ways: false,
+            ways_found: None,
+            looked_up: BTreeSet::new(),
             settled: false,
         })
     }
@@ -410,11 +422,14 @@ impl Service {
     }
 
     fn do_what_is_due(&mut self) {
-        if self.pace.is_due(Instant::now()) {
+        let now = Instant::now();
+        // Two looks that come one after the other are one: nobody is woken twice for them.
+        let both = self.filter_pace.is_due(now) && self.pace.is_due(now + TOGETHER);
+        if both || self.pace.is_due(now) {
             self.folders.watch();
             self.learn();
             self.look();
-        } else if self.filter_pace.is_due(Instant::now()) {
+        } else if self.filter_pace.is_due(now) {
             self.look_at_filter();
         }
         let now = self.clock.now();
@@ -431,10 +446,7 @@ impl Service {
     fn learn(&mut self) -> bool {
         match &mut self.source {
             Source::File(nodes) => match nodes.look(&self.settings) {
-                Some(read) => {
-                    self.take_list(read);
-                    true
-                }
+                Some(read) => self.take_list(read),
                 None => false,
             },
             Source::Kubernetes(nodes) => {
@@ -447,8 +459,11 @@ impl Service {
         }
     }
 
-    /// Takes a list of nodes. One that cannot be read changes nothing: the last one counts.
-    fn take_list(&mut self, read: Result<Vec<Seen>, String>) {
+    /// Takes a list of nodes. One that cannot be read changes nothing: the last one counts. Returns
+    /// whether this node is another now, or the list is the first.
+    fn take_list(&mut self, read: Result<Vec<Seen>, String>) -> bool {
+        let before = self.of_source.clone();
+        let was_listed = self.shared.routing().cluster().listed();
         let event = match read {
             Ok(seen) => {
                 self.health.needs("list of nodes", Ok(()));
@@ -468,6 +483,7 @@ impl Service {
         };
         let todo = self.shared.routing().event(event, self.clock.now());
         self.obey(todo);
+        !was_listed || self.of_source != before
     }
 
     /// Takes what was heard of the cluster's Nodes. Returns whether this node is another now.
@@ -585,17 +601,11 @@ impl Service {
         }
         self.take_found(own);
         let _ = self.listener.only_neighbours_of(host.links.tunnels());
-        self.links = host.links;
+        self.links = host.into_links();
         let todo = {
             let mut routing = self.shared.routing();
             let (up, down) = self.links.up_and_down();
-            // What follows from it is found by the look.
-            for link in up {
-                let _ = routing.link_up(link);
-            }
-            for link in down {
-                let _ = routing.link_down(link);
-            }
+            routing.links(&up, &down);
             let mut observed = observed;
             // The table of the packet filter has what was noted of it.
             for (key, value) in routing.observed().objects() {
@@ -606,6 +616,7 @@ impl Service {
             routing.look(observed)
         };
         self.looking = false;
+        self.looked_up.clear();
         let put_back = self.obey(todo);
         if let (Some(first), true) = (put_back, self.settled) {
             self.counts.put_back();
@@ -725,22 +736,24 @@ impl Service {
     fn take_found(&mut self, own: Result<Own, String>) {
         let now = self.clock.now();
         let mut routing = self.shared.routing();
-        let phase = routing.phase();
+        let waits_for = routing.waits_for().map(str::to_owned);
         match own {
             Ok(own) => {
                 if let Source::Kubernetes(nodes) = &self.source {
                     nodes.annotate(self.annotations(&own));
                 }
-                if *routing.cluster().own() == own && !matches!(phase, Phase::Waiting(_)) {
+                if *routing.cluster().own() == own && waits_for.is_none() {
                     return;
                 }
+                // By another link, another MTU.
+                self.other_ways = true;
                 self.filter.set_own(&own);
                 let todo = routing.own(own, now);
                 drop(routing);
                 self.obey(todo);
             }
             Err(why) => {
-                if phase != Phase::Waiting(why.clone()) {
+                if waits_for.as_ref() != Some(&why) {
                     tracing::warn!(why, "nothing is programmed for now; what is there stays");
                     routing.wait(&why);
                 }
@@ -748,10 +761,20 @@ impl Service {
         }
     }
 
-    /// Looks up the ways to all nodes again: a route or an address of this host may be another.
+    /// Looks up the ways to all nodes again if a route, an address or a link of this host may be
+    /// another: after events of such, and after each interval, as not everything is told.
     fn look_up_again(&mut self) {
-        let addresses: BTreeSet<IpAddr> = self.shared.routing().underlay_addresses().collect();
+        let (now, interval) = (Instant::now(), self.pace.interval());
+        let is_old = |found: Instant| interval <= now.duration_since(found) + TOGETHER;
+        if !std::mem::take(&mut self.other_ways) && !self.ways_found.is_none_or(is_old) {
+            return;
+        }
+        self.ways_found = Some(now);
+        let mut addresses: BTreeSet<IpAddr> =
+            self.shared.routing().underlay_addresses().collect();
+        addresses.retain(|address| !self.looked_up.contains(address));
         let todo = self.look_up(addresses);
+        self.looked_up = BTreeSet::new();
         self.obey(todo);
     }
 
@@ -761,6 +784,7 @@ impl Service {
             .into_iter()
             .map(|address| (address, host::way(&mut self.netlink, &self.links, &own, address)))
             .collect();
+        self.looked_up.extend(ways.iter().map(|(address, _)| *address));
         self.shared.routing().ways(ways)
     }
 
@@ -769,7 +793,8 @@ impl Service {
         let mut first = None;
         loop {
             todo.news.iter().for_each(tell);
-            first = first.or(self.make(&todo.changes));
+            let made = self.make(&todo.changes);
+            first = first.or(made);
             self.flush_flows(&todo.flush_flows);
             if todo.document_changed && self.save_at.is_none() {
                 let now = Instant::now();
@@ -803,13 +828,14 @@ impl Service {
             for (change, result) in run.iter().zip(results) {
                 self.counts.changed(result.is_ok());
                 let Err(error) = result else {
-                    first = first.or(Some(change.clone()));
+                    first = first.or_else(|| Some(change.clone()));
                     routing.done(change);
                     continue;
                 };
                 if let Some(news) = routing.failed(change, &error, now) {
                     tell(&news);
                     // Something may have changed meanwhile.
+                    self.other_ways = true;
                     self.pace.hurry(Instant::now());
                 }
             }
@@ -836,7 +862,7 @@ impl Service {
         let (begin, worked) = (Instant::now(), processor_time());
         let (may, listed) = {
             let routing = self.shared.routing();
-            let may = !self.settings.standby && !matches!(routing.phase(), Phase::Waiting(_));
+            let may = !self.settings.standby && routing.waits_for().is_none();
             (may, routing.cluster().listed())
         };
         let brought = match (may, listed) {
@@ -871,7 +897,7 @@ impl Service {
         let has = |family: Family| {
             let routing = self.shared.routing();
             !self.settings.standby
-                && !matches!(routing.phase(), Phase::Waiting(_))
+                && routing.waits_for().is_none()
                 && routing.cluster().own().node.prefixes_of(family).next().is_some()
         };
         let sysctls =
@@ -927,7 +953,7 @@ impl Service {
             |key: &Key| routing.observed().objects().get(key) == routing.wanted().get(key);
         let own = routing.wanted().keys_of("");
         if self.settings.standby
-            || matches!(routing.phase(), Phase::Waiting(_))
+            || routing.waits_for().is_some()
             || own.is_empty()
             || !own.iter().all(is_there)
         {
@@ -966,8 +992,19 @@ impl Service {
                 self.filter_pace.hurry(now);
             } else if self.concerns(&event) {
                 tracing::debug!(?event, "heard");
+                self.other_ways |= !self.is_of_ours(&event);
                 self.pace.hurry(now);
             }
+        }
+    }
+
+    /// Says whether an event is of an object of ours, on which no way to a node depends.
+    fn is_of_ours(&self, event: &ObjectEvent) -> bool {
+        match event {
+            ObjectEvent::Changed(object) | ObjectEvent::Removed(object) => {
+                self.links.ours(object).is_some()
+            }
+            _ => false,
         }
     }
 
@@ -990,7 +1027,7 @@ impl Service {
             return known != value.as_ref().filter(|_| there);
         }
         let own = routing.cluster().own();
-        let is_waiting = matches!(routing.phase(), Phase::Waiting(_));
+        let is_waiting = routing.waits_for().is_some();
         let carries = |index: u32| {
             let name = self.links.name_of(index);
             own.uplinks.iter().any(|(_, uplink)| uplink.as_ref().is_some_and(|of| of.name == name))

@@ -216,8 +216,7 @@ impl Routing {
 
     /// Returns the changes of everything.
     pub(super) fn everything(&self) -> Vec<Change> {
-        let wanted = self.wanted.iter().map(|(key, _)| key);
-        let keys = wanted.chain(self.observed.objects().keys()).cloned().collect();
+        let keys = plan::differing(&self.wanted, &self.observed);
         let mut changes = self.repairs(&keys).changes;
         changes.retain(|change| !matches!(change, Change::RemoveForeign(..)));
         if self.waiting.is_none() {

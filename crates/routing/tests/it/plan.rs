@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use netwright_routing::Node;
 use netwright_routing::cluster::{Event, Seen};
 use netwright_routing::path::Way;
+use netwright_routing::plan::{difference, difference_of};
 use proptest::prelude::*;
 
 use crate::kernel::{End, Kernel};
@@ -61,6 +62,19 @@ fn ends(kernel: &Kernel, nodes: &[Node]) -> BTreeSet<(ipnet::IpNet, bool)> {
 
 proptest! {
     #![proptest_config(cases(150))]
+
+    /// A look, which goes through both sides once, finds what comparing each key finds.
+    #[test]
+    fn a_look_compares_everything(before in any_cluster(), after in any_cluster()) {
+        let mut machine = Machine::start(settings(), way);
+        machine.list(&before);
+        let there = machine.routing.observed().clone();
+        machine.list(&after);
+        let wanted = machine.routing.wanted();
+        let all = wanted.iter().map(|(key, _)| key).chain(there.objects().keys()).cloned();
+        let by_key = difference_of(&all.collect(), wanted, &there);
+        prop_assert_eq!(difference(wanted, &there), by_key);
+    }
 
     #[test]
     fn the_plan_leads_from_what_is_there_to_what_is_wanted_and_loses_nothing(

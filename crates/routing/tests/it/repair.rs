@@ -1,5 +1,7 @@
 //! What others take away comes back.
 
+use std::collections::BTreeSet;
+
 use netwright_routing::object::{Key, Value};
 use netwright_routing::plan::Change;
 use netwright_routing::{MacAddr, Node};
@@ -141,6 +143,20 @@ fn nothing_is_made_by_an_uplink_that_is_down() {
     assert_eq!(todo.changes, []);
     assert_eq!(machine.routing.look(machine.kernel.observed()).changes, []);
     let todo = machine.routing.link_up("eth0");
+    assert_eq!(todo.changes.len(), 4, "the nexthop and the route of each family");
+    machine.obey(todo);
+    machine.assert_right();
+}
+
+#[test]
+fn nothing_is_made_by_an_uplink_that_a_look_finds_down() {
+    let mut machine = machine();
+    machine.kernel.set_down("eth0");
+    let (none, eth0) = (BTreeSet::new(), BTreeSet::from(["eth0"]));
+    machine.routing.links(&none, &eth0);
+    assert_eq!(machine.routing.look(machine.kernel.observed()).changes, []);
+    machine.routing.links(&eth0, &none);
+    let todo = machine.routing.look(machine.kernel.observed());
     assert_eq!(todo.changes.len(), 4, "the nexthop and the route of each family");
     machine.obey(todo);
     machine.assert_right();

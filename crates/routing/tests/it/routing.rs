@@ -35,10 +35,12 @@ fn a_node_goes_through_its_phases() {
     without.node.prefixes.clear();
     assert_eq!(routing.own(without, NOW).changes, []);
     assert_eq!(routing.phase(), Phase::Waiting("this node has no prefix yet".to_owned()));
+    assert_eq!(routing.waits_for(), Some("this node has no prefix yet"));
     assert_eq!(routing.condition(NOW), None);
 
     let mut machine = Machine::start(settings(), |_| on_link());
     assert_eq!(machine.routing.phase(), Phase::Restoring);
+    assert_eq!(machine.routing.waits_for(), None);
     machine.list(&[node("b", 2)]);
     assert_eq!(machine.routing.phase(), Phase::Ready);
     machine.kernel.remove_link("nw-vxlan4");

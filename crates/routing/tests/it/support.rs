@@ -138,7 +138,9 @@ pub(crate) struct Machine {
     pub(crate) way: fn(IpAddr) -> Way,
     /// All changes, in order.
     pub(crate) log: Vec<String>,
+    /// Changes that are messages of rtnetlink, and transactions of the packet filter.
     pub(crate) messages: usize,
+    pub(crate) transactions: usize,
 }
 
 impl Machine {
@@ -150,7 +152,8 @@ impl Machine {
     pub(crate) fn start_with(settings: Settings, way: fn(IpAddr) -> Way, kernel: Kernel) -> Self {
         let own = own(&settings);
         let routing = Routing::new(settings, "a");
-        let mut machine = Machine { routing, kernel, way, log: Vec::new(), messages: 0 };
+        let (log, messages, transactions) = (Vec::new(), 0, 0);
+        let mut machine = Machine { routing, kernel, way, log, messages, transactions };
         let observed = machine.kernel.observed();
         let todo = machine.routing.look(observed);
         machine.obey(todo);
@@ -177,6 +180,8 @@ impl Machine {
             self.log.push(change.to_string());
             self.messages += usize::from(!change.is_filter());
         }
+        let runs = todo.changes.chunk_by(|one, other| one.is_filter() == other.is_filter());
+        self.transactions += runs.filter(|run| run[0].is_filter()).count();
         if !todo.look_up.is_empty() {
             let way = self.way;
             let ways: Vec<_> =
@@ -196,7 +201,7 @@ impl Machine {
 
     /// Takes the changes since the last time.
     pub(crate) fn take_log(&mut self) -> String {
-        self.messages = 0;
+        (self.messages, self.transactions) = (0, 0);
         self.log.drain(..).map(|line| line + "\n").collect()
     }
 

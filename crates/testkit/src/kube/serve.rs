@@ -32,7 +32,14 @@ struct Target {
 /// The answer to send.
 enum Reply {
     Whole(u16, Value),
-    Watch(Target, Selector, u64, Vec<Value>),
+    Watch(Target, Selector, Since, Vec<Value>),
+}
+
+/// Where a watch begins.
+struct Since {
+    version: u64,
+    /// How often all watches had been ended.
+    ends: u64,
 }
 
 /// Answers the requests on a connection, until it ends.
@@ -417,7 +424,8 @@ fn begin_watch(state: &mut State, request: &Request, target: Target) -> Result<R
             let page = state.store.list(target.number, &target.namespace, &selector, ALL, None);
             let first =
                 page.items.into_iter().map(|object| json!({"type": "ADDED", "object": object}));
-            Ok(Reply::Watch(target, selector, page.version, first.collect()))
+            let since = Since { version: page.version, ends: state.ends };
+            Ok(Reply::Watch(target, selector, since, first.collect()))
         }
         text => {
             let since: u64 = text
@@ -428,6 +436,7 @@ fn begin_watch(state: &mut State, request: &Request, target: Target) -> Result<R
                 Ok(_) => Vec::new(),
                 Err(refusal) => vec![json!({"type": "ERROR", "object": refusal.status()})],
             };
+            let since = Since { version: since, ends: state.ends };
             Ok(Reply::Watch(target, selector, since, first))
         }
     }
@@ -439,7 +448,7 @@ fn watch(
     request: &Request,
     target: &Target,
     selector: &Selector,
-    since: u64,
+    since: Since,
     first: Vec<Value>,
     to: &mut impl Write,
 ) -> io::Result<()> {
@@ -464,10 +473,11 @@ fn watch(
             return http::piece(to, "");
         }
     }
-    let (mut seen, mut marked) = (since, shared.lock().bookmarks);
+    let (mut seen, mut marked) = (since.version, shared.lock().bookmarks);
     loop {
         let mut state = shared.lock();
-        if state.ended || state.mode != Mode::Up || end.is_some_and(|end| end <= Instant::now()) {
+        let is_over = end.is_some_and(|end| end <= Instant::now()) || since.ends < state.ends;
+        if state.ended || state.mode != Mode::Up || is_over {
             break;
         }
         let begin = state.store.history.partition_point(|change| change.version <= seen);

@@ -21,7 +21,8 @@ pub(super) fn apply(
     links: &mut Links,
     changes: &[&Change],
 ) -> Vec<Result<(), String>> {
-    let mut batch = Batch { results: vec![Ok(()); changes.len()], messages: Vec::new() };
+    let results = vec![Ok(()); changes.len()];
+    let mut batch = Batch { results, numbers: Vec::new(), messages: Vec::new() };
     for (number, change) in changes.iter().enumerate() {
         match change {
             // Their index is known, or known to be gone, once this is done.
@@ -38,7 +39,13 @@ pub(super) fn apply(
                 batch.results[number] = remove_tunnel(netlink, links, link);
             }
             _ => match message(change, links) {
-                Ok(message) => batch.messages.push((number, message)),
+                Ok(message) => {
+                    batch.numbers.push(number);
+                    batch.messages.push(message);
+                    if TOGETHER <= batch.messages.len() {
+                        batch.send(netlink, changes);
+                    }
+                }
                 // What it is on is gone, and it with that.
                 Err(_) if matches!(change, Change::Remove(..)) => {}
                 Err(why) => batch.results[number] = Err(why),
@@ -49,20 +56,23 @@ pub(super) fn apply(
     batch.results
 }
 
-/// Messages that travel together, and the results of all changes.
+/// How many messages travel together: what a socket's buffers hold without being enlarged. They are
+/// put together as they go, since those of thousands of nodes would take tens of MiB.
+const TOGETHER: usize = 128;
+
+/// Messages that travel together, with the places of their changes, and the results of all changes.
 struct Batch {
     results: Vec<Result<(), String>>,
-    messages: Vec<(usize, Message)>,
+    numbers: Vec<usize>,
+    messages: Vec<Message>,
 }
 
 impl Batch {
     fn send(&mut self, netlink: &mut RouteSocket, changes: &[&Change]) {
-        let sent = std::mem::take(&mut self.messages);
-        let messages: Vec<Message> = sent.iter().map(|(_, message)| message.clone()).collect();
-        match netlink.apply_each(&messages) {
+        match netlink.apply_each(&self.messages) {
             Ok(failed) => {
                 for error in failed {
-                    let number = sent[error.index].0;
+                    let number = self.numbers[error.index];
                     if !is_gone(changes[number], &error.source) {
                         self.results[number] = Err(said(&error.source));
                     }
@@ -70,11 +80,13 @@ impl Batch {
             }
             // The next look finds out which of them were made.
             Err(lost) => {
-                for (number, _) in &sent[lost.index..] {
+                for number in &self.numbers[lost.index..] {
                     self.results[*number] = Err(said(&lost.source));
                 }
             }
         }
+        self.numbers.clear();
+        self.messages.clear();
     }
 }
 

@@ -47,8 +47,10 @@ impl Links {
 
     /// Returns the index of a link.
     pub(super) fn index_of(&self, name: &str) -> Option<u32> {
-        let found = self.by_index.values().find(|link| link.name == name);
-        found.map(|link| link.index)
+        // Ours first: thousands of objects are on them, and pods have links too.
+        let tunnel = self.tunnels.iter().find(|(_, tunnel)| ***tunnel == *name);
+        let other = || self.by_index.values().find(|link| link.name == name);
+        tunnel.map(|(index, _)| *index).or_else(|| other().map(|link| link.index))
     }
 
     /// Returns the indices of our tunnels.
@@ -224,6 +226,11 @@ impl Host {
             routes.extend(netlink.routes(RouteFilter::main(family))?);
         }
         Ok(Host { links, addresses, routes })
+    }
+
+    /// Returns the links, and forgets the rest.
+    pub(super) fn into_links(self) -> Links {
+        self.links
     }
 
     /// Returns the link that has an address.
