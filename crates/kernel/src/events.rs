@@ -116,8 +116,8 @@ impl Listener {
     /// # Errors
     /// [`NetlinkError::Open`].
     pub fn open() -> Result<Self, NetlinkError> {
-        let route = open(NETLINK_ROUTE, &ROUTE_GROUPS)?;
-        let filter = open(NETLINK_NETFILTER, &[NFT_GROUP])?;
+        let route = open(NETLINK_ROUTE, &ROUTE_GROUPS, RECEIVE_BUFFER)?;
+        let filter = open(NETLINK_NETFILTER, &[NFT_GROUP], RECEIVE_BUFFER)?;
         let everywhere = route.set_listen_all_namespaces(true).is_ok();
         Ok(Listener { route, filter, buffer: Vec::with_capacity(MESSAGE), everywhere })
     }
@@ -151,7 +151,8 @@ impl Listener {
     }
 }
 
-fn open(protocol: isize, groups: &[u32]) -> Result<Socket, NetlinkError> {
+/// Opens a socket for multicast groups, for which so many bytes may be queued.
+fn open(protocol: isize, groups: &[u32], queue: usize) -> Result<Socket, NetlinkError> {
     let failed = |step| move |source| NetlinkError::Open { step, source };
     let mut socket = Socket::new(protocol).map_err(failed("socket"))?;
     socket.bind(&SocketAddr::new(0, 0)).map_err(failed("bind"))?;
@@ -159,7 +160,7 @@ fn open(protocol: isize, groups: &[u32]) -> Result<Socket, NetlinkError> {
         socket.add_membership(*group).map_err(failed("NETLINK_ADD_MEMBERSHIP"))?;
     }
     // Only privileged processes may exceed the limit; otherwise the limit must do.
-    let _ = sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER);
+    let _ = sockopt::set_socket_recv_buffer_size_force(&socket, queue);
     Ok(socket)
 }
 

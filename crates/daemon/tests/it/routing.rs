@@ -12,6 +12,7 @@ mod managers;
 mod probe;
 mod reach;
 mod renumbered;
+mod size;
 mod torture;
 
 use std::fmt::Write as _;
@@ -24,6 +25,11 @@ use testkit::traffic::pings_within;
 use testkit::{Container, Lab, Place, Service, wait_until};
 
 const DAEMON: &str = env!("CARGO_BIN_EXE_netwrightd");
+
+/// The executable: the tests' own, or the one that is measured.
+fn daemon() -> String {
+    std::env::var("NETWRIGHTD_MEASURED").unwrap_or_else(|_| DAEMON.to_owned())
+}
 
 /// How long a pod may take to reach another after something has changed, on a busy machine. It is
 /// by events that the service hears of it: it looks by itself every hour only.
@@ -186,7 +192,7 @@ impl Fabric {
     /// A command of the daemon on a node, with the node's own files.
     fn command(&self, node: usize, name: &str) -> Command {
         let node = &self.nodes[node];
-        let mut command = node.host.command(DAEMON);
+        let mut command = node.host.command(&daemon());
         command
             .args(name.split(' '))
             .args(["--socketpath", node.dir.join("routing.sock").to_str().unwrap()])

@@ -29,6 +29,10 @@ const NDM_IFINDEX: u32 = 16 + 4;
 /// How many links and sockets the kernel's filter distinguishes: a jump reaches 255 instructions.
 const FILTERED: usize = 64;
 
+/// How much may be queued for us: the kernel reports each forwarding entry of a tunnel to whoever made
+/// it too, and thousands of nodes have two each. Best effort.
+const RECEIVE_BUFFER: usize = 32 << 20;
+
 /// An object that changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -109,8 +113,8 @@ impl ObjectListener {
     /// CAP_NET_ADMIN for the packet filter.
     pub fn open() -> Result<Self, NetlinkError> {
         Ok(Self {
-            route: open(NETLINK_ROUTE, &GROUPS)?,
-            filter: open(NETLINK_NETFILTER, &[NFT_GROUP])?,
+            route: open(NETLINK_ROUTE, &GROUPS, RECEIVE_BUFFER)?,
+            filter: open(NETLINK_NETFILTER, &[NFT_GROUP], RECEIVE_BUFFER)?,
             buffer: Vec::with_capacity(MESSAGE),
             ignored_ports: BTreeSet::new(),
             neighbour_links: None,

@@ -1,0 +1,313 @@
+//! What many nodes cost: counted in every run, measured with `--full` (docs/routing.md, "Sizes").
+
+mod bare;
+mod measured;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use testkit::{Place as _, Running, feature, wait_until};
+
+use super::cluster::{annotation, cluster, condition, is};
+use super::{Fabric, Node};
+
+/// Ranges in which thousands of nodes have their prefixes, and this node's are.
+const RANGES: &str = "10.128.0.0/9,fd00:244::/32";
+
+/// The number of the first of the other nodes, and how many there are beside this one in the
+/// longest list that is read.
+const FIRST: u16 = 10;
+const MOST: u16 = 4999;
+
+/// A node that is in the list and nowhere else. It is behind the router, so that tunnels lead to it.
+#[derive(Debug, Clone, Copy)]
+struct Other {
+    name: u16,
+    address: u16,
+    prefix: u16,
+}
+
+impl Other {
+    fn new(number: u16) -> Self {
+        Other { name: number, address: number, prefix: number }
+    }
+
+    fn many(count: u16) -> impl Iterator<Item = Other> {
+        (FIRST..FIRST + count).map(Other::new)
+    }
+
+    fn name(self) -> String {
+        format!("node-{}", self.name)
+    }
+
+    fn prefixes(self) -> [String; 2] {
+        let [high, low] = self.prefix.to_be_bytes();
+        let v4 = format!("10.{}.{low}.0/24", 128 + u16::from(high));
+        [v4, format!("fd00:244:1:{:x}::/64", self.prefix)]
+    }
+
+    fn underlay(self) -> [String; 2] {
+        let [high, low] = self.address.to_be_bytes();
+        [format!("198.18.{high}.{low}"), format!("2001:db8:f::{:x}", self.address)]
+    }
+
+    /// The hardware addresses of its tunnels.
+    fn macs(self) -> [[u8; 6]; 2] {
+        let [high, low] = self.name.to_be_bytes();
+        [[2, 4, 0, 0, high, low], [2, 6, 0, 0, high, low]]
+    }
+
+    /// Its entry in the list of nodes.
+    fn entry(self) -> String {
+        let (name, [v4, v6], [to4, to6]) = (self.name(), self.prefixes(), self.underlay());
+        format!(
+            "[[node]]\nname = \"{name}\"\nprefixes = [\"{v4}\", \"{v6}\"]\nunderlay = [\"{to4}\", \"{to6}\"]\n\n"
+        )
+    }
+
+    /// Its Node, as its own service has annotated it.
+    fn object(self) -> Value {
+        let (name, prefixes, underlay) = (self.name(), self.prefixes(), self.underlay());
+        let [mac4, mac6] = self.macs().map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":"));
+        let vxlan = json!({"vni": 1, "port": 8472, "mac4": mac4, "mac6": mac6});
+        let says = json!({
+            "version": 1, "underlay": underlay, "mtu": 1500,
+            "offers": {"direct": {}, "vxlan": vxlan},
+        });
+        let addresses = underlay.map(|address| json!({"type": "InternalIP", "address": address}));
+        json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {
+                "name": name, "annotations": {"routing.netwright.io/node": says.to_string()},
+            },
+            "spec": {"podCIDRs": prefixes},
+            "status": {"addresses": addresses},
+        })
+    }
+}
+
+impl Fabric {
+    /// One node, with ranges for many others.
+    fn for_many(name: &str) -> Self {
+        let mut fabric = Fabric::new(name, &[1]);
+        fabric.cluster = ["--cluster", RANGES].map(str::to_owned).to_vec();
+        fabric
+    }
+
+    /// The list of this node and so many others.
+    fn list_of(&self, count: u16) -> String {
+        self.nodes[0].entry() + &Other::many(count).map(Other::entry).collect::<String>()
+    }
+}
+
+/// What one act makes the service ask of the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Counts {
+    /// Messages of rtnetlink that change something.
+    changes: usize,
+    /// Those that ask.
+    questions: usize,
+    /// Transactions of nftables.
+    transactions: usize,
+}
+
+/// What the service sends to the kernel, as strace tells it.
+struct Trace {
+    log: PathBuf,
+    pid: String,
+    _strace: Running,
+}
+
+impl Trace {
+    fn of(node: &Node) -> Self {
+        let log = node.dir.join("trace");
+        let pid = node.service.as_ref().unwrap().pid().to_string();
+        let mut command = node.host.command("strace");
+        command.args(["-f", "-v", "-qq", "-e", "signal=none", "-e"]);
+        command.arg("trace=sendto,sendmsg,?epoll_wait,?epoll_pwait,?epoll_pwait2");
+        command.arg("-o").arg(&log).args(["-p", &pid]).stdin(Stdio::null());
+        let strace = Running::from(command.spawn().unwrap());
+        let trace = Trace { log, pid, _strace: strace };
+        wait_until("the loop to wait under strace", || trace.is_idle());
+        trace
+    }
+
+    fn text(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Says whether the service's loop waits: the last that is told of it has not returned.
+    fn is_idle(&self) -> bool {
+        let text = self.text();
+        let of_loop = |line: &&str| line.split_whitespace().next() == Some(self.pid.as_str());
+        let last = text.lines().rfind(of_loop);
+        last.is_some_and(|line| line.contains("epoll_") && !line.contains(" = "))
+    }
+
+    /// Counts what is sent from an act until it is done and the loop waits again.
+    fn count(&self, what: &str, act: impl FnOnce(), is_done: impl FnMut() -> bool) -> Counts {
+        let before = self.text().len();
+        act();
+        wait_until(what, is_done);
+        wait_until("the loop to wait again", || self.is_idle());
+        let text = self.text().split_off(before);
+        let of = |kinds: &[&str]| {
+            kinds.iter().map(|kind| text.matches(&format!("nlmsg_type={kind}")).count()).sum()
+        };
+        Counts {
+            changes: of(&["RTM_NEW", "RTM_DEL", "RTM_SET"]),
+            questions: of(&["RTM_GET"]),
+            transactions: of(&["NFNL_MSG_BATCH_BEGIN"]),
+        }
+    }
+}
+
+/// A node comes among so many others, gets other addresses, gets other prefixes, and goes.
+fn counts_among(count: u16) -> Vec<(&'static str, Counts)> {
+    let mut fabric = Fabric::for_many(&format!("routing-size-{count}"));
+    let others = fabric.list_of(count - 1);
+    fabric.write_list(&others);
+    fabric.start();
+    let trace = Trace::of(&fabric.nodes[0]);
+    let host = &fabric.nodes[0].host;
+    let shows = |script: &str| !host.sh(script).is_empty();
+    let has_route = |prefix: &str| shows(&format!("ip route show {prefix} proto 78"));
+    let new = Other::new(9000);
+    let moved = Other { address: 9001, ..new };
+    let renumbered = Other { prefix: 9001, ..moved };
+    let write = |node: Other| fabric.write_list(&(others.clone() + &node.entry()));
+    let [_, new_v6] = new.prefixes();
+    let [renumbered_v4, renumbered_v6] = renumbered.prefixes();
+    let [_, moved_to] = moved.underlay();
+    let counts = vec![
+        ("comes", trace.count("it to come", || write(new), || has_route(&new_v6))),
+        (
+            "gets other addresses",
+            trace.count(
+                "its other addresses",
+                || write(moved),
+                || shows(&format!("bridge fdb show dev nw-vxlan6 | grep -F 'dst {moved_to} ' || :")),
+            ),
+        ),
+        (
+            "gets other prefixes",
+            trace.count("its other prefixes", || write(renumbered), || has_route(&renumbered_v6)),
+        ),
+        (
+            "goes",
+            trace.count("it to go", || fabric.write_list(&others), || !has_route(&renumbered_v4)),
+        ),
+    ];
+    assert!(!fabric.nodes[0].service.as_ref().unwrap().log().contains("events may be missed"));
+    counts
+}
+
+/// What one node's change costs does not depend on how many others there are. It is no look: the
+/// service asks for the ways to new addresses, and for nothing else.
+#[test]
+fn vm_one_nodes_change_costs_the_same_among_many() {
+    testkit::require!("root", "vxlan", "vm-full", "program:strace", "program:bridge");
+    let is_slow = std::env::var_os(feature::VM_VARIABLE).is_some();
+    let many = if feature::available("full") && !is_slow { MOST } else { 500 };
+    let among_few = counts_among(50);
+    let counts = |changes, questions, transactions| Counts { changes, questions, transactions };
+    let known = [
+        ("comes", counts(8, 2, 1)),
+        ("gets other addresses", counts(2, 2, 1)),
+        ("gets other prefixes", counts(7, 0, 0)),
+        ("goes", counts(8, 0, 1)),
+    ];
+    assert_eq!(among_few, known);
+    assert_eq!(counts_among(many), known, "among {many}");
+}
+
+/// Counts requests by verb and resource.
+fn requests(api: &testkit::kube::KubeApi) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for asked in api.asked() {
+        *counts.entry(format!("{} {}", asked.verb, asked.resource)).or_default() += 1;
+    }
+    counts
+}
+
+/// An hour in which nothing changes: watches end when their time is over, and are all that is asked
+/// for. The hour is as long as they take to end.
+#[test]
+fn in_a_quiet_hour_the_api_server_is_asked_for_watches_alone() {
+    testkit::require!("root");
+    let mut fabric = Fabric::new("routing-hour", &[1]);
+    fabric.flags = ["--path", "direct"].map(str::to_owned).to_vec();
+    let api = cluster(&mut fabric);
+    fabric.start();
+    wait_until("the annotation", || annotation(&api, "a") != Value::Null);
+    wait_until("the condition", || condition(&api, "a") == is("False", "RoutingIsUp"));
+    wait_until("it to be ready", || fabric.routes(0)["phase"] == "ready");
+    let at_start = requests(&api);
+    let asked = api.asked();
+    let watch = asked.iter().find(|asked| asked.verb == "watch").unwrap();
+    let (_, rest) = watch.line.split_once("timeoutSeconds=").unwrap();
+    let digits = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap();
+    let timeout: usize = digits.parse().unwrap();
+    let in_an_hour = 3600_usize.div_ceil(timeout);
+    api.forget();
+    for number in 1..=in_an_hour {
+        api.end_watches();
+        api.wait_until("a watch", |api| requests(api).get("watch nodes") == Some(&number));
+    }
+    let quiet = BTreeMap::from([("watch nodes".to_owned(), in_an_hour)]);
+    assert_eq!(requests(&api), quiet);
+    eprintln!(
+        "MEASURED routing: one node asks the API server for {at_start:?} when it starts, and for \
+         {quiet:?} in an hour in which nothing changes"
+    );
+    assert_eq!(in_an_hour, 13);
+    assert_eq!((at_start["list nodes"], at_start["watch nodes"]), (1, 1), "{at_start:?}");
+    // And it hears what the last of them says.
+    api.create(&Other::new(FIRST).object());
+    wait_until("the other node", || fabric.routes(0)["rows"].to_string().contains("node-10"));
+}
+
+/// How often threads of a process have waited for something so far, by their names.
+fn waits(pid: u32) -> BTreeMap<String, u64> {
+    let mut waits = BTreeMap::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let task = task.unwrap().path();
+        let name = fs::read_to_string(task.join("comm")).unwrap().trim().to_owned();
+        let status = fs::read_to_string(task.join("status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        *waits.entry(name).or_default() += line.unwrap().trim().parse::<u64>().unwrap();
+    }
+    waits
+}
+
+/// How many minutes a quiet node is looked at, and how often its loop may wake up in each: for its
+/// look, half way for the watchdog, and when a probe has been answered.
+const QUIET_MINUTES: u64 = 3;
+const WAKE_UPS: u64 = 3;
+
+/// While nothing changes, a node looks at the kernel and asks some others once a minute.
+#[test]
+fn vm_a_quiet_node_sleeps() {
+    testkit::require!("root", "vxlan", "full", "vm-full");
+    let mut fabric = Fabric::new("routing-quiet", &[1, 1]);
+    fabric.flags = ["--interval", "1m"].map(str::to_owned).to_vec();
+    fabric.start();
+    fabric.assert_all_reach_all();
+    let answers = |fabric: &Fabric| fabric.routes(0)["rows"][0]["state"] == "probed";
+    wait_until("the other node to answer", || answers(&fabric));
+    let pid = fabric.nodes[0].service.as_ref().unwrap().pid();
+    // What follows the start is over: the nodes are written to the disk.
+    wait_until("the record of nodes", || fabric.nodes[0].dir.join("lib/routing/peers").exists());
+    let before = waits(pid);
+    std::thread::sleep(std::time::Duration::from_secs(60 * QUIET_MINUTES));
+    let after = waits(pid);
+    let woken: BTreeMap<&str, u64> = after
+        .iter()
+        .map(|(name, count)| (name.as_str(), count - before.get(name).unwrap_or(&0)))
+        .collect();
+    eprintln!("MEASURED routing: a quiet node's threads waited in {QUIET_MINUTES} minutes: {woken:?}");
+    assert!(woken["netwrightd"] <= WAKE_UPS * QUIET_MINUTES + WAKE_UPS, "{woken:?}");
+}

@@ -1,0 +1,291 @@
+//! How long it takes, and how much memory, with as many nodes as a list may have. The times are
+//! printed, and docs/routing.md has them; no test asserts a time.
+//!
+//! `NETWRIGHTD_MEASURED` names the executable that is measured, such as `target/dist/netwrightd`:
+//! the tests' own is not optimised.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use kernel::route::RouteSocket;
+use testkit::kube::KubeApi;
+use testkit::{MemoryLimit, Place as _, Service, feature, wait_until};
+
+use super::bare::{Bare, Ear};
+use super::super::cluster::cluster;
+use super::super::Fabric;
+use super::{MOST, Other};
+
+/// What the service may take of memory with so many nodes, in bytes.
+const MEMORY: u64 = 48 << 20;
+
+/// The pause before something is measured, so that the late work for what was before is not charged
+/// to it: the service rests four times as long as it looked.
+const SETTLE: Duration = Duration::from_secs(4);
+
+/// Tunnels as the service makes them, and their end, with all that is on them.
+const TUNNELS: &str = "set -e; \
+    ip link add nw-vxlan4 mtu 1450 type vxlan id 1 dstport 8472 local 192.0.2.11 dev eth0 nolearning; \
+    ip link add nw-vxlan6 mtu 1430 type vxlan id 1 dstport 8472 local 2001:db8:0::10 dev eth0 nolearning; \
+    ip link set nw-vxlan4 addrgenmode none up; ip link set nw-vxlan6 addrgenmode none up";
+const NO_TUNNELS: &str = "ip link del nw-vxlan4; ip link del nw-vxlan6";
+
+/// How many nodes there are, how often each is measured.
+struct Extent {
+    nodes: u16,
+    turns: usize,
+}
+
+impl Extent {
+    fn here() -> Self {
+        match std::env::var_os(feature::VM_VARIABLE) {
+            Some(_) => Extent { nodes: 200, turns: 1 },
+            // One is left for the node that comes.
+            None => Extent { nodes: MOST - 1, turns: 9 },
+        }
+    }
+}
+
+/// Median and quartiles, in milliseconds.
+struct Spread([f64; 3]);
+
+impl Spread {
+    fn of(times: &[Duration]) -> Self {
+        let mut times = times.to_vec();
+        times.sort();
+        Spread([1, 2, 3].map(|quarter| times[(times.len() - 1) * quarter / 4].as_secs_f64() * 1e3))
+    }
+}
+
+impl std::fmt::Display for Spread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [low, median, high] = self.0;
+        write!(f, "{median:.0} ms ({low:.0}–{high:.0})")
+    }
+}
+
+/// A node, and many others of which a source tells.
+struct Bench {
+    fabric: Fabric,
+    others: Vec<Other>,
+    memory: MemoryLimit,
+    cold: Vec<Duration>,
+    bare: Vec<Duration>,
+    /// Processor time of a cold start, in the service and in the kernel for it.
+    worked: Vec<[Duration; 2]>,
+}
+
+impl Bench {
+    fn new(name: &str, extent: &Extent) -> Self {
+        let fabric = Fabric::for_many(name);
+        let (cold, bare, worked) = (Vec::new(), Vec::new(), Vec::new());
+        let others = Other::many(extent.nodes).collect();
+        Bench { fabric, others, memory: MemoryLimit::new(MEMORY), cold, bare, worked }
+    }
+
+    fn ear(&self) -> Ear {
+        Ear::open(&self.fabric.nodes[0].host)
+    }
+
+    fn routes(&self) -> usize {
+        2 * self.others.len()
+    }
+
+    fn pid(&self) -> u32 {
+        self.fabric.nodes[0].service.as_ref().unwrap().pid()
+    }
+
+    /// Starts the service, and waits until all is programmed.
+    fn start(&mut self) {
+        let mut command = self.fabric.command(0, "routing");
+        command.args(&self.fabric.source).args(&self.fabric.cluster).args(["--interval", "1m"]);
+        let ear = self.ear();
+        let log = self.fabric.nodes[0].dir.join("log");
+        let begin = Instant::now();
+        let service = Service::start(command, &log);
+        self.memory.hold(service.pid());
+        ear.until(self.routes(), true);
+        self.cold.push(begin.elapsed());
+        self.worked.push(worked(service.pid()));
+        self.fabric.nodes[0].service = Some(service);
+    }
+
+    /// Makes the same by the bare program, after the service has gone with everything.
+    fn start_bare(&mut self) {
+        let rules = self.fabric.nodes[0].dir.join("rules");
+        let shown = rules.display();
+        if !rules.exists() {
+            let show = format!("nft list table inet netwright-routing >{shown}");
+            self.fabric.nodes[0].host.sh(&show);
+        }
+        self.fabric.uninstall(0);
+        let host = &self.fabric.nodes[0].host;
+        host.sh(TUNNELS);
+        let indices = host.enter(|| {
+            let netlink = RouteSocket::open().unwrap();
+            ["nw-vxlan4", "nw-vxlan6"].map(|name| netlink.link_index(name).unwrap().unwrap())
+        });
+        host.sh(NO_TUNNELS);
+        // The kernel numbers the next two by the next numbers.
+        let bare = Bare::new(&self.others, indices.map(|index| index + 2));
+        sleep(SETTLE);
+        let ear = self.ear();
+        let begin = Instant::now();
+        host.sh(TUNNELS);
+        host.enter(|| bare.run());
+        host.sh(&format!("nft -f {shown}"));
+        ear.until(self.routes(), true);
+        self.bare.push(begin.elapsed());
+        host.sh(NO_TUNNELS);
+        host.sh("nft delete table inet netwright-routing");
+        sleep(SETTLE);
+    }
+
+    /// So many cold starts, each followed by the bare program; the service runs after one more.
+    fn starts(&mut self, turns: usize) {
+        for _ in 0..turns {
+            self.start();
+            self.start_bare();
+        }
+        self.start();
+    }
+
+    /// How long it takes from an act until the other node that it brings is in the kernel.
+    fn change(&self, brings: impl FnOnce()) -> Duration {
+        let ear = self.ear();
+        let begin = Instant::now();
+        brings();
+        ear.until(2, false);
+        begin.elapsed()
+    }
+
+    /// Waits until an other node is gone.
+    fn wait_for_end(&self, other: Other) {
+        let [v4, _] = other.prefixes();
+        let show = format!("ip route show {v4} proto 78");
+        wait_until("it to go", || self.fabric.nodes[0].host.sh(&show).is_empty());
+    }
+
+    /// How long it takes until all that was on a deleted tunnel is there again.
+    fn recovery(&self) -> Duration {
+        let host = &self.fabric.nodes[0].host;
+        let count = "ip -4 route show proto 78 | wc -l; ip -6 route show proto 78 | wc -l; \
+             ip nexthop show proto 78 | wc -l; ip neigh show dev nw-vxlan4 nud permanent | wc -l; \
+             bridge fdb show dev nw-vxlan4 | wc -l";
+        let before = host.sh(count);
+        sleep(SETTLE);
+        let ear = self.ear();
+        let begin = Instant::now();
+        host.sh("ip link del nw-vxlan4");
+        ear.until(self.others.len(), false);
+        let took = begin.elapsed();
+        assert_eq!(host.sh(count), before);
+        took
+    }
+
+    /// Prints what was measured, and asserts what is no time.
+    fn tell(&self, source: &str, changes: &[Duration], recoveries: &[Duration], list: &str) {
+        let (cold, bare) = (Spread::of(&self.cold), Spread::of(&self.bare));
+        let times = cold.0[1] / bare.0[1];
+        let [own, kernel] = [0, 1]
+            .map(|which| Spread::of(&self.worked.iter().map(|of| of[which]).collect::<Vec<_>>()));
+        let nodes = self.others.len() + 1;
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let kib = |key: &str| -> u64 {
+            let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+            line.trim_start_matches(':').trim_end_matches("kB").trim().parse().unwrap()
+        };
+        let group = self.memory.most_used() / 1024;
+        let (most, anonymous) = (kib("VmHWM"), kib("RssAnon"));
+        let (changes, recoveries) = (Spread::of(changes), Spread::of(recoveries));
+        eprintln!(
+            "MEASURED routing, {source}, {nodes} nodes: all programmed after {cold}, by a bare program \
+             {bare}, {times:.2} times; of it {own} in the service and {kernel} in the kernel{list}; a \
+             node comes: {changes}; a tunnel is deleted: {recoveries}; memory at most {most} KiB, now \
+             {anonymous} KiB anonymous, group at most {group} KiB"
+        );
+    }
+}
+
+/// The processor time of a process so far: its own, and the kernel's for it.
+fn worked(pid: u32) -> [Duration; 2] {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    // `man 5 proc_pid_stat`: utime and stime are the 14th and 15th, in hundredths; the third is next.
+    let mut times = fields.split(' ').skip(11).map(|ticks| ticks.parse::<u64>().unwrap());
+    [(); 2].map(|()| Duration::from_millis(times.next().unwrap() * 10))
+}
+
+/// As many nodes as a list may have, from a file.
+#[test]
+fn vm_a_full_list() {
+    testkit::require!("root", "vxlan", "full", "vm-full", "program:nft", "program:bridge");
+    let extent = Extent::here();
+    let mut bench = Bench::new("routing-full-list", &extent);
+    let list = bench.fabric.list_of(extent.nodes);
+    bench.fabric.write_list(&list);
+    bench.starts(extent.turns);
+    let changes: Vec<Duration> = (0..3 * extent.turns)
+        .map(|turn| {
+            let new = Other::new(9000 + u16::try_from(turn).unwrap());
+            let longer = list.clone() + &new.entry();
+            sleep(SETTLE / 4);
+            let took = bench.change(|| bench.fabric.write_list(&longer));
+            bench.fabric.write_list(&list);
+            bench.wait_for_end(new);
+            took
+        })
+        .collect();
+    let recoveries: Vec<Duration> = (0..extent.turns).map(|_| bench.recovery()).collect();
+    bench.tell("file", &changes, &recoveries, "");
+}
+
+/// As many Nodes, from an API server. The server is the test kit's, which is not optimised: what it
+/// takes to give the list to somebody who does nothing with it is printed too.
+#[test]
+fn vm_a_large_cluster() {
+    testkit::require!("root", "vxlan", "full", "vm-full", "program:nft", "program:bridge");
+    let extent = Extent::here();
+    let mut bench = Bench::new("routing-large-cluster", &extent);
+    let api = cluster(&mut bench.fabric);
+    for other in &bench.others {
+        api.create(&other.object());
+    }
+    let lists: Vec<Duration> =
+        (0..extent.turns).map(|_| bench.fabric.lab.enter(|| read_list(&api))).collect();
+    bench.starts(extent.turns);
+    let changes: Vec<Duration> = (0..3 * extent.turns)
+        .map(|turn| {
+            let new = Other::new(9000 + u16::try_from(turn).unwrap());
+            let object = new.object();
+            sleep(SETTLE / 4);
+            let took = bench.change(|| {
+                api.create(&object);
+            });
+            api.remove("nodes", "", &new.name());
+            bench.wait_for_end(new);
+            took
+        })
+        .collect();
+    let recoveries: Vec<Duration> = (0..extent.turns).map(|_| bench.recovery()).collect();
+    let list = format!("; the server takes {} for the list alone", Spread::of(&lists));
+    bench.tell("kubernetes", &changes, &recoveries, &list);
+}
+
+/// Reads the list of Nodes in pages of the service's size; returns how long that takes.
+fn read_list(api: &KubeApi) -> Duration {
+    let begin = Instant::now();
+    let mut path = "/api/v1/nodes?limit=200".to_owned();
+    loop {
+        let (code, answer) = api.send("GET", &path, &serde_json::Value::Null);
+        assert_eq!(code, 200);
+        let Some((_, rest)) = answer.split_once("\"continue\":\"") else { break };
+        let Some((token, _)) = rest.split_once('"') else { break };
+        if token.is_empty() {
+            break;
+        }
+        path = format!("/api/v1/nodes?limit=200&continue={token}");
+    }
+    begin.elapsed()
+}
