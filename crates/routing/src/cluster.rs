@@ -153,6 +153,12 @@ impl Peer {
         }
     }
 
+    /// Reports whether its source shows it as it did last, and nothing but that counts.
+    fn is_as(&self, node: &Result<Node, Unusable>, faults: &[Refused]) -> bool {
+        let is_plain = self.unreadable.is_none() && self.held.is_none();
+        is_plain && self.faults == faults && self.record.as_deref() == node.as_ref().ok()
+    }
+
     /// Returns what is used of it: the last record that could be read, if nothing stands against
     /// it, without earlier prefixes that somebody else has.
     #[must_use]
@@ -305,7 +311,7 @@ impl Cluster {
         self.remove_braked(now, |_| true)
     }
 
-    /// Takes what this node is now, and judges every peer anew.
+    /// Takes what this node is now, and judges the peers anew for which that matters.
     pub fn set_own(&mut self, own: Own, now: Time) -> Outcome {
         let mut work = Work::default();
         if own != *self.own {
@@ -314,8 +320,10 @@ impl Cluster {
             if self.peers.contains_key(&own_name) {
                 self.remove(&own_name, &mut work);
             }
-            for name in self.peers.keys() {
-                work.touch(&self.peers, name);
+            for (name, peer) in &self.peers {
+                if !self.is_used_still(peer) {
+                    work.touch(&self.peers, name);
+                }
                 work.affected.insert(name.clone());
             }
         }
@@ -394,6 +402,11 @@ impl Cluster {
     fn take(&mut self, seen: Seen, now: Time, work: &mut Work) {
         let Seen { name, node, faults } = seen;
         if name == self.own.node.name {
+            return;
+        }
+        let known = self.peers.get(&name);
+        if known.is_some_and(|peer| peer.is_as(&node, &faults)) {
+            // Of a list nearly all are. What others gave up meanwhile, it gets with their change.
             return;
         }
         work.touch(&self.peers, &name);

@@ -4,13 +4,14 @@
 //! what is there is replaced in one step; then what is not wanted goes, in the reverse order. Only
 //! elements of the packet filter come and go together, in one transaction.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 
 use crate::object::{Key, Value};
 use crate::settings::LinkName;
@@ -82,7 +83,7 @@ impl Wanted {
 pub struct Observed {
     objects: Objects,
     /// The prefixes of the routes by each nexthop.
-    by_nexthop: BTreeMap<u32, BTreeSet<IpNet>>,
+    by_nexthop: BTreeSet<(u32, IpNet)>,
     /// Routes of others to a prefix inside the cluster's ranges.
     pub foreign: BTreeMap<IpNet, Vec<ForeignRoute>>,
     /// Ids of our range that nexthops of others have.
@@ -98,23 +99,23 @@ impl Observed {
 
     /// Takes note of an object of ours.
     pub fn insert(&mut self, key: Key, value: Value) {
-        self.remove(&key);
-        if let (Key::Route { prefix }, Value::Route { nexthop: Some(id), .. }) = (&key, &value) {
-            self.by_nexthop.entry(*id).or_default().insert(*prefix);
+        let by = by_nexthop(&key, &value);
+        let before = match &key {
+            Key::Route { .. } => self.objects.get(&key),
+            _ => None,
+        };
+        if let Some(before) = before.and_then(|before| by_nexthop(&key, before)) {
+            self.by_nexthop.remove(&before);
         }
+        self.by_nexthop.extend(by);
         self.objects.insert(key, value);
     }
 
     /// Takes note that an object of ours is gone, and only that.
     pub fn remove(&mut self, key: &Key) -> Option<Value> {
         let value = self.objects.remove(key)?;
-        if let (Key::Route { prefix }, Value::Route { nexthop: Some(id), .. }) = (key, &value)
-            && let Some(prefixes) = self.by_nexthop.get_mut(id)
-        {
-            prefixes.remove(prefix);
-            if prefixes.is_empty() {
-                self.by_nexthop.remove(id);
-            }
+        if let Some(by) = by_nexthop(key, &value) {
+            self.by_nexthop.remove(&by);
         }
         Some(value)
     }
@@ -166,8 +167,9 @@ impl Observed {
     }
 
     fn routes_by(&self, nexthop: u32) -> BTreeSet<Key> {
-        let prefixes = self.by_nexthop.get(&nexthop).into_iter().flatten();
-        prefixes.map(|prefix| Key::Route { prefix: *prefix }).collect()
+        let first = (nexthop, IpNet::V4(Ipv4Net::default()));
+        let prefixes = self.by_nexthop.range(first..).take_while(|(by, _)| *by == nexthop);
+        prefixes.map(|(_, prefix)| Key::Route { prefix: *prefix }).collect()
     }
 
     /// Returns what is only there while a link is up.
@@ -223,6 +225,14 @@ impl Observed {
         for key in keys {
             self.remove(key);
         }
+    }
+}
+
+/// Returns by which nexthop of ours a route is, with its prefix.
+fn by_nexthop(key: &Key, value: &Value) -> Option<(u32, IpNet)> {
+    match (key, value) {
+        (Key::Route { prefix }, Value::Route { nexthop, .. }) => Some(((*nexthop)?, *prefix)),
+        _ => None,
     }
 }
 
@@ -369,9 +379,9 @@ pub fn difference_of(keys: &BTreeSet<Key>, wanted: &Wanted, observed: &Observed)
             }
         }
     }
-    let all = keys | &lost;
+    let all = if lost.is_empty() { Cow::Borrowed(keys) } else { Cow::Owned(keys | &lost) };
     let mut removals = Vec::new();
-    for key in &all {
+    for key in &*all {
         let there = observed.objects.get(key).filter(|_| !lost.contains(key));
         match (wanted.get(key), there) {
             (Some(value), None) => plan.push(Change::Create(key.clone(), value.clone())),

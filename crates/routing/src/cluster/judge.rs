@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::{Age, Cluster, Held, Work};
+use super::{Age, Cluster, Held, Peer, Work};
 use crate::claims::{ClaimedPrefix, Taken};
 use crate::family::Family;
 use crate::node::Node;
@@ -137,6 +137,12 @@ impl Cluster {
         self.settings.cluster_ranges.iter().any(|range| range.contains(&prefix))
             && self.settings.services_at(prefix).is_none()
             && !own.prefixes.iter().chain(&own.kept).any(|own| overlap(*own, prefix))
+    }
+
+    /// Reports whether a peer is used, and all that it wants, whatever this node is now.
+    pub(super) fn is_used_still(&self, peer: &Peer) -> bool {
+        let record = peer.record.as_ref().filter(|record| record.kept.is_empty());
+        peer.used.is_some() && record.is_some_and(|record| self.against_own(record).is_ok())
     }
 
     fn age(&self, name: &str) -> Option<Age> {

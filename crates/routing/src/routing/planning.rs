@@ -114,10 +114,10 @@ impl Routing {
         let plan = PeerPlan { families };
         self.tell_conflicts(node, &plan, &mut todo.news);
         self.unplanned.remove(&node.name);
-        let before = self.plans.insert(node.name.clone(), plan.clone());
-        if let Some(before) = before {
-            todo.flush_flows.extend(changed_prefixes(&before, Some(&plan)));
+        if let Some(before) = self.plans.get(&node.name) {
+            todo.flush_flows.extend(changed_prefixes(before, Some(&plan)));
         }
+        self.plans.insert(node.name.clone(), plan);
         keys.extend(self.wanted.replace(&node.name, wanted::of_peer(&own, node, &reach)));
     }
 
