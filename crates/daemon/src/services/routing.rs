@@ -770,8 +770,7 @@ impl Service {
             return;
         }
         self.ways_found = Some(now);
-        let mut addresses: BTreeSet<IpAddr> =
-            self.shared.routing().underlay_addresses().collect();
+        let mut addresses: BTreeSet<IpAddr> = self.shared.routing().underlay_addresses().collect();
         addresses.retain(|address| !self.looked_up.contains(address));
         let todo = self.look_up(addresses);
         self.looked_up = BTreeSet::new();
@@ -817,7 +816,9 @@ impl Service {
         if self.settings.standby || self.looking {
             return None;
         }
-        for run in changes.chunk_by(|one, other| one.is_filter() == other.is_filter()) {
+        let is_tunnel = |change: &Change| matches!(change.key(), Some(Key::Tunnel { .. }));
+        let kind = |change: &Change| (change.is_filter(), is_tunnel(change));
+        for run in changes.chunk_by(|one, other| kind(one) == kind(other)) {
             let all: Vec<&Change> = run.iter().collect();
             let results = match run[0].is_filter() {
                 true => self.change_filter(&all),
@@ -838,6 +839,10 @@ impl Service {
                     self.other_ways = true;
                     self.pace.hurry(Instant::now());
                 }
+            }
+            drop(routing);
+            if is_tunnel(&run[0]) {
+                self.hear_of_tunnels();
             }
         }
         if !changes.is_empty() {
@@ -978,7 +983,34 @@ impl Service {
         self.health.needs("record of nodes", written.map_err(|error| words(&error)));
     }
 
+    /// Takes what is told right after tunnels were made or changed, before anything is on them. What
+    /// their links were on the way is past; what they are now counts.
+    fn hear_of_tunnels(&mut self) {
+        let tunnels: Vec<u32> = self.links.tunnels().collect();
+        let is_past = |event: &ObjectEvent| match event {
+            ObjectEvent::Changed(Object::Link(link)) | ObjectEvent::Removed(Object::Link(link)) => {
+                tunnels.contains(&link.index)
+            }
+            _ => false,
+        };
+        self.hear_but(is_past);
+        for index in &tunnels {
+            let event = match self.netlink.link_by_index(*index) {
+                Ok(Some(link)) => ObjectEvent::Changed(Object::Link(Box::new(link))),
+                _ => ObjectEvent::Lost,
+            };
+            if self.concerns(&event) {
+                self.pace.hurry(Instant::now());
+            }
+        }
+    }
+
     fn hear(&mut self) {
+        self.hear_but(|_| false);
+    }
+
+    /// Takes the events so far, but those that are past.
+    fn hear_but(&mut self, is_past: impl Fn(&ObjectEvent) -> bool) {
         let events = match self.listener.heard() {
             Ok(events) => events,
             Err(error) => {
@@ -987,7 +1019,7 @@ impl Service {
             }
         };
         let now = Instant::now();
-        for event in events {
+        for event in events.into_iter().filter(|event| !is_past(event)) {
             if event == ObjectEvent::FilterRemoved {
                 self.filter_pace.hurry(now);
             } else if self.concerns(&event) {
@@ -1025,6 +1057,12 @@ impl Service {
         if let Some((key, value)) = self.links.ours(object) {
             let known = routing.observed().objects().get(&key);
             return known != value.as_ref().filter(|_| there);
+        }
+        if let (Object::Link(link), false) = (object, there)
+            && !self.links.has(link.index)
+        {
+            // A look has found it gone.
+            return false;
         }
         let own = routing.cluster().own();
         let is_waiting = routing.waits_for().is_some();

@@ -45,6 +45,11 @@ impl Links {
         self.by_index.get(&index).map_or("?", |link| &link.name).into()
     }
 
+    /// Reports whether there is a link with an index.
+    pub(super) fn has(&self, index: u32) -> bool {
+        self.by_index.contains_key(&index)
+    }
+
     /// Returns the index of a link.
     pub(super) fn index_of(&self, name: &str) -> Option<u32> {
         // Ours first: thousands of objects are on them, and pods have links too.

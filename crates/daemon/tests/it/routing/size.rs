@@ -174,7 +174,10 @@ fn counts_among(count: u16) -> Vec<(&'static str, Counts)> {
     let trace = Trace::of(&fabric.nodes[0]);
     let host = &fabric.nodes[0].host;
     let shows = |script: &str| !host.sh(script).is_empty();
-    let has_route = |prefix: &str| shows(&format!("ip route show {prefix} proto 78"));
+    let has_route = |prefix: &str| {
+        let family = if prefix.contains(':') { 6 } else { 4 };
+        shows(&format!("ip -{family} route show {prefix} proto 78"))
+    };
     let new = Other::new(9000);
     let moved = Other { address: 9001, ..new };
     let renumbered = Other { prefix: 9001, ..moved };
@@ -189,7 +192,11 @@ fn counts_among(count: u16) -> Vec<(&'static str, Counts)> {
             trace.count(
                 "its other addresses",
                 || write(moved),
-                || shows(&format!("bridge fdb show dev nw-vxlan6 | grep -F 'dst {moved_to} ' || :")),
+                || {
+                    shows(&format!(
+                        "bridge fdb show dev nw-vxlan6 | grep -F 'dst {moved_to} ' || :"
+                    ))
+                },
             ),
         ),
         (
@@ -308,6 +315,8 @@ fn vm_a_quiet_node_sleeps() {
         .iter()
         .map(|(name, count)| (name.as_str(), count - before.get(name).unwrap_or(&0)))
         .collect();
-    eprintln!("MEASURED routing: a quiet node's threads waited in {QUIET_MINUTES} minutes: {woken:?}");
+    eprintln!(
+        "MEASURED routing: a quiet node's threads waited in {QUIET_MINUTES} minutes: {woken:?}"
+    );
     assert!(woken["netwrightd"] <= WAKE_UPS * QUIET_MINUTES + WAKE_UPS, "{woken:?}");
 }

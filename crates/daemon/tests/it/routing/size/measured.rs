@@ -12,9 +12,9 @@ use kernel::route::RouteSocket;
 use testkit::kube::KubeApi;
 use testkit::{MemoryLimit, Place as _, Service, feature, wait_until};
 
-use super::bare::{Bare, Ear};
-use super::super::cluster::cluster;
 use super::super::Fabric;
+use super::super::cluster::cluster;
+use super::bare::{Bare, Ear};
 use super::{MOST, Other};
 
 /// What the service may take of memory with so many nodes, in bytes.
