@@ -1,5 +1,6 @@
 //! The settings as types, with their defaults.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -345,12 +346,17 @@ pub enum RoutingSource {
     File,
     /// The Nodes of a Kubernetes cluster.
     Kubernetes,
+    /// flannel's leases in etcd.
+    Etcd,
 }
 
 impl Choice for RoutingSource {
-    const WORDS: &'static [(&'static str, Self)] =
-        &[("file", RoutingSource::File), ("kubernetes", RoutingSource::Kubernetes)];
-    const WANTED: &'static str = "file or kubernetes";
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("file", RoutingSource::File),
+        ("kubernetes", RoutingSource::Kubernetes),
+        ("etcd", RoutingSource::Etcd),
+    ];
+    const WANTED: &'static str = "file, kubernetes or etcd";
 }
 
 /// What routing has to do with the flannelds of a cluster.
@@ -405,6 +411,11 @@ pub struct Routing {
     pub attach: OneOf<Attach>,
     pub cluster: Vec<IpNet>,
     pub conflist: Option<PathBuf>,
+    pub etcd: Vec<ServerUrl>,
+    pub etcd_ca: Option<PathBuf>,
+    pub etcd_cert: Option<PathBuf>,
+    pub etcd_key: Option<PathBuf>,
+    pub etcd_prefix: String,
     pub exempt: Vec<IpNet>,
     pub flannel: OneOf<RoutingFlannel>,
     pub flannel_config: PathBuf,
@@ -423,6 +434,7 @@ pub struct Routing {
     pub source: OneOf<RoutingSource>,
     pub state: Option<PathBuf>,
     pub subnet_env: Option<PathBuf>,
+    pub underlay: Vec<IpAddr>,
     /// RFC 7348 §5: 24 bits; 0 is none.
     pub vxlan_vni: Number<1, 16_777_215>,
     pub vxlan_port: Number<1, 65_535>,
@@ -448,6 +460,11 @@ impl Default for Routing {
             attach: OneOf(Attach::Bridge),
             cluster: Vec::new(),
             conflist: None,
+            etcd: Vec::new(),
+            etcd_ca: None,
+            etcd_cert: None,
+            etcd_key: None,
+            etcd_prefix: "/coreos.com/network".to_owned(),
             exempt: Vec::new(),
             flannel: OneOf(RoutingFlannel::None),
             flannel_config: "/etc/kube-flannel/net-conf.json".into(),
@@ -466,6 +483,7 @@ impl Default for Routing {
             source: OneOf(RoutingSource::File),
             state: None,
             subnet_env: None,
+            underlay: Vec::new(),
             // Linux's port, and flannel's number: not IANA's 4789, which networks may treat in
             // their own way.
             vxlan_port: Number(8472),

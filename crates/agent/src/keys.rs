@@ -79,6 +79,7 @@ pub const TABLES: &[Table] = &[
         &[
             "netwrightd routing --nodes /etc/netwright/nodes.toml --cluster 10.244.0.0/16 --conflist /etc/cni/net.d/10-pods.conflist",
             "netwrightd routing --source kubernetes --kubeconfig /etc/kubernetes/netwright.conf --cluster 10.244.0.0/16 --conflist /etc/cni/net.d/10-pods.conflist",
+            "netwrightd routing --source etcd --etcd https://192.0.2.1:2379 --etcd-ca /etc/etcd/ca.crt --flannel replace",
         ],
     ),
 ];
@@ -368,6 +369,22 @@ pub const KEYS: &[Key] = &[
         "the CNI configuration to write once pods can be reached; by default none is written",
         |c| &mut c.routing.conflist,
     ),
+    key(
+        "routing",
+        "etcd",
+        "etcd's members, where source is etcd: flannel's leases are the list of nodes",
+        |c| &mut c.routing.etcd,
+    ),
+    key("routing", "etcd-ca", "the CA certificates of etcd's members, as PEM", |c| {
+        &mut c.routing.etcd_ca
+    }),
+    key("routing", "etcd-cert", "the service's certificate for etcd, as PEM", |c| {
+        &mut c.routing.etcd_cert
+    }),
+    key("routing", "etcd-key", "the certificate's key, as PEM", |c| &mut c.routing.etcd_key),
+    key("routing", "etcd-prefix", "what flannel's keys in etcd begin with", |c| {
+        &mut c.routing.etcd_prefix
+    }),
     key("routing", "exempt", "more ranges to which pods' packets keep their source address", |c| {
         &mut c.routing.exempt
     }),
@@ -380,7 +397,7 @@ pub const KEYS: &[Key] = &[
     key(
         "routing",
         "flannel-config",
-        "flanneld's configuration, which has the cluster's ranges and its backend; read where flannel is replace or standby",
+        "flanneld's configuration, which has the cluster's ranges and its backend; read where flannel is replace or standby, unless source is etcd, which has it",
         |c| &mut c.routing.flannel_config,
     ),
     key(
@@ -434,7 +451,7 @@ pub const KEYS: &[Key] = &[
     key(
         "routing",
         "source",
-        "where nodes are learnt: file (nodes names it), or kubernetes (the cluster's Nodes)",
+        "where nodes are learnt: file (nodes names it), kubernetes (the cluster's Nodes), or etcd (flannel's leases)",
         |c| &mut c.routing.source,
     ),
     key(
@@ -448,6 +465,12 @@ pub const KEYS: &[Key] = &[
         "subnet-env",
         "a file to write as flanneld does; by default /run/flannel/subnet.env where flannel is replace, else none",
         |c| &mut c.routing.subnet_env,
+    ),
+    key(
+        "routing",
+        "underlay",
+        "with the source etcd, this node's addresses for other nodes, one of each family; by default those of the link with the default route",
+        |c| &mut c.routing.underlay,
     ),
     key("routing", "vxlan-port", "the UDP port of VXLAN, the same on each node", |c| {
         &mut c.routing.vxlan_port

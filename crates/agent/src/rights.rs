@@ -211,7 +211,7 @@ pub const RIGHTS: &[Rights] = &[
         service: "routing",
         capabilities: &["NET_ADMIN", "NET_RAW"],
         reason: "It changes tunnels, routes, neighbours, forwarding and its table of the packet \
-                 filter, asks the API server, and asks nodes whether they answer.",
+                 filter, asks the API server or etcd, and asks nodes whether they answer.",
         user: None,
         more_calls: &[],
         families: &["UNIX", "NETLINK", "INET", "INET6"],

@@ -124,7 +124,7 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         keys: &[("routing", "nodes"), ("routing", "enable")],
         error: "routing does not know the other nodes: nodes is not set",
-        hint: "set nodes to a file with the list of nodes, or source to kubernetes",
+        hint: "set nodes to a file with the list of nodes, or source to kubernetes or etcd",
         broken: |config, _| {
             let routing = &config.routing;
             routing.enable && routing.source.0 == RoutingSource::File && routing.nodes.is_none()
@@ -144,10 +144,67 @@ pub(crate) const RULES: &[Rule] = &[
     },
     Rule {
         keys: &[("routing", "nodes"), ("routing", "source")],
-        error: "nodes is a list for the source file, and source is kubernetes",
+        error: "nodes is a list for the source file, and source is another",
         hint: "remove one of them",
         broken: |config, _| {
-            config.routing.source.0 == RoutingSource::Kubernetes && config.routing.nodes.is_some()
+            config.routing.source.0 != RoutingSource::File && config.routing.nodes.is_some()
+        },
+    },
+    Rule {
+        keys: &[("routing", "source"), ("routing", "enable")],
+        error: "routing does not know etcd's members: etcd is not set",
+        hint: "set etcd to the URLs of its members",
+        broken: |config, _| {
+            let routing = &config.routing;
+            routing.enable
+                && routing.source.0 == RoutingSource::Etcd
+                && routing.etcd.is_empty()
+        },
+    },
+    Rule {
+        keys: &[
+            ("routing", "etcd"),
+            ("routing", "etcd-ca"),
+            ("routing", "etcd-cert"),
+            ("routing", "etcd-key"),
+            ("routing", "underlay"),
+        ],
+        error: "etcd, etcd-ca, etcd-cert, etcd-key and underlay need the source etcd",
+        hint: "set source to etcd, or remove them",
+        broken: |config, _| {
+            let routing = &config.routing;
+            let files = [&routing.etcd_ca, &routing.etcd_cert, &routing.etcd_key];
+            let any = !routing.etcd.is_empty()
+                || !routing.underlay.is_empty()
+                || files.iter().any(|file| file.is_some());
+            routing.source.0 != RoutingSource::Etcd && any
+        },
+    },
+    Rule {
+        keys: &[("routing", "etcd-cert"), ("routing", "etcd-key")],
+        error: "etcd-cert and etcd-key go together",
+        hint: "set both, or neither",
+        broken: |config, _| {
+            config.routing.etcd_cert.is_some() != config.routing.etcd_key.is_some()
+        },
+    },
+    Rule {
+        keys: &[("routing", "underlay")],
+        error: "underlay has two addresses of one family",
+        hint: "other nodes reach this one by one address of IPv4, and one of IPv6",
+        broken: |config, _| {
+            let underlay = &config.routing.underlay;
+            let of_v4 = underlay.iter().filter(|address| address.is_ipv4()).count();
+            1 < of_v4 || 1 < underlay.len() - of_v4
+        },
+    },
+    Rule {
+        keys: &[("routing", "flannel"), ("routing", "source")],
+        error: "etcd has flannel's leases, and flannel is none",
+        hint: "set flannel to replace, also where no node has a flanneld, or to standby",
+        broken: |config, _| {
+            let routing = &config.routing;
+            routing.source.0 == RoutingSource::Etcd && routing.flannel.0 == RoutingFlannel::None
         },
     },
     Rule {
@@ -156,7 +213,8 @@ pub(crate) const RULES: &[Rule] = &[
         hint: "set cluster to the ranges that all nodes' prefixes are of, such as 10.244.0.0/16",
         broken: |config, _| {
             let routing = &config.routing;
-            let of_flannel = routing.flannel.0 != RoutingFlannel::None;
+            let of_flannel = routing.flannel.0 != RoutingFlannel::None
+                || routing.source.0 == RoutingSource::Etcd;
             routing.enable && !of_flannel && routing.cluster.is_empty()
         },
     },
@@ -173,7 +231,7 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         keys: &[("routing", "cluster"), ("routing", "flannel")],
         error: "cluster is set, and flanneld's configuration has the ranges of pods too",
-        hint: "remove cluster: flannel-config and flannel-config-map name what counts",
+        hint: "remove cluster: what flannel-config or flannel-config-map names counts, or etcd's",
         broken: |config, _| {
             let routing = &config.routing;
             routing.flannel.0 != RoutingFlannel::None && !routing.cluster.is_empty()
@@ -193,12 +251,11 @@ pub(crate) const RULES: &[Rule] = &[
     },
     Rule {
         keys: &[("routing", "flannel"), ("routing", "source")],
-        error: "flannel needs the source kubernetes: flanneld's annotations are in Nodes",
-        hint: "set source to kubernetes, or flannel to none",
+        error: "flannel needs the source kubernetes or etcd: flanneld's records are there",
+        hint: "set source to kubernetes or etcd, or flannel to none",
         broken: |config, _| {
             let routing = &config.routing;
-            routing.flannel.0 != RoutingFlannel::None
-                && routing.source.0 != RoutingSource::Kubernetes
+            routing.flannel.0 != RoutingFlannel::None && routing.source.0 == RoutingSource::File
         },
     },
     Rule {

@@ -1,7 +1,7 @@
 //! What a setting may be, and how it is read and written.
 
 use std::fmt::Debug;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -294,6 +294,25 @@ impl Item for IpNet {
 
     fn schema() -> Value {
         json!({"type": "string", "pattern": "^[0-9a-fA-F.:]+/[0-9]+$"})
+    }
+}
+
+/// An address of a host, such as `192.0.2.1`.
+impl Item for IpAddr {
+    const WANTED: &'static str = "an address such as 192.0.2.1";
+    const PLACEHOLDER: &'static str = "ADDRESS";
+    const PLACEHOLDERS: &'static str = "ADDRESS[,ADDRESS…]";
+
+    fn parse(text: &str) -> Option<Self> {
+        cni::text::parse_ip(text)
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
+    }
+
+    fn schema() -> Value {
+        json!({"type": "string", "pattern": "^[0-9a-fA-F.:]+$"})
     }
 }
 

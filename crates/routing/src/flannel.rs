@@ -6,6 +6,7 @@
 pub mod annotations;
 pub mod config;
 pub mod lease;
+pub mod leases;
 pub mod subnet_env;
 
 use std::net::IpAddr;

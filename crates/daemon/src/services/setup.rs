@@ -197,7 +197,7 @@ type NamedFile = (&'static str, Option<Vec<u8>>);
 
 /// Reads the files that keys of a service name.
 fn files(service: &str, config: &Config) -> Vec<NamedFile> {
-    let (ipam, repair) = (&config.ipam, &config.repair);
+    let (ipam, repair, routing) = (&config.ipam, &config.repair, &config.routing);
     let named: &[(&str, &Option<PathBuf>)] = match service {
         "ipam" => &[
             ("etcd-ca", &ipam.etcd_ca),
@@ -209,6 +209,11 @@ fn files(service: &str, config: &Config) -> Vec<NamedFile> {
             ("ca-cert", &repair.ca_cert),
             ("certificate", &repair.certificate),
             ("private-key", &repair.private_key),
+        ],
+        "routing" => &[
+            ("etcd-ca", &routing.etcd_ca),
+            ("etcd-cert", &routing.etcd_cert),
+            ("etcd-key", &routing.etcd_key),
         ],
         _ => &[],
     };

@@ -47,6 +47,20 @@ pub struct Leased {
     pub last: IpAddr,
 }
 
+impl Leased {
+    /// Returns how many addresses each has.
+    pub(super) fn size(self) -> u128 {
+        let bits = if self.first.is_ipv4() { 32 } else { 128 };
+        1 << (bits - self.length)
+    }
+
+    /// Reports whether a prefix is one of them.
+    pub(super) fn has(self, prefix: IpNet) -> bool {
+        let address = prefix.network();
+        prefix.prefix_len() == self.length && (self.first..=self.last).contains(&address)
+    }
+}
+
 /// The keys of a family.
 struct Keys {
     enable: &'static str,
@@ -126,6 +140,19 @@ impl Config {
             }),
             ..Settings::new(ranges)
         }
+    }
+
+    /// Returns which prefixes nodes lease from etcd, for each family that has a network.
+    ///
+    /// # Errors
+    /// What is wrong, after its key.
+    pub fn windows(&self) -> Result<PerFamily<Option<Leased>>, (String, Cause)> {
+        let v4 = self.leased(Family::V4)?;
+        if v4.is_none() {
+            let why = "keys of leases in etcd begin with an IPv4 prefix, and there are none";
+            return Err(("EnableIPv4".to_owned(), Cause::Invalid { why: why.to_owned() }));
+        }
+        Ok(PerFamily { v4, v6: self.leased(Family::V6)? })
     }
 
     /// Returns which prefixes of a family nodes lease from etcd, checked as flanneld does; `None`
@@ -223,14 +250,14 @@ fn annotation_prefix(flag: &str) -> String {
     prefix
 }
 
-fn number(address: IpAddr) -> u128 {
+pub(super) fn number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => u128::from(u32::from(v4)),
         IpAddr::V6(v6) => u128::from(v6),
     }
 }
 
-fn address_of(number: u128, family: Family) -> IpAddr {
+pub(super) fn address_of(number: u128, family: Family) -> IpAddr {
     match family {
         Family::V4 => {
             let number = u32::try_from(number).expect("it is within a range of IPv4");

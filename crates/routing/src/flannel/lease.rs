@@ -1,11 +1,14 @@
 //! The leases of flannelds in etcd: `subnets/10.5.52.0-24`, dual stack `10.5.52.0-24&fd00::-64`.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 use serde_json::Value;
 
 use super::{Families, LONGEST};
 use crate::cluster::{Seen, Unusable};
 use crate::family::Family;
+use crate::mac::MacAddr;
 use crate::node::{Dialect, Node};
 use crate::reader::{self, At, address_of, prefix};
 use crate::refused::{Cause, Refused, printable};
@@ -48,6 +51,30 @@ pub fn value(node: &Node, flannel: &FlannelSettings) -> String {
     text
 }
 
+/// Returns the name of a lease's node: its key, as a message shows it.
+#[must_use]
+pub fn name(key: &str) -> String {
+    printable(key)
+}
+
+/// Returns the IPv4 address of a lease's node, as far as the value can be read.
+#[must_use]
+pub fn address(value: &[u8]) -> Option<IpAddr> {
+    let json = reader::json(value, LONGEST).ok()?;
+    cni::text::parse_ip(At::root(&json).like_go().get("PublicIP").ok()??.text().ok()?)
+}
+
+/// Returns the hardware address of a node's tunnel over a family, as its lease says.
+#[must_use]
+pub fn mac(value: &[u8], family: Family) -> Option<MacAddr> {
+    let json = reader::json(value, LONGEST).ok()?;
+    let key = match family {
+        Family::V4 => "BackendData",
+        Family::V6 => "BackendV6Data",
+    };
+    At::root(&json).like_go().get(key).ok()??.get("VtepMAC").ok()??.mac().ok()
+}
+
 /// Reads a lease: the last part of its key, and its value.
 ///
 /// A lease names no node: the key is the name.
@@ -55,7 +82,7 @@ pub fn value(node: &Node, flannel: &FlannelSettings) -> String {
 pub fn read(key: &str, value: &[u8], flannel: &FlannelSettings, settings: &Settings) -> Seen {
     let mut faults = Vec::new();
     let node = read_lease(key, value, flannel, settings, &mut faults).map_err(Unusable::Refused);
-    Seen { name: printable(key), node, faults }
+    Seen { name: name(key), node, faults }
 }
 
 fn read_lease(
@@ -66,7 +93,7 @@ fn read_lease(
     faults: &mut Vec<Refused>,
 ) -> Result<Node, Refused> {
     let refused = |field: &str, cause| Refused::new(key, field, cause);
-    let prefixes = read_key(key).map_err(|cause| refused("key", cause))?;
+    let prefixes = prefixes(key).map_err(|cause| refused("key", cause))?;
     let json = reader::json(value, LONGEST).map_err(|cause| refused("value", cause))?;
     let lease = At::root(&json).like_go();
     let of_lease = |(path, cause): (String, Cause)| {
@@ -110,7 +137,7 @@ fn read_lease(
         return Err(first.unwrap_or_else(|| refused("value", Cause::NothingOffered)));
     };
     Ok(Node {
-        name: key.to_owned(),
+        name: name(key),
         uid: String::new(),
         created: None,
         prefixes,
@@ -129,7 +156,7 @@ fn json_of<'a>(json: &'a Value, key: &str) -> Option<&'a Value> {
 }
 
 /// Reads the prefixes that a key has: IPv4's, and IPv6's after `&`.
-fn read_key(key: &str) -> Result<Vec<IpNet>, Cause> {
+pub(super) fn prefixes(key: &str) -> Result<Vec<IpNet>, Cause> {
     let wanted = "a lease's, such as 10.5.52.0-24 or 10.5.52.0-24&fd00::-64";
     let mut prefixes = Vec::new();
     let parts = key.split('&').zip(Family::ALL);

@@ -12,6 +12,7 @@ mod earlier;
 mod file;
 mod flannel;
 mod kernel;
+mod leases;
 mod overlap;
 mod path;
 mod plan;
