@@ -10,6 +10,7 @@ use setup::Process;
 mod collect;
 mod dhcp;
 mod docker;
+mod etcd;
 mod ipam;
 mod kubernetes;
 mod line_server;

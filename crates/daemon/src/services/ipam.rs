@@ -6,7 +6,7 @@
 //! | `flags` | the flags |
 //! | `service` | the answers to the plugin |
 //! | `tend` | periodic work beside the answers |
-//! | `etcd` | records in etcd, by its JSON gateway |
+//! | `etcd` | records in etcd |
 //! | `objects` | records as objects of the Kubernetes API, by the crate `kube` |
 //! | `http` | waiting for both servers |
 //! | `import` | what Whereabouts has given |

@@ -10,6 +10,7 @@ use clap::{Arg, ArgAction, ArgMatches};
 use state::Roots;
 
 use super::super::Stop;
+use super::super::etcd::EtcdFiles;
 use crate::command_line::Invocation;
 use crate::own_user;
 
@@ -50,14 +51,6 @@ pub(crate) fn more_flags() -> Vec<Arg> {
 pub(super) enum Records {
     Etcd(Vec<String>),
     Kubernetes,
-}
-
-/// The files for connections to etcd.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct EtcdFiles {
-    pub(super) ca: Option<PathBuf>,
-    pub(super) certificate: Option<PathBuf>,
-    pub(super) key: Option<PathBuf>,
 }
 
 /// Where Whereabouts' pools are, and what to do with them.

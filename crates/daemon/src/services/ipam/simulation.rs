@@ -17,7 +17,7 @@ use testkit::{Lab, Place as _};
 use tokio::runtime::Handle;
 
 use self::world::{Plan, World};
-use super::flags::EtcdFiles;
+use super::super::etcd::EtcdFiles;
 use super::{ATTEMPTS, etcd, objects};
 
 fn plan() -> Plan {

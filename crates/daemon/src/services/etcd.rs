@@ -1,0 +1,435 @@
+//! etcd, for every service that asks it. The only file that knows etcd's protocol.
+//!
+//! The daemon uses etcd's JSON gateway (etcd's documentation, "gRPC gateway"; since 3.4 at `/v3`),
+//! over the HTTP client that it already has for the Kubernetes API: etcd's own protocol would need
+//! a second HTTP stack and code that is generated at build time, for a few calls. Reads are
+//! linearizable, as etcd's are unless a client asks otherwise.
+
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::io::{AsyncBufRead, AsyncBufReadExt as _};
+use http::Request;
+use k8s_openapi::ByteString;
+use kube::client::Body;
+use kube::{Client, Config};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use thiserror::Error;
+
+use super::kubernetes;
+use super::setup::words;
+
+/// The timeout for connecting.
+const CONNECT_TIME: Duration = Duration::from_secs(3);
+/// The timeout for one member: a member without a leader is silent for seconds, and another member
+/// may have one.
+const MEMBER_TIME: Duration = Duration::from_secs(2);
+/// How many keys one page of a list has.
+const PAGE: u32 = 500;
+
+/// The files for connections to etcd.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct EtcdFiles {
+    pub(super) ca: Option<PathBuf>,
+    pub(super) certificate: Option<PathBuf>,
+    pub(super) key: Option<PathBuf>,
+}
+
+/// Why the daemon has no connection to etcd.
+#[derive(Debug, Error)]
+pub(super) enum ConnectError {
+    #[error("use etcd at {url}: {cause}")]
+    Client { url: String, cause: String },
+    #[error("read {path:?}: {cause}")]
+    File { path: String, cause: String },
+}
+
+/// Why etcd did not do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub(super) enum EtcdError {
+    /// The outcome is unknown: it may have been done, or be done yet.
+    #[error("{0}")]
+    Away(String),
+    /// It will not do it.
+    #[error("etcd refuses: {0}")]
+    Refused(String),
+}
+
+/// A key as etcd stores it.
+#[derive(Debug, Deserialize)]
+pub(super) struct Pair {
+    pub(super) key: ByteString,
+    #[serde(default)]
+    pub(super) value: Option<ByteString>,
+    #[serde(default)]
+    pub(super) create_revision: String,
+    #[serde(default)]
+    pub(super) mod_revision: String,
+    /// The number of etcd's lease, with which the key goes.
+    #[serde(default)]
+    pub(super) lease: Option<String>,
+}
+
+/// What each answer begins with.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Header {
+    #[serde(default)]
+    pub(super) cluster_id: String,
+    #[serde(default)]
+    pub(super) revision: String,
+}
+
+/// The answer to a question for keys.
+#[derive(Debug, Deserialize)]
+pub(super) struct RangeAnswer {
+    #[serde(default)]
+    pub(super) header: Header,
+    #[serde(default)]
+    pub(super) kvs: Vec<Pair>,
+    #[serde(default)]
+    pub(super) more: bool,
+}
+
+/// The answer to a transaction.
+#[derive(Debug, Deserialize)]
+pub(super) struct TransactionAnswer {
+    #[serde(default)]
+    pub(super) header: Header,
+    #[serde(default)]
+    pub(super) succeeded: bool,
+}
+
+/// A member, and how it is asked.
+#[derive(Clone)]
+struct Member {
+    url: String,
+    client: Client,
+}
+
+/// A cluster of etcd.
+pub(super) struct Etcd {
+    members: Vec<Member>,
+    /// The member to ask next.
+    preferred: AtomicUsize,
+}
+
+impl std::fmt::Debug for Etcd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Etcd").finish_non_exhaustive()
+    }
+}
+
+impl Etcd {
+    /// Takes the addresses of the members; sends nothing yet.
+    pub(super) fn new(
+        endpoints: impl IntoIterator<Item = impl AsRef<str>>,
+        files: &EtcdFiles,
+    ) -> Result<Self, ConnectError> {
+        let mut members = Vec::new();
+        for url in endpoints {
+            let (url, client) = (url.as_ref().to_owned(), client(url.as_ref(), files)?);
+            members.push(Member { url, client });
+        }
+        Ok(Self::of(members))
+    }
+
+    /// Creates another client of the same cluster.
+    #[cfg(test)]
+    pub(super) fn another(&self) -> Self {
+        Self::of(self.members.clone())
+    }
+
+    fn of(members: Vec<Member>) -> Self {
+        // So that not all nodes ask the same member.
+        let first = usize::try_from(crate::clock::seed() % 1024).unwrap_or_default();
+        Etcd { members, preferred: AtomicUsize::new(first) }
+    }
+
+    /// Returns how many members there are.
+    pub(super) fn members(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Returns the place of the member to ask next.
+    pub(super) fn preferred(&self) -> usize {
+        self.preferred.load(Ordering::Relaxed)
+    }
+
+    /// Asks a member; if it is silent, the next request goes to another one.
+    pub(super) async fn ask<T: DeserializeOwned>(
+        &self,
+        call: &str,
+        body: &Value,
+    ) -> Result<T, EtcdError> {
+        self.ask_member(self.preferred(), call, body).await
+    }
+
+    /// Asks the member at a place.
+    pub(super) async fn ask_member<T: DeserializeOwned>(
+        &self,
+        place: usize,
+        call: &str,
+        body: &Value,
+    ) -> Result<T, EtcdError> {
+        let member = self.member(place);
+        let answer = match tokio::time::timeout(MEMBER_TIME, ask(&member.client, call, body)).await
+        {
+            Ok(answer) => answer,
+            Err(_) => Err(EtcdError::Away(format!("nothing within {} s", MEMBER_TIME.as_secs()))),
+        };
+        answer.map_err(|error| self.passed_over(place, error))
+    }
+
+    /// Watches all keys with a prefix, from a revision on, at the member at a place.
+    pub(super) async fn watch(
+        &self,
+        place: usize,
+        prefix: &str,
+        from: u64,
+    ) -> Result<Watch<'_>, EtcdError> {
+        let body = json!({"create_request": {
+            "key": bytes(prefix),
+            "range_end": ByteString(after_prefix(prefix)),
+            "start_revision": from.to_string(),
+            // If there are no changes, etcd says so every ten minutes.
+            "progress_notify": true,
+        }});
+        let away = |why: String| self.passed_over(place, EtcdError::Away(why));
+        let request = request("watch", &body).map_err(|error| away(error.to_string()))?;
+        let asked = self.member(place).client.request_stream(request);
+        let lines = match tokio::time::timeout(MEMBER_TIME, asked).await {
+            Ok(lines) => lines.map_err(|error| away(words(&error)))?,
+            Err(_) => return Err(away(format!("nothing within {} s", MEMBER_TIME.as_secs()))),
+        };
+        Ok(Watch { etcd: self, place, lines: Box::pin(lines), line: Vec::new() })
+    }
+
+    fn member(&self, place: usize) -> &Member {
+        &self.members[place % self.members.len()]
+    }
+
+    /// Names the member in an error, and has another one asked next if it was silent.
+    fn passed_over(&self, place: usize, error: EtcdError) -> EtcdError {
+        let EtcdError::Away(why) = error else { return error };
+        // Unless another thread has switched members already.
+        let next = place.wrapping_add(1);
+        let (order, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.preferred.compare_exchange(place, next, order, failed);
+        EtcdError::Away(format!("etcd at {}: {why}", self.member(place).url))
+    }
+}
+
+/// A list of keys, page by page. All pages are from one revision.
+#[derive(Debug)]
+pub(super) struct Pages {
+    from: Vec<u8>,
+    end: ByteString,
+    revision: String,
+}
+
+impl Pages {
+    /// Lists all keys with a prefix.
+    pub(super) fn of_prefix(prefix: &str) -> Self {
+        Self::between(prefix.as_bytes().to_vec(), after_prefix(prefix))
+    }
+
+    /// Lists one key.
+    pub(super) fn of_key(key: &str) -> Self {
+        Self::between(key.as_bytes().to_vec(), [key.as_bytes(), &[0]].concat())
+    }
+
+    fn between(from: Vec<u8>, end: Vec<u8>) -> Self {
+        Pages { from, end: ByteString(end), revision: "0".to_owned() }
+    }
+
+    /// Returns the request for the next page.
+    pub(super) fn body(&self) -> Value {
+        json!({
+            "key": ByteString(self.from.clone()), "range_end": self.end,
+            "limit": PAGE.to_string(), "revision": self.revision,
+        })
+    }
+
+    /// Takes a page. Returns whether there are more.
+    pub(super) fn turn(&mut self, page: &RangeAnswer) -> bool {
+        if self.revision == "0" {
+            self.revision.clone_from(&page.header.revision);
+        }
+        let Some(last) = page.kvs.last() else { return false };
+        self.from.clone_from(&last.key.0);
+        self.from.push(0);
+        page.more
+    }
+
+    /// Returns the revision of the pages.
+    pub(super) fn revision(&self) -> &str {
+        &self.revision
+    }
+}
+
+/// What a watch reports.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Watched {
+    #[serde(default)]
+    pub(super) header: Header,
+    /// It has begun.
+    #[serde(default)]
+    pub(super) created: bool,
+    /// It has ended.
+    #[serde(default)]
+    pub(super) canceled: bool,
+    #[serde(default)]
+    cancel_reason: String,
+    /// It cannot begin so early: what was before this revision is forgotten.
+    #[serde(default)]
+    pub(super) compact_revision: Option<String>,
+    #[serde(default)]
+    pub(super) events: Vec<WatchEvent>,
+}
+
+impl Watched {
+    /// Returns why it has ended, in words.
+    pub(super) fn reason(&self) -> &str {
+        match self.cancel_reason.as_str() {
+            "" => "the watch was ended",
+            reason => reason,
+        }
+    }
+}
+
+/// A change of a key.
+#[derive(Debug, Deserialize)]
+pub(super) struct WatchEvent {
+    /// `DELETE`; one that is left out is a put.
+    #[serde(default, rename = "type")]
+    kind: String,
+    pub(super) kv: Pair,
+}
+
+impl WatchEvent {
+    /// Reports whether the key is gone.
+    pub(super) fn is_deletion(&self) -> bool {
+        self.kind == "DELETE"
+    }
+}
+
+/// A watch of keys.
+pub(super) struct Watch<'a> {
+    etcd: &'a Etcd,
+    place: usize,
+    lines: Pin<Box<dyn AsyncBufRead + 'a>>,
+    /// What of the next line has arrived.
+    line: Vec<u8>,
+}
+
+impl std::fmt::Debug for Watch<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch").finish_non_exhaustive()
+    }
+}
+
+impl Watch<'_> {
+    /// Returns the place of the member that reports.
+    pub(super) fn place(&self) -> usize {
+        self.place
+    }
+
+    /// Returns the next report. If waiting for it is given up, nothing is lost.
+    pub(super) async fn next(&mut self) -> Result<Watched, EtcdError> {
+        let read = self.lines.read_until(b'\n', &mut self.line).await;
+        let away = |why: String| self.etcd.passed_over(self.place, EtcdError::Away(why));
+        read.map_err(|error| away(words(&error)))?;
+        if self.line.last() != Some(&b'\n') {
+            return Err(away("it has closed the connection".to_owned()));
+        }
+        let line = std::mem::take(&mut self.line);
+        // {"result": …}, or at the end {"error": {"message": …}}
+        let mut said: Value = serde_json::from_slice(&line)
+            .map_err(|error| away(format!("no report of etcd's: {error}")))?;
+        if said["result"].is_null() {
+            return Err(away(message(&said["error"])));
+        }
+        serde_json::from_value(said["result"].take())
+            .map_err(|error| away(format!("no report of etcd's: {error}")))
+    }
+}
+
+/// Returns a text as etcd takes keys and values.
+pub(super) fn bytes(text: &str) -> ByteString {
+    ByteString(text.as_bytes().to_vec())
+}
+
+/// Returns the first key after all keys with a prefix.
+pub(super) fn after_prefix(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end
+}
+
+fn client(url: &str, files: &EtcdFiles) -> Result<Client, ConnectError> {
+    let failed = |cause: String| ConnectError::Client { url: url.to_owned(), cause };
+    for path in [&files.ca, &files.certificate, &files.key].into_iter().flatten() {
+        let read = std::fs::File::open(path);
+        read.map_err(|error| ConnectError::File {
+            path: path.display().to_string(),
+            cause: error.to_string(),
+        })?;
+    }
+    let address = url.parse().map_err(|error: http::uri::InvalidUri| failed(error.to_string()))?;
+    let mut config = Config::new(address);
+    config.connect_timeout = Some(CONNECT_TIME);
+    config.disable_compression = true;
+    // The client cannot know whether a write may be repeated.
+    config.default_retry = false;
+    if let Some(ca) = &files.ca {
+        // The file alone says whom to trust: the system's certificates are not read.
+        config.root_cert = Some(Vec::new());
+        config.root_cert_file = Some(ca.clone());
+    }
+    let text = |path: &std::path::Path| path.display().to_string();
+    config.auth_info.client_certificate = files.certificate.as_deref().map(text);
+    config.auth_info.client_key = files.key.as_deref().map(text);
+    kubernetes::open(config).map_err(|error| failed(words(&error)))
+}
+
+fn request(call: &str, body: &Value) -> Result<Request<Vec<u8>>, http::Error> {
+    Request::post(format!("/v3/{call}"))
+        .header("content-type", "application/json")
+        .body(body.to_string().into_bytes())
+}
+
+async fn ask<T: DeserializeOwned>(
+    client: &Client,
+    call: &str,
+    body: &Value,
+) -> Result<T, EtcdError> {
+    let request = request(call, body).map_err(|error| EtcdError::Refused(error.to_string()))?;
+    let away = |error: kube::Error| EtcdError::Away(words(&error));
+    let answer = client.send(request.map(Body::from)).await.map_err(away)?;
+    let status = answer.status();
+    let bytes = answer.into_body().collect_bytes().await.map_err(away)?;
+    if status.is_success() {
+        return serde_json::from_slice(&bytes)
+            .map_err(|error| EtcdError::Away(format!("no answer of etcd's: {error}")));
+    }
+    // {"error": "etcdserver: …", "code": …}
+    let said: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    let text = format!("{status} {}", message(&said["error"]));
+    match status.as_u16() {
+        // No leader, too many requests, a timeout; and 401 while its authentication is being
+        // changed.
+        401 | 408 | 429 | 500..=599 => Err(EtcdError::Away(text)),
+        _ => Err(EtcdError::Refused(text)),
+    }
+}
+
+/// Returns the words of an error, which are a text or in an object.
+fn message(error: &Value) -> String {
+    error.as_str().or(error["message"].as_str()).unwrap_or_default().to_owned()
+}
