@@ -5,7 +5,10 @@
 //! | this one | start and end, and the loop |
 //! | `nodes` | where nodes are learnt: a file |
 //! | `cluster_nodes` | or the Nodes of a Kubernetes cluster |
-//! | `of_source` | what either says of this node |
+//! | `etcd_leases` | or flannel's leases in etcd |
+//! | `own_lease` | this node's lease there, and flanneld's configuration |
+//! | `outlet` | from a source's thread to the loop |
+//! | `of_source` | what each says of this node |
 //! | `flannel_config` | flanneld's configuration |
 //! | `host` | what the kernel has, in routing's words |
 //! | `apply` | makes changes in the kernel |
@@ -25,6 +28,7 @@ mod answers;
 mod apply;
 mod cluster_nodes;
 mod counts;
+mod etcd_leases;
 mod files;
 mod filter;
 mod flannel_config;
@@ -32,6 +36,8 @@ mod host;
 mod leave;
 mod nodes;
 mod of_source;
+mod outlet;
+mod own_lease;
 mod probes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,11 +73,13 @@ pub(crate) use self::answers::{ACCEPT, EXPLAIN, ROUTES, TARGETS};
 use self::answers::Shared;
 use self::cluster_nodes::{ClusterNodes, Heard};
 use self::counts::Counts;
+use self::etcd_leases::EtcdLeases;
 use self::files::{Disk, Folders, Published};
 use self::filter::Filter;
 use self::host::{Host, Links};
 use self::nodes::Nodes;
 use self::of_source::OfSource;
+use self::own_lease::Configuration;
 use self::probes::Probes;
 use super::Stop;
 use super::pace::{Pace, processor_time};
@@ -131,9 +139,12 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     let config = &invocation.config().routing;
     let node = process.node_name(config.node.clone().unwrap_or_default());
     let folder = config.state.clone().unwrap_or_else(|| process.roots().lib.join("routing"));
-    let settings = settings(config, &folder).map_err(Stop::Failed)?;
+    let disk = Disk::new(&folder);
+    let is_etcd = config.source.0 == RoutingSource::Etcd;
     if invocation.more.get_flag(UNINSTALL) {
-        let (disk, published) = (Disk::new(&folder), Published::new(config));
+        let of_etcd = is_etcd.then(|| Configuration::read_once(config, &disk)).transpose()?;
+        let settings = settings(config, &disk, of_etcd.as_ref()).map_err(Stop::Failed)?;
+        let published = Published::new(config);
         let leaving = match invocation.more.get_flag(TO_FLANNEL) {
             true if settings.flannel.is_none() => {
                 return Err(Stop::Failed("--to-flannel needs flannel = \"replace\"".to_owned()));
@@ -141,24 +152,38 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
             true => Leaving::ToFlannel,
             false => Leaving::Clean,
         };
-        let forget = || match config.source.0 {
-            RoutingSource::File => Ok(()),
-            RoutingSource::Kubernetes => {
+        let forget = || match (config.source.0, &of_etcd) {
+            (RoutingSource::Kubernetes, _) => {
                 let mut annotations = vec![annotation::KEY.to_owned()];
                 if let (Some(of_flannel), Leaving::Clean) = (&settings.flannel, leaving) {
                     annotations.extend(flannel::annotations::written(of_flannel));
                 }
                 cluster_nodes::forget(config.kubeconfig.as_deref(), &node, &annotations)
             }
+            (RoutingSource::Etcd, Some(of_etcd)) if leaving == Leaving::Clean => {
+                own_lease::forget(config, &settings, &node, &of_etcd.windows)
+            }
+            _ => Ok(()),
         };
         let roots = process.roots();
         return leave::leave(&settings, &node, leaving, &disk, &published, &roots, forget);
     }
     let signals = stop_signals().map_err(failed)?;
     let attended = process.attend("routing", &invocation.loaded)?;
+    let of_etcd = match is_etcd {
+        true => match Configuration::wait(config, &disk, process, &signals)? {
+            Some(found) => Some(found),
+            None => {
+                process.tell_stopping();
+                return Ok(());
+            }
+        },
+        false => None,
+    };
+    let settings = settings(config, &disk, of_etcd.as_ref()).map_err(Stop::Failed)?;
     let listener = Listener::open(Vec::new(), &config.socketpath).map_err(failed)?;
     let socket = listener.path.clone();
-    let mut service = Service::new(config, settings, node, folder, process)?;
+    let mut service = Service::new(config, settings, node, folder, of_etcd, process)?;
     let shared = service.shared.clone();
     let answer = Box::new(move |target: &str| shared.answer(target));
     let answers = Duties { answer, reload: None, changed: None };
@@ -168,8 +193,8 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     poller.add(attended.changes.descriptor(), CHANGES, Interest::Read).map_err(failed)?;
     poller.add(service.folders.descriptor(), FOLDERS, Interest::Read).map_err(failed)?;
     poller.add(service.shared.bell(), ASKED, Interest::Read).map_err(failed)?;
-    if let Source::Kubernetes(nodes) = &service.source {
-        poller.add(nodes.bell(), NODES, Interest::Read).map_err(failed)?;
+    if let Some(bell) = service.source.bell() {
+        poller.add(bell, NODES, Interest::Read).map_err(failed)?;
     }
     for descriptor in service.listener.descriptors() {
         poller.add(descriptor, EVENTS, Interest::Read).map_err(failed)?;
@@ -185,11 +210,16 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     Ok(())
 }
 
-/// Returns what the crate `routing` has to know of the configuration, flanneld's included.
+/// Returns what the crate `routing` has to know of the configuration, flanneld's included: that of
+/// etcd, or of a file.
 ///
 /// # Errors
 /// What is wrong with flanneld's configuration.
-fn settings(config: &config::Routing, folder: &Path) -> Result<Settings, String> {
+fn settings(
+    config: &config::Routing,
+    disk: &Disk,
+    of_etcd: Option<&Configuration>,
+) -> Result<Settings, String> {
     let paths = match config.path.0 {
         RoutingPath::Auto => Paths::Auto,
         RoutingPath::Direct => Paths::Direct,
@@ -206,7 +236,10 @@ fn settings(config: &config::Routing, folder: &Path) -> Result<Settings, String>
             ..Settings::new(config.cluster.clone())
         },
         flannel => {
-            let of_flannel = flannel_config::read(config, folder)?;
+            let of_flannel = match of_etcd {
+                Some(found) => found.read.clone(),
+                None => flannel_config::read(config, disk)?,
+            };
             Settings {
                 standby: flannel == RoutingFlannel::Standby,
                 // As flanneld has them, so that it can take over again: Linux refuses its IPv6
@@ -224,6 +257,7 @@ fn settings(config: &config::Routing, folder: &Path) -> Result<Settings, String>
         source: match config.source.0 {
             RoutingSource::File => settings::Source::File,
             RoutingSource::Kubernetes => settings::Source::Kubernetes,
+            RoutingSource::Etcd => settings::Source::Etcd,
         },
         exempt: config.exempt.clone(),
         service_ranges: config.services.clone(),
@@ -242,6 +276,18 @@ fn settings(config: &config::Routing, folder: &Path) -> Result<Settings, String>
 enum Source {
     File(Nodes),
     Kubernetes(ClusterNodes),
+    Etcd(EtcdLeases),
+}
+
+impl Source {
+    /// Returns what is readable when something was heard; `None` if that is found by a look.
+    fn bell(&self) -> Option<&UnixStream> {
+        match self {
+            Source::File(_) => None,
+            Source::Kubernetes(nodes) => Some(nodes.bell()),
+            Source::Etcd(leases) => Some(leases.bell()),
+        }
+    }
 }
 
 struct Service {
@@ -295,6 +341,7 @@ impl Service {
         settings: Settings,
         node: String,
         folder: PathBuf,
+        of_etcd: Option<Configuration>,
         process: &Process,
     ) -> Result<Self, Stop> {
         let netlink = RouteSocket::open().map_err(failed)?;
@@ -303,11 +350,17 @@ impl Service {
         let published = Published::new(config);
         let file = config.nodes.as_deref();
         let folders = Folders::of(published.paths().chain(file)).map_err(failed)?;
-        let source = match config.source.0 {
-            RoutingSource::File => Source::File(Nodes::new(file.unwrap_or(Path::new("")))),
-            RoutingSource::Kubernetes => {
+        let source = match (config.source.0, of_etcd) {
+            (RoutingSource::Etcd, Some(Configuration { text, windows, .. })) => {
+                let of_file = own_lease::prefixes_of_file(config);
+                Source::Etcd(EtcdLeases::follow(config, text, windows, of_file)?)
+            }
+            (RoutingSource::Kubernetes, _) => {
                 let kubeconfig = config.kubeconfig.clone();
                 Source::Kubernetes(ClusterNodes::follow(kubeconfig, &node, &settings)?)
+            }
+            (RoutingSource::File | RoutingSource::Etcd, _) => {
+                Source::File(Nodes::new(file.unwrap_or(Path::new(""))))
             }
         };
         let filter =
@@ -456,6 +509,13 @@ impl Service {
                 }
                 look
             }
+            Source::Etcd(leases) => {
+                let mut look = false;
+                for heard in leases.heard() {
+                    look |= self.take_heard_of_leases(heard);
+                }
+                look
+            }
         }
     }
 
@@ -583,6 +643,7 @@ impl Service {
         let said = |error: kernel::netlink::NetlinkError| words(&error);
         let own = self.shared.routing().cluster().own().clone();
         let host = Host::read(&mut self.netlink, &own).map_err(said)?;
+        self.settle_lease(&host);
         let own = self.find_own(&host);
         let observed = {
             let routing = self.shared.routing();
@@ -602,6 +663,7 @@ impl Service {
         self.take_found(own);
         let _ = self.listener.only_neighbours_of(host.links.tunnels());
         self.links = host.into_links();
+        self.relist_leases();
         let todo = {
             let mut routing = self.shared.routing();
             let (up, down) = self.links.up_and_down();
@@ -633,7 +695,11 @@ impl Service {
 
     /// Finds out what this node is: what the source says, on the links that have its addresses.
     fn find_own(&mut self, host: &Host) -> Result<Own, String> {
-        let node = &self.of_source.clone()?;
+        let node = self.of_source.clone()?;
+        self.own_of(&node, host)
+    }
+
+    fn own_of(&mut self, node: &OfSource, host: &Host) -> Result<Own, String> {
         let uplinks = PerFamily::with(|family| {
             let mut addresses = node.addresses.iter().filter(|of| Family::of(**of) == family);
             let (mut uplink, address) =

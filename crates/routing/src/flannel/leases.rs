@@ -114,6 +114,12 @@ impl Leases {
         self.all.values().flat_map(|known| known.prefixes.iter().copied())
     }
 
+    /// Returns the prefixes of a lease; none if its key cannot be read.
+    #[must_use]
+    pub fn prefixes_of(&self, key: &str) -> &[IpNet] {
+        self.all.get(key).map_or(&[], |known| &known.prefixes)
+    }
+
     /// Returns the node of a lease.
     #[must_use]
     pub fn seen(&self, key: &str, settings: &Settings) -> Option<Seen> {

@@ -69,7 +69,7 @@ impl Etcd {
     fn ask<T: Headed>(&self, call: &str, body: &Value) -> Result<T, StoreError> {
         let begun = self.moments.begin();
         // It gives up a member earlier.
-        let question = async { Ok(self.etcd.ask::<T>(call, body).await?) };
+        let question = async { self.etcd.ask::<T>(call, body).await.map_err(StoreError::from) };
         let answer = wait(&self.handle, ANSWER_TIME, question)?;
         let header = answer.header();
         if let Ok(revision) = header.revision.parse() {

@@ -4,11 +4,9 @@
 //! bell rings, and says what this node's annotation and condition are to be.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::mpsc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
@@ -27,6 +25,7 @@ use super::super::kubernetes::{
     self, ApiError, CONNECT_TIME, Change, follow, watch_config, within,
 };
 use super::super::setup::{runtime, words};
+use super::outlet::{self, Inlet, Outlet};
 
 /// Our name: the field manager of patches.
 const MANAGER: &str = "netwrightd-routing";
@@ -62,8 +61,7 @@ pub(super) enum Heard {
 /// The loop's end of the thread.
 #[derive(Debug)]
 pub(super) struct ClusterNodes {
-    heard: mpsc::Receiver<Heard>,
-    bell: UnixStream,
+    inlet: Inlet<Heard>,
     wish: watch::Sender<Wish>,
 }
 
@@ -92,34 +90,30 @@ impl ClusterNodes {
         settings: &Settings,
     ) -> Result<Self, Stop> {
         let failed = super::super::setup::failed;
-        let (bell, ringer) = UnixStream::pair().map_err(failed)?;
-        bell.set_nonblocking(true).map_err(failed)?;
-        ringer.set_nonblocking(true).map_err(failed)?;
-        let (to, heard) = mpsc::channel();
+        let (inlet, outlet) = outlet::pair().map_err(failed)?;
         let (wish, wishes) = watch::channel(Wish::default());
         let thread = Thread {
             kubeconfig,
             node: node.to_owned(),
             settings: settings.clone(),
-            outlet: Outlet { to, ringer },
+            outlet,
         };
         let runtime = runtime(1)?;
         std::thread::Builder::new()
             .name("nodes".to_owned())
             .spawn(move || runtime.block_on(thread.run(wishes)))
             .map_err(failed)?;
-        Ok(ClusterNodes { heard, bell, wish })
+        Ok(ClusterNodes { inlet, wish })
     }
 
     /// Returns what is readable when something was heard.
     pub(super) fn bell(&self) -> &UnixStream {
-        &self.bell
+        self.inlet.bell()
     }
 
     /// Takes what was heard since the last call.
     pub(super) fn heard(&self) -> Vec<Heard> {
-        crate::poll::drain(&self.bell);
-        self.heard.try_iter().collect()
+        self.inlet.heard()
     }
 
     /// Says what this node's annotations are to be. They are written if the Node has others.
@@ -195,27 +189,11 @@ fn params() -> PatchParams {
     PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
 }
 
-/// Where the thread says what it has heard.
-#[derive(Debug)]
-struct Outlet {
-    to: mpsc::Sender<Heard>,
-    ringer: UnixStream,
-}
-
-impl Outlet {
-    /// Says it, and rings. The loop is gone only when the process ends.
-    fn tell(&self, heard: Heard) {
-        let _ = self.to.send(heard);
-        // If the socket is full, the loop is about to look.
-        let _ = (&self.ringer).write(&[0]);
-    }
-}
-
 struct Thread {
     kubeconfig: Option<PathBuf>,
     node: String,
     settings: Settings,
-    outlet: Outlet,
+    outlet: Outlet<Heard>,
 }
 
 impl Thread {

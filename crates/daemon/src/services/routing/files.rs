@@ -20,7 +20,6 @@ use routing::{Routing, Settings};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use state::{Durability, FileError};
 
-use super::flannel_config;
 
 /// The bridge that pods are attached to.
 const BRIDGE: &str = "nw-pods";
@@ -53,7 +52,7 @@ pub(super) fn recorded() -> Option<Vec<IpAddr>> {
     Some(addresses)
 }
 
-/// The last known nodes.
+/// The last known nodes, and flanneld's last known configuration.
 #[derive(Debug)]
 pub(super) struct Disk {
     path: PathBuf,
@@ -87,11 +86,33 @@ impl Disk {
         state::write_atomic(&self.path, document.as_bytes(), 0o600, Durability::Synced)
     }
 
-    /// Removes the file, and its folder if that is empty.
+    /// Reads flanneld's configuration as the server had it last.
+    pub(super) fn configuration(&self) -> Option<String> {
+        let read = state::read_optional(&self.configuration_path());
+        String::from_utf8(read.ok().flatten()?).ok()
+    }
+
+    /// Writes flanneld's configuration, unless the file has it.
+    pub(super) fn write_configuration(&self, text: &str) -> Result<(), FileError> {
+        if self.configuration().as_deref() == Some(text) {
+            return Ok(());
+        }
+        if let Some(folder) = self.path.parent() {
+            state::create_directory(folder, 0o700)?;
+        }
+        let (path, text) = (self.configuration_path(), text.as_bytes());
+        state::write_atomic(&path, text, 0o600, Durability::Synced)
+    }
+
+    fn configuration_path(&self) -> PathBuf {
+        self.path.with_file_name("flannel-config")
+    }
+
+    /// Removes the files, and their folder if that is empty.
     pub(super) fn remove(&self) -> Result<(), FileError> {
         state::remove_file(&self.path)?;
+        state::remove_file(&self.configuration_path())?;
         if let Some(folder) = self.path.parent() {
-            state::remove_file(&flannel_config::kept(folder))?;
             state::remove_abandoned(folder);
             match state::remove_directory(folder) {
                 // A container's mount is not ours to remove.

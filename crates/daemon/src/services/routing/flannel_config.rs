@@ -5,31 +5,25 @@
 //! is to know its cluster.
 
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
 
 use agent::config::{self, RoutingFlannel};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::Api;
 use routing::flannel::config::Config;
-use state::Durability;
 
 use super::super::Stop;
 use super::super::kubernetes::{self, CONNECT_TIME, within};
 use super::super::setup::{runtime, words};
+use super::files::Disk;
 
 /// The file in the ConfigMap (flannel's manifest, `kube-flannel-cfg`).
 const FILE: &str = "net-conf.json";
 
-/// Returns where the configuration that the API server gave last is kept.
-pub(super) fn kept(folder: &Path) -> PathBuf {
-    folder.join("flannel.json")
-}
-
-/// Reads the configuration. `folder` is the service's own.
+/// Reads the configuration.
 ///
 /// # Errors
 /// Why there is none, or what is wrong with it, in a sentence.
-pub(super) fn read(config: &config::Routing, folder: &Path) -> Result<Config, String> {
+pub(super) fn read(config: &config::Routing, disk: &Disk) -> Result<Config, String> {
     let path = &config.flannel_config;
     let shown = path.display();
     match std::fs::read_to_string(path) {
@@ -37,7 +31,7 @@ pub(super) fn read(config: &config::Routing, folder: &Path) -> Result<Config, St
         Err(error)
             if error.kind() == ErrorKind::NotFound && !config.flannel_config_map.is_empty() =>
         {
-            of_cluster(config, folder)
+            of_cluster(config, disk)
                 .map_err(|why| format!("{why}; and {shown} is not there either"))
         }
         Err(error) => Err(format!("read flanneld's configuration {shown}: {error}")),
@@ -50,27 +44,23 @@ fn parse(text: &str, from: &str) -> Result<Config, String> {
 }
 
 /// Reads it from the cluster, or what the cluster said last.
-fn of_cluster(config: &config::Routing, folder: &Path) -> Result<Config, String> {
+fn of_cluster(config: &config::Routing, disk: &Disk) -> Result<Config, String> {
     let from = format!("ConfigMap {}", config.flannel_config_map);
-    let kept = kept(folder);
     let why = match ask(config) {
         Ok(text) => {
             let read = parse(&text, &from)?;
             // On standby nothing is written.
-            if config.flannel.0 == RoutingFlannel::Replace {
-                let written = state::create_directory(folder, 0o700).and_then(|_| {
-                    state::write_atomic(&kept, text.as_bytes(), 0o600, Durability::Synced)
-                });
-                if let Err(error) = written {
-                    tracing::warn!(%error, "flanneld's configuration is not kept");
-                }
+            if config.flannel.0 == RoutingFlannel::Replace
+                && let Err(error) = disk.write_configuration(&text)
+            {
+                tracing::warn!(%error, "flanneld's configuration is not kept");
             }
             return Ok(read);
         }
         Err(why) => format!("read flanneld's configuration from {from}: {why}"),
     };
-    let Ok(Some(text)) = state::read_optional(&kept) else { return Err(why) };
-    let read = parse(&String::from_utf8_lossy(&text), &kept.display().to_string())?;
+    let Some(text) = disk.configuration() else { return Err(why) };
+    let read = parse(&text, "that the disk has")?;
     tracing::warn!(why, "the configuration that was read last counts");
     Ok(read)
 }

@@ -8,7 +8,8 @@ use kernel::events::Object;
 use kernel::netlink::NetlinkError;
 use kernel::route::{
     Address, IpFamily, Link, Neighbour, NeighbourState, NexthopFilter, NexthopObject, NexthopWay,
-    Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket, TABLE_MAIN, VxlanFdb,
+    Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket, Scope, TABLE_MAIN,
+    VxlanFdb,
     is_link_local_v6,
 };
 use routing::earlier::Pods;
@@ -19,12 +20,16 @@ use routing::overlap::HostPrefix;
 use routing::path::{Hop, Way};
 use routing::plan::{ForeignRoute, Observed};
 use routing::settings::{self, LinkName, Own, TakenOver, Uplink};
-use routing::{Family, MacAddr, Settings};
+use routing::{Family, MacAddr, PerFamily, Settings};
 
 const FAMILIES: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
 
 /// No link of ours has it: what differs from everything that is wanted.
 const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+/// Flags of IPv6 addresses that are there for a while only: of temporary ones, and of those that are
+/// not to be used any more (linux include/uapi/linux/if_addr.h).
+const PASSING: u32 = 0x01 | 0x20;
 
 /// The links of this host, and which of them are our tunnels.
 #[derive(Debug, Default)]
@@ -243,6 +248,44 @@ impl Host {
         let mut found = self.addresses.iter().filter(|of| of.address.addr() == address);
         let link = found.find_map(|of| self.links.by_index.get(&of.ifindex))?;
         Some(Uplink { name: link.name.as_str().into(), mtu: link.mtu })
+    }
+
+    /// Returns the addresses of the link with the default route, by which others reach this host if
+    /// nobody has said so: flanneld takes them too.
+    pub(super) fn default_addresses(&self) -> PerFamily<Option<IpAddr>> {
+        let links = PerFamily::with(|family| self.default_link(family));
+        PerFamily::with(|family| {
+            let link = links.get(family).or(*links.get(family.other()))?;
+            let of_link = |of: &&Address| {
+                let address = of.address.addr();
+                of.ifindex == link
+                    && Family::of(address) == family
+                    && of.scope == Scope::UNIVERSE
+                    && !is_link_local_v6(address)
+                    && (address.is_ipv4() || of.flags & PASSING == 0)
+            };
+            self.addresses.iter().find(of_link).map(|of| of.address.addr())
+        })
+    }
+
+    /// Returns the link of a family's default route.
+    fn default_link(&self, family: Family) -> Option<u32> {
+        let is_default = |route: &&Route| {
+            route.kind == RouteKind::Unicast
+                && route.destination.prefix_len() == 0
+                && Family::of_prefix(route.destination) == family
+        };
+        let defaults = self.routes.iter().filter(is_default);
+        let route = defaults.min_by_key(|route| route.priority.unwrap_or_default())?;
+        route.oif.or_else(|| route.next_hops.first()?.oif)
+    }
+
+    /// Reports whether a link of this host has an address in a prefix, as the gateway of its pods:
+    /// our tunnels do not count.
+    pub(super) fn has_address_in(&self, prefix: IpNet) -> bool {
+        let is_tunnel = |index: u32| self.links.tunnels.contains_key(&index);
+        let mut others = self.addresses.iter().filter(|of| !is_tunnel(of.ifindex));
+        others.any(|of| prefix.contains(&of.address.addr()))
     }
 
     /// Returns the tunnel over a family that is there already: of an earlier run, whatever its name

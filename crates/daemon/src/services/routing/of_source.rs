@@ -41,6 +41,30 @@ impl From<Node> for OfSource {
 }
 
 impl OfSource {
+    /// Returns what leases in etcd say of this node: the prefixes of its own, and in its value the
+    /// hardware addresses. `before` is what was said until then.
+    pub(super) fn of_lease(
+        prefixes: Vec<IpNet>,
+        value: &[u8],
+        addresses: &PerFamily<Option<IpAddr>>,
+        before: Option<&OfSource>,
+    ) -> Self {
+        let mac = |family: Family| {
+            let before = || before.and_then(|before| *before.macs.get(family));
+            flannel::lease::mac(value, family).or_else(before)
+        };
+        OfSource {
+            uid: String::new(),
+            prefixes,
+            kept: Vec::new(),
+            zone: None,
+            mtu: None,
+            addresses: addresses.iter().filter_map(|(_, address)| *address).collect(),
+            macs: PerFamily::with(mac),
+            annotations: BTreeMap::new(),
+        }
+    }
+
     /// Reads this node's Node.
     ///
     /// # Errors

@@ -1,0 +1,618 @@
+//! The source `etcd`: flannel's leases, and this node's own among them.
+//!
+//! A thread of its own talks to etcd. The loop takes what the thread has heard when the bell rings,
+//! and says what this node's lease is to be. Every write compares what is there first: a lease of
+//! another node is never touched.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::os::unix::net::UnixStream;
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use agent::config;
+use agent::setting::ServerUrl;
+use futures_util::future::{Either, select};
+use ipnet::IpNet;
+use k8s_openapi::ByteString;
+use routing::PerFamily;
+use routing::flannel::leases::{Lease, Leases, Windows};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::super::Stop;
+use super::super::etcd::{
+    Etcd, EtcdError, EtcdFiles, Pages, Pair, RangeAnswer, TransactionAnswer, after_prefix, bytes,
+};
+use super::super::setup::{LONG, failed, runtime};
+use super::outlet::{self, Inlet, Outlet};
+
+/// How long a grant of etcd's lasts, as flanneld asks for it.
+const GRANT: Duration = Duration::from_secs(24 * 3600);
+/// A grant is renewed after so long: etcd may be away for 23 hours, and no lease ends.
+const RENEW: Duration = Duration::from_secs(3600);
+/// While nothing is reported, the member is asked so often whether it has a leader.
+const PROBE: Duration = Duration::from_secs(10);
+/// A watch that reports nothing for so long is deaf: etcd says every ten minutes that it goes on.
+const DEAF: Duration = Duration::from_secs(25 * 60);
+/// So long without an answer, and etcd counts as silent: one member may die in a moment.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Pauses between attempts to list and watch, at first and at most.
+const FOLLOW: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(4));
+/// Pauses between writes, at first and at most; after a minute without one, it is the first again.
+const WRITE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+const QUIET: Duration = Duration::from_secs(60);
+
+/// What the thread has heard.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// These are all leases, at this revision.
+    Listed(Vec<Lease>, u64),
+    Changed(Lease),
+    /// A lease was deleted, or has expired, at this revision.
+    Deleted(String, u64),
+    /// etcd does not answer: the reason.
+    Silent(String),
+    /// It answers again, and nothing has changed.
+    Answers,
+    /// What became of this node's lease.
+    Written(Result<(), String>),
+    /// Whether flanneld's configuration is the one that the service has started with.
+    IsConfigured(bool),
+}
+
+/// What this node's lease is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Wish {
+    /// The last part of its key.
+    pub(super) key: String,
+    pub(super) value: String,
+    pub(super) there: There,
+    /// Leases of this node that are none of the cluster's prefixes: each with its revision.
+    pub(super) outdated: Vec<(String, u64)>,
+}
+
+/// What there is under the key of a wish.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum There {
+    /// Nothing, by a list of this revision.
+    Nothing { listed: u64 },
+    /// This node's lease: the revision, the grant, and whether it says what it is to say.
+    Lease { modified: u64, grant: Option<String>, is_right: bool },
+}
+
+impl Wish {
+    fn is_write(&self) -> bool {
+        !matches!(self.there, There::Lease { is_right: true, .. })
+    }
+}
+
+/// The loop's end of the thread, and what it knows.
+#[derive(Debug)]
+pub(super) struct EtcdLeases {
+    inlet: Inlet<Heard>,
+    wish: watch::Sender<Option<Wish>>,
+    /// All leases.
+    pub(super) leases: Leases,
+    /// There was a list.
+    pub(super) listed: bool,
+    /// Which of the leases are other nodes' is to be said again.
+    pub(super) is_new: bool,
+    pub(super) windows: Windows,
+    /// The configured addresses of this node.
+    pub(super) told: Vec<IpAddr>,
+    /// The addresses by which others reach this node, as they were found last.
+    pub(super) addresses: PerFamily<Option<IpAddr>>,
+    /// This node's lease, as it was last.
+    pub(super) held: Option<Lease>,
+    /// Prefixes to take if they are free: those of an earlier choice, and those of `subnet.env`.
+    pub(super) chosen: Vec<IpNet>,
+    pub(super) of_file: Vec<IpNet>,
+    /// The prefixes that were lost while pods had addresses of them.
+    pub(super) lost: Vec<IpNet>,
+}
+
+impl EtcdLeases {
+    /// Starts the thread. `configuration` is what the service has started with.
+    pub(super) fn follow(
+        config: &config::Routing,
+        configuration: String,
+        windows: Windows,
+        of_file: Vec<IpNet>,
+    ) -> Result<Self, Stop> {
+        let (inlet, outlet) = outlet::pair().map_err(failed)?;
+        let (wish, wishes) = watch::channel(None);
+        let runtime = runtime(1)?;
+        let registry = {
+            let _context = runtime.enter();
+            Registry::open(config)?
+        };
+        let thread = Thread { registry, configuration, outlet };
+        std::thread::Builder::new()
+            .name("leases".to_owned())
+            .spawn(move || runtime.block_on(thread.run(wishes)))
+            .map_err(failed)?;
+        Ok(EtcdLeases {
+            inlet,
+            wish,
+            leases: Leases::default(),
+            listed: false,
+            is_new: false,
+            windows,
+            told: config.underlay.clone(),
+            addresses: PerFamily::default(),
+            held: None,
+            chosen: Vec::new(),
+            of_file,
+            lost: Vec::new(),
+        })
+    }
+
+    /// Returns what is readable when something was heard.
+    pub(super) fn bell(&self) -> &UnixStream {
+        self.inlet.bell()
+    }
+
+    /// Takes what was heard since the last call.
+    pub(super) fn heard(&self) -> Vec<Heard> {
+        self.inlet.heard()
+    }
+
+    /// Says what this node's lease is to be.
+    pub(super) fn wish(&self, wanted: Wish) {
+        self.wish.send_if_modified(|wish| {
+            let differs = wish.as_ref() != Some(&wanted);
+            *wish = Some(wanted);
+            differs
+        });
+    }
+}
+
+/// flannel's keys in etcd.
+#[derive(Debug)]
+pub(super) struct Registry {
+    etcd: Etcd,
+    prefix: String,
+}
+
+/// What became of a wish.
+enum Done {
+    /// There is nothing to do for so long.
+    Held(Duration),
+    /// It was written, and will be heard.
+    Written,
+    /// Something else is there by now, and will be heard.
+    Conflict,
+}
+
+impl Registry {
+    /// Takes the addresses of the members; sends nothing yet. A runtime is needed around it.
+    pub(super) fn open(config: &config::Routing) -> Result<Self, Stop> {
+        let files = EtcdFiles {
+            ca: config.etcd_ca.clone(),
+            certificate: config.etcd_cert.clone(),
+            key: config.etcd_key.clone(),
+        };
+        let etcd = Etcd::new(config.etcd.iter().map(ServerUrl::as_str), &files).map_err(failed)?;
+        Ok(Registry { etcd, prefix: config.etcd_prefix.trim_end_matches('/').to_owned() })
+    }
+
+    /// Returns the key of flanneld's configuration.
+    pub(super) fn configuration_key(&self) -> String {
+        format!("{}/config", self.prefix)
+    }
+
+    fn subnets(&self) -> String {
+        format!("{}/subnets/", self.prefix)
+    }
+
+    /// Reads flanneld's configuration.
+    pub(super) async fn configuration(&self) -> Result<Option<String>, EtcdError> {
+        let body = json!({"key": bytes(&self.configuration_key())});
+        let answer: RangeAnswer = self.ask("kv/range", &body).await?;
+        Ok(value_of(answer))
+    }
+
+    /// Removes the leases of a node with an address, but those that a person has reserved.
+    pub(super) async fn forget(&self, address: IpAddr) -> Result<(), EtcdError> {
+        let mut leases = Leases::default();
+        let (all, revision) = self.list().await?;
+        leases.list(all, revision);
+        for lease in leases.with_address(address) {
+            self.remove(&lease.key, lease.modified).await?;
+        }
+        Ok(())
+    }
+
+    /// Asks one member after the other. What is asked may happen several times.
+    async fn ask<T: serde::de::DeserializeOwned>(
+        &self,
+        call: &str,
+        body: &Value,
+    ) -> Result<T, EtcdError> {
+        let mut answer = self.etcd.ask(call, body).await;
+        for _ in 1..self.etcd.members() {
+            if !matches!(answer, Err(EtcdError::Away(_))) {
+                break;
+            }
+            answer = self.etcd.ask(call, body).await;
+        }
+        answer
+    }
+
+    async fn list(&self) -> Result<(Vec<Lease>, u64), EtcdError> {
+        let mut pages = Pages::of_prefix(&self.subnets());
+        let mut all = Vec::new();
+        loop {
+            let page: RangeAnswer = self.ask("kv/range", &pages.body()).await?;
+            let more = pages.turn(&page);
+            all.extend(page.kvs.into_iter().filter_map(|pair| self.lease(pair)));
+            if !more {
+                return Ok((all, number(pages.revision())));
+            }
+        }
+    }
+
+    /// Reads a key of ours.
+    fn lease(&self, pair: Pair) -> Option<Lease> {
+        let key = String::from_utf8(pair.key.0).ok()?;
+        Some(Lease {
+            key: key.strip_prefix(&self.subnets())?.to_owned(),
+            value: pair.value.unwrap_or_default().0,
+            created: number(&pair.create_revision),
+            modified: number(&pair.mod_revision),
+            grant: pair.lease.filter(|grant| grant != "0"),
+        })
+    }
+
+    /// Does what a wish needs.
+    async fn hold(&self, wish: &Wish) -> Result<Done, EtcdError> {
+        for (key, modified) in &wish.outdated {
+            self.remove(key, *modified).await?;
+        }
+        match &wish.there {
+            There::Nothing { listed } => self.create(wish, *listed).await,
+            There::Lease { modified, grant, is_right: false } => {
+                self.update(wish, *modified, grant.is_some()).await
+            }
+            // A person has reserved it.
+            There::Lease { grant: None, .. } => Ok(Done::Held(LONG)),
+            There::Lease { modified, grant: Some(grant), .. } => match self.renew(grant).await? {
+                // The record goes with it, and that will be heard.
+                None => Ok(Done::Held(WRITE.1)),
+                Some(left) if left < GRANT => self.update(wish, *modified, true).await,
+                Some(left) => Ok(Done::Held(renew_after(left, crate::clock::seed()))),
+            },
+        }
+    }
+
+    /// Creates a lease if nothing is there.
+    async fn create(&self, wish: &Wish, listed: u64) -> Result<Done, EtcdError> {
+        let (subnets, key) = (self.subnets(), self.key(&wish.key));
+        let v4 = wish.key.split('&').next().unwrap_or_default();
+        // Also with another IPv6 prefix, or with none.
+        let mut compare = vec![range(
+            &self.key(v4),
+            &json!({"target": "CREATE", "result": "EQUAL", "create_revision": "0"}),
+        )];
+        if v4 != wish.key {
+            // No key says alone whose an IPv6 prefix is: nobody may have taken any since the list.
+            let next = listed.saturating_add(1).to_string();
+            compare.push(range(
+                &subnets,
+                &json!({"target": "CREATE", "result": "LESS", "create_revision": next}),
+            ));
+        }
+        let grant = self.grant().await?;
+        let put = json!({"request_put": {
+            "key": bytes(&key), "value": bytes(&wish.value), "lease": grant,
+        }});
+        if self.change(json!(compare), put).await? {
+            return Ok(Done::Written);
+        }
+        let _: Value = self.ask("lease/revoke", &json!({"ID": grant})).await?;
+        Ok(Done::Conflict)
+    }
+
+    /// Writes this node's lease if it is as it was at a revision, with a new grant unless it is a
+    /// reservation.
+    async fn update(
+        &self,
+        wish: &Wish,
+        modified: u64,
+        expires: bool,
+    ) -> Result<Done, EtcdError> {
+        let grant = if expires { self.grant().await? } else { "0".to_owned() };
+        let key = bytes(&self.key(&wish.key));
+        let put =
+            json!({"request_put": {"key": key, "value": bytes(&wish.value), "lease": grant}});
+        let done = self.change(json!([is_as_it_was(&key, modified)]), put).await?;
+        Ok(if done { Done::Written } else { Done::Conflict })
+    }
+
+    /// Removes a lease if it is as it was at a revision.
+    async fn remove(&self, lease: &str, modified: u64) -> Result<(), EtcdError> {
+        let key = bytes(&self.key(lease));
+        let delete = json!({"request_delete_range": {"key": key}});
+        self.change(json!([is_as_it_was(&key, modified)]), delete).await.map(|_| ())
+    }
+
+    fn key(&self, lease: &str) -> String {
+        format!("{}{lease}", self.subnets())
+    }
+
+    /// Makes a change if all comparisons hold. It is asked for once: the second time it would find
+    /// what it has done itself.
+    async fn change(&self, compare: Value, request: Value) -> Result<bool, EtcdError> {
+        let body = json!({"compare": compare, "success": [request]});
+        let answer: TransactionAnswer = self.etcd.ask("kv/txn", &body).await?;
+        Ok(answer.succeeded)
+    }
+
+    /// Returns a new grant.
+    async fn grant(&self) -> Result<String, EtcdError> {
+        let body = json!({"TTL": GRANT.as_secs().to_string()});
+        let answer: Value = self.ask("lease/grant", &body).await?;
+        let none = || EtcdError::Away("a grant of etcd's has no number".to_owned());
+        answer["ID"].as_str().map(str::to_owned).ok_or_else(none)
+    }
+
+    /// Renews a grant. Returns how long it lasts; `None` if it is gone.
+    async fn renew(&self, grant: &str) -> Result<Option<Duration>, EtcdError> {
+        let answer: Value = self.ask("lease/keepalive", &json!({"ID": grant})).await?;
+        let said = &answer["result"];
+        if said.is_null() {
+            return Err(EtcdError::Away(format!("renew this node's lease: {}", answer["error"])));
+        }
+        let seconds = said["TTL"].as_str().map_or(0, number);
+        Ok(Some(Duration::from_secs(seconds)).filter(|left| !left.is_zero()))
+    }
+}
+
+/// Returns a comparison that holds for all keys with a prefix.
+fn range(prefix: &str, comparison: &Value) -> Value {
+    let mut range = json!({"key": bytes(prefix), "range_end": ByteString(after_prefix(prefix))});
+    if let (Some(range), Some(more)) = (range.as_object_mut(), comparison.as_object()) {
+        range.extend(more.clone());
+    }
+    range
+}
+
+/// Returns the comparison that a key was not changed since a revision.
+fn is_as_it_was(key: &ByteString, modified: u64) -> Value {
+    let modified = modified.to_string();
+    json!({"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": modified})
+}
+
+fn value_of(answer: RangeAnswer) -> Option<String> {
+    let value = answer.kvs.into_iter().next()?.value.unwrap_or_default();
+    Some(String::from_utf8_lossy(&value.0).into_owned())
+}
+
+/// Reads a number as the gateway writes it.
+fn number(text: &str) -> u64 {
+    text.parse().unwrap_or_default()
+}
+
+/// Returns after how long a grant is to be renewed that lasts so long. `random` is any number: not
+/// all nodes come at once.
+fn renew_after(left: Duration, random: u64) -> Duration {
+    let after = RENEW.min(left / 3);
+    let tenth = u64::try_from(after.as_millis() / 10).unwrap_or_default();
+    after.saturating_sub(Duration::from_millis(random.checked_rem(tenth).unwrap_or_default()))
+}
+
+struct Thread {
+    registry: Registry,
+    configuration: String,
+    outlet: Outlet<Heard>,
+}
+
+/// What was told, and how far.
+#[derive(Debug)]
+struct Told {
+    /// The revision up to which everything was told; `None` before the first list.
+    revision: Option<u64>,
+    /// The cluster that this was.
+    cluster: String,
+    /// Since when there is no answer.
+    failing: Option<Instant>,
+    /// That was told.
+    silent: bool,
+    is_configured: bool,
+    pause: Duration,
+}
+
+/// Why following ended.
+enum Broken {
+    /// What was missed cannot be asked for: a list is needed.
+    Missed,
+    Error(EtcdError),
+}
+
+impl From<EtcdError> for Broken {
+    fn from(error: EtcdError) -> Self {
+        Broken::Error(error)
+    }
+}
+
+impl Thread {
+    async fn run(self, wishes: watch::Receiver<Option<Wish>>) {
+        select(pin!(self.follow()), pin!(self.write(wishes))).await;
+    }
+
+    /// Passes on what etcd has, and every change.
+    async fn follow(&self) {
+        let mut told = Told {
+            revision: None,
+            cluster: String::new(),
+            failing: None,
+            silent: false,
+            is_configured: true,
+            pause: FOLLOW.0,
+        };
+        loop {
+            let Err(broken) = self.follow_once(&mut told).await;
+            match broken {
+                Broken::Missed => told.revision = None,
+                Broken::Error(error) => {
+                    let since = *told.failing.get_or_insert_with(Instant::now);
+                    if PATIENCE <= since.elapsed() {
+                        told.silent = true;
+                        self.outlet.tell(Heard::Silent(error.to_string()));
+                    }
+                }
+            }
+            // Up to half as long again, so that not all nodes come at once when etcd is back.
+            let half = u64::try_from(told.pause.as_millis() / 2 + 1).unwrap_or(1);
+            let more = Duration::from_millis(crate::clock::seed() % half);
+            tokio::time::sleep(told.pause + more).await;
+            told.pause = (told.pause * 2).min(FOLLOW.1);
+        }
+    }
+
+    /// Lists if needed, and watches until something breaks.
+    async fn follow_once(&self, told: &mut Told) -> Result<Infallible, Broken> {
+        let revision = match told.revision {
+            Some(revision) => revision,
+            None => {
+                let (all, revision) = self.registry.list().await?;
+                self.outlet.tell(Heard::Listed(all, revision));
+                (told.revision, told.cluster) = (Some(revision), String::new());
+                (told.failing, told.silent) = (None, false);
+                revision
+            }
+        };
+        let etcd = &self.registry.etcd;
+        let place = etcd.preferred();
+        // A member that has no leader watches too, and hears of nothing.
+        self.probe(place, told).await?;
+        let from = revision.saturating_add(1);
+        let mut watch = etcd.watch(place, &self.registry.subnets(), from).await?;
+        let mut heard = Instant::now();
+        loop {
+            let Ok(report) = tokio::time::timeout(PROBE, watch.next()).await else {
+                self.probe(watch.place(), told).await?;
+                if DEAF <= heard.elapsed() {
+                    let why = "the watch reports nothing".to_owned();
+                    return Err(Broken::Error(EtcdError::Away(why)));
+                }
+                continue;
+            };
+            let report = report?;
+            heard = Instant::now();
+            if report.compact_revision.is_some() {
+                return Err(Broken::Missed);
+            }
+            if report.canceled {
+                let why = report.reason().to_owned();
+                return Err(Broken::Error(EtcdError::Away(why)));
+            }
+            (told.failing, told.pause) = (None, FOLLOW.0);
+            if report.created {
+                if std::mem::take(&mut told.silent) {
+                    self.outlet.tell(Heard::Answers);
+                }
+                continue;
+            }
+            // While it catches up, the header is ahead of the events.
+            let revisions = report.events.iter().map(|event| number(&event.kv.mod_revision));
+            let last = revisions.max().unwrap_or_else(|| number(&report.header.revision));
+            for event in report.events {
+                let is_deletion = event.is_deletion();
+                let Some(lease) = self.registry.lease(event.kv) else { continue };
+                self.outlet.tell(match is_deletion {
+                    true => Heard::Deleted(lease.key, lease.modified),
+                    false => Heard::Changed(lease),
+                });
+            }
+            told.revision = told.revision.max(Some(last));
+        }
+    }
+
+    /// Asks a member for flanneld's configuration: whoever answers has a leader, and says how far
+    /// etcd is.
+    async fn probe(&self, place: usize, told: &mut Told) -> Result<(), Broken> {
+        let body = json!({"key": bytes(&self.registry.configuration_key())});
+        let answer: RangeAnswer = self.registry.etcd.ask_member(place, "kv/range", &body).await?;
+        let (revision, cluster) =
+            (number(&answer.header.revision), answer.header.cluster_id.clone());
+        if told.cluster.is_empty() {
+            told.cluster = cluster;
+        } else if told.cluster != cluster {
+            return Err(Broken::Missed);
+        }
+        if told.revision.is_some_and(|told| revision < told) {
+            // It was put back to an earlier state.
+            return Err(Broken::Missed);
+        }
+        let is_configured = value_of(answer).is_some_and(|text| text == self.configuration);
+        if is_configured != std::mem::replace(&mut told.is_configured, is_configured) {
+            self.outlet.tell(Heard::IsConfigured(is_configured));
+        }
+        Ok(())
+    }
+
+    /// Makes this node's lease what it is to be, and renews it.
+    async fn write(&self, mut wishes: watch::Receiver<Option<Wish>>) {
+        let mut pause = WRITE.0;
+        let mut again: Option<Instant> = None;
+        loop {
+            let wish = wishes.borrow_and_update().clone();
+            let wait = match (wish, again.map(|at| at.saturating_duration_since(Instant::now()))) {
+                (None, _) => LONG,
+                // Two nodes with one address would go on for ever.
+                (Some(wish), Some(rest)) if wish.is_write() && !rest.is_zero() => rest,
+                (Some(wish), _) => {
+                    let done = self.registry.hold(&wish).await;
+                    let now = Instant::now();
+                    if again.is_some_and(|at| QUIET < now.saturating_duration_since(at)) {
+                        pause = WRITE.0;
+                    }
+                    if !matches!(done, Ok(Done::Held(_))) {
+                        again = Some(now + pause);
+                        pause = (pause * 2).min(WRITE.1);
+                    }
+                    let wait = match &done {
+                        Ok(Done::Held(wait)) => *wait,
+                        // It will be heard.
+                        Ok(Done::Written | Done::Conflict) => WRITE.1,
+                        Err(_) => pause,
+                    };
+                    if !matches!(done, Ok(Done::Conflict)) {
+                        let done = done.map(|_| ()).map_err(|error| error.to_string());
+                        self.outlet.tell(Heard::Written(done));
+                    }
+                    wait
+                }
+            };
+            let (changed, waited) = (pin!(wishes.changed()), pin!(tokio::time::sleep(wait)));
+            if let Either::Left((Err(_), _)) = select(changed, waited).await {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grant_is_renewed_long_before_it_ends() {
+        let seconds = Duration::from_secs;
+        for random in [0, 1, u64::MAX] {
+            let after = renew_after(GRANT, random);
+            assert!(seconds(3200) < after && after <= seconds(3600), "{after:?}");
+            let after = renew_after(seconds(60), random);
+            assert!(seconds(17) < after && after <= seconds(20), "{after:?}");
+        }
+        assert_eq!(renew_after(Duration::ZERO, 7), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_comparison_holds_for_a_range() {
+        let comparison = range("/a/", &json!({"target": "CREATE"}));
+        assert_eq!(comparison, json!({"key": "L2Ev", "range_end": "L2Ew", "target": "CREATE"}));
+    }
+}

@@ -1,0 +1,452 @@
+//! This node's lease in etcd, what the others say, and flanneld's configuration there.
+//!
+//! The loop looks at the leases as it looks at the kernel: whenever one that concerns this node has
+//! changed, it finds out which is this node's, and what it is to be. The thread writes it, and what
+//! it has written comes back as a change like any other.
+
+use std::io::Read as _;
+use std::net::IpAddr;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use agent::config;
+use ipnet::IpNet;
+use kernel::route::RouteSocket;
+use routing::cluster::Event;
+use routing::flannel::leases::{Lease, Windows};
+use routing::flannel::{self, subnet_env::SubnetEnv};
+use routing::settings::Own;
+use routing::{Family, PerFamily, Routing, Settings};
+
+use super::super::Stop;
+use super::super::etcd::EtcdError;
+use super::super::setup::{Process, failed, runtime};
+use super::etcd_leases::{EtcdLeases, Heard, Registry, There, Wish};
+use super::files::Disk;
+use super::host::Host;
+use super::of_source::OfSource;
+use super::{SIGNALS, Service, Source};
+use crate::poll::{Interest, Poller};
+
+/// What the service's status calls these.
+const ETCD: &str = "etcd";
+const CONFIGURATION: &str = "flanneld's configuration";
+const LEASE: &str = "lease of this node";
+const EARLIER: &str = "earlier prefixes of this node";
+
+/// The pause between attempts to read the configuration.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// flanneld's configuration, as etcd has it.
+#[derive(Debug)]
+pub(super) struct Configuration {
+    pub(super) text: String,
+    pub(super) read: flannel::config::Config,
+    pub(super) windows: Windows,
+}
+
+impl Configuration {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// What is wrong, after `what`.
+    fn of(text: String, what: &str) -> Result<Self, String> {
+        let wrong = |(key, cause)| format!("{what}: {key}: {cause}");
+        let read = flannel::config::Config::read(&text).map_err(wrong)?;
+        let windows = read.windows().map_err(wrong)?;
+        Ok(Configuration { text, read, windows })
+    }
+
+    /// Reads it from etcd, or if that is away, from the disk.
+    fn find(
+        asked: Result<Option<String>, EtcdError>,
+        key: &str,
+        disk: &Disk,
+    ) -> Result<Self, String> {
+        match asked {
+            Ok(Some(text)) => Configuration::of(text, &format!("etcd's {key}")),
+            Ok(None) => Err(format!("etcd has no {key}: write flanneld's configuration there")),
+            Err(EtcdError::Refused(why)) => Err(format!("read {key}: etcd refuses: {why}")),
+            Err(EtcdError::Away(why)) => match disk.configuration() {
+                Some(text) => {
+                    tracing::warn!(why, "etcd is away: its last known configuration counts");
+                    Configuration::of(text, "etcd's last known configuration")
+                }
+                None => Err(format!("read {key}: {why}")),
+            },
+        }
+    }
+
+    /// Reads it once.
+    pub(super) fn read_once(config: &config::Routing, disk: &Disk) -> Result<Self, Stop> {
+        runtime(1)?.block_on(async {
+            let registry = Registry::open(config)?;
+            let asked = registry.configuration().await;
+            Self::find(asked, &registry.configuration_key(), disk).map_err(Stop::Failed)
+        })
+    }
+
+    /// Waits for it, and keeps it on the disk. `None` if the service is to end.
+    pub(super) fn wait(
+        config: &config::Routing,
+        disk: &Disk,
+        process: &Process,
+        mut signals: &UnixStream,
+    ) -> Result<Option<Self>, Stop> {
+        let runtime = runtime(1)?;
+        let registry = {
+            let _context = runtime.enter();
+            Registry::open(config)?
+        };
+        let poller = Poller::new().map_err(failed)?;
+        poller.add(signals, SIGNALS, Interest::Read).map_err(failed)?;
+        let mut told = None;
+        loop {
+            process.health.turns();
+            let asked = runtime.block_on(registry.configuration());
+            let why = match Self::find(asked, &registry.configuration_key(), disk) {
+                Ok(found) => {
+                    process.health.needs(CONFIGURATION, Ok(()));
+                    if config.flannel.0 != config::RoutingFlannel::Standby {
+                        let written = disk.write_configuration(&found.text);
+                        written.map_err(failed)?;
+                    }
+                    return Ok(Some(found));
+                }
+                Err(why) => why,
+            };
+            process.health.needs(CONFIGURATION, Err(why.clone()));
+            if told.as_ref() != Some(&why) {
+                tracing::warn!(why, "waiting for flanneld's configuration");
+                if told.is_none() {
+                    // Whoever has started the service does not wait as long.
+                    process.tell_ready(None);
+                }
+                told = Some(why);
+            }
+            if !poller.wait(Some(process.health.pause(RETRY))).map_err(failed)?.is_empty() {
+                let _ = signals.read(&mut [0; 16]);
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// Returns the prefixes that `subnet.env` has: flanneld takes them again.
+pub(super) fn prefixes_of_file(config: &config::Routing) -> Vec<IpNet> {
+    let path = config.subnet_env();
+    let text = path.and_then(|path| std::fs::read_to_string(path).ok());
+    let env = text.and_then(|text| SubnetEnv::read(&text).ok());
+    env.map_or(Vec::new(), |env| env.subnets)
+}
+
+/// Removes this node's lease from etcd. One that a person has reserved stays.
+pub(super) fn forget(
+    config: &config::Routing,
+    settings: &Settings,
+    node: &str,
+    windows: &Windows,
+) -> Result<(), Stop> {
+    let said = |why: String| Stop::Failed(format!("remove this node's lease: {why}"));
+    let mut netlink = RouteSocket::open().map_err(failed)?;
+    let own = Routing::new(settings.clone(), node).cluster().own().clone();
+    let host = Host::read(&mut netlink, &own).map_err(failed)?;
+    let addresses = find_addresses(&config.underlay, windows, PerFamily::default(), &host);
+    let address = addresses.v4.ok_or_else(|| said(no_address(Family::V4)))?;
+    runtime(1)?.block_on(async {
+        let registry = Registry::open(config)?;
+        registry.forget(address).await.map_err(|error| said(error.to_string()))
+    })
+}
+
+fn no_address(family: Family) -> String {
+    format!(
+        "no link with a default route has an {family} address, by which others are to reach this \
+         node: set underlay"
+    )
+}
+
+/// Finds the addresses by which others reach this node, of the families that the cluster has: those
+/// that were told, else those of the link with the default route. While that has none, the earlier
+/// ones count.
+fn find_addresses(
+    told: &[IpAddr],
+    windows: &Windows,
+    before: PerFamily<Option<IpAddr>>,
+    host: &Host,
+) -> PerFamily<Option<IpAddr>> {
+    let found = host.default_addresses();
+    PerFamily::with(|family| {
+        windows.get(family).as_ref()?;
+        if told.is_empty() {
+            return found.get(family).or(*before.get(family));
+        }
+        told.iter().copied().find(|address| Family::of(*address) == family)
+    })
+}
+
+/// What there is of this node's lease.
+enum Claim {
+    /// It is there.
+    Held(Lease),
+    /// It is to be made, for these prefixes.
+    Wanted(Vec<IpNet>),
+    /// There is none, and none can be made: the reason.
+    None(String),
+}
+
+impl EtcdLeases {
+    /// Finds this node's lease, or what it is to be.
+    fn claim(&mut self, before: Option<&OfSource>, standby: bool) -> Claim {
+        for (family, leased) in self.windows.iter() {
+            if leased.is_some() && self.addresses.get(family).is_none() {
+                return Claim::None(no_address(family));
+            }
+        }
+        let Some(address) = self.addresses.v4 else { return Claim::None(no_address(Family::V4)) };
+        let had: &[IpNet] = before.map_or(&[], |before| &before.prefixes);
+        let own = self.leases.own(address, self.held.as_ref(), had, &self.windows).cloned();
+        let was = std::mem::replace(&mut self.held, own.clone());
+        let key = |lease: &Option<Lease>| lease.as_ref().map(|lease| lease.key.clone());
+        if key(&was) != key(&own) {
+            self.is_new = true;
+            match (&was, &own) {
+                (_, Some(own)) => tracing::info!(lease = own.key, "this node's lease"),
+                (Some(was), None) => {
+                    tracing::warn!(lease = was.key, "this node's lease is gone");
+                }
+                (None, None) => {}
+            }
+        }
+        if let Some(own) = own {
+            self.chosen.clear();
+            return Claim::Held(own);
+        }
+        if standby {
+            return Claim::None(format!(
+                "etcd has no lease of {address}, which is this node's address: flanneld makes it \
+                 when it runs here"
+            ));
+        }
+        let tried = [had, &self.chosen, &self.of_file];
+        match self.leases.choose(tried, &self.windows, crate::clock::seed()) {
+            Ok(prefixes) => {
+                self.chosen.clone_from(&prefixes);
+                Claim::Wanted(prefixes)
+            }
+            Err(none) => Claim::None(none.to_string()),
+        }
+    }
+
+    /// Reports whether a change of a lease may concern this node's.
+    fn concerns_own(&self, key: &str) -> bool {
+        let has_address = |lease: &Lease| {
+            let address = flannel::lease::address(&lease.value);
+            address.is_some() && address == self.addresses.v4
+        };
+        self.held.as_ref().is_some_and(|held| held.key == key)
+            || self.leases.get(key).is_some_and(has_address)
+    }
+}
+
+impl Service {
+    /// Takes what was heard of leases. Returns whether this node is to be looked at again.
+    pub(super) fn take_heard_of_leases(&mut self, heard: Heard) -> bool {
+        let Source::Etcd(source) = &mut self.source else { return false };
+        // What is this node's and what is not is said anew then.
+        let mut is_own = false;
+        let event = match heard {
+            Heard::Listed(all, revision) => {
+                source.leases.list(all, revision);
+                source.listed = true;
+                is_own = true;
+                Event::Answers
+            }
+            Heard::Changed(lease) => {
+                let key = lease.key.clone();
+                is_own = source.concerns_own(&key);
+                source.leases.put(lease);
+                is_own |= source.concerns_own(&key);
+                for prefix in source.leases.prefixes_of(&key) {
+                    if !self.prefixes.contains(prefix) {
+                        self.prefixes.push(*prefix);
+                    }
+                }
+                let Some(seen) = source.leases.seen(&key, &self.settings) else { return is_own };
+                Event::Changed(seen)
+            }
+            Heard::Deleted(key, revision) => {
+                is_own = source.concerns_own(&key);
+                source.leases.remove(&key, revision);
+                Event::Deleted(flannel::lease::name(&key))
+            }
+            Heard::Silent(why) => {
+                self.health.needs(ETCD, Err(why));
+                Event::Silent
+            }
+            Heard::Answers => Event::Answers,
+            Heard::Written(done) => {
+                self.health.needs(LEASE, done);
+                return false;
+            }
+            Heard::IsConfigured(is_so) => {
+                let other = "etcd has another one by now, which counts after a restart of the \
+                             service, as with flanneld";
+                if !is_so {
+                    tracing::warn!("flanneld's configuration: {other}");
+                }
+                let found = if is_so { Ok(()) } else { Err(other.to_owned()) };
+                self.health.needs(CONFIGURATION, found);
+                return false;
+            }
+        };
+        source.is_new |= is_own;
+        // A node without a lease takes what is free.
+        let look = source.is_new || (source.listed && source.held.is_none());
+        if event != Event::Silent {
+            self.health.needs(ETCD, Ok(()));
+        }
+        if !is_own {
+            let todo = self.shared.routing().event(event, self.clock.now());
+            self.obey(todo);
+        }
+        look
+    }
+
+    /// Finds out which lease is this node's, and says what it is to be.
+    pub(super) fn settle_lease(&mut self, host: &Host) {
+        let Source::Etcd(source) = &mut self.source else { return };
+        source.addresses = find_addresses(&source.told, &source.windows, source.addresses, host);
+        if !source.listed {
+            return;
+        }
+        let before = self.of_source.as_ref().ok().cloned();
+        match source.claim(before.as_ref(), self.settings.standby) {
+            Claim::Held(lease) => {
+                let prefixes = source.leases.prefixes_of(&lease.key).to_vec();
+                let (addresses, value) = (source.addresses, &lease.value);
+                let mut node = OfSource::of_lease(prefixes, value, &addresses, before.as_ref());
+                node.kept = self.earlier_prefixes(before.as_ref(), &node.prefixes, host);
+                self.tell_earlier(&node.kept);
+                if self.settings.standby {
+                    self.health.needs(LEASE, Ok(()));
+                } else if let Ok(own) = self.own_of(&node, host) {
+                    self.wish_lease(&own, Some(&lease));
+                }
+                self.of_source = Ok(node);
+            }
+            Claim::Wanted(prefixes) => {
+                let addresses = source.addresses;
+                if before.is_none() {
+                    let shown: Vec<String> = prefixes.iter().map(ToString::to_string).collect();
+                    self.of_source = Err(format!("{} is being leased from etcd", shown.join(", ")));
+                }
+                let node = OfSource::of_lease(prefixes, &[], &addresses, before.as_ref());
+                match self.own_of(&node, host) {
+                    Ok(own) => self.wish_lease(&own, None),
+                    Err(why) if before.is_none() => self.of_source = Err(why),
+                    Err(_) => {}
+                }
+            }
+            Claim::None(why) => {
+                self.health.needs(LEASE, Err(why.clone()));
+                if before.is_none() {
+                    self.of_source = Err(why);
+                }
+            }
+        }
+    }
+
+    /// Says again which leases are other nodes', if that may be otherwise now.
+    pub(super) fn relist_leases(&mut self) {
+        let Source::Etcd(source) = &mut self.source else { return };
+        if !std::mem::take(&mut source.is_new) {
+            return;
+        }
+        self.prefixes = source.leases.prefixes().collect();
+        let own = source.held.as_ref().map(|held| held.key.as_str());
+        let others = source.leases.others(own, &self.settings);
+        let todo = self.shared.routing().event(Event::Listed(others), self.clock.now());
+        self.obey(todo);
+    }
+
+    /// Says what this node's lease is to be. `there` is what it is.
+    fn wish_lease(&mut self, own: &Own, there: Option<&Lease>) {
+        let (Source::Etcd(source), Some(of_flannel)) = (&self.source, &self.settings.flannel)
+        else {
+            return;
+        };
+        let lacks = |(family, leased): (Family, &Option<_>)| {
+            leased.is_some() && own.node.underlay.get(family).is_none()
+        };
+        if source.windows.iter().any(lacks) {
+            // A link is away: the lease stays as it is.
+            return;
+        }
+        let value = flannel::lease::value(&own.node, of_flannel);
+        if flannel::lease::address(value.as_bytes()) != source.addresses.v4 {
+            let backend = of_flannel.backend.name();
+            let why = format!("flannel's backend {backend} does not go with the key path");
+            return self.health.needs(LEASE, Err(why));
+        }
+        let (key, there) = match there {
+            Some(lease) => {
+                let is_right = lease.value == value.as_bytes();
+                let (modified, grant) = (lease.modified, lease.grant.clone());
+                (Some(lease.key.clone()), There::Lease { modified, grant, is_right })
+            }
+            None => {
+                let listed = source.leases.revision();
+                (flannel::lease::key(&own.node), There::Nothing { listed })
+            }
+        };
+        let (Some(key), Some(address)) = (key, source.addresses.v4) else { return };
+        let outdated = source.leases.outdated(address, &source.windows);
+        let outdated = outdated.map(|lease| (lease.key.clone(), lease.modified)).collect();
+        source.wish(Wish { key, value, there, outdated });
+    }
+
+    /// Returns prefixes that this node had before, as far as pods still live in them: a link has an
+    /// address there.
+    fn earlier_prefixes(
+        &self,
+        before: Option<&OfSource>,
+        prefixes: &[IpNet],
+        host: &Host,
+    ) -> Vec<IpNet> {
+        let mut earlier: Vec<IpNet> = Vec::new();
+        for prefix in before.into_iter().flat_map(|before| before.prefixes.iter().chain(&before.kept))
+        {
+            let overlaps = |other: &IpNet| other.contains(prefix) || prefix.contains(other);
+            let is_of_cluster =
+                self.settings.cluster_ranges.iter().any(|range| range.contains(prefix));
+            if is_of_cluster
+                && !prefixes.iter().chain(&earlier).any(overlaps)
+                && host.has_address_in(*prefix)
+            {
+                earlier.push(*prefix);
+            }
+        }
+        earlier
+    }
+
+    /// Says loudly which prefixes were lost while pods live in them.
+    fn tell_earlier(&mut self, earlier: &[IpNet]) {
+        let Source::Etcd(source) = &mut self.source else { return };
+        if source.lost == earlier {
+            return;
+        }
+        source.lost = earlier.to_vec();
+        if earlier.is_empty() {
+            return self.health.needs(EARLIER, Ok(()));
+        }
+        let shown: Vec<String> = earlier.iter().map(ToString::to_string).collect();
+        let why = format!(
+            "{} was this node's, and pods here have addresses of it: other nodes do not reach them \
+             any more; drain the node and start it anew",
+            shown.join(", ")
+        );
+        tracing::error!("{why}");
+        self.health.needs(EARLIER, Err(why));
+    }
+}
