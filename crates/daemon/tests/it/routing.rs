@@ -5,6 +5,7 @@ mod admission;
 mod beside;
 mod cluster;
 mod damage;
+mod etcd;
 mod files;
 mod flannel;
 mod kill;
@@ -19,6 +20,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::rc::Rc;
 
 use serde_json::Value;
 use testkit::traffic::pings_within;
@@ -42,7 +44,8 @@ const RANGES: &str = "10.244.0.0/16,fd00:244::/32";
 /// Two segments with a router between them, nodes on both, and a pod on each node.
 struct Fabric {
     nodes: Vec<Node>,
-    lab: Lab,
+    /// What runs in it besides may borrow it.
+    lab: Rc<Lab>,
     /// The flags that say where nodes are learnt, and the ranges of their pods.
     source: Vec<String>,
     cluster: Vec<String>,
@@ -111,7 +114,7 @@ impl Fabric {
 
     /// The same, with pods that are attached so.
     fn with_pods(name: &str, segments: &[usize], attach: Attach) -> Self {
-        let lab = Lab::new(name);
+        let lab = Rc::new(Lab::new(name));
         let mut script = String::from("set -e\n");
         let mut nodes = Vec::new();
         let mut number = 0;
@@ -178,15 +181,20 @@ impl Fabric {
     }
 
     fn start_on(&mut self, node: usize) {
+        let log = self.nodes[node].dir.join("log");
+        let times = |log: &str| log.matches(" ready ").count();
+        let before = times(&fs::read_to_string(&log).unwrap_or_default());
+        let service = self.spawn_on(node);
+        wait_until("the service to be ready", || before < times(&service.log()));
+    }
+
+    /// Starts the service on a node, and does not wait for anything.
+    fn spawn_on(&mut self, node: usize) -> &Service {
         let mut command = self.routing(node);
         command.args(INTERVAL);
         let node = &mut self.nodes[node];
-        let log = node.dir.join("log");
-        let times = |log: &str| log.matches(" ready ").count();
-        let before = times(&fs::read_to_string(&log).unwrap_or_default());
-        let service = Service::start(command, &log);
-        wait_until("the service to be ready", || before < times(&service.log()));
-        node.service = Some(service);
+        let service = Service::start(command, &node.dir.join("log"));
+        node.service.insert(service)
     }
 
     /// A command of the daemon on a node, with the node's own files.

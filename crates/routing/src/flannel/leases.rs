@@ -117,7 +117,7 @@ impl Leases {
     /// Returns the prefixes of a lease; none if its key cannot be read.
     #[must_use]
     pub fn prefixes_of(&self, key: &str) -> &[IpNet] {
-        self.all.get(key).map_or(&[], |known| &known.prefixes)
+        self.all.get(key).map_or(&[][..], |known| &known.prefixes[..])
     }
 
     /// Returns the node of a lease.

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::lab::Lab;
 use crate::place::{Place as _, Running};
@@ -17,9 +17,9 @@ const MEMBERS: u16 = 3;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Makes two authorities, and keys: the first authority signs those of the members and of a client,
-/// the second that of a stranger.
+/// the second that of a stranger. `$host` is the members' address.
 const KEYS: &str = "
-printf 'subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n' > extensions
+printf \"subjectAltName=IP:$host\\nextendedKeyUsage=serverAuth,clientAuth\\n\" > extensions
 new='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'
 for ca in ca other; do
   openssl req -x509 $new -days 30 -subj /CN=$ca -keyout $ca.key -out $ca.pem
@@ -30,15 +30,18 @@ sign() {
 }
 sign member ca; sign client ca; sign stranger other";
 
-/// A cluster of three `etcd` members: processes in a lab's namespaces, on ports of its loopback
-/// interface, with their data in a folder of the lab.
+/// A cluster of three `etcd` members: processes in a lab's namespaces, on ports of one address, with
+/// their data in a folder of the lab.
 ///
-/// Its clients must be in the lab as well ([`Lab::enter`](crate::Place::enter)). A test that uses
+/// Its clients must reach that address: that of the loopback interface in the lab
+/// ([`Lab::enter`](crate::Place::enter)), unless the test says another. A test that uses
 /// it needs `require!("root", "program:etcd", "program:curl")`.
 #[derive(Debug)]
 pub struct Etcd<'lab> {
     lab: &'lab Lab,
     dir: PathBuf,
+    /// The address for clients.
+    host: String,
     members: Vec<Option<Running>>,
     is_secure: bool,
 }
@@ -47,24 +50,36 @@ impl<'lab> Etcd<'lab> {
     /// Starts three members and waits until they have a leader.
     #[must_use]
     pub fn start(lab: &'lab Lab) -> Self {
-        Self::start_as(lab, false)
+        Self::start_at(lab, "127.0.0.1")
+    }
+
+    /// Starts three members at an address of the lab.
+    #[must_use]
+    pub fn start_at(lab: &'lab Lab, host: &str) -> Self {
+        Self::start_as(lab, host, false)
     }
 
     /// Starts three members that use TLS and accept only clients whose certificate their own
     /// authority has signed ([`Etcd::files`]). Needs `program:openssl` too.
     #[must_use]
     pub fn start_secure(lab: &'lab Lab) -> Self {
-        Self::start_as(lab, true)
+        Self::start_secure_at(lab, "127.0.0.1")
     }
 
-    fn start_as(lab: &'lab Lab, is_secure: bool) -> Self {
+    /// The same at an address of the lab.
+    #[must_use]
+    pub fn start_secure_at(lab: &'lab Lab, host: &str) -> Self {
+        Self::start_as(lab, host, true)
+    }
+
+    fn start_as(lab: &'lab Lab, host: &str, is_secure: bool) -> Self {
         let dir = lab.dir().join("etcd");
         fs::create_dir_all(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
         if is_secure {
-            lab.sh(&format!("cd {} && {{ {KEYS}\n}} 2>keys.log", dir.display()));
+            lab.sh(&format!("cd {} && host={host} && {{ {KEYS}\n}} 2>keys.log", dir.display()));
         }
         let members = (0..MEMBERS).map(|_| None).collect();
-        let mut etcd = Etcd { lab, dir, members, is_secure };
+        let mut etcd = Etcd { lab, dir, host: host.to_owned(), members, is_secure };
         for member in 0..etcd.members.len() {
             etcd.revive(member);
         }
@@ -94,7 +109,7 @@ impl<'lab> Etcd<'lab> {
 
     fn client(&self, member: usize) -> String {
         let scheme = if self.is_secure { "https" } else { "http" };
-        format!("{scheme}://127.0.0.1:{}", 2379 + 10 * member)
+        format!("{scheme}://{}:{}", self.host, 2379 + 10 * member)
     }
 
     fn peer(member: usize) -> String {
@@ -194,15 +209,37 @@ impl<'lab> Etcd<'lab> {
         log
     }
 
+    /// Asks the JSON gateway of a member that answers, until one does.
+    ///
+    /// # Panics
+    /// When none does for long.
+    #[expect(clippy::must_use_candidate, reason = "many calls only change something")]
+    pub fn ask(&self, call: &str, body: &Value) -> Value {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            let running = (0..self.members.len()).filter(|at| self.members[*at].is_some());
+            let mut answers = running.filter_map(|member| self.ask_member(member, call, body, "5"));
+            if let Some(answer) = answers.find(|answer| answer["error"].is_null()) {
+                return answer;
+            }
+            assert!(Instant::now() < deadline, "{call} {body}:\n{}", self.log());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     fn status(&self, member: usize) -> Option<Value> {
+        self.ask_member(member, "maintenance/status", &Value::Object(Map::new()), "0.5")
+    }
+
+    fn ask_member(&self, member: usize, call: &str, body: &Value, seconds: &str) -> Option<Value> {
         let mut command = self.lab.command("curl");
-        command.args(["-s", "--max-time", "0.5", "-d", "{}"]);
+        command.args(["-s", "--max-time", seconds, "-d", &body.to_string()]);
         if self.is_secure {
             let [certificate, key] = self.files("client");
             command.arg("--cert").arg(certificate).arg("--key").arg(key);
             command.arg("--cacert").arg(self.authority("ca"));
         }
-        command.arg(format!("{}/v3/maintenance/status", self.client(member)));
+        command.arg(format!("{}/v3/{call}", self.client(member)));
         let output = command.stdin(Stdio::null()).output().ok()?;
         serde_json::from_slice(&output.stdout).ok()
     }

@@ -54,7 +54,8 @@ impl OfSource {
             flannel::lease::mac(value, family).or_else(before)
         };
         OfSource {
-            uid: String::new(),
+            // Hosts' names may be alike, and addresses may not.
+            uid: addresses.v4.map_or_else(String::new, |address| address.to_string()),
             prefixes,
             kept: Vec::new(),
             zone: None,

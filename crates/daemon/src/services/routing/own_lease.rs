@@ -204,7 +204,7 @@ impl EtcdLeases {
             }
         }
         let Some(address) = self.addresses.v4 else { return Claim::None(no_address(Family::V4)) };
-        let had: &[IpNet] = before.map_or(&[], |before| &before.prefixes);
+        let had = before.map_or(&[][..], |before| &before.prefixes[..]);
         let own = self.leases.own(address, self.held.as_ref(), had, &self.windows).cloned();
         let was = std::mem::replace(&mut self.held, own.clone());
         let key = |lease: &Option<Lease>| lease.as_ref().map(|lease| lease.key.clone());
@@ -371,7 +371,7 @@ impl Service {
     }
 
     /// Says what this node's lease is to be. `there` is what it is.
-    fn wish_lease(&mut self, own: &Own, there: Option<&Lease>) {
+    fn wish_lease(&self, own: &Own, there: Option<&Lease>) {
         let (Source::Etcd(source), Some(of_flannel)) = (&self.source, &self.settings.flannel)
         else {
             return;

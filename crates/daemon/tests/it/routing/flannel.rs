@@ -20,13 +20,13 @@ const PREFIX: &str = "flannel.alpha.coreos.com/";
 
 /// flanneld's backends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Backend {
+pub(super) enum Backend {
     Vxlan,
     HostGw,
 }
 
 impl Backend {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Backend::Vxlan => "vxlan",
             Backend::HostGw => "host-gw",
@@ -34,7 +34,7 @@ impl Backend {
     }
 
     /// flanneld's configuration.
-    fn config(self) -> String {
+    pub(super) fn config(self) -> String {
         format!(
             r#"{{"Network": "10.244.0.0/16", "IPv6Network": "fd00:244::/32", "EnableIPv6": true,
                 "Backend": {{"Type": "{}"}}}}"#,
@@ -44,7 +44,7 @@ impl Backend {
 }
 
 /// The hardware addresses of a node's tunnels over IPv4 and IPv6: flanneld takes any.
-fn macs(number: usize) -> [String; 2] {
+pub(super) fn macs(number: usize) -> [String; 2] {
     [format!("5e:72:04:aa:00:0{number}"), format!("5e:72:06:aa:00:0{number}")]
 }
 
@@ -70,7 +70,7 @@ fn annotations(node: &super::Node, backend: Backend) -> Value {
 /// What flanneld makes of a node when it starts, in its order, from what the other nodes have
 /// published: devices that are there stay, entries are replaced, routes have no protocol of their own
 /// and no metric. It removes nothing.
-fn flanneld(fabric: &Fabric, number: usize, backend: Backend) {
+pub(super) fn flanneld(fabric: &Fabric, number: usize, backend: Backend) {
     let script = match backend {
         Backend::Vxlan => vxlan(fabric, number),
         Backend::HostGw => host_gw(fabric, number),
@@ -228,7 +228,8 @@ fn flannelds(fabric: &mut Fabric, backend: Backend) -> KubeApi {
     api
 }
 
-fn flannel(fabric: &mut Fabric, node: usize, mode: &str) {
+/// Says what the service of a node is to be to flanneld.
+pub(super) fn flannel(fabric: &mut Fabric, node: usize, mode: &str) {
     let env = fabric.nodes[node].dir.join("subnet.env");
     fabric.flags =
         ["--flannel", mode, "--subnet-env", env.to_str().unwrap()].map(str::to_owned).to_vec();

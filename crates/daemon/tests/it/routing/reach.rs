@@ -50,7 +50,7 @@ fn vm_pods_of_three_nodes_reach_each_other_and_keep_their_addresses() {
     }
     // To the outside it is the node's, but not to other nodes.
     for (at, want) in [("192.0.2.1:7", "192.0.2.11"), ("[2001:db8:0::1]:7", "2001:db8::10")] {
-        let _server = Server::udp(&fabric.lab, at, "outside");
+        let _server = Server::udp(&*fabric.lab, at, "outside");
         assert_eq!(traffic::assert_udp(&fabric.nodes[0].pod, at).seen.ip().to_string(), want);
     }
     let _server = Server::udp(&fabric.nodes[1].host, "192.0.2.12:7", "node");
@@ -115,7 +115,7 @@ fn six_nodes(name: &str, attach: Attach) {
     for from in &fabric.nodes {
         let (v4, _) = from.underlay();
         let at = format!("192.0.2.{}:7", from.segment * 64 + 1);
-        let _server = Server::udp(&fabric.lab, &at, "outside");
+        let _server = Server::udp(&*fabric.lab, &at, "outside");
         assert_eq!(traffic::assert_udp(&from.pod, &at).seen.ip().to_string(), v4);
     }
 }
