@@ -660,10 +660,12 @@ impl Service {
         if own.is_ok() && !self.settings.standby {
             apply::mark_tunnels(&mut self.netlink, &host.links)?;
         }
+        let was = self.shared.routing().cluster().own().clone();
         self.take_found(own);
+        let is_other = was != *self.shared.routing().cluster().own();
         let _ = self.listener.only_neighbours_of(host.links.tunnels());
         self.links = host.into_links();
-        self.relist_leases();
+        let is_other = self.relist_leases() || is_other;
         let todo = {
             let mut routing = self.shared.routing();
             let (up, down) = self.links.up_and_down();
@@ -680,7 +682,7 @@ impl Service {
         self.looking = false;
         self.looked_up.clear();
         let put_back = self.obey(todo);
-        if let (Some(first), true) = (put_back, self.settled) {
+        if let (Some(first), true, false) = (put_back, self.settled, is_other) {
             self.counts.put_back();
             tracing::warn!(%first, "put back what another program has changed");
         }

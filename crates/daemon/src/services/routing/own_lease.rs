@@ -259,6 +259,7 @@ impl Service {
             Heard::Listed(all, revision) => {
                 source.leases.list(all, revision);
                 source.listed = true;
+                self.prefixes = source.leases.prefixes().collect();
                 is_own = true;
                 Event::Answers
             }
@@ -357,17 +358,18 @@ impl Service {
         }
     }
 
-    /// Says again which leases are other nodes', if that may be otherwise now.
-    pub(super) fn relist_leases(&mut self) {
-        let Source::Etcd(source) = &mut self.source else { return };
+    /// Says again which leases are other nodes', if that may be otherwise now. Returns whether it
+    /// may.
+    pub(super) fn relist_leases(&mut self) -> bool {
+        let Source::Etcd(source) = &mut self.source else { return false };
         if !std::mem::take(&mut source.is_new) {
-            return;
+            return false;
         }
-        self.prefixes = source.leases.prefixes().collect();
         let own = source.held.as_ref().map(|held| held.key.as_str());
         let others = source.leases.others(own, &self.settings);
         let todo = self.shared.routing().event(Event::Listed(others), self.clock.now());
         self.obey(todo);
+        true
     }
 
     /// Says what this node's lease is to be. `there` is what it is.
