@@ -848,7 +848,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__routing)
-            opts="-h --configuration --confine --prepare --or-accepted --follow --allow-overlap --attach --cluster --conflist --exempt --flannel --flannel-config --flannel-prefix --interval --kubeconfig --masquerade --network --node --nodes --path --pod-mtu --socketpath --source --state --subnet-env --vxlan-port --vxlan-vni --uninstall --to-flannel --help"
+            opts="-h --configuration --confine --prepare --or-accepted --follow --allow-overlap --attach --cluster --conflist --etcd --etcd-ca --etcd-cert --etcd-key --etcd-prefix --exempt --flannel --flannel-config --flannel-config-map --flannel-prefix --interval --kubeconfig --masquerade --network --node --nodes --path --pod-mtu --services --socketpath --source --state --subnet-env --underlay --vxlan-port --vxlan-vni --uninstall --to-flannel --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -874,6 +874,26 @@ _netwrightd() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --etcd)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --etcd-ca)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --etcd-cert)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --etcd-key)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --etcd-prefix)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --exempt)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -883,6 +903,10 @@ _netwrightd() {
                     return 0
                     ;;
                 --flannel-config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --flannel-config-map)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -922,6 +946,10 @@ _netwrightd() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --services)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --socketpath)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -935,6 +963,10 @@ _netwrightd() {
                     return 0
                     ;;
                 --subnet-env)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --underlay)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

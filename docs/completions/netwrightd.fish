@@ -142,9 +142,15 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l allow-
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l attach -d 'how the written configuration attaches pods: bridge, or ptp for a pair of links each [default: bridge]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l cluster -d 'the ranges that every node\'s prefixes are of' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l conflist -d 'the CNI configuration to write once pods can be reached; by default none is written' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l etcd -d 'etcd\'s members, where source is etcd: flannel\'s leases are the list of nodes' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l etcd-ca -d 'the CA certificates of etcd\'s members, as PEM' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l etcd-cert -d 'the service\'s certificate for etcd, as PEM' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l etcd-key -d 'the certificate\'s key, as PEM' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l etcd-prefix -d 'what flannel\'s keys in etcd begin with [default: /coreos.com/network]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l exempt -d 'more ranges to which pods\' packets keep their source address' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel -d 'what to do about flanneld: replace it on this node, standby (show what would be done), or none [default: none]' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel-config -d 'flanneld\'s configuration, which has the cluster\'s ranges and its backend; read where flannel is replace or standby [default: /etc/kube-flannel/net-conf.json]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel-config -d 'flanneld\'s configuration, which has the cluster\'s ranges and its backend; read where flannel is replace or standby, unless source is etcd, which has it [default: /etc/kube-flannel/net-conf.json]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel-config-map -d 'the ConfigMap, as NAMESPACE/NAME, that has flanneld\'s configuration where the file is not there; with nothing none is asked for [default: kube-flannel/kube-flannel-cfg]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel-prefix -d 'what flanneld\'s annotations begin with [default: flannel.alpha.coreos.com]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l interval -d 'how often to look even if no change is reported [default: 1m]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l kubeconfig -d 'how to reach the API server; by default as in a pod' -r
@@ -154,10 +160,12 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l node -
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l nodes -d 'the file with the list of nodes, the same on each; it is read again when it changes' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l path -d 'how packets get from node to node: auto (directly where no gateway is in between, else by VXLAN), direct, vxlan, or native as the network between the nodes has it [default: auto]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l pod-mtu -d 'the MTU of pods: paths (the lowest of the paths in use), underlay, or a number of bytes [default: paths]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l services -d 'the ranges of services\' addresses: no node\'s prefix may touch them, and pods\' packets to them keep their source address' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l socketpath -d 'where the service listens [default: /run/netwright/routing.sock]' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l source -d 'where nodes are learnt: file (nodes names it), or kubernetes (the cluster\'s Nodes) [default: file]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l source -d 'where nodes are learnt: file (nodes names it), kubernetes (the cluster\'s Nodes), or etcd (flannel\'s leases) [default: file]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l state -d 'where the last known nodes are recorded; by default /var/lib/netwright/routing' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l subnet-env -d 'a file to write as flanneld does; by default /run/flannel/subnet.env where flannel is replace, else none' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l underlay -d 'with the source etcd, this node\'s addresses for other nodes, one of each family; by default those of the link with the default route' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l vxlan-port -d 'the UDP port of VXLAN, the same on each node [default: 8472]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l vxlan-vni -d 'the network identifier of VXLAN, the same on each node [default: 1]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'

@@ -156,9 +156,7 @@ pub(crate) const RULES: &[Rule] = &[
         hint: "set etcd to the URLs of its members",
         broken: |config, _| {
             let routing = &config.routing;
-            routing.enable
-                && routing.source.0 == RoutingSource::Etcd
-                && routing.etcd.is_empty()
+            routing.enable && routing.source.0 == RoutingSource::Etcd && routing.etcd.is_empty()
         },
     },
     Rule {
@@ -184,9 +182,7 @@ pub(crate) const RULES: &[Rule] = &[
         keys: &[("routing", "etcd-cert"), ("routing", "etcd-key")],
         error: "etcd-cert and etcd-key go together",
         hint: "set both, or neither",
-        broken: |config, _| {
-            config.routing.etcd_cert.is_some() != config.routing.etcd_key.is_some()
-        },
+        broken: |config, _| config.routing.etcd_cert.is_some() != config.routing.etcd_key.is_some(),
     },
     Rule {
         keys: &[("routing", "underlay")],

@@ -691,7 +691,7 @@ impl Service {
         self.hold_forwarding();
         self.tell_condition();
         // A node that was waiting makes its part first.
-        self.settled = !matches!(self.shared.routing().phase(), Phase::Waiting(_));
+        self.settled = self.shared.routing().waits_for().is_none();
         Ok(())
     }
 

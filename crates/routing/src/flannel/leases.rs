@@ -197,11 +197,8 @@ impl Leases {
         windows: &Windows,
         random: u64,
     ) -> Result<Vec<IpNet>, NoneFree> {
-        let is_free =
-            |prefix: &IpNet| !self.prefixes().any(|taken| overlap(taken, *prefix));
-        let may_have = |prefixes: &&[IpNet]| {
-            fit(prefixes, windows) && prefixes.iter().all(is_free)
-        };
+        let is_free = |prefix: &IpNet| !self.prefixes().any(|taken| overlap(taken, *prefix));
+        let may_have = |prefixes: &&[IpNet]| fit(prefixes, windows) && prefixes.iter().all(is_free);
         if let Some(prefixes) = before.into_iter().find(may_have) {
             return Ok(prefixes.to_vec());
         }

@@ -36,9 +36,8 @@ fn a_pod_may_live_where_an_address_is_in_use_and_nothing_says_otherwise() {
 fn check(earlier: &mut Earlier, own: &str, pods: &Pods, owner: Option<&str>, expected: &Expect) {
     let news = earlier.judge(&[net(own)], pods, |_| owner.map(str::to_owned));
     let kept = earlier.kept().into_iter().map(|prefix| format!("kept {prefix}\n"));
-    let said = news.iter().map(|news| {
-        format!("{} {}\n", if news.warning { "!" } else { "-" }, news.text)
-    });
+    let said =
+        news.iter().map(|news| format!("{} {}\n", if news.warning { "!" } else { "-" }, news.text));
     let lost = earlier.losses().into_iter().map(|loss| format!("lost: {loss}\n"));
     expected.assert_eq(&kept.chain(said).chain(lost).collect::<String>());
 }
@@ -62,9 +61,15 @@ fn what_pods_live_in_is_kept_until_the_last_is_gone() {
         "#]],
     );
     // It is said once.
-    check(&mut earlier, "10.244.9.0/24", &lives, None, &expect![[r#"
+    check(
+        &mut earlier,
+        "10.244.9.0/24",
+        &lives,
+        None,
+        &expect![[r#"
         kept 10.244.1.0/24
-    "#]]);
+    "#]],
+    );
     assert!(earlier.has_any());
     check(
         &mut earlier,

@@ -119,9 +119,8 @@ fn the_last_free_prefix_is_found_and_then_there_is_none() {
     let window = windows(
         r#""Network":"10.244.0.0/16","SubnetLen":26,"SubnetMin":"10.244.8.64","SubnetMax":"10.244.9.128""#,
     );
-    let all: Vec<String> = (1..=6)
-        .map(|place| format!("10.244.{}.{}-26", 8 + place / 4, place % 4 * 64))
-        .collect();
+    let all: Vec<String> =
+        (1..=6).map(|place| format!("10.244.{}.{}-26", 8 + place / 4, place % 4 * 64)).collect();
     assert_eq!((all[0].as_str(), all[5].as_str()), ("10.244.8.64-26", "10.244.9.128-26"));
     for left in &all {
         let others = of_others(all.iter().filter(|key| *key != left).cloned());
@@ -152,8 +151,7 @@ fn the_last_free_prefix_is_found_and_then_there_is_none() {
 #[test]
 fn large_and_nested_leases_take_all_that_they_overlap() {
     let others = of_others(
-        ["10.244.0.0-18", "10.244.1.0-24", "10.244.64.0-30", "10.244.66.128-25"]
-            .map(str::to_owned),
+        ["10.244.0.0-18", "10.244.1.0-24", "10.244.64.0-30", "10.244.66.128-25"].map(str::to_owned),
     );
     assert_eq!(choose(&others, &[], &v4(), 0), [net("10.244.65.0/24")]);
     assert_eq!(choose(&others, &[], &v4(), 1), [net("10.244.67.0/24")]);
@@ -203,8 +201,10 @@ fn leases_of_others_are_peers_and_the_older_goes_first() {
     let names: Vec<&str> = seen.iter().map(|seen| seen.name.as_str()).collect();
     assert_eq!(names, ["10.244.2.0-24", "10.244.3.7-24"]);
     assert_eq!(seen[0].node.as_ref().unwrap().created, Some(Time(5)));
-    expect!["refused: key: 10.244.3.7/24 has bits set after its length: 10.244.3.0/24 may be meant"]
-        .assert_eq(&seen[1].node.as_ref().unwrap_err().to_string());
+    expect![
+        "refused: key: 10.244.3.7/24 has bits set after its length: 10.244.3.0/24 may be meant"
+    ]
+    .assert_eq(&seen[1].node.as_ref().unwrap_err().to_string());
     assert_eq!(all.others(None, &settings).len(), 3);
     // Without a key that can be read, it is nobody's prefix.
     assert_eq!(all.prefixes().count(), 2);

@@ -364,7 +364,8 @@ impl Wanted {
 /// Returns the names of all units that a plan depends on.
 pub(super) fn unit_names() -> Vec<String> {
     let own = RIGHTS.iter().map(|rights| units::service(rights.service));
-    let others = OTHERS.iter().chain(&[NETWORK_MANAGER, FIREWALLD, NETWORKD]).map(|unit| (*unit).to_owned());
+    let others =
+        OTHERS.iter().chain(&[NETWORK_MANAGER, FIREWALLD, NETWORKD]).map(|unit| (*unit).to_owned());
     std::iter::once(units::TARGET.to_owned()).chain(own).chain(others).collect()
 }
 
@@ -792,7 +793,10 @@ mod tests {
         let note =
             "systemd-networkd reads its files when it starts: systemctl restart systemd-networkd";
         let (steps, notes) = of_networkd(loaded(NETWORKD, true, true));
-        assert_eq!((&steps[..], &notes[..]), (&files.map(str::to_owned)[..], &[note.to_owned()][..]));
+        assert_eq!(
+            (&steps[..], &notes[..]),
+            (&files.map(str::to_owned)[..], &[note.to_owned()][..])
+        );
         let (steps, notes) = of_networkd(loaded(NETWORKD, true, false));
         assert_eq!((&steps[..], notes.len()), (&files.map(str::to_owned)[..], 0));
         assert_eq!(of_networkd(loaded(NETWORKD, false, false)).0, Vec::<String>::new());

@@ -92,12 +92,8 @@ impl ClusterNodes {
         let failed = super::super::setup::failed;
         let (inlet, outlet) = outlet::pair().map_err(failed)?;
         let (wish, wishes) = watch::channel(Wish::default());
-        let thread = Thread {
-            kubeconfig,
-            node: node.to_owned(),
-            settings: settings.clone(),
-            outlet,
-        };
+        let thread =
+            Thread { kubeconfig, node: node.to_owned(), settings: settings.clone(), outlet };
         let runtime = runtime(1)?;
         std::thread::Builder::new()
             .name("nodes".to_owned())

@@ -316,16 +316,10 @@ impl Registry {
 
     /// Writes this node's lease if it is as it was at a revision, with a new grant unless it is a
     /// reservation.
-    async fn update(
-        &self,
-        wish: &Wish,
-        modified: u64,
-        expires: bool,
-    ) -> Result<Done, EtcdError> {
+    async fn update(&self, wish: &Wish, modified: u64, expires: bool) -> Result<Done, EtcdError> {
         let grant = if expires { self.grant().await? } else { "0".to_owned() };
         let key = bytes(&self.key(&wish.key));
-        let put =
-            json!({"request_put": {"key": key, "value": bytes(&wish.value), "lease": grant}});
+        let put = json!({"request_put": {"key": key, "value": bytes(&wish.value), "lease": grant}});
         let done = self.change(json!([is_as_it_was(&key, modified)]), put).await?;
         Ok(if done { Done::Written } else { Done::Conflict })
     }

@@ -20,7 +20,6 @@ use routing::{Routing, Settings};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use state::{Durability, FileError};
 
-
 /// The bridge that pods are attached to.
 const BRIDGE: &str = "nw-pods";
 
@@ -223,7 +222,8 @@ impl Published {
             ending.is_some_and(|ending| ENDINGS.contains(&ending))
         };
         let before = entries.filter(|entry| *entry.file_name() < *ours).map(|entry| entry.path());
-        let mut before: Vec<PathBuf> = before.filter(is_read).filter(|path| !leads_on(path)).collect();
+        let mut before: Vec<PathBuf> =
+            before.filter(is_read).filter(|path| !leads_on(path)).collect();
         before.sort();
         let (ours, network) = (ours.to_string_lossy(), &self.network);
         let sentence = |path: PathBuf| {

@@ -8,8 +8,7 @@ use kernel::events::Object;
 use kernel::netlink::NetlinkError;
 use kernel::route::{
     Address, IpFamily, Link, Neighbour, NeighbourState, NexthopFilter, NexthopObject, NexthopWay,
-    Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket, Scope, TABLE_MAIN,
-    VxlanFdb,
+    Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket, Scope, TABLE_MAIN, VxlanFdb,
     is_link_local_v6,
 };
 use routing::earlier::Pods;

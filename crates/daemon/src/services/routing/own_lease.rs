@@ -417,7 +417,8 @@ impl Service {
         host: &Host,
     ) -> Vec<IpNet> {
         let mut earlier: Vec<IpNet> = Vec::new();
-        for prefix in before.into_iter().flat_map(|before| before.prefixes.iter().chain(&before.kept))
+        for prefix in
+            before.into_iter().flat_map(|before| before.prefixes.iter().chain(&before.kept))
         {
             let overlaps = |other: &IpNet| other.contains(prefix) || prefix.contains(other);
             let is_of_cluster =

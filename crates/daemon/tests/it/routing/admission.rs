@@ -134,8 +134,14 @@ fn the_service_writes_what_its_role_and_policy_allow_and_nothing_else() {
         assert_eq!(get(other), 403, "{other}");
     }
     assert_eq!(get("/api/v1/namespaces/kube-flannel/configmaps"), 403);
-    assert_eq!(fabric.lab.enter(|| api.send("PATCH", &configuration, &json!({"data": null}))).0, 403);
-    allow(&["config.routing.flannel=replace", "config.routing.flannel-config-map=kube-system/kube-flannel-cfg"]);
+    assert_eq!(
+        fabric.lab.enter(|| api.send("PATCH", &configuration, &json!({"data": null}))).0,
+        403
+    );
+    allow(&[
+        "config.routing.flannel=replace",
+        "config.routing.flannel-config-map=kube-system/kube-flannel-cfg",
+    ]);
     assert_eq!((get(&others[1]), get(&configuration)), (200, 403));
     allow(&[]);
     assert_eq!(get(&configuration), 403);

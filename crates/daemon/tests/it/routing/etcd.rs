@@ -56,10 +56,7 @@ fn start<'lab>(fabric: &mut Fabric, lab: &'lab Lab, configuration: &str) -> Etcd
 
 fn put(etcd: &Etcd<'_>, key: &str, value: &str, grant: Option<&str>) {
     let key = bytes(&format!("{PREFIX}/{key}"));
-    etcd.ask(
-        "kv/put",
-        &json!({"key": key, "value": bytes(value), "lease": grant.unwrap_or("0")}),
-    );
+    etcd.ask("kv/put", &json!({"key": key, "value": bytes(value), "lease": grant.unwrap_or("0")}));
 }
 
 fn put_lease(etcd: &Etcd<'_>, key: &str, value: &str, grant: Option<&str>) {
@@ -237,7 +234,9 @@ fn vm_nodes_lease_their_prefixes_and_pods_reach_each_other() {
     let passing = grant(&etcd, 2);
     let other = r#"{"PublicIP":"192.0.2.40","PublicIPv6":"2001:db8::40","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"5e:72:04:aa:00:40"},"BackendV6Data":{"VNI":1,"VtepMAC":"5e:72:06:aa:00:40"}}"#;
     put_lease(&etcd, &key(40), other, Some(&passing));
-    wait_until("the route to it", || log(&fabric, 0).contains("node 10.244.40.0-24&fd00:244:40::-64: 10.244.40.0/24"));
+    wait_until("the route to it", || {
+        log(&fabric, 0).contains("node 10.244.40.0-24&fd00:244:40::-64: 10.244.40.0/24")
+    });
     wait_until("its end", || {
         log(&fabric, 0).contains("node 10.244.40.0-24&fd00:244:40::-64: gone")
             && !routes(&fabric, 0).contains("10.244.40.0/24")
@@ -306,9 +305,8 @@ fn vm_a_wrong_lease_is_refused_and_a_lost_one_is_not_stolen() {
     let theirs = value("192.0.2.48", "5e:72:04:aa:00:48");
     put_lease(&etcd, "10.244.1.0-24", &theirs, None);
     signal(&fabric, 0, "CONT");
-    let is_new = |(key, lease): (&String, &Lease)| {
-        lease.value.contains("192.0.2.11").then(|| key.clone())
-    };
+    let is_new =
+        |(key, lease): (&String, &Lease)| lease.value.contains("192.0.2.11").then(|| key.clone());
     let new = wait_for("another lease", || leases(&etcd).iter().find_map(is_new));
     wait_until("it to be said", || {
         log(&fabric, 0).contains("10.244.1.0/24 was this node's, and pods here have addresses")
@@ -381,7 +379,14 @@ fn a_node_without_tunnels_is_taken_over_by_its_lease_and_given_back() {
 /// that a person has reserved, which stays reserved.
 #[test]
 fn vm_a_reserved_prefix_stays_reserved_and_what_is_missing_is_said() {
-    testkit::require!("root", "vxlan", "vm-full", "program:etcd", "program:curl", "program:openssl");
+    testkit::require!(
+        "root",
+        "vxlan",
+        "vm-full",
+        "program:etcd",
+        "program:curl",
+        "program:openssl"
+    );
     let mut fabric = Fabric::new("routing-etcd-tls", &[1]);
     let lab = Rc::clone(&fabric.lab);
     let etcd = Etcd::start_secure_at(&lab, HOST);
@@ -418,13 +423,18 @@ fn vm_a_reserved_prefix_stays_reserved_and_what_is_missing_is_said() {
     });
     for (wrong, words) in [
         ("{", "etcd's /coreos.com/network/config: the whole: it cannot be read"),
-        (r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00::/48","Backend":{"Type":"vxlan"}}"#, "EnableIPv4: "),
+        (
+            r#"{"EnableIPv4":false,"EnableIPv6":true,"IPv6Network":"fd00::/48","Backend":{"Type":"vxlan"}}"#,
+            "EnableIPv4: ",
+        ),
     ] {
         put(&etcd, "config", wrong, None);
         wait_until("it to be refused", || log(&fabric, 0).contains(words));
     }
     put(&etcd, "config", V4, None);
-    wait_until("it to lack a lease", || log(&fabric, 0).contains("etcd has no lease of 192.0.2.11"));
+    wait_until("it to lack a lease", || {
+        log(&fabric, 0).contains("etcd has no lease of 192.0.2.11")
+    });
     assert_eq!(leases(&etcd), BTreeMap::new());
     assert_eq!(fabric.nodes[0].service.take().unwrap().stop(), Some(0));
 

@@ -112,9 +112,11 @@ fn ranges_of_services_are_left_to_them() {
     assert!(phase.contains(&format!("this node's prefix {touches}: give it another")), "{phase}");
 
     wait_until("the first node to be ready", || fabric.routes(0)["phase"] == "ready");
-    fabric.lab.sh("ip addr add 203.0.113.7/24 dev seg0 && ip route add 10.244.1.0/24 via 192.0.2.11");
+    fabric
+        .lab
+        .sh("ip addr add 203.0.113.7/24 dev seg0 && ip route add 10.244.1.0/24 via 192.0.2.11");
     for (at, want) in [("203.0.113.7:7", "10.244.1.2"), ("192.0.2.1:7", "192.0.2.11")] {
-        let _server = Server::udp(&fabric.lab, at, "it");
+        let _server = Server::udp(&*fabric.lab, at, "it");
         let seen = traffic::assert_udp(&fabric.nodes[0].pod, at).seen.ip().to_string();
         assert_eq!(seen, want, "{at}");
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use testkit::{Container, Place as _, Running, wait_until};
 
 use super::{Fabric, Node};
-use crate::managers::{Networkd, NetworkManager};
+use crate::managers::{NetworkManager, Networkd};
 
 /// What systemd-networkd is told of the uplink of node `a`, and by somebody who gives no thought to
 /// tunnels.
