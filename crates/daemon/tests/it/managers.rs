@@ -195,7 +195,9 @@ impl<'l, P: Place> Networkd<'l, P> {
         let is_so = || {
             let shown = self.at.try_sh(&format!("networkctl --no-legend --no-pager list {link}"));
             let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
-            shown.split_whitespace().next_back() == Some(state)
+            let is_so = shown.split_whitespace().next_back() == Some(state);
+            if !is_so { eprintln!("DEBUG {shown}"); std::thread::sleep(std::time::Duration::from_secs(3)); }
+            is_so
         };
         wait_until(&format!("{link} to be {state}"), is_so);
     }
@@ -203,5 +205,14 @@ impl<'l, P: Place> Networkd<'l, P> {
     /// What it has logged.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl<P> Drop for Networkd<'_, P> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = fs::read_to_string(&self.log).unwrap_or_default();
+            eprintln!("--- systemd-networkd:\n{log}");
+        }
     }
 }
