@@ -58,7 +58,7 @@ use crate::family::{Family, PerFamily};
 use crate::ids::Ids;
 use crate::node::Node;
 use crate::object::{Key, Value};
-use crate::path::{Choice, Path, Way};
+use crate::path::{Path, Way};
 use crate::plan::{Change, ForeignRoute, Observed, Wanted};
 use crate::settings::{LinkName, Own, Settings};
 use crate::time::Time;
@@ -195,7 +195,7 @@ pub(crate) struct PeerPlan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FamilyPlan {
     pub(crate) prefixes: Vec<IpNet>,
-    pub(crate) choice: Choice,
+    pub(crate) path: Path,
     pub(crate) mtu: Option<u32>,
 }
 

@@ -10,7 +10,7 @@ use crate::family::Family;
 use crate::mtu::IPV6_LEAST;
 use crate::node::Node;
 use crate::object::{Key, Value};
-use crate::path::{PassedOver, Path};
+use crate::path::{Choice, PassedOver, Path};
 use crate::routing::{Answer, FamilyPlan, Phase, Probe, Routing};
 use crate::time::Time;
 
@@ -198,11 +198,10 @@ impl Routing {
             };
             return say(format!("packets do not go there yet: {why}"));
         };
-        explained.path = Some(plan.choice.path);
-        explained.passed_over.clone_from(&plan.choice.passed_over);
-        let because = &plan.choice.because;
+        let Choice { because, passed_over, .. } = self.choose(node, family, &plan.prefixes);
+        (explained.path, explained.passed_over) = (Some(plan.path), passed_over);
         let mut say = |sentence: String| explained.sentences.push(sentence);
-        say(match plan.choice.path {
+        say(match plan.path {
             Path::None => format!("packets do not go there: {because}"),
             path => format!("packets go by path {path}: {because}"),
         });
@@ -334,8 +333,8 @@ impl Routing {
             };
             let probe = self.probes.get(&(name.to_owned(), family));
             Some(Row {
-                path: plan.choice.path,
-                because: plan.choice.because.clone(),
+                path: plan.path,
+                because: self.choose(node, family, &plan.prefixes).because,
                 state: match held(peer) {
                     Some(why) => PeerState::Held(why),
                     None => self.state_of(name, node, family, plan),
@@ -367,7 +366,7 @@ impl Routing {
             return PeerState::Wanted;
         }
         match self.probes.get(&(name.to_owned(), family)) {
-            Some((probe, _)) if probe.path == Answer::Yes && plan.choice.path != Path::None => {
+            Some((probe, _)) if probe.path == Answer::Yes && plan.path != Path::None => {
                 PeerState::Probed
             }
             _ => PeerState::Programmed,

@@ -29,7 +29,7 @@ impl Routing {
 
     fn target(&self, node: &Node, family: Family) -> Option<Target> {
         let plan = self.plans.get(&node.name)?.families.get(family).as_ref()?;
-        let underlay = match plan.choice.path {
+        let underlay = match plan.path {
             Path::None => return None,
             Path::Vxlan { underlay } => underlay,
             _ => family,
@@ -37,8 +37,8 @@ impl Routing {
         let underlay = node.underlay.get(underlay)?;
         let tunnel = node.tunnel_address(family).filter(|_| node.offers.vxlan.is_some());
         // Without tunnels, nothing of the peer's own has an address of its prefix.
-        let path = tunnel.or(Some(underlay).filter(|_| plan.choice.path == Path::Direct))?;
-        let (peer, by) = (node.name.clone(), plan.choice.path);
+        let path = tunnel.or(Some(underlay).filter(|_| plan.path == Path::Direct))?;
+        let (peer, by) = (node.name.clone(), plan.path);
         Some(Target { peer, family, by, path, underlay, mtu: plan.mtu })
     }
 
@@ -80,7 +80,7 @@ impl Routing {
         };
         let has_path = |plan: &&PeerPlan| {
             let mut families = plan.families.iter().filter_map(|(_, plan)| plan.as_ref());
-            families.any(|plan| plan.choice.path != Path::None)
+            families.any(|plan| plan.path != Path::None)
         };
         let health = Health {
             programmed,

@@ -78,10 +78,10 @@ impl Routing {
             if prefixes.is_empty() {
                 continue;
             }
-            let choice = self.choose(node, family, &prefixes);
-            let hop = self.hop(node, family, choice.path);
-            let mtu = self.path_mtu(&own, node, family, choice.path, hop.as_ref());
-            let link_mtu = match choice.path {
+            let path = self.choose(node, family, &prefixes).path;
+            let hop = self.hop(node, family, path);
+            let mtu = self.path_mtu(&own, node, family, path, hop.as_ref());
+            let link_mtu = match path {
                 Path::Vxlan { underlay } => wanted::tunnel_mtu(&self.settings, &own, underlay),
                 Path::Direct => {
                     let uplink = own.uplinks.get(family).as_ref();
@@ -104,12 +104,12 @@ impl Routing {
             };
             let nexthop = self.ids.of(&node.name, family, preferred, is_free);
             *reach.get_mut(family) = Some(Reach {
-                path: choice.path,
+                path,
                 nexthop,
                 hop,
                 mtu: mtu.filter(|mtu| link_mtu.is_none_or(|link| *mtu < link)),
             });
-            *families.get_mut(family) = Some(FamilyPlan { prefixes, choice, mtu });
+            *families.get_mut(family) = Some(FamilyPlan { prefixes, path, mtu });
         }
         let plan = PeerPlan { families };
         self.tell_conflicts(node, &plan, &mut todo.news);
@@ -135,7 +135,8 @@ impl Routing {
         }
     }
 
-    fn choose(&self, node: &Node, family: Family, prefixes: &[IpNet]) -> Choice {
+    /// Chooses the path to a peer. Why it is this one is not kept: whoever asks has it chosen again.
+    pub(crate) fn choose(&self, node: &Node, family: Family, prefixes: &[IpNet]) -> Choice {
         let unknown = Way::Unknown;
         let ways = PerFamily::with(|family| {
             let way = node.underlay.get(family).and_then(|address| self.ways.get(&address));
@@ -189,7 +190,7 @@ impl Routing {
         for prefix in node.prefixes.iter().chain(&node.kept) {
             let plan = plan.families.get(Family::of_prefix(*prefix)).as_ref();
             // A path without a route of ours follows theirs.
-            let ours = plan.is_some_and(|plan| plan.choice.path.has_route());
+            let ours = plan.is_some_and(|plan| plan.path.has_route());
             let routes = self.observed.foreign.get(prefix).filter(|_| ours);
             let wins = |route: &&ForeignRoute| {
                 let flannels =
@@ -299,7 +300,7 @@ impl Routing {
         PerFamily::with(|family| {
             self.plans.values().any(|plan| {
                 let plan = plan.families.get(family).as_ref();
-                plan.is_some_and(|plan| plan.choice.path == Path::Native)
+                plan.is_some_and(|plan| plan.path == Path::Native)
             })
         })
     }
@@ -322,7 +323,7 @@ fn changed_prefixes(before: &PeerPlan, after: Option<&PeerPlan>) -> Vec<IpNet> {
     for (family, before) in before.families.iter() {
         let Some(before) = before else { continue };
         let after = after.and_then(|after| after.families.get(family).as_ref());
-        let same_path = after.is_some_and(|after| after.choice.path == before.choice.path);
+        let same_path = after.is_some_and(|after| after.path == before.path);
         let stays = |prefix: &&IpNet| {
             same_path && after.is_some_and(|after| after.prefixes.contains(prefix))
         };

@@ -27,7 +27,7 @@ const LATER: Duration = Duration::from_secs(60);
 pub(super) struct Probes(mpsc::SyncSender<()>);
 
 impl Probes {
-    /// Starts the thread. It rings after each answer.
+    /// Starts the thread. It rings when others have answered, and each time when nobody has.
     pub(super) fn start(shared: Shared, clock: Clock) -> std::io::Result<Self> {
         let (ask, asked) = mpsc::sync_channel(1);
         std::thread::Builder::new()
@@ -44,12 +44,16 @@ impl Probes {
 }
 
 fn work(shared: &Shared, clock: Clock, asked: &mpsc::Receiver<()>) {
-    let mut turn = 0;
+    let (mut turn, mut answered) = (0, false);
     loop {
         let all: Vec<Target> = shared.routing().targets().collect();
         let some: Vec<&Target> = all.iter().cycle().skip(turn).take(SOME.min(all.len())).collect();
         turn = if all.is_empty() { 0 } else { (turn + some.len()) % all.len() };
-        let answered = ask(shared, clock, &some);
+        let before = std::mem::replace(&mut answered, ask(shared, clock, &some));
+        if !(before && answered) {
+            // While somebody answers as before, the loop need not wake up for it.
+            shared.ring();
+        }
         // What follows a change is looked at together.
         match asked.recv_timeout(if answered { LATER } else { SOON }) {
             Ok(()) => std::thread::sleep(PATIENCE / 10),
@@ -92,6 +96,5 @@ fn ask(shared: &Shared, clock: Clock, targets: &[&Target]) -> bool {
             routing.probed(&target.peer, target.family, probe, now);
         }
     }
-    shared.ring();
     any
 }

@@ -291,9 +291,10 @@ fn waits(pid: u32) -> BTreeMap<String, u64> {
 }
 
 /// How many minutes a quiet node is looked at, and how often its loop may wake up in each: for its
-/// look, half way for the watchdog, and when a probe has been answered.
+/// look, and half way for the watchdog. What others do on the host besides may wake it up too.
 const QUIET_MINUTES: u64 = 3;
-const WAKE_UPS: u64 = 3;
+const WAKE_UPS: u64 = 2;
+const BY_OTHERS: u64 = 3;
 
 /// While nothing changes, a node looks at the kernel and asks some others once a minute.
 #[test]
@@ -318,5 +319,5 @@ fn vm_a_quiet_node_sleeps() {
     eprintln!(
         "MEASURED routing: a quiet node's threads waited in {QUIET_MINUTES} minutes: {woken:?}"
     );
-    assert!(woken["netwrightd"] <= WAKE_UPS * QUIET_MINUTES + WAKE_UPS, "{woken:?}");
+    assert!(woken["netwrightd"] <= WAKE_UPS * QUIET_MINUTES + BY_OTHERS, "{woken:?}");
 }

@@ -18,7 +18,7 @@ use super::bare::{Bare, Ear};
 use super::{MOST, Other};
 
 /// What the service may take of memory with so many nodes, in bytes.
-const MEMORY: u64 = 48 << 20;
+const MEMORY: u64 = 256 << 20;
 
 /// The pause before something is measured, so that the late work for what was before is not charged
 /// to it: the service rests four times as long as it looked.
@@ -42,7 +42,7 @@ impl Extent {
         match std::env::var_os(feature::VM_VARIABLE) {
             Some(_) => Extent { nodes: 200, turns: 1 },
             // One is left for the node that comes.
-            None => Extent { nodes: MOST - 1, turns: 9 },
+            None => Extent { nodes: MOST - 1, turns: std::env::var("TURNS").map_or(9, |t| t.parse().unwrap()) },
         }
     }
 }
@@ -72,16 +72,23 @@ struct Bench {
     memory: MemoryLimit,
     cold: Vec<Duration>,
     bare: Vec<Duration>,
-    /// Processor time of a cold start, in the service and in the kernel for it.
-    worked: Vec<[Duration; 2]>,
+    /// Processor time of each: other programs on the machine change it less.
+    cold_worked: Vec<Duration>,
+    bare_worked: Vec<Duration>,
 }
 
 impl Bench {
     fn new(name: &str, extent: &Extent) -> Self {
         let fabric = Fabric::for_many(name);
-        let (cold, bare, worked) = (Vec::new(), Vec::new(), Vec::new());
-        let others = Other::many(extent.nodes).collect();
-        Bench { fabric, others, memory: MemoryLimit::new(MEMORY), cold, bare, worked }
+        Bench {
+            fabric,
+            others: Other::many(extent.nodes).collect(),
+            memory: MemoryLimit::new(MEMORY),
+            cold: Vec::new(),
+            bare: Vec::new(),
+            cold_worked: Vec::new(),
+            bare_worked: Vec::new(),
+        }
     }
 
     fn ear(&self) -> Ear {
@@ -107,7 +114,7 @@ impl Bench {
         self.memory.hold(service.pid());
         ear.until(self.routes(), true);
         self.cold.push(begin.elapsed());
-        self.worked.push(worked(service.pid()));
+        self.cold_worked.push(worked(service.pid()));
         self.fabric.nodes[0].service = Some(service);
     }
 
@@ -131,12 +138,15 @@ impl Bench {
         let bare = Bare::new(&self.others, indices.map(|index| index + 2));
         sleep(SETTLE);
         let ear = self.ear();
-        let begin = Instant::now();
+        let own = std::process::id();
+        let (begin, before) = (Instant::now(), worked(own));
         host.sh(TUNNELS);
         host.enter(|| bare.run());
         host.sh(&format!("nft -f {shown}"));
-        ear.until(self.routes(), true);
+        // The kernel has answered to the last.
         self.bare.push(begin.elapsed());
+        self.bare_worked.push(worked(own) - before);
+        ear.until(self.routes(), true);
         host.sh(NO_TUNNELS);
         host.sh("nft delete table inet netwright-routing");
         sleep(SETTLE);
@@ -188,8 +198,8 @@ impl Bench {
     fn tell(&self, source: &str, changes: &[Duration], recoveries: &[Duration], list: &str) {
         let (cold, bare) = (Spread::of(&self.cold), Spread::of(&self.bare));
         let times = cold.0[1] / bare.0[1];
-        let [own, kernel] = [0, 1]
-            .map(|which| Spread::of(&self.worked.iter().map(|of| of[which]).collect::<Vec<_>>()));
+        let (worked, bare_worked) = (Spread::of(&self.cold_worked), Spread::of(&self.bare_worked));
+        let work = worked.0[1] / bare_worked.0[1];
         let nodes = self.others.len() + 1;
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let kib = |key: &str| -> u64 {
@@ -201,20 +211,21 @@ impl Bench {
         let (changes, recoveries) = (Spread::of(changes), Spread::of(recoveries));
         eprintln!(
             "MEASURED routing, {source}, {nodes} nodes: all programmed after {cold}, by a bare program \
-             {bare}, {times:.2} times; of it {own} in the service and {kernel} in the kernel{list}; a \
-             node comes: {changes}; a tunnel is deleted: {recoveries}; memory at most {most} KiB, now \
+             {bare}, {times:.2} times; processor time {worked} and {bare_worked}, {work:.2} times{list}; \
+             a node comes: {changes}; a tunnel is deleted: {recoveries}; memory at most {most} KiB, now \
              {anonymous} KiB anonymous, group at most {group} KiB"
         );
     }
 }
 
-/// The processor time of a process so far: its own, and the kernel's for it.
-fn worked(pid: u32) -> [Duration; 2] {
+/// The processor time so far of a process and of those that it has started and that have ended.
+fn worked(pid: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let (_, fields) = stat.rsplit_once(") ").unwrap();
-    // `man 5 proc_pid_stat`: utime and stime are the 14th and 15th, in hundredths; the third is next.
-    let mut times = fields.split(' ').skip(11).map(|ticks| ticks.parse::<u64>().unwrap());
-    [(); 2].map(|()| Duration::from_millis(times.next().unwrap() * 10))
+    // `man 5 proc_pid_stat`: utime, stime, cutime and cstime are the 14th to 17th, in hundredths of a
+    // second; the third is next.
+    let ticks = fields.split(' ').skip(11).take(4).map(|ticks| ticks.parse::<u64>().unwrap());
+    Duration::from_millis(ticks.sum::<u64>() * 10)
 }
 
 /// As many nodes as a list may have, from a file.
