@@ -57,7 +57,7 @@ pub(crate) const DUPLICATES: [(&str, &str); 5] = [
 ];
 
 /// Our crates by layer: a crate uses only crates of a lower one.
-const LAYERS: [(&str, u8); 24] = [
+const LAYERS: [(&str, u8); 25] = [
     ("netwright-cni", 0),
     ("netwright-kernel", 1),
     ("netwright-state", 2),
@@ -69,6 +69,7 @@ const LAYERS: [(&str, u8); 24] = [
     ("netwright-npwg", 2),
     ("netwright-cluster-ipam", 4),
     ("netwright-routing", 4),
+    ("netwright-policy", 4),
     ("netwright-ovsdb", 2),
     ("netwright-wanted", 4),
     ("netwright-cni-invoke", 4),

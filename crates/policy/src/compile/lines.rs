@@ -1,0 +1,219 @@
+//! A policy's rules as lines of chains, and which sets these refer to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::names::{self, Kind, hash};
+use crate::family::Family;
+use crate::labels::Selector;
+use crate::policy::{Action, Block, Direction, Peer, PodSet, Policy, PolicyId, Ports, Rule, Tier};
+use crate::program::{End, Line, Match, Name, Then};
+
+/// What sets are about. Equal ones share their sets.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum About {
+    Pods(PodSet),
+    Nodes(Selector),
+    Block(Block),
+    Port(String),
+}
+
+impl About {
+    /// Returns the hash that its sets' names have.
+    pub(crate) fn hash(&self) -> String {
+        // Debug tells apart what Display does not need to.
+        hash(&format!("{self:?}"))
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            About::Pods(_) => Kind::Pods,
+            About::Nodes(_) => Kind::Nodes,
+            About::Block(_) => Kind::Block,
+            About::Port(_) => Kind::Port,
+        }
+    }
+}
+
+/// One direction of a policy, compiled.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Compiled {
+    /// The lines of its rules.
+    pub(crate) lines: Vec<Line>,
+    /// The chains to which these jump.
+    pub(crate) parts: BTreeMap<Name, Vec<Line>>,
+    /// The sets to which all of them refer.
+    pub(crate) about: BTreeSet<About>,
+    /// Whether a line leaves the tier.
+    pub(crate) passes: bool,
+}
+
+impl Compiled {
+    /// Returns the chains that a policy has.
+    ///
+    /// A chain can leave itself and not the one that jumped to it. So the lines of a policy that
+    /// passes stand in each chain of a tier, and the policy has no chain of its own.
+    pub(crate) fn chains(&self, main: &Name) -> BTreeMap<Name, Vec<Line>> {
+        let mut chains = self.parts.clone();
+        if !self.passes {
+            chains.insert(main.clone(), self.lines.clone());
+        }
+        chains
+    }
+}
+
+/// Compiles one direction of a policy.
+pub(crate) fn compile(policy: &Policy, direction: Direction) -> Compiled {
+    let mut compiled = Compiled::default();
+    let main = names::policy(direction, &policy.id);
+    for (number, rule) in policy.rules(direction).unwrap_or_default().iter().enumerate() {
+        compile_rule(rule, number, direction, &main, &mut compiled);
+    }
+    compiled
+}
+
+fn compile_rule(
+    rule: &Rule,
+    number: usize,
+    direction: Direction,
+    main: &Name,
+    compiled: &mut Compiled,
+) {
+    let then = match rule.action {
+        Action::Accept => Then::Accept,
+        Action::Deny => Then::Deny,
+        Action::Pass => {
+            compiled.passes = true;
+            Then::Return
+        }
+    };
+    let mut peers: Vec<Alternative> = Vec::new();
+    match &rule.peers {
+        Some(all) => {
+            for peer in all {
+                peers.extend(of_peer(peer, direction, &mut compiled.about));
+            }
+        }
+        None => peers.push(Alternative::default()),
+    }
+    let mut ports: Vec<Alternative> = Vec::new();
+    match &rule.ports {
+        Some(all) => {
+            for port in all {
+                ports.extend(of_ports(port, &mut compiled.about));
+            }
+        }
+        None => ports.push(Alternative::default()),
+    }
+    let line = |matches: Vec<Match>, then: &Then| Line { matches, then: then.clone() };
+    let sum = peers.len() + ports.len();
+    if sum < peers.len() * ports.len() && rule.action != Action::Pass {
+        let part = names::part(main, number);
+        let jump = Then::Jump(part.clone());
+        compiled.lines.extend(peers.into_iter().map(|peer| line(peer.matches, &jump)));
+        let lines = ports.into_iter().map(|ports| line(ports.matches, &then)).collect();
+        compiled.parts.insert(part, lines);
+        return;
+    }
+    for peer in &peers {
+        for ports in ports.iter().filter(|ports| ports.fits(peer)) {
+            let matches = peer.matches.iter().chain(&ports.matches).cloned().collect();
+            compiled.lines.push(line(matches, &then));
+        }
+    }
+}
+
+/// One of the ways to match.
+#[derive(Debug, Default)]
+struct Alternative {
+    family: Option<Family>,
+    matches: Vec<Match>,
+}
+
+impl Alternative {
+    fn fits(&self, other: &Alternative) -> bool {
+        self.family.is_none() || other.family.is_none() || self.family == other.family
+    }
+}
+
+fn of_peer(peer: &Peer, direction: Direction, sets: &mut BTreeSet<About>) -> Vec<Alternative> {
+    let end = match direction {
+        Direction::Ingress => End::Source,
+        Direction::Egress => End::Destination,
+    };
+    let (about, families) = match peer {
+        Peer::Pods(pods) => (About::Pods(pods.clone()), Family::ALL.to_vec()),
+        Peer::Nodes(nodes) => (About::Nodes(nodes.clone()), Family::ALL.to_vec()),
+        Peer::Block(block) => (About::Block(block.clone()), vec![block.family()]),
+    };
+    let (kind, hash) = (about.kind(), about.hash());
+    sets.insert(about);
+    let alternative = |family| {
+        let set = names::set(kind, family, &hash);
+        let matches = vec![Match::Address { end, family, set }];
+        Alternative { family: Some(family), matches }
+    };
+    families.into_iter().map(alternative).collect()
+}
+
+fn of_ports(ports: &Ports, sets: &mut BTreeSet<About>) -> Vec<Alternative> {
+    let any = |matched| vec![Alternative { family: None, matches: vec![matched] }];
+    match ports {
+        Ports::All(protocol) => any(Match::Protocol(*protocol)),
+        Ports::Range { protocol, first, last } => {
+            any(Match::Ports { protocol: *protocol, first: *first, last: *last })
+        }
+        Ports::Named { protocol, name } => {
+            let about = About::Port(name.clone());
+            let hash = about.hash();
+            sets.insert(about);
+            let alternative = |family| {
+                let mut matches: Vec<Match> = protocol.map(Match::Protocol).into_iter().collect();
+                let set = names::set(Kind::Port, family, &hash);
+                matches.push(Match::NamedPort { family, set });
+                Alternative { family: Some(family), matches }
+            };
+            Family::ALL.into_iter().map(alternative).collect()
+        }
+    }
+}
+
+/// Returns the chains of a class: its own, and one for each tier with policies.
+///
+/// `policies` are those that select its pods, in the order in which they are asked.
+pub(crate) fn class<'a>(
+    direction: Direction,
+    hash: &str,
+    policies: &[&Policy],
+    compiled: impl Fn(&PolicyId) -> Option<&'a Compiled>,
+) -> BTreeMap<Name, Vec<Line>> {
+    let always = |then: Then| Line { matches: Vec::new(), then };
+    let jump = |policy: &Policy| always(Then::Jump(names::policy(direction, &policy.id)));
+    let of_tier = |tier: Tier| policies.iter().copied().filter(move |policy| policy.tier == tier);
+    let mut chains = BTreeMap::new();
+    let mut main = Vec::new();
+    let is_final = of_tier(Tier::Namespaced).next().is_some();
+    for tier in [Tier::Admin, Tier::Namespaced, Tier::Baseline] {
+        if tier == Tier::Namespaced {
+            main.extend(of_tier(tier).map(jump));
+            if is_final {
+                main.push(always(Then::Deny));
+                break;
+            }
+            continue;
+        }
+        let mut lines = Vec::new();
+        for policy in of_tier(tier) {
+            match compiled(&policy.id) {
+                Some(compiled) if compiled.passes => lines.extend(compiled.lines.iter().cloned()),
+                _ => lines.push(jump(policy)),
+            }
+        }
+        if !lines.is_empty() {
+            let name = names::tier(direction, tier, hash);
+            main.push(always(Then::Jump(name.clone())));
+            chains.insert(name, lines);
+        }
+    }
+    chains.insert(names::class(direction, hash), main);
+    chains
+}

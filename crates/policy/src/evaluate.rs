@@ -1,0 +1,217 @@
+//! Who may talk to whom: the evaluator, to which everything else is compared.
+//!
+//! It looks at labels and addresses, for one connection. It knows no sets, no chains and no order
+//! of changes.
+
+use std::net::IpAddr;
+
+use crate::object::Pod;
+use crate::policy::{Action, Direction, Peer, PolicyId, Ports, Protocol, Rule, Tier, Traffic};
+use crate::world::World;
+
+/// Whether a connection may be made, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// What holds for the source.
+    pub egress: Side,
+    /// What holds for the destination.
+    pub ingress: Side,
+}
+
+/// What holds for one end of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Side {
+    /// The policies that select the pod at this end, in the order in which they are asked.
+    pub asked: Vec<PolicyId>,
+    /// What decided.
+    pub decision: Decision,
+}
+
+/// What decided for one end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are what their names say")]
+pub enum Decision {
+    /// No pod has the address, so no policy is about it.
+    NoPod,
+    /// It is neighbour discovery, which no policy is about.
+    NeighbourDiscovery,
+    /// The other end is the pod's own node, which always reaches it and is reached.
+    OwnNode { node: String },
+    /// Both ends are the same pod.
+    Itself,
+    /// The pod's namespace is not known yet, and so neither is what selects the pod.
+    UnknownNamespace { namespace: String },
+    /// Several pods have the address.
+    SeveralPods { pods: Vec<String> },
+    /// A rule accepts or denies.
+    Rule { policy: PolicyId, rule: usize, action: Action },
+    /// NetworkPolicies select the pod, and none of their rules allows it.
+    NoneAllows,
+    /// Nothing is against it.
+    Default,
+}
+
+impl Decision {
+    /// Reports whether this end lets the connection through.
+    #[must_use]
+    pub fn allows(&self) -> bool {
+        match self {
+            Decision::NoPod
+            | Decision::NeighbourDiscovery
+            | Decision::OwnNode { .. }
+            | Decision::Itself
+            | Decision::Default => true,
+            Decision::Rule { action, .. } => *action == Action::Accept,
+            Decision::UnknownNamespace { .. }
+            | Decision::SeveralPods { .. }
+            | Decision::NoneAllows => false,
+        }
+    }
+}
+
+impl Verdict {
+    /// Reports whether the connection may be made: both ends let it through.
+    #[must_use]
+    pub fn allowed(&self) -> bool {
+        self.egress.decision.allows() && self.ingress.decision.allows()
+    }
+
+    /// Returns what holds for one end.
+    #[must_use]
+    pub fn side(&self, direction: Direction) -> &Side {
+        match direction {
+            Direction::Ingress => &self.ingress,
+            Direction::Egress => &self.egress,
+        }
+    }
+}
+
+/// Judges a connection by its first packet: replies follow it.
+#[must_use]
+pub fn verdict(
+    world: &World,
+    source: IpAddr,
+    destination: IpAddr,
+    traffic: Traffic,
+) -> Verdict {
+    let judge = |direction| judge(world, direction, source, destination, traffic);
+    Verdict { egress: judge(Direction::Egress), ingress: judge(Direction::Ingress) }
+}
+
+fn judge(
+    world: &World,
+    direction: Direction,
+    source: IpAddr,
+    destination: IpAddr,
+    traffic: Traffic,
+) -> Side {
+    let (subject, peer) = match direction {
+        Direction::Egress => (source, destination),
+        Direction::Ingress => (destination, source),
+    };
+    let pods = world.claimants(subject);
+    let without = |decision| Side { asked: Vec::new(), decision };
+    if pods.is_empty() {
+        return without(Decision::NoPod);
+    }
+    if traffic.protocol == Protocol::NeighbourDiscovery {
+        return without(Decision::NeighbourDiscovery);
+    }
+    if let Some(node) = own_node(world, &pods, peer) {
+        return without(Decision::OwnNode { node });
+    }
+    let [pod] = pods.as_slice() else {
+        let pods = pods.iter().map(|pod| pod.full_name()).collect();
+        return without(Decision::SeveralPods { pods });
+    };
+    if pod.addresses.contains(&peer) {
+        return without(Decision::Itself);
+    }
+    if world.namespace(&pod.namespace).is_none() {
+        return without(Decision::UnknownNamespace { namespace: pod.namespace.clone() });
+    }
+    let asked = world.asked(pod, direction);
+    let ids = asked.iter().map(|policy| policy.id.clone()).collect();
+    let mut decision = Decision::Default;
+    'tiers: for tier in [Tier::Admin, Tier::Namespaced, Tier::Baseline] {
+        let of_tier = asked.iter().filter(|policy| policy.tier == tier);
+        'tier: for policy in of_tier {
+            let rules = policy.rules(direction).unwrap_or_default();
+            for (number, rule) in rules.iter().enumerate() {
+                if !matches(world, rule, peer, destination, traffic) {
+                    continue;
+                }
+                if rule.action == Action::Pass {
+                    break 'tier;
+                }
+                let (policy, action) = (policy.id.clone(), rule.action);
+                decision = Decision::Rule { policy, rule: number, action };
+                break 'tiers;
+            }
+        }
+        if tier == Tier::Namespaced && asked.iter().any(|policy| policy.tier == tier) {
+            decision = Decision::NoneAllows;
+            break;
+        }
+    }
+    Side { asked: ids, decision }
+}
+
+/// Returns the name of the node of one of these pods, if the other end is that.
+fn own_node(world: &World, pods: &[&Pod], peer: IpAddr) -> Option<String> {
+    let is_own = |name: &str| pods.iter().any(|pod| pod.node.as_deref() == Some(name));
+    // An address that a pod has is the pod's.
+    if !world.claimants(peer).is_empty() {
+        return None;
+    }
+    world.nodes_at(peer).map(|node| node.name.clone()).find(|name| is_own(name))
+}
+
+fn matches(
+    world: &World,
+    rule: &Rule,
+    peer: IpAddr,
+    destination: IpAddr,
+    traffic: Traffic,
+) -> bool {
+    let is_peer = |wanted: &Peer| peer_matches(world, wanted, peer);
+    let is_port = |ports: &Ports| port_matches(world, ports, destination, traffic);
+    rule.peers.as_ref().is_none_or(|peers| peers.iter().any(is_peer))
+        && rule.ports.as_ref().is_none_or(|ports| ports.iter().any(is_port))
+}
+
+/// Reports whether an address is that of a peer.
+pub(crate) fn peer_matches(world: &World, wanted: &Peer, address: IpAddr) -> bool {
+    match wanted {
+        Peer::Pods(set) => world.claimants(address).iter().any(|pod| world.is_in(pod, set)),
+        Peer::Nodes(selector) => {
+            world.nodes_at(address).any(|node| selector.matches(&node.labels))
+        }
+        Peer::Block(block) => block.contains(address),
+    }
+}
+
+/// Reports whether traffic is to one of these ports of a destination.
+pub(crate) fn port_matches(
+    world: &World,
+    ports: &Ports,
+    destination: IpAddr,
+    traffic: Traffic,
+) -> bool {
+    match ports {
+        Ports::All(protocol) => *protocol == traffic.protocol,
+        Ports::Range { protocol, first, last } => {
+            let in_range = |port: u16| (*first..=*last).contains(&port);
+            *protocol == traffic.protocol && traffic.port.is_some_and(in_range)
+        }
+        Ports::Named { protocol, name } => {
+            let pods = world.claimants(destination);
+            protocol.is_none_or(|protocol| protocol == traffic.protocol)
+                && pods.iter().flat_map(|pod| &pod.ports).any(|port| {
+                    port.name == *name
+                        && port.protocol == traffic.protocol
+                        && Some(port.port) == traffic.port
+                })
+        }
+    }
+}

@@ -1,0 +1,29 @@
+#![doc = include_str!("../README.md")]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod cluster_policy;
+pub mod compile;
+pub mod evaluate;
+pub mod explain;
+pub mod family;
+pub mod interpret;
+pub mod isolation;
+pub mod labels;
+pub mod multi_policy;
+pub mod network_policy;
+pub mod object;
+pub mod policy;
+pub mod program;
+mod reader;
+pub mod refused;
+pub mod world;
+
+pub use compile::{Compiler, compile};
+pub use evaluate::{Verdict, verdict};
+
+pub use family::Family;
+pub use object::{Namespace, Node, Pod};
+pub use policy::{Direction, Policy, PolicyId, Protocol, Traffic};
+pub use program::{Program, Step};
+pub use refused::Refused;
+pub use world::{Change, World};

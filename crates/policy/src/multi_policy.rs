@@ -1,0 +1,72 @@
+//! MultiNetworkPolicy of `k8s.cni.cncf.io/v1beta1`: NetworkPolicy for further networks of pods.
+//!
+//! Its `spec` is that of NetworkPolicy, and an annotation names the networks. A network is a
+//! [`World`](crate::World) of its own: the pods that are on it, with their addresses there, and the
+//! policies that are for it. So the evaluator and the compiler know nothing of networks.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::network_policy::{document, read_spec};
+use crate::object::name_of;
+use crate::policy::{Policy, PolicyId};
+use crate::reader::{At, Fault};
+use crate::refused::{Cause, Effect, Refused};
+
+const KIND: &str = "MultiNetworkPolicy";
+
+/// The annotation that names the networks.
+pub const POLICY_FOR: &str = "k8s.v1.cni.cncf.io/policy-for";
+
+/// A MultiNetworkPolicy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MultiPolicy {
+    /// The networks that it is for, as `NAMESPACE/NAME`.
+    pub networks: BTreeSet<String>,
+    /// What holds there.
+    pub policy: Policy,
+}
+
+/// Reads a MultiNetworkPolicy.
+///
+/// # Errors
+/// It has no name or no namespace. Everything else that is wrong is among the policy's faults.
+pub fn read(object: &Value) -> Result<MultiPolicy, Refused> {
+    let at = At::root(object);
+    let names = name_of(KIND, &at, true)?;
+    let id = PolicyId::MultiNetwork {
+        namespace: names.namespace.to_owned(),
+        name: names.name.to_owned(),
+    };
+    let mut policy = read_spec(&at, &names, id);
+    let networks = read_networks(&at, names.namespace).unwrap_or_else(|fault| {
+        policy.faults.push(Refused::new(&names.object, fault, Effect::NoNetwork));
+        BTreeSet::new()
+    });
+    Ok(MultiPolicy { networks, policy })
+}
+
+/// Reads a MultiNetworkPolicy from JSON.
+///
+/// # Errors
+/// It is not JSON, or is too long; what [`read`] says.
+pub fn read_document(text: &[u8]) -> Result<MultiPolicy, Refused> {
+    read(&document(KIND, text)?)
+}
+
+fn read_networks(at: &At<'_>, namespace: &str) -> Result<BTreeSet<String>, Fault> {
+    let path = || format!("metadata.annotations: {POLICY_FOR}");
+    let annotations = at.required("metadata")?.get("annotations")?;
+    let text = annotations.as_ref().and_then(|annotations| annotations.loose_text(POLICY_FOR));
+    let text = text.ok_or_else(|| (path(), Cause::Missing))?;
+    let mut networks = BTreeSet::new();
+    for name in text.split(',').map(str::trim) {
+        let (namespace, name) = name.split_once('/').unwrap_or((namespace, name));
+        if namespace.is_empty() || name.is_empty() || name.contains('/') {
+            return Err((path(), Cause::not_a(text, "a list of networks such as shop/storage")));
+        }
+        networks.insert(format!("{namespace}/{name}"));
+    }
+    Ok(networks)
+}

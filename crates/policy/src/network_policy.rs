@@ -1,0 +1,287 @@
+//! NetworkPolicy of `networking.k8s.io/v1`.
+//!
+//! Authority: Kubernetes, `staging/src/k8s.io/api/networking/v1/types.go`, and its validation.
+//!
+//! A NetworkPolicy only allows. So a part that cannot be read allows nothing, and the rest of the
+//! policy holds.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::labels::Selector;
+use crate::object::{Names, name_of};
+use crate::policy::{
+    Action, Block, Direction, Peer, PodSet, Policy, PolicyId, Ports, Protocol, Rule, Scope, Tier,
+};
+use crate::reader::{self, At, Fault};
+use crate::refused::{Cause, Effect, Refused};
+
+const KIND: &str = "NetworkPolicy";
+
+/// Reads a NetworkPolicy.
+///
+/// # Errors
+/// It has no name or no namespace. Everything else that is wrong is among the policy's faults.
+pub fn read(object: &Value) -> Result<Policy, Refused> {
+    let at = At::root(object);
+    let names = name_of(KIND, &at, true)?;
+    let id =
+        PolicyId::Network { namespace: names.namespace.to_owned(), name: names.name.to_owned() };
+    Ok(read_spec(&at, &names, id))
+}
+
+/// Reads a NetworkPolicy from JSON.
+///
+/// # Errors
+/// It is not JSON, or is too long; what [`read`] says.
+pub fn read_document(text: &[u8]) -> Result<Policy, Refused> {
+    read(&document(KIND, text)?)
+}
+
+/// Reads the JSON of an object.
+pub(crate) fn document(kind: &str, text: &[u8]) -> Result<Value, Refused> {
+    let refused = |cause| Refused::new(&format!("a {kind}"), (String::new(), cause), Effect::PassedOver);
+    reader::json(text).map_err(refused)
+}
+
+/// Reads `spec`, which MultiNetworkPolicies have too.
+pub(crate) fn read_spec(object: &At<'_>, names: &Names<'_>, id: PolicyId) -> Policy {
+    let mut policy = Policy {
+        id,
+        tier: Tier::Namespaced,
+        priority: 0,
+        subject: Some(PodSet::own(names.namespace, Selector::all())),
+        ingress: Some(Vec::new()),
+        egress: Some(Vec::new()),
+        faults: Vec::new(),
+        notices: Vec::new(),
+    };
+    let mut faults: Vec<(Fault, Effect)> = Vec::new();
+    match object.required("spec") {
+        Ok(spec) => read_parts(&spec, names.namespace, &mut policy, &mut faults),
+        Err(fault) => faults.push((fault, Effect::AllowsNothingReadable)),
+    }
+    let refused = |(fault, effect)| Refused::new(&names.object, fault, effect);
+    policy.faults = faults.into_iter().map(refused).collect();
+    policy
+}
+
+fn read_parts(
+    spec: &At<'_>,
+    namespace: &str,
+    policy: &mut Policy,
+    faults: &mut Vec<(Fault, Effect)>,
+) {
+    let mut selecting = Vec::new();
+    match spec.get("podSelector") {
+        Ok(Some(selector)) => {
+            let pods = Selector::read(&selector, &mut selecting);
+            policy.subject = Some(PodSet::own(namespace, pods));
+        }
+        Ok(None) => {}
+        Err(fault) => return faults.push((fault, Effect::AllowsNothingReadable)),
+    }
+    // Whoever is selected by mistake would be given more than was meant by the rules.
+    let is_whole = selecting.is_empty();
+    faults.extend(selecting.into_iter().map(|fault| (fault, Effect::AllowsNothingReadable)));
+    let unknown = spec.only(&["podSelector", "policyTypes", "ingress", "egress"]);
+    let types = read_types(spec);
+    let mut wrong: Vec<Fault> = unknown.into_iter().collect();
+    let has = |key: &str| spec.get(key).is_ok_and(|list| list.is_some());
+    let (ingress, egress) = match types {
+        Ok(Some(types)) => (types.contains("Ingress"), types.contains("Egress")),
+        Ok(None) => (true, is_list_with_entries(spec, "egress")),
+        Err(fault) => {
+            wrong.push(fault);
+            (true, true)
+        }
+    };
+    if !wrong.is_empty() || !is_whole {
+        faults.extend(wrong.into_iter().map(|fault| (fault, Effect::AllowsNothing)));
+        // With a fault in the selector alone, the directions are known.
+        let both = is_whole;
+        policy.ingress = (both || ingress).then(Vec::new);
+        policy.egress = (both || egress).then(Vec::new);
+        return;
+    }
+    for (key, meant) in [("ingress", ingress), ("egress", egress)] {
+        if has(key) && !meant {
+            let name = if key == "egress" { "Egress" } else { "Ingress" };
+            policy.notices.push(format!(
+                "{} has {key} rules, and {name} is not among its policyTypes: they have no effect",
+                policy.id
+            ));
+        }
+    }
+    policy.ingress =
+        ingress.then(|| read_rules(spec, Direction::Ingress, namespace, faults));
+    policy.egress = egress.then(|| read_rules(spec, Direction::Egress, namespace, faults));
+}
+
+/// Without `policyTypes`, a policy is about egress if it has a rule for that; the API server fills
+/// the field in by the same rule.
+fn is_list_with_entries(spec: &At<'_>, key: &str) -> bool {
+    match spec.get(key) {
+        Ok(Some(list)) => list.list().map_or(true, |list| !list.is_empty()),
+        _ => false,
+    }
+}
+
+fn read_types<'a>(spec: &At<'a>) -> Result<Option<BTreeSet<&'a str>>, Fault> {
+    let Some(list) = spec.get("policyTypes")? else { return Ok(None) };
+    let mut types = BTreeSet::new();
+    for entry in list.list()? {
+        let name = entry.text()?;
+        if !["Ingress", "Egress"].contains(&name) {
+            return Err(entry.fault(Cause::not_a(name, "one of Ingress, Egress")));
+        }
+        types.insert(name);
+    }
+    // An empty list is as none.
+    Ok((!types.is_empty()).then_some(types))
+}
+
+fn read_rules(
+    spec: &At<'_>,
+    direction: Direction,
+    namespace: &str,
+    faults: &mut Vec<(Fault, Effect)>,
+) -> Vec<Rule> {
+    let (key, peers) = match direction {
+        Direction::Ingress => ("ingress", "from"),
+        Direction::Egress => ("egress", "to"),
+    };
+    let list = spec.get(key).and_then(|list| list.map_or(Ok(Vec::new()), |list| list.list()));
+    let list = match list {
+        Ok(list) => list,
+        Err(fault) => {
+            faults.push((fault, Effect::AllowsNone(direction)));
+            return Vec::new();
+        }
+    };
+    let mut rules = Vec::new();
+    for entry in &list {
+        match read_rule(entry, peers, namespace) {
+            Ok(rule) => rules.push(rule),
+            Err(fault) => faults.push((fault, Effect::RuleAllowsNothing)),
+        }
+    }
+    rules
+}
+
+fn read_rule(at: &At<'_>, peers: &str, namespace: &str) -> Result<Rule, Fault> {
+    if let Some(fault) = at.only(&[peers, "ports"]) {
+        return Err(fault);
+    }
+    let entries = |key: &str| -> Result<Vec<At<'_>>, Fault> {
+        at.get(key)?.map_or(Ok(Vec::new()), |list| list.list())
+    };
+    let peers: Vec<Peer> = entries(peers)?
+        .iter()
+        .map(|peer| read_peer(peer, namespace))
+        .collect::<Result<_, _>>()?;
+    let ports: Vec<Ports> = entries("ports")?.iter().map(read_port).collect::<Result<_, _>>()?;
+    Ok(Rule {
+        path: at.path().to_owned(),
+        name: None,
+        action: Action::Accept,
+        peers: (!peers.is_empty()).then_some(peers),
+        ports: (!ports.is_empty()).then_some(ports),
+    })
+}
+
+fn read_peer(at: &At<'_>, namespace: &str) -> Result<Peer, Fault> {
+    let known = ["podSelector", "namespaceSelector", "ipBlock"];
+    if let Some(fault) = at.only(&known) {
+        return Err(fault);
+    }
+    let mut faults = Vec::new();
+    let mut selector = |key: &str| -> Result<Option<Selector>, Fault> {
+        Ok(at.get(key)?.map(|at| Selector::read(&at, &mut faults)))
+    };
+    let (pods, namespaces) = (selector("podSelector")?, selector("namespaceSelector")?);
+    if let Some(fault) = faults.into_iter().next() {
+        return Err(fault);
+    }
+    let peer = match (at.get("ipBlock")?, pods, namespaces) {
+        (Some(block), None, None) => Peer::Block(read_block(&block)?),
+        (Some(_), _, _) => {
+            let why = "ipBlock stands alone, without selectors".to_owned();
+            return Err(at.fault(Cause::Invalid { why }));
+        }
+        (None, None, None) => {
+            return Err(at.fault(Cause::NotOne { count: 0, known: known.join(", ") }));
+        }
+        (None, Some(pods), None) => Peer::Pods(PodSet::own(namespace, pods)),
+        (None, pods, Some(namespaces)) => Peer::Pods(PodSet {
+            namespaces: Scope::Matching(namespaces),
+            pods: pods.unwrap_or_default(),
+        }),
+    };
+    Ok(peer)
+}
+
+fn read_block(at: &At<'_>) -> Result<Block, Fault> {
+    if let Some(fault) = at.only(&["cidr", "except"]) {
+        return Err(fault);
+    }
+    let cidr = at.required("cidr")?.prefix()?;
+    let mut except = BTreeSet::new();
+    if let Some(list) = at.get("except")? {
+        for entry in list.list()? {
+            let part = entry.prefix()?;
+            if !cidr.contains(&part) || part == cidr {
+                return Err(entry.fault(Cause::NotInside { except: part, cidr }));
+            }
+            except.insert(part);
+        }
+    }
+    Ok(Block { cidr, except })
+}
+
+fn read_port(at: &At<'_>) -> Result<Ports, Fault> {
+    if let Some(fault) = at.only(&["protocol", "port", "endPort"]) {
+        return Err(fault);
+    }
+    let protocol = match at.get("protocol")? {
+        Some(at) => {
+            let name = at.text()?;
+            let wanted = "one of TCP, UDP, SCTP";
+            Protocol::named(name).ok_or_else(|| at.fault(Cause::not_a(name, wanted)))?
+        }
+        None => Protocol::Tcp,
+    };
+    let end = at.get("endPort")?;
+    let Some(port) = at.get("port")? else {
+        return match end {
+            Some(end) => {
+                let why = "a range needs port, its beginning".to_owned();
+                Err(end.fault(Cause::Invalid { why }))
+            }
+            None => Ok(Ports::All(protocol)),
+        };
+    };
+    if !port.is_number() {
+        let name = port.port_name()?.to_owned();
+        return match end {
+            Some(end) => {
+                let why = "a range begins with a number, and port is a name".to_owned();
+                Err(end.fault(Cause::Invalid { why }))
+            }
+            None => Ok(Ports::Named { protocol: Some(protocol), name }),
+        };
+    }
+    let first = port.port()?;
+    let last = match end {
+        Some(end) => {
+            let last = end.port()?;
+            if last < first {
+                return Err(end.fault(Cause::Reversed { first, last }));
+            }
+            last
+        }
+        None => first,
+    };
+    Ok(Ports::Range { protocol, first, last })
+}

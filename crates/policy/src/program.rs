@@ -1,0 +1,311 @@
+//! What one node's packet filter holds: verdicts by address, chains, sets. And the steps from one
+//! such program to another.
+//!
+//! The program is data for a table of nftables. Two base chains at the forward hook look the
+//! source up (egress) and the destination (ingress) in a verdict map, after replies and neighbour
+//! discovery have been accepted. An address that is not in the map is accepted; so the accept of
+//! one hook does not end the other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+use thiserror::Error;
+
+use crate::family::Family;
+use crate::policy::{Direction, Protocol};
+
+/// The name of a chain or a set: at most 31 bytes, and the same wherever it is computed.
+pub type Name = String;
+
+/// The longest name.
+pub const LONGEST_NAME: usize = 31;
+
+/// What one node's packet filter holds.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Program {
+    /// The verdict maps: the chain to which an address of a pod of this node leads.
+    pub verdicts: BTreeMap<(Direction, IpAddr), Name>,
+    /// The chains.
+    pub chains: BTreeMap<Name, Vec<Line>>,
+    /// The sets.
+    pub sets: BTreeMap<Name, Set>,
+}
+
+/// A rule of the packet filter.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Line {
+    /// What a packet has to be; all of it.
+    pub matches: Vec<Match>,
+    /// What happens then.
+    pub then: Then,
+}
+
+/// An end of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum End {
+    /// Where it comes from.
+    Source,
+    /// Where it goes.
+    Destination,
+}
+
+/// What a line asks of a packet.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "the fields are what their names say")]
+pub enum Match {
+    /// An end's address is of the family, and in a set.
+    Address { end: End, family: Family, set: Name },
+    /// It is of a protocol.
+    Protocol(Protocol),
+    /// It is of a protocol, and to one of these ports.
+    Ports { protocol: Protocol, first: u16, last: u16 },
+    /// Destination, protocol and port together are in a set, and the destination is of the family.
+    NamedPort { family: Family, set: Name },
+}
+
+/// What a line does.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Then {
+    /// This hook is done with the packet.
+    Accept,
+    /// The packet is logged, counted and dropped.
+    Deny,
+    /// The chain ends here.
+    Return,
+    /// Another chain comes next, and after it the next line.
+    Jump(Name),
+}
+
+/// The elements of a set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Set {
+    /// The addresses of pods or nodes.
+    Addresses(BTreeSet<IpAddr>),
+    /// A prefix without its exceptions: intervals with both ends. They never change.
+    Intervals(Vec<(IpAddr, IpAddr)>),
+    /// Addresses with the port that has the name.
+    Ports(BTreeSet<(IpAddr, Protocol, u16)>),
+}
+
+/// An element that comes or goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Element {
+    /// Of a set of addresses.
+    Address(IpAddr),
+    /// Of a set of ports.
+    Port(IpAddr, Protocol, u16),
+}
+
+/// A change of a program. The steps of one change make one transaction, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are what their names say")]
+pub enum Step {
+    /// A set comes, with its elements.
+    AddSet { name: Name, set: Set },
+    /// An element comes.
+    AddElement { set: Name, element: Element },
+    /// An element goes.
+    RemoveElement { set: Name, element: Element },
+    /// A chain comes, or gets other lines.
+    PutChain { name: Name, lines: Vec<Line> },
+    /// An address leads to a chain, whatever it led to before; or nowhere.
+    Verdict { direction: Direction, address: IpAddr, chain: Option<Name> },
+    /// A chain goes.
+    RemoveChain { name: Name },
+    /// A set goes.
+    RemoveSet { name: Name },
+}
+
+/// A step that makes no sense in a program. The kernel would refuse it.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{what}: {name}")]
+pub struct Misstep {
+    what: &'static str,
+    name: String,
+}
+
+fn misstep<T>(what: &'static str, name: impl fmt::Debug) -> Result<T, Misstep> {
+    Err(Misstep { what, name: format!("{name:?}") })
+}
+
+impl Program {
+    /// Makes a step.
+    ///
+    /// # Errors
+    /// It makes no sense: something is there already, or is missing.
+    pub fn apply(&mut self, step: &Step) -> Result<(), Misstep> {
+        match step {
+            Step::AddSet { name, set } => {
+                if self.sets.insert(name.clone(), set.clone()).is_some() {
+                    return misstep("the set is there already", name);
+                }
+            }
+            Step::AddElement { set, element } => {
+                if !self.change_element(set, *element, true)? {
+                    return misstep("the element is there already", step);
+                }
+            }
+            Step::RemoveElement { set, element } => {
+                if !self.change_element(set, *element, false)? {
+                    return misstep("there is no such element", step);
+                }
+            }
+            Step::PutChain { name, lines } => {
+                self.chains.insert(name.clone(), lines.clone());
+            }
+            Step::Verdict { direction, address, chain: Some(chain) } => {
+                if !self.chains.contains_key(chain) {
+                    return misstep("there is no such chain", chain);
+                }
+                self.verdicts.insert((*direction, *address), chain.clone());
+            }
+            Step::Verdict { direction, address, chain: None } => {
+                if self.verdicts.remove(&(*direction, *address)).is_none() {
+                    return misstep("there is no such verdict", address);
+                }
+            }
+            Step::RemoveChain { name } => {
+                if self.chains.remove(name).is_none() {
+                    return misstep("there is no such chain", name);
+                }
+            }
+            Step::RemoveSet { name } => {
+                if self.sets.remove(name).is_none() {
+                    return misstep("there is no such set", name);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn change_element(
+        &mut self,
+        name: &str,
+        element: Element,
+        comes: bool,
+    ) -> Result<bool, Misstep> {
+        match (self.sets.get_mut(name), element) {
+            (Some(Set::Addresses(all)), Element::Address(address)) => {
+                Ok(if comes { all.insert(address) } else { all.remove(&address) })
+            }
+            (Some(Set::Ports(all)), Element::Port(address, protocol, port)) => {
+                let element = (address, protocol, port);
+                Ok(if comes { all.insert(element) } else { all.remove(&element) })
+            }
+            _ => misstep("no set takes the element", (name, element)),
+        }
+    }
+
+    /// Checks that everything that is referred to is there, and that every name fits.
+    ///
+    /// # Errors
+    /// What is missing or does not fit.
+    pub fn check(&self) -> Result<(), Misstep> {
+        let names = self.chains.keys().chain(self.sets.keys());
+        if let Some(long) = names.into_iter().find(|name| LONGEST_NAME < name.len()) {
+            return misstep("the name is too long", long);
+        }
+        if let Some(chain) = self.verdicts.values().find(|name| !self.chains.contains_key(*name)) {
+            return misstep("a verdict leads to a chain that is not there", chain);
+        }
+        for line in self.chains.values().flatten() {
+            if let Then::Jump(chain) = &line.then
+                && !self.chains.contains_key(chain)
+            {
+                return misstep("a line jumps to a chain that is not there", chain);
+            }
+            for matched in &line.matches {
+                if let Match::Address { set, .. } | Match::NamedPort { set, .. } = matched
+                    && !self.sets.contains_key(set)
+                {
+                    return misstep("a line refers to a set that is not there", set);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the steps from one program to another.
+    #[must_use]
+    pub fn difference(old: &Program, new: &Program) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for (name, set) in &new.sets {
+            match old.sets.get(name) {
+                Some(there) => steps.extend(elements(name, there, set)),
+                None => steps.push(Step::AddSet { name: name.clone(), set: set.clone() }),
+            }
+        }
+        for (name, lines) in &new.chains {
+            if old.chains.get(name) != Some(lines) {
+                steps.push(Step::PutChain { name: name.clone(), lines: lines.clone() });
+            }
+        }
+        for ((direction, address), chain) in &new.verdicts {
+            if old.verdicts.get(&(*direction, *address)) != Some(chain) {
+                let (direction, address, chain) = (*direction, *address, Some(chain.clone()));
+                steps.push(Step::Verdict { direction, address, chain });
+            }
+        }
+        for (direction, address) in old.verdicts.keys() {
+            if !new.verdicts.contains_key(&(*direction, *address)) {
+                let (direction, address) = (*direction, *address);
+                steps.push(Step::Verdict { direction, address, chain: None });
+            }
+        }
+        let gone = |name: &&Name| !new.chains.contains_key(*name);
+        steps.extend(
+            old.chains.keys().filter(gone).map(|name| Step::RemoveChain { name: name.clone() }),
+        );
+        let gone = |name: &&Name| !new.sets.contains_key(*name);
+        steps.extend(
+            old.sets.keys().filter(gone).map(|name| Step::RemoveSet { name: name.clone() }),
+        );
+        sort(&mut steps);
+        steps
+    }
+}
+
+fn elements(name: &Name, old: &Set, new: &Set) -> Vec<Step> {
+    let all = |set: &Set| -> BTreeSet<Element> {
+        match set {
+            Set::Addresses(all) => all.iter().copied().map(Element::Address).collect(),
+            Set::Ports(all) => {
+                let element = |(address, protocol, port)| Element::Port(address, protocol, port);
+                all.iter().copied().map(element).collect()
+            }
+            // Their name says what they are.
+            Set::Intervals(_) => BTreeSet::new(),
+        }
+    };
+    let (old, new) = (all(old), all(new));
+    let set = || name.clone();
+    let comes = |element: &Element| Step::AddElement { set: set(), element: *element };
+    let goes = |element: &Element| Step::RemoveElement { set: set(), element: *element };
+    let coming = new.difference(&old).map(comes);
+    coming.chain(old.difference(&new).map(goes)).collect()
+}
+
+/// Sorts steps so that nothing refers to what is not there: what is referred to comes first and
+/// goes last.
+pub(crate) fn sort(steps: &mut [Step]) {
+    steps.sort_by_key(|step| match step {
+        Step::AddSet { .. } => 0,
+        Step::AddElement { .. } | Step::RemoveElement { .. } => 1,
+        Step::PutChain { name, .. } => 2 + depth(name),
+        Step::Verdict { .. } => 6,
+        Step::RemoveChain { name } => 10 - depth(name),
+        Step::RemoveSet { .. } => 11,
+    });
+}
+
+/// Returns how many kinds of chains may lie below a chain: classes jump to tiers, these to
+/// policies, and these to their parts.
+fn depth(chain: &str) -> u8 {
+    match chain.as_bytes().first() {
+        Some(b'c' | b'u') => 3,
+        Some(b'a' | b'b') => 2,
+        _ if chain.matches('-').count() == 1 => 1,
+        _ => 0,
+    }
+}

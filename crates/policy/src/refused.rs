@@ -1,0 +1,144 @@
+//! Why an object is not taken as it is written, and what holds instead.
+
+use std::fmt;
+
+use ipnet::IpNet;
+use thiserror::Error;
+
+use crate::policy::Direction;
+
+/// What is wrong with an object: which, where, the cause, and what follows.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{object}: refused: {path}: {cause}; {effect}")]
+pub struct Refused {
+    /// The object's kind and name.
+    pub object: String,
+    /// The key that has the fault.
+    pub path: String,
+    /// What is wrong with it.
+    pub cause: Cause,
+    /// What holds instead.
+    pub effect: Effect,
+}
+
+impl Refused {
+    pub(crate) fn new(object: &str, (path, cause): (String, Cause), effect: Effect) -> Self {
+        let path = if path.is_empty() { "the object".to_owned() } else { printable(&path) };
+        Refused { object: printable(object), path, cause, effect }
+    }
+}
+
+/// What can be wrong with a key.
+///
+/// The text follows the object's name and the key.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "each text says what the variant and its fields are")]
+pub enum Cause {
+    #[error("it is missing")]
+    Missing,
+    #[error("it is empty")]
+    Empty,
+    #[error("it has {bytes} bytes, and at most {most} are read")]
+    TooLong { bytes: usize, most: usize },
+    #[error("it has {count} entries, and at most {most} are allowed")]
+    TooMany { count: usize, most: usize },
+    #[error("it cannot be read: {why}")]
+    Malformed { why: String },
+    #[error("{why}")]
+    Invalid { why: String },
+    #[error("{text} is not {wanted}")]
+    NotA { text: String, wanted: String },
+    #[error("{value} is not in {least}..{most}")]
+    OutOfRange { value: i64, least: u64, most: u64 },
+    #[error("{prefix} has bits set after its length: {network} may be meant")]
+    HostBits { prefix: IpNet, network: IpNet },
+    #[error("{except} is not a part of {cidr}")]
+    NotInside { except: IpNet, cidr: IpNet },
+    #[error("the range ends at {last}, before its beginning at {first}")]
+    Reversed { first: u16, last: u16 },
+    #[error("it is not known here: known are {known}")]
+    UnknownKey { known: String },
+    #[error("it has {count} of {known}, and exactly one is needed")]
+    NotOne { count: usize, known: String },
+    #[error("domain names are not supported here: the packet filter sees addresses")]
+    DomainNames,
+}
+
+/// What holds instead of what was written. Nothing of it lets more through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Effect {
+    /// The object is passed over: it cannot be told whose it is.
+    PassedOver,
+    /// The rule allows nothing.
+    RuleAllowsNothing,
+    /// The rule denies everything.
+    RuleDeniesAll,
+    /// The policy allows its pods nothing of one direction.
+    AllowsNone(Direction),
+    /// The policy allows its pods nothing.
+    AllowsNothing,
+    /// The same, and its pods are those that the readable part of its selector selects.
+    AllowsNothingReadable,
+    /// The policy denies its pods all of one direction.
+    DeniesDirection(Direction),
+    /// The policy denies its pods everything.
+    DeniesAll,
+    /// The same, and its pods are those that the readable part of its selector selects.
+    DeniesAllReadable,
+    /// The policy selects no pod.
+    SelectsNone,
+    /// The policy is for no network.
+    NoNetwork,
+    /// Nobody from outside the node reaches the namespace's pods, but as policies allow.
+    DefaultDeny,
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Effect::PassedOver => "the object is passed over",
+            Effect::RuleAllowsNothing => "the rule allows nothing",
+            Effect::RuleDeniesAll => "the rule denies everything",
+            Effect::AllowsNone(Direction::Ingress) => "the policy allows no ingress",
+            Effect::AllowsNone(Direction::Egress) => "the policy allows no egress",
+            Effect::AllowsNothing => "the policy allows nothing",
+            Effect::AllowsNothingReadable => {
+                "the policy allows nothing, for all pods that the rest of the selector selects"
+            }
+            Effect::DeniesDirection(Direction::Ingress) => "the policy denies all ingress",
+            Effect::DeniesDirection(Direction::Egress) => "the policy denies all egress",
+            Effect::DeniesAll => "the policy denies everything",
+            Effect::DeniesAllReadable => {
+                "the policy denies everything, for all pods that the rest of the selector selects"
+            }
+            Effect::SelectsNone => "the policy selects no pod",
+            Effect::NoNetwork => "the policy is for no network",
+            Effect::DefaultDeny => "the namespace's pods are denied what no policy allows",
+        })
+    }
+}
+
+/// The longest text of others that a message repeats.
+const LONGEST: usize = 80;
+
+/// Returns a text of others as a message repeats it: short, on one line.
+pub(crate) fn printable(text: &str) -> String {
+    let mut shown: String = text
+        .chars()
+        .take(LONGEST)
+        .map(|letter| if letter.is_control() { '\u{fffd}' } else { letter })
+        .collect();
+    if text.chars().nth(LONGEST).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+impl Cause {
+    /// A text that is not what is wanted there.
+    pub(crate) fn not_a(text: &str, wanted: &str) -> Self {
+        Cause::NotA { text: format!("{:?}", printable(text)), wanted: wanted.to_owned() }
+    }
+}

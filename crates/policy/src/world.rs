@@ -1,0 +1,337 @@
+//! All objects that decide who may talk to whom, and how they change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use crate::isolation::{self, Isolation};
+use crate::object::{Namespace, Node, Pod, Uid};
+use crate::policy::{Direction, PodSet, Policy, PolicyId, Scope, Tier};
+
+pub(crate) mod index;
+
+use index::Index;
+
+/// One object that came, changed or went (`None`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// A namespace, by its name.
+    Namespace(String, Option<Namespace>),
+    /// A node, by its name.
+    Node(String, Option<Node>),
+    /// A pod, by its UID.
+    Pod(Uid, Option<Pod>),
+    /// A policy.
+    Policy(PolicyId, Option<Policy>),
+}
+
+impl From<Namespace> for Change {
+    fn from(namespace: Namespace) -> Self {
+        Change::Namespace(namespace.name.clone(), Some(namespace))
+    }
+}
+
+impl From<Node> for Change {
+    fn from(node: Node) -> Self {
+        Change::Node(node.name.clone(), Some(node))
+    }
+}
+
+impl From<Pod> for Change {
+    fn from(pod: Pod) -> Self {
+        Change::Pod(pod.uid.clone(), Some(pod))
+    }
+}
+
+impl From<Policy> for Change {
+    fn from(policy: Policy) -> Self {
+        Change::Policy(policy.id.clone(), Some(policy))
+    }
+}
+
+/// What a change may have an effect on.
+#[derive(Debug, Default)]
+pub(crate) struct Touched {
+    /// The addresses of pods that changed themselves, or whose namespace did.
+    pub(crate) addresses: BTreeSet<IpAddr>,
+    /// The addresses of nodes that changed.
+    pub(crate) node_addresses: BTreeSet<IpAddr>,
+    /// The policies that changed.
+    pub(crate) policies: BTreeSet<PolicyId>,
+}
+
+/// All objects of one network of a cluster.
+///
+/// The order in which changes arrive does not matter: a pod of a namespace that is not known yet is
+/// closed, and so is an address that two living pods claim.
+#[derive(Debug, Clone, Default)]
+pub struct World {
+    isolation: Option<Isolation>,
+    namespaces: BTreeMap<String, Namespace>,
+    nodes: BTreeMap<String, Node>,
+    pods: BTreeMap<Uid, Pod>,
+    policies: BTreeMap<PolicyId, Policy>,
+    by_namespace: BTreeMap<String, BTreeSet<Uid>>,
+    by_node: BTreeMap<String, BTreeSet<Uid>>,
+    by_address: BTreeMap<IpAddr, BTreeSet<Uid>>,
+    nodes_by_address: BTreeMap<IpAddr, BTreeSet<String>>,
+    subjects: Index<PolicyId>,
+}
+
+impl World {
+    /// Creates an empty world in which such namespaces are isolated.
+    #[must_use]
+    pub fn new(isolation: Option<Isolation>) -> Self {
+        World { isolation, ..World::default() }
+    }
+
+    /// Creates a world of these objects, in any order.
+    #[must_use]
+    pub fn of(isolation: Option<Isolation>, objects: impl IntoIterator<Item = Change>) -> Self {
+        let mut world = World::new(isolation);
+        for object in objects {
+            world.apply(object);
+        }
+        world
+    }
+
+    /// Makes a change.
+    pub fn change(&mut self, change: Change) {
+        self.apply(change);
+    }
+
+    /// Makes a change, and says what it touched.
+    pub(crate) fn apply(&mut self, change: Change) -> Touched {
+        let mut touched = Touched::default();
+        match change {
+            Change::Namespace(name, new) => self.change_namespace(name, new, &mut touched),
+            Change::Node(name, new) => self.change_node(name, new, &mut touched),
+            Change::Pod(uid, new) => self.change_pod(&uid, new, &mut touched),
+            Change::Policy(id, new) => self.change_policy(id, new, &mut touched),
+        }
+        touched
+    }
+
+    fn change_namespace(&mut self, name: String, new: Option<Namespace>, touched: &mut Touched) {
+        if self.namespaces.get(&name) == new.as_ref() {
+            return;
+        }
+        let made = new.as_ref().map(|new| isolation::policies(self.isolation.as_ref(), new));
+        let mut made: BTreeMap<PolicyId, Policy> =
+            made.into_iter().flatten().map(|policy| (policy.id.clone(), policy)).collect();
+        for id in [
+            PolicyId::Isolation { namespace: name.clone() },
+            PolicyId::DefaultDeny { namespace: name.clone() },
+        ] {
+            let policy = made.remove(&id);
+            self.change_policy(id, policy, touched);
+        }
+        for pod in self.pods_of(&name) {
+            touched.addresses.extend(pod.own_addresses());
+        }
+        match new {
+            Some(new) => self.namespaces.insert(name, new),
+            None => self.namespaces.remove(&name),
+        };
+    }
+
+    fn change_node(&mut self, name: String, new: Option<Node>, touched: &mut Touched) {
+        let old = match new.clone() {
+            Some(new) => self.nodes.insert(name.clone(), new),
+            None => self.nodes.remove(&name),
+        };
+        for address in old.iter().flat_map(|node| &node.addresses) {
+            remove(&mut self.nodes_by_address, address, &name);
+            touched.node_addresses.insert(*address);
+        }
+        for address in new.iter().flat_map(|node| &node.addresses) {
+            self.nodes_by_address.entry(*address).or_default().insert(name.clone());
+            touched.node_addresses.insert(*address);
+        }
+    }
+
+    fn change_pod(&mut self, uid: &Uid, new: Option<Pod>, touched: &mut Touched) {
+        if let Some(old) = self.pods.remove(uid) {
+            remove(&mut self.by_namespace, &old.namespace, uid);
+            if let Some(node) = &old.node {
+                remove(&mut self.by_node, node, uid);
+            }
+            for address in old.own_addresses() {
+                remove(&mut self.by_address, address, uid);
+                touched.addresses.insert(*address);
+            }
+        }
+        let Some(new) = new else { return };
+        self.by_namespace.entry(new.namespace.clone()).or_default().insert(uid.clone());
+        if let Some(node) = &new.node {
+            self.by_node.entry(node.clone()).or_default().insert(uid.clone());
+        }
+        for address in new.own_addresses() {
+            self.by_address.entry(*address).or_default().insert(uid.clone());
+            touched.addresses.insert(*address);
+        }
+        self.pods.insert(uid.clone(), new);
+    }
+
+    fn change_policy(&mut self, id: PolicyId, new: Option<Policy>, touched: &mut Touched) {
+        if self.policies.get(&id) == new.as_ref() {
+            return;
+        }
+        touched.policies.insert(id.clone());
+        if let Some(old) = self.policies.remove(&id)
+            && let Some(subject) = &old.subject
+        {
+            self.subjects.remove(subject, &id);
+        }
+        let Some(new) = new else { return };
+        if let Some(subject) = &new.subject {
+            self.subjects.insert(subject, &id);
+        }
+        self.policies.insert(id, new);
+    }
+
+    /// Returns a namespace.
+    #[must_use]
+    pub fn namespace(&self, name: &str) -> Option<&Namespace> {
+        self.namespaces.get(name)
+    }
+
+    /// Returns all namespaces.
+    pub fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
+        self.namespaces.values()
+    }
+
+    /// Returns a node.
+    #[must_use]
+    pub fn node(&self, name: &str) -> Option<&Node> {
+        self.nodes.get(name)
+    }
+
+    /// Returns all nodes.
+    pub fn nodes(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values()
+    }
+
+    /// Returns all pods.
+    pub fn pods(&self) -> impl Iterator<Item = &Pod> {
+        self.pods.values()
+    }
+
+    /// Returns the pods of a namespace.
+    pub fn pods_of(&self, namespace: &str) -> impl Iterator<Item = &Pod> {
+        self.by_namespace.get(namespace).into_iter().flatten().filter_map(|uid| self.pods.get(uid))
+    }
+
+    /// Returns the pods of a node.
+    pub fn pods_on(&self, node: &str) -> impl Iterator<Item = &Pod> {
+        self.by_node.get(node).into_iter().flatten().filter_map(|uid| self.pods.get(uid))
+    }
+
+    /// Returns a policy.
+    #[must_use]
+    pub fn policy(&self, id: &PolicyId) -> Option<&Policy> {
+        self.policies.get(id)
+    }
+
+    /// Returns all policies.
+    pub fn policies(&self) -> impl Iterator<Item = &Policy> {
+        self.policies.values()
+    }
+
+    /// Returns the pods that have an address: one, unless a pod has gone and is not known to have.
+    ///
+    /// A pod that is to be deleted counts only if no other one has the address: it may have left.
+    #[must_use]
+    pub fn claimants(&self, address: IpAddr) -> Vec<&Pod> {
+        let uids = self.by_address.get(&address).into_iter().flatten();
+        let all: Vec<&Pod> = uids.filter_map(|uid| self.pods.get(uid)).collect();
+        let staying: Vec<&Pod> = all.iter().copied().filter(|pod| !pod.terminating).collect();
+        if staying.is_empty() { all } else { staying }
+    }
+
+    /// Returns the nodes that have an address.
+    pub fn nodes_at(&self, address: IpAddr) -> impl Iterator<Item = &Node> {
+        let names = self.nodes_by_address.get(&address).into_iter().flatten();
+        names.filter_map(|name| self.nodes.get(name))
+    }
+
+    /// Reports whether a pod is in a set.
+    #[must_use]
+    pub fn is_in(&self, pod: &Pod, set: &PodSet) -> bool {
+        !pod.host_network && set.matches(pod, self.namespace(&pod.namespace))
+    }
+
+    /// Returns the addresses of the pods in a set.
+    #[must_use]
+    pub fn addresses_in(&self, set: &PodSet) -> BTreeSet<IpAddr> {
+        let mut addresses = BTreeSet::new();
+        let places: Vec<(&String, &BTreeSet<Uid>)> = match &set.namespaces {
+            Scope::Own(name) => self.by_namespace.get_key_value(name).into_iter().collect(),
+            Scope::Matching(_) => self.by_namespace.iter().collect(),
+        };
+        for (name, uids) in places {
+            let labels = self.namespace(name).map(|namespace| &namespace.labels);
+            if !set.has_namespace(name, labels) {
+                continue;
+            }
+            for pod in uids.iter().filter_map(|uid| self.pods.get(uid)) {
+                if set.pods.matches(&pod.labels) {
+                    let own = pod.own_addresses().iter().copied();
+                    // Of several pods with one address, only those count that may still have it.
+                    addresses.extend(own.filter(|address| {
+                        self.claimants(*address).iter().any(|there| there.uid == pod.uid)
+                    }));
+                }
+            }
+        }
+        addresses
+    }
+
+    /// Returns the policies that may select a pod.
+    pub(crate) fn policies_near(&self, pod: &Pod) -> impl Iterator<Item = &Policy> {
+        let near = self.subjects.near(pod, self.namespace(&pod.namespace));
+        near.into_iter().filter_map(|id| self.policies.get(id))
+    }
+
+    /// Returns the policies that select a pod for a direction, in the order in which they are
+    /// asked.
+    #[must_use]
+    pub fn asked(&self, pod: &Pod, direction: Direction) -> Vec<&Policy> {
+        let near = self.policies_near(pod);
+        let mut asked: Vec<&Policy> = near
+            .filter(|policy| policy.rules(direction).is_some())
+            .filter(|policy| policy.subject.as_ref().is_some_and(|set| self.is_in(pod, set)))
+            .collect();
+        asked.sort_by_key(|policy| policy.order());
+        asked
+    }
+
+    /// Says which ClusterNetworkPolicies share a tier and a priority: which of them is asked first
+    /// is not for their authors to choose.
+    #[must_use]
+    pub fn shared_priorities(&self) -> Vec<String> {
+        let mut places: BTreeMap<(Tier, u16), Vec<&PolicyId>> = BTreeMap::new();
+        for (id, policy) in &self.policies {
+            if matches!(id, PolicyId::Cluster { .. }) {
+                places.entry((policy.tier, policy.priority)).or_default().push(id);
+            }
+        }
+        let shared = places.into_iter().filter(|(_, ids)| ids.len() > 1);
+        let sentence = |((tier, priority), ids): ((Tier, u16), Vec<&PolicyId>)| {
+            let names: Vec<String> = ids.iter().map(ToString::to_string).collect();
+            format!(
+                "{} have priority {priority} in tier {tier:?}: they are asked in the order of their names",
+                names.join(" and ")
+            )
+        };
+        shared.map(sentence).collect()
+    }
+}
+
+fn remove<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {
+    if let Some(values) = map.get_mut(key) {
+        values.remove(value);
+        if values.is_empty() {
+            map.remove(key);
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Network policy as values.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
