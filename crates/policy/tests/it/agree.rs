@@ -1,0 +1,250 @@
+//! Two opinions on random clusters: what the evaluator says, and what a packet meets that walks
+//! the programs of the nodes on its way. And two ways to a program: by every change, and anew.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use netwright_policy::interpret::{Packet, passes};
+use netwright_policy::program::{Set, Then};
+use netwright_policy::{
+    Change, Compiler, Family, Program, Protocol, Traffic, World, compile, verdict,
+};
+use testkit::{Chance, feature};
+
+use crate::case::Case;
+
+/// Clusters in every run, and with `--full`.
+const SOME: usize = 200;
+const MANY: usize = 10_000;
+
+const TRAFFIC: [Traffic; 8] = [
+    Traffic { protocol: Protocol::Tcp, port: Some(80) },
+    Traffic { protocol: Protocol::Tcp, port: Some(8080) },
+    Traffic { protocol: Protocol::Udp, port: Some(53) },
+    Traffic { protocol: Protocol::Udp, port: Some(80) },
+    Traffic { protocol: Protocol::Sctp, port: Some(80) },
+    Traffic { protocol: Protocol::Other(1), port: None },
+    Traffic { protocol: Protocol::Other(58), port: None },
+    Traffic { protocol: Protocol::NeighbourDiscovery, port: None },
+];
+
+const OUTSIDE: [&str; 5] =
+    ["198.51.100.1", "198.51.100.255", "203.0.113.7", "2001:db8:ff::1", "2001:db9::1"];
+
+/// How many verdicts were compared, and how many of them allow.
+#[derive(Debug, Default)]
+struct Count {
+    allowed: usize,
+    denied: usize,
+}
+
+/// Whether a packet arrives, by the programs of the nodes that forward it.
+fn arrives(world: &World, programs: &BTreeMap<String, Program>, packet: Packet) -> bool {
+    let Packet { source, destination, .. } = packet;
+    let (from, to) = (world.claimants(source), world.claimants(destination));
+    if let ([one], [other]) = (from.as_slice(), to.as_slice())
+        && one.uid == other.uid
+    {
+        // It does not leave the pod.
+        return true;
+    }
+    let node_at = |pods: &[&netwright_policy::Pod], address: IpAddr| match pods.first() {
+        Some(pod) => (pod.node.clone(), true),
+        None => (world.nodes_at(address).next().map(|node| node.name.clone()), false),
+    };
+    let (from, from_pod) = node_at(&from, source);
+    let (to, to_pod) = node_at(&to, destination);
+    let is_local = |node: &Option<String>, end: &Option<String>, is_pod: bool| {
+        // The node is the other end itself.
+        node == end && !is_pod
+    };
+    let mut forwarding = Vec::new();
+    if from_pod && !is_local(&from, &to, to_pod) {
+        forwarding.extend(&from);
+    }
+    if to_pod && !is_local(&to, &from, from_pod) {
+        forwarding.extend(&to);
+    }
+    forwarding.iter().all(|node| passes(&programs[*node], packet))
+}
+
+fn compare(
+    world: &World,
+    programs: &BTreeMap<String, Program>,
+    chance: u64,
+    count: &mut Count,
+) -> Result<(), String> {
+    let mut ends: Vec<IpAddr> = OUTSIDE.iter().map(|text| text.parse().unwrap()).collect();
+    ends.extend(world.pods().flat_map(|pod| &pod.addresses));
+    ends.extend(world.nodes().flat_map(|node| &node.addresses));
+    ends.sort();
+    ends.dedup();
+    let mut turn = usize::try_from(chance % 8).unwrap();
+    for source in &ends {
+        for destination in &ends {
+            if Family::of(*source) != Family::of(*destination) {
+                continue;
+            }
+            // Each pair with some traffic, and all traffic over all pairs.
+            for _ in 0..3 {
+                turn = (turn + 3) % TRAFFIC.len();
+                let packet =
+                    Packet { source: *source, destination: *destination, traffic: TRAFFIC[turn] };
+                let judged = verdict(world, *source, *destination, TRAFFIC[turn]);
+                let arrives = arrives(world, programs, packet);
+                if judged.allowed() != arrives {
+                    return Err(format!(
+                        "{source} to {destination}, {}: the packet {}, and the verdict is {judged:?}",
+                        TRAFFIC[turn],
+                        if arrives { "arrives" } else { "does not arrive" },
+                    ));
+                }
+                *(if arrives { &mut count.allowed } else { &mut count.denied }) += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Names of all nodes that ever were: a pod may be on one that is gone.
+const NODES: [&str; 3] = ["one", "two", "three"];
+
+fn check(case: &Case, turn: u64, count: &mut Count) -> Result<(), String> {
+    check_with(case, turn, count, |_| {})
+}
+
+fn check_with(
+    case: &Case,
+    turn: u64,
+    count: &mut Count,
+    damage: impl Fn(&mut Program),
+) -> Result<(), String> {
+    let world = World::of(case.isolation.clone(), case.objects.clone());
+    let mut compilers: Vec<Compiler> =
+        NODES.iter().map(|node| Compiler::new(world.clone(), node)).collect();
+    let programs = |compilers: &[Compiler]| -> BTreeMap<String, Program> {
+        let of = |(node, compiler): (&&str, &Compiler)| {
+            let mut program = compiler.program().clone();
+            damage(&mut program);
+            (node.to_string(), program)
+        };
+        NODES.iter().zip(compilers).map(of).collect()
+    };
+    for compiler in &compilers {
+        compiler.program().check().map_err(|error| error.to_string())?;
+    }
+    compare(&world, &programs(&compilers), turn, count)?;
+    for change in &case.changes {
+        for (node, compiler) in NODES.iter().zip(&mut compilers) {
+            follow(node, compiler, change).map_err(|why| format!("{change:?}: {why}"))?;
+        }
+    }
+    compare(compilers[0].world(), &programs(&compilers), turn, count)
+}
+
+/// Makes a change, and checks its steps.
+fn follow(node: &str, compiler: &mut Compiler, change: &Change) -> Result<(), String> {
+    let before = compiler.program().clone();
+    let steps = compiler.apply(change.clone());
+    let mut program = before.clone();
+    for step in &steps {
+        program.apply(step).map_err(|error| format!("{error} ({step:?})"))?;
+        program.check().map_err(|error| format!("{error} (after {step:?})"))?;
+    }
+    if program != *compiler.program() {
+        return Err("the steps lead to another program".to_owned());
+    }
+    let anew = compile(compiler.world().clone(), node);
+    if program != anew {
+        return Err(format!(
+            "compiled anew it is another program: {:?}",
+            Program::difference(&program, &anew)
+        ));
+    }
+    let mut other = before.clone();
+    for step in Program::difference(&before, &program) {
+        other.apply(&step).map_err(|error| format!("difference: {error} ({step:?})"))?;
+        other.check().map_err(|error| format!("difference: {error} (after {step:?})"))?;
+    }
+    if other != program {
+        return Err("the difference leads to another program".to_owned());
+    }
+    let again = compiler.apply(change.clone());
+    if !again.is_empty() {
+        return Err(format!("the same change again changes something: {again:?}"));
+    }
+    Ok(())
+}
+
+#[test]
+fn random_clusters_meet_no_disagreement() {
+    let clusters = if feature::available("full") { MANY } else { SOME };
+    let mut chance = Chance::new(23);
+    let mut count = Count::default();
+    for number in 0..clusters {
+        let case = Case::random(&mut chance);
+        let turn = u64::try_from(number).unwrap();
+        if let Err(why) = check(&case, turn, &mut count) {
+            let fails = |case: &Case| check(case, turn, &mut Count::default()).is_err();
+            let reduced = case.reduced(fails);
+            let now = check(&reduced, turn, &mut Count::default());
+            panic!("cluster {number}: {why}\nreduced to {reduced:#?}\nwhere {now:?}");
+        }
+    }
+    // Clusters in which everything is allowed, or nothing, would show little.
+    assert!(count.allowed > 20 * clusters && count.denied > 20 * clusters, "{count:?}");
+}
+
+/// What the test above is worth: each of these faults of a compiler is found, within the clusters
+/// of an ordinary run.
+#[test]
+fn faults_of_a_program_are_found_and_reduced() {
+    let faults: [(&str, fn(&mut Program)); 5] = [
+        ("a denial is forgotten", |program| {
+            for lines in program.chains.values_mut() {
+                lines.retain(|line| line.then != Then::Deny);
+            }
+        }),
+        ("an address of a set is forgotten", |program| {
+            for set in program.sets.values_mut() {
+                if let Set::Addresses(all) = set {
+                    all.pop_first();
+                }
+            }
+        }),
+        ("a named port is forgotten", |program| {
+            for set in program.sets.values_mut() {
+                if let Set::Ports(all) = set {
+                    all.clear();
+                }
+            }
+        }),
+        ("an exception is forgotten", |program| {
+            for set in program.sets.values_mut() {
+                if let Set::Intervals(all) = set
+                    && let (Some((first, _)), Some((_, last))) = (all.first(), all.last())
+                {
+                    *all = vec![(*first, *last)];
+                }
+            }
+        }),
+        ("a pass is taken for an accept", |program| {
+            for line in program.chains.values_mut().flatten() {
+                if line.then == Then::Return {
+                    line.then = Then::Accept;
+                }
+            }
+        }),
+    ];
+    for (what, damage) in faults {
+        let mut chance = Chance::new(23);
+        let found = (0..SOME).find_map(|_| {
+            let case = Case::random(&mut chance);
+            let fails =
+                |case: &Case| check_with(case, 0, &mut Count::default(), damage).is_err();
+            fails(&case).then(|| case.reduced(fails))
+        });
+        let reduced = found.unwrap_or_else(|| panic!("{what}, and nothing tells"));
+        assert!(reduced.objects.len() + reduced.changes.len() <= 8, "{what}: {reduced:#?}");
+    }
+}
