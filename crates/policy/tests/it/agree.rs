@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use netwright_policy::evaluate::{Decision, Side};
 use netwright_policy::interpret::{Packet, passes};
 use netwright_policy::program::{Set, Then};
 use netwright_policy::{
-    Change, Compiler, Family, Program, Protocol, Traffic, World, compile, verdict,
+    Change, Compiler, Family, Program, Protocol, Traffic, Verdict, World, compile,
+    verdict,
 };
 use testkit::{Chance, feature};
 
@@ -31,11 +33,27 @@ const TRAFFIC: [Traffic; 8] = [
 const OUTSIDE: [&str; 5] =
     ["198.51.100.1", "198.51.100.255", "203.0.113.7", "2001:db8:ff::1", "2001:db9::1"];
 
-/// How many verdicts were compared, and how many of them allow.
+/// How many verdicts were compared, by what decided for either end.
 #[derive(Debug, Default)]
-struct Count {
-    allowed: usize,
-    denied: usize,
+struct Count(BTreeMap<String, usize>);
+
+impl Count {
+    fn add(&mut self, judged: &Verdict) {
+        for Side { decision, .. } in [&judged.egress, &judged.ingress] {
+            let kind = match decision {
+                Decision::Rule { policy, action, .. } => {
+                    let policy = format!("{policy:?}");
+                    let kind = policy.split(' ').next().unwrap_or_default();
+                    format!("{kind} {action}")
+                }
+                other => {
+                    let other = format!("{other:?}");
+                    other.split(' ').next().unwrap_or_default().to_owned()
+                }
+            };
+            *self.0.entry(kind).or_default() += 1;
+        }
+    }
 }
 
 /// Whether a packet arrives, by the programs of the nodes that forward it.
@@ -99,7 +117,7 @@ fn compare(
                         if arrives { "arrives" } else { "does not arrive" },
                     ));
                 }
-                *(if arrives { &mut count.allowed } else { &mut count.denied }) += 1;
+                count.add(&judged);
             }
         }
     }
@@ -191,9 +209,30 @@ fn random_clusters_meet_no_disagreement() {
             panic!("cluster {number}: {why}\nreduced to {reduced:#?}\nwhere {now:?}");
         }
     }
-    // Clusters in which everything is allowed, or nothing, would show little.
-    assert!(count.allowed > 20 * clusters && count.denied > 20 * clusters, "{count:?}");
+    // What never decided anything was not compared.
+    for kind in DECISIONS {
+        let times = count.0.remove(kind).unwrap_or_default();
+        assert!(times > clusters / 10, "{kind} decided {times} times only");
+    }
+    assert_eq!(count.0, BTreeMap::new(), "not expected");
 }
+
+const DECISIONS: [&str; 14] = [
+    "NoPod",
+    "NeighbourDiscovery",
+    "OwnNode",
+    "Itself",
+    "UnknownNamespace",
+    "SeveralPods",
+    "NoneAllows",
+    "Default",
+    "Network Accept",
+    "Cluster Accept",
+    "Cluster Deny",
+    "Isolation Accept",
+    "Isolation Deny",
+    "DefaultDeny Deny",
+];
 
 /// What the test above is worth: each of these faults of a compiler is found, within the clusters
 /// of an ordinary run.

@@ -1,1 +1,183 @@
-//! 
+//! What a change costs: as many steps as sets that an address enters or leaves, however many pods
+//! and policies there are.
+
+use std::collections::BTreeSet;
+
+use netwright_policy::object::Pod;
+use netwright_policy::{Change, Compiler, Step, World};
+use serde_json::json;
+
+use crate::support::{cluster, namespace, network, node, pod};
+
+/// A node `one` with a pod `shop/web`, which two policies select; the rest of the cluster is as
+/// large as wanted: its policies select other pods, and refer to others.
+fn large(policies: usize, pods: usize) -> Compiler {
+    let mut objects: Vec<Change> = vec![
+        node("one", json!({}), &["192.0.2.1"]).into(),
+        node("two", json!({}), &["192.0.2.2"]).into(),
+        namespace("shop", json!({"team": "red"})).into(),
+        namespace("other", json!({"team": "blue"})).into(),
+        pod("shop/web", "one", json!({"app": "web"}), &["10.244.1.1", "fd00:244:1::1"]).into(),
+        network(
+            "shop/web",
+            json!({
+                "podSelector": {"matchLabels": {"app": "web"}},
+                "ingress": [
+                    {"from": [{"podSelector": {"matchLabels": {"role": "client"}}}]},
+                    {"from": [{"namespaceSelector": {"matchLabels": {"team": "blue"}}}]},
+                ],
+                "egress": [{"to": [{"podSelector": {}}], "ports": [{"port": "http"}]}],
+            }),
+        )
+        .into(),
+        cluster(
+            "everybody",
+            json!({
+                "tier": "Admin",
+                "priority": 0,
+                "subject": {"namespaces": {}},
+                "ingress": [{"action": "Deny", "from": [{"pods": {
+                    "namespaceSelector": {}, "podSelector": {"matchLabels": {"bad": "yes"}},
+                }}]}],
+            }),
+        )
+        .into(),
+    ];
+    // Half of them are of the pod's own namespace.
+    objects.extend((0..policies).map(|number| {
+        let of = if number % 2 == 0 { "shop" } else { "other" };
+        network(
+            &format!("{of}/policy-{number}"),
+            json!({
+                "podSelector": {"matchLabels": {"app": format!("app-{number}")}},
+                "ingress": [{"from": [{"podSelector": {
+                    "matchLabels": {"client-of": format!("app-{number}")},
+                }}]}],
+            }),
+        )
+        .into()
+    }));
+    objects.extend((0..pods).map(|number| {
+        let (high, low) = (number / 250, number % 250 + 1);
+        let of = if number % 2 == 0 { "shop" } else { "other" };
+        let addresses = [format!("10.100.{high}.{low}"), format!("fd00:100::{high}:{low}")];
+        pod(
+            &format!("{of}/pod-{number}"),
+            "two",
+            json!({"app": format!("app-{number}")}),
+            &[&addresses[0], &addresses[1]],
+        )
+        .into()
+    }));
+    Compiler::new(World::of(None, objects), "one")
+}
+
+/// The steps of a change, by their kinds, and how many selectors were looked at.
+fn cost(compiler: &mut Compiler, change: Change) -> (usize, usize, usize, u64) {
+    let before = compiler.work();
+    let steps = compiler.apply(change);
+    let is_element =
+        |step: &&Step| matches!(step, Step::AddElement { .. } | Step::RemoveElement { .. });
+    let elements = steps.iter().filter(is_element).count();
+    let verdicts = steps.iter().filter(|step| matches!(step, Step::Verdict { .. })).count();
+    let others = steps.len() - elements - verdicts;
+    (elements, verdicts, others, compiler.work() - before)
+}
+
+#[test]
+fn a_pods_changes_cost_the_same_however_large_the_cluster_is() {
+    let mut costs = BTreeSet::new();
+    for (policies, pods) in [(10, 10), (10_000, 10), (10, 10_000), (10_000, 10_000)] {
+        let mut compiler = large(policies, pods);
+        // For each direction the unknown pods' and one class; a tier; three of policies.
+        assert_eq!(compiler.program().chains.len(), 2 + 2 + 1 + 3);
+        let remote = |labels| -> Pod {
+            pod("shop/new", "two", labels, &["10.244.2.9", "fd00:244:2::9"])
+        };
+        let uid = remote(json!({})).uid;
+        let local = pod("shop/near", "one", json!({"app": "web"}), &["10.244.1.9"]);
+        let mut of = |change| cost(&mut compiler, change);
+        let all = [
+            // It enters the set of the whole namespace, and has a port `http`: of each family.
+            of(remote(json!({"app": "web"})).into()),
+            // It enters one set more.
+            of(remote(json!({"app": "web", "role": "client"})).into()),
+            of(remote(json!({"app": "web", "role": "client", "new": "label"})).into()),
+            // And leaves that and enters another one.
+            of(remote(json!({"app": "web", "bad": "yes"})).into()),
+            of(Change::Pod(uid, None)),
+            // Of this node: verdicts of both directions too, and no chain.
+            of(local.clone().into()),
+            of(Change::Pod(local.uid, None)),
+        ];
+        costs.insert(all);
+    }
+    let costs: Vec<_> = costs.into_iter().collect();
+    let [costs] = costs.as_slice() else { panic!("it depends on the size: {costs:?}") };
+    let steps = costs.map(|(elements, verdicts, others, _)| (elements, verdicts, others));
+    assert_eq!(
+        steps,
+        [(4, 0, 0), (2, 0, 0), (0, 0, 0), (4, 0, 0), (6, 0, 0), (2, 2, 0), (2, 2, 0)]
+    );
+    for (.., work) in costs {
+        assert!(*work <= 16, "{costs:?}");
+    }
+}
+
+#[test]
+fn a_namespaces_new_label_is_an_element_for_each_of_its_pods() {
+    for pods in [10, 100] {
+        for policies in [10, 1000] {
+            let mut compiler = large(policies, pods);
+            let red = namespace("other", json!({"team": "red"}));
+            let (elements, verdicts, others, _) = cost(&mut compiler, red.into());
+            // Half of the pods are of that namespace, with two addresses each.
+            assert_eq!((elements, verdicts, others), (pods, 0, 0), "{policies}");
+        }
+    }
+}
+
+#[test]
+fn a_changed_policy_is_its_own_chains_and_sets() {
+    for (policies, pods) in [(10, 10), (1000, 10), (10, 1000)] {
+        let mut compiler = large(policies, pods);
+        let changed = network(
+            "shop/web",
+            json!({
+                "podSelector": {"matchLabels": {"app": "web"}},
+                "ingress": [{"from": [{"podSelector": {"matchLabels": {"role": "client"}}}]}],
+                "egress": [{"to": [{"podSelector": {}}], "ports": [{"port": "http"}]}],
+            }),
+        );
+        let steps = compiler.apply(changed.into());
+        // One chain gets other lines, and a set of each family goes.
+        let [put, first, second] = steps.as_slice() else { panic!("{steps:#?}") };
+        assert!(matches!(put, Step::PutChain { .. }), "{put:?}");
+        for step in [first, second] {
+            assert!(matches!(step, Step::RemoveSet { .. }), "{step:?}");
+        }
+        // A policy that selects no pod of this node is nothing here.
+        let other = network("shop/policy-0", json!({"podSelector": {"matchLabels": {"a": "b"}}}));
+        assert_eq!(compiler.apply(other.into()), []);
+    }
+}
+
+#[test]
+fn pods_with_the_same_policies_share_a_class() {
+    let mut compiler = large(10, 10);
+    let chains = compiler.program().chains.len();
+    for number in 2..100 {
+        let name = format!("shop/web-{number}");
+        let address = format!("10.244.1.{number}");
+        compiler.apply(pod(&name, "one", json!({"app": "web"}), &[&address]).into());
+    }
+    assert_eq!(compiler.program().chains.len(), chains);
+    // And a class is gone with its last pod.
+    for number in 2..100 {
+        compiler.apply(Change::Pod(format!("shop/web-{number}").into(), None));
+    }
+    compiler.apply(Change::Pod("shop/web".into(), None));
+    let left: Vec<&str> = compiler.program().chains.keys().map(String::as_str).collect();
+    assert_eq!(left, ["unknown-in", "unknown-out"]);
+    assert!(compiler.program().sets.is_empty() && compiler.program().verdicts.is_empty());
+}
