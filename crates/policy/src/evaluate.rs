@@ -167,7 +167,8 @@ fn own_node(world: &World, pods: &[&Pod], peer: IpAddr) -> Option<String> {
     world.nodes_at(peer).map(|node| node.name.clone()).find(|name| is_own(name))
 }
 
-fn matches(
+/// Reports whether a rule matches a connection whose other end is `peer`.
+pub(crate) fn matches(
     world: &World,
     rule: &Rule,
     peer: IpAddr,

@@ -20,6 +20,7 @@ pub mod world;
 
 pub use compile::{Compiler, compile};
 pub use evaluate::{Verdict, verdict};
+pub use explain::{Explanation, explain};
 
 pub use family::Family;
 pub use object::{Namespace, Node, Pod};

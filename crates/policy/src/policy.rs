@@ -305,13 +305,16 @@ impl PodSet {
 
 impl fmt::Display for PodSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = if self.pods.is_all() { "all pods" } else { "pods" };
-        match &self.namespaces {
-            Scope::Own(name) => write!(f, "{all} of namespace {name}")?,
-            Scope::Matching(selector) if selector.is_all() => write!(f, "{all} of all namespaces")?,
-            Scope::Matching(selector) => write!(f, "{all} of namespaces with {selector}")?,
+        if self.pods.is_all() {
+            f.write_str("all pods")?;
+        } else {
+            write!(f, "pods with {}", self.pods)?;
         }
-        if self.pods.is_all() { Ok(()) } else { write!(f, " with {}", self.pods) }
+        match &self.namespaces {
+            Scope::Own(name) => write!(f, " of namespace {name}"),
+            Scope::Matching(selector) if selector.is_all() => f.write_str(" of all namespaces"),
+            Scope::Matching(selector) => write!(f, " of namespaces with {selector}"),
+        }
     }
 }
 
@@ -405,7 +408,7 @@ impl fmt::Display for Block {
             return Ok(());
         }
         let except: Vec<String> = self.except.iter().map(ToString::to_string).collect();
-        write!(f, " but for {}", except.join(", "))
+        write!(f, " but for {}", except.join(" and "))
     }
 }
 
