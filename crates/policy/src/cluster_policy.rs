@@ -140,7 +140,13 @@ fn read_namespaced(at: &At<'_>, faults: &mut Vec<Fault>) -> Result<PodSet, Fault
         Some(selector) => Selector::read(&selector, faults),
         None => Selector::all(),
     };
-    let pods = Selector::read(&at.required("podSelector")?, faults);
+    let pods = match at.required("podSelector") {
+        Ok(selector) => Selector::read(&selector, faults),
+        Err(fault) => {
+            faults.push(fault);
+            Selector::all()
+        }
+    };
     Ok(PodSet::matching(namespaces, pods))
 }
 
@@ -153,14 +159,14 @@ fn read_rules(
         Direction::Ingress => "ingress",
         Direction::Egress => "egress",
     };
-    let list = match spec.get(key).and_then(|list| list.map(|at| at.short_list(0, MOST)).transpose())
-    {
-        Ok(list) => list?,
-        Err(fault) => {
-            faults.push((fault, Effect::DeniesDirection(direction)));
-            return Some(vec![deny(&format!("spec.{key}"))]);
-        }
-    };
+    let list =
+        match spec.get(key).and_then(|list| list.map(|at| at.short_list(0, MOST)).transpose()) {
+            Ok(list) => list?,
+            Err(fault) => {
+                faults.push((fault, Effect::DeniesDirection(direction)));
+                return Some(vec![deny(&format!("spec.{key}"))]);
+            }
+        };
     if list.is_empty() {
         return None;
     }

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 use crate::family::Family;
 use crate::object::Pod;
-use crate::policy::{Direction, PolicyId, Protocol};
+use crate::policy::{Direction, PolicyId, Protocol, Tier, intervals};
 use crate::program::{self, Element, Line, Name, Program, Set, Step, Then};
 use crate::world::index::Index;
 use crate::world::{Change, Touched, World};
@@ -22,7 +22,7 @@ mod names;
 use lines::{About, Compiled};
 use names::Kind;
 
-/// The policies that select a pod for a direction, sorted by name.
+/// The policies that are asked about a pod for a direction, sorted by name.
 type Class = Vec<PolicyId>;
 
 /// Where an address of this node's pods leads.
@@ -252,7 +252,11 @@ impl Compiler {
             return Some(Leads::Unknown);
         }
         self.work += u64::try_from(self.world.policies_near(pod).count()).unwrap_or(u64::MAX);
-        let asked = self.world.asked(pod, direction);
+        let mut asked = self.world.asked(pod, direction);
+        // A NetworkPolicy has the last word, so nothing is asked after it.
+        if asked.iter().any(|policy| policy.tier == Tier::Namespaced) {
+            asked.retain(|policy| policy.tier != Tier::Baseline);
+        }
         let mut class: Class = asked.iter().map(|policy| policy.id.clone()).collect();
         class.sort();
         (!class.is_empty()).then_some(Leads::Class(class))
@@ -284,8 +288,7 @@ impl Compiler {
     /// Writes the chains of a class as its policies are now.
     fn write_class(&mut self, key: &(Direction, Class)) {
         let (direction, class) = key;
-        let mut policies: Vec<_> =
-            class.iter().filter_map(|id| self.world.policy(id)).collect();
+        let mut policies: Vec<_> = class.iter().filter_map(|id| self.world.policy(id)).collect();
         policies.sort_by_key(|policy| policy.order());
         let compiled = |id: &PolicyId| {
             self.policies.get(&(*direction, id.clone())).map(|policy| &policy.compiled)
@@ -302,12 +305,10 @@ impl Compiler {
     }
 
     fn write_classes_again(&mut self, changed: &BTreeSet<PolicyId>) {
-        let is_affected = |(_, class): &&(Direction, Class)| {
-            class.iter().any(|id| changed.contains(id))
-        };
+        let is_affected =
+            |(_, class): &&(Direction, Class)| class.iter().any(|id| changed.contains(id));
         let in_use = self.classes.iter().filter(|(_, class)| class.users > 0);
-        let keys: Vec<_> =
-            in_use.map(|(key, _)| key).filter(is_affected).cloned().collect();
+        let keys: Vec<_> = in_use.map(|(key, _)| key).filter(is_affected).cloned().collect();
         for key in keys {
             self.write_class(&key);
         }
@@ -388,9 +389,9 @@ impl Compiler {
                 let nodes = self.world.nodes().filter(|node| selector.matches(&node.labels));
                 nodes.flat_map(|node| node.addresses.iter().copied()).collect()
             }
-            About::Block(block) => {
-                let name = names::set(Kind::Block, block.family(), &hash);
-                self.emit(Step::AddSet { name, set: Set::Intervals(block.intervals()) });
+            About::Blocks(family, blocks) => {
+                let name = names::set(Kind::Block, *family, &hash);
+                self.emit(Step::AddSet { name, set: Set::Intervals(intervals(*family, blocks)) });
                 return;
             }
             About::Port(port_name) => return self.add_port_sets(port_name, &hash),
@@ -433,11 +434,7 @@ impl Compiler {
 
     fn remove_set(&mut self, about: About) {
         let Some(SetUse { hash, .. }) = self.sets.remove(&about) else { return };
-        let families = match &about {
-            About::Block(block) => vec![block.family()],
-            _ => Family::ALL.to_vec(),
-        };
-        for family in families {
+        for family in about.families() {
             let name = names::set(about.kind(), family, &hash);
             match (&about, self.program.sets.get(&name)) {
                 (About::Pods(_), Some(Set::Addresses(all))) => {

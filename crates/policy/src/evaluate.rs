@@ -88,12 +88,7 @@ impl Verdict {
 
 /// Judges a connection by its first packet: replies follow it.
 #[must_use]
-pub fn verdict(
-    world: &World,
-    source: IpAddr,
-    destination: IpAddr,
-    traffic: Traffic,
-) -> Verdict {
+pub fn verdict(world: &World, source: IpAddr, destination: IpAddr, traffic: Traffic) -> Verdict {
     let judge = |direction| judge(world, direction, source, destination, traffic);
     Verdict { egress: judge(Direction::Egress), ingress: judge(Direction::Ingress) }
 }
@@ -185,9 +180,7 @@ pub(crate) fn matches(
 pub(crate) fn peer_matches(world: &World, wanted: &Peer, address: IpAddr) -> bool {
     match wanted {
         Peer::Pods(set) => world.claimants(address).iter().any(|pod| world.is_in(pod, set)),
-        Peer::Nodes(selector) => {
-            world.nodes_at(address).any(|node| selector.matches(&node.labels))
-        }
+        Peer::Nodes(selector) => world.nodes_at(address).any(|node| selector.matches(&node.labels)),
         Peer::Block(block) => block.contains(address),
     }
 }

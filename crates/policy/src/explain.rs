@@ -236,7 +236,8 @@ impl<'a> Asked<'a> {
             }
             if self.world.is_in(pod, subject) {
                 lines.extend(policy.notices.iter().map(|notice| format!("  {notice}.")));
-            } else if !self.world.pods_of(&pod.namespace).any(|pod| self.world.is_in(pod, subject)) {
+            } else if !self.world.pods_of(&pod.namespace).any(|pod| self.world.is_in(pod, subject))
+            {
                 lines.push(format!("  {} selects no pod: it is about {subject}.", policy.id));
             }
         }
@@ -248,8 +249,7 @@ impl<'a> Asked<'a> {
         let peers = rule.peers.as_ref()?;
         let matching = peers.iter().find(|peer| peer_matches(self.world, peer, other))?;
         let with_labels = |peer: &&Peer| matches!(peer, Peer::Pods(set) if !set.pods.is_all());
-        let whole_namespaces =
-            matches!(matching, Peer::Pods(PodSet { namespaces: Scope::Matching(_), pods }) if pods.is_all());
+        let whole_namespaces = matches!(matching, Peer::Pods(PodSet { namespaces: Scope::Matching(_), pods }) if pods.is_all());
         let among = if matches!(matching, Peer::Block(_)) { "in" } else { "among" };
         let is_among = format!("  {} is {among} {matching}", self.name(other));
         if whole_namespaces && peers.iter().any(|peer| with_labels(&peer)) {

@@ -76,7 +76,8 @@ fn rules(own: &PodSet, direction: Direction, exemptions: &[Exemption]) -> Vec<Ru
         Direction::Ingress => "from",
         Direction::Egress => "to",
     };
-    let same = rule("own namespace".to_owned(), Action::Accept, Some(Peer::Pods(own.clone())), None);
+    let same =
+        rule("own namespace".to_owned(), Action::Accept, Some(Peer::Pods(own.clone())), None);
     let exempt = exemptions.iter().enumerate().map(|(number, exemption)| {
         let Exemption { peer, ports } = exemption.clone();
         rule(format!("{key}[{number}]"), Action::Accept, Some(peer), ports)

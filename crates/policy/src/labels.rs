@@ -112,7 +112,12 @@ impl Selector {
     /// meant, and perhaps more.
     pub(crate) fn read(at: &At<'_>, faults: &mut Vec<Fault>) -> Self {
         let mut requirements = Vec::new();
-        faults.extend(at.only(&["matchLabels", "matchExpressions"]));
+        if let Some(fault) = at.only(&["matchLabels", "matchExpressions"]) {
+            faults.push(fault);
+            if !at.is_object() {
+                return Selector::all();
+            }
+        }
         match at.get("matchLabels") {
             Ok(Some(labels)) => read_labels(&labels, &mut requirements, faults),
             Ok(None) => {}

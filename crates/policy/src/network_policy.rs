@@ -41,7 +41,8 @@ pub fn read_document(text: &[u8]) -> Result<Policy, Refused> {
 
 /// Reads the JSON of an object.
 pub(crate) fn document(kind: &str, text: &[u8]) -> Result<Value, Refused> {
-    let refused = |cause| Refused::new(&format!("a {kind}"), (String::new(), cause), Effect::PassedOver);
+    let refused =
+        |cause| Refused::new(&format!("a {kind}"), (String::new(), cause), Effect::PassedOver);
     reader::json(text).map_err(refused)
 }
 
@@ -114,8 +115,7 @@ fn read_parts(
             ));
         }
     }
-    policy.ingress =
-        ingress.then(|| read_rules(spec, Direction::Ingress, namespace, faults));
+    policy.ingress = ingress.then(|| read_rules(spec, Direction::Ingress, namespace, faults));
     policy.egress = egress.then(|| read_rules(spec, Direction::Egress, namespace, faults));
 }
 
@@ -177,10 +177,8 @@ fn read_rule(at: &At<'_>, peers: &str, namespace: &str) -> Result<Rule, Fault> {
     let entries = |key: &str| -> Result<Vec<At<'_>>, Fault> {
         at.get(key)?.map_or(Ok(Vec::new()), |list| list.list())
     };
-    let peers: Vec<Peer> = entries(peers)?
-        .iter()
-        .map(|peer| read_peer(peer, namespace))
-        .collect::<Result<_, _>>()?;
+    let peers: Vec<Peer> =
+        entries(peers)?.iter().map(|peer| read_peer(peer, namespace)).collect::<Result<_, _>>()?;
     let ports: Vec<Ports> = entries("ports")?.iter().map(read_port).collect::<Result<_, _>>()?;
     Ok(Rule {
         path: at.path().to_owned(),

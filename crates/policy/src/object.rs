@@ -165,11 +165,7 @@ impl Node {
             // Names among them are passed over.
             entry.get("address").and_then(Value::as_str).and_then(cni::text::parse_ip)
         });
-        Ok(Node {
-            name: name.to_owned(),
-            labels: labels(object),
-            addresses: addresses.collect(),
-        })
+        Ok(Node { name: name.to_owned(), labels: labels(object), addresses: addresses.collect() })
     }
 }
 
@@ -185,7 +181,9 @@ fn required<'a>(
 ) -> Result<&'a str, Refused> {
     let text = object.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
     text.ok_or_else(|| {
-        let named = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
+        let named = |pointer: &str| {
+            object.pointer(pointer).and_then(Value::as_str).filter(|name| !name.is_empty())
+        };
         let name = match (named("/metadata/namespace"), named("/metadata/name")) {
             (Some(namespace), Some(name)) => format!("{kind} {namespace}/{name}"),
             (None, Some(name)) => format!("{kind} {name}"),

@@ -148,7 +148,9 @@ impl fmt::Display for PolicyId {
                 write!(f, "MultiNetworkPolicy {namespace}/{name}")
             }
             PolicyId::Cluster { name } => write!(f, "ClusterNetworkPolicy {name}"),
-            PolicyId::Isolation { namespace } => write!(f, "the isolation of namespace {namespace}"),
+            PolicyId::Isolation { namespace } => {
+                write!(f, "the isolation of namespace {namespace}")
+            }
             PolicyId::DefaultDeny { namespace } => {
                 write!(f, "the annotation DefaultDeny of namespace {namespace}")
             }
@@ -352,35 +354,50 @@ impl Block {
         Family::of(self.cidr.addr())
     }
 
-    /// Returns its addresses as intervals, both ends included: sorted, with gaps between them.
-    #[must_use]
-    pub fn intervals(&self) -> Vec<(IpAddr, IpAddr)> {
-        let family = self.family();
+    /// Returns its addresses as numbers: intervals with both ends, sorted.
+    fn ranges(&self) -> Vec<(u128, u128)> {
         let range = |net: &IpNet| (number(net.network()), number(net.broadcast()));
         let (mut next, last) = range(&self.cidr);
         // Prefixes are nested or apart, so those within another one change nothing.
         let mut holes: Vec<(u128, u128)> = self.except.iter().map(range).collect();
         holes.sort_unstable();
-        let mut intervals = Vec::new();
+        let mut ranges = Vec::new();
         for (first, end) in holes {
             if end < next {
                 continue;
             }
             if next < first {
-                intervals.push((next, first - 1));
+                ranges.push((next, first - 1));
             }
             match end.checked_add(1) {
                 Some(after) if end < last => next = after,
-                _ => return addresses(family, intervals),
+                _ => return ranges,
             }
         }
-        intervals.push((next, last));
-        addresses(family, intervals)
+        ranges.push((next, last));
+        ranges
     }
 }
 
-fn addresses(family: Family, intervals: Vec<(u128, u128)>) -> Vec<(IpAddr, IpAddr)> {
-    let ends = intervals.into_iter();
+/// Returns the addresses of blocks of one family as intervals, both ends included: sorted, with
+/// gaps between them.
+#[must_use]
+pub fn intervals<'a>(
+    family: Family,
+    blocks: impl IntoIterator<Item = &'a Block>,
+) -> Vec<(IpAddr, IpAddr)> {
+    let mut ranges: Vec<(u128, u128)> = blocks.into_iter().flat_map(Block::ranges).collect();
+    ranges.sort_unstable();
+    let mut merged: Vec<(u128, u128)> = Vec::new();
+    for (first, last) in ranges {
+        match merged.last_mut() {
+            Some((_, end)) if end.checked_add(1).is_none_or(|after| first <= after) => {
+                *end = last.max(*end);
+            }
+            _ => merged.push((first, last)),
+        }
+    }
+    let ends = merged.into_iter();
     ends.map(|(first, last)| (address(family, first), address(family, last))).collect()
 }
 
@@ -442,7 +459,9 @@ impl fmt::Display for Ports {
             Ports::Range { protocol, first, last } if first == last => {
                 write!(f, "{protocol} port {first}")
             }
-            Ports::Range { protocol, first, last } => write!(f, "{protocol} ports {first} to {last}"),
+            Ports::Range { protocol, first, last } => {
+                write!(f, "{protocol} ports {first} to {last}")
+            }
             Ports::Named { protocol: Some(protocol), name } => {
                 write!(f, "the {protocol} port named {name:?}")
             }

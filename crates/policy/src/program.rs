@@ -82,7 +82,7 @@ pub enum Then {
 pub enum Set {
     /// The addresses of pods or nodes.
     Addresses(BTreeSet<IpAddr>),
-    /// A prefix without its exceptions: intervals with both ends. They never change.
+    /// Prefixes without their exceptions: intervals with both ends. They never change.
     Intervals(Vec<(IpAddr, IpAddr)>),
     /// Addresses with the port that has the name.
     Ports(BTreeSet<(IpAddr, Protocol, u16)>),

@@ -102,6 +102,10 @@ impl<'a> At<'a> {
         self.value.get(key)?.as_str()
     }
 
+    pub(crate) fn is_object(&self) -> bool {
+        self.value.is_object()
+    }
+
     pub(crate) fn is_number(&self) -> bool {
         self.value.is_number()
     }
@@ -109,8 +113,7 @@ impl<'a> At<'a> {
     /// Returns the entries of a list.
     pub(crate) fn list(&self) -> Result<Vec<At<'a>>, Fault> {
         let list = self.value.as_array().ok_or_else(|| self.not("a list"))?;
-        let entry =
-            |(number, value)| At { path: format!("{}[{number}]", self.path), value };
+        let entry = |(number, value)| At { path: format!("{}[{number}]", self.path), value };
         Ok(list.iter().enumerate().map(entry).collect())
     }
 
@@ -177,5 +180,6 @@ pub(crate) fn json(text: &[u8]) -> Result<Value, Cause> {
     if LONGEST_DOCUMENT < text.len() {
         return Err(Cause::TooLong { bytes: text.len(), most: LONGEST_DOCUMENT });
     }
-    serde_json::from_slice(text).map_err(|why| Cause::Malformed { why: printable(&why.to_string()) })
+    serde_json::from_slice(text)
+        .map_err(|why| Cause::Malformed { why: printable(&why.to_string()) })
 }

@@ -57,7 +57,7 @@ pub enum Cause {
     NotInside { except: IpNet, cidr: IpNet },
     #[error("the range ends at {last}, before its beginning at {first}")]
     Reversed { first: u16, last: u16 },
-    #[error("it is not known here: known are {known}")]
+    #[error("it is not known here (known: {known})")]
     UnknownKey { known: String },
     #[error("it has {count} of {known}, and exactly one is needed")]
     NotOne { count: usize, known: String },

@@ -13,7 +13,8 @@ use crate::program::{End, Line, Match, Name, Then};
 pub(crate) enum About {
     Pods(PodSet),
     Nodes(Selector),
-    Block(Block),
+    /// The blocks of one rule, of one family: together they are one set of intervals.
+    Blocks(Family, BTreeSet<Block>),
     Port(String),
 }
 
@@ -24,11 +25,19 @@ impl About {
         hash(&format!("{self:?}"))
     }
 
+    /// Returns the families that it has a set of.
+    pub(crate) fn families(&self) -> Vec<Family> {
+        match self {
+            About::Blocks(family, _) => vec![*family],
+            _ => Family::ALL.to_vec(),
+        }
+    }
+
     pub(crate) fn kind(&self) -> Kind {
         match self {
             About::Pods(_) => Kind::Pods,
             About::Nodes(_) => Kind::Nodes,
-            About::Block(_) => Kind::Block,
+            About::Blocks(..) => Kind::Block,
             About::Port(_) => Kind::Port,
         }
     }
@@ -89,8 +98,9 @@ fn compile_rule(
     let mut peers: Vec<Alternative> = Vec::new();
     match &rule.peers {
         Some(all) => {
-            for peer in all {
-                peers.extend(of_peer(peer, direction, &mut compiled.about));
+            for about in abouts(all) {
+                peers.extend(of_peers(&about, direction));
+                compiled.about.insert(about);
             }
         }
         None => peers.push(Alternative::default()),
@@ -135,24 +145,39 @@ impl Alternative {
     }
 }
 
-fn of_peer(peer: &Peer, direction: Direction, sets: &mut BTreeSet<About>) -> Vec<Alternative> {
+/// Returns the sets that a rule's peers need.
+fn abouts(peers: &[Peer]) -> BTreeSet<About> {
+    let mut all = BTreeSet::new();
+    let mut blocks: BTreeMap<Family, BTreeSet<Block>> = BTreeMap::new();
+    for peer in peers {
+        match peer {
+            Peer::Pods(pods) => {
+                all.insert(About::Pods(pods.clone()));
+            }
+            Peer::Nodes(nodes) => {
+                all.insert(About::Nodes(nodes.clone()));
+            }
+            Peer::Block(block) => {
+                blocks.entry(block.family()).or_default().insert(block.clone());
+            }
+        }
+    }
+    all.extend(blocks.into_iter().map(|(family, blocks)| About::Blocks(family, blocks)));
+    all
+}
+
+fn of_peers(about: &About, direction: Direction) -> Vec<Alternative> {
     let end = match direction {
         Direction::Ingress => End::Source,
         Direction::Egress => End::Destination,
     };
-    let (about, families) = match peer {
-        Peer::Pods(pods) => (About::Pods(pods.clone()), Family::ALL.to_vec()),
-        Peer::Nodes(nodes) => (About::Nodes(nodes.clone()), Family::ALL.to_vec()),
-        Peer::Block(block) => (About::Block(block.clone()), vec![block.family()]),
-    };
-    let (kind, hash) = (about.kind(), about.hash());
-    sets.insert(about);
+    let hash = about.hash();
     let alternative = |family| {
-        let set = names::set(kind, family, &hash);
+        let set = names::set(about.kind(), family, &hash);
         let matches = vec![Match::Address { end, family, set }];
         Alternative { family: Some(family), matches }
     };
-    families.into_iter().map(alternative).collect()
+    about.families().into_iter().map(alternative).collect()
 }
 
 fn of_ports(ports: &Ports, sets: &mut BTreeSet<About>) -> Vec<Alternative> {

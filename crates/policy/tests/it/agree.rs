@@ -8,15 +8,14 @@ use netwright_policy::evaluate::{Decision, Side};
 use netwright_policy::interpret::{Packet, passes};
 use netwright_policy::program::{Set, Then};
 use netwright_policy::{
-    Change, Compiler, Family, Program, Protocol, Traffic, Verdict, World, compile,
-    verdict,
+    Change, Compiler, Family, Program, Protocol, Traffic, Verdict, World, compile, verdict,
 };
 use testkit::{Chance, feature};
 
 use crate::case::Case;
 
 /// Clusters in every run, and with `--full`.
-const SOME: usize = 200;
+const SOME: usize = 300;
 const MANY: usize = 10_000;
 
 const TRAFFIC: [Traffic; 8] = [
@@ -89,7 +88,7 @@ fn arrives(world: &World, programs: &BTreeMap<String, Program>, packet: Packet) 
 fn compare(
     world: &World,
     programs: &BTreeMap<String, Program>,
-    chance: u64,
+    turn: Option<usize>,
     count: &mut Count,
 ) -> Result<(), String> {
     let mut ends: Vec<IpAddr> = OUTSIDE.iter().map(|text| text.parse().unwrap()).collect();
@@ -97,23 +96,23 @@ fn compare(
     ends.extend(world.nodes().flat_map(|node| &node.addresses));
     ends.sort();
     ends.dedup();
-    let mut turn = usize::try_from(chance % 8).unwrap();
+    let all = TRAFFIC.len();
+    let (mut number, each) = turn.map_or((0, all), |turn| (turn, 2));
     for source in &ends {
         for destination in &ends {
             if Family::of(*source) != Family::of(*destination) {
                 continue;
             }
             // Each pair with some traffic, and all traffic over all pairs.
-            for _ in 0..3 {
-                turn = (turn + 3) % TRAFFIC.len();
-                let packet =
-                    Packet { source: *source, destination: *destination, traffic: TRAFFIC[turn] };
-                let judged = verdict(world, *source, *destination, TRAFFIC[turn]);
+            for _ in 0..each {
+                number += 3;
+                let (source, destination, traffic) = (*source, *destination, TRAFFIC[number % all]);
+                let packet = Packet { source, destination, traffic };
+                let judged = verdict(world, source, destination, traffic);
                 let arrives = arrives(world, programs, packet);
                 if judged.allowed() != arrives {
                     return Err(format!(
-                        "{source} to {destination}, {}: the packet {}, and the verdict is {judged:?}",
-                        TRAFFIC[turn],
+                        "{source} to {destination}, {traffic}: the packet {}, and the verdict is {judged:?}",
                         if arrives { "arrives" } else { "does not arrive" },
                     ));
                 }
@@ -127,13 +126,13 @@ fn compare(
 /// Names of all nodes that ever were: a pod may be on one that is gone.
 const NODES: [&str; 3] = ["one", "two", "three"];
 
-fn check(case: &Case, turn: u64, count: &mut Count) -> Result<(), String> {
+fn check(case: &Case, turn: Option<usize>, count: &mut Count) -> Result<(), String> {
     check_with(case, turn, count, |_| {})
 }
 
 fn check_with(
     case: &Case,
-    turn: u64,
+    turn: Option<usize>,
     count: &mut Count,
     damage: impl Fn(&mut Program),
 ) -> Result<(), String> {
@@ -201,11 +200,10 @@ fn random_clusters_meet_no_disagreement() {
     let mut count = Count::default();
     for number in 0..clusters {
         let case = Case::random(&mut chance);
-        let turn = u64::try_from(number).unwrap();
-        if let Err(why) = check(&case, turn, &mut count) {
-            let fails = |case: &Case| check(case, turn, &mut Count::default()).is_err();
+        if let Err(why) = check(&case, Some(number), &mut count) {
+            let fails = |case: &Case| check(case, None, &mut Count::default()).is_err();
             let reduced = case.reduced(fails);
-            let now = check(&reduced, turn, &mut Count::default());
+            let now = check(&reduced, None, &mut Count::default());
             panic!("cluster {number}: {why}\nreduced to {reduced:#?}\nwhere {now:?}");
         }
     }
@@ -234,11 +232,13 @@ const DECISIONS: [&str; 14] = [
     "DefaultDeny Deny",
 ];
 
+type Damage = fn(&mut Program);
+
 /// What the test above is worth: each of these faults of a compiler is found, within the clusters
 /// of an ordinary run.
 #[test]
 fn faults_of_a_program_are_found_and_reduced() {
-    let faults: [(&str, fn(&mut Program)); 5] = [
+    let faults: [(&str, Damage); 5] = [
         ("a denial is forgotten", |program| {
             for lines in program.chains.values_mut() {
                 lines.retain(|line| line.then != Then::Deny);
@@ -277,11 +277,11 @@ fn faults_of_a_program_are_found_and_reduced() {
     ];
     for (what, damage) in faults {
         let mut chance = Chance::new(23);
-        let found = (0..SOME).find_map(|_| {
+        let found = (0..SOME).find_map(|number| {
             let case = Case::random(&mut chance);
             let fails =
-                |case: &Case| check_with(case, 0, &mut Count::default(), damage).is_err();
-            fails(&case).then(|| case.reduced(fails))
+                |case: &Case, turn| check_with(case, turn, &mut Count::default(), damage).is_err();
+            fails(&case, Some(number)).then(|| case.reduced(|case| fails(case, None)))
         });
         let reduced = found.unwrap_or_else(|| panic!("{what}, and nothing tells"));
         assert!(reduced.objects.len() + reduced.changes.len() <= 8, "{what}: {reduced:#?}");

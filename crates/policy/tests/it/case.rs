@@ -183,7 +183,9 @@ impl Maker<'_> {
                 let number = self.chance.below(5);
                 Change::Policy(network_id(self.chance, number), None)
             }
-            7 => Change::Policy(PolicyId::Cluster { name: cluster_name(self.chance.below(4)) }, None),
+            7 => {
+                Change::Policy(PolicyId::Cluster { name: cluster_name(self.chance.below(4)) }, None)
+            }
             8 => self.new_pod(),
             _ => self.changed_pod(),
         }
@@ -221,9 +223,7 @@ impl Maker<'_> {
 
     fn selector(&mut self, key: &str, values: &[&str]) -> Value {
         let (one, other) = (*self.chance.of(values), *self.chance.of(values));
-        let expression = |operator: &str, values: Value| {
-            json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]})
-        };
+        let expression = |operator: &str, values: Value| json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]});
         match self.chance.below(7) {
             0 => json!({}),
             1 => expression("In", json!([one, other])),
@@ -289,13 +289,11 @@ impl Maker<'_> {
     fn network_rule(&mut self, peers: &str) -> Value {
         let mut rule = json!({});
         if !self.chance.once_in(4) {
-            let list: Vec<Value> =
-                (0..self.chance.below(4)).map(|_| self.network_peer()).collect();
+            let list: Vec<Value> = (0..self.chance.below(4)).map(|_| self.network_peer()).collect();
             rule[peers] = json!(list);
         }
         if !self.chance.once_in(3) {
-            let list: Vec<Value> =
-                (0..self.chance.below(4)).map(|_| self.network_port()).collect();
+            let list: Vec<Value> = (0..self.chance.below(4)).map(|_| self.network_port()).collect();
             rule["ports"] = json!(list);
         }
         rule
@@ -349,9 +347,9 @@ impl Maker<'_> {
     fn cluster_rule(&mut self, egress: bool) -> Value {
         let peers: Vec<Value> =
             (0..1 + self.chance.below(3)).map(|_| self.cluster_peer(egress)).collect();
-        let named = peers.iter().all(|peer| {
-            ["nodes", "networks"].iter().all(|key| peer.get(key).is_none())
-        });
+        let named = peers
+            .iter()
+            .all(|peer| ["nodes", "networks"].iter().all(|key| peer.get(key).is_none()));
         let mut rule = json!({"action": self.chance.of(&["Accept", "Deny", "Pass"])});
         if !self.chance.once_in(3) {
             let list: Vec<Value> =

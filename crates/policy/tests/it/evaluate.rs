@@ -140,8 +140,9 @@ fn peers_are_of_the_own_namespace_unless_they_name_others() {
     ]));
     let either = ["shop/web", "shop/db", "other/web", "other/db", "node two"];
     assert_eq!(reaching(&world, "shop/db"), either);
-    let world =
-        from(json!([{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "other"}}}]));
+    let world = from(
+        json!([{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "other"}}}]),
+    );
     assert_eq!(reaching(&world, "shop/db"), ["shop/db", "other/web", "other/db", "node two"]);
 }
 
@@ -203,9 +204,8 @@ fn a_ports_name_is_looked_up_in_each_destination_pod() {
 
 #[test]
 fn blocks_with_exceptions_match_pods_too() {
-    let block = |cidr: &str, except: Value| {
-        from(json!([{"ipBlock": {"cidr": cidr, "except": except}}]))
-    };
+    let block =
+        |cidr: &str, except: Value| from(json!([{"ipBlock": {"cidr": cidr, "except": except}}]));
     let world = block("0.0.0.0/0", json!([]));
     assert_eq!(reaching(&world, "shop/db"), EVERYBODY);
     let world = block("0.0.0.0/0", json!(["10.244.1.0/24"]));
@@ -227,8 +227,12 @@ fn pods_in_the_hosts_network_are_neither_subject_nor_peer() {
         json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}),
     );
     let world = world_with([deny]);
-    assert_eq!(reaching(&world, "node one"), ["shop/web", "shop/db", "other/web", "other/db", "node one", "node two", "outside"]);
-    let world = from(json!([{"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "proxy"}}}]));
+    assert_eq!(
+        reaching(&world, "node one"),
+        ["shop/web", "shop/db", "other/web", "other/db", "node one", "node two", "outside"]
+    );
+    let world =
+        from(json!([{"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "proxy"}}}]));
     assert_eq!(reaching(&world, "shop/db"), NOBODY);
 }
 
@@ -261,7 +265,8 @@ fn a_pod_does_not_cut_itself_off_from_itself() {
 
 #[test]
 fn neighbour_discovery_is_never_denied() {
-    let shut = network("shop/all", json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}));
+    let shut =
+        network("shop/all", json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}));
     let world = world_with([shut]);
     let traffic = Traffic::of(Protocol::NeighbourDiscovery);
     assert!(verdict(&world, ip("fd00:244:1::1"), ip("fd00:244:2::1"), traffic).allowed());
@@ -375,7 +380,12 @@ fn tiers_are_asked_in_order_and_priorities_within_them() {
     // A pass of Admin leads to Baseline, where there is no NetworkPolicy.
     assert!(!case(vec![tiered("Admin", 5, "a", "Pass"), tiered("Baseline", 5, "b", "Deny")]));
     // A cluster's policy isolates nobody by itself.
-    assert!(allowed(&world_with([tiered("Admin", 5, "a", "Deny")]), "kube-system/dns", "shop/db", tcp(80)));
+    assert!(allowed(
+        &world_with([tiered("Admin", 5, "a", "Deny")]),
+        "kube-system/dns",
+        "shop/db",
+        tcp(80)
+    ));
 }
 
 #[test]
@@ -392,7 +402,10 @@ fn rules_of_a_cluster_policy_are_asked_in_their_order() {
         json!({"action": "Deny", "from": [{"namespaces": {}}]}),
     );
     let first = rules(json!([accept, deny]));
-    assert_eq!(reaching(&first, "shop/db"), ["shop/db", "other/web", "other/db", "node one", "node two", "outside"]);
+    assert_eq!(
+        reaching(&first, "shop/db"),
+        ["shop/db", "other/web", "other/db", "node one", "node two", "outside"]
+    );
     let last = rules(json!([deny, accept]));
     assert_eq!(reaching(&last, "shop/db"), ["shop/db", "node one", "node two", "outside"]);
 }
@@ -438,16 +451,23 @@ fn cluster_policies_peers_are_pods_networks_and_nodes() {
         let open = reached(world, "shop/web");
         EVERYBODY.iter().copied().filter(|end| !open.contains(end)).collect()
     };
-    let pods = json!([{"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "db"}}}}]);
+    let pods =
+        json!([{"pods": {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "db"}}}}]);
     assert_eq!(denied(&deny(pods)), ["shop/db", "other/db"]);
-    assert_eq!(denied(&deny(json!([{"namespaces": {"matchLabels": {"team": "blue"}}}]))), ["other/web", "other/db"]);
+    assert_eq!(
+        denied(&deny(json!([{"namespaces": {"matchLabels": {"team": "blue"}}}]))),
+        ["other/web", "other/db"]
+    );
     // Networks match pods and nodes as well.
     let networks = json!([{"networks": ["10.244.2.0/24", "192.0.2.2/32"]}]);
     assert_eq!(denied(&deny(networks)), ["shop/db", "other/db", "kube-system/dns", "node two"]);
     // The own node stays reached.
     assert_eq!(denied(&deny(json!([{"nodes": {}}]))), ["node two"]);
     assert_eq!(denied(&deny(json!([{"nodes": {"matchLabels": {"zone": "b"}}}]))), ["node two"]);
-    assert_eq!(denied(&deny(json!([{"nodes": {"matchLabels": {"zone": "a"}}}]))), Vec::<&str>::new());
+    assert_eq!(
+        denied(&deny(json!([{"nodes": {"matchLabels": {"zone": "a"}}}]))),
+        Vec::<&str>::new()
+    );
 }
 
 #[test]
@@ -491,11 +511,8 @@ fn namespaces_are_isolated_where_the_administrator_says_so() {
         "metadata": {"namespace": "reader", "name": "x"},
         "spec": {"podSelector": {"matchLabels": {"team": "red"}}},
     }));
-    let isolation = Isolation {
-        namespaces: only.unwrap().subject.unwrap().pods,
-        from: vec![],
-        to: vec![dns],
-    };
+    let isolation =
+        Isolation { namespaces: only.unwrap().subject.unwrap().pods, from: vec![], to: vec![dns] };
     let mut world = World::of(Some(isolation), cluster_of_two());
     assert_eq!(reaching(&world, "shop/db"), ["shop/web", "shop/db", "node two"]);
     assert_eq!(reached(&world, "shop/db"), ["shop/web", "shop/db", "node two"]);
@@ -503,10 +520,8 @@ fn namespaces_are_isolated_where_the_administrator_says_so() {
     assert!(!allowed(&world, "shop/db", "kube-system/dns", tcp(53)));
     assert_eq!(reaching(&world, "other/db").len(), EVERYBODY.len() - 2);
     // A NetworkPolicy decides in its place, for the direction that it is about.
-    let open = network(
-        "shop/db",
-        json!({"podSelector": {"matchLabels": {"app": "db"}}, "ingress": [{}]}),
-    );
+    let open =
+        network("shop/db", json!({"podSelector": {"matchLabels": {"app": "db"}}, "ingress": [{}]}));
     world.change(open.into());
     assert_eq!(reaching(&world, "shop/db"), EVERYBODY);
     assert_eq!(reached(&world, "shop/db"), ["shop/web", "shop/db", "node two"]);
@@ -528,7 +543,8 @@ fn the_annotation_of_2016_denies_what_no_policy_allows() {
     assert_eq!(reaching(&world, "shop/db"), NOBODY);
     // Egress is free, but for the other pod of the namespace, which is closed as well.
     assert_eq!(reached(&world, "shop/db"), EVERYBODY[1..]);
-    let open = network("shop/db", json!({"podSelector": {"matchLabels": {"app": "db"}}, "ingress": [{}]}));
+    let open =
+        network("shop/db", json!({"podSelector": {"matchLabels": {"app": "db"}}, "ingress": [{}]}));
     world.change(open.into());
     assert_eq!(reaching(&world, "shop/db"), EVERYBODY);
     assert_eq!(reaching(&world, "shop/web"), ["shop/web", "node one"]);

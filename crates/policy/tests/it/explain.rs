@@ -34,13 +34,18 @@ fn a_port_name_that_the_pod_does_not_have() {
             "ingress": [{"ports": [{"port": "postgres"}]}],
         }),
     );
-    check([policy], ("shop/web", "shop/db"), tcp(5432), expect![[r#"
+    check(
+        [policy],
+        ("shop/web", "shop/db"),
+        tcp(5432),
+        expect![[r#"
         shop/web (10.244.1.1) to shop/db (10.244.2.1), TCP port 5432: denied.
         Egress of shop/web: no policy limits it.
         Ingress of shop/db: NetworkPolicy shop/db selects it, and none of its rules allows this.
           NetworkPolicy shop/db, spec.ingress[0] allows the TCP port named "postgres" from everybody: shop/db has no port named "postgres"; its named ports are "http" (TCP port 80) and "dns" (UDP port 53).
         Egress would let it through, and both ends have to.
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -52,13 +57,18 @@ fn the_own_namespace_forgotten() {
             "ingress": [{"from": [{"namespaceSelector": {"matchLabels": {"team": "blue"}}}]}],
         }),
     );
-    check([policy], ("shop/web", "shop/db"), tcp(80), expect![[r#"
+    check(
+        [policy],
+        ("shop/web", "shop/db"),
+        tcp(80),
+        expect![[r#"
         shop/web (10.244.1.1) to shop/db (10.244.2.1), TCP port 80: denied.
         Egress of shop/web: no policy limits it.
         Ingress of shop/db: NetworkPolicy shop/db selects it, and none of its rules allows this.
           NetworkPolicy shop/db, spec.ingress[0] allows all traffic from all pods of namespaces with team=blue: namespace shop has team=red and not team=blue; the policy's own namespace is not included by itself.
         Egress would let it through, and both ends have to.
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -71,14 +81,19 @@ fn dns_forgotten() {
             "policyTypes": ["Egress"],
         }),
     );
-    check([policy], ("shop/web", "kube-system/dns"), udp(53), expect![[r#"
+    check(
+        [policy],
+        ("shop/web", "kube-system/dns"),
+        udp(53),
+        expect![[r#"
         shop/web (10.244.1.1) to kube-system/dns (10.244.2.3), UDP port 53: denied.
         Egress of shop/web: NetworkPolicy shop/web selects it, and none of its rules allows this.
           NetworkPolicy shop/web, spec.egress[0] allows all traffic to pods with app=db of namespace shop: kube-system/dns is of namespace kube-system, and a podSelector alone is about the policy's own namespace shop.
         Ingress of kube-system/dns: no policy limits it.
         Ingress would let it through, and both ends have to.
         This is DNS: without egress to its servers (UDP and TCP port 53), the pod resolves no names.
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -93,11 +108,16 @@ fn an_exception_too_wide() {
             }}]}],
         }),
     );
-    check([policy], ("shop/web", "outside"), tcp(443), expect![[r#"
+    check(
+        [policy],
+        ("shop/web", "outside"),
+        tcp(443),
+        expect![[r#"
         shop/web (10.244.1.1) to 198.51.100.1, TCP port 443: denied.
         Egress of shop/web: NetworkPolicy shop/web selects it, and none of its rules allows this.
           NetworkPolicy shop/web, spec.egress[0] allows all traffic to 0.0.0.0/0 but for 192.168.0.0/16 and 198.0.0.0/8: 198.51.100.1 is in 0.0.0.0/0, but 198.0.0.0/8 of it is excepted.
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -111,11 +131,16 @@ fn egress_not_among_the_policy_types() {
             "egress": [{"to": [{"podSelector": {}}]}],
         }),
     );
-    check([policy], ("shop/web", "outside"), tcp(443), expect![[r#"
+    check(
+        [policy],
+        ("shop/web", "outside"),
+        tcp(443),
+        expect![[r#"
         shop/web (10.244.1.1) to 198.51.100.1, TCP port 443: allowed.
         Egress of shop/web: no policy limits it.
           NetworkPolicy shop/web has egress rules, and Egress is not among its policyTypes: they have no effect.
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -124,13 +149,18 @@ fn egress_among_the_policy_types_and_no_rules() {
         "shop/web",
         json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"], "ingress": [{}]}),
     );
-    check([policy], ("shop/web", "shop/db"), tcp(80), expect![[r#"
+    check(
+        [policy],
+        ("shop/web", "shop/db"),
+        tcp(80),
+        expect![[r#"
         shop/web (10.244.1.1) to shop/db (10.244.2.1), TCP port 80: denied.
         Egress of shop/web: NetworkPolicy shop/web selects it, and none of its rules allows this.
           NetworkPolicy shop/web is about egress and has no egress rules: it allows nothing.
         Ingress of shop/db: NetworkPolicy shop/web, spec.ingress[0], accepts it.
         Ingress would let it through, and both ends have to.
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -142,13 +172,18 @@ fn a_pod_selector_alone_for_pods_of_another_namespace() {
             "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}]}],
         }),
     );
-    check([policy], ("other/web", "shop/db"), tcp(80), expect![[r#"
+    check(
+        [policy],
+        ("other/web", "shop/db"),
+        tcp(80),
+        expect![[r#"
         other/web (10.244.1.2) to shop/db (10.244.2.1), TCP port 80: denied.
         Egress of other/web: no policy limits it.
         Ingress of shop/db: NetworkPolicy shop/db selects it, and none of its rules allows this.
           NetworkPolicy shop/db, spec.ingress[0] allows all traffic from pods with app=web of namespace shop: other/web is of namespace other, and a podSelector alone is about the policy's own namespace shop.
         Egress would let it through, and both ends have to.
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -163,13 +198,18 @@ fn a_label_that_the_namespace_does_not_have() {
             }]}],
         }),
     );
-    check([policy], ("other/web", "shop/db"), tcp(80), expect![[r#"
+    check(
+        [policy],
+        ("other/web", "shop/db"),
+        tcp(80),
+        expect![[r#"
         other/web (10.244.1.2) to shop/db (10.244.2.1), TCP port 80: denied.
         Egress of other/web: no policy limits it.
         Ingress of shop/db: NetworkPolicy shop/db selects it, and none of its rules allows this.
           NetworkPolicy shop/db, spec.ingress[0] allows all traffic from pods with app=web of namespaces with name=other: namespace other has no label name.
         Egress would let it through, and both ends have to.
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -184,12 +224,17 @@ fn two_entries_where_one_was_meant() {
             ]}],
         }),
     );
-    check([policy], ("other/db", "shop/db"), tcp(80), expect![[r#"
+    check(
+        [policy],
+        ("other/db", "shop/db"),
+        tcp(80),
+        expect![[r#"
         other/db (10.244.2.2) to shop/db (10.244.2.1), TCP port 80: allowed.
         Egress of other/db: no policy limits it.
         Ingress of shop/db: NetworkPolicy shop/db, spec.ingress[0], accepts it.
           other/db is among all pods of namespaces with team=blue; a podSelector in another entry of the list does not narrow that.
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -201,13 +246,18 @@ fn a_protocol_not_given() {
             "ingress": [{"ports": [{"port": 53}]}],
         }),
     );
-    check([policy], ("shop/web", "kube-system/dns"), udp(53), expect![[r#"
+    check(
+        [policy],
+        ("shop/web", "kube-system/dns"),
+        udp(53),
+        expect![[r#"
         shop/web (10.244.1.1) to kube-system/dns (10.244.2.3), UDP port 53: denied.
         Egress of shop/web: no policy limits it.
         Ingress of kube-system/dns: NetworkPolicy kube-system/dns selects it, and none of its rules allows this.
           NetworkPolicy kube-system/dns, spec.ingress[0] allows TCP port 53 from everybody: this is UDP, and a port without a protocol is TCP's.
         Egress would let it through, and both ends have to.
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -219,13 +269,18 @@ fn the_services_port() {
             "ingress": [{"ports": [{"port": 80}]}],
         }),
     );
-    check([policy], ("shop/web", "shop/db"), tcp(8080), expect![[r#"
+    check(
+        [policy],
+        ("shop/web", "shop/db"),
+        tcp(8080),
+        expect![[r#"
         shop/web (10.244.1.1) to shop/db (10.244.2.1), TCP port 8080: denied.
         Egress of shop/web: no policy limits it.
         Ingress of shop/db: NetworkPolicy shop/db selects it, and none of its rules allows this.
           NetworkPolicy shop/db, spec.ingress[0] allows TCP port 80 from everybody: this is port 8080, and a policy sees the pod's port, not a Service's.
         Egress would let it through, and both ends have to.
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -239,11 +294,16 @@ fn a_client_in_the_hosts_network() {
             }]}],
         }),
     );
-    check([policy], ("node one", "shop/db"), tcp(80), expect![[r#"
+    check(
+        [policy],
+        ("node one", "shop/db"),
+        tcp(80),
+        expect![[r#"
         node one (192.0.2.1) to shop/db (10.244.2.1), TCP port 80: denied.
         Ingress of shop/db: NetworkPolicy shop/db selects it, and none of its rules allows this.
           NetworkPolicy shop/db, spec.ingress[0] allows all traffic from pods with app=proxy of all namespaces: kube-system/proxy is in the host's network, so policies see node one and not the pod.
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -256,25 +316,34 @@ fn one_side_only() {
         }),
     );
     let shut = network("other/all", json!({"podSelector": {}, "policyTypes": ["Egress"]}));
-    check([open, shut], ("other/web", "shop/db"), tcp(80), expect![[r#"
+    check(
+        [open, shut],
+        ("other/web", "shop/db"),
+        tcp(80),
+        expect![[r#"
         other/web (10.244.1.2) to shop/db (10.244.2.1), TCP port 80: denied.
         Egress of other/web: NetworkPolicy other/all selects it, and none of its rules allows this.
           NetworkPolicy other/all is about egress and has no egress rules: it allows nothing.
         Ingress of shop/db: NetworkPolicy shop/db, spec.ingress[0], accepts it.
           other/web is among all pods of namespaces with team=blue.
         Ingress would let it through, and both ends have to.
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn a_policy_that_selects_nobody() {
-    let policy =
-        network("shop/db", json!({"podSelector": {"matchLabels": {"app": "database"}}}));
-    check([policy], ("outside", "shop/db"), tcp(80), expect![[r#"
+    let policy = network("shop/db", json!({"podSelector": {"matchLabels": {"app": "database"}}}));
+    check(
+        [policy],
+        ("outside", "shop/db"),
+        tcp(80),
+        expect![[r#"
         198.51.100.1 to shop/db (10.244.2.1), TCP port 80: allowed.
         Ingress of shop/db: no policy limits it.
           NetworkPolicy shop/db selects no pod: it is about pods with app=database of namespace shop.
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -284,13 +353,18 @@ fn ping_where_ports_are_listed() {
         json!({"podSelector": {}, "ingress": [{"ports": [{"protocol": "TCP"}]}]}),
     );
     let ping = Traffic::of(netwright_policy::Protocol::Other(1));
-    check([policy], ("shop/web", "shop/db"), ping, expect![[r#"
+    check(
+        [policy],
+        ("shop/web", "shop/db"),
+        ping,
+        expect![[r#"
         shop/web (10.244.1.1) to shop/db (10.244.2.1), ICMP: denied.
         Egress of shop/web: no policy limits it.
         Ingress of shop/db: NetworkPolicy shop/db selects it, and none of its rules allows this.
           NetworkPolicy shop/db, spec.ingress[0] allows TCP from everybody: ICMP has no ports, and only a rule without ports allows it.
         Egress would let it through, and both ends have to.
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -309,19 +383,29 @@ fn the_administrators_word_comes_first() {
     );
     let allow = network("shop/db", json!({"podSelector": {}, "ingress": [{}]}));
     let world = world_with([deny, allow]);
-    check_in(&world, ("other/web", "shop/db"), tcp(80), expect![[r#"
+    check_in(
+        &world,
+        ("other/web", "shop/db"),
+        tcp(80),
+        expect![[r#"
         other/web (10.244.1.2) to shop/db (10.244.2.1), TCP port 80: denied.
         Egress of other/web: no policy limits it.
         Ingress of shop/db: ClusterNetworkPolicy no-databases, spec.ingress[1] ("databases are closed"), denies it.
           other/web is among all pods of all namespaces.
         Egress would let it through, and both ends have to.
-    "#]]);
-    check_in(&world, ("shop/web", "shop/db"), tcp(80), expect![[r#"
+    "#]],
+    );
+    check_in(
+        &world,
+        ("shop/web", "shop/db"),
+        tcp(80),
+        expect![[r#"
         shop/web (10.244.1.1) to shop/db (10.244.2.1), TCP port 80: allowed.
         Egress of shop/web: no policy limits it.
         Ingress of shop/db: NetworkPolicy shop/db, spec.ingress[0], accepts it.
           ClusterNetworkPolicy no-databases, spec.ingress[0], passes it on to the next tier.
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -331,13 +415,18 @@ fn a_rule_that_was_refused() {
         "ingress": [{"from": [{"ipBlock": {"cidr": "10.244.1.1/16"}}]}],
     });
     let policy = network_policy::read(&network_object("shop/db", spec)).unwrap();
-    check([policy], ("shop/web", "shop/db"), tcp(80), expect![[r#"
+    check(
+        [policy],
+        ("shop/web", "shop/db"),
+        tcp(80),
+        expect![[r#"
         shop/web (10.244.1.1) to shop/db (10.244.2.1), TCP port 80: denied.
         Egress of shop/web: no policy limits it.
         Ingress of shop/db: NetworkPolicy shop/db selects it, and none of its rules allows this.
           NetworkPolicy shop/db: refused: spec.ingress[0].from[0].ipBlock.cidr: 10.244.1.1/16 has bits set after its length: 10.244.0.0/16 may be meant; the rule allows nothing.
         Egress would let it through, and both ends have to.
-    "#]]);
+    "#]],
+    );
     let spec = json!({"metadata": {"name": "names"}, "spec": {
         "tier": "Admin",
         "priority": 1,
@@ -348,37 +437,60 @@ fn a_rule_that_was_refused() {
         ],
     }});
     let policy = cluster_policy::read(&spec).unwrap();
-    check([policy], ("shop/web", "outside"), tcp(443), expect![[r#"
+    check(
+        [policy],
+        ("shop/web", "outside"),
+        tcp(443),
+        expect![[r#"
         shop/web (10.244.1.1) to 198.51.100.1, TCP port 443: denied.
         Egress of shop/web: ClusterNetworkPolicy names, spec.egress[1], denies it.
           198.51.100.1 is in 0.0.0.0/0.
           ClusterNetworkPolicy names: refused: spec.egress[0].to[0].domainNames: domain names are not supported here: the packet filter sees addresses; the rule allows nothing.
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn ends_that_no_policy_is_about() {
-    check([], ("shop/web", "shop/db"), tcp(80), expect![[r#"
+    check(
+        [],
+        ("shop/web", "shop/db"),
+        tcp(80),
+        expect![[r#"
         shop/web (10.244.1.1) to shop/db (10.244.2.1), TCP port 80: allowed.
         Egress of shop/web: no policy limits it.
         Ingress of shop/db: no policy limits it.
-    "#]]);
-    check([], ("node one", "outside"), tcp(80), expect![[r#"
+    "#]],
+    );
+    check(
+        [],
+        ("node one", "outside"),
+        tcp(80),
+        expect![[r#"
         node one (192.0.2.1) to 198.51.100.1, TCP port 80: allowed.
         No end is a pod, so no policy is about it.
-    "#]]);
-    let shut = network(
-        "shop/all",
-        json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}),
+    "#]],
     );
+    let shut =
+        network("shop/all", json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}));
     let world = world_with([shut]);
-    check_in(&world, ("node one", "shop/web"), tcp(80), expect![[r#"
+    check_in(
+        &world,
+        ("node one", "shop/web"),
+        tcp(80),
+        expect![[r#"
         node one (192.0.2.1) to shop/web (10.244.1.1), TCP port 80: allowed.
         Ingress of shop/web: node one is its own node, which it always reaches and which always reaches it.
-    "#]]);
-    check_in(&world, ("shop/web", "shop/web"), tcp(80), expect![[r#"
+    "#]],
+    );
+    check_in(
+        &world,
+        ("shop/web", "shop/web"),
+        tcp(80),
+        expect![[r#"
         shop/web (10.244.1.1) to shop/web (10.244.1.1), TCP port 80: allowed.
         Egress of shop/web: it is the pod itself, which no policy cuts off.
         Ingress of shop/web: it is the pod itself, which no policy cuts off.
-    "#]]);
+    "#]],
+    );
 }

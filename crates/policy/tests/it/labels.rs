@@ -17,9 +17,7 @@ fn selects(selector: Value, labels: Value) -> bool {
 
 #[test]
 fn each_operator_means_what_kubernetes_says() {
-    let expression = |operator: &str, values: Value| {
-        json!({"matchExpressions": [{"key": "app", "operator": operator, "values": values}]})
-    };
+    let expression = |operator: &str, values: Value| json!({"matchExpressions": [{"key": "app", "operator": operator, "values": values}]});
     let (web, db, other, none) =
         (json!({"app": "web"}), json!({"app": "db"}), json!({"app": ""}), json!({"x": "web"}));
     for (selector, expected) in [
@@ -31,7 +29,8 @@ fn each_operator_means_what_kubernetes_says() {
         (expression("Exists", json!([])), [true, true, true, false]),
         (expression("DoesNotExist", Value::Null), [false, false, false, true]),
     ] {
-        let found = [&web, &db, &other, &none].map(|labels| selects(selector.clone(), labels.clone()));
+        let found =
+            [&web, &db, &other, &none].map(|labels| selects(selector.clone(), labels.clone()));
         assert_eq!(found, expected, "{selector}");
     }
 }
@@ -52,9 +51,8 @@ fn all_requirements_have_to_be_met() {
 /// The order and the form in which a selector is written do not matter: they share their sets.
 #[test]
 fn equal_selectors_are_equal_values() {
-    let read = |selector: Value| {
-        network("shop/x", json!({"podSelector": selector})).subject.unwrap().pods
-    };
+    let read =
+        |selector: Value| network("shop/x", json!({"podSelector": selector})).subject.unwrap().pods;
     let one = read(json!({"matchLabels": {"app": "web", "tier": "a"}}));
     let other = read(json!({"matchExpressions": [
         {"key": "tier", "operator": "In", "values": ["a"]},

@@ -63,8 +63,7 @@ pub(crate) fn network_object(full_name: &str, spec: Value) -> Value {
 
 /// A ClusterNetworkPolicy. Nothing of it is refused.
 pub(crate) fn cluster(name: &str, spec: Value) -> Policy {
-    let policy =
-        cluster_policy::read(&json!({"metadata": {"name": name}, "spec": spec})).unwrap();
+    let policy = cluster_policy::read(&json!({"metadata": {"name": name}, "spec": spec})).unwrap();
     assert_eq!(policy.faults, [], "{name}");
     policy
 }
