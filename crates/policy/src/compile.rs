@@ -198,7 +198,7 @@ impl Compiler {
             {
                 let main = names::policy(key.0, &key.1);
                 self.stale.extend(compiled.chains(&main).into_keys());
-                for about in compiled.about {
+                for about in compiled.about.into_keys() {
                     self.release_set(about);
                 }
             }
@@ -329,8 +329,8 @@ impl Compiler {
     }
 
     fn put_policy(&mut self, direction: Direction, id: &PolicyId, compiled: &Compiled) {
-        for about in &compiled.about {
-            self.use_set(about);
+        for (about, hash) in &compiled.about {
+            self.use_set(about, hash);
         }
         for (name, lines) in compiled.chains(&names::policy(direction, id)) {
             self.put_chain(name, lines);
@@ -361,7 +361,7 @@ impl Compiler {
             let kept = there.compiled.chains(&main);
             let gone = old.chains(&main).into_keys().filter(|name| !kept.contains_key(name));
             self.stale.extend(gone);
-            for about in old.about {
+            for about in old.about.into_keys() {
                 self.release_set(about);
             }
         }
@@ -369,13 +369,12 @@ impl Compiler {
 
     // Sets.
 
-    fn use_set(&mut self, about: &About) {
+    fn use_set(&mut self, about: &About, hash: &str) {
         if let Some(set) = self.sets.get_mut(about) {
             set.users += 1;
             return;
         }
-        let hash = about.hash();
-        self.sets.insert(about.clone(), SetUse { users: 1, hash: hash.clone() });
+        self.sets.insert(about.clone(), SetUse { users: 1, hash: hash.to_owned() });
         let addresses = match about {
             About::Pods(pods) => {
                 self.pod_sets.insert(pods, about);
@@ -390,16 +389,16 @@ impl Compiler {
                 nodes.flat_map(|node| node.addresses.iter().copied()).collect()
             }
             About::Blocks(family, blocks) => {
-                let name = names::set(Kind::Block, *family, &hash);
+                let name = names::set(Kind::Block, *family, hash);
                 self.emit(Step::AddSet { name, set: Set::Intervals(intervals(*family, blocks)) });
                 return;
             }
-            About::Port(port_name) => return self.add_port_sets(port_name, &hash),
+            About::Port(port_name) => return self.add_port_sets(port_name, hash),
         };
         for family in Family::ALL {
             let of_family = addresses.iter().copied().filter(|at| Family::of(*at) == family);
             let set = Set::Addresses(of_family.collect());
-            self.emit(Step::AddSet { name: names::set(about.kind(), family, &hash), set });
+            self.emit(Step::AddSet { name: names::set(about.kind(), family, hash), set });
         }
     }
 

@@ -50,8 +50,8 @@ pub(crate) struct Compiled {
     pub(crate) lines: Vec<Line>,
     /// The chains to which these jump.
     pub(crate) parts: BTreeMap<Name, Vec<Line>>,
-    /// The sets to which all of them refer.
-    pub(crate) about: BTreeSet<About>,
+    /// What the sets are about to which all of them refer, with the hash of their names.
+    pub(crate) about: BTreeMap<About, String>,
     /// Whether a line leaves the tier.
     pub(crate) passes: bool,
 }
@@ -99,8 +99,9 @@ fn compile_rule(
     match &rule.peers {
         Some(all) => {
             for about in abouts(all) {
-                peers.extend(of_peers(&about, direction));
-                compiled.about.insert(about);
+                let hash = about.hash();
+                peers.extend(of_peers(&about, &hash, direction));
+                compiled.about.insert(about, hash);
             }
         }
         None => peers.push(Alternative::default()),
@@ -166,21 +167,20 @@ fn abouts(peers: &[Peer]) -> BTreeSet<About> {
     all
 }
 
-fn of_peers(about: &About, direction: Direction) -> Vec<Alternative> {
+fn of_peers(about: &About, hash: &str, direction: Direction) -> Vec<Alternative> {
     let end = match direction {
         Direction::Ingress => End::Source,
         Direction::Egress => End::Destination,
     };
-    let hash = about.hash();
     let alternative = |family| {
-        let set = names::set(about.kind(), family, &hash);
+        let set = names::set(about.kind(), family, hash);
         let matches = vec![Match::Address { end, family, set }];
         Alternative { family: Some(family), matches }
     };
     about.families().into_iter().map(alternative).collect()
 }
 
-fn of_ports(ports: &Ports, sets: &mut BTreeSet<About>) -> Vec<Alternative> {
+fn of_ports(ports: &Ports, sets: &mut BTreeMap<About, String>) -> Vec<Alternative> {
     let any = |matched| vec![Alternative { family: None, matches: vec![matched] }];
     match ports {
         Ports::All(protocol) => any(Match::Protocol(*protocol)),
@@ -190,7 +190,7 @@ fn of_ports(ports: &Ports, sets: &mut BTreeSet<About>) -> Vec<Alternative> {
         Ports::Named { protocol, name } => {
             let about = About::Port(name.clone());
             let hash = about.hash();
-            sets.insert(about);
+            sets.insert(about, hash.clone());
             let alternative = |family| {
                 let mut matches: Vec<Match> = protocol.map(Match::Protocol).into_iter().collect();
                 let set = names::set(Kind::Port, family, &hash);

@@ -7,7 +7,7 @@ use netwright_policy::object::Pod;
 use netwright_policy::{Change, Compiler, Step, World};
 use serde_json::json;
 
-use crate::support::{cluster, namespace, network, node, pod};
+use crate::support::{cluster, ip, namespace, network, node, pod};
 
 /// A node `one` with a pod `shop/web`, which two policies select; the rest of the cluster is as
 /// large as wanted: its policies select other pods, and refer to others.
@@ -57,17 +57,17 @@ fn large(policies: usize, pods: usize) -> Compiler {
         )
         .into()
     }));
+    let template = pod("shop/pod", "two", json!({"app": "app"}), &[]);
     objects.extend((0..pods).map(|number| {
         let (high, low) = (number / 250, number % 250 + 1);
-        let of = if number % 2 == 0 { "shop" } else { "other" };
-        let addresses = [format!("10.100.{high}.{low}"), format!("fd00:100::{high}:{low}")];
-        pod(
-            &format!("{of}/pod-{number}"),
-            "two",
-            json!({"app": format!("app-{number}")}),
-            &[&addresses[0], &addresses[1]],
-        )
-        .into()
+        let mut pod = template.clone();
+        pod.namespace = if number % 2 == 0 { "shop" } else { "other" }.to_owned();
+        pod.name = format!("pod-{number}");
+        pod.uid = pod.full_name().into();
+        pod.labels.insert("app".to_owned(), format!("app-{number}"));
+        pod.addresses =
+            vec![ip(&format!("10.100.{high}.{low}")), ip(&format!("fd00:100::{high}:{low}"))];
+        pod.into()
     }));
     Compiler::new(World::of(None, objects), "one")
 }
