@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::family::Family;
-use crate::object::Pod;
+use crate::object::{Pod, Uid};
 use crate::policy::{Direction, PolicyId, Protocol, Tier, intervals};
 use crate::program::{self, Element, Line, Name, Program, Set, Step, Then};
 use crate::world::index::Index;
@@ -70,7 +70,9 @@ pub struct Compiler {
     pod_sets: Index<About>,
     /// The pod sets and the named ports that have an address now.
     member_of: BTreeMap<IpAddr, BTreeSet<About>>,
-    ports_of: BTreeMap<IpAddr, BTreeSet<(String, Protocol, u16)>>,
+    ports_of: BTreeMap<IpAddr, BTreeSet<(About, Protocol, u16)>>,
+    /// The pods that were said to start with an address.
+    starting: BTreeMap<IpAddr, Uid>,
     /// Chains that nothing refers to any more when this change is done.
     stale: BTreeSet<Name>,
     /// What may have lost its last user in this change.
@@ -102,6 +104,7 @@ impl Compiler {
             pod_sets: Index::default(),
             member_of: BTreeMap::new(),
             ports_of: BTreeMap::new(),
+            starting: BTreeMap::new(),
             stale: BTreeSet::new(),
             idle_classes: BTreeSet::new(),
             idle_policies: BTreeSet::new(),
@@ -161,6 +164,21 @@ impl Compiler {
         if !policies.is_empty() {
             self.write_classes_again(&policies);
         }
+        self.finish()
+    }
+
+    /// Closes an address of this node until it is known that a pod has it, and nobody else: the
+    /// pod starts, and the API may not have said so yet.
+    pub fn start(&mut self, address: IpAddr, pod: Uid) -> Vec<Step> {
+        self.starting.insert(address, pod);
+        self.lead(address);
+        self.finish()
+    }
+
+    /// Takes back what [`start`](Self::start) said: the pod no longer has the address.
+    pub fn end(&mut self, address: IpAddr) -> Vec<Step> {
+        self.starting.remove(&address);
+        self.lead(address);
         self.finish()
     }
 
@@ -244,6 +262,11 @@ impl Compiler {
 
     fn where_to(&mut self, direction: Direction, address: IpAddr) -> Option<Leads> {
         let pods = self.world.claimants(address);
+        if let Some(starting) = self.starting.get(&address)
+            && !matches!(pods.as_slice(), [pod] if pod.uid == *starting)
+        {
+            return Some(Leads::Unknown);
+        }
         if !pods.iter().any(|pod| pod.node.as_ref() == Some(&self.node)) {
             return None;
         }
@@ -393,7 +416,9 @@ impl Compiler {
                 self.emit(Step::AddSet { name, set: Set::Intervals(intervals(*family, blocks)) });
                 return;
             }
-            About::Port(port_name) => return self.add_port_sets(port_name, hash),
+            About::Port(direction, name) => {
+                return self.add_port_sets(about, *direction, name, hash);
+            }
         };
         for family in Family::ALL {
             let of_family = addresses.iter().copied().filter(|at| Family::of(*at) == family);
@@ -402,12 +427,17 @@ impl Compiler {
         }
     }
 
-    fn add_port_sets(&mut self, port_name: &str, hash: &str) {
+    fn add_port_sets(&mut self, about: &About, direction: Direction, name: &str, hash: &str) {
+        let world = &self.world;
+        let pods: Vec<&Pod> = match direction {
+            Direction::Ingress => world.pods_on(&self.node).collect(),
+            Direction::Egress => world.pods().collect(),
+        };
         let mut found: Vec<(IpAddr, Protocol, u16)> = Vec::new();
-        for pod in self.world.pods() {
-            for port in pod.ports.iter().filter(|port| port.name == port_name) {
+        for pod in pods {
+            for port in pod.ports.iter().filter(|port| port.name == name) {
                 for address in pod.own_addresses() {
-                    if self.world.claimants(*address).iter().any(|there| there.uid == pod.uid) {
+                    if world.claimants(*address).iter().any(|there| there.uid == pod.uid) {
                         found.push((*address, port.protocol, port.port));
                     }
                 }
@@ -415,7 +445,7 @@ impl Compiler {
         }
         for (address, protocol, port) in &found {
             let ports = self.ports_of.entry(*address).or_default();
-            ports.insert((port_name.to_owned(), *protocol, *port));
+            ports.insert((about.clone(), *protocol, *port));
         }
         for family in Family::ALL {
             let of_family = found.iter().copied().filter(|(at, ..)| Family::of(*at) == family);
@@ -441,9 +471,9 @@ impl Compiler {
                         remove_from(&mut self.member_of, address, |there| *there == about);
                     }
                 }
-                (About::Port(port), Some(Set::Ports(all))) => {
+                (About::Port(..), Some(Set::Ports(all))) => {
                     for (address, ..) in all {
-                        remove_from(&mut self.ports_of, address, |(name, ..)| name == port);
+                        remove_from(&mut self.ports_of, address, |(there, ..)| *there == about);
                     }
                 }
                 _ => {}
@@ -480,16 +510,25 @@ impl Compiler {
 
     /// Does the same for the sets of named ports.
     fn move_in_ports(&mut self, address: IpAddr) {
-        let mut now: BTreeSet<(String, Protocol, u16)> = BTreeSet::new();
-        for port in self.world.claimants(address).iter().flat_map(|pod| &pod.ports) {
-            self.work += 1;
-            if self.sets.contains_key(&About::Port(port.name.clone())) {
-                now.insert((port.name.clone(), port.protocol, port.port));
+        let mut now: BTreeSet<(About, Protocol, u16)> = BTreeSet::new();
+        for pod in self.world.claimants(address) {
+            let is_local = pod.node.as_ref() == Some(&self.node);
+            for port in &pod.ports {
+                for direction in Direction::ALL {
+                    if direction == Direction::Ingress && !is_local {
+                        continue;
+                    }
+                    self.work += 1;
+                    let about = About::Port(direction, port.name.clone());
+                    if self.sets.contains_key(&about) {
+                        now.insert((about, port.protocol, port.port));
+                    }
+                }
             }
         }
         let before = self.ports_of.remove(&address).unwrap_or_default();
-        for ((name, protocol, port), comes) in changed(&before, &now) {
-            let set = self.set_name(&About::Port(name.clone()), address);
+        for ((about, protocol, port), comes) in changed(&before, &now) {
+            let set = self.set_name(about, address);
             self.emit_element(set, Element::Port(address, *protocol, *port), comes);
         }
         if !now.is_empty() {

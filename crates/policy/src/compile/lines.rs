@@ -15,7 +15,8 @@ pub(crate) enum About {
     Nodes(Selector),
     /// The blocks of one rule, of one family: together they are one set of intervals.
     Blocks(Family, BTreeSet<Block>),
-    Port(String),
+    /// A port's name. Of ingress the destination is a pod of this node, so its sets have no other.
+    Port(Direction, String),
 }
 
 impl About {
@@ -38,7 +39,7 @@ impl About {
             About::Pods(_) => Kind::Pods,
             About::Nodes(_) => Kind::Nodes,
             About::Blocks(..) => Kind::Block,
-            About::Port(_) => Kind::Port,
+            About::Port(..) => Kind::Port,
         }
     }
 }
@@ -110,7 +111,7 @@ fn compile_rule(
     match &rule.ports {
         Some(all) => {
             for port in all {
-                ports.extend(of_ports(port, &mut compiled.about));
+                ports.extend(of_ports(port, direction, &mut compiled.about));
             }
         }
         None => ports.push(Alternative::default()),
@@ -180,7 +181,11 @@ fn of_peers(about: &About, hash: &str, direction: Direction) -> Vec<Alternative>
     about.families().into_iter().map(alternative).collect()
 }
 
-fn of_ports(ports: &Ports, sets: &mut BTreeMap<About, String>) -> Vec<Alternative> {
+fn of_ports(
+    ports: &Ports,
+    direction: Direction,
+    sets: &mut BTreeMap<About, String>,
+) -> Vec<Alternative> {
     let any = |matched| vec![Alternative { family: None, matches: vec![matched] }];
     match ports {
         Ports::All(protocol) => any(Match::Protocol(*protocol)),
@@ -188,7 +193,7 @@ fn of_ports(ports: &Ports, sets: &mut BTreeMap<About, String>) -> Vec<Alternativ
             any(Match::Ports { protocol: *protocol, first: *first, last: *last })
         }
         Ports::Named { protocol, name } => {
-            let about = About::Port(name.clone());
+            let about = About::Port(direction, name.clone());
             let hash = about.hash();
             sets.insert(about, hash.clone());
             let alternative = |family| {

@@ -8,14 +8,15 @@ use netwright_policy::evaluate::{Decision, Side};
 use netwright_policy::interpret::{Packet, passes};
 use netwright_policy::program::{Set, Then};
 use netwright_policy::{
-    Change, Compiler, Family, Program, Protocol, Traffic, Verdict, World, compile, verdict,
+    Change, Compiler, Direction, Family, Pod, Policy, Program, Protocol, Traffic, Verdict, World,
+    compile, explain, verdict,
 };
 use testkit::{Chance, feature};
 
 use crate::case::Case;
 
 /// Clusters in every run, and with `--full`.
-const SOME: usize = 200;
+const SOME: usize = 300;
 const MANY: usize = 10_000;
 
 const TRAFFIC: [Traffic; 8] = [
@@ -65,7 +66,7 @@ fn arrives(world: &World, programs: &BTreeMap<String, Program>, packet: Packet) 
         // It does not leave the pod.
         return true;
     }
-    let node_at = |pods: &[&netwright_policy::Pod], address: IpAddr| match pods.first() {
+    let node_at = |pods: &[&Pod], address: IpAddr| match pods.first() {
         Some(pod) => (pod.node.clone(), true),
         None => (world.nodes_at(address).next().map(|node| node.name.clone()), false),
     };
@@ -85,12 +86,42 @@ fn arrives(world: &World, programs: &BTreeMap<String, Program>, packet: Packet) 
     forwarding.iter().all(|node| passes(&programs[*node], packet))
 }
 
+/// Compares what the world finds by its indices with what is found by looking at everything.
+fn compare_indices(world: &World) -> Result<(), String> {
+    for pod in world.pods() {
+        for direction in Direction::ALL {
+            let namespace = world.namespace(&pod.namespace);
+            let selects = |policy: &&Policy| {
+                policy.rules(direction).is_some()
+                    && policy.subject.as_ref().is_some_and(|set| set.matches(pod, namespace))
+            };
+            let mut all: Vec<&Policy> = world.policies().filter(selects).collect();
+            all.sort_by_key(|policy| (policy.tier, policy.priority, &policy.id));
+            if !pod.host_network && all != world.asked(pod, direction) {
+                return Err(format!("{} is selected by {all:?}", pod.full_name()));
+            }
+        }
+        for address in &pod.addresses {
+            let has = |pod: &&Pod| pod.own_addresses().contains(address);
+            let mut all: Vec<&Pod> = world.pods().filter(has).collect();
+            if all.iter().any(|pod| !pod.terminating) {
+                all.retain(|pod| !pod.terminating);
+            }
+            if all != world.claimants(*address) {
+                return Err(format!("{address} is the address of {all:?}"));
+            }
+        }
+    }
+    Ok(())
+}
+
 fn compare(
     world: &World,
     programs: &BTreeMap<String, Program>,
     turn: Option<usize>,
     count: &mut Count,
 ) -> Result<(), String> {
+    compare_indices(world)?;
     let mut ends: Vec<IpAddr> = OUTSIDE.iter().map(|text| text.parse().unwrap()).collect();
     ends.extend(world.pods().flat_map(|pod| &pod.addresses));
     ends.extend(world.nodes().flat_map(|node| &node.addresses));
@@ -117,6 +148,13 @@ fn compare(
                     ));
                 }
                 count.add(&judged);
+                // Explaining takes longer, so it is asked for a few.
+                if number % 97 == 0 {
+                    let explained = explain(world, source, destination, traffic);
+                    if explained.allowed != arrives || explained.lines.len() < 2 {
+                        return Err(format!("{explained}"));
+                    }
+                }
             }
         }
     }

@@ -8,6 +8,7 @@ use netwright_policy::{
     network_policy,
 };
 use serde_json::{Value, json};
+use testkit::Chance;
 
 use crate::support::{allowed, cluster_of_two, network, network_object, tcp, world_with};
 
@@ -597,4 +598,90 @@ fn a_policy_of_a_megabyte_is_read() {
     let steps = compiler.apply(policy.into());
     // Whatever the number of blocks, they are one set.
     assert!(steps.len() < 12, "{}", steps.len());
+}
+
+/// Whatever stands in place of a part of a policy, reading it ends with a policy or a sentence.
+#[test]
+fn policies_with_random_damage_are_read_or_refused() {
+    let mut chance = Chance::new(7);
+    let good = [
+        network_object(
+            "shop/x",
+            json!({
+                "podSelector": {"matchLabels": {"app": "db"}},
+                "policyTypes": ["Ingress", "Egress"],
+                "ingress": [{
+                    "from": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}}],
+                    "ports": [{"port": 80, "endPort": 90, "protocol": "TCP"}, {"port": "http"}],
+                }],
+                "egress": [{"to": [{"namespaceSelector": {"matchExpressions": [
+                    {"key": "team", "operator": "In", "values": ["red"]},
+                ]}}]}],
+            }),
+        ),
+        json!({"metadata": {"name": "x"}, "spec": {
+            "tier": "Admin", "priority": 1,
+            "subject": {"pods": {"namespaceSelector": {}, "podSelector": {}}},
+            "ingress": [{"action": "Accept", "from": [{"namespaces": {}}], "protocols": [
+                {"tcp": {"destinationPort": {"range": {"start": 1, "end": 2}}}},
+                {"destinationNamedPort": "http"},
+            ]}],
+            "egress": [{"name": "out", "action": "Deny", "to": [
+                {"networks": ["10.0.0.0/8"]}, {"nodes": {}}, {"domainNames": ["example.com"]},
+            ]}],
+        }}),
+    ];
+    let mut faults = 0;
+    for _ in 0..2000 {
+        let mut object = chance.of(&good).clone();
+        for _ in 0..1 + chance.below(2) {
+            damage(&mut object, &mut chance);
+        }
+        let network = network_policy::read(&object);
+        let cluster = cluster_policy::read(&object);
+        for read in [network, cluster] {
+            match read {
+                Ok(policy) => {
+                    faults += policy.faults.len();
+                    // And what is read is compiled.
+                    compile(world_with([policy]), "two").check().unwrap();
+                }
+                Err(_) => faults += 1,
+            }
+        }
+    }
+    assert!(faults > 2000, "{faults}");
+}
+
+/// Puts something else in place of a part.
+fn damage(value: &mut Value, chance: &mut Chance) {
+    let inner: Option<&mut Value> = match value {
+        Value::Array(all) if !all.is_empty() => {
+            let number = chance.below(all.len());
+            all.get_mut(number)
+        }
+        Value::Object(all) if !all.is_empty() => {
+            let number = chance.below(all.len());
+            all.values_mut().nth(number)
+        }
+        _ => None,
+    };
+    match inner {
+        Some(inner) if !chance.once_in(5) => damage(inner, chance),
+        _ => {
+            let all = [
+                json!(null),
+                json!({}),
+                json!([]),
+                json!(-1),
+                json!(1e99),
+                json!(""),
+                json!("\u{0}\n"),
+                json!([[[]]]),
+                json!({"": null}),
+                json!(true),
+            ];
+            *value = chance.of(&all).clone();
+        }
+    }
 }
