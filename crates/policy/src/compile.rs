@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::family::Family;
 use crate::object::{Pod, Uid};
@@ -65,12 +66,12 @@ pub struct Compiler {
     leads: BTreeMap<(Direction, IpAddr), Leads>,
     classes: BTreeMap<(Direction, Class), ClassUse>,
     policies: BTreeMap<(Direction, PolicyId), PolicyUse>,
-    sets: BTreeMap<About, SetUse>,
+    sets: BTreeMap<Arc<About>, SetUse>,
     /// The pod sets that have sets, to find those that a pod may be in.
-    pod_sets: Index<About>,
+    pod_sets: Index<Arc<About>>,
     /// The pod sets and the named ports that have an address now.
-    member_of: BTreeMap<IpAddr, BTreeSet<About>>,
-    ports_of: BTreeMap<IpAddr, BTreeSet<(About, Protocol, u16)>>,
+    member_of: BTreeMap<IpAddr, BTreeSet<Arc<About>>>,
+    ports_of: BTreeMap<IpAddr, BTreeSet<(Arc<About>, Protocol, u16)>>,
     /// The pods that were said to start with an address.
     starting: BTreeMap<IpAddr, Uid>,
     /// Chains that nothing refers to any more when this change is done.
@@ -397,10 +398,11 @@ impl Compiler {
             set.users += 1;
             return;
         }
+        let about = Arc::new(about.clone());
         self.sets.insert(about.clone(), SetUse { users: 1, hash: hash.to_owned() });
-        let addresses = match about {
+        let addresses = match &*about {
             About::Pods(pods) => {
-                self.pod_sets.insert(pods, about);
+                self.pod_sets.insert(pods, &about);
                 let addresses = self.world.addresses_in(pods);
                 for address in &addresses {
                     self.member_of.entry(*address).or_default().insert(about.clone());
@@ -417,7 +419,7 @@ impl Compiler {
                 return;
             }
             About::Port(direction, name) => {
-                return self.add_port_sets(about, *direction, name, hash);
+                return self.add_port_sets(&about, *direction, name, hash);
             }
         };
         for family in Family::ALL {
@@ -427,7 +429,7 @@ impl Compiler {
         }
     }
 
-    fn add_port_sets(&mut self, about: &About, direction: Direction, name: &str, hash: &str) {
+    fn add_port_sets(&mut self, about: &Arc<About>, direction: Direction, name: &str, hash: &str) {
         let world = &self.world;
         let pods: Vec<&Pod> = match direction {
             Direction::Ingress => world.pods_on(&self.node).collect(),
@@ -462,10 +464,10 @@ impl Compiler {
     }
 
     fn remove_set(&mut self, about: About) {
-        let Some(SetUse { hash, .. }) = self.sets.remove(&about) else { return };
+        let Some((about, SetUse { hash, .. })) = self.sets.remove_entry(&about) else { return };
         for family in about.families() {
             let name = names::set(about.kind(), family, &hash);
-            match (&about, self.program.sets.get(&name)) {
+            match (&*about, self.program.sets.get(&name)) {
                 (About::Pods(_), Some(Set::Addresses(all))) => {
                     for address in all {
                         remove_from(&mut self.member_of, address, |there| *there == about);
@@ -480,19 +482,19 @@ impl Compiler {
             }
             self.emit(Step::RemoveSet { name });
         }
-        if let About::Pods(pods) = &about {
+        if let About::Pods(pods) = &*about {
             self.pod_sets.remove(pods, &about);
         }
     }
 
     /// Puts an address into the sets in which it belongs now, and takes it out of the others.
     fn move_in_sets(&mut self, address: IpAddr) {
-        let mut now: BTreeSet<About> = BTreeSet::new();
+        let mut now: BTreeSet<Arc<About>> = BTreeSet::new();
         for pod in self.world.claimants(address) {
             let namespace = self.world.namespace(&pod.namespace);
             for about in self.pod_sets.near(pod, namespace) {
                 self.work += 1;
-                if matches!(about, About::Pods(set) if self.world.is_in(pod, set)) {
+                if matches!(&**about, About::Pods(set) if self.world.is_in(pod, set)) {
                     now.insert(about.clone());
                 }
             }
@@ -510,7 +512,7 @@ impl Compiler {
 
     /// Does the same for the sets of named ports.
     fn move_in_ports(&mut self, address: IpAddr) {
-        let mut now: BTreeSet<(About, Protocol, u16)> = BTreeSet::new();
+        let mut now: BTreeSet<(Arc<About>, Protocol, u16)> = BTreeSet::new();
         for pod in self.world.claimants(address) {
             let is_local = pod.node.as_ref() == Some(&self.node);
             for port in &pod.ports {
@@ -520,8 +522,8 @@ impl Compiler {
                     }
                     self.work += 1;
                     let about = About::Port(direction, port.name.clone());
-                    if self.sets.contains_key(&about) {
-                        now.insert((about, port.protocol, port.port));
+                    if let Some((about, _)) = self.sets.get_key_value(&about) {
+                        now.insert((about.clone(), port.protocol, port.port));
                     }
                 }
             }
@@ -540,7 +542,7 @@ impl Compiler {
     fn move_in_nodes(&mut self, address: IpAddr) {
         let mut moves = Vec::new();
         for about in self.sets.keys() {
-            let About::Nodes(selector) = about else { continue };
+            let About::Nodes(selector) = &**about else { continue };
             let mut nodes = self.world.nodes_at(address);
             let is_in = nodes.any(|node| selector.matches(&node.labels));
             let set = self.set_name(about, address);

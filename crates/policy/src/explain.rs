@@ -69,6 +69,8 @@ pub fn explain(
                     resolves no names.";
         lines.push(hint.to_owned());
     }
+    // Names may come from files, and whoever reads this may sit at a terminal.
+    let lines = lines.into_iter().map(cni::text::one_line).collect();
     Explanation { allowed: verdict.allowed(), lines }
 }
 

@@ -85,8 +85,8 @@ pub struct Pod {
     pub uid: Uid,
     /// The node that it is on, or will be.
     pub node: Option<String>,
-    /// Its labels.
-    pub labels: Labels,
+    /// Its labels. Pods of one template share them.
+    pub labels: Arc<Labels>,
     /// Its addresses, of both families.
     pub addresses: Vec<IpAddr>,
     /// Whether it has its node's network in place of one of its own.
@@ -114,7 +114,7 @@ impl Pod {
             name: name.to_owned(),
             uid: uid.into(),
             node: text("/spec/nodeName").filter(|node| !node.is_empty()).map(str::to_owned),
-            labels: labels(object),
+            labels: Arc::new(labels(object)),
             addresses: pod_addresses(object),
             host_network: object
                 .pointer("/spec/hostNetwork")

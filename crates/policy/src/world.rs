@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use crate::isolation::{self, Isolation};
+use crate::labels::Labels;
 use crate::object::{Namespace, Node, Pod, Uid};
 use crate::policy::{Direction, PodSet, Policy, PolicyId, Scope, Tier};
 
@@ -72,7 +74,9 @@ pub struct World {
     policies: BTreeMap<PolicyId, Policy>,
     by_namespace: BTreeMap<String, BTreeSet<Uid>>,
     by_node: BTreeMap<String, BTreeSet<Uid>>,
-    by_address: BTreeMap<IpAddr, BTreeSet<Uid>>,
+    by_address: BTreeSet<(IpAddr, Uid)>,
+    /// The labels of pods, each once.
+    labels: BTreeSet<Arc<Labels>>,
     nodes_by_address: BTreeMap<IpAddr, BTreeSet<String>>,
     subjects: Index<PolicyId>,
 }
@@ -156,20 +160,39 @@ impl World {
                 remove(&mut self.by_node, node, uid);
             }
             for address in old.own_addresses() {
-                remove(&mut self.by_address, address, uid);
+                self.by_address.remove(&(*address, uid.clone()));
                 touched.addresses.insert(*address);
             }
+            self.forget(old.labels);
         }
-        let Some(new) = new else { return };
+        let Some(mut new) = new else { return };
+        new.labels = self.share(new.labels);
         self.by_namespace.entry(new.namespace.clone()).or_default().insert(uid.clone());
         if let Some(node) = &new.node {
             self.by_node.entry(node.clone()).or_default().insert(uid.clone());
         }
         for address in new.own_addresses() {
-            self.by_address.entry(*address).or_default().insert(uid.clone());
+            self.by_address.insert((*address, uid.clone()));
             touched.addresses.insert(*address);
         }
         self.pods.insert(uid.clone(), new);
+    }
+
+    /// Returns the labels that are equal to these, if a pod has them.
+    fn share(&mut self, labels: Arc<Labels>) -> Arc<Labels> {
+        if let Some(there) = self.labels.get(&labels) {
+            return there.clone();
+        }
+        self.labels.insert(labels.clone());
+        labels
+    }
+
+    /// Drops labels that no pod has any more.
+    fn forget(&mut self, labels: Arc<Labels>) {
+        // Those here, and those in the set.
+        if Arc::strong_count(&labels) <= 2 {
+            self.labels.remove(&labels);
+        }
     }
 
     fn change_policy(&mut self, id: PolicyId, new: Option<Policy>, touched: &mut Touched) {
@@ -242,7 +265,8 @@ impl World {
     /// A pod that is to be deleted counts only if no other one has the address: it may have left.
     #[must_use]
     pub fn claimants(&self, address: IpAddr) -> Vec<&Pod> {
-        let uids = self.by_address.get(&address).into_iter().flatten();
+        let from = self.by_address.range((address, Uid::from(""))..);
+        let uids = from.take_while(|(there, _)| *there == address).map(|(_, uid)| uid);
         let all: Vec<&Pod> = uids.filter_map(|uid| self.pods.get(uid)).collect();
         let staying: Vec<&Pod> = all.iter().copied().filter(|pod| !pod.terminating).collect();
         if staying.is_empty() { all } else { staying }

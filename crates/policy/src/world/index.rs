@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::labels::Selector;
 use crate::object::{Namespace, Pod};
 use crate::policy::{PodSet, Scope};
 
@@ -75,21 +76,23 @@ fn labelled(key: &str, value: &str) -> Place {
     Place::Labelled(Some((key.to_owned(), value.to_owned())))
 }
 
+/// The most values of a label by which a pod set is looked up. A selector may have thousands, and
+/// two of them would be millions of places.
+const MOST: usize = 16;
+
 /// Returns where a pod set stands: at several places if a label may have several values.
 fn keys(pods: &PodSet) -> Vec<(Place, Label)> {
-    let places = match &pods.namespaces {
+    let places: Vec<Place> = match &pods.namespaces {
         Scope::Own(name) => vec![Place::Named(name.clone())],
-        Scope::Matching(selector) => match selector.one_of() {
-            Some(labels) => labels.map(|(key, value)| labelled(key, value)).collect(),
-            None => vec![Place::Labelled(None)],
-        },
+        Scope::Matching(selector) => one_of(selector).into_iter().map(Place::Labelled).collect(),
     };
-    let labels: Vec<Label> = match pods.pods.one_of() {
-        Some(labels) => {
-            labels.map(|(key, value)| Some((key.to_owned(), value.to_owned()))).collect()
-        }
-        None => vec![None],
-    };
+    let labels = one_of(&pods.pods);
     let each = |place: Place| labels.iter().map(move |label| (place.clone(), label.clone()));
     places.into_iter().flat_map(each).collect()
+}
+
+fn one_of(selector: &Selector) -> Vec<Label> {
+    let owned = |(key, value): (&str, &str)| Some((key.to_owned(), value.to_owned()));
+    let labels: Vec<Label> = selector.one_of().into_iter().flatten().map(owned).collect();
+    if labels.is_empty() || MOST < labels.len() { vec![None] } else { labels }
 }

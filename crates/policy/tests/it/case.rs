@@ -1,5 +1,7 @@
 //! Random clusters and random changes of them.
 
+use std::sync::Arc;
+
 use netwright_policy::isolation::{Exemption, Isolation};
 use netwright_policy::labels::Selector;
 use netwright_policy::object::{Namespace, Pod, Uid};
@@ -215,7 +217,7 @@ impl Maker<'_> {
                 let text = |(key, value): (&String, &Value)| {
                     (key.clone(), value.as_str().unwrap().to_owned())
                 };
-                pod.labels = labels.iter().map(text).collect();
+                pod.labels = Arc::new(labels.iter().map(text).collect());
             }
         }
         pod.clone().into()

@@ -2,6 +2,7 @@
 //! and policies there are.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use netwright_policy::object::Pod;
 use netwright_policy::{Change, Compiler, Step, World};
@@ -64,7 +65,7 @@ fn large(policies: usize, pods: usize) -> Compiler {
         pod.namespace = if number % 2 == 0 { "shop" } else { "other" }.to_owned();
         pod.name = format!("pod-{number}");
         pod.uid = pod.full_name().into();
-        pod.labels.insert("app".to_owned(), format!("app-{number}"));
+        Arc::make_mut(&mut pod.labels).insert("app".to_owned(), format!("app-{number}"));
         pod.addresses =
             vec![ip(&format!("10.100.{high}.{low}")), ip(&format!("fd00:100::{high}:{low}"))];
         pod.into()
