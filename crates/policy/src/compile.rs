@@ -268,7 +268,7 @@ impl Compiler {
         {
             return Some(Leads::Unknown);
         }
-        if !pods.iter().any(|pod| pod.node.as_ref() == Some(&self.node)) {
+        if !pods.iter().any(|pod| pod.node.as_deref() == Some(self.node.as_str())) {
             return None;
         }
         let [pod] = pods.as_slice() else { return Some(Leads::Unknown) };
@@ -514,8 +514,8 @@ impl Compiler {
     fn move_in_ports(&mut self, address: IpAddr) {
         let mut now: BTreeSet<(Arc<About>, Protocol, u16)> = BTreeSet::new();
         for pod in self.world.claimants(address) {
-            let is_local = pod.node.as_ref() == Some(&self.node);
-            for port in &pod.ports {
+            let is_local = pod.node.as_deref() == Some(self.node.as_str());
+            for port in pod.ports.iter() {
                 for direction in Direction::ALL {
                     if direction == Direction::Ingress && !is_local {
                         continue;

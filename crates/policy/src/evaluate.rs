@@ -123,7 +123,7 @@ fn judge(
         return without(Decision::Itself);
     }
     if world.namespace(&pod.namespace).is_none() {
-        return without(Decision::UnknownNamespace { namespace: pod.namespace.clone() });
+        return without(Decision::UnknownNamespace { namespace: pod.namespace.to_string() });
     }
     let asked = world.asked(pod, direction);
     let ids = asked.iter().map(|policy| policy.id.clone()).collect();
@@ -201,7 +201,7 @@ pub(crate) fn port_matches(
         Ports::Named { protocol, name } => {
             let pods = world.claimants(destination);
             protocol.is_none_or(|protocol| protocol == traffic.protocol)
-                && pods.iter().flat_map(|pod| &pod.ports).any(|port| {
+                && pods.iter().flat_map(|pod| pod.ports.iter()).any(|port| {
                     port.name == *name
                         && port.protocol == traffic.protocol
                         && Some(port.port) == traffic.port

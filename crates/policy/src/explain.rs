@@ -232,7 +232,7 @@ impl<'a> Asked<'a> {
         for policy in self.world.policies() {
             let Some(subject) = &policy.subject else { continue };
             if policy.tier != Tier::Namespaced
-                || !matches!(&subject.namespaces, Scope::Own(own) if *own == pod.namespace)
+                || !matches!(&subject.namespaces, Scope::Own(own) if **own == *pod.namespace)
             {
                 continue;
             }
@@ -319,7 +319,7 @@ impl<'a> Asked<'a> {
             Scope::Matching(_) if labels.is_none() => format!("{of} is not known"),
             Scope::Matching(selector) => {
                 let why = unmet(&of, labels.unwrap_or(&Labels::new()), selector);
-                let is_own = matches!(&policy.id, PolicyId::Network { namespace, .. } if *namespace == pod.namespace);
+                let is_own = matches!(&policy.id, PolicyId::Network { namespace, .. } if **namespace == *pod.namespace);
                 if is_own {
                     format!("{why}; the policy's own namespace is not included by itself")
                 } else {

@@ -78,13 +78,13 @@ pub struct NamedPort {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
     /// Its namespace.
-    pub namespace: String,
+    pub namespace: Arc<str>,
     /// Its name.
     pub name: String,
     /// Its UID.
     pub uid: Uid,
     /// The node that it is on, or will be.
-    pub node: Option<String>,
+    pub node: Option<Arc<str>>,
     /// Its labels. Pods of one template share them.
     pub labels: Arc<Labels>,
     /// Its addresses, of both families.
@@ -96,7 +96,7 @@ pub struct Pod {
     /// Whether it is to be deleted.
     pub terminating: bool,
     /// The ports that its containers have given names.
-    pub ports: Vec<NamedPort>,
+    pub ports: Arc<Vec<NamedPort>>,
 }
 
 impl Pod {
@@ -110,10 +110,10 @@ impl Pod {
         let uid = required("Pod", object, "/metadata/uid", "metadata.uid")?;
         let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
         Ok(Pod {
-            namespace: namespace.to_owned(),
+            namespace: namespace.into(),
             name: name.to_owned(),
             uid: uid.into(),
-            node: text("/spec/nodeName").filter(|node| !node.is_empty()).map(str::to_owned),
+            node: text("/spec/nodeName").filter(|node| !node.is_empty()).map(Arc::from),
             labels: Arc::new(labels(object)),
             addresses: pod_addresses(object),
             host_network: object
@@ -125,7 +125,7 @@ impl Pod {
             terminating: object
                 .pointer("/metadata/deletionTimestamp")
                 .is_some_and(|time| !time.is_null()),
-            ports: named_ports(object),
+            ports: Arc::new(named_ports(object)),
         })
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::isolation::{self, Isolation};
 use crate::labels::Labels;
-use crate::object::{Namespace, Node, Pod, Uid};
+use crate::object::{NamedPort, Namespace, Node, Pod, Uid};
 use crate::policy::{Direction, PodSet, Policy, PolicyId, Scope, Tier};
 
 pub(crate) mod index;
@@ -70,13 +70,14 @@ pub struct World {
     isolation: Option<Isolation>,
     namespaces: BTreeMap<String, Namespace>,
     nodes: BTreeMap<String, Node>,
-    pods: BTreeMap<Uid, Pod>,
+    pods: BTreeMap<Uid, Box<Pod>>,
     policies: BTreeMap<PolicyId, Policy>,
-    by_namespace: BTreeMap<String, BTreeSet<Uid>>,
-    by_node: BTreeMap<String, BTreeSet<Uid>>,
+    by_namespace: BTreeMap<Arc<str>, BTreeSet<Uid>>,
+    by_node: BTreeMap<Arc<str>, BTreeSet<Uid>>,
     by_address: BTreeSet<(IpAddr, Uid)>,
-    /// The labels of pods, each once.
-    labels: BTreeSet<Arc<Labels>>,
+    /// What many pods have in common, each once.
+    labels: Shared<Labels>,
+    ports: Shared<Vec<NamedPort>>,
     nodes_by_address: BTreeMap<IpAddr, BTreeSet<String>>,
     subjects: Index<PolicyId>,
 }
@@ -163,36 +164,19 @@ impl World {
                 self.by_address.remove(&(*address, uid.clone()));
                 touched.addresses.insert(*address);
             }
-            self.forget(old.labels);
+            self.labels.forget(old.labels);
+            self.ports.forget(old.ports);
         }
         let Some(mut new) = new else { return };
-        new.labels = self.share(new.labels);
-        self.by_namespace.entry(new.namespace.clone()).or_default().insert(uid.clone());
-        if let Some(node) = &new.node {
-            self.by_node.entry(node.clone()).or_default().insert(uid.clone());
-        }
+        new.labels = self.labels.share(new.labels);
+        new.ports = self.ports.share(new.ports);
+        new.namespace = insert(&mut self.by_namespace, new.namespace, uid);
+        new.node = new.node.map(|node| insert(&mut self.by_node, node, uid));
         for address in new.own_addresses() {
             self.by_address.insert((*address, uid.clone()));
             touched.addresses.insert(*address);
         }
-        self.pods.insert(uid.clone(), new);
-    }
-
-    /// Returns the labels that are equal to these, if a pod has them.
-    fn share(&mut self, labels: Arc<Labels>) -> Arc<Labels> {
-        if let Some(there) = self.labels.get(&labels) {
-            return there.clone();
-        }
-        self.labels.insert(labels.clone());
-        labels
-    }
-
-    /// Drops labels that no pod has any more.
-    fn forget(&mut self, labels: Arc<Labels>) {
-        // Those here, and those in the set.
-        if Arc::strong_count(&labels) <= 2 {
-            self.labels.remove(&labels);
-        }
+        self.pods.insert(uid.clone(), Box::new(new));
     }
 
     fn change_policy(&mut self, id: PolicyId, new: Option<Policy>, touched: &mut Touched) {
@@ -236,17 +220,21 @@ impl World {
 
     /// Returns all pods.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
-        self.pods.values()
+        self.pods.values().map(|pod| &**pod)
+    }
+
+    fn pod(&self, uid: &Uid) -> Option<&Pod> {
+        self.pods.get(uid).map(|pod| &**pod)
     }
 
     /// Returns the pods of a namespace.
     pub fn pods_of(&self, namespace: &str) -> impl Iterator<Item = &Pod> {
-        self.by_namespace.get(namespace).into_iter().flatten().filter_map(|uid| self.pods.get(uid))
+        self.by_namespace.get(namespace).into_iter().flatten().filter_map(|uid| self.pod(uid))
     }
 
     /// Returns the pods of a node.
     pub fn pods_on(&self, node: &str) -> impl Iterator<Item = &Pod> {
-        self.by_node.get(node).into_iter().flatten().filter_map(|uid| self.pods.get(uid))
+        self.by_node.get(node).into_iter().flatten().filter_map(|uid| self.pod(uid))
     }
 
     /// Returns a policy.
@@ -267,7 +255,7 @@ impl World {
     pub fn claimants(&self, address: IpAddr) -> Vec<&Pod> {
         let from = self.by_address.range((address, Uid::from(""))..);
         let uids = from.take_while(|(there, _)| *there == address).map(|(_, uid)| uid);
-        let all: Vec<&Pod> = uids.filter_map(|uid| self.pods.get(uid)).collect();
+        let all: Vec<&Pod> = uids.filter_map(|uid| self.pod(uid)).collect();
         let staying: Vec<&Pod> = all.iter().copied().filter(|pod| !pod.terminating).collect();
         if staying.is_empty() { all } else { staying }
     }
@@ -288,8 +276,10 @@ impl World {
     #[must_use]
     pub fn addresses_in(&self, set: &PodSet) -> BTreeSet<IpAddr> {
         let mut addresses = BTreeSet::new();
-        let places: Vec<(&String, &BTreeSet<Uid>)> = match &set.namespaces {
-            Scope::Own(name) => self.by_namespace.get_key_value(name).into_iter().collect(),
+        let places: Vec<(&Arc<str>, &BTreeSet<Uid>)> = match &set.namespaces {
+            Scope::Own(name) => {
+                self.by_namespace.get_key_value(name.as_str()).into_iter().collect()
+            }
             Scope::Matching(_) => self.by_namespace.iter().collect(),
         };
         for (name, uids) in places {
@@ -297,7 +287,7 @@ impl World {
             if !set.has_namespace(name, labels) {
                 continue;
             }
-            for pod in uids.iter().filter_map(|uid| self.pods.get(uid)) {
+            for pod in uids.iter().filter_map(|uid| self.pod(uid)) {
                 if set.pods.matches(&pod.labels) {
                     let own = pod.own_addresses().iter().copied();
                     // Of several pods with one address, only those count that may still have it.
@@ -349,6 +339,42 @@ impl World {
         };
         shared.map(sentence).collect()
     }
+}
+
+/// Values of which equal ones are kept once.
+#[derive(Debug, Clone)]
+struct Shared<T>(BTreeSet<Arc<T>>);
+
+impl<T> Default for Shared<T> {
+    fn default() -> Self {
+        Shared(BTreeSet::new())
+    }
+}
+
+impl<T: Ord> Shared<T> {
+    /// Returns the value that is equal to this one, if there is one.
+    fn share(&mut self, value: Arc<T>) -> Arc<T> {
+        if let Some(there) = self.0.get(&value) {
+            return there.clone();
+        }
+        self.0.insert(value.clone());
+        value
+    }
+
+    /// Drops a value that nobody else has any more.
+    fn forget(&mut self, value: Arc<T>) {
+        // This one, and the one kept.
+        if Arc::strong_count(&value) <= 2 {
+            self.0.remove(&value);
+        }
+    }
+}
+
+/// Adds a pod, and returns the key as it is there, so that all pods share it.
+fn insert(map: &mut BTreeMap<Arc<str>, BTreeSet<Uid>>, key: Arc<str>, uid: &Uid) -> Arc<str> {
+    let key = map.get_key_value(&key).map_or(key, |(there, _)| there.clone());
+    map.entry(key.clone()).or_default().insert(uid.clone());
+    key
 }
 
 fn remove<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {

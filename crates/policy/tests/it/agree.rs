@@ -67,7 +67,7 @@ fn arrives(world: &World, programs: &BTreeMap<String, Program>, packet: Packet) 
         return true;
     }
     let node_at = |pods: &[&Pod], address: IpAddr| match pods.first() {
-        Some(pod) => (pod.node.clone(), true),
+        Some(pod) => (pod.node.as_deref().map(str::to_owned), true),
         None => (world.nodes_at(address).next().map(|node| node.name.clone()), false),
     };
     let (from, from_pod) = node_at(&from, source);

@@ -146,10 +146,10 @@ impl Maker<'_> {
             ];
         }
         if self.chance.once_in(3) {
-            made.ports[0].port = 8080;
+            Arc::make_mut(&mut made.ports)[0].port = 8080;
         }
         if self.chance.once_in(4) {
-            made.ports.remove(0);
+            Arc::make_mut(&mut made.ports).remove(0);
         }
         self.pods.push(made.clone());
         made.into()

@@ -62,7 +62,7 @@ fn large(policies: usize, pods: usize) -> Compiler {
     objects.extend((0..pods).map(|number| {
         let (high, low) = (number / 250, number % 250 + 1);
         let mut pod = template.clone();
-        pod.namespace = if number % 2 == 0 { "shop" } else { "other" }.to_owned();
+        pod.namespace = if number % 2 == 0 { "shop" } else { "other" }.into();
         pod.name = format!("pod-{number}");
         pod.uid = pod.full_name().into();
         Arc::make_mut(&mut pod.labels).insert("app".to_owned(), format!("app-{number}"));
@@ -180,4 +180,29 @@ fn pods_with_the_same_policies_share_a_class() {
     let left: Vec<&str> = compiler.program().chains.keys().map(String::as_str).collect();
     assert_eq!(left, ["unknown-in", "unknown-out"]);
     assert!(compiler.program().sets.is_empty() && compiler.program().verdicts.is_empty());
+}
+
+/// Thousands of values in two selectors are not millions of places where a pod is looked up.
+#[test]
+fn selectors_with_thousands_of_values_are_looked_up_in_one_place() {
+    let values = |what: &str| -> Vec<String> { (0..5000).map(|n| format!("{what}-{n}")).collect() };
+    let expression = |key: &str, what: &str| json!({"matchExpressions": [{"key": key, "operator": "In", "values": values(what)}]});
+    let mut compiler = large(10, 10);
+    let policy = network(
+        "shop/many",
+        json!({
+            "podSelector": {},
+            "ingress": [{"from": [{
+                "namespaceSelector": expression("team", "team"),
+                "podSelector": expression("app", "app"),
+            }]}],
+        }),
+    );
+    compiler.apply(policy.into());
+    compiler.apply(namespace("many", json!({"team": "team-4999"})).into());
+    let new = |app: &str| pod("many/new", "two", json!({"app": app}), &["10.244.2.9"]);
+    // It has a port `http` too, but is of another namespace than the set of all pods.
+    let (elements, _, _, work) = cost(&mut compiler, new("app-4999").into());
+    assert!(elements == 2 && work < 20, "{elements} {work}");
+    assert_eq!(cost(&mut compiler, new("app-5000").into()).0, 1);
 }

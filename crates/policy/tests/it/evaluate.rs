@@ -1,5 +1,7 @@
 //! The rules of the APIs that are often got wrong, each as connections that are allowed or not.
 
+use std::sync::Arc;
+
 use netwright_policy::evaluate::Decision;
 use netwright_policy::isolation::{Exemption, Isolation};
 use netwright_policy::labels::Selector;
@@ -187,7 +189,7 @@ fn a_ports_name_is_looked_up_in_each_destination_pod() {
     );
     let mut world = world_with([policy]);
     let mut other = pod("other/web", "one", json!({"app": "web"}), &["10.244.1.2"]);
-    other.ports[0].port = 8080;
+    Arc::make_mut(&mut other.ports)[0].port = 8080;
     world.change(other.into());
     for (destination, port, expected) in [
         ("shop/db", 80, true),

@@ -11,4 +11,5 @@ mod evaluate;
 mod explain;
 mod labels;
 mod program;
+mod size;
 mod support;
