@@ -169,7 +169,8 @@ impl Compiler {
     }
 
     /// Closes an address of this node until it is known that a pod has it, and nobody else: the
-    /// pod starts, and the API may not have said so yet.
+    /// pod starts, and the API may not have said so yet. Whoever knows the pod's object by then may
+    /// add the address to it, and need not wait for its status.
     pub fn start(&mut self, address: IpAddr, pod: Uid) -> Vec<Step> {
         self.starting.insert(address, pod);
         self.lead(address);
@@ -263,12 +264,13 @@ impl Compiler {
 
     fn where_to(&mut self, direction: Direction, address: IpAddr) -> Option<Leads> {
         let pods = self.world.claimants(address);
+        let is_local = |pod: &Pod| pod.node.as_deref() == Some(self.node.as_str());
         if let Some(starting) = self.starting.get(&address)
-            && !matches!(pods.as_slice(), [pod] if pod.uid == *starting)
+            && !matches!(pods.as_slice(), [pod] if pod.uid == *starting && is_local(pod))
         {
             return Some(Leads::Unknown);
         }
-        if !pods.iter().any(|pod| pod.node.as_deref() == Some(self.node.as_str())) {
+        if !pods.iter().any(|pod| is_local(pod)) {
             return None;
         }
         let [pod] = pods.as_slice() else { return Some(Leads::Unknown) };

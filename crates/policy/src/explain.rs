@@ -229,20 +229,21 @@ impl<'a> Asked<'a> {
 
     /// Says which policies of the pod's namespace were perhaps meant for it.
     fn idle_policies(&self, pod: &Pod, lines: &mut Vec<String>) {
-        for policy in self.world.policies() {
+        let mut idle = Vec::new();
+        for policy in self.world.policies().filter(|policy| policy.tier == Tier::Namespaced) {
             let Some(subject) = &policy.subject else { continue };
-            if policy.tier != Tier::Namespaced
-                || !matches!(&subject.namespaces, Scope::Own(own) if **own == *pod.namespace)
-            {
+            if !subject.has_namespace(&pod.namespace, None) {
                 continue;
             }
+            let mut others = self.world.pods_of(&pod.namespace);
             if self.world.is_in(pod, subject) {
-                lines.extend(policy.notices.iter().map(|notice| format!("  {notice}.")));
-            } else if !self.world.pods_of(&pod.namespace).any(|pod| self.world.is_in(pod, subject))
-            {
-                lines.push(format!("  {} selects no pod: it is about {subject}.", policy.id));
+                idle.extend(policy.notices.iter().map(|notice| format!("  {notice}.")));
+            } else if !others.any(|pod| self.world.is_in(pod, subject)) {
+                idle.push(format!("  {} selects no pod: it is about {subject}.", policy.id));
             }
         }
+        idle.truncate(MOST_LISTED);
+        lines.append(&mut idle);
     }
 
     /// Says why a rule allows more than it may have been meant to.

@@ -164,8 +164,8 @@ impl World {
                 self.by_address.remove(&(*address, uid.clone()));
                 touched.addresses.insert(*address);
             }
-            self.labels.forget(old.labels);
-            self.ports.forget(old.ports);
+            self.labels.forget(&old.labels);
+            self.ports.forget(&old.ports);
         }
         let Some(mut new) = new else { return };
         new.labels = self.labels.share(new.labels);
@@ -341,31 +341,32 @@ impl World {
     }
 }
 
-/// Values of which equal ones are kept once.
+/// Values of which equal ones are kept once, with how many pods have them.
 #[derive(Debug, Clone)]
-struct Shared<T>(BTreeSet<Arc<T>>);
+struct Shared<T>(BTreeMap<Arc<T>, usize>);
 
 impl<T> Default for Shared<T> {
     fn default() -> Self {
-        Shared(BTreeSet::new())
+        Shared(BTreeMap::new())
     }
 }
 
 impl<T: Ord> Shared<T> {
-    /// Returns the value that is equal to this one, if there is one.
+    /// Counts a value, and returns the equal one that is there already.
     fn share(&mut self, value: Arc<T>) -> Arc<T> {
-        if let Some(there) = self.0.get(&value) {
-            return there.clone();
-        }
-        self.0.insert(value.clone());
+        let there = self.0.get_key_value(&value).map(|(there, _)| there.clone());
+        let value = there.unwrap_or(value);
+        *self.0.entry(value.clone()).or_default() += 1;
         value
     }
 
-    /// Drops a value that nobody else has any more.
-    fn forget(&mut self, value: Arc<T>) {
-        // This one, and the one kept.
-        if Arc::strong_count(&value) <= 2 {
-            self.0.remove(&value);
+    /// Drops a value that no other pod has.
+    fn forget(&mut self, value: &Arc<T>) {
+        if let Some(count) = self.0.get_mut(value) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(value);
+            }
         }
     }
 }

@@ -527,6 +527,17 @@ fn namespaces_are_isolated_where_the_administrator_says_so() {
     world.change(open.into());
     assert_eq!(reaching(&world, "shop/db"), EVERYBODY);
     assert_eq!(reached(&world, "shop/db"), ["shop/web", "shop/db", "node two"]);
+    // What people write into the Baseline tier is asked before it.
+    let accept = cluster(
+        "monitoring",
+        json!({
+            "tier": "Baseline", "priority": 1000, "subject": {"namespaces": {}},
+            "ingress": [{"action": "Accept", "from": [{"namespaces": {"matchLabels": {"team": "blue"}}}]}],
+        }),
+    );
+    assert!(!allowed(&world, "other/web", "shop/web", tcp(80)));
+    world.change(accept.into());
+    assert!(allowed(&world, "other/web", "shop/web", tcp(80)));
     // A label makes a namespace one of them, or no longer.
     world.change(namespace("shop", json!({"team": "green"})).into());
     assert_eq!(reached(&world, "shop/db"), EVERYBODY);
