@@ -16,7 +16,7 @@ use testkit::{Chance, feature};
 use crate::case::Case;
 
 /// Clusters in every run, and with `--full`.
-const SOME: usize = 300;
+const SOME: usize = 200;
 const MANY: usize = 10_000;
 
 const TRAFFIC: [Traffic; 8] = [
