@@ -150,7 +150,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l etcd-p
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l exempt -d 'more ranges to which pods\' packets keep their source address' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel -d 'what to do about flanneld: replace it on this node, standby (show what would be done), or none [default: none]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel-config -d 'flanneld\'s configuration, which has the cluster\'s ranges and its backend; read where flannel is replace or standby, unless source is etcd, which has it [default: /etc/kube-flannel/net-conf.json]' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel-config-map -d 'the ConfigMap, as NAMESPACE/NAME, that has flanneld\'s configuration where the file is not there; with nothing none is asked for [default: kube-flannel/kube-flannel-cfg]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel-config-map -d 'the ConfigMap, as NAMESPACE/NAME, that has flanneld\'s configuration where the file is not there, or none [default: kube-flannel/kube-flannel-cfg]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l flannel-prefix -d 'what flanneld\'s annotations begin with [default: flannel.alpha.coreos.com]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l interval -d 'how often to look even if no change is reported [default: 1m]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l kubeconfig -d 'how to reach the API server; by default as in a pod' -r

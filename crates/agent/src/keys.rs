@@ -403,7 +403,7 @@ pub const KEYS: &[Key] = &[
     key(
         "routing",
         "flannel-config-map",
-        "the ConfigMap, as NAMESPACE/NAME, that has flanneld's configuration where the file is not there; with nothing none is asked for",
+        "the ConfigMap, as NAMESPACE/NAME, that has flanneld's configuration where the file is not there, or none",
         |c| &mut c.routing.flannel_config_map,
     ),
     key("routing", "flannel-prefix", "what flanneld's annotations begin with", |c| {

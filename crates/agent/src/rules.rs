@@ -236,13 +236,13 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         keys: &[("routing", "flannel-config-map")],
         error: "flannel-config-map is not NAMESPACE/NAME",
-        hint: "the default is kube-flannel/kube-flannel-cfg",
+        hint: "the default is kube-flannel/kube-flannel-cfg; none is none",
         broken: |config, _| {
             let map = &config.routing.flannel_config_map;
             let is_one = |(namespace, name): (&str, &str)| {
                 !namespace.is_empty() && !name.is_empty() && !name.contains('/')
             };
-            !map.is_empty() && !map.split_once('/').is_some_and(is_one)
+            map != "none" && !map.split_once('/').is_some_and(is_one)
         },
     },
     Rule {

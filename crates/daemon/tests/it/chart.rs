@@ -14,7 +14,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBind
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 use testkit::chart::{folder, objects, plain, plain_folder, render, run};
 use testkit::kube::KubeApi;
 use testkit::{Lab, Place as _};
@@ -66,7 +66,7 @@ const COMBINATIONS: [&[&str]; 14] = [
     &[
         "config.routing.enable=true",
         "config.routing.flannel=standby",
-        "config.routing.flannel-config-map=",
+        "config.routing.flannel-config-map=none",
         "config.routing.conflist=null",
         "files.net-conf\\.json=\\{\\}",
     ],
@@ -316,6 +316,9 @@ fn the_api_server_takes_every_object() {
     testkit::require!("root", "helm");
     let lab = Lab::new("chart-post");
     let api = lab.enter(KubeApi::start);
+    // Where flanneld's configuration is, flannel was installed.
+    let flannels = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-flannel"}});
+    api.create(&flannels);
     let plural = |kind: &str| match kind {
         "ValidatingAdmissionPolicy" => "validatingadmissionpolicies".to_owned(),
         other => format!("{}s", other.to_lowercase()),

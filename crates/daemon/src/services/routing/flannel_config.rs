@@ -16,6 +16,9 @@ use super::super::kubernetes::{self, CONNECT_TIME, within};
 use super::super::setup::{runtime, words};
 use super::files::Disk;
 
+/// The key says so where there is no ConfigMap.
+const NO_MAP: &str = "none";
+
 /// The file in the ConfigMap (flannel's manifest, `kube-flannel-cfg`).
 const FILE: &str = "net-conf.json";
 
@@ -29,7 +32,7 @@ pub(super) fn read(config: &config::Routing, disk: &Disk) -> Result<Config, Stri
     match std::fs::read_to_string(path) {
         Ok(text) => parse(&text, &shown.to_string()),
         Err(error)
-            if error.kind() == ErrorKind::NotFound && !config.flannel_config_map.is_empty() =>
+            if error.kind() == ErrorKind::NotFound && config.flannel_config_map != NO_MAP =>
         {
             of_cluster(config, disk)
                 .map_err(|why| format!("{why}; and {shown} is not there either"))
