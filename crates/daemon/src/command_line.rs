@@ -406,11 +406,42 @@ mod tests {
             ("repair now", "unexpected argument 'now'"),
             ("multinet", "multinet finds no API server"),
             ("multinet --kubeconfig /k --status fancy", "library or text"),
+            ("routing --source etcd --flannel replace", "does not know etcd's members"),
+            (
+                "routing --source etcd --etcd http://a",
+                "etcd has flannel's leases, and flannel is none",
+            ),
+            ("routing --source etcd --etcd a:1", "--etcd must be a URL"),
+            (
+                "routing --source etcd --etcd http://a --flannel replace --cluster 10.0.0.0/8",
+                "cluster is set, and flanneld's configuration has the ranges",
+            ),
+            (
+                "routing --source etcd --etcd http://a --flannel replace --nodes /n",
+                "nodes is a list for the source file, and source is another",
+            ),
+            (
+                "routing --source etcd --etcd https://a --flannel replace --etcd-key /k",
+                "etcd-cert and etcd-key go together",
+            ),
+            (
+                "routing --source etcd --etcd http://a --flannel replace --underlay 192.0.2.1,192.0.2.2",
+                "underlay has two addresses of one family",
+            ),
+            (
+                "routing --source etcd --etcd http://a --flannel replace --underlay a",
+                "--underlay must be an address such as 192.0.2.1",
+            ),
+            ("routing --nodes /n --cluster 10.0.0.0/8 --etcd http://a", "need the source etcd"),
+            ("routing --nodes /n --cluster 10.0.0.0/8 --etcd-ca /c", "need the source etcd"),
+            ("routing --nodes /n --cluster 10.0.0.0/8 --underlay ::1", "need the source etcd"),
+            ("routing --nodes /n --flannel replace", "flannel needs the source kubernetes or etcd"),
         ] {
             let text = refused(line);
             assert!(text.contains(want), "{line}: {text}");
         }
         assert!(parse("ipam --import /a,/b").is_ok());
+        assert!(parse("routing --source etcd --etcd http://a --flannel standby").is_ok());
         assert!(parse("ipam --import api --apply --kubeconfig /k --etcd http://a").is_ok());
         assert!(refused("repair --help").contains("netwrightd repair --interval 10s"));
         assert!(refused("repair -help").contains("Usage: netwrightd repair [FLAG…]"));

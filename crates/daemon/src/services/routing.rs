@@ -276,7 +276,7 @@ fn settings(
 enum Source {
     File(Nodes),
     Kubernetes(ClusterNodes),
-    Etcd(EtcdLeases),
+    Etcd(Box<EtcdLeases>),
 }
 
 impl Source {
@@ -353,7 +353,7 @@ impl Service {
         let source = match (config.source.0, of_etcd) {
             (RoutingSource::Etcd, Some(Configuration { text, windows, .. })) => {
                 let of_file = own_lease::prefixes_of_file(config);
-                Source::Etcd(EtcdLeases::follow(config, text, windows, of_file)?)
+                Source::Etcd(Box::new(EtcdLeases::follow(config, text, windows, of_file)?))
             }
             (RoutingSource::Kubernetes, _) => {
                 let kubeconfig = config.kubeconfig.clone();

@@ -590,7 +590,123 @@ impl Thread {
 
 #[cfg(test)]
 mod tests {
+    use agent::setting::Item as _;
+    use testkit::{Lab, Place as _};
+
     use super::*;
+
+    /// How often, of many at once, each wants the same prefix.
+    const AT_ONCE: usize = 8;
+
+    fn wish(key: &str, there: There) -> Wish {
+        let value = format!(r#"{{"PublicIP":"192.0.2.1","of":"{key}"}}"#);
+        Wish { key: key.to_owned(), value, there, outdated: Vec::new() }
+    }
+
+    fn is_written(done: &Result<Done, EtcdError>) -> bool {
+        match done {
+            Ok(Done::Written) => true,
+            Ok(Done::Conflict) => false,
+            Ok(Done::Held(_)) => panic!("nothing was done"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// A lease is created only if nobody has any of its prefixes, and changed, renewed and removed
+    /// only as it is known.
+    #[test]
+    fn nothing_of_others_is_written_over() {
+        testkit::require!("root", "program:etcd", "program:curl");
+        let lab = Lab::new("routing-registry");
+        let etcd = testkit::real::Etcd::start(&lab);
+        let urls = etcd.endpoints();
+        let config = config::Routing {
+            etcd: urls.iter().map(|url| ServerUrl::parse(url).unwrap()).collect(),
+            ..config::Routing::default()
+        };
+        lab.enter(|| {
+            runtime(1).unwrap().block_on(async {
+                let registry = Registry::open(&config).unwrap();
+                only_what_is_known_is_changed(&registry).await;
+                many_want_one(&registry).await;
+            });
+        });
+    }
+
+    async fn only_what_is_known_is_changed(registry: &Registry) {
+        let revision = || async { registry.list().await.unwrap().1 };
+        let create = async |key: &str, listed: u64| {
+            is_written(&registry.hold(&wish(key, There::Nothing { listed })).await)
+        };
+        let empty = revision().await;
+        let first = "10.244.1.0-24&fd00::-64";
+        assert!(create(first, empty).await);
+        // The same IPv4 prefix, whatever comes after it; and the same IPv6 prefix, of which no list
+        // has told yet.
+        assert!(!create("10.244.1.0-24&fd00:0:0:1::-64", revision().await).await);
+        assert!(!create("10.244.1.0-24", revision().await).await);
+        assert!(!create("10.244.2.0-24&fd00::-64", empty).await);
+        assert!(create("10.244.2.0-24&fd00:0:0:1::-64", revision().await).await);
+        // One family needs no list.
+        assert!(create("10.244.3.0-24", empty).await);
+        let (all, _) = registry.list().await.unwrap();
+        assert_eq!(all.len(), 3, "{all:?}");
+        let lease = all.into_iter().find(|lease| lease.key == first).unwrap();
+
+        let there = |modified: u64, grant: Option<String>, is_right: bool| {
+            wish(first, There::Lease { modified, grant, is_right })
+        };
+        let grant = lease.grant.clone();
+        let stale = there(lease.modified - 1, grant.clone(), false);
+        assert!(!is_written(&registry.hold(&stale).await));
+        registry.remove(first, lease.modified - 1).await.unwrap();
+        assert_eq!(registry.list().await.unwrap().0.len(), 3);
+        // What is right is renewed for an hour.
+        let right = there(lease.modified, grant.clone(), true);
+        let held = registry.hold(&right).await;
+        assert!(matches!(held, Ok(Done::Held(wait)) if RENEW / 2 < wait && wait <= RENEW));
+        assert!(is_written(&registry.hold(&there(lease.modified, grant, false)).await));
+        let (all, _) = registry.list().await.unwrap();
+        let changed = all.into_iter().find(|lease| lease.key == first).unwrap();
+        assert!(changed.grant.is_some() && changed.grant != lease.grant);
+
+        // A grant of an hour becomes one of a day, and one that is gone is nothing to renew.
+        let body = json!({"TTL": "3600"});
+        let short: Value = registry.ask("lease/grant", &body).await.unwrap();
+        let short = short["ID"].as_str().map(str::to_owned);
+        assert!(is_written(&registry.hold(&there(changed.modified, short.clone(), true)).await));
+        let short = short.unwrap();
+        let _: Value = registry.ask("lease/revoke", &json!({"ID": short})).await.unwrap();
+        assert_eq!(registry.renew(&short).await, Ok(None));
+        // A reservation has none, and keeps none.
+        let (all, _) = registry.list().await.unwrap();
+        let changed = all.into_iter().find(|lease| lease.key == first).unwrap();
+        assert!(is_written(&registry.hold(&there(changed.modified, None, false)).await));
+        let (all, _) = registry.list().await.unwrap();
+        let reserved = all.into_iter().find(|lease| lease.key == first).unwrap();
+        assert_eq!(reserved.grant, None);
+        let held = registry.hold(&there(reserved.modified, None, true)).await;
+        assert!(matches!(held, Ok(Done::Held(LONG))));
+
+        let outdated = vec![(first.to_owned(), reserved.modified)];
+        let there = There::Nothing { listed: revision().await };
+        let new = Wish { outdated, ..wish("10.244.4.0-24", there) };
+        assert!(is_written(&registry.hold(&new).await));
+        let keys: Vec<String> =
+            registry.list().await.unwrap().0.into_iter().map(|lease| lease.key).collect();
+        assert_eq!(keys, ["10.244.2.0-24&fd00:0:0:1::-64", "10.244.3.0-24", "10.244.4.0-24"]);
+    }
+
+    async fn many_want_one(registry: &Registry) {
+        let listed = registry.list().await.unwrap().1;
+        let wish = |number: usize| {
+            wish(&format!("10.244.9.0-24&fd00:0:0:{number}::-64"), There::Nothing { listed })
+        };
+        let wishes: Vec<Wish> = (0..AT_ONCE).map(wish).collect();
+        let held = wishes.iter().map(|wish| registry.hold(wish));
+        let all = futures_util::future::join_all(held).await;
+        assert_eq!(all.iter().filter(|done| is_written(done)).count(), 1);
+    }
 
     #[test]
     fn a_grant_is_renewed_long_before_it_ends() {
