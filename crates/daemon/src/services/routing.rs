@@ -816,6 +816,8 @@ impl Service {
                 // By another link, another MTU.
                 self.other_ways = true;
                 self.filter.set_own(&own);
+                // The table has to be another one now, and nobody has spoilt it.
+                self.filter_stands = false;
                 let todo = routing.own(own, now);
                 drop(routing);
                 self.obey(todo);

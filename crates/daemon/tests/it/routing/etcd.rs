@@ -321,6 +321,13 @@ fn vm_a_wrong_lease_is_refused_and_a_lost_one_is_not_stolen() {
     let env = fs::read_to_string(fabric.nodes[0].dir.join("subnet.env")).unwrap();
     let first = prefix.replace(".0/", ".1/");
     assert!(env.contains(&format!("FLANNEL_SUBNET={first}\n")), "{env}");
+
+    // The node gets another address, and keeps its lease.
+    let said = leases(&etcd)[&new].value.clone();
+    fabric.nodes[0].host.sh("ip addr flush dev eth0 scope global\n\
+         ip addr add 192.0.2.30/26 dev eth0 && ip route replace default via 192.0.2.1");
+    let moved = said.replace("192.0.2.11", "192.0.2.30");
+    wait_for_lease(&etcd, &new, |lease| lease.value == moved);
 }
 
 /// A node is taken over from flanneld and given back: its lease, and those of flannelds, stay byte for
@@ -431,7 +438,14 @@ fn vm_a_reserved_prefix_stays_reserved_and_what_is_missing_is_said() {
         put(&etcd, "config", wrong, None);
         wait_until("it to be refused", || log(&fabric, 0).contains(words));
     }
+    fabric.nodes[0].host.sh("ip route del default && ip -6 route del default");
     put(&etcd, "config", V4, None);
+    wait_until("it to lack an address", || {
+        log(&fabric, 0).contains("are to reach this node: set underlay")
+    });
+    assert_eq!(fabric.nodes[0].service.take().unwrap().stop(), Some(0));
+    fabric.source.extend(["--underlay".to_owned(), "192.0.2.11".to_owned()]);
+    fabric.start_on(0);
     wait_until("it to lack a lease", || {
         log(&fabric, 0).contains("etcd has no lease of 192.0.2.11")
     });
