@@ -698,9 +698,12 @@ impl Service {
     /// Finds out what this node is: what the source says, on the links that have its addresses.
     fn find_own(&mut self, host: &Host) -> Result<Own, String> {
         let node = self.of_source.clone()?;
-        self.own_of(&node, host)
+        let mut own = self.own_of(&node, host)?;
+        own.node.kept = self.find_kept(&node, host);
+        Ok(own)
     }
 
+    /// Finds out what this node is, if its source says this; without what is kept.
     fn own_of(&mut self, node: &OfSource, host: &Host) -> Result<Own, String> {
         let uplinks = PerFamily::with(|family| {
             let mut addresses = node.addresses.iter().filter(|of| Family::of(**of) == family);
@@ -719,12 +722,11 @@ impl Service {
         if let Some(overlap) = self.settings.overlap_with_services(&node.prefixes) {
             return Err(overlap);
         }
-        let kept = self.find_kept(node, host);
         let found = Found {
             name: self.node.clone(),
             uid: node.uid.clone(),
             prefixes: node.prefixes.clone(),
-            kept,
+            kept: Vec::new(),
             zone: node.zone.clone(),
             uplinks,
             taken_over: PerFamily::with(|family| self.tunnel_before(node, host, family)),
@@ -816,8 +818,6 @@ impl Service {
                 // By another link, another MTU.
                 self.other_ways = true;
                 self.filter.set_own(&own);
-                // The table has to be another one now, and nobody has spoilt it.
-                self.filter_stands = false;
                 let todo = routing.own(own, now);
                 drop(routing);
                 self.obey(todo);

@@ -108,8 +108,6 @@ pub(super) struct EtcdLeases {
     /// Prefixes to take if they are free: those of an earlier choice, and those of `subnet.env`.
     pub(super) chosen: Vec<IpNet>,
     pub(super) of_file: Vec<IpNet>,
-    /// The prefixes that were lost while pods had addresses of them.
-    pub(super) lost: Vec<IpNet>,
 }
 
 impl EtcdLeases {
@@ -144,7 +142,6 @@ impl EtcdLeases {
             held: None,
             chosen: Vec::new(),
             of_file,
-            lost: Vec::new(),
         })
     }
 

@@ -279,14 +279,6 @@ impl Host {
         route.oif.or_else(|| route.next_hops.first()?.oif)
     }
 
-    /// Reports whether a link of this host has an address in a prefix, as the gateway of its pods:
-    /// our tunnels do not count.
-    pub(super) fn has_address_in(&self, prefix: IpNet) -> bool {
-        let is_tunnel = |index: u32| self.links.tunnels.contains_key(&index);
-        let mut others = self.addresses.iter().filter(|of| !is_tunnel(of.ifindex));
-        others.any(|of| prefix.contains(&of.address.addr()))
-    }
-
     /// Returns the tunnel over a family that is there already: of an earlier run, whatever its name
     /// was, or flanneld's where this node takes its place.
     pub(super) fn tunnel_before(&self, settings: &Settings, family: Family) -> Option<TakenOver> {

@@ -7,7 +7,7 @@
 use std::io::Read as _;
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agent::config;
 use ipnet::IpNet;
@@ -32,7 +32,6 @@ use crate::poll::{Interest, Poller};
 const ETCD: &str = "etcd";
 const CONFIGURATION: &str = "flanneld's configuration";
 const LEASE: &str = "lease of this node";
-const EARLIER: &str = "earlier prefixes of this node";
 
 /// The pause between attempts to read the configuration.
 const RETRY: Duration = Duration::from_secs(2);
@@ -311,6 +310,10 @@ impl Service {
             let todo = self.shared.routing().event(event, self.clock.now());
             self.obey(todo);
         }
+        if self.earlier.has_any() {
+            // Another node may have leased what is kept here.
+            self.pace.hurry(Instant::now());
+        }
         look
     }
 
@@ -326,9 +329,7 @@ impl Service {
             Claim::Held(lease) => {
                 let prefixes = source.leases.prefixes_of(&lease.key).to_vec();
                 let (addresses, value) = (source.addresses, &lease.value);
-                let mut node = OfSource::of_lease(prefixes, value, &addresses, before.as_ref());
-                node.kept = self.earlier_prefixes(before.as_ref(), &node.prefixes, host);
-                self.tell_earlier(&node.kept);
+                let node = OfSource::of_lease(prefixes, value, &addresses, before.as_ref());
                 if self.settings.standby {
                     self.health.needs(LEASE, Ok(()));
                 } else if let Ok(own) = self.own_of(&node, host) {
@@ -406,50 +407,5 @@ impl Service {
         let outdated = source.leases.outdated(address, &source.windows);
         let outdated = outdated.map(|lease| (lease.key.clone(), lease.modified)).collect();
         source.wish(Wish { key, value, there, outdated });
-    }
-
-    /// Returns prefixes that this node had before, as far as pods still live in them: a link has an
-    /// address there.
-    fn earlier_prefixes(
-        &self,
-        before: Option<&OfSource>,
-        prefixes: &[IpNet],
-        host: &Host,
-    ) -> Vec<IpNet> {
-        let mut earlier: Vec<IpNet> = Vec::new();
-        for prefix in
-            before.into_iter().flat_map(|before| before.prefixes.iter().chain(&before.kept))
-        {
-            let overlaps = |other: &IpNet| other.contains(prefix) || prefix.contains(other);
-            let is_of_cluster =
-                self.settings.cluster_ranges.iter().any(|range| range.contains(prefix));
-            if is_of_cluster
-                && !prefixes.iter().chain(&earlier).any(overlaps)
-                && host.has_address_in(*prefix)
-            {
-                earlier.push(*prefix);
-            }
-        }
-        earlier
-    }
-
-    /// Says loudly which prefixes were lost while pods live in them.
-    fn tell_earlier(&mut self, earlier: &[IpNet]) {
-        let Source::Etcd(source) = &mut self.source else { return };
-        if source.lost == earlier {
-            return;
-        }
-        source.lost = earlier.to_vec();
-        if earlier.is_empty() {
-            return self.health.needs(EARLIER, Ok(()));
-        }
-        let shown: Vec<String> = earlier.iter().map(ToString::to_string).collect();
-        let why = format!(
-            "{} was this node's, and pods here have addresses of it: other nodes do not reach them \
-             any more; drain the node and start it anew",
-            shown.join(", ")
-        );
-        tracing::error!("{why}");
-        self.health.needs(EARLIER, Err(why));
     }
 }
