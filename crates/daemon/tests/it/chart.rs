@@ -317,7 +317,8 @@ fn the_api_server_takes_every_object() {
     let lab = Lab::new("chart-post");
     let api = lab.enter(KubeApi::start);
     // Where flanneld's configuration is, flannel was installed.
-    let flannels = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-flannel"}});
+    let flannels =
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-flannel"}});
     api.create(&flannels);
     let plural = |kind: &str| match kind {
         "ValidatingAdmissionPolicy" => "validatingadmissionpolicies".to_owned(),

@@ -196,7 +196,10 @@ impl<'l, P: Place> Networkd<'l, P> {
             let shown = self.at.try_sh(&format!("networkctl --no-legend --no-pager list {link}"));
             let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
             let is_so = shown.split_whitespace().next_back() == Some(state);
-            if !is_so { eprintln!("DEBUG {shown}"); std::thread::sleep(std::time::Duration::from_secs(3)); }
+            if !is_so {
+                eprintln!("DEBUG {shown}");
+                std::thread::sleep(std::time::Duration::from_secs(3));
+            }
             is_so
         };
         wait_until(&format!("{link} to be {state}"), is_so);
