@@ -58,10 +58,9 @@ struct Entry<'a> {
 /// Writes this node and the peers that are in use.
 #[must_use]
 pub fn write(cluster: &Cluster) -> String {
-    let entry = |(peer, node): (&Peer, &'_ Node)| Entry {
-        since: peer.first_seen,
-        node: Cow::Owned(node.clone()),
-    };
+    fn entry<'a>((peer, node): (&Peer, &'a Node)) -> Entry<'a> {
+        Entry { since: peer.first_seen, node: Cow::Borrowed(node) }
+    }
     let own = Some(&cluster.own().node).filter(|own| !own.prefixes.is_empty());
     let inner = Inner { own: own.map(Cow::Borrowed), peers: cluster.used().map(entry).collect() };
     let known = serde_json::value::to_raw_value(&inner).expect("our types serialise to JSON");

@@ -114,7 +114,7 @@ pub enum Value {
         protocol: u8,
     },
     /// [`Key::Tunnel`]
-    Tunnel(Tunnel),
+    Tunnel(Box<Tunnel>),
     /// [`Key::Fdb`]
     Fdb {
         /// The peer's underlay address.
@@ -217,7 +217,7 @@ impl fmt::Display for Value {
             Value::There => Ok(()),
             Value::Unreachable { protocol } => write!(f, " proto {protocol}"),
             Value::Tunnel(tunnel) => {
-                let Tunnel { vni, port, local, underlay, mac, mtu, up, learning } = tunnel;
+                let Tunnel { vni, port, local, underlay, mac, mtu, up, learning } = &**tunnel;
                 write!(
                     f,
                     ": VNI {vni}, port {port}, local {local} dev {underlay}, {mac}, mtu {mtu}"

@@ -90,6 +90,15 @@ pub struct Observed {
     pub foreign_nexthops: BTreeSet<u32>,
 }
 
+impl FromIterator<(Key, Value)> for Observed {
+    /// Takes note of objects of ours together, which takes half the room of one after the other.
+    fn from_iter<T: IntoIterator<Item = (Key, Value)>>(objects: T) -> Self {
+        let objects: Objects = objects.into_iter().collect();
+        let by = objects.iter().filter_map(|(key, value)| by_nexthop(key, value)).collect();
+        Observed { objects, by_nexthop: by, ..Observed::default() }
+    }
+}
+
 impl Observed {
     /// Returns what is ours.
     #[must_use]

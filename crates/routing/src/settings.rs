@@ -1,6 +1,9 @@
 //! What the configuration says, and what is known of this node.
 
+use std::borrow::Borrow;
+use std::fmt;
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -277,8 +280,48 @@ pub enum PodMtu {
     Fixed(u32),
 }
 
-/// The name of a link. It is shared by all that refers to it.
-pub type LinkName = Arc<str>;
+/// The name of a link. All that refers to it shares it; thousands of objects do, so it takes no more
+/// than a pointer.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkName(Arc<Box<str>>);
+
+impl Deref for LinkName {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for LinkName {
+    fn borrow(&self) -> &str {
+        self
+    }
+}
+
+impl From<&str> for LinkName {
+    fn from(name: &str) -> Self {
+        LinkName(Arc::new(name.into()))
+    }
+}
+
+impl From<String> for LinkName {
+    fn from(name: String) -> Self {
+        LinkName(Arc::new(name.into()))
+    }
+}
+
+impl fmt::Display for LinkName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self)
+    }
+}
+
+impl fmt::Debug for LinkName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}
 
 /// What this node is, as it finds out.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -40,7 +40,7 @@ pub fn of_node(settings: &Settings, own: &Own, native: PerFamily<bool>) -> Objec
     }
     for underlay in Family::ALL {
         if let Some((link, tunnel)) = tunnel(settings, own, underlay) {
-            objects.insert(Key::Tunnel { link }, Value::Tunnel(tunnel));
+            objects.insert(Key::Tunnel { link }, Value::Tunnel(Box::new(tunnel)));
         }
     }
     for family in Family::ALL {

@@ -54,7 +54,7 @@ use clap::{Arg, ArgAction};
 use ipnet::IpNet;
 use kernel::conntrack::{ConntrackSocket, FlowFilter};
 use kernel::events::{Object, ObjectEvent, ObjectListener};
-use kernel::route::{IpFamily, Route, RouteSocket};
+use kernel::route::{IpFamily, Route, RouteSocket, TABLE_LOCAL};
 use kernel::sysctl::Sysctl;
 use routing::cluster::{Event, News, Seen};
 use routing::earlier::Earlier;
@@ -326,6 +326,8 @@ struct Service {
     saved: Option<Instant>,
     /// The kernel is being looked at: what differs is found at the end, and changed then.
     looking: bool,
+    /// Something was heard that concerns us, and not looked at yet: a look may have read before it.
+    heard: bool,
     /// Something of others has changed, and the ways to nodes may be others now.
     other_ways: bool,
     /// When all ways were looked up, and of which addresses since this look began.
@@ -397,6 +399,7 @@ impl Service {
             save_at: None,
             saved: None,
             looking: false,
+            heard: false,
             other_ways: false,
             ways_found: None,
             looked_up: BTreeSet::new(),
@@ -629,6 +632,7 @@ impl Service {
     fn look(&mut self) {
         let (begin, worked) = (Instant::now(), processor_time());
         self.looking = true;
+        self.heard = false;
         let looked = self.look_once();
         self.looking = false;
         let again = looked.is_err();
@@ -636,20 +640,28 @@ impl Service {
         let worked = processor_time().saturating_sub(worked);
         self.pace.looked(begin, Instant::now(), worked, again);
         self.counts.looked(begin.elapsed());
+        if std::mem::take(&mut self.heard) {
+            self.pace.hurry(Instant::now());
+        }
         self.publish();
     }
 
     fn look_once(&mut self) -> Result<(), String> {
         let said = |error: kernel::netlink::NetlinkError| words(&error);
         let own = self.shared.routing().cluster().own().clone();
-        let host = Host::read(&mut self.netlink, &own).map_err(said)?;
+        let mut host = Host::read(&mut self.netlink, &own).map_err(said)?;
         self.settle_lease(&host);
         let own = self.find_own(&host);
         let observed = {
             let routing = self.shared.routing();
             let known = own.as_ref().unwrap_or(routing.cluster().own()).clone();
+            // The table of the packet filter has what was noted of it.
+            let elements = routing.observed().objects().iter();
+            let elements = elements.take_while(|(key, _)| matches!(key, Key::Element { .. }));
+            let elements = elements.map(|(key, value)| (key.clone(), value.clone())).collect();
             drop(routing);
-            host.observe(&mut self.netlink, &self.settings.cluster_ranges, &known).map_err(said)?
+            let ranges = &self.settings.cluster_ranges;
+            host.observe(&mut self.netlink, ranges, &known, elements).map_err(said)?
         };
         let is_empty = observed.objects().keys().all(|key| matches!(key, Key::Element { .. }));
         let own = own.and_then(|own| match self.overlap(&host, is_empty) {
@@ -670,13 +682,6 @@ impl Service {
             let mut routing = self.shared.routing();
             let (up, down) = self.links.up_and_down();
             routing.links(&up, &down);
-            let mut observed = observed;
-            // The table of the packet filter has what was noted of it.
-            for (key, value) in routing.observed().objects() {
-                if let Key::Element { .. } = key {
-                    observed.insert(key.clone(), value.clone());
-                }
-            }
             routing.look(observed)
         };
         self.looking = false;
@@ -1070,6 +1075,7 @@ impl Service {
                 _ => ObjectEvent::Lost,
             };
             if self.concerns(&event) {
+                self.heard = true;
                 self.pace.hurry(Instant::now());
             }
         }
@@ -1095,6 +1101,7 @@ impl Service {
             } else if self.concerns(&event) {
                 tracing::debug!(?event, "heard");
                 self.other_ways |= !self.is_of_ours(&event);
+                self.heard = true;
                 self.pace.hurry(now);
             }
         }
@@ -1147,6 +1154,8 @@ impl Service {
         // The last pod of an earlier prefix may be gone.
         let may_end = !there && self.earlier.has_any();
         match object {
+            // It says what a look has read: somebody has made a tunnel on it, for instance.
+            Object::Link(link) if there && self.links.is_as(link) => false,
             Object::Link(link) => {
                 may_end || is_waiting || carries(link.index) || own_name(own, &link.name)
             }
@@ -1156,7 +1165,10 @@ impl Service {
                     || own.node.underlay.iter().any(|own| own == address.address.addr())
             }
             // Those of pods come and go all the time.
-            Object::Route(route) => may_end || !is_of_own(route),
+            // The kernel's own follow from addresses and links, which are told too.
+            Object::Route(route) => {
+                may_end || (route.table != TABLE_LOCAL && !is_of_own(route))
+            }
             Object::Neighbour(_) | Object::VxlanFdb(_) | Object::Nexthop(_) => false,
             _ => true,
         }

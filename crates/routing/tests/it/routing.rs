@@ -105,7 +105,7 @@ fn flannels_kernel() -> Kernel {
             up: true,
             learning: false,
         };
-        kernel.objects.insert(Key::Tunnel { link: link.into() }, Value::Tunnel(tunnel));
+        kernel.objects.insert(Key::Tunnel { link: link.into() }, Value::Tunnel(Box::new(tunnel)));
     }
     let boot = |link: &str, gateway: &str, metric| ForeignRoute {
         metric,

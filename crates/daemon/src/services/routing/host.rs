@@ -54,6 +54,11 @@ impl Links {
         self.by_index.contains_key(&index)
     }
 
+    /// Reports whether a link is as it was read.
+    pub(super) fn is_as(&self, link: &Link) -> bool {
+        self.by_index.get(&link.index) == Some(link)
+    }
+
     /// Returns the index of a link.
     pub(super) fn index_of(&self, name: &str) -> Option<u32> {
         // Ours first: thousands of objects are on them, and pods have links too.
@@ -127,7 +132,7 @@ impl Links {
             up: link.up(),
             learning: info.options.learning,
         };
-        Some((Key::Tunnel { link: name.clone() }, Value::Tunnel(tunnel)))
+        Some((Key::Tunnel { link: name.clone() }, Value::Tunnel(Box::new(tunnel))))
     }
 
     fn address(&self, address: &Address) -> Option<(Key, Value)> {
@@ -222,6 +227,8 @@ fn has_our_protocol(route: &Route) -> bool {
 pub(super) struct Host {
     pub(super) links: Links,
     addresses: Vec<Address>,
+    /// Routes of ours, in routing's words, and the others.
+    ours: Vec<(Key, Value)>,
     routes: Vec<Route>,
 }
 
@@ -230,11 +237,17 @@ impl Host {
     pub(super) fn read(netlink: &mut RouteSocket, own: &Own) -> Result<Self, NetlinkError> {
         let links = Links::new(netlink.links()?, own);
         let addresses = netlink.addresses(None)?;
-        let mut routes = Vec::new();
+        let (mut ours, mut routes) = (Vec::new(), Vec::new());
         for family in FAMILIES {
-            routes.extend(netlink.routes(RouteFilter::main(family))?);
+            // The kernel's words take four times the room, and there are thousands.
+            for route in netlink.routes(RouteFilter::main(family))? {
+                match ours_of_route(&route) {
+                    Some(found) => ours.push(found),
+                    None => routes.push(route),
+                }
+            }
         }
-        Ok(Host { links, addresses, routes })
+        Ok(Host { links, addresses, ours, routes })
     }
 
     /// Returns the links, and forgets the rest.
@@ -300,19 +313,18 @@ impl Host {
     }
 
     /// Reads the rest, and puts together what is ours, and what others have in the cluster's ranges.
+    /// `known` is what the packet filter has.
     pub(super) fn observe(
-        &self,
+        &mut self,
         netlink: &mut RouteSocket,
         ranges: &[IpNet],
         own: &Own,
+        known: Vec<(Key, Value)>,
     ) -> Result<Observed, NetlinkError> {
-        let mut observed = Observed::default();
+        let mut found = known;
+        found.append(&mut self.ours);
         let links = &self.links;
-        let mut note = |ours: Option<(Key, Value)>| {
-            if let Some((key, value)) = ours {
-                observed.insert(key, value);
-            }
-        };
+        let mut note = |ours: Option<(Key, Value)>| found.extend(ours);
         for index in links.tunnels() {
             note(links.by_index.get(&index).and_then(|link| links.tunnel(link)));
             for entry in netlink.vxlan_fdb(index)? {
@@ -320,15 +332,15 @@ impl Host {
             }
             for family in FAMILIES {
                 for neighbour in netlink.neighbours(family, Some(index))? {
-                    let found = links.neighbour(&neighbour);
-                    note(found.and_then(|(key, value)| Some((key, value?))));
+                    let ours = links.neighbour(&neighbour);
+                    note(ours.and_then(|(key, value)| Some((key, value?))));
                 }
             }
         }
         self.addresses.iter().for_each(|address| note(links.address(address)));
-        self.routes.iter().for_each(|route| note(ours_of_route(route)));
         let nexthops = netlink.nexthops(NexthopFilter::default())?;
         nexthops.iter().for_each(|nexthop| note(links.nexthop(nexthop)));
+        let mut observed: Observed = found.into_iter().collect();
         observed.foreign_nexthops = nexthops
             .iter()
             .filter(|nexthop| is_our_id(nexthop.id) && nexthop.protocol.0 != PROTOCOL)

@@ -46,7 +46,8 @@ pub(super) fn leave(
     let mut routing = Routing::new(unmarked, node);
     let own = routing.cluster().own().clone();
     let mut host = Host::read(&mut netlink, &own).map_err(failed)?;
-    let observed = host.observe(&mut netlink, &settings.cluster_ranges, &own).map_err(failed)?;
+    let observed = host.observe(&mut netlink, &settings.cluster_ranges, &own, Vec::new());
+    let observed = observed.map_err(failed)?;
     let is_route = |key: &Key| matches!(key, Key::Route { .. });
     if leaving == Leaving::ToFlannel
         && observed.foreign.is_empty()

@@ -49,13 +49,15 @@ fn work(shared: &Shared, clock: Clock, asked: &mpsc::Receiver<()>) {
         let all: Vec<Target> = shared.routing().targets().collect();
         let some: Vec<&Target> = all.iter().cycle().skip(turn).take(SOME.min(all.len())).collect();
         turn = if all.is_empty() { 0 } else { (turn + some.len()) % all.len() };
-        let before = std::mem::replace(&mut answered, ask(shared, clock, &some));
-        if !(before && answered) {
-            // While somebody answers as before, the loop need not wake up for it.
+        let now = ask(shared, clock, &some);
+        // While somebody answers as before, the loop need not wake up for it.
+        let is_as_before = answered && now;
+        answered = now && !some.is_empty();
+        if !is_as_before {
             shared.ring();
         }
         // What follows a change is looked at together.
-        match asked.recv_timeout(if answered { LATER } else { SOON }) {
+        match asked.recv_timeout(if now { LATER } else { SOON }) {
             Ok(()) => std::thread::sleep(PATIENCE / 10),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,

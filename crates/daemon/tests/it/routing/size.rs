@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
-use testkit::{Place as _, Running, feature, wait_until};
+use testkit::{Place as _, Running, Snapshot, feature, wait_until};
 
 use super::cluster::{annotation, cluster, condition, is};
 use super::{Fabric, Node};
@@ -170,6 +170,8 @@ fn counts_among(count: u16) -> Vec<(&'static str, Counts)> {
     let mut fabric = Fabric::for_many(&format!("routing-size-{count}"));
     let others = fabric.list_of(count - 1);
     fabric.write_list(&others);
+    // Until the kernel is done with the links: what it tells of them makes the service look.
+    let _ = Snapshot::of(&fabric.nodes[0].host);
     fabric.start();
     let trace = Trace::of(&fabric.nodes[0]);
     let host = &fabric.nodes[0].host;
