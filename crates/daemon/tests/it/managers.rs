@@ -10,7 +10,7 @@ use testkit::{Lab, Place, Running, reference, wait_until};
 const BUS: &str = r#"<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig><type>system</type><listen>unix:path=/run/dbus/system_bus_socket</listen><auth>EXTERNAL</auth>
-<policy context="default"><allow send_destination="*"/><allow receive_sender="*"/><allow own="*"/></policy>
+<policy context="default"><allow user="*"/><allow send_destination="*"/><allow receive_sender="*"/><allow own="*"/></policy>
 </busconfig>"#;
 
 /// NetworkManager changes only its own namespace, and nothing by default.
@@ -122,6 +122,10 @@ impl<'l, P: Place> NetworkManager<'l, P> {
     }
 }
 
+/// Our files of `deploy/systemd-networkd`, each after its folder below `/etc/systemd`.
+const OURS: [(&str, &str); 2] =
+    [("network", "00-netwright.network"), ("networkd.conf.d", "90-netwright.conf")];
+
 /// systemd-networkd on a bus of its own, on the host of a lab or in one of its containers.
 pub(crate) struct Networkd<'l, P> {
     lab: &'l Lab,
@@ -132,8 +136,8 @@ pub(crate) struct Networkd<'l, P> {
 }
 
 impl<'l, P: Place> Networkd<'l, P> {
-    /// Starts it with these files of `/etc/systemd/network`, each by its name and content.
-    pub(crate) fn start(lab: &'l Lab, at: &'l P, files: &[(&str, &str)]) -> Self {
+    /// Prepares it with these files of `/etc/systemd/network`, each by its name and content.
+    pub(crate) fn new(lab: &'l Lab, at: &'l P, files: &[(&str, &str)]) -> Self {
         let folders = "/etc/systemd/network /etc/systemd/networkd.conf.d";
         lab.sh(&format!(
             "rm -rf {folders} /etc/systemd/networkd.conf; mkdir -p /run/systemd {folders}"
@@ -143,12 +147,16 @@ impl<'l, P: Place> Networkd<'l, P> {
         }
         let bus = bus(lab);
         let log = lab.dir().join("networkd.log");
-        let mut networkd = Networkd { lab, at, log, daemon: None, _bus: bus };
-        networkd.starts();
-        networkd
+        Networkd { lab, at, log, daemon: None, _bus: bus }
     }
 
-    fn starts(&mut self) {
+    /// Starts it as at a boot: it knows nothing of what it did before.
+    pub(crate) fn starts(&mut self) {
+        self.lab.sh("rm -rf /run/systemd/netif");
+        self.goes_on();
+    }
+
+    fn goes_on(&mut self) {
         let command = format!(
             "env SYSTEMD_LOG_TARGET=console /lib/systemd/systemd-networkd >>{} 2>&1",
             self.log.display()
@@ -167,16 +175,21 @@ impl<'l, P: Place> Networkd<'l, P> {
     /// Ends it, and starts it again.
     pub(crate) fn starts_again(&mut self) {
         self.stops();
-        self.starts();
+        self.goes_on();
     }
 
     /// Gives it our files of `deploy/systemd-networkd`. It reads them when it starts.
     pub(crate) fn gets_our_files(&self) {
-        for (file, folder) in
-            [("00-netwright.network", "network"), ("90-netwright.conf", "networkd.conf.d")]
-        {
-            let file = deployed(&format!("systemd-networkd/{file}"));
+        for (folder, name) in OURS {
+            let file = deployed(&format!("systemd-networkd/{name}"));
             self.lab.sh(&format!("cp {} /etc/systemd/{folder}/", file.display()));
+        }
+    }
+
+    /// Takes them away.
+    pub(crate) fn loses_our_files(&self) {
+        for (folder, name) in OURS {
+            self.lab.sh(&format!("rm /etc/systemd/{folder}/{name}"));
         }
     }
 
@@ -195,12 +208,7 @@ impl<'l, P: Place> Networkd<'l, P> {
         let is_so = || {
             let shown = self.at.try_sh(&format!("networkctl --no-legend --no-pager list {link}"));
             let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
-            let is_so = shown.split_whitespace().next_back() == Some(state);
-            if !is_so {
-                eprintln!("DEBUG {shown}");
-                std::thread::sleep(std::time::Duration::from_secs(3));
-            }
-            is_so
+            shown.split_whitespace().next_back() == Some(state)
         };
         wait_until(&format!("{link} to be {state}"), is_so);
     }

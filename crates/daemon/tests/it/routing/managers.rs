@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use testkit::{Container, Place as _, Running, wait_until};
+use testkit::{Container, Place as _, Running, Service, wait_until};
 
 use super::{Fabric, Node};
 use crate::managers::{NetworkManager, Networkd};
@@ -15,7 +15,7 @@ const NETWORKD: [(&str, &str); 2] = [
     (
         "50-uplink.network",
         "[Match]\nName=eth0\n[Network]\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n\
-         Gateway=192.0.2.1\nGateway=2001:db8:0::1\n[Address]\nAddress=192.0.2.11/26\n\
+         Gateway=192.0.2.1\nGateway=2001:db8:0::1\n[Address]\nAddress=192.0.2.11/26\nBroadcast=no\n\
          [Address]\nAddress=2001:db8:0::10/64\nDuplicateAddressDetection=none\n\
          [Address]\nAddress=fe80::1/64\nDuplicateAddressDetection=none\n",
     ),
@@ -47,7 +47,7 @@ fn is_whole(fabric: &Fabric, whole: &[String], what: &str) {
         now = ours(node);
         now == whole || super::SOON < begin.elapsed()
     });
-    let log = || node.service.as_ref().unwrap().log();
+    let log = || node.service.as_ref().map_or(String::new(), Service::log);
     assert!(now == whole, "{what}:\nwas {whole:#?}\nis {now:#?}\n{}", log());
     for other in &fabric.nodes[1..] {
         node.assert_reaches(other);
@@ -103,10 +103,34 @@ impl<'f> Monitor<'f> {
     }
 }
 
-/// systemd-networkd configures the uplink, and takes the tunnels. With our files it leaves them, and
-/// all routes that it did not make.
+/// Lets systemd-networkd configure the uplink of node `a` in each way, and waits each time until it has
+/// done so, and everything of the service is there.
+fn configure(
+    fabric: &Fabric,
+    whole: &[String],
+    networkd: &mut Networkd<'_, Container>,
+    tunnels: &str,
+) {
+    let is_done = |networkd: &Networkd<'_, Container>, what: &str| {
+        networkd.has("eth0", "configured");
+        networkd.has("nw-vxlan4", tunnels);
+        is_whole(fabric, whole, what);
+    };
+    is_done(networkd, "a start");
+    // A file that is written anew counts as another one.
+    let uplink = fabric.lab.path("/etc/systemd/network/50-uplink.network");
+    fs::write(uplink, format!("{}# again\n", NETWORKD[0].1)).unwrap();
+    networkd.does("reload");
+    is_done(networkd, "a reload");
+    networkd.does("reconfigure eth0 nw-vxlan4 nw-vxlan6");
+    is_done(networkd, "another configuration of all");
+    networkd.starts_again();
+    is_done(networkd, "another start");
+}
+
+/// systemd-networkd configures the uplink, and takes the tunnels, with all on both.
 #[test]
-fn vm_systemd_networkd_and_the_service_live_together() {
+fn vm_what_systemd_networkd_takes_comes_back() {
     testkit::require!(
         "root",
         "vxlan",
@@ -121,41 +145,57 @@ fn vm_systemd_networkd_and_the_service_live_together() {
     fabric.assert_all_reach_all();
     let node = &fabric.nodes[0];
     let whole = ours(node);
+    let mut networkd = Networkd::new(&fabric.lab, &node.host, &NETWORKD);
+    networkd.starts();
+    configure(&fabric, &whole, &mut networkd, "configured");
+    let log = node.service.as_ref().unwrap().log();
+    assert!(log.contains("put back what another program has changed"), "it took nothing: {log}");
+}
+
+/// With our files systemd-networkd leaves tunnels alone, and all routes that it did not make.
+#[test]
+fn vm_with_our_files_systemd_networkd_takes_nothing() {
+    testkit::require!(
+        "root",
+        "vxlan",
+        "vm-full",
+        "program:bridge",
+        "program:dbus-daemon",
+        "program:networkctl",
+        "file:/lib/systemd/systemd-networkd"
+    );
+    let mut fabric = Fabric::new("routing-networkd-files", &[2]);
+    // By tunnels: before version 256 it takes nexthops by the uplink whatever the files say.
+    fabric.flags = ["--path", "vxlan"].map(str::to_owned).to_vec();
+    fabric.start();
+    fabric.assert_all_reach_all();
+    let whole = ours(&fabric.nodes[0]);
+    // Without the service nothing comes back.
+    let service = fabric.nodes[0].service.take().unwrap();
+    assert_eq!(service.stop(), Some(0));
+    let node = &fabric.nodes[0];
     let mut monitor = Monitor::start(&fabric, node);
-
-    let mut networkd = Networkd::start(&fabric.lab, &node.host, &NETWORKD);
-    let uplink = fabric.lab.path("/etc/systemd/network/50-uplink.network");
-    let everything = |networkd: &mut Networkd<'_, Container>, tunnels: &str| {
-        let is_done = |networkd: &Networkd<'_, Container>, what: &str| {
-            networkd.has("eth0", "configured");
-            networkd.has("nw-vxlan4", tunnels);
-            is_whole(&fabric, &whole, what);
-        };
-        is_done(networkd, "a start");
-        // A file that is written anew counts as another one.
-        fs::write(&uplink, format!("{}# again\n", NETWORKD[0].1)).unwrap();
-        networkd.does("reload");
-        is_done(networkd, "a reload");
-        networkd.does("reconfigure eth0");
-        is_done(networkd, "another configuration of the uplink");
-        networkd.starts_again();
-        is_done(networkd, "another start");
-    };
-    everything(&mut networkd, "configured");
-    let removed = monitor.removed_since(0);
-    for of_ours in ["proto 78", "nw-vxlan4"] {
-        let found = removed.iter().any(|line| line.contains(of_ours));
-        assert!(found, "it took nothing of {of_ours}: {removed:#?}\n{}", networkd.log());
-    }
-
-    networkd.stops();
+    let mut networkd = Networkd::new(&fabric.lab, &node.host, &NETWORKD);
     networkd.gets_our_files();
-    let before = monitor.says_all().len();
-    networkd.starts_again();
-    everything(&mut networkd, "unmanaged");
+    networkd.starts();
+    configure(&fabric, &whole, &mut networkd, "unmanaged");
     networkd.stops();
-    is_whole(&fabric, &whole, "its end");
-    assert_eq!(monitor.removed_since(before), Vec::<String>::new(), "{}", networkd.log());
+    let taken = monitor.removed_since(0);
+    assert_eq!(taken, Vec::<String>::new(), "{}", networkd.log());
+
+    // It is the files that do it.
+    let before = monitor.says_all().len();
+    networkd.loses_our_files();
+    networkd.starts();
+    networkd.has("nw-vxlan4", "configured");
+    networkd.does("reconfigure eth0 nw-vxlan4");
+    networkd.has("nw-vxlan4", "configured");
+    networkd.has("eth0", "configured");
+    networkd.stops();
+    let taken = monitor.removed_since(before);
+    for of_ours in ["proto 78", "proto 79", "nw-vxlan4"] {
+        assert!(taken.iter().any(|line| line.contains(of_ours)), "{of_ours}: {taken:#?}");
+    }
 }
 
 /// NetworkManager configures the uplink, and deletes a tunnel. With our file it leaves tunnels.
@@ -169,7 +209,9 @@ fn vm_networkmanager_and_the_service_live_together() {
         "network-manager",
         "program:dbus-daemon"
     );
-    let mut fabric = Fabric::new("routing-nm", &[2, 1]);
+    let mut fabric = Fabric::new("routing-nm", &[2]);
+    // A path that its configuring the uplink does not change.
+    fabric.flags = ["--path", "vxlan"].map(str::to_owned).to_vec();
     fabric.start();
     fabric.assert_all_reach_all();
     let node = &fabric.nodes[0];
@@ -177,6 +219,9 @@ fn vm_networkmanager_and_the_service_live_together() {
     let mut monitor = Monitor::start(&fabric, node);
 
     let manager = NetworkManager::start(&fabric.lab, &node.host, &[]);
+    // The pods' own links are the service repair's.
+    manager.does("device set nw-pods managed no");
+    manager.does("device set p0 managed no");
     wait_until("it to see the tunnel", || manager.has("nw-vxlan4:connected (externally)"));
     manager.does("device delete nw-vxlan4");
     is_whole(&fabric, &whole, "a tunnel that was deleted");
@@ -185,24 +230,26 @@ fn vm_networkmanager_and_the_service_live_together() {
          ipv4.addresses 192.0.2.11/26 ipv4.gateway 192.0.2.1 ipv6.method manual \
          ipv6.addresses 2001:db8:0::10/64 ipv6.gateway 2001:db8:0::1",
     );
-    let everything = |manager: &NetworkManager<'_, Container>| {
-        for what in ["connection up uplink", "device reapply eth0", "networking off"] {
+    let everything = |manager: &NetworkManager<'_, Container>, all: &[&str]| {
+        for what in all {
             manager.does(what);
-            if what == "networking off" {
-                manager.does("networking on");
-                wait_until("the uplink", || manager.has("eth0:connected:uplink"));
-            }
+            wait_until("the uplink", || manager.has("eth0:connected:uplink"));
             is_whole(&fabric, &whole, what);
         }
     };
-    everything(&manager);
+    let uplink = ["connection up uplink", "device reapply eth0", "general reload"];
+    everything(&manager, &uplink);
+    manager.does("networking off");
+    everything(&manager, &["networking on"]);
     assert_ne!(monitor.removed_since(0), Vec::<String>::new());
 
     manager.takes("90-netwright.conf");
     wait_until("it to leave the tunnel", || manager.has("nw-vxlan4:unmanaged"));
     is_whole(&fabric, &whole, "our file");
+    // Without the service nothing comes back.
+    fabric.lab.sh(&format!("kill -STOP {}", node.service.as_ref().unwrap().pid()));
     let before = monitor.says_all().len();
     manager.refuses("device disconnect nw-vxlan4");
-    everything(&manager);
+    everything(&manager, &uplink);
     assert_eq!(monitor.removed_since(before), Vec::<String>::new());
 }
