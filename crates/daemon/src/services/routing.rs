@@ -1166,9 +1166,7 @@ impl Service {
             }
             // Those of pods come and go all the time.
             // The kernel's own follow from addresses and links, which are told too.
-            Object::Route(route) => {
-                may_end || (route.table != TABLE_LOCAL && !is_of_own(route))
-            }
+            Object::Route(route) => may_end || (route.table != TABLE_LOCAL && !is_of_own(route)),
             Object::Neighbour(_) | Object::VxlanFdb(_) | Object::Nexthop(_) => false,
             _ => true,
         }

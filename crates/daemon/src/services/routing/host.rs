@@ -371,10 +371,9 @@ impl Host {
 
     /// Lists the prefixes that this node has or had by what an earlier look has made.
     pub(super) fn own_prefixes(&self) -> impl Iterator<Item = IpNet> {
-        let ours = self.routes.iter().filter_map(ours_of_route);
-        ours.filter_map(|(key, value)| match (key, value) {
+        self.ours.iter().filter_map(|found| match found {
             (Key::Unreachable { prefix }, Value::Unreachable { protocol: PROTOCOL_OWN }) => {
-                Some(prefix)
+                Some(*prefix)
             }
             _ => None,
         })
