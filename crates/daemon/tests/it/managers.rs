@@ -18,9 +18,10 @@ const CONFIG: &str = "[main]\nplugins=keyfile\nauth-polkit=false\nno-auto-defaul
                       rc-manager=unmanaged\nhostname-mode=none\n[logging]\nlevel=WARN\n[connectivity]\nenabled=false\n\
                       [keyfile]\nunmanaged-devices=interface-name:up0\n";
 
-/// Shows the links of the own namespace in `/sys`, and permits no writes there: then no program
-/// waits for udev to announce links.
-const OWN_SYS: &str = "mount -t sysfs sysfs /sys && mount -o remount,bind,ro /sys";
+/// Shows the links of the own namespace in `/sys`, as it is on a lab's host, and permits no writes
+/// there: then no program waits for udev to announce links.
+const OWN_SYS: &str =
+    "{ mount -t sysfs sysfs /sys 2>/dev/null || :; } && mount -o remount,bind,ro /sys";
 
 /// A file of `deploy`.
 fn deployed(path: &str) -> PathBuf {
