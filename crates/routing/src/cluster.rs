@@ -126,9 +126,9 @@ pub struct Peer {
     /// What is used of it.
     used: Option<Arc<Node>>,
     /// What stands against its latest record, if that could not be read.
-    pub unreadable: Option<Unusable>,
+    pub unreadable: Option<Box<Unusable>>,
     /// What stands against the last record that could be read.
-    pub refused: Option<Refused>,
+    pub refused: Option<Box<Refused>>,
     /// What is wrong with one family of it.
     pub faults: Vec<Refused>,
     /// Why it is kept although the source does not show it, or not as it was.
@@ -180,8 +180,8 @@ impl Peer {
     #[must_use]
     pub fn unusable(&self) -> Option<Unusable> {
         match (&self.refused, &self.unreadable) {
-            (Some(refused), _) => Some(Unusable::Refused(refused.clone())),
-            (None, unreadable) => unreadable.clone(),
+            (Some(refused), _) => Some(Unusable::Refused((**refused).clone())),
+            (None, unreadable) => unreadable.as_deref().cloned(),
         }
     }
 }
@@ -419,7 +419,7 @@ impl Cluster {
                 (peer.unreadable, peer.held, peer.faults) = (None, None, faults);
             }
             Err(unusable) => {
-                peer.unreadable = Some(unusable);
+                peer.unreadable = Some(Box::new(unusable));
                 peer.held = peer.record.is_some().then_some(Held::LastKnown);
             }
         }

@@ -353,10 +353,10 @@ pub fn difference(wanted: &Wanted, observed: &Observed) -> Vec<Change> {
 pub(crate) fn differing(wanted: &Wanted, observed: &Observed) -> BTreeSet<Key> {
     let mut wanted = wanted.iter().peekable();
     let mut there = observed.objects.iter().peekable();
-    let mut keys = BTreeSet::new();
+    let mut keys = Vec::new();
     loop {
         let order = match (wanted.peek(), there.peek()) {
-            (None, None) => return keys,
+            (None, None) => return keys.into_iter().collect(),
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
             (Some((wanted, _)), Some((there, _))) => wanted.cmp(there),

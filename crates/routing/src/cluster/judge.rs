@@ -47,7 +47,7 @@ impl Cluster {
                 Ok(evicted) => evicted,
                 Err(refused) => {
                     let peer = self.peers.get_mut(&name).expect("it has a record");
-                    peer.refused = Some(refused);
+                    peer.refused = Some(Box::new(refused));
                     continue;
                 }
             };

@@ -11,8 +11,8 @@ use crate::time::Time;
 #[derive(PartialEq)]
 pub(super) struct Before {
     pub(super) used: Option<Arc<Node>>,
-    refused: Option<Refused>,
-    unreadable: Option<Unusable>,
+    refused: Option<Box<Refused>>,
+    unreadable: Option<Box<Unusable>>,
     faults: Vec<Refused>,
     held: Option<Held>,
 }
@@ -80,7 +80,7 @@ pub(super) fn tell(
         news.push(News::warning(Some(name), refused.to_string()));
     }
     if before.unreadable != after.unreadable {
-        match &after.unreadable {
+        match after.unreadable.as_deref() {
             Some(Unusable::Refused(refused)) => {
                 let kept =
                     if after.used.is_some() { "; its last readable record counts" } else { "" };

@@ -31,7 +31,7 @@ impl Routing {
         if self.waiting.is_some() || !self.looked {
             return todo;
         }
-        let mut keys = BTreeSet::new();
+        let mut keys = Vec::new();
         if self.ways.len() > 4 * self.cluster.peers().count() + 64 {
             // Most are of peers that are gone.
             let cluster = &self.cluster;
@@ -54,12 +54,12 @@ impl Routing {
             self.complete = true;
             todo.changes = self.everything();
         } else {
-            todo.changes = self.planned(&keys);
+            todo.changes = self.planned(&keys.into_iter().collect());
         }
         todo
     }
 
-    fn plan_peer(&mut self, node: &Node, keys: &mut BTreeSet<Key>, todo: &mut Todo) {
+    fn plan_peer(&mut self, node: &Node, keys: &mut Vec<Key>, todo: &mut Todo) {
         let unknown: Vec<IpAddr> =
             node.underlay.iter().filter(|address| !self.ways.contains_key(address)).collect();
         if !unknown.is_empty() {
@@ -121,7 +121,7 @@ impl Routing {
         keys.extend(self.wanted.replace(&node.name, wanted::of_peer(&own, node, &reach)));
     }
 
-    fn plan_gone(&mut self, name: &str, keys: &mut BTreeSet<Key>, todo: &mut Todo) {
+    fn plan_gone(&mut self, name: &str, keys: &mut Vec<Key>, todo: &mut Todo) {
         keys.extend(self.wanted.replace(name, plan::Objects::new()));
         self.ids.release(name);
         self.unplanned.remove(name);

@@ -34,19 +34,24 @@ const PASSING: u32 = 0x01 | 0x20;
 #[derive(Debug, Default)]
 pub(super) struct Links {
     by_index: BTreeMap<u32, Link>,
+    /// Their names, shared by all that refers to them.
+    names: BTreeMap<u32, LinkName>,
     tunnels: BTreeMap<u32, LinkName>,
 }
 
 impl Links {
     fn new(links: Vec<Link>, own: &Own) -> Self {
+        let named = |link: &Link| (link.index, LinkName::from(link.name.as_str()));
+        let names: BTreeMap<u32, LinkName> = links.iter().map(named).collect();
         let tunnels = links.iter().filter(|link| is_tunnel(link, own));
-        let tunnels = tunnels.map(|link| (link.index, link.name.as_str().into())).collect();
-        Links { by_index: links.into_iter().map(|link| (link.index, link)).collect(), tunnels }
+        let tunnels = tunnels.map(|link| (link.index, names[&link.index].clone())).collect();
+        let by_index = links.into_iter().map(|link| (link.index, link)).collect();
+        Links { by_index, names, tunnels }
     }
 
     /// Returns the name of a link; an index that is gone has none.
     pub(super) fn name_of(&self, index: u32) -> LinkName {
-        self.by_index.get(&index).map_or("?", |link| &link.name).into()
+        self.names.get(&index).cloned().unwrap_or_else(|| "?".into())
     }
 
     /// Reports whether there is a link with an index.
@@ -84,13 +89,16 @@ impl Links {
 
     /// Takes note of a tunnel that was made.
     pub(super) fn add_tunnel(&mut self, link: Link) {
-        self.tunnels.insert(link.index, link.name.as_str().into());
+        let name: LinkName = link.name.as_str().into();
+        self.names.insert(link.index, name.clone());
+        self.tunnels.insert(link.index, name);
         self.by_index.insert(link.index, link);
     }
 
     /// Takes note that a link is gone.
     pub(super) fn remove(&mut self, index: u32) {
         self.tunnels.remove(&index);
+        self.names.remove(&index);
         self.by_index.remove(&index);
     }
 
@@ -462,6 +470,6 @@ pub(super) fn way(netlink: &mut RouteSocket, links: &Links, own: &Own, address: 
     let uplinks = own.uplinks.iter().filter_map(|(_, uplink)| uplink.as_ref());
     let told = uplinks.filter(|uplink| *uplink.name == *link.name).map(|uplink| uplink.mtu).min();
     let mtu = route.mtu.unwrap_or(link.mtu).min(told.unwrap_or(u32::MAX));
-    let hop = Hop { link: link.name.as_str().into(), mtu };
+    let hop = Hop { link: links.name_of(link.index), mtu };
     if route.gateway.is_some() { Way::ByGateway(hop) } else { Way::OnLink(hop) }
 }
