@@ -76,12 +76,18 @@ impl Configuration {
         }
     }
 
-    /// Reads it once.
+    /// Reads it once. What is wrong with it is no matter if the disk has the last one: who removes
+    /// the service needs what it has run with.
     pub(super) fn read_once(config: &config::Routing, disk: &Disk) -> Result<Self, Stop> {
         runtime(1)?.block_on(async {
             let registry = Registry::open(config)?;
             let asked = registry.configuration().await;
-            Self::find(asked, &registry.configuration_key(), disk).map_err(Stop::Failed)
+            let found = Self::find(asked, &registry.configuration_key(), disk);
+            let known = |why| {
+                let text = disk.configuration().ok_or(why)?;
+                Configuration::of(text, "etcd's last known configuration")
+            };
+            found.or_else(known).map_err(Stop::Failed)
         })
     }
 
@@ -106,9 +112,11 @@ impl Configuration {
             let why = match Self::find(asked, &registry.configuration_key(), disk) {
                 Ok(found) => {
                     process.health.needs(CONFIGURATION, Ok(()));
-                    if config.flannel.0 != config::RoutingFlannel::Standby {
-                        let written = disk.write_configuration(&found.text);
-                        written.map_err(failed)?;
+                    // On standby nothing is written.
+                    if config.flannel.0 == config::RoutingFlannel::Replace
+                        && let Err(error) = disk.write_configuration(&found.text)
+                    {
+                        tracing::warn!(%error, "flanneld's configuration is not kept");
                     }
                     return Ok(Some(found));
                 }

@@ -63,8 +63,12 @@ fn put_lease(etcd: &Etcd<'_>, key: &str, value: &str, grant: Option<&str>) {
     put(etcd, &format!("subnets/{key}"), value, grant);
 }
 
+fn delete(etcd: &Etcd<'_>, key: &str) {
+    etcd.ask("kv/deleterange", &json!({"key": bytes(&format!("{PREFIX}/{key}"))}));
+}
+
 fn delete_lease(etcd: &Etcd<'_>, key: &str) {
-    etcd.ask("kv/deleterange", &json!({"key": bytes(&format!("{PREFIX}/subnets/{key}"))}));
+    delete(etcd, &format!("subnets/{key}"));
 }
 
 fn grant(etcd: &Etcd<'_>, seconds: u32) -> String {
@@ -459,6 +463,8 @@ fn vm_a_reserved_prefix_stays_reserved_and_what_is_missing_is_said() {
     wait_until("it to be ready", || is_ready(&fabric, 0));
     let lease = wait_for_lease(&etcd, "10.244.1.0-24", |lease| lease.value.contains("VtepMAC"));
     assert_eq!(lease.grant, "0");
+    // Who removes the service needs no configuration in etcd.
+    delete(&etcd, "config");
     uninstall(&mut fabric, 0, &["--uninstall"]);
     assert_eq!(leases(&etcd)["10.244.1.0-24"], lease);
 }
