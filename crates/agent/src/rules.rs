@@ -267,6 +267,38 @@ mod tests {
     use super::*;
     use crate::keys;
 
+    /// Returns the errors of a configuration of `routing`.
+    fn errors(change: impl Fn(&mut crate::config::Routing)) -> Vec<&'static str> {
+        let mut config = Config::default();
+        change(&mut config.routing);
+        let broken = RULES.iter().filter(|rule| (rule.broken)(&config, Surroundings::default()));
+        broken.map(|rule| rule.error).collect()
+    }
+
+    #[test]
+    fn what_routing_is_told_makes_sense() {
+        let services = |services: &str| {
+            let (cluster, services) = ("10.244.0.0/16".parse(), services.parse());
+            errors(|routing| {
+                (routing.cluster, routing.services) =
+                    (vec![cluster.clone().unwrap()], vec![services.clone().unwrap()]);
+            })
+        };
+        assert_eq!(services("10.96.0.0/12"), [""; 0]);
+        // Some nodes can have prefixes beside it.
+        assert_eq!(services("10.244.128.0/17"), [""; 0]);
+        for all in ["10.244.0.0/16", "10.0.0.0/8"] {
+            assert!(services(all)[0].starts_with("a range of pods lies in a range of services"));
+        }
+        let map = |name: &str| errors(|routing| routing.flannel_config_map = name.to_owned());
+        for sound in ["kube-system/flannel", "none"] {
+            assert_eq!(map(sound), [""; 0]);
+        }
+        for wrong in ["flannel", "/flannel", "kube-system/", "a/b/c"] {
+            assert_eq!(map(wrong), ["flannel-config-map is not NAMESPACE/NAME, and not none"]);
+        }
+    }
+
     #[test]
     fn rules_are_about_keys_that_exist_and_the_defaults_keep_them() {
         for rule in RULES {

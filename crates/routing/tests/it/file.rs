@@ -34,3 +34,16 @@ fn three_machines_need_names_prefixes_and_addresses() {
     assert_eq!(a.offers.vxlan.unwrap().mac6, None);
     assert!(a.created < b.created, "of two that want the same, the first has it");
 }
+
+#[test]
+fn earlier_prefixes_are_listed_beside_the_new_ones() {
+    let list = |kept: &str| {
+        let text = format!("{THREE}kept = {kept}\n");
+        file::read(&text, &settings()).unwrap().pop().unwrap().node
+    };
+    assert_eq!(list(r#"["10.244.9.0/24"]"#).unwrap().kept, [net("10.244.9.0/24")]);
+    // What it has again is no earlier one.
+    assert_eq!(list(r#"["10.244.2.0/24"]"#).unwrap().kept, []);
+    let wrong = list(r#"["10.244.9.1/24"]"#).unwrap_err().to_string();
+    assert!(wrong.starts_with("refused: kept[0]: 10.244.9.1/24 has bits set"), "{wrong}");
+}
