@@ -45,6 +45,9 @@ pub fn read(text: &str, settings: &Settings) -> Result<Vec<Seen>, String> {
     if LONGEST < text.len() {
         return Err(Cause::TooLong { bytes: text.len(), most: LONGEST }.to_string());
     }
+    if let Some(seen) = read_in_parts(text, settings) {
+        return Ok(seen);
+    }
     let file: serde_json::Value =
         toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
     let whole = |(path, cause): Fault| {
@@ -61,23 +64,69 @@ pub fn read(text: &str, settings: &Settings) -> Result<Vec<Seen>, String> {
         Some(nodes) => nodes.list(MOST_NODES).map_err(whole)?,
         None => return Err("it has no [[node]]".to_owned()),
     };
-    let mut seen: Vec<Seen> = Vec::new();
-    let mut places: BTreeMap<String, usize> = BTreeMap::new();
-    for (number, at) in nodes.iter().enumerate() {
-        let (name, node) = read_node(number, at, settings);
+    let mut list = List::default();
+    nodes.iter().for_each(|at| list.take(at, settings));
+    Ok(list.seen)
+}
+
+/// Reads a list without fault node by node: the whole of a long one takes as much memory as all that
+/// is known of its nodes. `None` if it cannot be taken apart, or something is wrong with it as a
+/// whole; then reading the whole says what.
+fn read_in_parts(text: &str, settings: &Settings) -> Option<Vec<Seen>> {
+    const HEAD: &str = "[[node]]";
+    // Such a string may have lines that look like the beginning of a node.
+    if text.contains("\"\"\"") || text.contains("'''") {
+        return None;
+    }
+    let mut list = List::default();
+    let mut part = 0..0;
+    let mut take = |part: &str| {
+        let value: serde_json::Value = toml::from_str(part).ok()?;
+        let root = At::root(&value);
+        let is_node = part.trim_start().starts_with(HEAD);
+        if root.keys().ok()?.any(|key| key != "node" || !is_node) {
+            return None;
+        }
+        let nodes = root.get("node").ok()?.map(|nodes| nodes.list(MOST_NODES)).transpose().ok()?;
+        nodes.iter().flatten().for_each(|at| list.take(at, settings));
+        Some(())
+    };
+    for line in text.split_inclusive('\n') {
+        if line.trim() == HEAD {
+            take(&text[part.clone()])?;
+            part.start = part.end;
+        }
+        part.end += line.len();
+    }
+    take(&text[part])?;
+    (1..=MOST_NODES).contains(&list.count).then_some(list.seen)
+}
+
+/// What was read of a list so far.
+#[derive(Default)]
+struct List {
+    count: usize,
+    seen: Vec<Seen>,
+    /// Where each name is.
+    places: BTreeMap<String, usize>,
+}
+
+impl List {
+    fn take(&mut self, at: &At<'_>, settings: &Settings) {
+        let (name, node) = read_node(self.count, at, settings);
+        self.count += 1;
         let node = node.map_err(|(path, cause)| {
             // The path begins with the place in the list, which the name tells better.
             let key = path.split_once('.').map_or("node", |(_, key)| key);
             Unusable::Refused(Refused::new(&name, key, cause))
         });
-        if let Some(place) = places.get(&name) {
-            seen[*place].node = Err(Refused::new(&name, "name", Cause::NameTwice).into());
+        if let Some(place) = self.places.get(&name) {
+            self.seen[*place].node = Err(Refused::new(&name, "name", Cause::NameTwice).into());
         } else {
-            places.insert(name.clone(), seen.len());
-            seen.push(Seen { name, node, faults: Vec::new() });
+            self.places.insert(name.clone(), self.seen.len());
+            self.seen.push(Seen { name, node, faults: Vec::new() });
         }
     }
-    Ok(seen)
 }
 
 /// Reads an entry of the list; the name stands for it even if it is wrong.

@@ -62,5 +62,9 @@ fn a_list_of_five_thousand_nodes_is_read() {
     let wrong: Vec<&str> =
         seen.iter().filter(|seen| seen.node.is_err()).map(|seen| seen.name.as_str()).collect();
     assert_eq!(wrong, ["node-10"]);
+    // Of such a text it cannot be told by its lines where a node begins, and it is read as a whole.
+    assert_eq!(file::read(&format!("# '''\n{list}"), &settings).unwrap(), seen);
+    let spaced = list.replacen("[[node]]", " [[ node ]] # the first", 3);
+    assert_eq!(file::read(&spaced, &settings).unwrap(), seen);
     assert_eq!(file::read(&(list + &entry(6000)), &settings).unwrap_err().lines().count(), 1);
 }
