@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
@@ -46,8 +47,8 @@ const WAITING: usize = 64;
 /// What the thread has heard.
 #[derive(Debug)]
 pub(super) enum Heard {
-    /// These are all Nodes.
-    Listed(Vec<NodeFields>),
+    /// These are all Nodes, shared with what is known of them here.
+    Listed(Vec<Arc<NodeFields>>),
     Changed(NodeFields),
     Deleted(String),
     /// The server does not answer: the reason.
@@ -236,7 +237,7 @@ impl Thread {
         mut changes: tokio::sync::mpsc::Receiver<Change<(NodeFields, Option<Said>)>>,
         own_is: watch::Sender<Option<Said>>,
     ) {
-        let mut known: BTreeMap<String, NodeFields> = BTreeMap::new();
+        let mut known: BTreeMap<String, Arc<NodeFields>> = BTreeMap::new();
         let mut listing = BTreeMap::new();
         let mut lost = false;
         loop {
@@ -274,7 +275,7 @@ impl Thread {
                     continue;
                 }
                 Change::Listed((node, _)) => {
-                    listing.insert(node.name.clone(), node);
+                    listing.insert(node.name.clone(), Arc::new(node));
                     continue;
                 }
                 Change::Complete => {
@@ -284,14 +285,16 @@ impl Thread {
                     }
                     Heard::Listed(known.values().cloned().collect())
                 }
-                Change::Changed((node, _)) if known.get(&node.name) == Some(&node) => {
+                Change::Changed((node, _))
+                    if known.get(&node.name).is_some_and(|of| **of == node) =>
+                {
                     if !lost {
                         continue;
                     }
                     Heard::Answers
                 }
                 Change::Changed((node, _)) => {
-                    known.insert(node.name.clone(), node.clone());
+                    known.insert(node.name.clone(), Arc::new(node.clone()));
                     Heard::Changed(node)
                 }
                 Change::Gone((node, _)) => {
