@@ -15,7 +15,7 @@ use crate::settings::Settings;
 use crate::time::Time;
 
 /// What is kept of a Node.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct NodeFields {
     /// `metadata.name`
     pub name: String,

@@ -45,7 +45,6 @@ use std::io::Read as _;
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agent::Config;
@@ -59,7 +58,6 @@ use kernel::route::{IpFamily, Route, RouteSocket, TABLE_LOCAL};
 use kernel::sysctl::Sysctl;
 use routing::cluster::{Event, News, Seen};
 use routing::earlier::Earlier;
-use routing::kubernetes::NodeFields;
 use routing::object::Key;
 use routing::path::Way;
 use routing::plan::Change;
@@ -565,7 +563,7 @@ impl Service {
                 // Also of nodes that have not said yet how they are reached.
                 let prefixes = nodes.iter().filter_map(|node| kubernetes::prefixes(node).ok());
                 self.prefixes = prefixes.flatten().collect();
-                let read = |fields: &Arc<NodeFields>| kubernetes::read(fields, &self.settings);
+                let read = |fields| kubernetes::read(fields, &self.settings);
                 Event::Listed(nodes.iter().map(read).collect())
             }
             Heard::Changed(fields) => {

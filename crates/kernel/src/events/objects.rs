@@ -112,9 +112,18 @@ impl ObjectListener {
     /// # Privileges
     /// CAP_NET_ADMIN for the packet filter.
     pub fn open() -> Result<Self, NetlinkError> {
+        Self::with_queue(RECEIVE_BUFFER)
+    }
+
+    /// The same, with so many bytes that may be queued: what comes beyond that is lost, and told as
+    /// [`ObjectEvent::Lost`].
+    ///
+    /// # Errors
+    /// [`NetlinkError::Open`].
+    pub fn with_queue(queue_bytes: usize) -> Result<Self, NetlinkError> {
         Ok(Self {
-            route: open(NETLINK_ROUTE, &GROUPS, RECEIVE_BUFFER)?,
-            filter: open(NETLINK_NETFILTER, &[NFT_GROUP], RECEIVE_BUFFER)?,
+            route: open(NETLINK_ROUTE, &GROUPS, queue_bytes)?,
+            filter: open(NETLINK_NETFILTER, &[NFT_GROUP], queue_bytes)?,
             buffer: Vec::with_capacity(MESSAGE),
             ignored_ports: BTreeSet::new(),
             neighbour_links: None,

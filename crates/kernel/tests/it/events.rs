@@ -237,7 +237,7 @@ fn lost_events_of_objects_are_told() {
         // The alias of a link that is down is set without an event.
         sh("ip link set lo up");
         let mut socket = RouteSocket::open().unwrap();
-        let mut listener = ObjectListener::open().unwrap();
+        let mut listener = ObjectListener::with_queue(1 << 20).unwrap();
         let route = |number: u32| {
             let to = Ipv4Net::new((0x0a00_0000 + number).into(), 32).unwrap();
             let route = Route::new(IpNet::V4(to));

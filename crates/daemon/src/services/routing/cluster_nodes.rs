@@ -4,10 +4,10 @@
 //! bell rings, and says what this node's annotation and condition are to be.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
@@ -47,8 +47,8 @@ const WAITING: usize = 64;
 /// What the thread has heard.
 #[derive(Debug)]
 pub(super) enum Heard {
-    /// These are all Nodes, shared with what is known of them here.
-    Listed(Vec<Arc<NodeFields>>),
+    /// These are all Nodes.
+    Listed(Vec<NodeFields>),
     Changed(NodeFields),
     Deleted(String),
     /// The server does not answer: the reason.
@@ -237,8 +237,10 @@ impl Thread {
         mut changes: tokio::sync::mpsc::Receiver<Change<(NodeFields, Option<Said>)>>,
         own_is: watch::Sender<Option<Said>>,
     ) {
-        let mut known: BTreeMap<String, Arc<NodeFields>> = BTreeMap::new();
-        let mut listing = BTreeMap::new();
+        // Only whether a Node is another: its text would take as much memory as all that is programmed.
+        let hashes = RandomState::new();
+        let mut known: BTreeMap<String, u64> = BTreeMap::new();
+        let mut listing: BTreeMap<String, NodeFields> = BTreeMap::new();
         let mut lost = false;
         loop {
             let change = if lost {
@@ -275,18 +277,19 @@ impl Thread {
                     continue;
                 }
                 Change::Listed((node, _)) => {
-                    listing.insert(node.name.clone(), Arc::new(node));
+                    listing.insert(node.name.clone(), node);
                     continue;
                 }
                 Change::Complete => {
-                    known = std::mem::take(&mut listing);
+                    let hashed = |(name, node): (&String, _)| (name.clone(), hashes.hash_one(node));
+                    known = listing.iter().map(hashed).collect();
                     if !known.contains_key(&self.node) {
                         own_is.send_modify(|own| *own = None);
                     }
-                    Heard::Listed(known.values().cloned().collect())
+                    Heard::Listed(std::mem::take(&mut listing).into_values().collect())
                 }
                 Change::Changed((node, _))
-                    if known.get(&node.name).is_some_and(|of| **of == node) =>
+                    if known.get(&node.name) == Some(&hashes.hash_one(&node)) =>
                 {
                     if !lost {
                         continue;
@@ -294,7 +297,7 @@ impl Thread {
                     Heard::Answers
                 }
                 Change::Changed((node, _)) => {
-                    known.insert(node.name.clone(), Arc::new(node.clone()));
+                    known.insert(node.name.clone(), hashes.hash_one(&node));
                     Heard::Changed(node)
                 }
                 Change::Gone((node, _)) => {

@@ -18,7 +18,7 @@ use super::bare::{Bare, Ear};
 use super::{MOST, Other};
 
 /// What the service may take of memory with so many nodes, in bytes.
-const MEMORY: u64 = 256 << 20;
+const MEMORY: u64 = 48 << 20;
 
 /// The pause before something is measured, so that the late work for what was before is not charged
 /// to it: the service rests four times as long as it looked.
