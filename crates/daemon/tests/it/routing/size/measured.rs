@@ -42,10 +42,7 @@ impl Extent {
         match std::env::var_os(feature::VM_VARIABLE) {
             Some(_) => Extent { nodes: 200, turns: 1 },
             // One is left for the node that comes.
-            None => Extent {
-                nodes: MOST - 1,
-                turns: std::env::var("TURNS").map_or(9, |t| t.parse().unwrap()),
-            },
+            None => Extent { nodes: MOST - 1, turns: 9 },
         }
     }
 }
