@@ -69,7 +69,8 @@ impl std::fmt::Display for Spread {
 struct Bench {
     fabric: Fabric,
     others: Vec<Other>,
-    memory: MemoryLimit,
+    /// Not in the virtual machine, which may have no such groups.
+    memory: Option<MemoryLimit>,
     cold: Vec<Duration>,
     bare: Vec<Duration>,
     /// Processor time of each: other programs on the machine change it less.
@@ -83,7 +84,7 @@ impl Bench {
         Bench {
             fabric,
             others: Other::many(extent.nodes).collect(),
-            memory: MemoryLimit::new(MEMORY),
+            memory: (1 < extent.turns).then(|| MemoryLimit::new(MEMORY)),
             cold: Vec::new(),
             bare: Vec::new(),
             cold_worked: Vec::new(),
@@ -111,7 +112,9 @@ impl Bench {
         let log = self.fabric.nodes[0].dir.join("log");
         let begin = Instant::now();
         let service = Service::start(command, &log);
-        self.memory.hold(service.pid());
+        if let Some(memory) = &self.memory {
+            memory.hold(service.pid());
+        }
         ear.until(self.routes(), true);
         self.cold.push(begin.elapsed());
         self.cold_worked.push(worked(service.pid()));
@@ -206,7 +209,7 @@ impl Bench {
             let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
             line.trim_start_matches(':').trim_end_matches("kB").trim().parse().unwrap()
         };
-        let group = self.memory.most_used() / 1024;
+        let group = self.memory.as_ref().map_or(0, |memory| memory.most_used() / 1024);
         let (most, anonymous) = (kib("VmHWM"), kib("RssAnon"));
         let (changes, recoveries) = (Spread::of(changes), Spread::of(recoveries));
         eprintln!(
