@@ -235,8 +235,8 @@ pub(crate) const RULES: &[Rule] = &[
     },
     Rule {
         keys: &[("routing", "flannel-config-map")],
-        error: "flannel-config-map is not NAMESPACE/NAME",
-        hint: "the default is kube-flannel/kube-flannel-cfg; none is none",
+        error: "flannel-config-map is not NAMESPACE/NAME, and not none",
+        hint: "the default is kube-flannel/kube-flannel-cfg",
         broken: |config, _| {
             let map = &config.routing.flannel_config_map;
             let is_one = |(namespace, name): (&str, &str)| {

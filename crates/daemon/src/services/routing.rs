@@ -453,6 +453,8 @@ impl Service {
                         if self.learn() {
                             self.look();
                         }
+                        // A node's path may have another MTU.
+                        self.publish();
                     }
                     ASKED => {
                         if self.shared.take_accepted() {
