@@ -444,18 +444,10 @@ impl Service {
                     }
                     FOLDERS => {
                         self.folders.heard();
-                        if self.learn() {
-                            self.look();
-                        }
-                        self.publish();
+                        self.look_at_others();
+                        self.learn_and_publish();
                     }
-                    NODES => {
-                        if self.learn() {
-                            self.look();
-                        }
-                        // A node's path may have another MTU.
-                        self.publish();
-                    }
+                    NODES => self.learn_and_publish(),
                     ASKED => {
                         if self.shared.take_accepted() {
                             let todo = self.shared.routing().accept(self.clock.now());
@@ -497,6 +489,15 @@ impl Service {
         }
         if self.save_at.is_some_and(|at| at <= Instant::now()) {
             self.save();
+        }
+    }
+
+    /// Learns what the source says now, and writes what follows from it for pods: a node's path may
+    /// have another MTU.
+    fn learn_and_publish(&mut self) {
+        match self.learn() {
+            true => self.look(),
+            false => self.publish(),
         }
     }
 
@@ -645,6 +646,7 @@ impl Service {
         if std::mem::take(&mut self.heard) {
             self.pace.hurry(Instant::now());
         }
+        self.look_at_others();
         self.publish();
     }
 
@@ -1029,7 +1031,6 @@ impl Service {
 
     /// Writes what runtimes and plugins read, once everything of this node is programmed.
     fn publish(&mut self) {
-        self.look_at_others();
         let routing = self.shared.routing();
         let is_there =
             |key: &Key| routing.observed().objects().get(key) == routing.wanted().get(key);

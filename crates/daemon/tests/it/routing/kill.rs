@@ -2,7 +2,7 @@
 //! away.
 //!
 //! It runs under `strace`, which kills it as its loop's thread enters the n-th system call that
-//! changes something or asks the kernel for something. The moments are the same in every run, however
+//! sends a message to the kernel, or makes, renames or removes a file. The moments are the same in every run, however
 //! busy the machine is.
 
 use std::os::unix::process::ExitStatusExt as _;
@@ -79,6 +79,18 @@ fn is_killed(status: ExitStatus) -> bool {
     status.signal() == Some(9)
 }
 
+/// Makes two nodes that reach each other, and takes everything from node `a`. Returns what `a` had,
+/// and its host as it is now.
+fn fabric_without_a(name: &str) -> (Fabric, Vec<String>, Snapshot) {
+    let mut fabric = Fabric::new(name, &[1, 1]);
+    fabric.start();
+    fabric.assert_all_reach_all();
+    let whole = torture::objects(&fabric.nodes[0]);
+    fabric.uninstall(0);
+    let before = Snapshot::of(&fabric.nodes[0].host);
+    (fabric, whole, before)
+}
+
 /// Whenever it is killed, the next start makes the whole, and `--uninstall` alone takes everything
 /// away.
 #[test]
@@ -91,12 +103,7 @@ fn vm_a_service_killed_at_any_change_leaves_what_the_next_one_understands() {
         "program:bridge",
         "program:nft"
     );
-    let mut fabric = Fabric::new("routing-kill", &[1, 1]);
-    fabric.start();
-    fabric.assert_all_reach_all();
-    let whole = torture::objects(&fabric.nodes[0]);
-    fabric.uninstall(0);
-    let before = Snapshot::of(&fabric.nodes[0].host);
+    let (mut fabric, whole, before) = fabric_without_a("routing-kill");
     start_and_kill(&fabric, &whole, None);
     let all = calls(&fabric);
     assert!(10 < all, "it has made {all} calls");
@@ -128,12 +135,7 @@ fn vm_an_uninstall_killed_at_any_change_is_completed() {
         "program:bridge",
         "program:nft"
     );
-    let mut fabric = Fabric::new("routing-kill-away", &[1, 1]);
-    fabric.start();
-    fabric.assert_all_reach_all();
-    let whole = torture::objects(&fabric.nodes[0]);
-    fabric.uninstall(0);
-    let before = Snapshot::of(&fabric.nodes[0].host);
+    let (mut fabric, whole, before) = fabric_without_a("routing-kill-away");
     let mut leave = |moment: Option<usize>, again: bool| {
         fabric.start_on(0);
         wait_until("the node to have the whole", || torture::objects(&fabric.nodes[0]) == whole);
