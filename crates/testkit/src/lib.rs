@@ -67,7 +67,7 @@ pub use glance::{Eye, Glance};
 pub use lab::{Container, Lab, Visit};
 pub use memory::MemoryLimit;
 pub use modules::ModuleRequests;
-pub use place::{Place, Running};
+pub use place::{Place, Running, without_linkdown};
 pub use service::{Service, wait_for, wait_until};
 pub use snapshot::Snapshot;
 pub use tally::Tally;

@@ -9,6 +9,13 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 
 use crate::lab::unshare;
 
+/// Removes ` linkdown` from what `ip route` shows. The word stands there until the kernel has looked
+/// at a new link's carrier, which takes it some time on a busy host (linux `net/core/link_watch.c`).
+#[must_use]
+pub fn without_linkdown(shown: &str) -> String {
+    shown.replace(" linkdown", "")
+}
+
 /// A place where programs and code can run: a lab's host or a container in it.
 pub trait Place {
     /// Returns a command that will run here, in the current directory as the lab sees it.
@@ -25,7 +32,8 @@ pub trait Place {
     /// Returns the name of this place for messages.
     fn place_name(&self) -> String;
 
-    /// Runs a shell script here and returns its standard output.
+    /// Runs a shell script here and returns its standard output, [without
+    /// ` linkdown`](without_linkdown).
     ///
     /// # Panics
     /// When it fails, with what it wrote to standard error.
@@ -40,7 +48,7 @@ pub trait Place {
             String::from_utf8_lossy(&output.stderr),
             String::from_utf8_lossy(&output.stdout),
         );
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        without_linkdown(&String::from_utf8_lossy(&output.stdout))
     }
 
     /// Runs a shell script here and returns its output, whether it succeeds or not.

@@ -241,7 +241,7 @@ fn lines(facts: &mut Facts, section: &'static str, output: &str, prefix: &str) {
     for line in output.lines() {
         // Routes show whether their link has a carrier, which comes and goes with the other end. In
         // IPv6 routes more words follow.
-        let line = line.trim().replace(" linkdown", "");
+        let line = crate::without_linkdown(line.trim());
         let name = format!("{prefix} {line}");
         add(facts, section, name.trim(), "");
     }
