@@ -47,8 +47,8 @@ use self::ranges::{Net, Ranges};
 use self::state::{Entry, TableState};
 
 pub use self::opener::{OpenError, Opener};
-pub use self::state::Difference;
 pub use self::table::ClusterTable;
+pub use crate::difference::Difference;
 
 /// What decides the rules.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -17,7 +17,8 @@
 //! tables and their priorities.
 //!
 //! [`cluster`] is the packet filter of a node whose pods other nodes reach: a table of its own that
-//! no attachment owns.
+//! no attachment owns. [`pods`] is network policy: what the crate `policy` says about who may talk to
+//! whom, in a table of its own too.
 //!
 //! The other modules deal with other software: [`iptables`] writes the reference plugins' rules
 //! where a configuration asks for them, [`mod@reference`] removes what the reference plugins left,
@@ -31,6 +32,7 @@
 
 mod close;
 pub mod cluster;
+mod difference;
 pub mod element;
 mod engine;
 pub mod error;
@@ -44,6 +46,7 @@ pub mod masquerade;
 mod nft;
 pub mod owner;
 mod plan;
+pub mod pods;
 pub mod policy;
 pub mod reference;
 pub mod spoof;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::object::{Pod, Uid};
 use crate::policy::{Direction, PolicyId, Protocol, Tier};
-use crate::program::{self, Line, Name, Program, Step, Then};
+use crate::program::{self, Line, Name, Program, Step};
 use crate::world::index::Index;
 use crate::world::{Change, Touched, World};
 
@@ -96,7 +96,7 @@ impl Compiler {
         let mut compiler = Compiler {
             node: node.to_owned(),
             world,
-            program: Program::default(),
+            program: Program::empty(),
             leads: BTreeMap::new(),
             classes: BTreeMap::new(),
             policies: BTreeMap::new(),
@@ -112,10 +112,6 @@ impl Compiler {
             steps: Vec::new(),
             work: 0,
         };
-        for direction in Direction::ALL {
-            let deny = Line { matches: Vec::new(), then: Then::Deny };
-            compiler.put_chain(names::unknown(direction), vec![deny]);
-        }
         for address in compiler.local_addresses() {
             compiler.lead(address);
         }
@@ -195,8 +191,10 @@ impl Compiler {
     }
 
     fn put_chain(&mut self, name: Name, lines: Vec<Line>) {
-        if self.program.chains.get(&name) != Some(&lines) {
-            self.emit(Step::PutChain { name, lines });
+        let there = self.program.chains.get(&name);
+        if there != Some(&lines) {
+            let new = there.is_none();
+            self.emit(Step::PutChain { name, lines, new });
         }
     }
 
@@ -247,7 +245,7 @@ impl Compiler {
             }
             let chain = match &new {
                 Some(Leads::Class(class)) => Some(self.use_class(direction, class)),
-                Some(Leads::Unknown) => Some(names::unknown(direction)),
+                Some(Leads::Unknown) => Some(program::unknown(direction)),
                 None => None,
             };
             let old = match new {
@@ -257,7 +255,8 @@ impl Compiler {
             if let Some(Leads::Class(class)) = old {
                 self.release_class(direction, class);
             }
-            self.emit(Step::Verdict { direction, address, chain });
+            let before = self.program.verdicts.get(&key).cloned();
+            self.emit(Step::Verdict { direction, address, before, chain });
         }
     }
 

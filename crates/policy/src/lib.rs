@@ -24,7 +24,7 @@ pub use explain::{Explanation, explain};
 
 pub use family::Family;
 pub use object::{Namespace, Node, Pod};
-pub use policy::{Direction, Policy, PolicyId, Protocol, Traffic};
-pub use program::{Program, Step};
+pub use policy::{Direction, PerDirection, Policy, PolicyId, Protocol, Traffic};
+pub use program::{Name, Program, Step};
 pub use refused::Refused;
 pub use world::{Change, World};

@@ -37,6 +37,31 @@ impl fmt::Display for Direction {
     }
 }
 
+/// A thing for each direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PerDirection<T> {
+    /// For what goes into pods.
+    pub ingress: T,
+    /// For what comes out of them.
+    pub egress: T,
+}
+
+impl<T> PerDirection<T> {
+    /// Makes each by its direction.
+    pub fn of(mut make: impl FnMut(Direction) -> T) -> Self {
+        PerDirection { ingress: make(Direction::Ingress), egress: make(Direction::Egress) }
+    }
+
+    /// Returns that of a direction.
+    #[must_use]
+    pub fn get(&self, direction: Direction) -> &T {
+        match direction {
+            Direction::Ingress => &self.ingress,
+            Direction::Egress => &self.egress,
+        }
+    }
+}
+
 /// A protocol above IP, as far as policies tell them apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Protocol {

@@ -21,6 +21,39 @@ pub type Name = String;
 /// The longest name.
 pub const LONGEST_NAME: usize = 31;
 
+/// The chain to which an address leads about whose pod not enough is known. Every program of a
+/// [`Compiler`](crate::Compiler) has both.
+#[must_use]
+pub fn unknown(direction: Direction) -> Name {
+    match direction {
+        Direction::Ingress => "unknown-in".to_owned(),
+        Direction::Egress => "unknown-out".to_owned(),
+    }
+}
+
+/// Returns the direction of the packets that meet a chain, which its name tells; `None` if no chain
+/// of a program has such a name.
+#[must_use]
+pub fn direction_of(chain: &str) -> Option<Direction> {
+    let is_unknown = |direction: &Direction| unknown(*direction) == chain;
+    if let Some(direction) = Direction::ALL.into_iter().find(is_unknown) {
+        return Some(direction);
+    }
+    match chain.as_bytes() {
+        [b'a' | b'b' | b'c' | b'p', b'i', b'-', ..] => Some(Direction::Ingress),
+        [b'a' | b'b' | b'c' | b'p', b'o', b'-', ..] => Some(Direction::Egress),
+        _ => None,
+    }
+}
+
+/// Returns the family of a set's addresses, which its name tells; `None` if no set of a program has
+/// such a name.
+#[must_use]
+pub fn family_of(set: &str) -> Option<Family> {
+    let (kind, _) = set.split_once('-')?;
+    Family::ALL.into_iter().find(|family| kind.ends_with(family.digit()))
+}
+
 /// What one node's packet filter holds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Program {
@@ -107,10 +140,10 @@ pub enum Step {
     AddElement { set: Name, element: Element },
     /// An element goes.
     RemoveElement { set: Name, element: Element },
-    /// A chain comes, or gets other lines.
-    PutChain { name: Name, lines: Vec<Line> },
-    /// An address leads to a chain, whatever it led to before; or nowhere.
-    Verdict { direction: Direction, address: IpAddr, chain: Option<Name> },
+    /// A chain comes (`new`), or gets other lines.
+    PutChain { name: Name, lines: Vec<Line>, new: bool },
+    /// An address leads to a chain, or nowhere; and what it led to before.
+    Verdict { direction: Direction, address: IpAddr, before: Option<Name>, chain: Option<Name> },
     /// A chain goes.
     RemoveChain { name: Name },
     /// A set goes.
@@ -130,6 +163,14 @@ fn misstep<T>(what: &'static str, name: impl fmt::Debug) -> Result<T, Misstep> {
 }
 
 impl Program {
+    /// Returns the program of a node about which nothing is known: it leads no address anywhere.
+    #[must_use]
+    pub fn empty() -> Self {
+        let deny = || vec![Line { matches: Vec::new(), then: Then::Deny }];
+        let chains = Direction::ALL.into_iter().map(|direction| (unknown(direction), deny()));
+        Program { chains: chains.collect(), ..Program::default() }
+    }
+
     /// Makes a step.
     ///
     /// # Errors
@@ -151,19 +192,26 @@ impl Program {
                     return misstep("there is no such element", step);
                 }
             }
-            Step::PutChain { name, lines } => {
+            Step::PutChain { name, lines, new } => {
+                if self.chains.contains_key(name) == *new {
+                    return misstep("the chain is there already, or is missing", name);
+                }
                 self.chains.insert(name.clone(), lines.clone());
             }
-            Step::Verdict { direction, address, chain: Some(chain) } => {
-                if !self.chains.contains_key(chain) {
+            Step::Verdict { direction, address, before, chain } => {
+                if let Some(chain) = chain
+                    && !self.chains.contains_key(chain)
+                {
                     return misstep("there is no such chain", chain);
                 }
-                self.verdicts.insert((*direction, *address), chain.clone());
-            }
-            Step::Verdict { direction, address, chain: None } => {
-                if self.verdicts.remove(&(*direction, *address)).is_none() {
-                    return misstep("there is no such verdict", address);
+                let key = (*direction, *address);
+                if self.verdicts.get(&key) != before.as_ref() || before == chain {
+                    return misstep("the address leads elsewhere, or nothing changes", step);
                 }
+                match chain {
+                    Some(chain) => self.verdicts.insert(key, chain.clone()),
+                    None => self.verdicts.remove(&key),
+                };
             }
             Step::RemoveChain { name } => {
                 if self.chains.remove(name).is_none() {
@@ -237,20 +285,18 @@ impl Program {
             }
         }
         for (name, lines) in &new.chains {
-            if old.chains.get(name) != Some(lines) {
-                steps.push(Step::PutChain { name: name.clone(), lines: lines.clone() });
+            let there = old.chains.get(name);
+            if there != Some(lines) {
+                let (name, lines) = (name.clone(), lines.clone());
+                steps.push(Step::PutChain { name, lines, new: there.is_none() });
             }
         }
-        for ((direction, address), chain) in &new.verdicts {
-            if old.verdicts.get(&(*direction, *address)) != Some(chain) {
-                let (direction, address, chain) = (*direction, *address, Some(chain.clone()));
-                steps.push(Step::Verdict { direction, address, chain });
-            }
-        }
-        for (direction, address) in old.verdicts.keys() {
-            if !new.verdicts.contains_key(&(*direction, *address)) {
-                let (direction, address) = (*direction, *address);
-                steps.push(Step::Verdict { direction, address, chain: None });
+        let keys: BTreeSet<_> = old.verdicts.keys().chain(new.verdicts.keys()).collect();
+        for key in keys {
+            let (before, chain) = (old.verdicts.get(key).cloned(), new.verdicts.get(key).cloned());
+            if before != chain {
+                let (direction, address) = *key;
+                steps.push(Step::Verdict { direction, address, before, chain });
             }
         }
         let gone = |name: &&Name| !new.chains.contains_key(*name);

@@ -1,14 +1,15 @@
 //! The table as data: what should be there, what is there, and the difference.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 
 use ipnet::IpNet;
-use kernel::nft::{Batch, Element, Expr, Hook, Key, KeyType, RangeEnd, Value};
+use kernel::nft::{Element, Expr, Hook, Key, KeyType, RangeEnd, Value};
 
 use super::layout::{self, Set};
 use super::{ClusterFilter, batch_of};
 use crate::cluster::ranges::Net;
+use crate::difference::Difference;
 
 /// An element: the bytes of its first and its last key, which are equal in a set without ranges.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -129,7 +130,7 @@ impl TableState {
     pub(crate) fn difference(&self, found: &TableState, filter: &ClusterFilter) -> Difference {
         let mut lines = self.layout_differences(found);
         if !lines.is_empty() {
-            return Difference { lines, batch: filter.batch() };
+            return Difference::new(lines, filter.batch());
         }
         let mut net = Net::new();
         for set in Set::ALL {
@@ -145,7 +146,7 @@ impl TableState {
             missing.into_iter().for_each(|entry| net.come((set, entry.clone())));
             foreign.into_iter().for_each(|entry| net.go((set, entry.clone())));
         }
-        Difference { lines, batch: batch_of(net) }
+        Difference::new(lines, batch_of(net))
     }
 
     fn layout_differences(&self, found: &TableState) -> Vec<String> {
@@ -203,37 +204,4 @@ fn told(what: &str, set: Set, entries: &[&Entry]) -> Option<String> {
         let _ = write!(line, " and {} more", entries.len() - NAMED);
     }
     Some(line)
-}
-
-/// What in the kernel is not as a filter says, and the transaction that repairs it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Difference {
-    lines: Vec<String>,
-    batch: Batch,
-}
-
-impl Difference {
-    /// Says whether all is as it should be.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.lines.is_empty()
-    }
-
-    /// Describes the differences, each in a line.
-    #[must_use]
-    pub fn lines(&self) -> &[String] {
-        &self.lines
-    }
-
-    /// Returns the transaction that repairs them.
-    #[must_use]
-    pub fn repair(&self) -> &Batch {
-        &self.batch
-    }
-}
-
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.lines.join("; "))
-    }
 }

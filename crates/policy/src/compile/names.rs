@@ -42,14 +42,6 @@ fn letter(direction: Direction) -> char {
     }
 }
 
-/// The chain of pods about which nothing is known.
-pub(crate) fn unknown(direction: Direction) -> Name {
-    match direction {
-        Direction::Ingress => "unknown-in".to_owned(),
-        Direction::Egress => "unknown-out".to_owned(),
-    }
-}
-
 /// The chain of pods that the same policies select; its hash is of these.
 pub(crate) fn class(direction: Direction, hash: &str) -> Name {
     format!("c{}-{hash}", letter(direction))

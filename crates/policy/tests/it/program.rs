@@ -297,11 +297,14 @@ fn steps_that_make_no_sense_are_refused() {
     program.apply(&Step::AddSet { name: "s".to_owned(), set: set.clone() }).unwrap();
     let element = |text: &str| Element::Address(ip(text));
     let one = "s".to_owned();
-    let verdict = |chain: Option<&str>| Step::Verdict {
+    let verdict = |before: Option<&str>, chain: Option<&str>| Step::Verdict {
         direction: netwright_policy::Direction::Ingress,
         address: ip("10.0.0.1"),
+        before: before.map(str::to_owned),
         chain: chain.map(str::to_owned),
     };
+    let put = |name: &str, new| Step::PutChain { name: name.to_owned(), lines: Vec::new(), new };
+    program.apply(&put("c", true)).unwrap();
     let refused = [
         Step::AddSet { name: one.clone(), set },
         Step::AddElement { set: one.clone(), element: element("10.0.0.1") },
@@ -309,8 +312,11 @@ fn steps_that_make_no_sense_are_refused() {
         Step::RemoveElement { set: one, element: element("10.0.0.2") },
         Step::RemoveSet { name: "t".to_owned() },
         Step::RemoveChain { name: "t".to_owned() },
-        verdict(Some("t")),
-        verdict(None),
+        put("c", true),
+        put("t", false),
+        verdict(None, Some("t")),
+        verdict(Some("c"), None),
+        verdict(None, None),
     ];
     let before = program.clone();
     let texts: Vec<String> = refused
@@ -327,8 +333,11 @@ fn steps_that_make_no_sense_are_refused() {
         there is no such element: RemoveElement { set: "s", element: Address(10.0.0.2) }
         there is no such set: "t"
         there is no such chain: "t"
+        the chain is there already, or is missing: "c"
+        the chain is there already, or is missing: "t"
         there is no such chain: "t"
-        there is no such verdict: 10.0.0.1
+        the address leads elsewhere, or nothing changes: Verdict { direction: Ingress, address: 10.0.0.1, before: Some("c"), chain: None }
+        the address leads elsewhere, or nothing changes: Verdict { direction: Ingress, address: 10.0.0.1, before: None, chain: None }
     "#]]
     .assert_eq(&texts.concat());
     program.chains.insert(
