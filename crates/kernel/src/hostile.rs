@@ -10,7 +10,8 @@ use crate::wire::{Message, messages};
 
 /// Makes every reader read one message, as each type that any of them accepts.
 pub fn read(body: &[u8]) {
-    for kind in (16..=46).chain(104..=106).chain(10 << 8..(10 << 8) + 16) {
+    let netfilter = (10 << 8..(10 << 8) + 16).chain([4 << 8]);
+    for kind in (16..=46).chain(104..=106).chain(netfilter) {
         let message = Message { kind, flags: 0, seq: 1, body };
         let _ = crate::events::of_route(&message);
         let _ = crate::events::of_object(&message);
@@ -32,6 +33,7 @@ pub fn read(body: &[u8]) {
         let _ = SetInfo::decode(&message);
         let _ = RuleInfo::decode(&message);
         let _ = decode_elements(&message);
+        let _ = crate::nflog::decode(&message).map(|(_, logged)| logged.packet());
     }
 }
 

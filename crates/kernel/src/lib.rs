@@ -2,7 +2,7 @@
 //!
 //! Network namespaces ([`netns`]) and whether they still exist ([`living`]), links, addresses,
 //! routes, rules, neighbours, bridge VLANs and traffic control ([`route`]), nftables ([`nft`]),
-//! connection tracking ([`conntrack`]), sysctls ([`sysctl`]), ports that programs listen on
+//! packets that rules log ([`nflog`]), connection tracking ([`conntrack`]), sysctls ([`sysctl`]), ports that programs listen on
 //! ([`listen`]), whether addresses answer ([`echo`]), a process's own confinement ([`confine`]). Everything is blocking, bounded in time
 //! and usable from a plain thread; nothing executes a program.
 //!
@@ -43,6 +43,7 @@ pub mod living;
 pub mod mac;
 pub mod netlink;
 pub mod netns;
+pub mod nflog;
 pub mod nft;
 pub mod packet;
 pub mod remedy;

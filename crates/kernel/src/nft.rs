@@ -48,7 +48,7 @@ mod socket;
 mod userdata;
 
 pub use batch::{Batch, Mode, Operation};
-pub use expr::{BitwiseExpr, Expr};
+pub use expr::{BitwiseExpr, Expr, LogGroup};
 pub use hooks::HookInfo;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use info::decode_elements;

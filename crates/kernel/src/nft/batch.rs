@@ -258,6 +258,22 @@ impl Batch {
         self.elements(table, set, elements, Mode::Create);
     }
 
+    /// Adds one to the elements of an operation that is in the transaction already; returns whether
+    /// that operation has elements.
+    pub fn add_to(&mut self, operation: usize, element: Element) -> bool {
+        match self.operations.get_mut(operation) {
+            Some(
+                Operation::AddElements { elements, .. }
+                | Operation::DeleteElements { elements, .. }
+                | Operation::DestroyElements { elements, .. },
+            ) => {
+                elements.push(element);
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Removes elements; fails with ENOENT if one does not exist. That failure is slow: check
     /// first.
     pub fn delete_elements(

@@ -177,10 +177,24 @@ pub enum Expr {
         /// Bytes so far.
         bytes: u64,
     },
-    /// Writes to the kernel's log.
+    /// Goes on for as many packets as are allowed, and ends the rule for the others.
+    Limit {
+        /// How many packets.
+        rate: u64,
+        /// In how many seconds.
+        seconds: u64,
+        /// How many more may come at once.
+        burst: u32,
+        /// Goes on for the others instead.
+        over: bool,
+    },
+    /// Writes to the kernel's log, or passes the packet to who listens to a group of nflog
+    /// ([`crate::nflog`]).
     Log {
-        /// The prefix of the line.
+        /// The prefix of the line, or of what the listener gets.
         prefix: Option<String>,
+        /// The group.
+        group: Option<LogGroup>,
     },
     /// Refuses the packet, and informs the sender.
     Reject {
@@ -216,6 +230,15 @@ pub enum Expr {
         /// Its attributes.
         attributes: Vec<u8>,
     },
+}
+
+/// A group of nflog.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogGroup {
+    /// Its number.
+    pub number: u16,
+    /// How many bytes of each packet are passed at most; `None`: as many as the listener wants.
+    pub snaplen: Option<u32>,
 }
 
 /// `register = (register & mask) ^ xor`.

@@ -1,9 +1,9 @@
 //! Decodes expressions. What is not understood is kept as [`Expr::Other`].
 
-use super::expr::{BitwiseExpr, Expr};
+use super::expr::{BitwiseExpr, Expr, LogGroup};
 use super::expr_encode::{
-    BYTEORDER_HTON, EXTHDR_OP_TCPOPT, L4CSUM_PSEUDOHDR, NFTA_DATA_VALUE, NFTA_DATA_VERDICT,
-    NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
+    BYTEORDER_HTON, EXTHDR_OP_TCPOPT, L4CSUM_PSEUDOHDR, LIMIT_PACKETS, NFTA_DATA_VALUE,
+    NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
 };
 use super::names::{Family, Verdict};
 use super::operand::{
@@ -126,7 +126,19 @@ fn decode_known(name: &str, data: &Attribute<'_>) -> Option<Expr> {
         "counter" => {
             Expr::Counter { bytes: data.find(1)?.u64_be()?, packets: data.find(2)?.u64_be()? }
         }
-        "log" => Expr::Log { prefix: data.find(2).map(|prefix| prefix.text()) },
+        "limit" if number(4).unwrap_or(LIMIT_PACKETS) == LIMIT_PACKETS => Expr::Limit {
+            rate: data.find(1)?.u64_be()?,
+            seconds: data.find(2)?.u64_be()?,
+            burst: number(3).unwrap_or(0),
+            over: number(5).unwrap_or(0) & 1 == 1,
+        },
+        "log" => Expr::Log {
+            prefix: data.find(2).map(|prefix| prefix.text()),
+            group: data
+                .find(1)
+                .and_then(|group| group.u16_be())
+                .map(|group| LogGroup { number: group, snaplen: number(3) }),
+        },
         "reject" => Expr::Reject {
             kind: RejectKind::from_number(number(1)?)?,
             code: data.find(2).and_then(|code| code.u8()).unwrap_or(0),
@@ -218,7 +230,15 @@ mod tests {
             Expr::Masquerade { flags: 16 },
             Expr::Redirect { port: Some(first), flags: 2 },
             Expr::Counter { packets: 5, bytes: u64::MAX },
-            Expr::Log { prefix: Some("p".into()) },
+            Expr::Limit { rate: 100, seconds: 1, burst: 5, over: false },
+            Expr::Limit { rate: u64::MAX, seconds: 3600, burst: u32::MAX, over: true },
+            Expr::Log { prefix: Some("p".into()), group: None },
+            Expr::Log { prefix: None, group: Some(LogGroup { number: 7, snaplen: None }) },
+            Expr::Log {
+                prefix: Some("nwt-in ".into()),
+                group: Some(LogGroup { number: u16::MAX, snaplen: Some(128) }),
+            },
+            Expr::Reject { kind: RejectKind::TcpReset, code: 0 },
             Expr::Reject { kind: RejectKind::Icmpx, code: 1 },
             Expr::Notrack,
             Expr::XtMatch { name: "comment".into(), revision: 0, info: vec![1; 256] },
@@ -232,11 +252,11 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn reading_anything_ends(bytes: Vec<u8>, which in 0_usize..23) {
-            const NAMES: [&str; 23] = [
+        fn reading_anything_ends(bytes: Vec<u8>, which in 0_usize..24) {
+            const NAMES: [&str; 24] = [
                 "meta", "payload", "cmp", "range", "bitwise", "lookup", "ct", "fib", "immediate", "nat", "masq",
                 "redir", "counter", "log", "reject", "notrack", "match", "target", "", "quota",
-                "rt", "byteorder", "exthdr",
+                "rt", "byteorder", "exthdr", "limit",
             ];
             let mut writer = Writer::new();
             writer.put_text(NFTA_EXPR_NAME, NAMES[which]);

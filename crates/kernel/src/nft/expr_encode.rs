@@ -18,6 +18,8 @@ const VERDICT_REGISTER: u32 = 0;
 pub(crate) const L4CSUM_PSEUDOHDR: u32 = 1;
 /// NFT_BYTEORDER_HTON.
 pub(crate) const BYTEORDER_HTON: u32 = 1;
+/// NFT_LIMIT_PKTS: packets are counted, not bytes.
+pub(crate) const LIMIT_PACKETS: u32 = 0;
 /// NFT_EXTHDR_OP_TCPOPT.
 pub(crate) const EXTHDR_OP_TCPOPT: u32 = 1;
 
@@ -54,6 +56,7 @@ fn name(expr: &Expr) -> &str {
         Expr::Masquerade { .. } => "masq",
         Expr::Redirect { .. } => "redir",
         Expr::Counter { .. } => "counter",
+        Expr::Limit { .. } => "limit",
         Expr::Log { .. } => "log",
         Expr::Reject { .. } => "reject",
         Expr::Notrack => "notrack",
@@ -163,9 +166,22 @@ fn encode_data(writer: &mut Writer, expr: &Expr) {
             writer.put_u64_be(1, *bytes);
             writer.put_u64_be(2, *packets);
         }
-        Expr::Log { prefix } => {
+        Expr::Limit { rate, seconds, burst, over } => {
+            writer.put_u64_be(1, *rate);
+            writer.put_u64_be(2, *seconds);
+            writer.put_u32_be(3, *burst);
+            writer.put_u32_be(4, LIMIT_PACKETS);
+            writer.put_u32_be(5, u32::from(*over));
+        }
+        Expr::Log { prefix, group } => {
+            if let Some(group) = group {
+                writer.put(1, &group.number.to_be_bytes());
+            }
             if let Some(prefix) = prefix {
                 writer.put_text(2, prefix);
+            }
+            if let Some(snaplen) = group.and_then(|group| group.snaplen) {
+                writer.put_u32_be(3, snaplen);
             }
         }
         Expr::Reject { kind, code } => {

@@ -13,6 +13,8 @@ use super::operand::{CtDirection, CtKey, FibFlags, FibResult, MetaKey, PayloadBa
 /// EtherTypes (RFC 9542) of IPv4 and IPv6.
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
+/// RFC 4443 §2.1: the protocol number of ICMPv6.
+const ICMPV6: u8 = 58;
 /// `linux include/uapi/linux/if_arp.h` ARPHRD_ETHER.
 const ARPHRD_ETHER: u16 = 1;
 
@@ -38,6 +40,7 @@ pub(crate) enum Guard {
     Ipv4,
     Ipv6,
     Ethernet,
+    Icmp6,
 }
 
 impl Field {
@@ -100,6 +103,16 @@ impl Ip6Address {
 }
 
 impl Guard {
+    /// Returns the conditions to check, the lower protocol's first.
+    pub(crate) fn needed(self) -> &'static [Guard] {
+        match self {
+            Self::Ipv4 => &[Self::Ipv4],
+            Self::Ipv6 => &[Self::Ipv6],
+            Self::Ethernet => &[Self::Ethernet],
+            Self::Icmp6 => &[Self::Ipv6, Self::Icmp6],
+        }
+    }
+
     /// Returns what to load and which value it must have in a table of a family; `None` if the
     /// condition always holds there.
     pub(crate) fn check(self, family: Family) -> Option<(MetaKey, Vec<u8>)> {
@@ -115,6 +128,7 @@ impl Guard {
             (Self::Ethernet, Family::Inet | Family::Ip | Family::Ip6) => {
                 Some((MetaKey::IifType, ARPHRD_ETHER.to_ne_bytes().to_vec()))
             }
+            (Self::Icmp6, _) => Some((MetaKey::L4Proto, vec![ICMPV6])),
             (Self::Ipv4 | Self::Ipv6 | Self::Ethernet, _) => None,
         }
     }
@@ -196,6 +210,12 @@ pub const fn th_sport() -> Field {
 #[must_use]
 pub const fn th_dport() -> Field {
     Field::payload(PayloadBase::Transport, 2, None, KeyType::InetService)
+}
+
+/// `icmpv6 type` (RFC 4443 §2.1: byte 0).
+#[must_use]
+pub const fn icmp6_type() -> Field {
+    Field::payload(PayloadBase::Transport, 0, Some(Guard::Icmp6), KeyType::Icmp6Type)
 }
 
 /// `ether daddr`.
@@ -310,4 +330,16 @@ pub mod ct_status_bits {
     pub const SNAT: u32 = 1 << 4;
     /// The destination is translated.
     pub const DNAT: u32 = 1 << 5;
+}
+
+/// Bits of the byte with TCP's flags (RFC 9293 §3.1).
+pub mod tcp_flag_bits {
+    /// The sender has no more to send.
+    pub const FIN: u8 = 0x01;
+    /// The first packet in either direction.
+    pub const SYN: u8 = 0x02;
+    /// There is no such connection.
+    pub const RST: u8 = 0x04;
+    /// It acknowledges.
+    pub const ACK: u8 = 0x10;
 }

@@ -19,6 +19,8 @@ pub struct TableInfo {
     pub handle: u64,
     /// How many chains, sets and other objects it contains.
     pub used: u32,
+    /// NFT_TABLE_F_*: 1 is a table that sees no packets.
+    pub flags: u32,
     /// Its comment.
     pub comment: Option<String>,
 }
@@ -130,10 +132,11 @@ impl TableInfo {
     pub(crate) fn decode(message: &Message<'_>) -> Option<Self> {
         let (family, attributes) = open(message, msg::NEW_TABLE)?;
         let mut table =
-            Self { table: TableRef::new(family, ""), handle: 0, used: 0, comment: None };
+            Self { table: TableRef::new(family, ""), handle: 0, used: 0, flags: 0, comment: None };
         for attribute in attributes {
             match attribute.kind {
                 1 => table.table.name = attribute.text(),
+                2 => table.flags = attribute.u32_be().unwrap_or_default(),
                 3 => table.used = attribute.u32_be().unwrap_or_default(),
                 4 => table.handle = attribute.u64_be().unwrap_or_default(),
                 6 => table.comment = userdata::find_text(attribute.value, userdata::COMMENT),

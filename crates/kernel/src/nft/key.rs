@@ -28,6 +28,8 @@ pub enum KeyType {
     InetProto,
     /// `inet_service`
     InetService,
+    /// `icmpv6_type`
+    Icmp6Type,
     /// `mark`
     Mark,
     /// `iface_index`
@@ -45,13 +47,14 @@ pub enum KeyType {
 }
 
 impl KeyType {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::Ipv4Addr,
         Self::Ipv6Addr,
         Self::EtherAddr,
         Self::EtherType,
         Self::InetProto,
         Self::InetService,
+        Self::Icmp6Type,
         Self::Mark,
         Self::IfIndex,
         Self::IfName,
@@ -74,6 +77,7 @@ impl KeyType {
             Self::IfIndex => 20,
             Self::CtState => 26,
             Self::CtStatus => 28,
+            Self::Icmp6Type => 29,
             Self::FibAddrType => 38,
             Self::IfName => 41,
         }
@@ -83,7 +87,7 @@ impl KeyType {
     #[must_use]
     pub fn size(self) -> usize {
         match self {
-            Self::NfProto | Self::InetProto => 1,
+            Self::NfProto | Self::InetProto | Self::Icmp6Type => 1,
             Self::EtherType | Self::InetService => 2,
             Self::Ipv4Addr
             | Self::Mark
@@ -104,7 +108,8 @@ impl KeyType {
             | Self::EtherAddr
             | Self::EtherType
             | Self::InetProto
-            | Self::InetService => 2,
+            | Self::InetService
+            | Self::Icmp6Type => 2,
             Self::Mark
             | Self::IfIndex
             | Self::IfName
@@ -125,6 +130,7 @@ impl KeyType {
             Self::EtherType => Value::EtherType(u16_be()?),
             Self::InetProto => Value::Protocol(*bytes.first()?),
             Self::InetService => Value::Port(u16_be()?),
+            Self::Icmp6Type => Value::Icmp6Type(*bytes.first()?),
             Self::Mark => Value::Mark(u32()?),
             Self::IfIndex => Value::IfIndex(u32()?),
             Self::IfName => Value::IfName(wire::text(bytes)),
@@ -183,6 +189,8 @@ pub enum Value {
     Protocol(u8),
     /// A port.
     Port(u16),
+    /// A type of ICMPv6.
+    Icmp6Type(u8),
     /// A mark.
     Mark(u32),
     /// A link's number.
@@ -215,7 +223,9 @@ impl Value {
             Self::Ipv6(address) => address.octets().to_vec(),
             Self::Mac(mac) => mac.0.to_vec(),
             Self::EtherType(number) | Self::Port(number) => number.to_be_bytes().to_vec(),
-            Self::Protocol(number) | Self::NfProto(number) => vec![*number],
+            Self::Protocol(number) | Self::NfProto(number) | Self::Icmp6Type(number) => {
+                vec![*number]
+            }
             Self::Mark(number)
             | Self::IfIndex(number)
             | Self::Bits(number)
@@ -266,7 +276,9 @@ impl fmt::Display for Value {
             Self::Protocol(6) => f.write_str("tcp"),
             Self::Protocol(17) => f.write_str("udp"),
             Self::Protocol(132) => f.write_str("sctp"),
-            Self::Protocol(number) | Self::NfProto(number) => write!(f, "{number}"),
+            Self::Protocol(number) | Self::NfProto(number) | Self::Icmp6Type(number) => {
+                write!(f, "{number}")
+            }
             Self::Port(port) => write!(f, "{port}"),
             Self::Mark(number) | Self::Bits(number) => write!(f, "{number:#x}"),
             Self::IfIndex(number) | Self::AddrType(number) => write!(f, "{number}"),

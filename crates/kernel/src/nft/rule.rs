@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use super::expr::{BitwiseExpr, Expr};
-use super::field::{self, Field, Guard, Ip6Address};
+use super::expr::{BitwiseExpr, Expr, LogGroup};
+use super::field::{self, Field, Guard, Ip6Address, tcp_flag_bits};
 use super::key::Value;
 use super::names::{Family, TableRef, Verdict};
 use super::operand::{
@@ -15,9 +15,8 @@ use crate::route::IpFamily;
 
 /// `linux include/uapi/linux/netfilter/nf_nat.h` NF_NAT_RANGE_PROTO_RANDOM_FULLY.
 const RANDOM_FULLY: u32 = 1 << 4;
-/// RFC 9293 §3.1: bits of the byte with TCP's flags, at offset 13.
-const TCP_SYN: u8 = 0x02;
-const TCP_RST: u8 = 0x04;
+/// RFC 9293 §3.1: the byte of the TCP header with its flags.
+const TCP_FLAGS: u32 = 13;
 /// RFC 9293 §3.2: the option "maximum segment size".
 const TCP_OPTION_MSS: u8 = 2;
 
@@ -207,17 +206,26 @@ impl NewRule {
             .expr(which.store(register))
     }
 
+    /// `tcp flags & MASK == FLAGS`: continues if these of a TCP packet's flags are so
+    /// ([`tcp_flag_bits`]).
+    #[must_use]
+    pub fn tcp_flags(self, mask: u8, flags: u8) -> Self {
+        self.compare_flags(mask, CmpOp::Eq, flags)
+    }
+
+    /// `tcp flags & MASK != FLAGS`: continues if these of a TCP packet's flags are not so.
+    #[must_use]
+    pub fn tcp_flags_not(self, mask: u8, flags: u8) -> Self {
+        self.compare_flags(mask, CmpOp::Ne, flags)
+    }
+
     /// `tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu`: makes the largest segment
     /// that a TCP connection's first packets announce as small as the route needs, in the packet's
     /// direction and back. In a chain at the hook forward, output or postrouting.
     #[must_use]
     pub fn clamp_segment_size(self) -> Self {
         let register = Register::FIRST;
-        let flags = Expr::Payload { base: PayloadBase::Transport, offset: 13, len: 1, register };
-        self.is(field::l4proto(), Value::TCP)
-            .expr(flags)
-            .expr(bitwise(&[TCP_SYN | TCP_RST], &[0]))
-            .expr(Expr::Cmp { op: CmpOp::Eq, register, data: vec![TCP_SYN] })
+        self.tcp_flags(tcp_flag_bits::SYN | tcp_flag_bits::RST, tcp_flag_bits::SYN)
             .expr(Expr::Rt { key: RtKey::TcpMss, register })
             .expr(Expr::ToNetworkOrder { source: register, register, len: 2, size: 2 })
             .expr(Expr::TcpOptionSet { option: TCP_OPTION_MSS, offset: 2, len: 2, register })
@@ -255,16 +263,38 @@ impl NewRule {
             .expr(Expr::CtSet { key: CtKey::Mark, register })
     }
 
+    /// `limit rate RATE/second burst BURST packets`: continues for so many packets, and ends the
+    /// rule for the others.
+    #[must_use]
+    pub fn limit(self, per_second: u32, burst: u32) -> Self {
+        self.expr(Expr::Limit { rate: per_second.into(), seconds: 1, burst, over: false })
+    }
+
     /// `log prefix "PREFIX"`.
     #[must_use]
     pub fn log(self, prefix: impl Into<String>) -> Self {
-        self.expr(Expr::Log { prefix: Some(prefix.into()) })
+        self.expr(Expr::Log { prefix: Some(prefix.into()), group: None })
+    }
+
+    /// `log prefix "PREFIX" group GROUP snaplen LENGTH`: passes the first bytes of the packet to
+    /// who listens to the group ([`crate::nflog`]).
+    #[must_use]
+    pub fn log_to_group(self, prefix: impl Into<String>, group: u16, snaplen: u32) -> Self {
+        let group = LogGroup { number: group, snaplen: Some(snaplen) };
+        self.expr(Expr::Log { prefix: Some(prefix.into()), group: Some(group) })
     }
 
     /// `reject with icmpx admin-prohibited`. Not in a bridge table.
     #[must_use]
     pub fn reject_prohibited(self) -> Self {
         self.expr(Expr::Reject { kind: RejectKind::Icmpx, code: 3 })
+    }
+
+    /// `reject with tcp reset`: drops the packet and ends its connection at the sender. Must follow a
+    /// condition that only TCP packets meet. Not in a bridge table.
+    #[must_use]
+    pub fn reject_with_reset(self) -> Self {
+        self.expr(Expr::Reject { kind: RejectKind::TcpReset, code: 0 })
     }
 
     /// `accept`, `drop`, `return`, `jump`, `goto`, …
@@ -306,11 +336,11 @@ impl NewRule {
     /// Loads fields into consecutive registers, from the first one on, after the checks they need.
     #[must_use]
     pub fn load(mut self, fields: &[Field]) -> Self {
-        for guard in fields.iter().filter_map(Field::guard) {
-            if self.guarded.contains(&guard) {
+        for guard in fields.iter().filter_map(Field::guard).flat_map(Guard::needed) {
+            if self.guarded.contains(guard) {
                 continue;
             }
-            self.guarded.push(guard);
+            self.guarded.push(*guard);
             if let Some((key, data)) = guard.check(self.table.family) {
                 let register = Register::FIRST;
                 self.exprs.push(Expr::Meta { key, register });
@@ -328,6 +358,15 @@ impl NewRule {
 
     fn compare(self, field: Field, op: CmpOp, data: Vec<u8>) -> Self {
         self.load(&[field]).expr(Expr::Cmp { op, register: Register::FIRST, data })
+    }
+
+    fn compare_flags(self, mask: u8, op: CmpOp, flags: u8) -> Self {
+        let register = Register::FIRST;
+        let base = PayloadBase::Transport;
+        self.is(field::l4proto(), Value::TCP)
+            .expr(Expr::Payload { base, offset: TCP_FLAGS, len: 1, register })
+            .expr(bitwise(&[mask], &[0]))
+            .expr(Expr::Cmp { op, register, data: vec![flags] })
     }
 
     fn compare_net(self, field: Field, op: CmpOp, net: IpNet) -> Self {

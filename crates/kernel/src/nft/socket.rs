@@ -285,6 +285,19 @@ impl NftSocket {
         Ok(found)
     }
 
+    /// Lists the rules of all chains of a table; none if it does not exist.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn rules_of_table(&mut self, table: &TableRef) -> Result<Vec<RuleInfo>, NetlinkError> {
+        let body = |writer: &mut Writer| begin(writer, table);
+        let operation = format_args!("list the rules of {table}");
+        let request = Request { operation: &operation, kind: msg::GET_RULE, flags: 0, body: &body };
+        let mut found = empty(self.socket.dump(&request, RuleInfo::decode))?;
+        found.retain(|rule| rule.table == *table);
+        Ok(found)
+    }
+
     /// Lists the chains of a family, or of all.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ mod links;
 mod listen;
 mod netns;
 mod nexthops;
+mod nflog;
 mod nft;
 mod nft_objects;
 mod packet;

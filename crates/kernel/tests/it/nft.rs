@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use kernel::nft::field::{self, ct_state_bits, ct_status_bits};
+use kernel::nft::field::{self, ct_state_bits, ct_status_bits, tcp_flag_bits};
 use kernel::nft::{
     Batch, Element, Family, Hook, HookPoint, Key, KeyType, NewChain, NewRule, NewSet, NftSocket,
     TableRef, Value, Verdict,
@@ -160,6 +160,70 @@ fn sets_maps_and_their_keys_read_well() {
             assert_eq!(found.end, wanted.end, "{net}");
         }
         assert_eq!(nft.elements(&table, "pairs").unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn rules_of_a_policy_read_well() {
+    in_netns(|| {
+        let table = table();
+        let mut batch = Batch::new();
+        batch.add_table(&table, None);
+        let key = [KeyType::Ipv4Addr, KeyType::InetProto, KeyType::InetService];
+        batch.add_set(NewSet::set(&table, "named", key));
+        batch.add_set(NewSet::set(&table, "kinds", [KeyType::Icmp6Type]));
+        batch.add_elements(&table, "kinds", [Element::new(Value::Icmp6Type(135))]);
+        batch.add_chain(NewChain::regular(&table, "c"));
+        let port = Key::of([Value::from(ip("192.0.2.1")), Value::SCTP, Value::Port(80)]);
+        batch.add_elements(&table, "named", [Element::new(port)]);
+        let rule = || NewRule::new(&table, "c");
+        let fields = [field::ip_daddr(), field::l4proto(), field::th_dport()];
+        batch.add_rule(rule().in_set(&fields, "named").accept());
+        let (first, last) = (Value::Icmp6Type(133), Value::Icmp6Type(137));
+        batch.add_rule(rule().in_range(field::icmp6_type(), first, last).accept());
+        batch.add_rule(rule().in_set(&[field::icmp6_type()], "kinds").accept());
+        let flags = tcp_flag_bits::SYN | tcp_flag_bits::ACK;
+        batch.add_rule(rule().tcp_flags_not(flags, tcp_flag_bits::SYN).reject_with_reset());
+        batch.add_rule(rule().tcp_flags(tcp_flag_bits::FIN, 0).counter());
+        batch.add_rule(rule().limit(100, 7).log_to_group("nwt-in ", 7, 128));
+        batch.add_rule(rule().limit(1, 1).drop());
+        check(
+            &batch,
+            "ruleset",
+            r#"
+            table inet nwt {
+            set named {
+            type ipv4_addr . inet_proto . inet_service
+            elements = { 192.0.2.1 . 132 . 80 }
+            }
+
+            set kinds {
+            type icmpv6_type
+            elements = { 135 }
+            }
+
+            chain c {
+            ip daddr . meta l4proto . th dport @named accept
+            icmpv6 type 133-137 accept
+            icmpv6 type @kinds accept
+            tcp flags != 0x2 / 0x2,0x10 reject with tcp reset
+            tcp flags ! 0x1 counter packets 0 bytes 0
+            limit rate 100/second burst 7 packets log prefix "nwt-in " group 7 snaplen 128
+            limit rate 1/second burst 1 packets drop
+            }
+            }"#,
+        );
+        // The kernel returns every expression as it was written.
+        let mut nft = NftSocket::open().unwrap();
+        let written = batch.operations().iter().filter_map(|operation| match operation {
+            kernel::nft::Operation::AddRule { rule } => Some(rule.exprs.clone()),
+            _ => None,
+        });
+        let written: Vec<_> = written.collect();
+        let found: Vec<_> = nft.rules(&table, "c").unwrap();
+        assert_eq!(found, nft.rules_of_table(&table).unwrap());
+        let found: Vec<_> = found.into_iter().map(|rule| rule.exprs).collect();
+        assert_eq!(found, written);
     });
 }
 

@@ -146,7 +146,7 @@ fn what_nft_made_is_understood() {
                     elements = { tcp . 80 comment "x" : 192.0.2.1 . 8080 } }
                 chain c { ip saddr 192.0.2.1 counter accept comment "words"
                     tcp dport 22 jump d
-                    ip daddr { 192.0.2.2, 192.0.2.3 } limit rate 5/second drop
+                    ip daddr { 192.0.2.2, 192.0.2.3 } limit rate 5 kbytes/second drop
                 }
                 chain d { }
             }
