@@ -10,6 +10,7 @@
 //! * [`ModuleRequests`]: which modules the kernel looked for.
 //! * [`Tally`]: what was tried and found, for the table at a run's end.
 //! * [`traffic`]: ping, TCP and UDP from inside a namespace.
+//! * [`probe`]: packets made by hand, and who hears them.
 //! * [`page`]: a page of documentation, read for its commands.
 //! * [`mod@reference`]: the Go plugins of two releases.
 //! * [`driver`]: a Docker network driver, in a lab.
@@ -53,6 +54,7 @@ mod memory;
 mod modules;
 pub mod page;
 mod place;
+pub mod probe;
 pub mod real;
 pub mod reference;
 mod service;
