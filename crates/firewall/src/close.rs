@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use kernel::linger;
 use kernel::netlink::NetlinkError;
+use kernel::netns::Netns;
 use kernel::nft::{Batch, NftError, NftSocket, Operation};
 
 /// How long a socket is kept: several times what the kernel needs to destroy things.
@@ -36,6 +37,10 @@ pub(crate) struct LateSocket {
 impl LateSocket {
     pub(crate) fn open() -> Result<Self, NetlinkError> {
         NftSocket::open().map(|socket| LateSocket { socket: Some(socket) })
+    }
+
+    pub(crate) fn open_in(netns: &Netns) -> Result<Self, NetlinkError> {
+        NftSocket::open_in(netns).map(|socket| LateSocket { socket: Some(socket) })
     }
 
     /// Commits a transaction.

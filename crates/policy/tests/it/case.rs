@@ -10,7 +10,7 @@ use netwright_policy::{Change, Protocol};
 use serde_json::{Value, json};
 use testkit::Chance;
 
-use crate::support::{cluster, namespace, network, node, pod};
+use super::support::{cluster, namespace, network, node, pod};
 
 /// A cluster, and how it changes.
 #[derive(Debug, Clone)]

@@ -1,0 +1,179 @@
+//! Single addresses, without a program: for those who do not know the cluster.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use kernel::netlink::NetlinkError;
+use kernel::nft::{Batch, ElementData, Key, NewChain, Value, Verdict};
+use policy::{Direction, Family, Name, PerDirection, Program, program};
+
+use super::state::ChainState;
+use super::table::{failed, unread};
+use super::{Logging, PodsTable, encode, layout};
+use crate::error::FirewallError;
+
+/// How often addresses are looked up again when somebody else changed them in between.
+const TRIES: usize = 5;
+
+/// Leads addresses to the chains of pods about which not enough is known, whatever they led to:
+/// nothing but their node reaches them. Makes what is needed for that if it is missing or damaged,
+/// and leaves everything else as it is.
+///
+/// For the plugin where no daemon answers, and for the daemon before it knows the cluster.
+///
+/// **Idempotence**: an address that is closed stays so.
+///
+/// # Errors
+/// [`FirewallError::Tables`] when the kernel refuses; nothing has changed then.
+pub fn close(table: &mut PodsTable, addresses: &[IpAddr]) -> Result<(), FirewallError> {
+    move_all(table, addresses, |direction| Some(program::unknown(direction)))
+}
+
+/// Removes the verdicts of addresses: they are no longer judged.
+///
+/// **Idempotence**: success where there are none, or no table.
+///
+/// # Errors
+/// [`FirewallError::Tables`] when the kernel refuses; nothing has changed then.
+pub fn forget(table: &mut PodsTable, addresses: &[IpAddr]) -> Result<(), FirewallError> {
+    move_all(table, addresses, |_| None)
+}
+
+/// Returns the chains to which an address leads; `None` where it has no verdict.
+///
+/// # Errors
+/// [`FirewallError::Tables`] when the kernel does not answer.
+pub fn verdicts(
+    table: &mut PodsTable,
+    address: IpAddr,
+) -> Result<PerDirection<Option<Name>>, FirewallError> {
+    Ok(PerDirection {
+        ingress: verdict(table, Direction::Ingress, address).map_err(unread)?,
+        egress: verdict(table, Direction::Egress, address).map_err(unread)?,
+    })
+}
+
+fn verdict(
+    table: &mut PodsTable,
+    direction: Direction,
+    address: IpAddr,
+) -> Result<Option<Name>, NetlinkError> {
+    let map = layout::map(direction, Family::of(address));
+    let key = Key::from(Value::from(address));
+    let found = table.ask().get_element(&layout::table(), &map, &key)?;
+    Ok(found.and_then(|element| match element.data {
+        Some(ElementData::Verdict(Verdict::Goto(chain))) => Some(chain),
+        // Somebody else's: it is there, and leads to no chain of ours.
+        Some(ElementData::Verdict(other)) => Some(other.to_string()),
+        _ => None,
+    }))
+}
+
+fn move_all(
+    table: &mut PodsTable,
+    addresses: &[IpAddr],
+    to: impl Fn(Direction) -> Option<Name>,
+) -> Result<(), FirewallError> {
+    let addresses: BTreeSet<IpAddr> = addresses.iter().copied().collect();
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let batch = moving(table, &addresses, &to).map_err(unread)?;
+        match table.commit(&batch) {
+            Err(error) if tries < TRIES && (error.is_exists() || error.is_not_found()) => {}
+            other => return other.map_err(failed),
+        }
+    }
+}
+
+/// The transaction from what is there.
+fn moving(
+    table: &mut PodsTable,
+    addresses: &BTreeSet<IpAddr>,
+    to: impl Fn(Direction) -> Option<Name>,
+) -> Result<Batch, NetlinkError> {
+    let mut batch = Batch::new();
+    let mut changed = encode::Changed::default();
+    for address in addresses {
+        for direction in Direction::ALL {
+            let (before, chain) = (verdict(table, direction, *address)?, to(direction));
+            let keys = layout::keys(direction, Family::of(*address));
+            let key = Key::from(Value::from(*address));
+            let known = table.ask().get_element(&layout::table(), &keys, &key)?.is_some();
+            changed.lead(direction, *address, before.as_ref(), chain.as_ref());
+            changed.know(direction, *address, known, chain.is_some());
+        }
+    }
+    if !addresses.is_empty() && Direction::ALL.into_iter().any(|direction| to(direction).is_some())
+    {
+        skeleton(table, &mut batch)?;
+    }
+    changed.write(&mut batch);
+    Ok(batch)
+}
+
+/// Adds what is missing of the parts that are the same for each program, and of the chains of pods
+/// about which not enough is known, and writes those anew that have other rules.
+fn skeleton(table: &mut PodsTable, batch: &mut Batch) -> Result<(), NetlinkError> {
+    let own = layout::table();
+    let logging = table.logging();
+    if table.ask().get_table(&own)?.is_none() {
+        *batch = encode::whole(&Program::empty(), logging);
+        return Ok(());
+    }
+    for set in layout::sets() {
+        if table.ask().get_set(&own, &set.name)?.is_none() {
+            batch.add_set(set);
+        }
+    }
+    let wanted = chains(logging);
+    let mut again = Vec::new();
+    for (chain, rules) in &wanted {
+        let found = table.ask().get_chain(&own, &chain.name)?;
+        let mut there = ChainState { hook: chain.hook.clone(), ..ChainState::default() };
+        for rule in table.ask().rules(&own, &chain.name)? {
+            there.add_rule(rule.exprs);
+        }
+        match found {
+            Some(found) if found.hook == chain.hook && there == *rules => continue,
+            Some(found) if found.hook == chain.hook => {}
+            Some(_) => {
+                batch.delete_chain(&own, &chain.name);
+                batch.add_chain(chain.clone());
+            }
+            None => batch.add_chain(chain.clone()),
+        }
+        again.push(chain.name.clone());
+    }
+    again.iter().for_each(|name| batch.flush_chain(&own, name));
+    for rule in layout::rules(logging) {
+        if again.contains(&rule.chain) {
+            batch.add_rule(rule);
+        }
+    }
+    for (name, lines) in &Program::empty().chains {
+        if again.contains(name) {
+            encode::add_rules(batch, name, lines);
+        }
+    }
+    Ok(())
+}
+
+/// The chains of a table about which nothing is known, and their rules.
+fn chains(logging: Logging) -> Vec<(NewChain, ChainState)> {
+    let empty = Program::empty();
+    let regular = |name: &Name| NewChain::regular(&layout::table(), name);
+    let all = layout::chains().into_iter().chain(empty.chains.keys().map(regular));
+    let of = |chain: NewChain| {
+        let mut state = ChainState { hook: chain.hook.clone(), ..ChainState::default() };
+        let fixed = layout::rules(logging);
+        fixed.into_iter().filter(|rule| rule.chain == chain.name).for_each(|rule| {
+            state.add_rule(rule.exprs);
+        });
+        for line in empty.chains.get(&chain.name).into_iter().flatten() {
+            state.add_rule(encode::rule(&chain.name, line).exprs);
+        }
+        (chain, state)
+    };
+    all.map(of).collect()
+}

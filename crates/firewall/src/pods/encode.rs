@@ -1,0 +1,317 @@
+//! Programs and their steps as transactions.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use kernel::nft::{
+    Batch, Element, Key, KeyType, Mode, NewChain, NewRule, NewSet, Operation, Value, Verdict, field,
+};
+use policy::program::{self, End, Line, Match, Set, Then};
+use policy::{Direction, Family, Name, Program, Protocol, Step};
+
+use super::{Logging, layout};
+
+/// Where addresses lead before and after.
+type Moves = BTreeMap<(Direction, IpAddr), (Option<Name>, Option<Name>)>;
+
+/// Returns the transaction that makes the whole table anew, whatever was there.
+pub(crate) fn whole(program: &Program, logging: Logging) -> Batch {
+    let table = layout::table();
+    let mut batch = Batch::new();
+    batch.add_table(&table, None);
+    batch.delete_table(&table);
+    batch.add_table(&table, Some(layout::COMMENT));
+    for set in layout::sets() {
+        batch.add_set(set);
+    }
+    for (name, set) in &program.sets {
+        add_set(&mut batch, name, set, Mode::Add);
+    }
+    for chain in layout::chains() {
+        batch.add_chain(chain);
+    }
+    for name in program.chains.keys() {
+        batch.add_chain(NewChain::regular(&table, name));
+    }
+    for rule in layout::rules(logging) {
+        batch.add_rule(rule);
+    }
+    for (name, lines) in &program.chains {
+        add_rules(&mut batch, name, lines);
+    }
+    let moves = program.verdicts.iter();
+    lead(&mut batch, moves.map(|(key, chain)| (*key, (None, Some(chain.clone())))).collect());
+    batch
+}
+
+/// Returns the transaction of steps, in their order. Elements of a set are in one message where
+/// nothing else happens to the set in between.
+pub(crate) fn steps(steps: &[Step]) -> Batch {
+    let mut encoder = Encoder::default();
+    for step in steps {
+        encoder.step(step);
+    }
+    encoder.lead();
+    encoder.batch
+}
+
+#[derive(Default)]
+struct Encoder<'s> {
+    batch: Batch,
+    /// The elements that a set gets or loses, as long as nothing else happens to the set: whether
+    /// they come, and in which operation.
+    open: BTreeMap<&'s str, (bool, usize)>,
+    /// The verdicts since the last other step.
+    moves: Moves,
+}
+
+impl<'s> Encoder<'s> {
+    fn step(&mut self, step: &'s Step) {
+        if let Step::Verdict { direction, address, before, chain } = step {
+            let there = self.moves.entry((*direction, *address));
+            let (_, last) = there.or_insert_with(|| (before.clone(), None));
+            last.clone_from(chain);
+            return;
+        }
+        self.lead();
+        let table = layout::table();
+        match step {
+            Step::AddSet { name, set } => {
+                self.open.remove(name.as_str());
+                add_set(&mut self.batch, name, set, Mode::Create);
+            }
+            Step::AddElement { set, element } => self.element(set, true, element_of(*element)),
+            Step::RemoveElement { set, element } => self.element(set, false, element_of(*element)),
+            Step::PutChain { name, lines, new } => {
+                if *new {
+                    let chain = NewChain::regular(&table, name);
+                    self.batch.push(Operation::AddChain { chain, mode: Mode::Create });
+                } else {
+                    self.batch.flush_chain(&table, name);
+                }
+                add_rules(&mut self.batch, name, lines);
+            }
+            Step::RemoveChain { name } => self.batch.delete_chain(&table, name),
+            Step::RemoveSet { name } => {
+                self.open.remove(name.as_str());
+                self.batch.delete_set(&table, name);
+            }
+            Step::Verdict { .. } => {}
+        }
+    }
+
+    fn element(&mut self, set: &'s str, comes: bool, element: Element) {
+        if let Some((there, number)) = self.open.get(set)
+            && *there == comes
+            && self.batch.add_to(*number, element.clone())
+        {
+            return;
+        }
+        self.open.insert(set, (comes, self.batch.operations().len()));
+        let (table, elements) = (layout::table(), [element]);
+        if comes {
+            self.batch.create_elements(&table, set, elements);
+        } else {
+            self.batch.delete_elements(&table, set, elements);
+        }
+    }
+
+    fn lead(&mut self) {
+        lead(&mut self.batch, std::mem::take(&mut self.moves));
+    }
+}
+
+/// Leads addresses elsewhere.
+fn lead(batch: &mut Batch, moves: Moves) {
+    let mut changed = Changed::default();
+    for ((direction, address), (before, chain)) in moves {
+        changed.lead(direction, address, before.as_ref(), chain.as_ref());
+        changed.know(direction, address, before.is_some(), chain.is_some());
+    }
+    changed.write(batch);
+}
+
+/// Elements that go and come, by their sets.
+#[derive(Debug, Default)]
+pub(crate) struct Changed {
+    gone: BTreeMap<String, Vec<Element>>,
+    come: BTreeMap<String, Vec<Element>>,
+}
+
+impl Changed {
+    /// Leads an address elsewhere. nftables replaces no element of a map: the old one goes first.
+    pub(crate) fn lead(
+        &mut self,
+        direction: Direction,
+        address: IpAddr,
+        before: Option<&Name>,
+        chain: Option<&Name>,
+    ) {
+        if before == chain {
+            return;
+        }
+        let map = layout::map(direction, Family::of(address));
+        if before.is_some() {
+            let gone = Element::new(Value::from(address));
+            self.gone.entry(map.clone()).or_default().push(gone);
+        }
+        if let Some(chain) = chain {
+            self.come.entry(map).or_default().push(leads(address, chain.clone()));
+        }
+    }
+
+    /// Does the same for the keys of the map.
+    pub(crate) fn know(&mut self, direction: Direction, address: IpAddr, before: bool, now: bool) {
+        if before == now {
+            return;
+        }
+        let all = if now { &mut self.come } else { &mut self.gone };
+        let keys = layout::keys(direction, Family::of(address));
+        all.entry(keys).or_default().push(Element::new(Value::from(address)));
+    }
+
+    /// What goes comes first.
+    pub(crate) fn write(self, batch: &mut Batch) {
+        let table = layout::table();
+        for (set, elements) in self.gone {
+            batch.delete_elements(&table, set, elements);
+        }
+        for (set, elements) in self.come {
+            batch.create_elements(&table, set, elements);
+        }
+    }
+}
+
+/// The element of a map that leads an address to a chain.
+pub(crate) fn leads(address: IpAddr, chain: Name) -> Element {
+    Element::verdict(Value::from(address), Verdict::Goto(chain))
+}
+
+/// Makes a set with its elements.
+pub(crate) fn add_set(batch: &mut Batch, name: &str, set: &Set, mode: Mode) {
+    batch.push(Operation::AddSet { set: new_set(name, set), mode });
+    let elements = elements(set);
+    if !elements.is_empty() {
+        batch.add_elements(&layout::table(), name, elements);
+    }
+}
+
+/// Describes a set without its elements.
+pub(crate) fn new_set(name: &str, set: &Set) -> NewSet {
+    let table = layout::table();
+    let address = layout::key_type(family(name, set));
+    match set {
+        Set::Addresses(_) => NewSet::set(&table, name, [address]),
+        Set::Intervals(_) => NewSet::set(&table, name, [address]).interval(),
+        Set::Ports(_) => {
+            NewSet::set(&table, name, [address, KeyType::InetProto, KeyType::InetService])
+        }
+    }
+}
+
+/// A set's name says its family, as it may be empty.
+fn family(name: &str, set: &Set) -> Family {
+    let first = || match set {
+        Set::Addresses(all) => all.first().copied(),
+        Set::Intervals(all) => all.first().map(|(first, _)| *first),
+        Set::Ports(all) => all.first().map(|(address, ..)| *address),
+    };
+    program::family_of(name).or_else(|| first().map(Family::of)).unwrap_or(Family::V4)
+}
+
+pub(crate) fn elements(set: &Set) -> Vec<Element> {
+    match set {
+        Set::Addresses(all) => {
+            all.iter().map(|address| element_of(program::Element::Address(*address))).collect()
+        }
+        Set::Intervals(all) => {
+            let range = |(first, last): &(IpAddr, IpAddr)| {
+                Element::range(Value::from(*first), Value::from(*last))
+            };
+            all.iter().map(range).collect()
+        }
+        Set::Ports(all) => {
+            let port = |(address, protocol, port): &(IpAddr, Protocol, u16)| {
+                element_of(program::Element::Port(*address, *protocol, *port))
+            };
+            all.iter().map(port).collect()
+        }
+    }
+}
+
+fn element_of(element: program::Element) -> Element {
+    match element {
+        program::Element::Address(address) => Element::new(Value::from(address)),
+        program::Element::Port(address, protocol, port) => {
+            let protocol = Value::Protocol(number(protocol));
+            Element::new(Key::of([Value::from(address), protocol, Value::Port(port)]))
+        }
+    }
+}
+
+pub(crate) fn add_rules(batch: &mut Batch, chain: &str, lines: &[Line]) {
+    for line in lines {
+        batch.add_rule(rule(chain, line));
+    }
+}
+
+/// A line as a rule.
+pub(crate) fn rule(chain: &str, line: &Line) -> NewRule {
+    // A comparison costs less than a look-up.
+    let is_look_up =
+        |wanted: &&Match| matches!(wanted, Match::Address { .. } | Match::NamedPort { .. });
+    let (look_ups, comparisons): (Vec<&Match>, Vec<&Match>) =
+        line.matches.iter().partition(is_look_up);
+    let rule = NewRule::new(&layout::table(), chain);
+    let rule = comparisons.into_iter().chain(look_ups).fold(rule, matching);
+    match &line.then {
+        Then::Accept => rule.accept(),
+        Then::Deny => {
+            let direction = program::direction_of(chain).unwrap_or(Direction::Ingress);
+            rule.goto(layout::deny(direction))
+        }
+        Then::Return => rule.returns(),
+        Then::Jump(chain) => rule.jump(chain),
+    }
+}
+
+fn matching(rule: NewRule, wanted: &Match) -> NewRule {
+    match wanted {
+        Match::Address { end, family, set } => {
+            let address = match end {
+                End::Source => layout::source(*family),
+                End::Destination => layout::destination(*family),
+            };
+            rule.in_set(&[address], set)
+        }
+        Match::Protocol(protocol) => of_protocol(rule, *protocol),
+        Match::Ports { protocol, first, last } => {
+            let rule = of_protocol(rule, *protocol);
+            if first == last {
+                rule.is(field::th_dport(), Value::Port(*first))
+            } else {
+                rule.in_range(field::th_dport(), Value::Port(*first), Value::Port(*last))
+            }
+        }
+        Match::NamedPort { family, set } => {
+            let address = layout::destination(*family);
+            rule.in_set(&[address, field::l4proto(), field::th_dport()], set)
+        }
+    }
+}
+
+fn of_protocol(rule: NewRule, protocol: Protocol) -> NewRule {
+    rule.is(field::l4proto(), Value::Protocol(number(protocol)))
+}
+
+/// The protocol's number in the IP header. No policy names neighbour discovery, which never comes to
+/// a program's chains.
+fn number(protocol: Protocol) -> u8 {
+    match protocol {
+        Protocol::Tcp => 6,
+        Protocol::Udp => 17,
+        Protocol::Sctp => 132,
+        Protocol::NeighbourDiscovery => 58,
+        Protocol::Other(number) => number,
+    }
+}

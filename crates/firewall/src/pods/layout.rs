@@ -1,0 +1,193 @@
+//! What of `inet netwright-policy` is the same for each program: maps, chains, rules.
+//!
+//! `docs/firewall.md` explains them; the snapshot in the tests shows them.
+
+use kernel::nft::field::{self, Field, ct_state_bits, tcp_flag_bits};
+use kernel::nft::{self, Hook, HookPoint, KeyType, NewChain, NewRule, NewSet, TableRef, Value};
+use policy::{Direction, Family};
+
+use super::{Logging, TABLE, log_prefix};
+
+/// The table's comment.
+pub(crate) const COMMENT: &str = "Netwright. Filled by netwrightd policy: do not edit.";
+
+/// Behind the usual filters (`filter`, 0), which may drop and cannot accept for us.
+const EGRESS_PRIORITY: i32 = 5;
+/// Behind it: an accept of one chain does not end the other.
+const INGRESS_PRIORITY: i32 = 6;
+
+const EGRESS: &str = "egress";
+const INGRESS: &str = "ingress";
+const REVIVED: &str = "revived";
+/// The chain that ends a connection that had been cut.
+pub(crate) const CUT: &str = "cut";
+
+/// How much of a packet is logged: the headers of IPv6 with some extensions, and of TCP.
+const SNAPLEN: u32 = 128;
+
+/// ICMPv6 types that neighbours need: router and neighbour solicitations and advertisements, and
+/// redirects (RFC 4861 §4).
+const NEIGHBOURS: (u8, u8) = (133, 137);
+
+/// Names the table.
+pub(crate) fn table() -> TableRef {
+    TableRef::new(nft::Family::Inet, TABLE)
+}
+
+/// The map from an address to the chain of its pod.
+pub(crate) fn map(direction: Direction, family: Family) -> String {
+    format!("{}{}", way(direction), family.digit())
+}
+
+/// The set of the keys of that map. Kernels before 6.18 refuse to look up a map for a key alone.
+pub(crate) fn keys(direction: Direction, family: Family) -> String {
+    format!("has-{}", map(direction, family))
+}
+
+/// The chain that ends what is denied.
+pub(crate) fn deny(direction: Direction) -> String {
+    format!("deny-{}", way(direction))
+}
+
+fn way(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Ingress => "in",
+        Direction::Egress => "out",
+    }
+}
+
+/// The type of addresses.
+pub(crate) fn key_type(family: Family) -> KeyType {
+    match family {
+        Family::V4 => KeyType::Ipv4Addr,
+        Family::V6 => KeyType::Ipv6Addr,
+    }
+}
+
+pub(crate) fn source(family: Family) -> Field {
+    match family {
+        Family::V4 => field::ip_saddr(),
+        Family::V6 => field::ip6_saddr(),
+    }
+}
+
+pub(crate) fn destination(family: Family) -> Field {
+    match family {
+        Family::V4 => field::ip_daddr(),
+        Family::V6 => field::ip6_daddr(),
+    }
+}
+
+/// Lists the maps and sets that no program has.
+pub(crate) fn sets() -> Vec<NewSet> {
+    let table = table();
+    let mut sets = Vec::new();
+    for direction in Direction::ALL {
+        for family in Family::ALL {
+            let key = [key_type(family)];
+            sets.push(NewSet::verdict_map(&table, map(direction, family), key));
+            sets.push(NewSet::set(&table, keys(direction, family), key));
+        }
+    }
+    sets
+}
+
+/// Lists the chains that no program has.
+pub(crate) fn chains() -> Vec<NewChain> {
+    let table = table();
+    let base = |name: &str, priority| {
+        NewChain::base(&table, name, Hook::filter(HookPoint::Forward, priority))
+    };
+    let regular = |name: &str| NewChain::regular(&table, name);
+    let mut chains = vec![base(EGRESS, EGRESS_PRIORITY), base(INGRESS, INGRESS_PRIORITY)];
+    chains.extend([regular(REVIVED), regular(CUT)]);
+    chains.extend(Direction::ALL.map(|direction| regular(&deny(direction))));
+    chains
+}
+
+/// Lists the rules of these chains, chain by chain.
+///
+/// What most packets meet comes first, and each rule that the first packet of a connection passes
+/// costs it.
+pub(crate) fn rules(logging: Logging) -> Vec<NewRule> {
+    let mut rules = Vec::new();
+    for direction in Direction::ALL {
+        rules.extend(base_rules(direction));
+    }
+    rules.extend(revived_rules());
+    for direction in Direction::ALL {
+        rules.extend(deny_rules(direction, logging));
+    }
+    rules
+}
+
+fn base_rules(direction: Direction) -> Vec<NewRule> {
+    let name = match direction {
+        Direction::Ingress => INGRESS,
+        Direction::Egress => EGRESS,
+    };
+    let rule = || NewRule::new(&table(), name);
+    let address = |family| match direction {
+        Direction::Ingress => destination(family),
+        Direction::Egress => source(family),
+    };
+    let lead = |family| rule().vmap(&[address(family)], map(direction, family));
+    let known = ct_state_bits::ESTABLISHED | ct_state_bits::RELATED;
+    let mut rules = vec![rule().has_any(field::ct_state(), known).accept()];
+    if direction == Direction::Egress {
+        rules.push(in_the_middle(rule()).jump(REVIVED));
+    }
+    rules.push(lead(Family::V4));
+    let (first, last) = NEIGHBOURS;
+    let neighbours = rule().in_range(
+        field::icmp6_type(),
+        Value::Icmp6Type(first),
+        Value::Icmp6Type(last),
+    );
+    rules.push(neighbours.accept());
+    rules.push(lead(Family::V6));
+    rules
+}
+
+/// A TCP packet that is not the first of a connection.
+fn in_the_middle(rule: NewRule) -> NewRule {
+    let mask = tcp_flag_bits::SYN | tcp_flag_bits::ACK | tcp_flag_bits::RST | tcp_flag_bits::FIN;
+    rule.tcp_flags_not(mask, tcp_flag_bits::SYN)
+}
+
+/// A packet in the middle of a TCP connection that connection tracking has just begun to track.
+///
+/// It takes the packet's sender for the one who opened the connection. After a flow was deleted
+/// because a change forbids it, that may be the other end: then its packet would be accepted, and
+/// what is forbidden would be an answer to it. So an end that may not be reached by everybody, and
+/// one that may not reach everybody, is not believed. Packets of state invalid are left alone: they
+/// begin nothing, and a reset for one of them would end a connection that is alive.
+fn revived_rules() -> Vec<NewRule> {
+    let rule = |chain: &str| NewRule::new(&table(), chain);
+    let mut rules = vec![rule(REVIVED).has_none(field::ct_state(), ct_state_bits::NEW).returns()];
+    let ends = [(Direction::Ingress, source as fn(Family) -> Field), (Direction::Egress, destination)];
+    for (direction, end) in ends {
+        for family in Family::ALL {
+            let known = rule(REVIVED).in_set(&[end(family)], keys(direction, family));
+            rules.push(known.goto(CUT));
+        }
+    }
+    rules.push(rule(CUT).counter().reject_with_reset());
+    rules
+}
+
+fn deny_rules(direction: Direction, logging: Logging) -> Vec<NewRule> {
+    let chain = deny(direction);
+    let rule = || NewRule::new(&table(), &chain);
+    let logged = match logging.rate {
+        0 => rule(),
+        rate => rule().limit(rate, rate),
+    };
+    let connection = rule().has_any(field::ct_state(), ct_state_bits::NEW);
+    vec![
+        logged.log_to_group(log_prefix(direction), logging.group, SNAPLEN),
+        rule().counter(),
+        in_the_middle(connection).reject_with_reset(),
+        rule().drop(),
+    ]
+}

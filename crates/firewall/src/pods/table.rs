@@ -1,0 +1,197 @@
+//! The table in the kernel.
+
+use std::fmt;
+
+use kernel::netlink::NetlinkError;
+use kernel::netns::Netns;
+use kernel::nft::{Batch, Expr, NftError, NftSocket};
+use policy::{Direction, Program, Step};
+
+use super::layout;
+use super::state::{SetKind, SetState, TableState};
+use super::{Difference, Dropped, Logging, encode};
+use crate::close::LateSocket;
+use crate::error::FirewallError;
+use crate::tables::TablesError;
+
+/// The table `inet netwright-policy` of one network namespace.
+///
+/// There is no lock here: whoever writes holds the lock of the index `policy`.
+#[derive(Debug)]
+pub struct PodsTable {
+    socket: LateSocket,
+    logging: Logging,
+}
+
+impl PodsTable {
+    /// Opens a socket in the caller's network namespace. Creates nothing.
+    ///
+    /// **Privileges**: `CAP_NET_ADMIN` there.
+    ///
+    /// # Errors
+    /// [`FirewallError::Open`].
+    pub fn open(logging: Logging) -> Result<Self, FirewallError> {
+        LateSocket::open().map(|socket| PodsTable { socket, logging }).map_err(unopened)
+    }
+
+    /// Opens a socket in another network namespace.
+    ///
+    /// # Errors
+    /// [`FirewallError::Open`].
+    pub fn open_in(netns: &Netns, logging: Logging) -> Result<Self, FirewallError> {
+        LateSocket::open_in(netns).map(|socket| PodsTable { socket, logging }).map_err(unopened)
+    }
+
+    /// Says whether there is a table at all.
+    ///
+    /// # Errors
+    /// [`FirewallError::Tables`] when the kernel does not answer.
+    pub fn exists(&mut self) -> Result<bool, FirewallError> {
+        let found = self.ask().get_table(&layout::table());
+        found.map(|table| table.is_some()).map_err(unread)
+    }
+
+    /// Writes the whole table, whatever was there, in one transaction. Counters begin at 0.
+    ///
+    /// # Errors
+    /// [`FirewallError::Tables`] when the kernel refuses; nothing has changed then.
+    pub fn put(&mut self, program: &Program) -> Result<(), FirewallError> {
+        let batch = encode::whole(program, self.logging);
+        self.commit(&batch).map_err(failed)
+    }
+
+    /// Makes steps, in one transaction. These may be the steps of several changes, one after the
+    /// other. Nothing is sent if there are none.
+    ///
+    /// # Errors
+    /// [`FirewallError::Tables`] when the kernel refuses: the table is not what it was before these
+    /// steps. Nothing has changed then; [`bring`](Self::bring) makes up for it.
+    pub fn apply(&mut self, steps: &[Step]) -> Result<(), FirewallError> {
+        self.commit(&encode::steps(steps)).map_err(failed)
+    }
+
+    /// Compares the kernel with a program. Each line of the difference is a sentence about one
+    /// thing that is missing, foreign or changed. The cost grows with the number of elements.
+    ///
+    /// # Errors
+    /// [`FirewallError::Tables`] when the kernel does not answer.
+    pub fn observe(&mut self, program: &Program) -> Result<Difference, FirewallError> {
+        let found = self.read().map_err(unread)?;
+        let wanted = TableState::of(program, self.logging);
+        Ok(wanted.difference(&found, program, self.logging))
+    }
+
+    /// Brings the kernel to a program: finds what is different and repairs only that, in one
+    /// transaction. Returns what it found.
+    ///
+    /// **Idempotence**: nothing is written if nothing is different.
+    ///
+    /// # Errors
+    /// [`FirewallError::Tables`] when the kernel refuses; nothing has changed then.
+    pub fn bring(&mut self, program: &Program) -> Result<Difference, FirewallError> {
+        let difference = self.observe(program)?;
+        match self.commit(difference.repair()) {
+            // Somebody changed the table between our look and our change, or holds on to what is
+            // foreign in a way that we do not know.
+            Err(error) if error.errno().is_some() => self.put(program)?,
+            other => other.map_err(failed)?,
+        }
+        Ok(difference)
+    }
+
+    /// Removes the table with everything in it. Success when it is gone already.
+    ///
+    /// # Errors
+    /// [`FirewallError::Tables`] when the kernel refuses.
+    pub fn remove(&mut self) -> Result<(), FirewallError> {
+        let mut batch = Batch::new();
+        batch.delete_table(&layout::table());
+        match self.commit(&batch) {
+            Err(error) if !error.is_not_found() => Err(failed(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads how many packets were dropped. None if there is no table.
+    ///
+    /// # Errors
+    /// [`FirewallError::Tables`] when the kernel does not answer.
+    pub fn dropped(&mut self) -> Result<Dropped, FirewallError> {
+        let mut counted = |chain: &str| -> Result<u64, FirewallError> {
+            let rules = self.socket.ask().rules(&layout::table(), chain).map_err(unread)?;
+            let counter = |expr: &Expr| match expr {
+                Expr::Counter { packets, .. } => Some(*packets),
+                _ => None,
+            };
+            Ok(rules.iter().flat_map(|rule| &rule.exprs).find_map(counter).unwrap_or_default())
+        };
+        Ok(Dropped {
+            incoming: counted(&layout::deny(Direction::Ingress))?,
+            outgoing: counted(&layout::deny(Direction::Egress))?,
+            revived: counted(layout::CUT)?,
+        })
+    }
+
+    pub(super) fn logging(&self) -> Logging {
+        self.logging
+    }
+
+    pub(super) fn ask(&mut self) -> &mut NftSocket {
+        self.socket.ask()
+    }
+
+    pub(super) fn commit(&mut self, batch: &Batch) -> Result<(), NftError> {
+        for operation in batch.operations() {
+            tracing::debug!(%operation, "nftables");
+        }
+        self.socket.commit(batch)
+    }
+
+    fn read(&mut self) -> Result<TableState, NetlinkError> {
+        let table = layout::table();
+        let socket = self.socket.ask();
+        let mut found = TableState::default();
+        let Some(info) = socket.get_table(&table)? else { return Ok(found) };
+        found.exists = true;
+        found.flags = info.flags;
+        let chains = socket.chains(Some(table.family))?;
+        for chain in chains.into_iter().filter(|chain| chain.table == table) {
+            found.chains.entry(chain.name).or_default().hook = chain.hook;
+        }
+        for rule in socket.rules_of_table(&table)? {
+            found.chains.entry(rule.chain).or_default().add_rule(rule.exprs);
+        }
+        for set in socket.sets(&table)?.into_iter().filter(|set| set.table == table) {
+            let kind = SetKind { key: set.key, data: set.data, flags: set.flags };
+            let elements = match kind.is_anonymous() {
+                true => Vec::new(),
+                false => socket.elements(&table, &set.name)?,
+            };
+            found.sets.insert(set.name, SetState::new(kind, &elements));
+        }
+        let known = found.chains.len() + found.sets.len();
+        found.others = info.used.saturating_sub(u32::try_from(known).unwrap_or(u32::MAX));
+        Ok(found)
+    }
+}
+
+fn unopened(error: NetlinkError) -> FirewallError {
+    FirewallError::Open(Box::new(error))
+}
+
+pub(super) fn unread(error: NetlinkError) -> FirewallError {
+    table_error("read", error.is_not_found(), error)
+}
+
+pub(super) fn failed(error: NftError) -> FirewallError {
+    table_error("change", error.is_not_found(), error)
+}
+
+fn table_error(
+    verb: impl fmt::Display,
+    absent: bool,
+    source: impl std::error::Error + Send + Sync + 'static,
+) -> FirewallError {
+    let operation = format!("{verb} table {}", layout::table());
+    FirewallError::Tables(TablesError { operation, absent, source: Box::new(source) })
+}
