@@ -7,4 +7,8 @@ mod cluster;
 mod engine;
 mod hostport;
 mod masquerade;
+mod pods;
 mod support;
+
+// The shared generator of clusters is a part of that crate's tests, which call it so.
+extern crate policy as netwright_policy;

@@ -1,0 +1,116 @@
+//! What a change costs: the same number of messages however large the cluster is. And how long many
+//! elements take.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Instant;
+
+use firewall::pods::{Logging, PodsTable, transaction};
+use netwright_firewall as firewall;
+use policy::program::Set;
+use policy::{Change, Compiler, Program, World};
+use serde_json::{Value, json};
+use testkit::{Lab, Place};
+
+use super::clusters::NODE;
+use super::clusters::support::{namespace, network, node, pod};
+
+/// A pod `shop/web` of the node that two policies select, and as many other policies as wanted.
+fn large(policies: usize) -> Compiler {
+    let mut objects: Vec<Change> = vec![
+        node(NODE, json!({}), &["192.0.2.1"]).into(),
+        namespace("shop", json!({})).into(),
+        pod("shop/web", NODE, json!({"app": "web"}), &["10.244.1.1", "fd00:244:1::1"]).into(),
+        network("shop/web", web("client")).into(),
+        network("shop/all", json!({"podSelector": {}, "policyTypes": ["Ingress", "Egress"]})).into(),
+    ];
+    objects.extend((0..policies).map(|number| {
+        let app = format!("app-{number}");
+        let spec = json!({
+            "podSelector": {"matchLabels": {"app": app}},
+            "ingress": [{"from": [{"podSelector": {"matchLabels": {"client-of": app}}}]}],
+        });
+        network(&format!("shop/policy-{number}"), spec).into()
+    }));
+    Compiler::new(World::of(None, objects), NODE)
+}
+
+fn web(role: &str) -> Value {
+    json!({
+        "podSelector": {"matchLabels": {"app": "web"}},
+        "ingress": [{"from": [{"podSelector": {"matchLabels": {"role": role}}}]}],
+    })
+}
+
+#[test]
+fn a_change_takes_the_same_messages_however_many_policies_there_are() {
+    let mut costs = BTreeSet::new();
+    for policies in [10, 10_000] {
+        let mut compiler = large(policies);
+        let mut messages = |change: Change| transaction(&compiler.apply(change)).messages();
+        let remote = |labels: Value| {
+            pod("shop/remote", "two", labels, &["10.244.2.9", "fd00:244:2::9"])
+        };
+        let local = pod("shop/near", NODE, json!({"app": "web"}), &["10.244.1.9", "fd00:244:1::9"]);
+        costs.insert([
+            ("a remote pod that no policy means", messages(remote(json!({"app": "x"})).into())),
+            ("it gets the label of a peer", messages(remote(json!({"role": "client"})).into())),
+            ("it loses the label", messages(remote(json!({"role": "x"})).into())),
+            ("a pod of this node", messages(local.clone().into())),
+            ("a policy that changes", messages(network("shop/web", web("user")).into())),
+            ("another pod's policy", messages(network("shop/policy-0", json!({"podSelector": {"matchLabels": {"app": "app-0"}}})).into())),
+            ("the pod of this node goes", messages(Change::Pod(local.uid, None))),
+        ]);
+    }
+    let costs: Vec<_> = costs.into_iter().collect();
+    let [costs] = costs.as_slice() else { panic!("it depends on the size: {costs:#?}") };
+    let expected = [
+        ("a remote pod that no policy means", 0),
+        // An element of each family.
+        ("it gets the label of a peer", 2),
+        ("it loses the label", 2),
+        // Of each family and direction, a verdict and its key.
+        ("a pod of this node", 8),
+        // Its sets come with their elements and go, its chain is emptied and gets two rules.
+        ("a policy that changes", 7),
+        ("another pod's policy", 0),
+        ("the pod of this node goes", 8),
+    ];
+    assert_eq!(costs, &expected);
+}
+
+/// So many pods in a selector.
+const MANY: u32 = 100_000;
+
+pub(super) fn addresses(count: u32) -> BTreeSet<IpAddr> {
+    let first = u32::from(Ipv4Addr::new(10, 64, 0, 0));
+    (0..count).map(|number| Ipv4Addr::from(first + number).into()).collect()
+}
+
+#[test]
+fn many_elements_are_loaded() {
+    testkit::require!("root", "full");
+    let lab = Lab::new("podsmany");
+    let mut table = lab.enter(|| PodsTable::open(Logging::default())).unwrap();
+    let mut program = Program::empty();
+    program.sets.insert("sel4-many".to_owned(), Set::Addresses(addresses(MANY)));
+    let mut timed = |what: &str, work: &mut dyn FnMut(&mut PodsTable)| {
+        let begin = Instant::now();
+        work(&mut table);
+        println!("{MANY} elements: {what} {:?}", begin.elapsed());
+    };
+    for _ in 0..3 {
+        timed("written", &mut |table| table.put(&program).unwrap());
+        timed("compared", &mut |table| assert!(table.observe(&program).unwrap().is_empty()));
+    }
+    let one = |new| {
+        let element = policy::program::Element::Address("10.0.0.1".parse().unwrap());
+        let set = "sel4-many".to_owned();
+        [match new {
+            true => policy::Step::AddElement { set, element },
+            false => policy::Step::RemoveElement { set, element },
+        }]
+    };
+    timed("one more", &mut |table| table.apply(&one(true)).unwrap());
+    timed("one less", &mut |table| table.apply(&one(false)).unwrap());
+}

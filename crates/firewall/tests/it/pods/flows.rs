@@ -1,0 +1,300 @@
+//! Connections that are there already: they go on, or they are cut and stay so.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use firewall::pods::Logging;
+use kernel::conntrack::{Flow, FlowFilter};
+use kernel::nflog;
+use kernel::route::IpFamily;
+use netwright_firewall as firewall;
+use policy::{Change, Compiler, Direction, Policy, Program, Protocol, Traffic, World};
+use serde_json::{Value, json};
+use testkit::Place;
+use testkit::probe::Ends;
+
+use super::clusters::support::{namespace, network, node, pod};
+use super::clusters::{NODE, PODS, of_pod};
+use super::lab::{ACK, Fate, OWN, PodLab, Probe, Where};
+
+const PORT: u16 = 5432;
+/// How long an answer may take on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// The pods of the lab, `shop/pod-1` and so on, with the label `app`, and these policies.
+fn program(policies: impl IntoIterator<Item = Policy>) -> Program {
+    let mut objects: Vec<Change> =
+        vec![node(NODE, json!({}), &OWN).into(), namespace("shop", json!({})).into()];
+    for number in 1..=PODS {
+        let name = format!("pod-{number}");
+        let [v4, v6] = of_pod(number).map(|address| address.to_string());
+        objects.push(
+            pod(&format!("shop/{name}"), NODE, json!({"app": name}), &[&v4, &v6]).into(),
+        );
+    }
+    objects.extend(policies.into_iter().map(Change::from));
+    Compiler::new(World::of(None, objects), NODE).program().clone()
+}
+
+fn app(number: u8) -> Value {
+    json!({"matchLabels": {"app": format!("pod-{number}")}})
+}
+
+/// Pod 2 may be reached by pod 1 only, or by nobody.
+fn guarded(by_pod_one: bool) -> Policy {
+    let from = json!([{"from": [{"podSelector": app(1)}]}]);
+    let ingress = if by_pod_one { from } else { json!([]) };
+    network("shop/guarded", json!({"podSelector": app(2), "ingress": ingress}))
+}
+
+/// Pod 1 may reach pod 2 only, or nobody.
+fn confined(to_pod_two: bool) -> Policy {
+    let to = json!([{"to": [{"podSelector": app(2)}]}]);
+    let egress = if to_pod_two { to } else { json!([]) };
+    let spec = json!({"podSelector": app(1), "policyTypes": ["Egress"], "egress": egress});
+    network("shop/confined", spec)
+}
+
+/// A connection from pod 1 to pod 2: its two ends.
+fn connection(lab: &PodLab, family: IpFamily) -> [TcpStream; 2] {
+    let at = |number| of_pod(number)[usize::from(family == IpFamily::V6)];
+    let listener = lab.pods[1].enter(|| TcpListener::bind((at(2), PORT)).unwrap());
+    let client = lab.pods[0].enter(|| {
+        TcpStream::connect_timeout(&SocketAddr::new(at(2), PORT), DEADLINE).unwrap()
+    });
+    let (server, _) = listener.accept().unwrap();
+    let ends = [client, server];
+    for end in &ends {
+        end.set_read_timeout(Some(DEADLINE)).unwrap();
+        end.set_nodelay(true).unwrap();
+    }
+    ends
+}
+
+/// Both ends say something, and each hears the other.
+#[track_caller]
+fn talk(ends: &mut [TcpStream; 2]) {
+    for (from, to) in [(0, 1), (1, 0)] {
+        ends[from].write_all(b"?").unwrap();
+        ends[to].read_exact(&mut [0; 1]).unwrap();
+    }
+}
+
+/// Says something, and is told that there is no such connection any more.
+#[track_caller]
+fn ended(end: &mut TcpStream) {
+    let gone = [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe, ErrorKind::ConnectionAborted];
+    if let Err(error) = end.write_all(b"?") {
+        assert!(gone.contains(&error.kind()), "{error:?}");
+        return;
+    }
+    let error = end.read_exact(&mut [0; 1]).unwrap_err();
+    assert!(gone.contains(&error.kind()), "{error:?}");
+}
+
+/// Deletes the flow of a connection, and nothing else.
+#[track_caller]
+fn cut(lab: &mut PodLab, ends: &[TcpStream; 2]) {
+    let from = ends[0].local_addr().unwrap();
+    let to_port = FlowFilter {
+        protocol: Some(6),
+        source: Some(from.ip()),
+        destination_port: Some(PORT),
+        ..FlowFilter::all(if from.is_ipv4() { IpFamily::V4 } else { IpFamily::V6 })
+    };
+    let its = |flow: &Flow| flow.original.source_port == Some(from.port());
+    assert_eq!(lab.conntrack.delete_flows_if(&to_port, its).unwrap(), 1);
+}
+
+const FAMILIES: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
+
+#[test]
+fn a_connection_goes_on_as_long_as_its_flow_is_there() {
+    testkit::require!("root");
+    let mut lab = PodLab::new("podsflow");
+    let programs = [
+        program([]),
+        program([guarded(true), confined(true)]),
+        // New ones are denied by now; whoever wants to cut this one deletes its flow.
+        program([guarded(false), confined(false)]),
+    ];
+    for family in FAMILIES {
+        lab.table.put(&programs[0]).unwrap();
+        let mut ends = connection(&lab, family);
+        let questions = lab.pods[0].enter(|| {
+            let socket = UdpSocket::bind((of_pod(1)[0], 0)).unwrap();
+            socket.set_read_timeout(Some(DEADLINE)).unwrap();
+            socket
+        });
+        let answers = lab.pods[1].enter(|| UdpSocket::bind((of_pod(2)[0], PORT)).unwrap());
+        answers.set_read_timeout(Some(DEADLINE)).unwrap();
+        for new in &programs {
+            lab.table.bring(new).unwrap();
+            talk(&mut ends);
+            questions.send_to(b"?", (of_pod(2)[0], PORT)).unwrap();
+            let (_, from) = answers.recv_from(&mut [0; 8]).unwrap();
+            answers.send_to(b"!", from).unwrap();
+            questions.recv_from(&mut [0; 8]).unwrap();
+        }
+        // What is not known to connection tracking is a new connection, and judged as one.
+        cut(&mut lab, &ends);
+        ended(&mut ends[0]);
+    }
+}
+
+#[test]
+fn without_policies_a_connection_is_picked_up() {
+    testkit::require!("root");
+    let mut lab = PodLab::new("podspick");
+    lab.table.put(&program([])).unwrap();
+    for family in FAMILIES {
+        for first in [0, 1] {
+            let mut ends = connection(&lab, family);
+            talk(&mut ends);
+            cut(&mut lab, &ends);
+            if first == 1 {
+                ends.reverse();
+            }
+            talk(&mut ends);
+        }
+    }
+    assert_eq!(lab.table.dropped().unwrap(), firewall::pods::Dropped::default());
+}
+
+/// Row of guarantees: a connection that was cut ends at both ends, whoever speaks first, and no
+/// packet brings it back.
+#[test]
+fn a_connection_that_was_cut_is_over_at_both_ends() {
+    testkit::require!("root");
+    let mut lab = PodLab::new("podscut");
+    let cuts = [
+        ("into the server", program([guarded(true)]), program([guarded(false)])),
+        ("out of the client", program([confined(true)]), program([confined(false)])),
+    ];
+    for (which, before, after) in &cuts {
+        for family in FAMILIES {
+            for first in [0, 1] {
+                let what = format!("{which}, {family:?}, end {first} speaks first");
+                lab.table.put(before).unwrap();
+                let mut ends = connection(&lab, family);
+                talk(&mut ends);
+                lab.table.apply(&Program::difference(before, after)).unwrap();
+                cut(&mut lab, &ends);
+                let port = ends[0].local_addr().unwrap().port();
+                if first == 1 {
+                    ends.reverse();
+                }
+                println!("{what}");
+                ends.iter_mut().for_each(ended);
+                let flows = lab.conntrack.flows(&FlowFilter::all(family)).unwrap();
+                let is_of_it = |flow: &Flow| {
+                    let Flow { original, .. } = flow;
+                    [original.source_port, original.destination_port].contains(&Some(port))
+                };
+                assert!(!flows.iter().any(is_of_it), "{what}: {flows:?}");
+                // The server's packet begins no connection; the client's is denied as one.
+                let dropped = lab.table.dropped().unwrap();
+                assert_eq!(dropped.incoming + dropped.outgoing, 1, "{what}: {dropped:?}");
+                assert_eq!(dropped.revived, 1, "{what}: {dropped:?}");
+            }
+        }
+    }
+}
+
+/// A packet that connection tracking takes for invalid, such as one out of the window, may be of a
+/// connection that is alive, and a reset would end that.
+#[test]
+fn a_packet_out_of_the_window_ends_no_connection() {
+    testkit::require!("root");
+    let mut lab = PodLab::new("podslate");
+    // Nothing may reach pod 1, and only pod 1 may reach pod 2.
+    let closed = network("shop/closed", json!({"podSelector": app(1), "ingress": []}));
+    lab.table.put(&program([guarded(true), closed])).unwrap();
+    for family in FAMILIES {
+        let mut ends = connection(&lab, family);
+        talk(&mut ends);
+        let before = lab.table.dropped().unwrap();
+        let [client, server] = [ends[0].local_addr().unwrap(), ends[1].local_addr().unwrap()];
+        let numbers = numbers_of(&lab, server, client);
+        let late = Ends { source: server.ip(), destination: client.ip() };
+        let far = [numbers[0].wrapping_add(1 << 28), numbers[1]];
+        let packet = late.tcp_at(server.port(), client.port(), ACK, far);
+        lab.station(Where::Pod(2)).send(&packet);
+        let heard = nflog_packet(&mut lab);
+        assert_eq!(heard.ports, Some((server.port(), client.port())));
+        let dropped = lab.table.dropped().unwrap();
+        assert_eq!((dropped.incoming, dropped.revived), (before.incoming + 1, 0));
+        talk(&mut ends);
+    }
+}
+
+/// The numbers of sequence and acknowledgement of the server's last packet to pod 1.
+fn numbers_of(lab: &PodLab, server: SocketAddr, client: SocketAddr) -> [u32; 2] {
+    let mut numbers = None;
+    lab.station(Where::Pod(1)).heard(|bytes| {
+        let header = if server.is_ipv4() { 20 } else { 40 };
+        let number = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+        let packet = nflog::Packet::read(bytes);
+        let is = packet.and_then(|packet| packet.ports) == Some((server.port(), client.port()));
+        if is && packet.is_some_and(|packet| packet.source == server.ip()) {
+            numbers = Some([number(header + 4), number(header + 8)]);
+        }
+    });
+    numbers.expect("the server has answered")
+}
+
+/// The next packet that was dropped.
+fn nflog_packet(lab: &mut PodLab) -> nflog::Packet {
+    use std::os::fd::AsFd as _;
+    assert!(testkit::probe::wait(&[lab.log.as_fd()], DEADLINE), "nothing was dropped");
+    let heard = lab.log.heard().unwrap();
+    let [logged] = heard.packets.as_slice() else { panic!("{heard:?}") };
+    logged.packet().unwrap()
+}
+
+#[test]
+fn an_accept_of_egress_does_not_skip_ingress() {
+    testkit::require!("root");
+    let mut lab = PodLab::new("podsboth");
+    let traffic = Traffic::to(Protocol::Tcp, PORT);
+    let probes: Vec<Probe> = (0..2)
+        .map(|family| Probe { source: of_pod(1)[family], destination: of_pod(2)[family], traffic })
+        .collect();
+    let denied = |direction| Fate { denied: Some(direction), ..Fate::default() };
+    let passes = Fate { denied: None, arrived: true, answered: true };
+    for (policies, expected) in [
+        (vec![confined(true)], passes),
+        (vec![guarded(true)], passes),
+        (vec![confined(true), guarded(true)], passes),
+        (vec![confined(true), guarded(false)], denied(Direction::Ingress)),
+        (vec![confined(false), guarded(true)], denied(Direction::Egress)),
+        (vec![confined(false), guarded(false)], denied(Direction::Egress)),
+    ] {
+        lab.table.put(&program(policies.clone())).unwrap();
+        assert_eq!(lab.try_all(&probes), [expected; 2], "{policies:?}");
+    }
+}
+
+/// All that is dropped is counted; of that, so much is logged as is asked for.
+#[test]
+fn drops_are_counted_exactly_and_logged_at_a_rate() {
+    testkit::require!("root");
+    let logging = Logging { group: 77, rate: 1 };
+    let mut lab = PodLab::with("podsrate", logging);
+    lab.table.put(&program([guarded(false)])).unwrap();
+    let outside: IpAddr = "203.0.113.7".parse().unwrap();
+    let ends = Ends { source: outside, destination: of_pod(2)[0] };
+    const PACKETS: u16 = 200;
+    for port in 1..=PACKETS {
+        lab.station(Where::Outside).send(&ends.udp(port, PORT));
+    }
+    testkit::wait_until("all are dropped", || {
+        lab.table.dropped().unwrap().incoming == u64::from(PACKETS)
+    });
+    let heard = lab.log.heard().unwrap();
+    assert_eq!(heard.packets[0].prefix, "nwt-in ");
+    assert_eq!(heard.lost, 0);
+    assert!(heard.packets.len() < usize::from(PACKETS), "{}", heard.packets.len());
+    assert_eq!(lab.table.dropped().unwrap().outgoing, 0);
+}
