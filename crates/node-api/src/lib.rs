@@ -8,6 +8,7 @@ pub mod ipam;
 pub mod line;
 pub mod multinet;
 mod pod;
+pub mod policy;
 pub mod ready;
 mod refusal;
 pub mod socket;
