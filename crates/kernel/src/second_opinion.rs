@@ -96,10 +96,19 @@ fn links() {
         stp: Some(true),
         // Unknown to that crate.
         link_local_learning: None,
+        shows_ipv4: Some(true),
+        shows_ipv6: Some(false),
     };
     says(
         &Change::NewLink(NewLink::new("br0", LinkKind::Bridge(bridge))),
-        &["VlanFiltering(true)", "VlanDefaultPvid(0)", "MulticastSnooping(false)", "StpState("],
+        &[
+            "VlanFiltering(true)",
+            "VlanDefaultPvid(0)",
+            "MulticastSnooping(false)",
+            "StpState(",
+            "NfCallIpTables(true)",
+            "NfCallIp6Tables(false)",
+        ],
     );
     let macvlan = MacvlanOptions { mode: MacvlanMode::Bridge, broadcast_queue_len: Some(5) };
     let macvlan = NewLink { parent: Some(2), ..NewLink::new("m", LinkKind::Macvlan(macvlan)) };

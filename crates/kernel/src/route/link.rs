@@ -63,6 +63,8 @@ pub(crate) mod ifla {
     pub(crate) const BR_VLAN_FILTERING: u16 = 7;
     pub(crate) const BR_MULTI_BOOLOPT: u16 = 46;
     pub(crate) const BR_MCAST_SNOOPING: u16 = 23;
+    pub(crate) const BR_NF_CALL_IPTABLES: u16 = 36;
+    pub(crate) const BR_NF_CALL_IP6TABLES: u16 = 37;
     pub(crate) const BR_VLAN_DEFAULT_PVID: u16 = 39;
 
     pub(crate) const BRPORT_STATE: u16 = 1;
@@ -236,6 +238,11 @@ pub struct BridgeInfo {
     /// Whether source addresses are learnt from frames to link-local groups (see
     /// [`BridgeOptions::link_local_learning`](super::BridgeOptions::link_local_learning)).
     pub link_local_learning: bool,
+    /// Whether IPv4 packets within its frames are shown to the hooks of IPv4, whatever the sysctl says
+    /// (see [`BridgeOptions::shows_ipv4`](super::BridgeOptions::shows_ipv4)).
+    pub shows_ipv4: bool,
+    /// The same for IPv6.
+    pub shows_ipv6: bool,
 }
 
 /// Settings of an 802.1Q link (IFLA_VLAN_*).
@@ -422,6 +429,8 @@ fn bridge_info(data: &Attribute<'_>) -> BridgeInfo {
                 let values = attribute.u32().unwrap_or_default();
                 info.link_local_learning = values & BR_BOOLOPT_NO_LL_LEARN == 0;
             }
+            ifla::BR_NF_CALL_IPTABLES => info.shows_ipv4 = flag(&attribute),
+            ifla::BR_NF_CALL_IP6TABLES => info.shows_ipv6 = flag(&attribute),
             _ => {}
         }
     }

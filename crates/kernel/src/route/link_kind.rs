@@ -62,6 +62,12 @@ pub struct BridgeOptions {
     /// filter sees (bit BR_BOOLOPT_NO_LL_LEARN of IFLA_BR_MULTI_BOOLOPT, inverted). Kernel: 5.0;
     /// older ones ignore it.
     pub link_local_learning: Option<bool>,
+    /// Shows IPv4 packets within its frames to the hooks of IPv4 (IFLA_BR_NF_CALL_IPTABLES), whatever
+    /// `net.bridge.bridge-nf-call-iptables` says. Kernel: CONFIG_BRIDGE_NETFILTER, and the module
+    /// `br_netfilter`.
+    pub shows_ipv4: Option<bool>,
+    /// The same for IPv6 (IFLA_BR_NF_CALL_IP6TABLES).
+    pub shows_ipv6: Option<bool>,
 }
 
 /// The other end of a new veth pair. It is created down: the kernel links the two as a pair only
@@ -265,6 +271,12 @@ impl BridgeOptions {
             let bit = BR_BOOLOPT_NO_LL_LEARN;
             let [value, mask] = [if on { 0 } else { bit }, bit].map(u32::to_ne_bytes);
             writer.put(ifla::BR_MULTI_BOOLOPT, &[value, mask].concat());
+        }
+        if let Some(on) = self.shows_ipv4 {
+            writer.put_u8(ifla::BR_NF_CALL_IPTABLES, on.into());
+        }
+        if let Some(on) = self.shows_ipv6 {
+            writer.put_u8(ifla::BR_NF_CALL_IP6TABLES, on.into());
         }
     }
 }

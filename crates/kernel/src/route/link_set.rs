@@ -248,6 +248,8 @@ impl fmt::Display for LinkSet {
             ("mcast_snooping", self.bridge.multicast_snooping),
             ("stp", self.bridge.stp),
             ("linklocal_learn", self.bridge.link_local_learning),
+            ("nf_call_iptables", self.bridge.shows_ipv4),
+            ("nf_call_ip6tables", self.bridge.shows_ipv6),
             ("vxlan learning", self.vxlan.learning),
         ];
         let on_off = |on| if on { "on" } else { "off" };

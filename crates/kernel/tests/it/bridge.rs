@@ -80,6 +80,37 @@ fn learning_from_link_local_frames_is_switched() {
     });
 }
 
+/// The two switches are independent, and the kernel keeps them without `br_netfilter` too.
+#[test]
+fn a_bridge_shows_packets_to_the_hooks_of_ip() {
+    in_netns(|| {
+        let mut route = RouteSocket::open().unwrap();
+        let options = BridgeOptions { shows_ipv6: Some(true), ..BridgeOptions::default() };
+        let bridge = route.create_link(&NewLink::new("br0", LinkKind::Bridge(options))).unwrap();
+        let info = bridge.bridge.unwrap();
+        let shown = sh("ip -d link show br0");
+        if !shown.contains("nf_call_ip6tables") {
+            skip("a_bridge_shows_packets_to_the_hooks_of_ip", "CONFIG_BRIDGE_NETFILTER");
+            return;
+        }
+        assert!(!info.shows_ipv4 && info.shows_ipv6, "{shown}");
+        for on in [true, false] {
+            let options = BridgeOptions {
+                shows_ipv4: Some(on),
+                shows_ipv6: Some(!on),
+                ..BridgeOptions::default()
+            };
+            let set = LinkSet { bridge: options, ..LinkSet::default() };
+            route.apply_one(&Change::SetLink { ifindex: bridge.index, set }).unwrap();
+            let info = route.link_by_index(bridge.index).unwrap().unwrap().bridge.unwrap();
+            assert_eq!((info.shows_ipv4, info.shows_ipv6), (on, !on));
+            let (four, six) = (u8::from(on), u8::from(!on));
+            let shown = format!("nf_call_iptables {four} nf_call_ip6tables {six}");
+            sh(&format!("ip -d link show br0 | grep -q '{shown}'"));
+        }
+    });
+}
+
 /// With STP a new port listens for twice the forward delay; switching STP off does not end that.
 #[test]
 fn a_port_that_listens_is_told_to_forward() {
