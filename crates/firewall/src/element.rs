@@ -53,6 +53,18 @@ pub enum Set {
     SpoofAllowed,
     /// Bridge ports that do not reach each other.
     IsolatedPorts,
+    /// Links of pods under network policy that the host routes.
+    PodLinks,
+    /// (Such a link, address) that packets may come from and go to, IPv4.
+    PodAddresses4,
+    /// The same for IPv6.
+    PodAddresses6,
+    /// Bridge ports of pods under network policy.
+    PodPorts,
+    /// (Such a port, address) that packets may come from and go to, IPv4.
+    PortAddresses4,
+    /// The same for IPv6.
+    PortAddresses6,
 }
 
 /// One of our two tables.
@@ -176,6 +188,12 @@ impl Set {
         Set::SpoofPorts,
         Set::SpoofAllowed,
         Set::IsolatedPorts,
+        Set::PodLinks,
+        Set::PodAddresses4,
+        Set::PodAddresses6,
+        Set::PodPorts,
+        Set::PortAddresses4,
+        Set::PortAddresses6,
     ];
 
     /// Returns the set's name in nftables.
@@ -202,6 +220,12 @@ impl Set {
             Set::SpoofPorts => "spoof_ports",
             Set::SpoofAllowed => "spoof_allowed",
             Set::IsolatedPorts => "isolated_ports",
+            Set::PodLinks => "pod_links",
+            Set::PodAddresses4 => "pod_addresses4",
+            Set::PodAddresses6 => "pod_addresses6",
+            Set::PodPorts => "pod_ports",
+            Set::PortAddresses4 => "port_addresses4",
+            Set::PortAddresses6 => "port_addresses6",
         }
     }
 
@@ -209,7 +233,12 @@ impl Set {
     #[must_use]
     pub const fn table(self) -> Table {
         match self {
-            Set::SpoofPorts | Set::SpoofAllowed | Set::IsolatedPorts => Table::Bridge,
+            Set::SpoofPorts
+            | Set::SpoofAllowed
+            | Set::IsolatedPorts
+            | Set::PodPorts
+            | Set::PortAddresses4
+            | Set::PortAddresses6 => Table::Bridge,
             _ => Table::Inet,
         }
     }
@@ -219,15 +248,28 @@ impl Set {
     pub const fn key(self) -> &'static [Kind] {
         use Kind::{Address4, Address6, Ifname, Mac, Port, Protocol};
         match self {
-            Set::Masquerade4 | Set::LocalSnat4 | Set::SnatAll4 => &[Ifname, Address4],
-            Set::Masquerade6 | Set::LocalSnat6 | Set::SnatAll6 => &[Ifname, Address6],
+            Set::Masquerade4
+            | Set::LocalSnat4
+            | Set::SnatAll4
+            | Set::PodAddresses4
+            | Set::PortAddresses4 => &[Ifname, Address4],
+            Set::Masquerade6
+            | Set::LocalSnat6
+            | Set::SnatAll6
+            | Set::PodAddresses6
+            | Set::PortAddresses6 => &[Ifname, Address6],
             Set::Hostports4 | Set::Hostports6 | Set::Loopback6 => &[Protocol, Port],
             Set::HostportsAt4 => &[Address4, Protocol, Port],
             Set::HostportsAt6 => &[Address6, Protocol, Port],
             Set::Hairpin4 => &[Ifname, Ifname, Address4],
             Set::Hairpin6 => &[Ifname, Ifname, Address6],
             Set::PolicySame | Set::PolicyIsolated => &[Ifname, Ifname],
-            Set::Localnet | Set::PolicyBridges | Set::SpoofPorts | Set::IsolatedPorts => &[Ifname],
+            Set::Localnet
+            | Set::PolicyBridges
+            | Set::SpoofPorts
+            | Set::IsolatedPorts
+            | Set::PodLinks
+            | Set::PodPorts => &[Ifname],
             Set::SpoofAllowed => &[Ifname, Mac],
         }
     }

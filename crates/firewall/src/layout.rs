@@ -17,6 +17,7 @@ use kernel::route::IpFamily;
 use crate::element::{Kind, Maps, Set, Table};
 use crate::hostport::{self, STAND_IN6};
 use crate::masquerade::chain_name;
+use crate::pod_link;
 
 /// A table's comment. It does not contain the layout's version: the kernel keeps the comment with
 /// which a table was made. The chains and the number of their rules tell which layout a table has
@@ -216,6 +217,7 @@ fn inet(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
     let from = [field::iifname(), field::ip6_saddr()];
     rules.push(rule("postrouting").vmap(&from, Set::Masquerade6.name()));
 
+    rules.extend(pod_link::inet_rules(table));
     let way = [field::iifname(), field::oifname()];
     rules.push(rule("forward").in_set(&way, Set::PolicyIsolated.name()).drop());
     rules.push(rule("forward").in_set(&way, Set::PolicySame.name()).returns());
@@ -283,11 +285,12 @@ fn no_interface_in(rule: NewRule) -> NewRule {
 }
 
 fn bridge(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
-    let chains = vec![
+    let mut chains = Vec::from(pod_link::bridge_chains(table));
+    chains.extend([
         NewChain::base(table, "prerouting", Hook::filter(HookPoint::Prerouting, BRIDGE_FIRST)),
         NewChain::base(table, "forward", Hook::filter(HookPoint::Forward, BRIDGE_FILTER)),
-    ];
-    let rules = vec![
+    ]);
+    let mut rules = vec![
         NewRule::new(table, "prerouting")
             .in_set(&[field::iifname()], Set::SpoofPorts.name())
             .not_in_set(&[field::iifname(), field::ether_saddr()], Set::SpoofAllowed.name())
@@ -297,6 +300,7 @@ fn bridge(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
             .in_set(&[field::oifname()], Set::IsolatedPorts.name())
             .drop(),
     ];
+    rules.extend(pod_link::bridge_rules(table));
     (chains, rules)
 }
 

@@ -1,6 +1,6 @@
 //! The packet filter rules of attachments.
 //!
-//! There are four concerns. Each is a module that turns what an attachment wants into a [`Plan`]
+//! There are five concerns. Each is a module that turns what an attachment wants into a [`Plan`]
 //! (pure data). One engine, [`Firewall`], applies, checks, removes and garbage-collects plans:
 //!
 //! | module | purpose |
@@ -9,6 +9,7 @@
 //! | [`hostport`] | a port of the host leads to a port of a container |
 //! | [`spoof`] | a bridge port sends with its own hardware address |
 //! | [`policy`] | which bridges and ports reach each other |
+//! | [`pod_link`] | what passes the link of a pod under network policy has an address of the pod |
 //!
 //! Everything lives in two tables of our own, `inet netwright` and `bridge netwright`, created on
 //! first use. Rules are fixed; what attachments want are elements of sets and maps, so that a verb
@@ -46,6 +47,7 @@ pub mod masquerade;
 mod nft;
 pub mod owner;
 mod plan;
+pub mod pod_link;
 pub mod pods;
 pub mod policy;
 pub mod reference;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::element::{Element, Protocol, Set, Table, ifname};
-use crate::{hostport, masquerade, policy, spoof};
+use crate::{hostport, masquerade, pod_link, policy, spoof};
 
 /// Everything one attachment wants from the firewall: its own elements, and the shared objects.
 ///
@@ -69,12 +69,19 @@ pub enum Concern {
     Spoof,
     /// [`crate::policy`].
     Policy,
+    /// [`crate::pod_link`].
+    PodLink,
 }
 
 impl Concern {
     /// Every concern.
-    pub const ALL: &'static [Concern] =
-        &[Concern::Masquerade, Concern::Hostport, Concern::Spoof, Concern::Policy];
+    pub const ALL: &'static [Concern] = &[
+        Concern::Masquerade,
+        Concern::Hostport,
+        Concern::Spoof,
+        Concern::Policy,
+        Concern::PodLink,
+    ];
 
     /// Returns the concern's sets.
     #[must_use]
@@ -84,6 +91,7 @@ impl Concern {
             Concern::Hostport => hostport::SETS,
             Concern::Spoof => spoof::SETS,
             Concern::Policy => policy::SETS,
+            Concern::PodLink => pod_link::SETS,
         }
     }
 }

@@ -8,6 +8,7 @@ mod engine;
 mod hostport;
 mod masquerade;
 mod pods;
+mod pod_link;
 mod support;
 
 // The shared generator of clusters is a part of that crate's tests, which call it so.

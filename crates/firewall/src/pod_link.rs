@@ -1,0 +1,206 @@
+//! What passes the link of a pod under network policy has an address of the pod.
+//!
+//! Network policy judges packets by the pods' addresses ([`crate::pods`]). So a pod must not send
+//! from another address, which might be another pod's or nobody's, and must not be reached at one
+//! that is not known.
+//!
+//! | link | table | rules |
+//! |---|---|---|
+//! | routed (`ptp`) | `inet netwright` | of what is forwarded, the source or the destination is the pod's |
+//! | port of a bridge | `bridge netwright` | the same for frames, which carry nothing but IP and ARP |
+//!
+//! Frames need more. `br_netfilter` shows the hooks of IP no packet in a frame with a tag, and a tag
+//! of VLAN 0 means nothing to who receives it. Link-local and group addresses are in no pod's
+//! verdict, and would lead past it. So between ports only neighbour discovery passes with such
+//! addresses (RFC 4861), and what DHCP needs before there is an address (RFC 2131 §4.1). A pod's
+//! router advertisements and redirects go no further.
+//!
+//! What the host itself sends and receives meets none of this, but for frames from another address.
+//!
+//! A link without addresses is closed: a port passes nothing, and nothing is forwarded by a link that
+//! the host routes.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use kernel::nft::{CmpOp, Expr, NewChain, NewRule, PayloadBase, Register, TableRef, Value, field};
+
+use crate::element::{Element, Field, Set, ifname};
+use crate::layout::net;
+use crate::plan::Plan;
+
+/// The sets of this concern.
+pub const SETS: &[Set] = &[
+    Set::PodLinks,
+    Set::PodAddresses4,
+    Set::PodAddresses6,
+    Set::PodPorts,
+    Set::PortAddresses4,
+    Set::PortAddresses6,
+];
+
+/// Where packets leave the link of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In the host's routing.
+    Routed,
+    /// In a bridge.
+    Bridged,
+}
+
+/// EtherTypes (RFC 9542): what a frame of a pod may carry.
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_ARP: u16 = 0x0806;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+
+/// RFC 4443 §1.
+const ICMPV6: Value = Value::Protocol(58);
+/// RFC 4861 §4: solicitations and advertisements of routers and of neighbours, and redirects.
+const ROUTER_SOLICITATION: u8 = 133;
+const NEIGHBOUR_SOLICITATION: u8 = 135;
+const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+const REDIRECT: u8 = 137;
+
+/// RFC 2131 §4.1.
+const DHCP_SERVER: u16 = 67;
+const DHCP_CLIENT: u16 = 68;
+
+const FROM_POD: &str = "from_pod";
+const TO_POD: &str = "to_pod";
+
+/// Plans that a pod's link passes these addresses and no others. `host_ifname` is the link's host
+/// side.
+#[must_use]
+pub fn plan(host_ifname: &str, place: Place, addresses: &[IpAddr]) -> Plan {
+    let (links, sets) = match place {
+        Place::Routed => (Set::PodLinks, [Set::PodAddresses4, Set::PodAddresses6]),
+        Place::Bridged => (Set::PodPorts, [Set::PortAddresses4, Set::PortAddresses6]),
+    };
+    let mut plan = Plan::default();
+    plan.push(Element::new(links, vec![ifname(host_ifname)]));
+    for address in addresses {
+        let [four, six] = sets;
+        let set = if address.is_ipv4() { four } else { six };
+        plan.push(Element::new(set, vec![ifname(host_ifname), Field::Address(*address)]));
+    }
+    plan
+}
+
+/// Returns the rules of `inet netwright`, which come first in its chain `forward`.
+pub(crate) fn inet_rules(table: &TableRef) -> Vec<NewRule> {
+    let ways = [
+        (field::iifname(), field::ip_saddr(), Set::PodAddresses4),
+        (field::iifname(), field::ip6_saddr(), Set::PodAddresses6),
+        (field::oifname(), field::ip_daddr(), Set::PodAddresses4),
+        (field::oifname(), field::ip6_daddr(), Set::PodAddresses6),
+    ];
+    let drops = ways.into_iter().map(|(link, address, known)| {
+        NewRule::new(table, "forward")
+            .in_set(&[link], Set::PodLinks.name())
+            .not_in_set(&[link, address], known.name())
+            .counter()
+            .drop()
+    });
+    drops.collect()
+}
+
+/// Returns the chains of `bridge netwright` besides its base chains.
+pub(crate) fn bridge_chains(table: &TableRef) -> [NewChain; 2] {
+    [NewChain::regular(table, FROM_POD), NewChain::regular(table, TO_POD)]
+}
+
+/// Returns the rules of `bridge netwright`.
+pub(crate) fn bridge_rules(table: &TableRef) -> Vec<NewRule> {
+    let (iif, oif) = (field::iifname(), field::oifname());
+    let rule = |chain: &str| NewRule::new(table, chain);
+    let from_port = || rule("prerouting").in_set(&[iif], Set::PodPorts.name());
+    let drop = |rule: NewRule| rule.counter().drop();
+    let unless = |chain, link, address, known: Set| {
+        drop(rule(chain).not_in_set(&[link, address], known.name()))
+    };
+    vec![
+        // Before the bridge learns anything, and for what the host would route.
+        drop(is_no_ip(from_port())),
+        drop(
+            from_port()
+                .is_not(field::ip_saddr(), IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+                .not_in_set(&[iif, field::ip_saddr()], Set::PortAddresses4.name()),
+        ),
+        drop(
+            from_port()
+                .not_in_net(field::ip6_saddr(), net("fe80::/10"))
+                .is_not(field::ip6_saddr(), IpAddr::V6(Ipv6Addr::UNSPECIFIED))
+                .not_in_set(&[iif, field::ip6_saddr()], Set::PortAddresses6.name()),
+        ),
+        rule("forward").in_set(&[iif], Set::PodPorts.name()).jump(FROM_POD),
+        rule("forward").in_set(&[oif], Set::PodPorts.name()).jump(TO_POD),
+        icmpv6(rule(FROM_POD), ROUTER_SOLICITATION, ROUTER_SOLICITATION).returns(),
+        icmpv6(rule(FROM_POD), NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT).returns(),
+        rule(FROM_POD)
+            .is(field::ip_saddr(), IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+            .is(field::l4proto(), Value::UDP)
+            .is(field::th_dport(), Value::Port(DHCP_SERVER))
+            .returns(),
+        unless(FROM_POD, iif, field::ip_saddr(), Set::PortAddresses4),
+        unless(FROM_POD, iif, field::ip6_saddr(), Set::PortAddresses6),
+        drop(is_no_ip(rule(TO_POD))),
+        icmpv6(rule(TO_POD), ROUTER_SOLICITATION, REDIRECT).returns(),
+        rule(TO_POD)
+            .is(field::ip_daddr(), IpAddr::V4(Ipv4Addr::BROADCAST))
+            .is(field::l4proto(), Value::UDP)
+            .is(field::th_dport(), Value::Port(DHCP_CLIENT))
+            .returns(),
+        unless(TO_POD, oif, field::ip_daddr(), Set::PortAddresses4),
+        unless(TO_POD, oif, field::ip6_daddr(), Set::PortAddresses6),
+    ]
+}
+
+/// Continues if a frame carries neither IP nor ARP. The type is read from the frame: `meta protocol`
+/// is that behind a tag which the kernel has taken off.
+fn is_no_ip(rule: NewRule) -> NewRule {
+    let register = Register::FIRST;
+    let load = Expr::Payload { base: PayloadBase::Link, offset: 12, len: 2, register };
+    let types = [ETHERTYPE_IPV4, ETHERTYPE_ARP, ETHERTYPE_IPV6];
+    types.into_iter().fold(rule.expr(load), |rule, number| {
+        let data = Value::EtherType(number).bytes();
+        rule.expr(Expr::Cmp { op: CmpOp::Ne, register, data })
+    })
+}
+
+/// Continues if a packet is ICMPv6 of one of these types.
+fn icmpv6(rule: NewRule, first: u8, last: u8) -> NewRule {
+    let register = Register::FIRST;
+    rule.is(field::protocol(), Value::EtherType(ETHERTYPE_IPV6))
+        .is(field::l4proto(), ICMPV6)
+        .expr(Expr::Payload { base: PayloadBase::Transport, offset: 0, len: 1, register })
+        .expr(Expr::Cmp { op: CmpOp::Ge, register, data: vec![first] })
+        .expr(Expr::Cmp { op: CmpOp::Le, register, data: vec![last] })
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn what_a_pods_link_may_pass() {
+        let addresses: Vec<IpAddr> =
+            ["192.0.2.5", "2001:db8::5"].into_iter().map(|text| text.parse().unwrap()).collect();
+        expect![[r#"
+            inet netwright pod_links { "veth1" }
+            inet netwright pod_addresses4 { "veth1" . 192.0.2.5 }
+            inet netwright pod_addresses6 { "veth1" . 2001:db8::5 }
+        "#]]
+        .assert_eq(&plan("veth1", Place::Routed, &addresses).to_string());
+        expect![[r#"
+            bridge netwright pod_ports { "veth1" }
+            bridge netwright port_addresses4 { "veth1" . 192.0.2.5 }
+            bridge netwright port_addresses6 { "veth1" . 2001:db8::5 }
+        "#]]
+        .assert_eq(&plan("veth1", Place::Bridged, &addresses).to_string());
+        expect![[r#"
+            inet netwright pod_links { "veth1" }
+        "#]]
+        .assert_eq(&plan("veth1", Place::Routed, &[]).to_string());
+    }
+}

@@ -1,0 +1,354 @@
+//! What passes the link of a pod, packet by packet.
+//!
+//! Each forged frame is sent twice: it arrives as long as nothing is checked, so that the frame is
+//! known to be a good one, and does not once the links are those of pods. A packet that may pass
+//! follows each; the link keeps their order, so that nothing is waited for that does not come.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::time::Duration;
+
+use firewall::pod_link::{self, Place as Link};
+use kernel::packet::{Filter, PacketSocket};
+use kernel::route::RouteSocket;
+use netwright_firewall as firewall;
+use testkit::{Container, Place, traffic};
+
+use crate::support::{Node, key};
+
+/// A socket of each family has a port of its own: one for both gets no packets to groups of IPv4.
+const PORT4: u16 = 7774;
+const PORT6: u16 = 7776;
+/// The packet that may pass.
+const LAST: &[u8] = b"last";
+/// Longer than a busy machine needs.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+const TAG: u16 = 0x8100;
+const SERVICE_TAG: u16 = 0x88a8;
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn port(of: IpAddr) -> u16 {
+    if of.is_ipv4() { PORT4 } else { PORT6 }
+}
+
+/// Writes a UDP packet.
+fn udp(source: &str, destination: &str, content: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(8 + content.len()).unwrap();
+    let port = port(address(destination));
+    let mut segment = Vec::new();
+    for number in [port, port, length, 0] {
+        segment.extend(number.to_be_bytes());
+    }
+    segment.extend(content);
+    match (address(source), address(destination)) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            ipv4(source, destination, length, &segment)
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => ipv6(source, destination, &mut segment),
+        other => panic!("{other:?} are of two families"),
+    }
+}
+
+fn ipv4(source: Ipv4Addr, destination: Ipv4Addr, length: u16, segment: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x45, 0];
+    packet.extend((20 + length).to_be_bytes());
+    packet.extend([0, 1, 0, 0, 64, 17, 0, 0]);
+    packet.extend(source.octets());
+    packet.extend(destination.octets());
+    let sum = checksum(&packet);
+    packet[10..12].copy_from_slice(&sum);
+    packet.extend(segment);
+    packet
+}
+
+fn ipv6(source: Ipv6Addr, destination: Ipv6Addr, segment: &mut [u8]) -> Vec<u8> {
+    let length = u16::try_from(segment.len()).unwrap();
+    let mut counted = [source.octets(), destination.octets()].concat();
+    counted.extend(u32::from(length).to_be_bytes());
+    counted.extend([0, 0, 0, 17]);
+    counted.extend(&*segment);
+    segment[6..8].copy_from_slice(&checksum(&counted));
+    let mut packet = vec![0x60, 0, 0, 0];
+    packet.extend(length.to_be_bytes());
+    packet.extend([17, 64]);
+    packet.extend(source.octets());
+    packet.extend(destination.octets());
+    packet.extend(&*segment);
+    packet
+}
+
+/// RFC 1071 §1.
+fn checksum(bytes: &[u8]) -> [u8; 2] {
+    let words = bytes.chunks(2).map(|word| {
+        u32::from(u16::from_be_bytes([word[0], word.get(1).copied().unwrap_or_default()]))
+    });
+    let mut sum: u32 = words.sum();
+    while 0xffff < sum {
+        sum = (sum >> 16) + (sum & 0xffff);
+    }
+    (!u16::try_from(sum).unwrap()).to_be_bytes()
+}
+
+/// Writes a frame. Each type but the last is that of a tag of VLAN 0.
+fn frame(to: [u8; 6], from: [u8; 6], types: &[u16], packet: &[u8]) -> Vec<u8> {
+    let mut frame = [to, from].concat();
+    for (number, kind) in types.iter().enumerate() {
+        frame.extend(kind.to_be_bytes());
+        if number + 1 < types.len() {
+            frame.extend([0, 0]);
+        }
+    }
+    frame.extend(packet);
+    frame
+}
+
+fn mac(place: &impl Place, link: &str) -> [u8; 6] {
+    let text = place.sh(&format!("ip -br link show {link} | awk '{{print $3}}'"));
+    let bytes = text.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap());
+    bytes.collect::<Vec<u8>>().try_into().unwrap()
+}
+
+/// Who sends forged frames, who must not get them, and at which addresses it is reached.
+struct Path<'p, T> {
+    from: &'p Container,
+    to: &'p T,
+    ends: [(IpAddr, UdpSocket); 2],
+}
+
+impl<'p, T: Place + Sync> Path<'p, T> {
+    fn new(from: &'p Container, to: &'p T, at: [&str; 2]) -> Self {
+        let ends = at.map(|at| {
+            let at = address(at);
+            let socket = to.enter(|| UdpSocket::bind((any(at), port(at))).unwrap());
+            socket.set_read_timeout(Some(TIMEOUT)).unwrap();
+            (at, socket)
+        });
+        Path { from, to, ends }
+    }
+
+    /// Says whether a frame arrives.
+    fn arrives(&self, forged: &Forged) -> bool {
+        let (at, end) = self.ends.iter().find(|(at, _)| at.is_ipv4() == forged.is_ipv4).unwrap();
+        self.from.enter(|| {
+            let index = RouteSocket::open().unwrap().link_index("eth0").unwrap().unwrap();
+            PacketSocket::open(index, &Filter::nothing()).unwrap().send(&forged.frame).unwrap();
+            let socket = UdpSocket::bind((any(*at), 0)).unwrap();
+            socket.send_to(LAST, (*at, port(*at))).unwrap();
+        });
+        let mut seen = false;
+        loop {
+            let mut buffer = [0; 64];
+            let heard = end.recv(&mut buffer);
+            let length = heard.unwrap_or_else(|error| panic!("{}: {error}", self.to.place_name()));
+            if &buffer[..length] == LAST {
+                return seen;
+            }
+            // Others are what the host got of frames to everybody.
+            seen |= &buffer[..length] == forged.name.as_bytes();
+        }
+    }
+
+    #[track_caller]
+    fn assert_all(&self, forged: &[Forged], arrive: bool) {
+        for one in forged {
+            let (name, to) = (one.name, self.to.place_name());
+            assert_eq!(self.arrives(one), arrive, "{name}, to {to}: arrives");
+        }
+    }
+}
+
+/// A frame that must not arrive. Its content is its name.
+struct Forged {
+    name: &'static str,
+    is_ipv4: bool,
+    frame: Vec<u8>,
+}
+
+/// Makes one.
+fn forged(
+    name: &'static str,
+    [to, from]: [[u8; 6]; 2],
+    types: &[u16],
+    source: &str,
+    destination: &str,
+) -> Forged {
+    let frame = frame(to, from, types, &udp(source, destination, name.as_bytes()));
+    Forged { name, is_ipv4: address(destination).is_ipv4(), frame }
+}
+
+fn any(of: IpAddr) -> IpAddr {
+    if of.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+}
+
+fn bridged(port: &str, last: u8) -> firewall::Plan {
+    let addresses = [address(&format!("10.1.0.{last}")), address(&format!("fd00:1::{last}"))];
+    pod_link::plan(port, Link::Bridged, &addresses)
+}
+
+/// Frames that would lead past a pod's verdict: with a tag, from and to addresses that are no pod's.
+#[test]
+fn a_port_passes_the_pods_own_packets_alone() {
+    testkit::require!("root");
+    let node = Node::new("podport");
+    let (c1, c2) = (&node.c1, &node.c2);
+    // An address that nobody gave it.
+    c2.sh("ip addr add 10.1.0.99/24 dev eth0 && ip addr add fd00:1::99/64 dev eth0 nodad");
+    let linklocal = |place: &Container| {
+        let text = place.sh("ip -br -6 addr show dev eth0 scope link");
+        text.split_whitespace().nth(2).unwrap().split('/').next().unwrap().to_owned()
+    };
+    let (own, other, host) = (mac(c1, "eth0"), mac(c2, "eth0"), mac(&node.lab, "cni0"));
+    let (all, group, group6) = ([0xff; 6], [1, 0, 0x5e, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1]);
+    let (direct, broadcast) = ([other, own], [all, own]);
+    let (local, others) = (linklocal(c1), linklocal(c2));
+    let to_c2 = [
+        forged("a tag", direct, &[TAG, IPV4], "10.1.0.2", "10.1.0.3"),
+        forged("a tag, IPv6", direct, &[TAG, IPV6], "fd00:1::2", "fd00:1::3"),
+        forged("a service tag", direct, &[SERVICE_TAG, IPV4], "10.1.0.2", "10.1.0.3"),
+        forged("two tags", direct, &[TAG, TAG, IPV4], "10.1.0.2", "10.1.0.3"),
+        forged("two tags, IPv6", direct, &[TAG, TAG, IPV6], "fd00:1::2", "fd00:1::3"),
+        forged("everybody", broadcast, &[IPV4], "10.1.0.2", "255.255.255.255"),
+        forged("no source", broadcast, &[IPV4], "0.0.0.0", "255.255.255.255"),
+        forged("the subnet", direct, &[IPV4], "10.1.0.2", "10.1.0.255"),
+        forged("a group", [group, own], &[IPV4], "10.1.0.2", "224.0.0.1"),
+        forged("a group, IPv6", [group6, own], &[IPV6], "fd00:1::2", "ff02::1"),
+        forged("link-local", direct, &[IPV6], &local, &others),
+        forged("to link-local", direct, &[IPV6], "fd00:1::2", &others),
+        forged("an unknown address", direct, &[IPV4], "10.1.0.2", "10.1.0.99"),
+        forged("an unknown address, IPv6", direct, &[IPV6], "fd00:1::2", "fd00:1::99"),
+    ];
+    let from_elsewhere = [
+        forged("another source", direct, &[IPV4], "10.1.0.77", "10.1.0.3"),
+        forged("another source, IPv6", direct, &[IPV6], "fd00:1::77", "fd00:1::3"),
+        forged("from link-local", direct, &[IPV6], &local, "fd00:1::3"),
+    ];
+    let to_host = [
+        forged("another source", [host, own], &[IPV4], "10.1.0.77", "10.1.0.1"),
+        forged("another source, IPv6", [host, own], &[IPV6], "fd00:1::77", "fd00:1::1"),
+    ];
+    let between = Path::new(c1, c2, ["10.1.0.3", "fd00:1::3"]);
+    let home = Path::new(c1, &node.lab, ["10.1.0.1", "fd00:1::1"]);
+    let assert_all = |arrive| {
+        between.assert_all(&to_c2, arrive);
+        between.assert_all(&from_elsewhere, arrive);
+        home.assert_all(&to_host, arrive);
+    };
+    assert_all(true);
+
+    let plans = [("c1", bridged("vc1", 2)), ("c2", bridged("vc2", 3))];
+    for (name, plan) in &plans {
+        node.add(&key("n", name), plan);
+        assert_eq!(node.check(&key("n", name), plan), Vec::<String>::new());
+    }
+    assert_all(false);
+    // Where only one end is a pod's, its port alone decides: which source is another's the port of
+    // c2 does not know.
+    node.remove(&key("n", "c1"), &plans[0].1);
+    between.assert_all(&to_c2, false);
+    between.assert_all(&from_elsewhere, true);
+    node.add(&key("n", "c1"), &plans[0].1);
+
+    // What may pass: neighbour discovery, and what follows.
+    c1.sh("ip neigh flush all && ip -6 neigh flush all");
+    c2.sh("ip neigh flush all && ip -6 neigh flush all");
+    for to in ["10.1.0.3", "fd00:1::3", "10.1.0.1", "fd00:1::1"] {
+        traffic::assert_pings(c1, to);
+    }
+    for to in ["10.1.0.2", "fd00:1::2"] {
+        traffic::assert_pings(&node.lab, to);
+    }
+    for (name, plan) in &plans {
+        node.remove(&key("n", name), plan);
+    }
+    assert_eq!(node.elements(), "");
+    assert_all(true);
+}
+
+/// A plan without addresses, on a bridge and on a link that the host routes. The node still reaches
+/// the second.
+#[test]
+fn a_link_without_addresses_is_closed() {
+    testkit::require!("root");
+    let node = Node::new("podclosed");
+    let c3 = routed(&node, "c3", 3);
+    for (name, place, container, own) in [
+        ("vc1", Link::Bridged, &node.c1, ["10.1.0.2", "fd00:1::2"]),
+        ("vc3", Link::Routed, &c3, ["10.9.3.2", "fd00:9:3::2"]),
+    ] {
+        let closed = pod_link::plan(name, place, &[]);
+        for to in ["10.1.0.3", "fd00:1::3"] {
+            traffic::assert_pings(container, to);
+        }
+        node.add(&key("n", name), &closed);
+        for to in ["10.1.0.3", "fd00:1::3"] {
+            traffic::assert_no_ping(container, to);
+        }
+        for to in own {
+            traffic::assert_no_ping(&node.c2, to);
+            match place {
+                Link::Bridged => traffic::assert_no_ping(&node.lab, to),
+                Link::Routed => traffic::assert_pings(&node.lab, to),
+            }
+        }
+        // The addresses come later, and open it.
+        let addresses = own.map(address);
+        node.add(&key("n", name), &pod_link::plan(name, place, &addresses));
+        for to in ["10.1.0.3", "fd00:1::3"] {
+            traffic::assert_pings(container, to);
+        }
+        node.remove(&key("n", name), &pod_link::plan(name, place, &addresses));
+    }
+    assert_eq!(node.elements(), "");
+}
+
+/// The same for a link that the host routes: from another address, and to one that is not known.
+#[test]
+fn a_routed_link_passes_the_pods_own_packets_alone() {
+    testkit::require!("root");
+    let node = Node::new("podrouted");
+    let (c3, c4) = (routed(&node, "c3", 3), routed(&node, "c4", 4));
+    node.lab.sh("ip route add 10.99.0.0/24 dev vc4 && ip -6 route add fd00:99::/64 dev vc4");
+    c4.sh("ip addr add 10.99.0.1/32 dev eth0 && ip addr add fd00:99::1/128 dev eth0 nodad");
+    let (own, gateway) = (mac(&c3, "eth0"), mac(&node.lab, "vc3"));
+    let way = [gateway, own];
+    let all = [
+        forged("another source", way, &[IPV4], "10.9.3.77", "10.9.4.2"),
+        forged("another source, IPv6", way, &[IPV6], "fd00:9:3::77", "fd00:9:4::2"),
+        forged("an unknown address", way, &[IPV4], "10.9.3.2", "10.99.0.1"),
+        forged("an unknown address, IPv6", way, &[IPV6], "fd00:9:3::2", "fd00:99::1"),
+    ];
+    let path = Path::new(&c3, &c4, ["10.9.4.2", "fd00:9:4::2"]);
+    path.assert_all(&all, true);
+    for (name, last) in [("c3", 3), ("c4", 4)] {
+        let addresses =
+            [format!("10.9.{last}.2"), format!("fd00:9:{last}::2")].map(|at| address(&at));
+        let plan = pod_link::plan(&format!("v{name}"), Link::Routed, &addresses);
+        node.add(&key("n", name), &plan);
+        assert_eq!(node.check(&key("n", name), &plan), Vec::<String>::new());
+    }
+    path.assert_all(&all, false);
+    for to in ["10.9.4.2", "fd00:9:4::2", "10.9.3.1", "fd00:9:3::1"] {
+        traffic::assert_pings(&c3, to);
+    }
+}
+
+/// Connects a container by a pair of its own, with addresses of a subnet of its own.
+fn routed(node: &Node, name: &str, number: u8) -> Container {
+    let container = node.lab.container(name);
+    node.lab.sh(&format!(
+        "ip link add v{name} type veth peer name eth0 netns {name} && ip link set v{name} up && \
+         ip addr add 10.9.{number}.1/24 dev v{name} && ip addr add fd00:9:{number}::1/64 dev v{name} nodad"
+    ));
+    container.sh(&format!(
+        "ip link set lo up && echo 0 > /proc/sys/net/ipv6/conf/eth0/accept_dad && \
+         ip addr add 10.9.{number}.2/24 dev eth0 && ip addr add fd00:9:{number}::2/64 dev eth0 nodad && \
+         ip link set eth0 up && ip route add default via 10.9.{number}.1 && \
+         ip -6 route add default via fd00:9:{number}::1"
+    ));
+    container
+}
