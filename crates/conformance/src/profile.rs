@@ -47,6 +47,9 @@ pub(crate) struct Profile {
 /// The file of `flannel` that flanneld writes.
 const SUBNET_ENV: &str = "/run/conformance/subnet.env";
 
+/// Where the daemon of `policy` listens.
+const POLICY_SOCKET: &str = "/run/conformance/policy.sock";
+
 const PLAIN: Profile = Profile {
     plugin: "",
     kind: Kind::Interface,
@@ -326,6 +329,14 @@ const ALL: &[Profile] = &[
         ..CHAINED
     },
     Profile {
+        plugin: "policy",
+        host: |_| daemon_was_ready(POLICY_SOCKET),
+        config: |_| json!({ "socketpath": POLICY_SOCKET }),
+        damage: Some(|_, _| delete_tables()),
+        unready: Some(|_| Ok(json!({ "socketpath": "/run/conformance/nowhere.sock" }))),
+        ..CHAINED
+    },
+    Profile {
         plugin: "ovs-mirror-consumer",
         config: |n| {
             json!({ "bridge": switch::BRIDGE, "socket_file": switch::SOCKET,
@@ -400,6 +411,15 @@ pub(crate) fn veth(name: &str, peer: &str) -> Outcome {
         netlink.apply_one(&up).or_broken("set a link up")?;
     }
     Ok(())
+}
+
+/// Says in a daemon's place that it was ready a moment ago: milliseconds since the machine's start.
+fn daemon_was_ready(socket: &str) -> Outcome {
+    let uptime = std::fs::read_to_string("/proc/uptime").or_broken("read the time")?;
+    let seconds = uptime.split(['.', ' ']).next().unwrap_or_default();
+    let path = format!("{socket}.ready");
+    std::fs::create_dir_all("/run/conformance").or_broken("make a folder")?;
+    std::fs::write(path, format!("{seconds}000")).or_broken("write what a daemon writes")
 }
 
 /// Skips the case if the kernel cannot create a link of a kind.

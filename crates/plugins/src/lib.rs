@@ -53,6 +53,7 @@ pub fn all() -> &'static [&'static dyn Plugin] {
         &Life(interface::ovs::Ovs),
         &Life(interface::ovs::MirrorConsumer),
         &Life(interface::ovs::MirrorProducer),
+        &Life(chained::policy::Policy),
         &Life(chained::portmap::Portmap),
         &Life(interface::ptp::Ptp),
         &Life(chained::sbr::Sbr),
@@ -168,6 +169,7 @@ mod tests {
             ovs: Interface, from 0.1.0, reads ["mac"]
             ovs-mirror-consumer: Chained, from 0.1.0
             ovs-mirror-producer: Chained, from 0.1.0
+            policy: Chained, from 0.1.0
             portmap: Chained, from 0.1.0, reads ["portMappings"], only for "portMappings"
             ptp: Interface, from 0.1.0, routed Always
             sbr: Chained, from 0.1.0

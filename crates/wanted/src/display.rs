@@ -118,6 +118,17 @@ impl fmt::Display for Item {
             State::Rule(Rule { from, table, .. }) => {
                 write!(f, "rule that sends packets from {from} to table {table}")
             }
+            State::ShownPackets(shown) => {
+                let families = [("IPv4", shown.ipv4), ("IPv6", shown.ipv6)];
+                let families = families.into_iter().filter(|(_, is_shown)| *is_shown);
+                let families: Vec<&str> = families.map(|(family, _)| family).collect();
+                let (families, bridge) = (families.join(" and "), &shown.bridge);
+                write!(f, "{families} packets within bridge {bridge:?} shown to the packet filter")
+            }
+            State::Verdicts { addresses } => {
+                let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+                write!(f, "verdicts of network policy for {}", addresses.join(", "))
+            }
             State::Vrf(Vrf { link: name, vrf, .. }) => write!(f, "{link} {name:?} in VRF {vrf:?}"),
             State::Shaping(Shaping { link: name, limits, .. }) => {
                 let to = [("to", limits.ingress), ("from", limits.egress)];

@@ -133,6 +133,8 @@ pub enum Because {
     Safety,
     /// It shows which attachment owns what.
     Ownership,
+    /// Network policy judges by it.
+    Policy,
 }
 
 impl fmt::Display for Because {
@@ -145,6 +147,7 @@ impl fmt::Display for Because {
             Because::Inbound => f.write_str("the host reaches the container by it"),
             Because::Safety => f.write_str("a container must not change the host"),
             Because::Ownership => f.write_str("it shows the owner"),
+            Because::Policy => f.write_str("network policy judges by it"),
         }
     }
 }
@@ -229,6 +232,19 @@ mod tests {
             (
                 State::Vrf(Vrf { link: link(), vrf: "blue".to_owned(), table: None }),
                 "interface \"eth0\" in VRF \"blue\"",
+            ),
+            (
+                State::ShownPackets(ShownPackets {
+                    bridge: "br0".to_owned(),
+                    ipv4: true,
+                    ipv6: true,
+                    tagged: false,
+                }),
+                "IPv4 and IPv6 packets within bridge \"br0\" shown to the packet filter",
+            ),
+            (
+                State::Verdicts { addresses: vec![address] },
+                "verdicts of network policy for 192.0.2.2",
             ),
         ] {
             let written = serde_json::to_string(&state).unwrap();

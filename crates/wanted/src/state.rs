@@ -213,6 +213,13 @@ pub enum State {
     SourceTables(SourceTables),
     /// Token buckets limit what a pair carries.
     Shaping(Shaping),
+    /// A bridge shows the packets between its ports to the packet filter of IP.
+    ShownPackets(ShownPackets),
+    /// Network policy judges what these addresses send and receive.
+    Verdicts {
+        /// The container's addresses.
+        addresses: Vec<IpAddr>,
+    },
     /// A link is in a routing domain (VRF), which is up, and has what it had before it moved there.
     Vrf(Vrf),
     /// The host itself does not have an address on any link.
@@ -451,6 +458,19 @@ pub struct SourceTable {
     pub replaces: bool,
 }
 
+/// What a bridge shows to the packet filter of IP.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShownPackets {
+    /// The bridge.
+    pub bridge: String,
+    /// IPv4 packets.
+    pub ipv4: bool,
+    /// IPv6 packets.
+    pub ipv6: bool,
+    /// Those in frames with a tag too.
+    pub tagged: bool,
+}
+
 /// A routing domain and a link in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vrf {
@@ -554,6 +574,7 @@ impl State {
             State::SourceTables(tables) => Some(&tables.link),
             State::Shaping(shaping) => Some(&shaping.link),
             State::Vrf(vrf) => Some(&vrf.link),
+            State::ShownPackets(shown) => Some(&shown.bridge),
             // The link of a VLAN is created with the addresses.
             State::VlanLink { .. }
             | State::OvsPort { .. }
@@ -563,6 +584,7 @@ impl State {
             | State::Filter { .. }
             | State::Foreign(_)
             | State::HostPorts(_)
+            | State::Verdicts { .. }
             | State::Claim { .. } => None,
         }
     }

@@ -150,6 +150,9 @@ pub(crate) fn prune(session: &Session, shell: &Shell) {
         return;
     }
     let index = Index::new(&session.roots);
+    if let Err(error) = plugins::chained::policy::prune(&session.roots) {
+        shell.warn(format_args!("the table of network policy stays in the packet filter: {error}"));
+    }
     let pruned = firewall::Firewall::open(&index).and_then(|mut firewall| firewall.prune());
     match pruned {
         Ok(true) => {

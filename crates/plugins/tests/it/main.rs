@@ -29,6 +29,7 @@ mod orphans;
 mod ovs;
 mod ovs_mirror_consumer;
 mod ovs_mirror_producer;
+mod policy;
 mod portmap;
 mod protocol;
 mod ptp;

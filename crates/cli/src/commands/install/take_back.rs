@@ -337,6 +337,9 @@ pub(in crate::commands) fn remove_state(session: &Session, report: &mut Removed)
         if let Err(error) = removed {
             report.left.push(format!("our tables in the packet filter: {error}"));
         }
+        if let Err(error) = plugins::chained::policy::remove_table() {
+            report.left.push(format!("the table of network policy: {error}"));
+        }
     }
     for dir in [&roots.run, &roots.lib] {
         match std::fs::remove_dir_all(dir) {

@@ -1,0 +1,306 @@
+//! `policy`: brings a container under network policy before its first packet.
+//!
+//! `netwrightd policy` knows the policies and writes the verdicts of addresses into the packet
+//! filter. This plugin closes the container's addresses, records whose they are, and has the daemon
+//! give them the verdicts of their pod. Without a daemon they stay closed: nothing but the node
+//! reaches the container until a daemon reads the record.
+//!
+//! | step of ADD | what holds if it ends here |
+//! |---|---|
+//! | look, refuse | what the earlier plugins made; nothing has changed |
+//! | record | the same; a daemon that finds the record takes the container over |
+//! | close the link: it passes no address ([`firewall::pod_link`]) | closed |
+//! | have the bridge show its packets to the filter (`frames`) | closed |
+//! | close the addresses ([`firewall::pods`]) | closed |
+//! | let the link pass its own addresses | closed |
+//! | tell the daemon | the verdicts of the pod, or closed |
+//!
+//! DEL sets the host's side of the link down first, so the address carries nothing when it loses its
+//! verdicts. It needs no daemon.
+//!
+//! | module | what |
+//! |---|---|
+//! | `config` | the configuration, checked |
+//! | `link` | the host's side of the container's link: what packets pass |
+//! | `frames` | bridges that show their packets to the filter: shared objects |
+//! | `table` | verdicts, written under the lock that the daemon takes too |
+//! | `daemon` | what the daemon is asked |
+//! | `wanted` | what CHECK compares and repair restores |
+
+mod config;
+mod daemon;
+mod frames;
+mod link;
+mod table;
+mod wanted;
+
+use std::net::IpAddr;
+
+use ::firewall::{Concern, Plan, pod_link};
+use cni::{AddResult, AttachmentKey, Error, code};
+use cni_plugin::{Call, Info, Role};
+use kernel::route::{Change, Link, LinkSet, RouteSocket};
+use node_api::policy::{Owner, PLUGIN, Recorded, Started};
+use node_api::{Pod, socket_in};
+use state::{Index, Roots};
+
+use self::config::Config;
+use self::daemon::Daemon;
+use self::frames::Need;
+use self::link::HostSide;
+use crate::engine::{Attaching, Collecting, Enter, Kind, Removal, Undo};
+use crate::shared::attachment::{recorded_in, unavailable};
+use crate::shared::failure::Failure;
+use crate::shared::failures::Failures;
+use crate::shared::filter::{self, remove_own, remove_stale, with_firewall};
+use crate::shared::namespaces::Namespaces;
+
+/// What the plugin is.
+pub const INFO: Info = Info::new(PLUGIN).role(Role::Chained);
+
+/// The plugin's type, and the name of its records.
+const NAME: &str = INFO.name;
+/// What it has in the tables of all plugins.
+const CONCERNS: &[Concern] = &[Concern::PodLink];
+const NO_PREVIOUS: &str = "missing prevResult from earlier plugin";
+
+/// Attachments of `policy`.
+#[derive(Debug)]
+pub(crate) struct Policy;
+
+impl Kind for Policy {
+    const INFO: Info = INFO;
+    const ENTER: Enter = Enter::Never;
+    type Raw = config::Raw;
+    type Config = Config;
+    type Recorded = Recorded;
+    type Kept = ();
+
+    fn config(call: &Call<'_>) -> Result<Config, Failure> {
+        Config::of(call)
+    }
+
+    /// Reports whether pods would be judged now. A missing daemon is borne for a while, since ADD
+    /// closes what nobody judges yet.
+    fn status(call: &Call<'_>) -> Result<(), Failure> {
+        let config = Config::of(call)?;
+        ::firewall::usable().map_err(unavailable)?;
+        if !frames::is_loaded() {
+            call.warn(format_args!("{}: containers on a bridge are refused", frames::NOT_LOADED));
+        }
+        let asked = Daemon::new(call, config.socket).status(call.network().as_str());
+        asked.map_err(|failure| match failure.code() {
+            code::LIMITED_CONNECTIVITY => failure,
+            _ => failure.with_code(code::PLUGIN_NOT_AVAILABLE),
+        })
+    }
+
+    fn attach(attaching: &mut Attaching<'_, Self>) -> Result<AddResult, Failure> {
+        let (call, index, config) = (attaching.call, attaching.index, attaching.config);
+        let result = call.require_prev_result(NO_PREVIOUS)?;
+        let mut namespaces = Namespaces::open(call.open_netns()?)?;
+        let ifname = call.ifname().as_str();
+        let link = link::find(&mut namespaces, ifname, &result)?;
+        frames::require(&link)?;
+        let wanted = recorded(call, config, &link, &result)?;
+        let before = attaching.earlier_record();
+        let earlier: Option<Recorded> = before.as_ref().and_then(recorded_in);
+        let is_first = before.is_none();
+        attaching.replace_record(before, &wanted, &namespaces.netns)?;
+        let mut undo = Undo::new();
+        let host = &mut namespaces.host;
+        let enforced = enforce(index, attaching.key(), host, &link, &wanted, &mut undo);
+        match enforced {
+            Err(cause) if is_first => return Err(undo.run(cause)),
+            // What an earlier ADD closed or opened is not taken from the container.
+            enforced => enforced?,
+        }
+        if let Some(earlier) = earlier {
+            remove_what_changed(index, attaching.key(), &earlier, &wanted)?;
+        }
+        Daemon::new(call, config.socket.clone()).start(call, &wanted.started);
+        Ok(result)
+    }
+
+    /// What cannot be set down keeps its verdicts. A record that is lost leaves verdicts behind
+    /// unless the call has `prevResult`: the daemon removes them when it lists the records, and so
+    /// does GC.
+    fn take_down(removal: &Removal<'_, Self>, failures: &mut Failures) {
+        let (index, key, recorded) = (removal.index, removal.key, removal.recorded.as_ref());
+        if recorded.is_none() && index.made_nothing(key, NAME) {
+            return;
+        }
+        let off = traffic_off(removal);
+        let Some(is_off) = failures.note("set the host's side of the link down", off) else {
+            return;
+        };
+        let addresses = match recorded {
+            Some(recorded) => recorded.started.addresses.clone(),
+            None => link::all_addresses(&removal.prev_result().unwrap_or_default()),
+        };
+        if is_off {
+            let daemon = Daemon::new(removal.call, config::socket_of(removal.call));
+            let owner = match recorded {
+                Some(recorded) => recorded.started.owner.clone(),
+                None => Owner { pod: None, ..owner(removal.call, key) },
+            };
+            let told = recorded.is_some() && daemon.end(removal.call, &owner);
+            if !told {
+                let forgotten = table::forget(index, key, &addresses);
+                table::note(removal.call, forgotten, failures);
+            }
+        }
+        let plan = recorded.map(plan_of);
+        failures.note("packet filter", remove_own(index, key, plan.as_ref(), CONCERNS));
+        failures.note("frames", frames::release(index, key));
+    }
+
+    fn unrecorded(_: &Call<'_>, index: &Index, _: &mut Failures) -> Vec<AttachmentKey> {
+        frames::holders(index)
+    }
+
+    fn collect(collecting: &Collecting<'_, Self>, failures: &mut Failures) {
+        let Collecting { call, index, spared, .. } = collecting;
+        failures.note("packet filter", filter::collect(call, index, CONCERNS, spared));
+        let daemon = Daemon::new(call, config::socket_of(call));
+        if !daemon.collect(call, call.network().as_str()) {
+            table::note(call, table::sweep(index), failures);
+        }
+    }
+}
+
+/// Removes the table of verdicts if nobody needs it: no attachment is recorded, and no daemon
+/// listens at its usual place.
+///
+/// # Errors
+/// Code 101 when the kernel refuses, 105 or 11 when our own files fail.
+pub fn prune(roots: &Roots) -> Result<(), Error> {
+    let socket = socket_in(&roots.run, node_api::policy::SOCKET);
+    if socket.exists() { Ok(()) } else { Ok(table::remove_unused(&Index::new(roots))?) }
+}
+
+/// Removes the table of verdicts, even while attachments need it.
+///
+/// # Errors
+/// Code 101 when the kernel refuses.
+pub fn remove_table() -> Result<(), Error> {
+    Ok(table::remove()?)
+}
+
+/// Returns whose attachment it is.
+fn owner(call: &Call<'_>, key: &AttachmentKey) -> Owner {
+    Owner {
+        network: key.network.to_string(),
+        container: key.container_id.to_string(),
+        ifname: key.ifname.to_string(),
+        netns: call.env().netns.clone(),
+        pod: Pod::of_args(&call.env().args),
+    }
+}
+
+/// Returns what ADD records and tells the daemon.
+fn recorded(
+    call: &Call<'_>,
+    config: &Config,
+    link: &HostSide,
+    result: &AddResult,
+) -> Result<Recorded, Failure> {
+    let addresses = link::addresses(result, call.ifname().as_str());
+    if addresses.is_empty() {
+        let ifname = call.ifname();
+        return Err(Failure::new(
+            code::INVALID_CONFIG,
+            format!("network policy judges by addresses, and interface {ifname} has none"),
+        )
+        .with_details("prevResult lists no address of it"));
+    }
+    Ok(Recorded {
+        started: Started {
+            owner: owner(call, call.attachment()),
+            addresses,
+            interface: Some(link.name.clone()),
+            labels: config.labels.clone(),
+        },
+        index: Some(link.index),
+        bridge: link.bridge.as_ref().map(|bridge| bridge.name.clone()),
+    })
+}
+
+/// Returns what the recorded link passes.
+fn plan_of(recorded: &Recorded) -> Plan {
+    plan(recorded, &recorded.started.addresses)
+}
+
+fn plan(recorded: &Recorded, addresses: &[IpAddr]) -> Plan {
+    let place = match recorded.bridge {
+        Some(_) => pod_link::Place::Bridged,
+        None => pod_link::Place::Routed,
+    };
+    let interface = recorded.started.interface.as_deref();
+    interface.map(|interface| pod_link::plan(interface, place, addresses)).unwrap_or_default()
+}
+
+/// Closes a container: see the table of the module. `undo` gets what undoes it.
+fn enforce<'a>(
+    index: &'a Index,
+    key: &'a AttachmentKey,
+    host: &mut RouteSocket,
+    link: &HostSide,
+    wanted: &Recorded,
+    undo: &mut Undo<'a>,
+) -> Result<(), Failure> {
+    let (all, addresses) = (plan_of(wanted), wanted.started.addresses.clone());
+    let passes_nothing = plan(wanted, &[]);
+    let own = all.clone();
+    undo.push("let the link pass everything", move || remove_own(index, key, Some(&own), CONCERNS));
+    with_firewall(index, |firewall| firewall.add(key, &passes_nothing))?;
+    if let Some(bridge) = &link.bridge {
+        undo.push("put the bridge back", move || frames::release(index, key));
+        frames::hold(host, index, key, bridge, Need::of(&addresses, bridge))?;
+    }
+    let closed = addresses.clone();
+    undo.push("remove the verdicts", move || table::forget(index, key, &closed));
+    table::close(index, &addresses)?;
+    with_firewall(index, |firewall| firewall.add(key, &all))
+}
+
+/// Removes what an earlier ADD of the attachment made, and this one does not want.
+fn remove_what_changed(
+    index: &Index,
+    key: &AttachmentKey,
+    earlier: &Recorded,
+    now: &Recorded,
+) -> Result<(), Failure> {
+    remove_stale(index, key, &plan_of(earlier), &plan_of(now))?;
+    if earlier.bridge != now.bridge
+        && let Some(bridge) = &earlier.bridge
+    {
+        frames::release_bridge(index, key, bridge)?;
+    }
+    let addresses = earlier.started.addresses.iter().copied();
+    let gone: Vec<IpAddr> = addresses.filter(|at| !now.started.addresses.contains(at)).collect();
+    if gone.is_empty() { Ok(()) } else { table::forget(index, key, &gone) }
+}
+
+/// Sets the host's side of the link down, and says whether the addresses carry nothing now. The
+/// plugin that made the link deletes it afterwards, whatever its state.
+fn traffic_off(removal: &Removal<'_, Policy>) -> Result<bool, Failure> {
+    let mut host = RouteSocket::open()?;
+    let found = match &removal.recorded {
+        Some(recorded) => link::recorded(&mut host, removal.key, recorded)?,
+        None => {
+            let result = removal.prev_result().unwrap_or_default();
+            match link::listed(&mut host, removal.key, &result)? {
+                link::Listed::Own(link) => Some(*link),
+                link::Listed::Gone => None,
+                link::Listed::Anothers => return Ok(false),
+            }
+        }
+    };
+    let Some(link) = found.filter(Link::up) else { return Ok(true) };
+    let set = LinkSet::default().up(false);
+    match host.apply_one(&Change::SetLink { ifindex: link.index, set }) {
+        Err(error) if !error.is_not_found() => Err(error.into()),
+        _ => Ok(true),
+    }
+}

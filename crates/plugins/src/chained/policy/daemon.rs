@@ -1,0 +1,141 @@
+//! The plugin's side of `netwrightd policy` ([`node_api::policy`]).
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use cni::code;
+use cni_plugin::{Call, codes};
+use node_api::line::MAX_MESSAGE;
+use node_api::policy::{Answer, Collect, Enforced, Owner, Request, Started, StatusRequest};
+use node_api::{AskError, ExchangeError};
+
+use crate::shared::failure::Failure;
+
+/// How long a call waits for an answer. The daemon waits for no server to give one, and what it
+/// does not answer stays closed.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The daemon.
+#[derive(Debug)]
+pub(super) struct Daemon {
+    socket: PathBuf,
+    deadline: Option<Instant>,
+}
+
+/// What the daemon says of an attachment's verdicts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Judged {
+    /// They are in the packet filter.
+    Sound,
+    /// They are not.
+    Differs(String),
+}
+
+impl Daemon {
+    pub(super) fn new(call: &Call<'_>, socket: PathBuf) -> Self {
+        Daemon { socket, deadline: call.context().deadline }
+    }
+
+    /// Has the attachment's addresses judged. Whatever comes of it is said: until a daemon knows
+    /// better they stay closed, which is success.
+    pub(super) fn start(&self, call: &Call<'_>, started: &Started) {
+        let why = match self.ask(&Request::Start(started.clone())) {
+            Ok(Answer::Enforced(Enforced { known: true, notice })) => {
+                notice.into_iter().for_each(|notice| call.warn(notice));
+                return;
+            }
+            Ok(Answer::Enforced(Enforced { notice, .. })) => notice.unwrap_or_default(),
+            Ok(Answer::Refused(refusal)) => refusal.to_cni().to_string(),
+            Ok(Answer::Ok) => nonsense().to_string(),
+            Err(failure) => failure.to_string(),
+        };
+        call.warn(format_args!(
+            "only this node reaches the container until its policies are known: {why}"
+        ));
+    }
+
+    /// Tells that an attachment goes; `false` if no daemon has heard it.
+    pub(super) fn end(&self, call: &Call<'_>, owner: &Owner) -> bool {
+        self.tell(call, &Request::End(owner.clone()))
+    }
+
+    /// Tells that records have gone; `false` if no daemon has heard it.
+    pub(super) fn collect(&self, call: &Call<'_>, network: &str) -> bool {
+        self.tell(call, &Request::Collect(Collect { network: network.to_owned() }))
+    }
+
+    /// Asks whether the packet filter has what an attachment needs; `None` if no daemon answers.
+    ///
+    /// # Errors
+    /// Code 110 when the answer makes no sense, or somebody else's daemon answers.
+    pub(super) fn judged(&self, owner: &Owner) -> Result<Option<Judged>, Failure> {
+        match self.ask(&Request::Verdicts(owner.clone())) {
+            Ok(Answer::Enforced(_)) => Ok(Some(Judged::Sound)),
+            Ok(Answer::Refused(refusal)) if refusal.code == codes::DRIFT => {
+                Ok(Some(Judged::Differs(refusal.msg)))
+            }
+            Ok(Answer::Refused(refusal)) => Err(refusal.into()),
+            Ok(Answer::Ok) => Err(nonsense()),
+            Err(failure) if failure.code() == code::TRY_AGAIN_LATER => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Asks whether a new attachment would be judged. A daemon that is missing only for a moment
+    /// counts as a confirmation.
+    ///
+    /// # Errors
+    /// Those of the daemon; code 11 when there is none.
+    pub(super) fn status(&self, network: &str) -> Result<(), Failure> {
+        let request = Request::Status(StatusRequest { network: network.to_owned() });
+        match self.ask(&request) {
+            Ok(Answer::Ok) => Ok(()),
+            Ok(Answer::Refused(refusal)) => Err(refusal.into()),
+            Ok(Answer::Enforced(_)) => Err(nonsense()),
+            Err(failure)
+                if failure.code() == code::TRY_AGAIN_LATER
+                    && node_api::ready::was_ready(&self.socket) =>
+            {
+                Ok(())
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn tell(&self, call: &Call<'_>, request: &Request) -> bool {
+        let why = match self.ask(request) {
+            Ok(Answer::Ok) => return true,
+            Ok(Answer::Refused(refusal)) => refusal.to_cni().to_string(),
+            Ok(Answer::Enforced(_)) => nonsense().to_string(),
+            Err(failure) => failure.to_string(),
+        };
+        call.warn(format_args!("verdicts are removed without netwrightd: {why}"));
+        false
+    }
+
+    fn ask(&self, request: &Request) -> Result<Answer, Failure> {
+        let end = Instant::now() + ANSWER_TIMEOUT;
+        let end = self.deadline.map_or(end, |deadline| deadline.min(end));
+        let daemon = node_api::Daemon::until(self.socket.clone(), end, MAX_MESSAGE);
+        daemon.ask(request, Duration::ZERO, ANSWER_TIMEOUT).map_err(|source| {
+            let error = |code| Failure::from_chain(code, &source);
+            match &source {
+                AskError::Request { .. } => {
+                    error(code::INVALID_CONFIG).with_details("the labels of args.cni are too many")
+                }
+                AskError::Exchange(ExchangeError::Stranger { .. }) => error(codes::DAEMON),
+                AskError::Exchange(_) => error(code::TRY_AGAIN_LATER)
+                    .context("netwrightd does not answer")
+                    .with_details("is \"netwrightd policy\" running? its own log says more"),
+                _ => {
+                    error(codes::DAEMON).with_details("plugin and daemon should be of one version")
+                }
+            }
+        })
+    }
+}
+
+fn nonsense() -> Failure {
+    Failure::new(codes::DAEMON, "netwrightd answered another question")
+        .with_details("plugin and daemon should be of one version")
+}

@@ -1,0 +1,290 @@
+//! Bridges that show the packets within their frames to the packet filter of IP.
+//!
+//! Frames between two ports of a bridge meet no filter of IP unless `br_netfilter` shows them. Its
+//! sysctl `net.bridge.bridge-nf-call-iptables` concerns every bridge of the host. A bridge has a
+//! switch of its own for the same, and only that is switched on here: other bridges stay as they
+//! are. Attachments share it: the last one restores it.
+//!
+//! Frames with a tag are shown only if `net.bridge.bridge-nf-filter-vlan-tagged` is on. A bridge
+//! that distinguishes VLANs sends such frames by its trunks, so there that sysctl is switched on too.
+//! It concerns only bridges that show their packets at all.
+
+use std::net::IpAddr;
+
+use cni::AttachmentKey;
+use cni_plugin::codes;
+use kernel::route::{BridgeOptions, Change, LinkSet, RouteSocket};
+use kernel::sysctl::{Sysctl, SysctlError};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use state::{Index, Release};
+use wanted::ShownPackets;
+
+use super::link::{Bridge, HostSide};
+use crate::shared::drift;
+use crate::shared::failure::Failure;
+use crate::shared::failures::Failures;
+use crate::shared::shared_object::LOCK_TIMEOUT;
+
+/// What is missing without the kernel's module.
+pub(super) const NOT_LOADED: &str = "the kernel's module br_netfilter is not loaded";
+
+/// The prefix of the names of these shared objects.
+const PREFIX: &str = "frames ";
+/// The name of the object that is not a bridge: no link can have this name.
+const TAGGED: &str = "/tagged";
+
+/// The sysctl by which frames with a tag are shown.
+const SHOWS_TAGGED: &str = "net/bridge/bridge-nf-filter-vlan-tagged";
+/// A sysctl that is there only with the module.
+const OF_MODULE: &str = "net/bridge/bridge-nf-call-iptables";
+
+/// What a bridge must show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Need {
+    pub(super) ipv4: bool,
+    pub(super) ipv6: bool,
+    /// Frames with a tag too.
+    pub(super) tagged: bool,
+}
+
+/// How a bridge was before the first attachment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Note {
+    /// Its ifindex: a later bridge may have its name.
+    index: u32,
+    ipv4: bool,
+    ipv6: bool,
+}
+
+impl Need {
+    /// Returns what a container with these addresses needs of its bridge.
+    pub(super) fn of(addresses: &[IpAddr], bridge: &Bridge) -> Self {
+        Need {
+            ipv4: addresses.iter().any(IpAddr::is_ipv4),
+            ipv6: addresses.iter().any(IpAddr::is_ipv6),
+            tagged: bridge.info.vlan_filtering,
+        }
+    }
+
+    /// Describes it as what an attachment wants.
+    pub(super) fn wanted(self, bridge: &str) -> ShownPackets {
+        let Need { ipv4, ipv6, tagged } = self;
+        ShownPackets { bridge: bridge.to_owned(), ipv4, ipv6, tagged }
+    }
+
+    /// Reads it from such a description.
+    pub(super) fn from_wanted(wanted: &ShownPackets) -> Self {
+        Need { ipv4: wanted.ipv4, ipv6: wanted.ipv6, tagged: wanted.tagged }
+    }
+
+    /// Returns the changes that a bridge needs.
+    fn changes(self, bridge: &Bridge) -> BridgeOptions {
+        BridgeOptions {
+            shows_ipv4: (self.ipv4 && !bridge.info.shows_ipv4).then_some(true),
+            shows_ipv6: (self.ipv6 && !bridge.info.shows_ipv6).then_some(true),
+            ..BridgeOptions::default()
+        }
+    }
+}
+
+/// Reports whether the kernel's module is loaded.
+pub(super) fn is_loaded() -> bool {
+    Sysctl::parse(OF_MODULE).and_then(|sysctl| sysctl.read()).is_ok()
+}
+
+/// Refuses a port of a bridge whose packets cannot be shown. Changes nothing.
+///
+/// # Errors
+/// Code 100.
+pub(super) fn require(link: &HostSide) -> Result<(), Failure> {
+    let Some(bridge) = &link.bridge else { return Ok(()) };
+    if is_loaded() {
+        return Ok(());
+    }
+    let text = format!(
+        "network policy cannot judge frames between the ports of bridge {:?}: {NOT_LOADED}",
+        bridge.name
+    );
+    Err(Failure::new(codes::KERNEL, text).with_details(
+        "load it when the machine starts (/etc/modules-load.d), and write \
+         net.bridge.bridge-nf-call-iptables=0 and net.bridge.bridge-nf-call-ip6tables=0 if other \
+         bridges are to stay as they are; or attach by ptp",
+    ))
+}
+
+/// Says what differs if a bridge does not show what is needed.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub(super) fn difference(bridge: &Bridge, need: Need) -> Result<Vec<String>, Failure> {
+    let mut found = Vec::new();
+    if !is_loaded() {
+        found.push(format!("bridge {:?} shows no packets: {NOT_LOADED}", bridge.name));
+        return Ok(found);
+    }
+    let changes = need.changes(bridge);
+    for (family, missing) in [("IPv4", changes.shows_ipv4), ("IPv6", changes.shows_ipv6)] {
+        if missing.is_some() {
+            let name = &bridge.name;
+            found.push(format!(
+                "bridge {name:?} does not show {family} packets between its ports to the packet filter"
+            ));
+        }
+    }
+    if need.tagged && !shows_tagged()? {
+        found.push(format!("sysctl {} is off", SHOWS_TAGGED.replace('/', ".")));
+    }
+    Ok(found)
+}
+
+/// Has a bridge show what is needed, and holds that for the attachment.
+///
+/// # Errors
+/// Code 100 when the kernel refuses, 104 when the bridge is gone, 105 or 11 when our own files fail.
+pub(super) fn hold(
+    host: &mut RouteSocket,
+    index: &Index,
+    key: &AttachmentKey,
+    bridge: &Bridge,
+    need: Need,
+) -> Result<(), Failure> {
+    let object = object(&bridge.name);
+    let _lock = index.lock(&object, LOCK_TIMEOUT)?;
+    let Some(now) = Bridge::read(host, bridge.index)?.filter(|now| now.name == bridge.name) else {
+        return Err(drift(format!("bridge {:?} is gone", bridge.name)));
+    };
+    let note = read_note(index, &object)?;
+    if note.is_none_or(|note| note.index != now.index) {
+        let note = Note { index: now.index, ipv4: now.info.shows_ipv4, ipv6: now.info.shows_ipv6 };
+        let note = serde_json::to_value(note).expect("a note has string keys only");
+        index.note(&object, &note)?;
+    }
+    index.hold(&object, key)?;
+    set(host, now.index, need.changes(&now))?;
+    if need.tagged { hold_tagged(index, key) } else { Ok(()) }
+}
+
+/// Releases every bridge that an attachment holds. The last attachment of a bridge restores it.
+///
+/// # Errors
+/// As [`hold`].
+pub(super) fn release(index: &Index, key: &AttachmentKey) -> Result<(), Failure> {
+    let mut failures = Failures::new();
+    for object in objects(index) {
+        failures.note_as_it_is(release_object(index, key, &object));
+    }
+    failures.into_result()
+}
+
+/// Releases one bridge that an attachment holds.
+///
+/// # Errors
+/// As [`hold`].
+pub(super) fn release_bridge(
+    index: &Index,
+    key: &AttachmentKey,
+    bridge: &str,
+) -> Result<(), Failure> {
+    release_object(index, key, &object(bridge))
+}
+
+/// Lists the attachments that hold a bridge.
+pub(super) fn holders(index: &Index) -> Vec<AttachmentKey> {
+    objects(index).iter().flat_map(|object| index.holders(object).found).collect()
+}
+
+fn release_object(index: &Index, key: &AttachmentKey, object: &str) -> Result<(), Failure> {
+    if !index.has_note(object)? && !index.holds(object, key) {
+        return Ok(());
+    }
+    let _lock = index.lock(object, LOCK_TIMEOUT)?;
+    if index.release(object, key)? == Release::Held {
+        return Ok(());
+    }
+    // No attachment holds it, but it has a note: an ADD was killed between the two, or a DEL.
+    if object == tagged() {
+        restore_tagged(index, object)?;
+    } else {
+        restore(index, object)?;
+    }
+    Ok(index.take_note(object).map(drop)?)
+}
+
+/// Restores a bridge. What is on now was switched on by us, or by somebody who relied on what we had
+/// switched on.
+fn restore(index: &Index, object: &str) -> Result<(), Failure> {
+    let Some(note) = read_note(index, object)? else { return Ok(()) };
+    let mut host = RouteSocket::open()?;
+    let Some(now) = Bridge::read(&mut host, note.index)? else { return Ok(()) };
+    if self::object(&now.name) != object {
+        return Ok(());
+    }
+    let options = BridgeOptions {
+        shows_ipv4: (now.info.shows_ipv4 && !note.ipv4).then_some(false),
+        shows_ipv6: (now.info.shows_ipv6 && !note.ipv6).then_some(false),
+        ..BridgeOptions::default()
+    };
+    match set(&mut host, now.index, options) {
+        Err(_) if Bridge::read(&mut host, now.index)?.is_none() => Ok(()),
+        done => done,
+    }
+}
+
+fn set(host: &mut RouteSocket, ifindex: u32, bridge: BridgeOptions) -> Result<(), Failure> {
+    if bridge == BridgeOptions::default() {
+        return Ok(());
+    }
+    let set = LinkSet { bridge, ..LinkSet::default() };
+    Ok(host.apply_one(&Change::SetLink { ifindex, set })?)
+}
+
+/// Switches the sysctl on, and holds it for the attachment. If it was on before any of ours needed
+/// it, it is left to whoever switched it on.
+fn hold_tagged(index: &Index, key: &AttachmentKey) -> Result<(), Failure> {
+    let object = tagged();
+    let _lock = index.lock(&object, LOCK_TIMEOUT)?;
+    let (on, ours) = (shows_tagged()?, index.has_note(&object)?);
+    if on && !ours {
+        return Ok(());
+    }
+    if !ours {
+        index.note(&object, &json!({ "was": "0" }))?;
+    }
+    index.hold(&object, key)?;
+    Ok(Sysctl::parse(SHOWS_TAGGED)?.write_if_different("1").map(drop)?)
+}
+
+fn restore_tagged(index: &Index, object: &str) -> Result<(), Failure> {
+    if !index.has_note(object)? {
+        return Ok(());
+    }
+    match Sysctl::parse(SHOWS_TAGGED)?.write_if_different("0") {
+        // The module is gone, and its sysctls with it.
+        Err(error) if !error.is_missing() => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+fn shows_tagged() -> Result<bool, SysctlError> {
+    Ok(Sysctl::parse(SHOWS_TAGGED)?.read()? != "0")
+}
+
+fn read_note(index: &Index, object: &str) -> Result<Option<Note>, Failure> {
+    let note = index.known_note(object)?;
+    Ok(note.and_then(|note| Note::deserialize(note).ok()))
+}
+
+fn object(bridge: &str) -> String {
+    format!("{PREFIX}{bridge}")
+}
+
+fn tagged() -> String {
+    object(TAGGED)
+}
+
+fn objects(index: &Index) -> Vec<String> {
+    let mut objects = index.objects().found;
+    objects.retain(|object| object.starts_with(PREFIX));
+    objects
+}

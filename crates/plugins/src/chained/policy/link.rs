@@ -1,0 +1,172 @@
+//! The host's side of a container's link: what its packets pass.
+
+use std::net::IpAddr;
+
+use cni::{AddResult, AttachmentKey, code};
+use kernel::route::{BridgeInfo, Link, RouteSocket};
+use node_api::policy::Recorded;
+
+use crate::shared::failure::Failure;
+use crate::shared::namespaces::Namespaces;
+use crate::shared::owner;
+
+/// The host's side of a container's link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HostSide {
+    /// Its name.
+    pub(super) name: String,
+    /// Its ifindex.
+    pub(super) index: u32,
+    /// The bridge whose port it is.
+    pub(super) bridge: Option<Bridge>,
+}
+
+/// A bridge, as it was when it was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Bridge {
+    /// Its name.
+    pub(super) name: String,
+    /// Its ifindex.
+    pub(super) index: u32,
+    /// Its settings.
+    pub(super) info: BridgeInfo,
+}
+
+/// A link of the host that `prevResult` lists, of an attachment without a record.
+#[derive(Debug)]
+pub(super) enum Listed {
+    /// It has the attachment's mark.
+    Own(Box<Link>),
+    /// There is none.
+    Gone,
+    /// It has no such mark.
+    Anothers,
+}
+
+/// Finds the host's side of the container's interface. Its packets must pass this node's packet
+/// filter.
+///
+/// # Errors
+/// Code 7 for an interface whose packets do not.
+pub(super) fn find(
+    namespaces: &mut Namespaces,
+    ifname: &str,
+    result: &AddResult,
+) -> Result<HostSide, Failure> {
+    let Namespaces { host, inside, .. } = namespaces;
+    let refused = |why: String| {
+        let text = format!("network policy cannot judge interface {ifname}: {why}");
+        Failure::new(code::INVALID_CONFIG, text)
+            .with_details("the plugin works behind bridge and ptp, whose packets this node filters")
+    };
+    let Some(link) = inside.link_by_name(ifname)? else {
+        return Err(refused("it is not in the container".to_owned()));
+    };
+    let peer = match (link.kind.as_deref(), link.peer_index) {
+        (Some("veth"), Some(peer)) => peer,
+        (kind, _) => {
+            let kind = kind.unwrap_or("physical");
+            return Err(refused(format!("it is a {kind} link, not one of a pair with the node")));
+        }
+    };
+    // An ifindex counts in its own namespace: here it may be another link's.
+    let peer = host.link_by_index(peer)?;
+    let peer = peer.filter(|peer| peer.is_kind("veth") && peer.peer_index == Some(link.index));
+    let Some(peer) = peer else {
+        return Err(refused("its other end is not on this node".to_owned()));
+    };
+    let is_listed = |peer: &Link| {
+        let mut host = result.interfaces.iter().filter(|listed| listed.sandbox.is_empty());
+        host.any(|listed| listed.name == peer.name)
+    };
+    if !is_listed(&peer) {
+        let text = format!("prevResult does not list its other end, {:?}", peer.name);
+        return Err(refused(text));
+    }
+    let master = peer.master.map(|master| host.link_by_index(master)).transpose()?.flatten();
+    let bridge = match master {
+        // A routing domain routes, so its packets are filtered like others.
+        None => None,
+        Some(master) if master.is_kind("vrf") => None,
+        Some(master) if master.bridge.is_some() => Bridge::of(master),
+        Some(master) => {
+            let kind = master.kind.as_deref().unwrap_or("physical");
+            let text = format!("its other end is a port of {:?} ({kind})", master.name);
+            return Err(refused(text));
+        }
+    };
+    Ok(HostSide { name: peer.name, index: peer.index, bridge })
+}
+
+impl Bridge {
+    /// Reads a bridge; `None` if there is none with this ifindex.
+    ///
+    /// # Errors
+    /// Code 100 when the kernel does not answer.
+    pub(super) fn read(host: &mut RouteSocket, index: u32) -> Result<Option<Self>, Failure> {
+        Ok(host.link_by_index(index)?.and_then(Bridge::of))
+    }
+
+    fn of(link: Link) -> Option<Self> {
+        let Link { name, index, bridge, .. } = link;
+        bridge.map(|info| Bridge { name, index, info })
+    }
+}
+
+/// Lists the addresses of the container's interface, sorted, each once.
+pub(super) fn addresses(result: &AddResult, ifname: &str) -> Vec<IpAddr> {
+    sorted(result.container_ips(ifname).map(|ip| ip.address.addr()).collect())
+}
+
+/// Lists the addresses of a result, whatever interface they are on.
+pub(super) fn all_addresses(result: &AddResult) -> Vec<IpAddr> {
+    sorted(result.ips.iter().map(|ip| ip.address.addr()).collect())
+}
+
+fn sorted(mut addresses: Vec<IpAddr>) -> Vec<IpAddr> {
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
+}
+
+/// Finds the link that ADD recorded; a later link may have its name, or its ifindex. Somebody may
+/// have renamed it: then its mark shows that it is the same.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub(super) fn recorded(
+    host: &mut RouteSocket,
+    key: &AttachmentKey,
+    recorded: &Recorded,
+) -> Result<Option<Link>, Failure> {
+    let Some(index) = recorded.index else { return Ok(None) };
+    let name = recorded.started.interface.as_deref();
+    let found = host.link_by_index(index)?;
+    Ok(found.filter(|link| name == Some(link.name.as_str()) || is_marked(link, key)))
+}
+
+/// Finds the link of an attachment without a record.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub(super) fn listed(
+    host: &mut RouteSocket,
+    key: &AttachmentKey,
+    result: &AddResult,
+) -> Result<Listed, Failure> {
+    let mut found = Listed::Gone;
+    for listed in result.interfaces.iter().filter(|listed| listed.sandbox.is_empty()) {
+        let Some(link) = host.link_by_name(&listed.name)? else { continue };
+        if is_marked(&link, key) {
+            return Ok(Listed::Own(Box::new(link)));
+        }
+        if link.is_kind("veth") {
+            found = Listed::Anothers;
+        }
+    }
+    Ok(found)
+}
+
+fn is_marked(link: &Link, key: &AttachmentKey) -> bool {
+    link.alias.as_deref() == Some(&owner::alias(key))
+}

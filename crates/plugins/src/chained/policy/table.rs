@@ -1,0 +1,140 @@
+//! Verdicts of addresses, where no daemon writes them.
+//!
+//! The daemon and all plugins write them under one lock, under which records are listed too. So
+//! neither removes what the other has just written for a record that it has not seen.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ::firewall::pods::{self, Logging, PodsTable};
+use cni::{AttachmentKey, code};
+use cni_plugin::{Call, codes};
+use node_api::policy::{LOCK, Recorded};
+use state::{Index, Lock};
+
+use super::NAME;
+use crate::shared::attachment::recorded_in;
+use crate::shared::failure::Failure;
+use crate::shared::failures::Failures;
+use crate::shared::shared_object::LOCK_TIMEOUT;
+
+/// Closes addresses, whatever verdict they have.
+///
+/// # Errors
+/// Code 101 when the kernel refuses, 11 when the lock cannot be taken in time.
+pub(super) fn close(index: &Index, addresses: &[IpAddr]) -> Result<(), Failure> {
+    let (_lock, mut table) = open(index)?;
+    Ok(pods::close(&mut table, addresses)?)
+}
+
+/// Removes the verdicts of an attachment's addresses, but of those that another attachment has.
+///
+/// # Errors
+/// As [`close`]; code 105 when a record cannot be read, since it may have one of them.
+pub(super) fn forget(
+    index: &Index,
+    key: &AttachmentKey,
+    addresses: &[IpAddr],
+) -> Result<(), Failure> {
+    if addresses.is_empty() {
+        return Ok(());
+    }
+    let (_lock, mut table) = open(index)?;
+    let others = recorded(index, |owner| owner != key)?;
+    let own: Vec<IpAddr> = addresses.iter().copied().filter(|at| !others.contains(at)).collect();
+    Ok(pods::forget(&mut table, &own)?)
+}
+
+/// Removes the verdicts of addresses that no attachment has.
+///
+/// # Errors
+/// As [`forget`].
+pub(super) fn sweep(index: &Index) -> Result<(), Failure> {
+    let (_lock, mut table) = open(index)?;
+    let known = recorded(index, |_| true)?;
+    let there = pods::addresses(&mut table)?;
+    let left: Vec<IpAddr> = there.difference(&known).copied().collect();
+    Ok(pods::forget(&mut table, &left)?)
+}
+
+/// Removes the table if no attachment is recorded.
+///
+/// # Errors
+/// As [`forget`].
+pub(super) fn remove_unused(index: &Index) -> Result<(), Failure> {
+    if !PodsTable::open(Logging::default())?.exists()? {
+        return Ok(());
+    }
+    let (_lock, mut table) = open(index)?;
+    let is_unused = recorded(index, |_| true)?.is_empty();
+    if is_unused { Ok(table.remove()?) } else { Ok(()) }
+}
+
+/// Removes the table.
+///
+/// # Errors
+/// Code 101 when the kernel refuses.
+pub(super) fn remove() -> Result<(), Failure> {
+    Ok(PodsTable::open(Logging::default())?.remove()?)
+}
+
+/// Says for which of these addresses a direction has no verdict; `None` if there is no table at all.
+///
+/// # Errors
+/// Code 101 when the kernel does not answer.
+pub(super) fn without_verdict(addresses: &[IpAddr]) -> Result<Option<Vec<IpAddr>>, Failure> {
+    let mut table = PodsTable::open(Logging::default())?;
+    if !table.exists()? {
+        return Ok(None);
+    }
+    let mut without = Vec::new();
+    for address in addresses {
+        let found = pods::verdicts(&mut table, *address)?;
+        if found.ingress.is_none() || found.egress.is_none() {
+            without.push(*address);
+        }
+    }
+    Ok(Some(without))
+}
+
+/// Records a failure of a removal. Verdicts that stay because somebody holds the lock close an
+/// address that nobody has; they go when the records are listed next.
+pub(super) fn note(call: &Call<'_>, done: Result<(), Failure>, failures: &mut Failures) {
+    match done {
+        Err(busy) if busy.code() == code::TRY_AGAIN_LATER => {
+            call.warn(busy.context("verdicts of network policy stay"));
+        }
+        done => {
+            failures.note("remove the verdicts of network policy", done);
+        }
+    }
+}
+
+fn open(index: &Index) -> Result<(Lock, PodsTable), Failure> {
+    let table = PodsTable::open(Logging::default())?;
+    Ok((index.lock(LOCK, LOCK_TIMEOUT)?, table))
+}
+
+/// Lists the addresses of attachments. The caller has the lock.
+fn recorded(
+    index: &Index,
+    counts: impl Fn(&AttachmentKey) -> bool,
+) -> Result<BTreeSet<IpAddr>, Failure> {
+    let records = index.list();
+    if let Some(damaged) = records.damaged.first() {
+        return Err(Failure::new(codes::STATE, damaged.to_string())
+            .with_details("it may have addresses whose verdicts would be removed"));
+    }
+    let own = records.found.iter().filter(|record| record.plugin == NAME);
+    let own = own.filter(|record| counts(&record.attachment));
+    let mut addresses = BTreeSet::new();
+    for record in own {
+        let recorded: Option<Recorded> = recorded_in(record);
+        let Some(recorded) = recorded else {
+            let text = format!("what {NAME} recorded of {} is not legible", record.attachment);
+            return Err(Failure::new(codes::STATE, text));
+        };
+        addresses.extend(recorded.started.addresses);
+    }
+    Ok(addresses)
+}

@@ -1,0 +1,152 @@
+//! What an attachment of `policy` wants, for CHECK and repair.
+
+use std::net::IpAddr;
+
+use node_api::policy::{Recorded, Started};
+use wanted::{Because, Item, State, Wanted};
+
+use super::config::Config;
+use super::daemon::{Daemon, Judged};
+use super::frames::{self, Need};
+use super::link::{self, Bridge, HostSide};
+use super::{NAME, Policy, owner, plan_of, table};
+use crate::engine::{
+    Attached, Compared, Found, Picture, Wants, differs, sound, unknown, wanted_of_another,
+};
+use crate::shared::failure::Failure;
+use crate::shared::{attachment, drift, rules};
+
+impl Wants for Policy {
+    const NO_PREVIOUS: &'static str = super::NO_PREVIOUS;
+    /// The host's side of the link, which by now may be the port of another bridge, or of none.
+    type Observed = Option<HostSide>;
+
+    fn observe(
+        attached: &Attached<'_, Self>,
+        picture: &mut Picture<'_>,
+    ) -> Result<Self::Observed, Failure> {
+        let (recorded, ifname) = (attached.recorded, attached.ifname);
+        let namespaces = picture.namespaces.get()?;
+        if namespaces.inside.link_by_name(ifname)?.is_none() {
+            // The first item says so.
+            return Ok(None);
+        }
+        let found = link::find(namespaces, ifname, attached.result)
+            .map_err(|refused| drift(refused.message().to_owned()))?;
+        let place = recorded.map(|recorded| recorded.bridge.as_deref());
+        let now = found.bridge.as_ref().map(|bridge| bridge.name.as_str());
+        if recorded.and_then(|recorded| recorded.index).is_some_and(|index| index != found.index) {
+            let text = format!("link {:?} is another link than the one that ADD saw", found.name);
+            return Err(drift(text).with_details("detach the container, and attach it anew"));
+        }
+        if let Some(before) = place.filter(|before| *before != now) {
+            let name =
+                |bridge: Option<&str>| bridge.map_or("none".to_owned(), |b| format!("{b:?}"));
+            let text = format!(
+                "link {:?} is a port of bridge {}, and ADD found it at {}",
+                found.name,
+                name(now),
+                name(before)
+            );
+            return Err(drift(text).with_details("detach the container, and attach it anew"));
+        }
+        Ok(Some(found))
+    }
+
+    fn wanted(attached: &Attached<'_, Self>, observed: &Self::Observed) -> Wanted {
+        let mut wanted = wanted_of_another(attached.ifname);
+        let Some(link) = observed else { return wanted };
+        let recorded = match attached.recorded {
+            Some(recorded) => recorded.clone(),
+            None => unrecorded(attached, link),
+        };
+        let addresses = recorded.started.addresses.clone();
+        let peer = State::Peer { link: link.name.clone(), of: attached.ifname.to_owned() };
+        wanted.push(Item::host(peer, Because::Created));
+        wanted.extend(rules::wanted(None, plan_of(&recorded), Vec::new(), Because::Policy));
+        if let Some(bridge) = &link.bridge {
+            let shown = Need::of(&addresses, bridge).wanted(&bridge.name);
+            wanted.push(Item::host(State::ShownPackets(shown), Because::Policy));
+        }
+        wanted.push(Item::host(State::Verdicts { addresses }, Because::Policy));
+        wanted
+    }
+
+    fn compare(config: &Config, picture: &mut Picture<'_>, item: &Item) -> Compared {
+        match &item.state {
+            State::ShownPackets(shown) => {
+                let Some(bridge) = bridge(picture, &shown.bridge)? else { return sound() };
+                let found = frames::difference(&bridge, Need::from_wanted(shown))?;
+                Ok(found.into_iter().map(Found::new).collect())
+            }
+            State::Verdicts { addresses } => compare_verdicts(config, picture, addresses),
+            _ => Err(unknown(item)),
+        }
+    }
+
+    /// Does what ADD would do.
+    fn restore(
+        config: &Config,
+        picture: &mut Picture<'_>,
+        item: &Item,
+    ) -> Result<Option<String>, Failure> {
+        let (call, index) = (picture.call, picture.index);
+        let key = call.attachment();
+        match &item.state {
+            State::ShownPackets(shown) => {
+                let Some(bridge) = bridge(picture, &shown.bridge)? else { return Ok(None) };
+                let host = &mut picture.namespaces.get()?.host;
+                frames::hold(host, index, key, &bridge, Need::from_wanted(shown))?;
+            }
+            State::Verdicts { addresses } => {
+                table::close(index, addresses)?;
+                let recorded: Option<Recorded> = attachment::recorded(index, key, NAME);
+                if let Some(recorded) = recorded {
+                    Daemon::new(call, config.socket.clone()).start(call, &recorded.started);
+                }
+            }
+            _ => return Err(unknown(item)),
+        }
+        Ok(None)
+    }
+}
+
+/// Returns what ADD would have recorded of an attachment without a record.
+fn unrecorded(attached: &Attached<'_, Policy>, link: &HostSide) -> Recorded {
+    let addresses = link::addresses(attached.result, attached.ifname);
+    let (interface, bridge) = (Some(link.name.clone()), link.bridge.as_ref());
+    let started = Started { addresses, interface, ..Started::default() };
+    let bridge = bridge.map(|bridge| bridge.name.clone());
+    Recorded { started, index: Some(link.index), bridge }
+}
+
+/// Without a daemon an address without a verdict may be one that no policy selects. But if there is
+/// no table at all, somebody has removed it, and nothing is judged.
+fn compare_verdicts(config: &Config, picture: &mut Picture<'_>, addresses: &[IpAddr]) -> Compared {
+    let call = picture.call;
+    let owner = owner(call, call.attachment());
+    match Daemon::new(call, config.socket.clone()).judged(&owner)? {
+        Some(Judged::Sound) => return sound(),
+        Some(Judged::Differs(text)) => return differs(text),
+        None => {}
+    }
+    match table::without_verdict(addresses)? {
+        None => differs("the packet filter has no verdicts of network policy".to_owned()),
+        Some(without) => {
+            for address in without {
+                call.warn(format_args!(
+                    "{address} has no verdict, and no netwrightd says whether a policy selects it"
+                ));
+            }
+            sound()
+        }
+    }
+}
+
+fn bridge(picture: &mut Picture<'_>, name: &str) -> Result<Option<Bridge>, Failure> {
+    let host = &mut picture.namespaces.get()?.host;
+    match host.link_index(name)? {
+        Some(index) => Bridge::read(host, index),
+        None => Ok(None),
+    }
+}

@@ -1,0 +1,240 @@
+//! `policy`: a container is closed before its first packet, and stays so until a daemon knows its
+//! policies.
+//!
+//! The daemon here is a stand-in, for what a real one does not do: keep silent, die, answer
+//! nonsense. Pods that are known are the matter of the tests of `netwrightd policy`.
+
+mod bad;
+mod daemon;
+mod frames;
+mod killed;
+mod life;
+mod matrix;
+
+use std::fmt;
+use std::rc::Rc;
+
+use cni::AttachmentKey;
+use node_api::policy::Recorded;
+use serde_json::{Value, json};
+use state::Index;
+use testkit::{Container, Place, traffic};
+
+use crate::support::matrix::{Family, ipam};
+use crate::support::ready::Ready;
+use crate::support::{Node, Run};
+
+/// A container attached by a plugin that makes a pair: `bridge` or `ptp`.
+struct Pod<'n> {
+    node: &'n Node,
+    c: Rc<Container>,
+    by: &'static str,
+    keys: Value,
+    ifname: &'static str,
+    network: &'static str,
+    /// What the plugin answered.
+    prev: Value,
+}
+
+impl fmt::Debug for Pod<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} by {}: {}", self.c.name(), self.by, self.prev)
+    }
+}
+
+/// The configuration of a bridge with both families.
+fn bridge(node: &Node) -> Value {
+    json!({ "bridge": "br0", "isGateway": true, "ipam": ipam(node, Family::Dual) })
+}
+
+/// The configuration of a plugin.
+fn keys(node: &Node, by: &str) -> Value {
+    match by {
+        "bridge" => bridge(node),
+        _ => json!({ "ipam": ipam(node, Family::Dual) }),
+    }
+}
+
+impl<'n> Pod<'n> {
+    /// Attaches a container, without network policy.
+    #[track_caller]
+    fn new(node: &'n Node, name: &str, by: &'static str) -> Self {
+        Pod::of(node, node.container(name), by, keys(node, by), ("n", "eth0"))
+    }
+
+    #[track_caller]
+    fn of(
+        node: &'n Node,
+        c: impl Into<Rc<Container>>,
+        by: &'static str,
+        keys: Value,
+        (network, ifname): (&'static str, &'static str),
+    ) -> Self {
+        let mut pod = Pod { node, c: c.into(), by, keys, ifname, network, prev: Value::Null };
+        pod.prev = pod.run(pod.by, "ADD").config(pod.keys.clone()).call().ok();
+        pod
+    }
+
+    fn run(&self, plugin: &str, verb: &str) -> Run<'n> {
+        self.node.run(plugin, verb).to(&self.c).ifname(self.ifname).network(self.network)
+    }
+
+    /// A call of `policy`.
+    fn policy(&self, verb: &str) -> Run<'n> {
+        self.run("policy", verb).prev(&self.prev)
+    }
+
+    #[track_caller]
+    fn add(&self) -> String {
+        let answer = self.policy("ADD").call();
+        let told = answer.stderr();
+        assert_eq!(answer.ok(), self.prev);
+        told
+    }
+
+    #[track_caller]
+    fn check(&self) {
+        self.policy("CHECK").call().silent();
+    }
+
+    /// Has the plugin repair; returns what it restored.
+    #[track_caller]
+    fn repair(&self) -> Vec<String> {
+        let said = self.policy("CHECK").config(json!({ "netwright/repair": true })).call();
+        assert!(said.succeeded(), "{said:?}");
+        cni::Repaired::parse(&said.output.stdout).lines
+    }
+
+    #[track_caller]
+    fn del(&self) {
+        self.policy("DEL").call().silent();
+    }
+
+    /// Runs DEL of the plugin that made the link.
+    #[track_caller]
+    fn detach(&self) {
+        self.run(self.by, "DEL").config(self.keys.clone()).prev(&self.prev).call().silent();
+    }
+
+    /// Its addresses, without prefix lengths.
+    fn addresses(&self) -> Vec<String> {
+        let ips = self.prev["ips"].as_array().unwrap().iter();
+        ips.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned())
+            .collect()
+    }
+
+    /// The addresses of the other side.
+    fn gateways(&self) -> Vec<String> {
+        let ips = self.prev["ips"].as_array().unwrap().iter();
+        ips.map(|ip| ip["gateway"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// The host's side of its link.
+    fn host_ifname(&self) -> String {
+        let links = self.prev["interfaces"].as_array().unwrap().iter();
+        let veth = links.filter(|link| link["sandbox"].is_null() && link["name"] != "br0");
+        veth.map(|link| link["name"].as_str().unwrap().to_owned()).next().unwrap()
+    }
+
+    fn key(&self) -> AttachmentKey {
+        AttachmentKey {
+            network: self.network.parse().unwrap(),
+            container_id: self.c.name().parse().unwrap(),
+            ifname: self.ifname.parse().unwrap(),
+        }
+    }
+
+    fn recorded(&self) -> Option<Recorded> {
+        let record = Index::new(&self.node.roots).get(&self.key(), "policy").found?;
+        Some(serde_json::from_value(record.data).unwrap())
+    }
+
+    /// Asserts that only the node reaches it, and that it reaches only its node.
+    #[track_caller]
+    fn assert_closed(&self, others: &[&Pod<'_>]) {
+        for other in others {
+            assert_silent(&*other.c, &self.addresses());
+            assert_silent(&*self.c, &other.addresses());
+        }
+        for address in self.addresses() {
+            traffic::assert_pings(&self.node.lab, &address);
+        }
+        for gateway in self.gateways() {
+            traffic::assert_pings(&*self.c, &gateway);
+        }
+    }
+
+    #[track_caller]
+    fn assert_open(&self, others: &[&Pod<'_>]) {
+        for other in others {
+            for address in self.addresses() {
+                traffic::assert_pings(&*other.c, &address);
+            }
+            for address in other.addresses() {
+                traffic::assert_pings(&*self.c, &address);
+            }
+        }
+    }
+}
+
+/// Asserts that none of these addresses answers; all are asked at once.
+#[track_caller]
+fn assert_silent(from: &impl Place, addresses: &[String]) {
+    let asked = addresses.join(" ");
+    let answered = from.sh(&format!(
+        "for to in {asked}; do (ping -n -q -c 1 -W 0.4 $to >/dev/null 2>&1 && echo $to) & done; wait"
+    ));
+    assert_eq!(answered, "", "answers {}", from.place_name());
+}
+
+/// The verdicts in the packet filter: maps, addresses and chains.
+fn verdicts(node: &Node) -> Vec<String> {
+    let mut all = Vec::new();
+    for map in ["in4", "in6", "out4", "out6"] {
+        let text = node.sh(&format!(
+            "nft -j list map inet netwright-policy {map} 2>/dev/null | \
+             jq -r '.nftables[].map? | select(. != null) | .elem[]? | \"\\(.[0]) \\(.[1].goto.target)\"'"
+        ));
+        all.extend(text.lines().map(|line| format!("{map} {line}")));
+    }
+    all.sort();
+    all
+}
+
+/// The verdicts of a pod that is closed.
+fn closed(pod: &Pod<'_>) -> Vec<String> {
+    let of = |address: String| {
+        let family = if address.contains(':') { 6 } else { 4 };
+        [format!("in{family} {address} unknown-in"), format!("out{family} {address} unknown-out")]
+    };
+    let mut all: Vec<String> = pod.addresses().into_iter().flat_map(of).collect();
+    all.sort();
+    all
+}
+
+/// What stands in the tables of all plugins for the links of pods.
+fn links(node: &Node) -> String {
+    node.sh("for set in 'inet netwright pod_links' 'bridge netwright pod_ports' \
+                    'inet netwright pod_addresses4' 'bridge netwright port_addresses4'; do \
+           nft list set $set 2>/dev/null | grep -o '\"v[^\"]*\"' | sed \"s/^/$set /\"; done; true")
+}
+
+/// The switches of a bridge: for IPv4, for IPv6.
+fn shows(node: &Node, bridge: &str) -> String {
+    node.sh(&format!(
+        "ip -d -j link show {bridge} | jq -r '.[0].linkinfo.info_data | \"\\(.nf_call_iptables) \\(.nf_call_ip6tables)\"'"
+    ))
+    .trim()
+    .to_owned()
+}
+
+/// Switches off what concerns all bridges.
+fn no_bridge_shows(node: &Node) {
+    node.sh("for name in iptables ip6tables arptables; do \
+           echo 0 > /proc/sys/net/bridge/bridge-nf-call-$name; done");
+}
+
+/// Says that a daemon was ready a moment ago.
+fn ready(node: &Node) {
+    Ready::of(&node.roots.run.join("policy.sock")).said_before(std::time::Duration::ZERO);
+}
