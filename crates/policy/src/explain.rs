@@ -1,27 +1,40 @@
 //! Says why a connection is allowed or denied, as a colleague would.
 //!
 //! The verdict is the evaluator's. Where nothing allows a connection, each rule that might have is
-//! listed with what was missing.
+//! listed with what was missing, and the rule that lacks least is the cause.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::evaluate::{Decision, Side, matches, peer_matches, port_matches, verdict};
-use crate::labels::{Labels, Must, Requirement, Selector};
-use crate::object::Pod;
+use crate::evaluate::{Decision, Side, matches, peer_matches, verdict};
+use crate::object::{Pod, is_stand_in};
 use crate::policy::{
-    Action, Direction, Peer, PodSet, Policy, PolicyId, Ports, Protocol, Rule, Scope, Tier, Traffic,
+    Action, Direction, Peer, PodSet, Policy, PolicyId, Protocol, Rule, Scope, Tier, Traffic,
 };
 use crate::world::World;
+
+mod missing;
 
 /// Why a connection is allowed or denied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
     /// Whether it is allowed.
     pub allowed: bool,
+    /// Of each end that denies it, the cause in a sentence, without a full stop: what there is room
+    /// for in a log.
+    pub causes: Vec<(Direction, String)>,
     /// The sentences; those that belong to the one before them begin with blanks.
     pub lines: Vec<String>,
+}
+
+impl Explanation {
+    /// Returns why an end denies the connection.
+    #[must_use]
+    pub fn cause(&self, direction: Direction) -> Option<&str> {
+        let found = self.causes.iter().find(|(there, _)| *there == direction);
+        found.map(|(_, cause)| cause.as_str())
+    }
 }
 
 impl fmt::Display for Explanation {
@@ -52,8 +65,13 @@ pub fn explain(
         asked.full_name(destination),
         if verdict.allowed() { "allowed" } else { "denied" },
     )];
+    let mut causes = Vec::new();
     for direction in [Direction::Egress, Direction::Ingress] {
-        asked.side(direction, verdict.side(direction), &mut lines);
+        let side = verdict.side(direction);
+        asked.side(direction, side, &mut lines);
+        if !side.decision.allows() {
+            causes.push((direction, cni::text::one_line(asked.cause(direction, side))));
+        }
     }
     if lines.len() == 1 {
         lines.push("No end is a pod, so no policy is about it.".to_owned());
@@ -64,15 +82,17 @@ pub fn explain(
             lines.push(format!("{name} would let it through, and both ends have to."));
         }
     }
-    if *egress == Decision::NoneAllows && traffic.port == Some(DNS) {
-        let hint = "This is DNS: without egress to its servers (UDP and TCP port 53), the pod \
-                    resolves no names.";
-        lines.push(hint.to_owned());
+    if *egress == Decision::NoneAllows && asked.is_dns() {
+        lines.push(format!("This is DNS: {NO_NAMES}."));
     }
     // Names may come from files, and whoever reads this may sit at a terminal.
     let lines = lines.into_iter().map(cni::text::one_line).collect();
-    Explanation { allowed: verdict.allowed(), lines }
+    Explanation { allowed: verdict.allowed(), causes, lines }
 }
+
+/// What follows if DNS is forgotten.
+const NO_NAMES: &str =
+    "without egress to its servers (UDP and TCP port 53), the pod resolves no names";
 
 #[derive(Debug, Clone, Copy)]
 struct Asked<'a> {
@@ -101,7 +121,15 @@ impl<'a> Asked<'a> {
     /// Names an end with its address.
     fn full_name(&self, address: IpAddr) -> String {
         let name = self.name(address);
-        if name == address.to_string() { name } else { format!("{name} ({address})") }
+        match name == address.to_string() || is_stand_in(address) {
+            true => name,
+            false => format!("{name} ({address})"),
+        }
+    }
+
+    fn is_dns(&self) -> bool {
+        let protocol = matches!(self.traffic.protocol, Protocol::Udp | Protocol::Tcp);
+        protocol && self.traffic.port == Some(DNS)
     }
 
     fn ends(&self, direction: Direction) -> (IpAddr, IpAddr) {
@@ -109,6 +137,10 @@ impl<'a> Asked<'a> {
             Direction::Egress => (self.source, self.destination),
             Direction::Ingress => (self.destination, self.source),
         }
+    }
+
+    fn policies(&self, side: &Side) -> Vec<&'a Policy> {
+        side.asked.iter().filter_map(|id| self.world.policy(id)).collect()
     }
 
     fn side(&self, direction: Direction, side: &Side, lines: &mut Vec<String>) {
@@ -119,8 +151,7 @@ impl<'a> Asked<'a> {
             Direction::Ingress => format!("Ingress of {name}"),
         };
         let mut say = |text: String| lines.push(format!("{start}: {text}"));
-        let policies: Vec<&Policy> =
-            side.asked.iter().filter_map(|id| self.world.policy(id)).collect();
+        let policies = self.policies(side);
         match &side.decision {
             Decision::NoPod => return,
             Decision::NeighbourDiscovery => say("no policy is about neighbour discovery.".into()),
@@ -128,19 +159,19 @@ impl<'a> Asked<'a> {
                 "node {node} is its own node, which it always reaches and which always reaches it."
             )),
             Decision::Itself => say("it is the pod itself, which no policy cuts off.".into()),
-            Decision::UnknownNamespace { namespace } => say(format!(
-                "namespace {namespace} is not known, so nobody can tell which policies select the \
-                 pod: it is closed."
-            )),
-            Decision::SeveralPods { pods } => say(format!(
-                "{} have this address: it is closed until only one of them is left.",
-                pods.join(" and ")
-            )),
+            Decision::UnknownNamespace { .. } | Decision::SeveralPods { .. } => {
+                say(format!("{}.", self.cause(direction, side)));
+            }
             Decision::Rule { policy, rule, action } => {
                 let rule = self.rule(policy, direction, *rule);
                 let verb = if *action == Action::Accept { "accepts" } else { "denies" };
                 say(format!("{policy}, {}, {verb} it.", rule.map_or_else(String::new, title)));
-                lines.extend(rule.and_then(|rule| self.surprise(rule, direction)));
+                let why = rule.and_then(|rule| self.surprise(rule, direction));
+                lines.extend(why.map(|why| format!("  {why}.")));
+                if *action == Action::Deny {
+                    let later = self.overruled(&policies, policy, direction);
+                    lines.extend(later.map(|later| format!("  {later}.")));
+                }
             }
             Decision::NoneAllows => {
                 let of_tier = policies.iter().filter(|policy| policy.tier == Tier::Namespaced);
@@ -177,21 +208,74 @@ impl<'a> Asked<'a> {
         }
     }
 
+    /// Says in one sentence why an end denies the connection.
+    fn cause(&self, direction: Direction, side: &Side) -> String {
+        let policies = self.policies(side);
+        match &side.decision {
+            Decision::UnknownNamespace { namespace } => format!(
+                "namespace {namespace} is not known, so nobody can tell which policies select the \
+                 pod: it is closed"
+            ),
+            Decision::SeveralPods { pods } => format!(
+                "{} have this address: it is closed until only one of them is left",
+                pods.join(" and ")
+            ),
+            Decision::Rule { policy: PolicyId::Isolation { namespace }, .. } => {
+                let (subject, other) = self.ends(direction);
+                format!(
+                    "namespace {namespace} is isolated by default, and {} is neither of it nor among \
+                     the exemptions; a NetworkPolicy that selects {} decides in place of that",
+                    self.name(other),
+                    self.name(subject)
+                )
+            }
+            Decision::Rule { policy, rule, .. } => {
+                let rule = self.rule(policy, direction, *rule);
+                let title = rule.map_or_else(String::new, title);
+                let mut text = format!("{policy}, {title}, denies it");
+                let why = rule.and_then(|rule| self.surprise(rule, direction));
+                for more in why.into_iter().chain(self.overruled(&policies, policy, direction)) {
+                    text = format!("{text}; {more}");
+                }
+                let faults = policies.iter().filter(|there| there.id == *policy);
+                match faults.flat_map(|policy| &policy.faults).next() {
+                    Some(fault) if rule.is_some_and(|rule| rule.peers.is_none()) => {
+                        format!("{text}; {fault}")
+                    }
+                    _ => text,
+                }
+            }
+            Decision::NoneAllows => {
+                let text = self.nearest(&policies, direction);
+                match direction == Direction::Egress && self.is_dns() {
+                    true => format!("{text}; {NO_NAMES}"),
+                    false => text,
+                }
+            }
+            Decision::NoPod
+            | Decision::NeighbourDiscovery
+            | Decision::OwnNode { .. }
+            | Decision::Itself
+            | Decision::Default => "nothing is against it".to_owned(),
+        }
+    }
+
     fn rule(&self, id: &PolicyId, direction: Direction, rule: usize) -> Option<&'a Rule> {
         self.world.policy(id)?.rules(direction)?.get(rule)
     }
 
-    /// Says which rules let the rest of their tiers be skipped.
-    fn passing(&self, policies: &[&Policy], direction: Direction) -> Vec<String> {
+    fn first_match(&self, policy: &'a Policy, direction: Direction) -> Option<&'a Rule> {
         let (_, peer) = self.ends(direction);
+        let rules = policy.rules(direction).unwrap_or_default();
+        rules.iter().find(|rule| matches(self.world, rule, peer, self.destination, self.traffic))
+    }
+
+    /// Says which rules let the rest of their tiers be skipped.
+    fn passing(&self, policies: &[&'a Policy], direction: Direction) -> Vec<String> {
         let mut left = BTreeSet::new();
         let mut lines = Vec::new();
         for policy in policies.iter().filter(|policy| policy.tier != Tier::Namespaced) {
-            let rules = policy.rules(direction).unwrap_or_default();
-            let matching = rules
-                .iter()
-                .find(|rule| matches(self.world, rule, peer, self.destination, self.traffic));
-            match matching {
+            match self.first_match(policy, direction) {
                 Some(_) if left.contains(&policy.tier) => {}
                 Some(rule) if rule.action == Action::Pass => {
                     left.insert(policy.tier);
@@ -206,25 +290,84 @@ impl<'a> Asked<'a> {
         lines
     }
 
+    /// Says which policy would accept the connection and is asked too late.
+    fn overruled(
+        &self,
+        policies: &[&'a Policy],
+        decider: &PolicyId,
+        direction: Direction,
+    ) -> Option<String> {
+        let place = policies.iter().position(|policy| policy.id == *decider)?;
+        let decider = policies[place];
+        let mut later = policies[place + 1..].iter();
+        let (policy, rule) = later.find_map(|policy| {
+            let rule = self.first_match(policy, direction)?;
+            (rule.action == Action::Accept).then_some((policy, rule))
+        })?;
+        let order = match (policy.tier == decider.tier, policy.priority == decider.priority) {
+            (true, true) => format!(
+                "both have priority {}, and the one whose name comes first is asked first",
+                policy.priority
+            ),
+            (true, false) => {
+                format!("priority {} is asked before {}", decider.priority, policy.priority)
+            }
+            (false, _) => format!("tier {:?} is asked before it", decider.tier),
+        };
+        Some(format!("{}, {}, would accept it, but {order}", policy.id, title(rule)))
+    }
+
     /// Says of each rule why it does not allow the connection.
     fn why_none(&self, policy: &Policy, direction: Direction, lines: &mut Vec<String>) {
         let rules = policy.rules(direction).unwrap_or_default();
         if rules.is_empty() && policy.faults.is_empty() {
-            lines.push(format!(
-                "  {} is about {direction} and has no {direction} rules: it allows nothing.",
-                policy.id
-            ));
+            lines.push(format!("  {}.", without_rules(policy, direction)));
         }
         for rule in rules {
-            let mut missing = self.missing_peer(policy, rule, direction);
-            missing.extend(self.missing_port(rule));
+            let missing: Vec<String> = self
+                .missing_peers(policy, rule, direction)
+                .into_iter()
+                .chain(self.missing_ports(rule))
+                .map(|miss| miss.why)
+                .collect();
             lines.push(format!(
                 "  {}, {}: {}.",
                 policy.id,
                 describe(rule, direction),
-                list(&missing, "and")
+                reasons(&missing)
             ));
         }
+    }
+
+    /// Says which rule lacks least for the connection, and what.
+    fn nearest(&self, policies: &[&Policy], direction: Direction) -> String {
+        let mut best: Option<((u8, u8), String)> = None;
+        let of_tier = policies.iter().filter(|policy| policy.tier == Tier::Namespaced);
+        for policy in of_tier.clone() {
+            for rule in policy.rules(direction).unwrap_or_default() {
+                let peers = self.missing_peers(policy, rule, direction);
+                let parts = [peers, self.missing_ports(rule)];
+                let least = parts.iter().filter_map(|part| part.iter().min_by_key(|m| m.far));
+                let least: Vec<&missing::Miss> = least.collect();
+                // A rule that lacks either the peer or the port is nearer than one that lacks both.
+                let lacks = u8::try_from(least.len()).unwrap_or(u8::MAX);
+                let far = (lacks, least.iter().map(|miss| miss.far).sum());
+                if best.as_ref().is_none_or(|(there, _)| far < *there) {
+                    let why: Vec<String> = least.iter().map(|miss| miss.why.clone()).collect();
+                    let (id, what) = (&policy.id, describe(rule, direction));
+                    best = Some((far, format!("{id}, {what}: {}", reasons(&why))));
+                }
+            }
+        }
+        if let Some((_, text)) = best {
+            return text;
+        }
+        let mut faults = of_tier.clone().flat_map(|policy| &policy.faults);
+        if let Some(fault) = faults.next() {
+            return fault.to_string();
+        }
+        let texts: Vec<String> = of_tier.map(|policy| without_rules(policy, direction)).collect();
+        list(&texts, "and")
     }
 
     /// Says which policies of the pod's namespace were perhaps meant for it.
@@ -246,7 +389,7 @@ impl<'a> Asked<'a> {
         lines.append(&mut idle);
     }
 
-    /// Says why a rule allows more than it may have been meant to.
+    /// Says why a rule is about the other end, which may not have been meant.
     fn surprise(&self, rule: &Rule, direction: Direction) -> Option<String> {
         let (_, other) = self.ends(direction);
         let peers = rule.peers.as_ref()?;
@@ -254,161 +397,18 @@ impl<'a> Asked<'a> {
         let with_labels = |peer: &&Peer| matches!(peer, Peer::Pods(set) if !set.pods.is_all());
         let whole_namespaces = matches!(matching, Peer::Pods(PodSet { namespaces: Scope::Matching(_), pods }) if pods.is_all());
         let among = if matches!(matching, Peer::Block(_)) { "in" } else { "among" };
-        let is_among = format!("  {} is {among} {matching}", self.name(other));
+        let is_among = format!("{} is {among} {matching}", self.name(other));
         if whole_namespaces && peers.iter().any(|peer| with_labels(&peer)) {
             return Some(format!(
-                "{is_among}; a podSelector in another entry of the list does not narrow that."
+                "{is_among}; a podSelector in another entry of the list does not narrow that"
             ));
         }
-        Some(format!("{is_among}."))
-    }
-
-    fn missing_peer(&self, policy: &Policy, rule: &Rule, direction: Direction) -> Vec<String> {
-        let (_, other) = self.ends(direction);
-        let Some(peers) = &rule.peers else { return Vec::new() };
-        if peers.iter().any(|peer| peer_matches(self.world, peer, other)) {
-            return Vec::new();
-        }
-        let mut missing: Vec<String> = Vec::new();
-        for peer in peers {
-            let why = match peer {
-                Peer::Pods(set) => self.not_in_pods(set, policy, other),
-                Peer::Nodes(selector) => match self.world.nodes_at(other).next() {
-                    Some(node) => unmet(&format!("node {}", node.name), &node.labels, selector),
-                    None => format!("{} is not a node", self.name(other)),
-                },
-                Peer::Block(block) => match block.exception(other) {
-                    Some(except) => {
-                        format!("{other} is in {}, but {except} of it is excepted", block.cidr)
-                    }
-                    None => format!("{other} is not in {}", block.cidr),
-                },
-            };
-            if !missing.contains(&why) {
-                missing.push(why);
-            }
-        }
-        missing
-    }
-
-    fn not_in_pods(&self, set: &PodSet, policy: &Policy, other: IpAddr) -> String {
-        let name = self.name(other);
-        let Some(pod) = self.pod_at(other) else {
-            let on_host = |pod: &&Pod| pod.host_network && pod.addresses.contains(&other);
-            let meant = |pod: &&Pod| {
-                let namespace = self.world.namespace(&pod.namespace);
-                on_host(pod) && set.matches(pod, namespace)
-            };
-            return match self.world.pods().find(meant) {
-                Some(pod) => format!(
-                    "{} is in the host's network, so policies see {name} and not the pod",
-                    pod.full_name()
-                ),
-                None => format!("{name} is not a pod"),
-            };
-        };
-        let namespace = self.world.namespace(&pod.namespace);
-        let labels = namespace.map(|namespace| &namespace.labels);
-        if set.has_namespace(&pod.namespace, labels) {
-            return unmet(&name, &pod.labels, &set.pods);
-        }
-        let of = format!("namespace {}", pod.namespace);
-        match &set.namespaces {
-            Scope::Own(own) => format!(
-                "{name} is of {of}, and a podSelector alone is about the policy's own namespace {own}"
-            ),
-            Scope::Matching(_) if labels.is_none() => format!("{of} is not known"),
-            Scope::Matching(selector) => {
-                let why = unmet(&of, labels.unwrap_or(&Labels::new()), selector);
-                let is_own = matches!(&policy.id, PolicyId::Network { namespace, .. } if **namespace == *pod.namespace);
-                if is_own {
-                    format!("{why}; the policy's own namespace is not included by itself")
-                } else {
-                    why
-                }
-            }
-        }
-    }
-
-    fn missing_port(&self, rule: &Rule) -> Vec<String> {
-        let Some(all) = &rule.ports else { return Vec::new() };
-        let (world, traffic) = (self.world, self.traffic);
-        if all.iter().any(|ports| port_matches(world, ports, self.destination, traffic)) {
-            return Vec::new();
-        }
-        let mut missing: Vec<String> = Vec::new();
-        for ports in all {
-            let why = self.other_port(ports);
-            if !missing.contains(&why) {
-                missing.push(why);
-            }
-        }
-        missing
-    }
-
-    fn other_port(&self, ports: &Ports) -> String {
-        let Traffic { protocol, port } = self.traffic;
-        let Some(port) = port else {
-            return format!("{protocol} has no ports, and only a rule without ports allows it");
-        };
-        match ports {
-            Ports::All(_) => format!("this is {protocol}"),
-            Ports::Range { protocol: wanted, first, last } => {
-                if *wanted == protocol {
-                    return format!(
-                        "this is port {port}, and a policy sees the pod's port, not a Service's"
-                    );
-                }
-                let default = if *wanted == Protocol::Tcp && (*first..=*last).contains(&port) {
-                    ", and a port without a protocol is TCP's"
-                } else {
-                    ""
-                };
-                format!("this is {protocol}{default}")
-            }
-            Ports::Named { protocol: wanted, name } => {
-                let end = self.name(self.destination);
-                let Some(pod) = self.pod_at(self.destination) else {
-                    return format!("{end} is not a pod and has no named ports");
-                };
-                let called: Vec<String> = pod
-                    .ports
-                    .iter()
-                    .map(|port| format!("{:?} ({} port {})", port.name, port.protocol, port.port))
-                    .collect();
-                let same: Vec<_> = pod.ports.iter().filter(|port| port.name == *name).collect();
-                match same.first() {
-                    Some(there) if wanted.is_some_and(|wanted| wanted != there.protocol) => {
-                        format!("port {name:?} of {end} is {}'s", there.protocol)
-                    }
-                    Some(there) => {
-                        format!("port {name:?} of {end} is {} port {}", there.protocol, there.port)
-                    }
-                    None if called.is_empty() => format!("no port of {end} has a name"),
-                    None => {
-                        let called = list(&called, "and");
-                        format!("{end} has no port named {name:?}; its named ports are {called}")
-                    }
-                }
-            }
-        }
+        Some(is_among)
     }
 }
 
-/// Says which labels an object lacks.
-fn unmet(name: &str, labels: &Labels, selector: &Selector) -> String {
-    let unmet = selector.requirements().iter().filter(|requirement| !requirement.is_met(labels));
-    let describe = |requirement: &Requirement| {
-        let key = &requirement.key;
-        match (labels.get(key), &requirement.must) {
-            (Some(value), Must::In(_)) => format!("has {key}={value} and not {requirement}"),
-            (Some(value), Must::NotIn(_)) => format!("has {key}={value}"),
-            (Some(_), _) => format!("has a label {key}"),
-            (None, _) => format!("has no label {key}"),
-        }
-    };
-    let why: Vec<String> = unmet.map(describe).collect();
-    format!("{name} {}", list(&why, "and"))
+fn without_rules(policy: &Policy, direction: Direction) -> String {
+    format!("{} is about {direction} and has no {direction} rules: it allows nothing", policy.id)
 }
 
 /// Names a rule by its place, and its name if it has one.
@@ -438,6 +438,18 @@ fn describe(rule: &Rule, direction: Direction) -> String {
 
 fn texts<T: fmt::Display>(all: &[T]) -> Vec<String> {
     all.iter().map(ToString::to_string).collect()
+}
+
+/// Writes reasons one after the other; those that have parts of their own are told apart.
+fn reasons(all: &[String]) -> String {
+    let in_parts = |one: &String| one.contains([',', ';']);
+    match all.iter().any(in_parts) && 1 < all.len() {
+        true if MOST_LISTED < all.len() => {
+            format!("{}; and {} more", all[..MOST_LISTED].join("; "), all.len() - MOST_LISTED)
+        }
+        true => all.join("; "),
+        false => list(all, "and"),
+    }
 }
 
 /// Writes a list with a word before its last entry; of a long one only the beginning.

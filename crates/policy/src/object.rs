@@ -5,7 +5,7 @@
 //! object is refused.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -15,6 +15,25 @@ use crate::labels::{Labels, NAMESPACE_NAME};
 use crate::policy::Protocol;
 use crate::reader::{At, Fault};
 use crate::refused::{Cause, Effect, Refused};
+
+/// Returns addresses of both families that stand for those that a pod does not have, such as a pod
+/// of a file: of 0.0.0.0/8 and 100::/64, which no packet comes from (RFC 1122 §3.2.1.3, RFC 6666
+/// §4). Explanations do not show them.
+#[must_use]
+pub fn stand_ins(number: u32) -> [IpAddr; 2] {
+    let [_, a, b, c] = number.to_be_bytes();
+    let v6 = Ipv6Addr::from((0x100 << 112) | u128::from(number));
+    [IpAddr::from([0, a, b, c]), IpAddr::V6(v6)]
+}
+
+/// Reports whether an address is one of [`stand_ins`].
+#[must_use]
+pub fn is_stand_in(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.octets()[0] == 0,
+        IpAddr::V6(v6) => v6.segments()[..4] == [0x100, 0, 0, 0],
+    }
+}
 
 /// The UID of a pod: unlike its name and its addresses, no other pod ever has it.
 pub type Uid = Arc<str>;

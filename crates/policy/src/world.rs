@@ -75,6 +75,11 @@ pub struct World {
     by_namespace: BTreeMap<Arc<str>, BTreeSet<Uid>>,
     by_node: BTreeMap<Arc<str>, BTreeSet<Uid>>,
     by_address: BTreeSet<(IpAddr, Uid)>,
+    /// The pods that have an address in their status which is not theirs alone: that of their host,
+    /// or one that they had until they finished.
+    by_other_address: BTreeSet<(IpAddr, Uid)>,
+    /// How many changes were made.
+    changes: u64,
     /// What many pods have in common, each once.
     labels: Shared<Labels>,
     ports: Shared<Vec<NamedPort>>,
@@ -107,6 +112,7 @@ impl World {
     /// Makes a change, and says what it touched.
     pub(crate) fn apply(&mut self, change: Change) -> Touched {
         let mut touched = Touched::default();
+        self.changes += 1;
         match change {
             Change::Namespace(name, new) => self.change_namespace(name, new, &mut touched),
             Change::Node(name, new) => self.change_node(name, new, &mut touched),
@@ -164,6 +170,9 @@ impl World {
                 self.by_address.remove(&(*address, uid.clone()));
                 touched.addresses.insert(*address);
             }
+            for address in &old.addresses {
+                self.by_other_address.remove(&(*address, uid.clone()));
+            }
             self.labels.forget(&old.labels);
             self.ports.forget(&old.ports);
         }
@@ -175,6 +184,10 @@ impl World {
         for address in new.own_addresses() {
             self.by_address.insert((*address, uid.clone()));
             touched.addresses.insert(*address);
+        }
+        if new.own_addresses().is_empty() {
+            let others = new.addresses.iter().map(|address| (*address, uid.clone()));
+            self.by_other_address.extend(others);
         }
         self.pods.insert(uid.clone(), Box::new(new));
     }
@@ -253,11 +266,35 @@ impl World {
     /// A pod that is to be deleted counts only if no other one has the address: it may have left.
     #[must_use]
     pub fn claimants(&self, address: IpAddr) -> Vec<&Pod> {
-        let from = self.by_address.range((address, Uid::from(""))..);
-        let uids = from.take_while(|(there, _)| *there == address).map(|(_, uid)| uid);
-        let all: Vec<&Pod> = uids.filter_map(|uid| self.pod(uid)).collect();
+        let all: Vec<&Pod> = self.pods_in(&self.by_address, address).collect();
         let staying: Vec<&Pod> = all.iter().copied().filter(|pod| !pod.terminating).collect();
         if staying.is_empty() { all } else { staying }
+    }
+
+    /// Returns the pods that an address may remind people of, though it is not theirs: those in the
+    /// host's network, those that have finished, and those that are to be deleted while another pod
+    /// has the address already.
+    pub fn others_at(&self, address: IpAddr) -> impl Iterator<Item = &Pod> {
+        let claimants = self.claimants(address);
+        let is_other = move |pod: &&Pod| claimants.iter().all(|there| there.uid != pod.uid);
+        let leaving = self.pods_in(&self.by_address, address).filter(is_other);
+        self.pods_in(&self.by_other_address, address).chain(leaving)
+    }
+
+    fn pods_in<'a>(
+        &'a self,
+        index: &'a BTreeSet<(IpAddr, Uid)>,
+        address: IpAddr,
+    ) -> impl Iterator<Item = &'a Pod> {
+        let from = index.range((address, Uid::from(""))..);
+        let uids = from.take_while(move |(there, _)| *there == address).map(|(_, uid)| uid);
+        uids.filter_map(|uid| self.pod(uid))
+    }
+
+    /// Returns how many changes were made: what was said of a world holds until the next one.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Returns the nodes that have an address.

@@ -203,12 +203,12 @@ fn a_label_that_the_namespace_does_not_have() {
         ("other/web", "shop/db"),
         tcp(80),
         expect![[r#"
-        other/web (10.244.1.2) to shop/db (10.244.2.1), TCP port 80: denied.
-        Egress of other/web: no policy limits it.
-        Ingress of shop/db: NetworkPolicy shop/db selects it, and none of its rules allows this.
-          NetworkPolicy shop/db, spec.ingress[0] allows all traffic from pods with app=web of namespaces with name=other: namespace other has no label name.
-        Egress would let it through, and both ends have to.
-    "#]],
+            other/web (10.244.1.2) to shop/db (10.244.2.1), TCP port 80: denied.
+            Egress of other/web: no policy limits it.
+            Ingress of shop/db: NetworkPolicy shop/db selects it, and none of its rules allows this.
+              NetworkPolicy shop/db, spec.ingress[0] allows all traffic from pods with app=web of namespaces with name=other: namespace other has no label name; the label with a namespace's name is kubernetes.io/metadata.name.
+            Egress would let it through, and both ends have to.
+        "#]],
     );
 }
 
@@ -388,12 +388,13 @@ fn the_administrators_word_comes_first() {
         ("other/web", "shop/db"),
         tcp(80),
         expect![[r#"
-        other/web (10.244.1.2) to shop/db (10.244.2.1), TCP port 80: denied.
-        Egress of other/web: no policy limits it.
-        Ingress of shop/db: ClusterNetworkPolicy no-databases, spec.ingress[1] ("databases are closed"), denies it.
-          other/web is among all pods of all namespaces.
-        Egress would let it through, and both ends have to.
-    "#]],
+            other/web (10.244.1.2) to shop/db (10.244.2.1), TCP port 80: denied.
+            Egress of other/web: no policy limits it.
+            Ingress of shop/db: ClusterNetworkPolicy no-databases, spec.ingress[1] ("databases are closed"), denies it.
+              other/web is among all pods of all namespaces.
+              NetworkPolicy shop/db, spec.ingress[0], would accept it, but tier Admin is asked before it.
+            Egress would let it through, and both ends have to.
+        "#]],
     );
     check_in(
         &world,

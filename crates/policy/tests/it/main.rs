@@ -10,6 +10,7 @@ mod cost;
 mod evaluate;
 mod explain;
 mod labels;
+mod mistakes;
 mod program;
 mod size;
 mod support;
