@@ -55,6 +55,9 @@ _netwright() {
             netwright,oci-hook)
                 cmd="netwright__subcmd__oci__subcmd__hook"
                 ;;
+            netwright,policy)
+                cmd="netwright__subcmd__policy"
+                ;;
             netwright,probe)
                 cmd="netwright__subcmd__probe"
                 ;;
@@ -83,7 +86,7 @@ _netwright() {
 
     case "${cmd}" in
         netwright)
-            opts="-o -h -V --output --timeout --conf-dir --list --help --version run probe add del check status gc repair agent routes list inspect lint install uninstall setup conformance oci-hook completions man"
+            opts="-o -h -V --output --timeout --conf-dir --list --help --version run probe add del check status gc repair agent routes policy list inspect lint install uninstall setup conformance oci-hook completions man"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -681,6 +684,39 @@ _netwright() {
             ;;
         netwright__subcmd__oci__subcmd__hook)
             opts="-o -h --output --timeout --conf-dir --help createRuntime prestart poststop"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --output)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --conf-dir)
+                    COMPREPLY=()
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o plusdirs
+                    fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        netwright__subcmd__policy)
+            opts="-o --output --timeout --conf-dir"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -41,6 +41,7 @@ complete -c netwright -n "__fish_netwright_needs_command" -f -a "gc" -d 'Remove 
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "repair" -d 'Put back what other programs changed of attachments, while the containers run'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "agent" -d 'Show what the services of netwrightd do, and have them read their configuration again'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "routes" -d 'Show how pods of other nodes are reached, and why'
+complete -c netwright -n "__fish_netwright_needs_command" -f -a "policy" -d 'Show who may talk to whom, and why something was dropped'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "list" -d 'List attachments'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "inspect" -d 'Show a network, or the attachments of a container, with all that is known'
 complete -c netwright -n "__fish_netwright_needs_command" -f -a "lint" -d 'Find mistakes in network configurations before a container does'
@@ -136,6 +137,10 @@ complete -c netwright -n "__fish_netwright_using_subcommand routes" -s o -l outp
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand routes" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
 complete -c netwright -n "__fish_netwright_using_subcommand routes" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
+complete -c netwright -n "__fish_netwright_using_subcommand policy" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
+json\t'One JSON document'"
+complete -c netwright -n "__fish_netwright_using_subcommand policy" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r
+complete -c netwright -n "__fish_netwright_using_subcommand policy" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand list" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand list" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r

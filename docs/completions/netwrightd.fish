@@ -36,6 +36,7 @@ complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "repair" -d 'P
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "routing" -d 'Makes the pods of every node reach those of all others.'
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "agent" -d 'Shows what the services do, and has them read their configuration again'
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "config" -d 'Prints and checks the configuration'
+complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "policies" -d 'Shows who may talk to whom, and why something was dropped'
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "routes" -d 'Shows how pods of other nodes are reached'
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "completions" -d 'Writes a completion script for a shell to standard output'
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "man" -d 'Writes a man page for each command into a folder'
@@ -212,6 +213,35 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and __fish
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and __fish_seen_subcommand_from show" -s o -l output -d 'text or json' -r -f -a "text\t''
 json\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand config; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and not __fish_seen_subcommand_from accept drops explain list" -s o -l output -d 'text or json' -r -f -a "text\t''
+json\t''"
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and not __fish_seen_subcommand_from accept drops explain list" -l socketpath -d 'where the service answers [default: /run/netwright/agent/policy.sock]' -r -F
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and not __fish_seen_subcommand_from accept drops explain list" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and not __fish_seen_subcommand_from accept drops explain list" -f -a "accept" -d 'Confirms that policies are gone which the service keeps, because many went at once'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and not __fish_seen_subcommand_from accept drops explain list" -f -a "drops" -d 'Lists dropped packets with the policy that is the cause, and how many more were dropped'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and not __fish_seen_subcommand_from accept drops explain list" -f -a "explain" -d 'Says whether a connection is allowed, and by which rule, without a packet'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and not __fish_seen_subcommand_from accept drops explain list" -f -a "list" -d 'Lists the policies, and what this node\'s pods are under, as without a command'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from accept" -s o -l output -d 'text or json' -r -f -a "text\t''
+json\t''"
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from accept" -l socketpath -d 'where the service answers [default: /run/netwright/agent/policy.sock]' -r -F
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from accept" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from drops" -s o -l output -d 'text or json' -r -f -a "text\t''
+json\t''"
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from drops" -l socketpath -d 'where the service answers [default: /run/netwright/agent/policy.sock]' -r -F
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from drops" -s f -l follow -d 'go on with those that follow, until interrupted; as JSON, one object on each line'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from drops" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l file -d 'judge the objects of this file or folder (YAML, JSON; - is standard input), without a service or a cluster; may be given several times' -r -F
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l expect -d 'exit code 1 if it is otherwise' -r -f -a "allow\t''
+deny\t''"
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -s o -l output -d 'text or json' -r -f -a "text\t''
+json\t''"
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l socketpath -d 'where the service answers [default: /run/netwright/agent/policy.sock]' -r -F
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l file -d 'judge the objects of this file or folder (YAML, JSON; - is standard input), without a service or a cluster; may be given several times' -r -F
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -s o -l output -d 'text or json' -r -f -a "text\t''
+json\t''"
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l socketpath -d 'where the service answers [default: /run/netwright/agent/policy.sock]' -r -F
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list probe" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routes; and not __fish_seen_subcommand_from accept explain list probe" -s o -l output -d 'text or json' -r -f -a "text\t''
 json\t''"

@@ -137,6 +137,11 @@ pub(crate) enum Command {
     /// This is `netwrightd routes`; `netwright routes --help` prints its help.
     #[command(disable_help_flag = true)]
     Routes(Routes),
+    /// Show who may talk to whom, and why something was dropped.
+    ///
+    /// This is `netwrightd policies`; `netwright policy --help` prints its help.
+    #[command(disable_help_flag = true)]
+    Policy(Policy),
     /// List attachments.
     List(List),
     /// Show a network, or the attachments of a container, with all that is known.
@@ -463,6 +468,14 @@ pub(crate) struct Agent {
 pub(crate) struct Routes {
     /// A command of `netwrightd routes` with its options, such as `explain 10.244.2.7` [default:
     /// list].
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) arguments: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Policy {
+    /// A command of `netwrightd policies` with its options, such as `explain shop/web shop/db 5432`
+    /// [default: list].
     #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) arguments: Vec<OsString>,
 }

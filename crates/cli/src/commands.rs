@@ -91,6 +91,7 @@ fn dispatch(command: &Command, line: &CommandLine, world: &World, shell: &mut Sh
         Command::Repair(args) => repair::main(args, common, world, shell),
         Command::Agent(args) => Ok(become_daemon("agent", &args.arguments, common)),
         Command::Routes(args) => Ok(become_daemon("routes", &args.arguments, common)),
+        Command::Policy(args) => Ok(become_daemon("policies", &args.arguments, common)),
         Command::List(args) => list::main(args, common, world, shell),
         Command::Inspect(args) => inspect::main(args, common, world, shell),
         Command::Lint(args) => lint::main(args, common, world, shell),

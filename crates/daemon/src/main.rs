@@ -6,7 +6,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `command_line` | the services' flags, made from the keys of the configuration (the crate `agent`) |
-//! | `config_command`, `agent_command`, `routes_command`, `reference` | the commands that are no service |
+//! | `config_command`, `agent_command`, `policies_command`, `routes_command`, `reference` | the commands that are no service |
 //! | `confinement` | gives a service its rights, where no service manager does |
 //! | `own_user` | what root does for a service that runs as a user of its own |
 //! | `generator`, `systemd` | systemd starts the enabled services |
@@ -37,6 +37,7 @@ mod listen;
 mod log;
 mod notify;
 mod own_user;
+mod policies_command;
 mod poll;
 mod probes;
 mod reference;
@@ -247,6 +248,7 @@ fn other_command(
             _ => agent_command::run(matches, around, &roots),
         },
         Some(("config", matches)) => config_command::run(matches, around),
+        Some(("policies", matches)) => policies_command::run(matches, &roots),
         Some(("routes", matches)) => routes_command::run(matches),
         Some(("completions", matches)) => reference::completions(matches, command()),
         Some(("man", matches)) => reference::man(matches, command()),
@@ -288,6 +290,7 @@ fn command() -> Command {
     command
         .subcommand(agent_command::command())
         .subcommand(config_command::command())
+        .subcommand(policies_command::command())
         .subcommand(routes_command::command())
         .subcommands(reference::commands())
 }

@@ -127,7 +127,7 @@ fn probe_table(probed: &[Probed]) -> String {
 }
 
 /// Returns lines whose cells stand below each other.
-fn columns(lines: &[Vec<String>]) -> String {
+pub(crate) fn columns(lines: &[Vec<String>]) -> String {
     let count = lines.first().map_or(0, Vec::len);
     let width = |column: usize| {
         lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default()

@@ -17,6 +17,7 @@ mod line_server;
 mod multinet;
 mod ovs;
 mod pace;
+pub(crate) mod policy;
 mod ready;
 mod repair;
 pub(crate) mod routing;

@@ -55,13 +55,14 @@ const MULTI_NETWORK: Entry = entry("docs/multi-network.md", Machine::Systemd);
 const NETWRIGHTD: Entry = entry("docs/netwrightd.md", Machine::Plain);
 const OCI_HOOK: Entry = entry("docs/oci-hook.md", Machine::Podman);
 const OVS: Entry = entry("docs/ovs.md", Machine::DockerAndOvs);
+const POLICY: Entry = entry("docs/policy.md", Machine::Plain);
 const REPAIR: Entry = entry("docs/repair.md", Machine::Systemd);
 const ROUTING: Entry = entry("docs/routing.md", Machine::Plain);
 const RUNTIMES: Entry = entry("docs/runtimes.md", Machine::Runtimes);
 const SECURITY: Entry = entry("docs/security.md", Machine::Plain);
 const SETUP: Entry = entry("docs/setup.md", Machine::Systemd);
 
-const PAGES: [Entry; 17] = [
+const PAGES: [Entry; 18] = [
     README,
     AGENT,
     BY_HAND,
@@ -74,6 +75,7 @@ const PAGES: [Entry; 17] = [
     NETWRIGHTD,
     OCI_HOOK,
     OVS,
+    POLICY,
     REPAIR,
     ROUTING,
     RUNTIMES,
@@ -439,6 +441,12 @@ fn ovs() {
     needs_docker!();
     require!("file:/lib/systemd/systemd", "program:ovs-vswitchd", "program:ovsdb-server");
     follow(&OVS);
+}
+
+#[test]
+fn policy() {
+    require!("root");
+    follow(&POLICY);
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod ipam;
 mod managers;
 mod multinet;
 mod output;
+mod policies;
 mod repair;
 mod rig;
 mod routing;

@@ -1,0 +1,387 @@
+//! What `netwrightd policies` answers, as people read it.
+
+use std::fmt::Write as _;
+
+use crate::routes_command::columns;
+use crate::services::policy::drops::{DroppedPacket, Page};
+use crate::services::policy::listing::{Listing, PodRow, PolicyRow, ShownTier, Under};
+use crate::services::policy::question::{Judged, OfFamily};
+
+/// Returns what is to be known beside an answer.
+pub(super) fn asides(notes: &[String], faults: &[String]) -> String {
+    let faults = faults.iter().map(|fault| format!("warning: {fault}\n"));
+    notes.iter().map(|note| format!("note: {note}\n")).chain(faults).collect()
+}
+
+/// Returns an explanation as people read it.
+pub(super) fn explanation(judged: &Judged) -> String {
+    let mut text = String::new();
+    let mut families = judged.families.iter();
+    let first = families.next();
+    if let Some(family) = first {
+        text.extend(family.sentences.iter().map(|line| format!("{line}\n")));
+    }
+    for family in families {
+        if first.is_some_and(|first| essence(first) == essence(family)) {
+            let _ = writeln!(text, "The same holds for {}.", family.family);
+        } else {
+            text.extend(family.sentences.iter().map(|line| format!("{line}\n")));
+        }
+    }
+    text
+}
+
+/// Returns what an explanation says, whatever the addresses are.
+fn essence(of: &OfFamily) -> (bool, Vec<String>) {
+    let without_addresses = |text: &String| {
+        let mut text = text.clone();
+        for (address, word) in
+            [(of.source_address, "SOURCE"), (of.destination_address, "DESTINATION")]
+        {
+            if let Some(address) = address {
+                text = text.replace(&address.to_string(), word);
+            }
+        }
+        text
+    };
+    (of.allowed, of.causes.iter().map(|one| without_addresses(&one.cause)).collect())
+}
+
+/// Returns the policies and pods as people read them.
+pub(super) fn listed(listing: &Listing) -> String {
+    let mut text = String::new();
+    if let Some(node) = &listing.node {
+        let _ = writeln!(text, "node {node}");
+    }
+    for warning in &listing.warnings {
+        let _ = writeln!(text, "warning: {warning}");
+    }
+    let head = ["POLICY", "TIER", "PRIORITY", "ABOUT", "PODS", "SUBJECT"].map(str::to_owned);
+    let rows = listing.policies.iter().map(|row| policy_line(row).to_vec());
+    let table = columns(&std::iter::once(head.to_vec()).chain(rows).collect::<Vec<_>>());
+    // What is wrong with a policy stands below it.
+    let mut lines = table.lines();
+    let _ = writeln!(text, "{}", lines.next().unwrap_or_default());
+    for (line, row) in lines.zip(&listing.policies) {
+        let _ = writeln!(text, "{line}");
+        for fault in &row.faults {
+            let _ = writeln!(text, "  {fault}");
+        }
+        for notice in &row.notices {
+            let _ = writeln!(text, "  {notice}");
+        }
+    }
+    if listing.policies.is_empty() {
+        text.push_str("there is no policy\n");
+    }
+    let head = ["POD", "ADDRESSES", "IN", "OUT"].map(str::to_owned);
+    let rows = listing.pods.iter().map(|row| pod_line(row).to_vec());
+    text.push('\n');
+    text.push_str(&columns(&std::iter::once(head.to_vec()).chain(rows).collect::<Vec<_>>()));
+    if listing.pods.is_empty() {
+        text.push_str("there is no pod that policies could be about\n");
+    }
+    text
+}
+
+fn policy_line(row: &PolicyRow) -> [String; 6] {
+    let tier = match row.tier {
+        ShownTier::Admin => "admin",
+        ShownTier::Namespace => "namespace",
+        ShownTier::Baseline => "baseline",
+    };
+    [
+        row.policy.clone(),
+        tier.to_owned(),
+        row.priority.map_or("-".to_owned(), |priority| priority.to_string()),
+        if row.directions.is_empty() { "-".to_owned() } else { row.directions.join(", ") },
+        row.selects.to_string(),
+        row.subject.clone(),
+    ]
+}
+
+fn pod_line(row: &PodRow) -> [String; 4] {
+    let addresses: Vec<String> = row.addresses.iter().map(ToString::to_string).collect();
+    [
+        row.pod.clone(),
+        if addresses.is_empty() { "-".to_owned() } else { addresses.join(",") },
+        under(&row.ingress),
+        under(&row.egress),
+    ]
+}
+
+fn under(under: &Under) -> String {
+    match under {
+        Under::Open => "open".to_owned(),
+        Under::Limited(by) => format!("limited by {}", by.join(", ")),
+        Under::Isolated(by) => format!("isolated by {}", by.join(", ")),
+        Under::Closed(why) => format!("closed: {why}"),
+    }
+}
+
+/// Returns dropped packets as people read them. Those of one flow are told once, at the last one.
+pub(super) fn dropped(packets: &[DroppedPacket]) -> String {
+    let same = |one: &DroppedPacket, other: &DroppedPacket| {
+        (&one.direction, one.pod_address, one.peer_address, &one.protocol, one.port, &one.cause)
+            == (
+                &other.direction,
+                other.pod_address,
+                other.peer_address,
+                &other.protocol,
+                other.port,
+                &other.cause,
+            )
+    };
+    let mut text = String::new();
+    for (at, packet) in packets.iter().enumerate() {
+        if packets[at + 1..].iter().any(|later| same(packet, later)) {
+            continue;
+        }
+        let times = packets[..=at].iter().filter(|before| same(packet, before)).count();
+        let millis = i64::try_from(packet.time).unwrap_or_default();
+        let time = jiff::Timestamp::from_millisecond(millis).unwrap_or_default();
+        let ends = match packet.direction.as_str() {
+            "egress" => format!("{} to {}", pod_of(packet), peer_of(packet)),
+            _ => format!("{} to {}", peer_of(packet), pod_of(packet)),
+        };
+        let port = packet.port.map_or(String::new(), |port| format!(" port {port}"));
+        let times = if times == 1 { String::new() } else { format!(", {times} times") };
+        let _ = writeln!(
+            text,
+            "{time:.3} {ends}, {}{port}: dropped at {} of {}{times}",
+            packet.protocol, packet.direction, packet.pod
+        );
+        let _ = writeln!(text, "  {}", packet.cause);
+        if !packet.policies.is_empty() {
+            let _ = writeln!(text, "  asked: {}", packet.policies.join(", "));
+        }
+    }
+    text
+}
+
+fn pod_of(packet: &DroppedPacket) -> String {
+    with_address(&packet.pod, packet.pod_address)
+}
+
+fn peer_of(packet: &DroppedPacket) -> String {
+    with_address(&packet.peer, packet.peer_address)
+}
+
+fn with_address(name: &str, address: std::net::IpAddr) -> String {
+    let address = address.to_string();
+    if name == address { address } else { format!("{name} ({address})") }
+}
+
+/// Says how many packets were dropped, and how many of them are not listed.
+pub(super) fn summary(page: &Page) -> String {
+    let mut text = String::new();
+    if let Some(fault) = &page.fault {
+        let _ = writeln!(text, "warning: nothing is listed any more: {fault}");
+    }
+    match page.since_start {
+        Some(counted) => {
+            let all = counted.ingress.saturating_add(counted.egress);
+            let _ = write!(
+                text,
+                "{all} dropped since the service began to listen ({} into pods, {} out of pods), {} listed",
+                counted.ingress, counted.egress, page.listed
+            );
+            let lost = all.saturating_sub(page.listed).saturating_sub(page.overrun);
+            if lost > 0 {
+                let _ = write!(text, "; {lost} were more than are logged in a second");
+            }
+        }
+        None => {
+            let _ =
+                write!(text, "{} listed; the packet filter's counters cannot be read", page.listed);
+        }
+    }
+    if page.overrun > 0 {
+        let _ = write!(text, "; {} were logged and not read in time", page.overrun);
+    }
+    if page.gone > 0 {
+        let _ = write!(text, "; {} older ones are not kept", page.gone);
+    }
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command_line::json;
+    use crate::services::policy::listing::list;
+    use crate::services::policy::objects;
+    use crate::services::policy::of_files::{self, OfFiles};
+    use crate::services::policy::question::{End, Question, judge};
+    use expect_test::expect;
+
+    fn of_files(text: &str) -> OfFiles {
+        let read = objects::read_stream("a.yaml", text.as_bytes());
+        of_files::world(vec![read], None).unwrap()
+    }
+
+    #[test]
+    fn the_list_is_read_by_people() {
+        let files = of_files(
+            r#"
+{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop, labels: {app: web}}, spec: {nodeName: one}, status: {podIPs: [{ip: 10.0.0.1}, {ip: "fd00::1"}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {app: db}}, spec: {nodeName: one}, status: {podIP: 10.0.0.2}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: twin, namespace: shop}, spec: {nodeName: one}, status: {podIP: 10.0.0.2}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: far, namespace: shop, labels: {app: db}}, spec: {nodeName: two}, status: {podIP: 10.0.0.3}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: proxy, namespace: shop}, spec: {nodeName: one, hostNetwork: true}}
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: all, namespace: shop}, spec: {podSelector: {}, policyTypes: [Egress], ingress: [{}], egress: [{to: [{ipBlock: {cidr: 10.0.0.1/8}}]}]}}
+---
+{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: web}, spec: {tier: Admin, priority: 10, subject: {pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: web}}}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}}
+---
+{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: nobody}, spec: {tier: Baseline, priority: 10, subject: {namespaces: {matchLabels: {a: b}}}}}
+"#,
+        );
+        let unknown = vec![crate::services::policy::listing::Unknown {
+            name: "shop/late".to_owned(),
+            addresses: vec!["10.0.0.9".parse().unwrap()],
+        }];
+        let listing = list(&files.world, Some("one"), unknown, vec!["it waits".to_owned()]);
+        expect![[r#"
+            node one
+            warning: it waits
+            POLICY                       TIER       PRIORITY  ABOUT    PODS  SUBJECT
+            ClusterNetworkPolicy web     admin      10        ingress  1     pods with app=web of all namespaces
+            NetworkPolicy shop/all       namespace  -         egress   3     all pods of namespace shop
+              NetworkPolicy shop/all: refused: spec.egress[0].to[0].ipBlock.cidr: 10.0.0.1/8 has bits set after its length: 10.0.0.0/8 may be meant; the rule allows nothing
+              NetworkPolicy shop/all has ingress rules, and Ingress is not among its policyTypes: they have no effect
+            ClusterNetworkPolicy nobody  baseline   10        -        0     all pods of namespaces with a=b
+
+            POD        ADDRESSES         IN                                                              OUT
+            shop/db    10.0.0.2          closed: shop/twin has 10.0.0.2 too                              closed: shop/twin has 10.0.0.2 too
+            shop/twin  10.0.0.2          closed: shop/db has 10.0.0.2 too                                closed: shop/db has 10.0.0.2 too
+            shop/web   10.0.0.1,fd00::1  limited by ClusterNetworkPolicy web                             isolated by NetworkPolicy shop/all
+            shop/late  10.0.0.9          closed: the API server has not named a pod for its address yet  closed: the API server has not named a pod for its address yet
+        "#]].assert_eq(&listed(&listing));
+        let none = list(&of_files("# none\n").world, None, Vec::new(), Vec::new());
+        expect![[r#"
+            POLICY  TIER  PRIORITY  ABOUT  PODS  SUBJECT
+            there is no policy
+
+            POD  ADDRESSES  IN  OUT
+            there is no pod that policies could be about
+        "#]]
+        .assert_eq(&listed(&none));
+        let read: Listing = serde_json::from_str(&json(&listing)).unwrap();
+        assert_eq!(read, listing);
+    }
+
+    fn packet(number: u64, port: u16, cause: &str) -> DroppedPacket {
+        DroppedPacket {
+            number,
+            time: 1_700_000_000_000 + number,
+            direction: if port == 53 { "egress" } else { "ingress" }.to_owned(),
+            pod: "shop/db".to_owned(),
+            pod_address: "10.0.0.2".parse().unwrap(),
+            peer: "198.51.100.1".to_owned(),
+            peer_address: "198.51.100.1".parse().unwrap(),
+            protocol: "TCP".to_owned(),
+            port: (port != 0).then_some(port),
+            policies: if port == 53 {
+                Vec::new()
+            } else {
+                vec!["NetworkPolicy shop/db".to_owned()]
+            },
+            cause: cause.to_owned(),
+        }
+    }
+
+    #[test]
+    fn drops_of_one_flow_are_told_once() {
+        let packets = [
+            packet(1, 80, "no such rule"),
+            packet(2, 53, "it is closed"),
+            packet(3, 80, "no such rule"),
+            packet(4, 80, "another reason"),
+            packet(5, 0, "no such rule"),
+        ];
+        expect![[r#"
+            2023-11-14T22:13:20.002Z shop/db (10.0.0.2) to 198.51.100.1, TCP port 53: dropped at egress of shop/db
+              it is closed
+            2023-11-14T22:13:20.003Z 198.51.100.1 to shop/db (10.0.0.2), TCP port 80: dropped at ingress of shop/db, 2 times
+              no such rule
+              asked: NetworkPolicy shop/db
+            2023-11-14T22:13:20.004Z 198.51.100.1 to shop/db (10.0.0.2), TCP port 80: dropped at ingress of shop/db
+              another reason
+              asked: NetworkPolicy shop/db
+            2023-11-14T22:13:20.005Z 198.51.100.1 to shop/db (10.0.0.2), TCP: dropped at ingress of shop/db
+              no such rule
+              asked: NetworkPolicy shop/db
+        "#]].assert_eq(&dropped(&packets));
+    }
+
+    #[test]
+    fn what_is_not_listed_is_counted() {
+        use crate::services::policy::log::Counted;
+        let page = Page {
+            version: 1,
+            drops: Vec::new(),
+            next: 7,
+            gone: 0,
+            counted: None,
+            since_start: None,
+            listed: 7,
+            overrun: 0,
+            fault: None,
+        };
+        let counted = |ingress, egress| Some(Counted { ingress, egress });
+        let pages = [
+            page.clone(),
+            Page { since_start: counted(7, 0), ..page.clone() },
+            Page { since_start: counted(20, 4), overrun: 2, gone: 3, ..page.clone() },
+            Page { fault: Some("no such log".to_owned()), ..page },
+        ];
+        let all: String = pages.iter().map(summary).collect();
+        expect![[r#"
+            7 listed; the packet filter's counters cannot be read
+            7 dropped since the service began to listen (7 into pods, 0 out of pods), 7 listed
+            24 dropped since the service began to listen (20 into pods, 4 out of pods), 7 listed; 15 were more than are logged in a second; 2 were logged and not read in time; 3 older ones are not kept
+            warning: nothing is listed any more: no such log
+            7 listed; the packet filter's counters cannot be read
+        "#]]
+        .assert_eq(&all);
+    }
+
+    #[test]
+    fn the_second_family_is_told_where_it_differs() {
+        let files = of_files(
+            r#"
+{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop}, status: {podIPs: [{ip: 10.0.0.1}, {ip: "fd00::1"}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {app: db}}, status: {podIPs: [{ip: 10.0.0.2}, {ip: "fd00::2"}]}}
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: db, namespace: shop}, spec: {podSelector: {matchLabels: {app: db}}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8}}], ports: [{port: 5432}]}]}}
+"#,
+        );
+        let ask = |port: u16| {
+            let end = |name: &str| End::read(name).unwrap();
+            let traffic = policy::Traffic::to(policy::Protocol::Tcp, port);
+            let (source, destination) = (end("shop/web"), end("shop/db"));
+            let question = Question { source, destination, traffic };
+            explanation(&judge(&files.world, &question).unwrap())
+        };
+        expect![[r#"
+            shop/web (10.0.0.1) to shop/db (10.0.0.2), TCP port 5432: allowed.
+            Egress of shop/web: no policy limits it.
+            Ingress of shop/db: NetworkPolicy shop/db, spec.ingress[0], accepts it.
+              shop/web is in 10.0.0.0/8.
+            shop/web (fd00::1) to shop/db (fd00::2), TCP port 5432: denied.
+            Egress of shop/web: no policy limits it.
+            Ingress of shop/db: NetworkPolicy shop/db selects it, and none of its rules allows this.
+              NetworkPolicy shop/db, spec.ingress[0] allows TCP port 5432 from 10.0.0.0/8: fd00::1 is IPv6, and 10.0.0.0/8 is IPv4.
+            Egress would let it through, and both ends have to.
+        "#]]
+        .assert_eq(&ask(5432));
+        assert!(ask(53).contains("IPv6, and 10.0.0.0/8"), "{}", ask(53));
+    }
+}

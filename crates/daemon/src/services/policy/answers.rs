@@ -1,0 +1,78 @@
+//! What `netwright policy` asks, by HTTP at the service's status socket.
+
+use crate::exchange::Answer;
+
+use super::drops::Drops;
+use super::listing::{Unknown, list};
+use super::log::counted;
+use super::question::{Question, judge};
+use super::shared::Shared;
+
+/// The targets: all policies and this node's pods, what holds for a connection
+/// (`SOURCE/DESTINATION/PROTOCOL/PORT`), what was dropped after a number, and to let go what is kept
+/// although a list lacked it.
+pub(crate) const POLICIES: &str = "/policies";
+pub(crate) const EXPLAIN: &str = "/explain/";
+pub(crate) const DROPS: &str = "/drops/";
+pub(crate) const ACCEPT: &str = "POST /accept";
+
+/// Answers a question, if it is one of these.
+pub(super) fn answer(shared: &Shared, drops: &Drops, target: &str) -> Option<Answer> {
+    if target == POLICIES {
+        return Some(policies(shared));
+    }
+    if target == ACCEPT {
+        shared.accept();
+        return Some(Answer::text(200, "accepted"));
+    }
+    if let Some(question) = target.strip_prefix(EXPLAIN) {
+        return Some(explain(shared, question));
+    }
+    let number = target.strip_prefix(DROPS)?;
+    Some(match number.parse() {
+        Ok(number) => Answer::json(&drops.after(number, counted())),
+        Err(_) => Answer::text(404, "ask /drops/NUMBER, from 0"),
+    })
+}
+
+fn policies(shared: &Shared) -> Answer {
+    let engine = shared.engine();
+    let unknown = engine.attachments().filter_map(|attachment| {
+        let is_unknown = |address: &std::net::IpAddr| {
+            engine.is_closed(*address) && engine.world().claimants(*address).is_empty()
+        };
+        let addresses: Vec<_> = attachment.addresses.iter().copied().filter(is_unknown).collect();
+        let name = match &attachment.pod {
+            Some(pod) => format!("{}/{}", pod.namespace, pod.name),
+            None => attachment.key.container_id.to_string(),
+        };
+        (!addresses.is_empty()).then_some(Unknown { name, addresses })
+    });
+    let unknown = unknown.collect();
+    let mut warnings = not_enforced(&engine.waits_for());
+    warnings.extend(engine.notices());
+    Answer::json(&list(engine.world(), Some(engine.node()), unknown, warnings))
+}
+
+fn explain(shared: &Shared, question: &str) -> Answer {
+    let question = match Question::of_target(question) {
+        Ok(question) => question,
+        Err(why) => return Answer::text(404, &why),
+    };
+    let engine = shared.engine();
+    match judge(engine.world(), &question) {
+        Ok(mut judged) => {
+            judged.notes.extend(not_enforced(&engine.waits_for()));
+            Answer::json(&judged)
+        }
+        Err(why) => Answer::text(404, &cni::text::one_line(why)),
+    }
+}
+
+/// Says what the service still waits for.
+fn not_enforced(waits_for: &[String]) -> Vec<String> {
+    let said = waits_for
+        .iter()
+        .map(|why| format!("what is known is not enforced yet, and new pods are closed: {why}"));
+    said.collect()
+}

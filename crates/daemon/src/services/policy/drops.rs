@@ -1,0 +1,443 @@
+//! What the packet filter dropped, and why.
+//!
+//! A thread reads the packet filter's log, turns addresses into names by the world at that time, and
+//! keeps the last ones for whoever asks. The packet filter counts every dropped packet and logs so
+//! many in a second: what is listed may be less than what was dropped, and how much less is known.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::UNIX_EPOCH;
+
+use policy::{Direction, Protocol, Traffic, World, explain, verdict};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::log::{self, Counted, Heard, Log, Logged};
+use super::shared::Shared;
+use crate::health::Health;
+
+/// The version of what is answered.
+const VERSION: u32 = 1;
+/// How many drops are kept: 40 seconds of the most that is logged by default.
+const MOST_KEPT: usize = 4096;
+/// How many explanations are kept, for packets that are sent again.
+const MOST_EXPLAINED: usize = 1024;
+
+/// What the service's health says of it.
+const NEED: &str = "the packet filter's log";
+
+/// TCP's flags (RFC 9293 §3.1).
+const SYN: u8 = 0x02;
+const ACK: u8 = 0x10;
+
+/// A dropped packet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DroppedPacket {
+    /// Which one it is since the service started, from 1.
+    pub(crate) number: u64,
+    /// When, in milliseconds since 1970.
+    pub(crate) time: u64,
+    /// `ingress` into the pod, or `egress` out of it.
+    pub(crate) direction: String,
+    /// The pod at which it was dropped, or its address.
+    pub(crate) pod: String,
+    pub(crate) pod_address: IpAddr,
+    /// The other end: a pod, a node or an address.
+    pub(crate) peer: String,
+    pub(crate) peer_address: IpAddr,
+    /// Such as `TCP`.
+    pub(crate) protocol: String,
+    /// The destination's port, if the protocol has ports.
+    pub(crate) port: Option<u16>,
+    /// The policies that were asked, in their order.
+    pub(crate) policies: Vec<String>,
+    /// Why it was dropped, in a sentence.
+    pub(crate) cause: String,
+}
+
+/// The drops after a number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Page {
+    pub(crate) version: u32,
+    pub(crate) drops: Vec<DroppedPacket>,
+    /// The number to ask for next.
+    pub(crate) next: u64,
+    /// How many were asked for and are not kept any more.
+    pub(crate) gone: u64,
+    /// All that were dropped since the table was made, if it can be read.
+    pub(crate) counted: Option<Counted>,
+    /// All that were dropped since the service began to listen.
+    pub(crate) since_start: Option<Counted>,
+    /// Those of them that are in the list, or were.
+    pub(crate) listed: u64,
+    /// Those of them that were logged and could not be read in time.
+    pub(crate) overrun: u64,
+    /// Why nobody listens to the log.
+    pub(crate) fault: Option<String>,
+}
+
+/// The drops, for the thread that hears of them and for whoever asks.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Drops(Arc<Mutex<Kept>>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    ring: VecDeque<DroppedPacket>,
+    listed: u64,
+    overrun: u64,
+    /// The counters when the service began to listen.
+    base: Option<Counted>,
+    fault: Option<String>,
+    explained: Explained,
+}
+
+/// What was found out of flows, while the world is as it was.
+#[derive(Debug, Default)]
+struct Explained {
+    changes: u64,
+    of: BTreeMap<Flow, Found>,
+}
+
+/// A direction, source and destination, and what is sent.
+type Flow = (Direction, IpAddr, IpAddr, Traffic);
+
+/// The policies that were asked, and why they deny it, if they do.
+type Found = (Vec<String>, Option<String>);
+
+impl Drops {
+    /// Listens to a group of the packet filter's log, in a thread of its own, for as long as the
+    /// process lives. If that is impossible, the service goes on without, and says so.
+    pub(super) fn start(group: u16, shared: Shared, health: Health) -> Self {
+        let drops = Drops::default();
+        let fail = |why: String| {
+            health.needs(NEED, Err(why.clone()));
+            drops.kept().fault = Some(why);
+        };
+        let log = match Log::open(group) {
+            Ok(log) => log,
+            Err(why) => {
+                fail(why);
+                return drops;
+            }
+        };
+        drops.kept().base = log::counted();
+        health.needs(NEED, Ok(()));
+        let (kept, told) = (drops.clone(), health.clone());
+        let thread = std::thread::Builder::new().name("drops".to_owned());
+        let started = thread.spawn(move || {
+            let why = listen(log, &shared, &kept);
+            told.needs(NEED, Err(why.clone()));
+            kept.kept().fault = Some(why);
+        });
+        if let Err(error) = started {
+            fail(format!("start a thread: {error}"));
+        }
+        drops
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what was heard, at this time in milliseconds since 1970. `is_closed` says of an address that its pod is not known yet.
+    pub(crate) fn take(
+        &self,
+        heard: Heard,
+        now: u64,
+        world: &World,
+        is_closed: impl Fn(IpAddr) -> bool,
+    ) {
+        let mut kept = self.kept();
+        kept.overrun = kept.overrun.saturating_add(heard.lost);
+        for logged in heard.packets {
+            let Some(mut packet) = read(&logged, now, world, &is_closed, &mut kept.explained)
+            else {
+                kept.overrun = kept.overrun.saturating_add(1);
+                continue;
+            };
+            kept.listed += 1;
+            packet.number = kept.listed;
+            if kept.ring.len() == MOST_KEPT {
+                kept.ring.pop_front();
+            }
+            kept.ring.push_back(packet);
+        }
+    }
+
+    /// Returns the drops after a number. `counted` are the packet filter's counters.
+    pub(crate) fn after(&self, number: u64, counted: Option<Counted>) -> Page {
+        let mut kept = self.kept();
+        // Who asks for more than there are asked another process before.
+        let number = if kept.listed < number { 0 } else { number };
+        let first = kept.ring.front().map_or(kept.listed, |packet| packet.number - 1);
+        let drops = kept.ring.iter().filter(|packet| number < packet.number).cloned().collect();
+        if let (Some(base), Some(now)) = (kept.base, counted)
+            && (now.ingress < base.ingress || now.egress < base.egress)
+        {
+            // The table was made anew, and its counters began at 0.
+            kept.base = Some(Counted::default());
+        }
+        let since_start = counted.zip(kept.base).map(|(now, base)| Counted {
+            ingress: now.ingress - base.ingress,
+            egress: now.egress - base.egress,
+        });
+        Page {
+            version: VERSION,
+            drops,
+            next: kept.listed,
+            gone: first.saturating_sub(number),
+            counted,
+            since_start,
+            listed: kept.listed,
+            overrun: kept.overrun,
+            fault: kept.fault.clone(),
+        }
+    }
+}
+
+/// Takes what is logged until that is impossible; returns why.
+fn listen(mut log: Log, shared: &Shared, drops: &Drops) -> String {
+    loop {
+        match poll(&mut [PollFd::new(&log, PollFlags::IN)], None) {
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            Err(errno) => return format!("wait for the packet filter's log: {errno}"),
+        }
+        let heard = match log.heard() {
+            Ok(heard) => heard,
+            Err(why) => return why,
+        };
+        let now = crate::clock::now().wall.as_millis();
+        let engine = shared.engine();
+        drops.take(heard, now, engine.world(), |address| engine.is_closed(address));
+    }
+}
+
+/// Turns a logged packet into names.
+fn read(
+    logged: &Logged,
+    now: u64,
+    world: &World,
+    is_closed: &impl Fn(IpAddr) -> bool,
+    explained: &mut Explained,
+) -> Option<DroppedPacket> {
+    let direction = match logged.prefix.trim_end() {
+        "nwt-in" => Direction::Ingress,
+        "nwt-out" => Direction::Egress,
+        _ => return None,
+    };
+    let packet = logged.packet()?;
+    let protocol = Protocol::of(packet.protocol);
+    let port = packet.ports.map(|(_, port)| port);
+    let traffic = Traffic { protocol, port };
+    let (source, destination) = (packet.source, packet.destination);
+    let (pod, peer) = match direction {
+        Direction::Ingress => (destination, source),
+        Direction::Egress => (source, destination),
+    };
+    let (policies, cause) = explained.find(world, direction, (source, destination), traffic);
+    let flags = packet.tcp_flags.unwrap_or(SYN);
+    let in_the_middle = flags & SYN == 0 || flags & ACK != 0;
+    let cause = match cause {
+        _ if is_closed(pod) && world.claimants(pod).is_empty() => format!(
+            "no pod with {pod} is known yet: it is closed but for its node until the API server \
+             names one"
+        ),
+        Some(cause) if in_the_middle => {
+            format!("a packet in the middle of a connection that is not allowed now: {cause}")
+        }
+        Some(cause) => cause,
+        None if packet.is_fragment => {
+            "a later part of a fragmented packet, whose port nobody sees".to_owned()
+        }
+        None if in_the_middle => "a packet in the middle of a connection that this node does not \
+                                  know, or has cut: a new connection is allowed"
+            .to_owned(),
+        None => "it is allowed now: a policy, a label or a pod has changed since".to_owned(),
+    };
+    let arrived = logged.time.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    let arrived = arrived.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    Some(DroppedPacket {
+        number: 0,
+        time: arrived.unwrap_or(now),
+        direction: direction.to_string(),
+        pod: name(world, pod),
+        pod_address: pod,
+        peer: name(world, peer),
+        peer_address: peer,
+        protocol: protocol.to_string(),
+        port,
+        policies,
+        cause,
+    })
+}
+
+impl Explained {
+    /// Returns the policies that were asked, and why they deny it, if they do.
+    fn find(
+        &mut self,
+        world: &World,
+        direction: Direction,
+        (source, destination): (IpAddr, IpAddr),
+        traffic: Traffic,
+    ) -> Found {
+        if self.changes != world.changes() || MOST_EXPLAINED <= self.of.len() {
+            self.of.clear();
+            self.changes = world.changes();
+        }
+        let key = (direction, source, destination, traffic);
+        let found = self.of.entry(key).or_insert_with(|| {
+            let side = verdict(world, source, destination, traffic);
+            let asked = side.side(direction).asked.iter().map(cni::text::one_line).collect();
+            let explained = explain(world, source, destination, traffic);
+            (asked, explained.cause(direction).map(str::to_owned))
+        });
+        found.clone()
+    }
+}
+
+/// Names an address: a pod, a node, or the address itself.
+fn name(world: &World, address: IpAddr) -> String {
+    let pods: Vec<String> = world.claimants(address).iter().map(|pod| pod.full_name()).collect();
+    let name = match pods.is_empty() {
+        false => pods.join(" or "),
+        true => match world.nodes_at(address).next() {
+            Some(node) => format!("node {}", node.name),
+            None => address.to_string(),
+        },
+    };
+    cni::text::one_line(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{objects, of_files};
+    use super::*;
+    use expect_test::expect;
+
+    const NOW: u64 = 1_700_000_000_123;
+
+    fn world() -> World {
+        let text = r#"
+{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop, labels: {app: web}}, status: {podIP: 10.0.0.1}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {app: db}}, status: {podIP: 10.0.0.2}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: one}, status: {addresses: [{address: 192.0.2.1}]}}
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: db, namespace: shop}, spec: {podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: web}}}], ports: [{port: 5432}]}]}}
+"#;
+        let read = objects::read_stream("a.yaml", text.as_bytes());
+        of_files::world(vec![read], None).unwrap().world
+    }
+
+    /// A logged packet of TCP, as its bytes.
+    fn logged(prefix: &str, ends: (&str, &str), port: u16, flags: u8) -> Logged {
+        let octets = |text: &str| text.parse::<std::net::Ipv4Addr>().unwrap().octets();
+        let mut bytes = vec![0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0];
+        bytes.extend(octets(ends.0));
+        bytes.extend(octets(ends.1));
+        bytes.extend(40_000_u16.to_be_bytes());
+        bytes.extend(port.to_be_bytes());
+        bytes.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0]);
+        super::super::log::logged(prefix, bytes)
+    }
+
+    fn heard(packets: Vec<Logged>, lost: u64) -> Heard {
+        Heard { packets, lost, ..Heard::default() }
+    }
+
+    #[test]
+    fn packets_get_names_and_a_cause() {
+        let drops = Drops::default();
+        let web_to_db = ("10.0.0.1", "10.0.0.2");
+        let packets = vec![
+            logged("nwt-in ", web_to_db, 80, SYN),
+            logged("nwt-in ", ("192.0.2.1", "10.0.0.2"), 5432, SYN),
+            logged("nwt-in ", ("198.51.100.1", "10.0.0.2"), 5432, ACK),
+            logged("nwt-in ", web_to_db, 5432, SYN),
+            logged("nwt-in ", web_to_db, 5432, ACK),
+            logged("nwt-out ", ("10.0.0.9", "10.0.0.1"), 80, SYN),
+            // Nothing of ours.
+            logged("other", web_to_db, 80, SYN),
+        ];
+        let closed: IpAddr = "10.0.0.9".parse().unwrap();
+        drops.take(heard(packets, 0), NOW, &world(), |address| address == closed);
+        let page = drops.after(0, None);
+        let lines: String = page
+            .drops
+            .iter()
+            .map(|one| {
+                format!(
+                    "{} {} {} {} {:?} {:?}\n  {}\n",
+                    one.number, one.direction, one.pod, one.peer, one.port, one.policies, one.cause
+                )
+            })
+            .collect();
+        expect![[r#"
+            1 ingress shop/db shop/web Some(80) ["NetworkPolicy shop/db"]
+              NetworkPolicy shop/db, spec.ingress[0] allows TCP port 5432 from pods with app=web of namespace shop: this is port 80, and a policy sees the pod's port, not a Service's
+            2 ingress shop/db node one Some(5432) ["NetworkPolicy shop/db"]
+              NetworkPolicy shop/db, spec.ingress[0] allows TCP port 5432 from pods with app=web of namespace shop: node one is not a pod
+            3 ingress shop/db 198.51.100.1 Some(5432) ["NetworkPolicy shop/db"]
+              a packet in the middle of a connection that is not allowed now: NetworkPolicy shop/db, spec.ingress[0] allows TCP port 5432 from pods with app=web of namespace shop: 198.51.100.1 is not a pod
+            4 ingress shop/db shop/web Some(5432) ["NetworkPolicy shop/db"]
+              it is allowed now: a policy, a label or a pod has changed since
+            5 ingress shop/db shop/web Some(5432) ["NetworkPolicy shop/db"]
+              a packet in the middle of a connection that this node does not know, or has cut: a new connection is allowed
+            6 egress 10.0.0.9 shop/web Some(80) []
+              no pod with 10.0.0.9 is known yet: it is closed but for its node until the API server names one
+        "#]].assert_eq(&lines);
+        assert_eq!((page.listed, page.overrun, page.next), (6, 1, 6));
+        assert_eq!(page.drops[0].time, NOW);
+    }
+
+    #[test]
+    fn what_is_asked_again_goes_on_where_it_was() {
+        let (drops, world) = (Drops::default(), world());
+        let one = || logged("nwt-in ", ("10.0.0.1", "10.0.0.2"), 80, SYN);
+        let take = |count: usize| {
+            drops.take(heard(vec![one(); count], 2), NOW, &world, |_| false);
+        };
+        take(3);
+        assert_eq!(drops.after(0, None).drops.len(), 3);
+        assert_eq!(drops.after(2, None).drops[0].number, 3);
+        assert_eq!(drops.after(3, None).drops, []);
+        // Another process had more.
+        assert_eq!(drops.after(70, None).drops.len(), 3);
+        take(MOST_KEPT);
+        let page = drops.after(1, None);
+        assert_eq!((page.drops.len(), page.gone, page.overrun), (MOST_KEPT, 2, 4));
+        assert_eq!(page.drops[0].number, 4);
+        assert_eq!(drops.after(page.next, None).gone, 0);
+    }
+
+    #[test]
+    fn counters_count_from_the_start_and_survive_another_table() {
+        let drops = Drops::default();
+        let counted = |ingress, egress| Some(Counted { ingress, egress });
+        assert_eq!(drops.after(0, counted(5, 5)).since_start, None);
+        drops.kept().base = counted(5, 5);
+        assert_eq!(drops.after(0, counted(9, 5)).since_start, counted(4, 0));
+        assert_eq!(drops.after(0, counted(2, 1)).since_start, counted(2, 1));
+        assert_eq!(drops.after(0, None).since_start, None);
+    }
+
+    #[test]
+    fn what_was_explained_holds_until_the_world_changes() {
+        let mut world = world();
+        let mut explained = Explained::default();
+        let ends = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
+        let traffic = Traffic::to(Protocol::Tcp, 80);
+        let mut ask = |world: &World| {
+            let (_, cause) = explained.find(world, Direction::Ingress, ends, traffic);
+            cause
+        };
+        assert!(ask(&world).is_some());
+        let policy = world.policies().next().unwrap().id.clone();
+        world.change(policy::Change::Policy(policy, None));
+        assert_eq!(ask(&world), None);
+    }
+}

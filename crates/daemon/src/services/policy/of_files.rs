@@ -1,0 +1,346 @@
+//! The world that files describe, for whoever asks without a cluster.
+//!
+//! Files of a repository have no addresses, and seldom pods: a workload counts as one pod of its
+//! template, and addresses that stand for those to come are made up.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use policy::isolation::Isolation;
+use policy::labels::Labels;
+use policy::{Change, Namespace, Node, Pod, PolicyId, World};
+use policy::{cluster_policy, multi_policy, network_policy, object};
+use serde_json::{Value, json};
+
+use super::objects::FileRead;
+
+/// What files describe.
+#[derive(Debug)]
+pub(crate) struct OfFiles {
+    pub(crate) world: World,
+    /// What a reader should know of it, in sentences.
+    pub(crate) notes: Vec<String>,
+    /// What is wrong with objects, with their places. What holds instead is in the world.
+    pub(crate) faults: Vec<String>,
+}
+
+/// Makes the world of files.
+///
+/// # Errors
+/// Something cannot be read, so nobody can tell what would hold: sentences.
+pub(crate) fn world(
+    files: Vec<FileRead>,
+    isolation: Option<Isolation>,
+) -> Result<OfFiles, Vec<String>> {
+    let mut maker = Maker::default();
+    for file in files {
+        let path = cni::text::one_line(file.path.display());
+        let objects = match file.objects {
+            Ok(objects) => objects,
+            Err(why) => {
+                maker.unreadable.push(format!("{path}: {why}"));
+                continue;
+            }
+        };
+        for (object, place) in objects.into_iter().zip(file.places) {
+            maker.add(&object, &format!("{path}: {place}"));
+        }
+    }
+    if !maker.unreadable.is_empty() {
+        return Err(maker.unreadable);
+    }
+    Ok(maker.finish(isolation))
+}
+
+#[derive(Debug, Default)]
+struct Maker {
+    changes: Vec<Change>,
+    /// Kind and name of each object, with its place.
+    seen: BTreeMap<String, String>,
+    /// How many objects of each other kind there are.
+    passed_over: BTreeMap<String, usize>,
+    notes: Vec<String>,
+    faults: Vec<String>,
+    unreadable: Vec<String>,
+}
+
+/// The kinds that are read, with their groups and versions.
+const KINDS: [(&str, &str, &[&str]); 6] = [
+    ("Namespace", "", &["v1"]),
+    ("Node", "", &["v1"]),
+    ("Pod", "", &["v1"]),
+    ("NetworkPolicy", "networking.k8s.io", &["v1"]),
+    ("ClusterNetworkPolicy", "policy.networking.k8s.io", &["v1alpha2"]),
+    ("MultiNetworkPolicy", "k8s.cni.cncf.io", &["v1beta1", "v1beta2"]),
+];
+
+/// The kinds that make pods, with the place of the pods' template.
+const WORKLOADS: [(&str, &str); 7] = [
+    ("CronJob", "/spec/jobTemplate/spec/template"),
+    ("DaemonSet", "/spec/template"),
+    ("Deployment", "/spec/template"),
+    ("Job", "/spec/template"),
+    ("ReplicaSet", "/spec/template"),
+    ("ReplicationController", "/spec/template"),
+    ("StatefulSet", "/spec/template"),
+];
+
+impl Maker {
+    fn add(&mut self, object: &Value, place: &str) {
+        let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
+        let (kind, api) = (text("kind").to_owned(), text("apiVersion").to_owned());
+        let (group, version) = api.rsplit_once('/').unwrap_or(("", &api));
+        if let Some((_, template)) = WORKLOADS.iter().find(|(name, _)| *name == kind) {
+            self.add_template(object, &kind, template, place);
+            return;
+        }
+        let known = KINDS.iter().find(|(name, of, _)| *name == kind && *of == group);
+        let Some((_, _, versions)) = known else {
+            let is_other = KINDS.iter().any(|(name, ..)| *name == kind);
+            let what = if is_other { format!("{kind} of {api}") } else { kind };
+            *self.passed_over.entry(what).or_default() += 1;
+            return;
+        };
+        if !versions.contains(&version) {
+            let versions = versions.join(" or ");
+            let group = if group.is_empty() { String::new() } else { format!("{group}/") };
+            self.unreadable.push(format!(
+                "{place}: a {kind} of apiVersion {:?}, and {group}{versions} is read",
+                cni::text::one_line(&api)
+            ));
+            return;
+        }
+        self.see(object, &kind, place);
+        if let Err(refused) = self.read(object, &kind, place) {
+            self.unreadable.push(format!("{place}: {refused}"));
+        }
+    }
+
+    fn read(&mut self, object: &Value, kind: &str, place: &str) -> Result<(), policy::Refused> {
+        let change = match kind {
+            "Namespace" => Namespace::read(object)?.into(),
+            "Node" => Node::read(object)?.into(),
+            "Pod" => Pod::read(object)?.into(),
+            "MultiNetworkPolicy" => {
+                let read = multi_policy::read(object)?;
+                let faults = read.policy.faults.iter().map(|fault| format!("{place}: {fault}"));
+                self.faults.extend(faults);
+                self.notes.push(format!(
+                    "{} is about further networks of pods, and only their first one is judged",
+                    read.policy.id
+                ));
+                return Ok(());
+            }
+            "ClusterNetworkPolicy" => cluster_policy::read(object)?.into(),
+            _ => network_policy::read(object)?.into(),
+        };
+        let faults = match &change {
+            Change::Policy(_, Some(policy)) => policy.faults.as_slice(),
+            Change::Namespace(_, Some(namespace)) => namespace.faults.as_slice(),
+            _ => &[],
+        };
+        self.faults.extend(faults.iter().map(|fault| format!("{place}: {fault}")));
+        self.changes.push(change);
+        Ok(())
+    }
+
+    /// Adds the pod that a workload's template makes, under the workload's name.
+    fn add_template(&mut self, object: &Value, kind: &str, template: &str, place: &str) {
+        let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+        let Some(template) = object.pointer(template).filter(|_| !name.is_empty()) else {
+            self.unreadable.push(format!("{place}: a {kind} without a name or a template of pods"));
+            return;
+        };
+        let mut pod = json!({
+            "metadata": {
+                "name": name,
+                "namespace": object.pointer("/metadata/namespace"),
+                "labels": template.pointer("/metadata/labels"),
+            },
+            "spec": template.get("spec"),
+        });
+        let namespace = pod["metadata"]["namespace"].as_str().unwrap_or_default();
+        // Another workload may have the same name, and so may a pod.
+        pod["metadata"]["uid"] = format!("{kind} {namespace}/{name}").into();
+        self.see(&pod, kind, place);
+        match Pod::read(&pod) {
+            Ok(pod) => self.changes.push(pod.into()),
+            Err(refused) => self.unreadable.push(format!("{place}: {refused}")),
+        }
+    }
+
+    /// Remembers an object, and says so if it is there already.
+    fn see(&mut self, object: &Value, kind: &str, place: &str) {
+        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
+        let name = text("/metadata/name").unwrap_or_default();
+        let full = match text("/metadata/namespace") {
+            Some(namespace) => format!("{kind} {namespace}/{name}"),
+            None => format!("{kind} {name}"),
+        };
+        if let Some(before) = self.seen.insert(full.clone(), place.to_owned()) {
+            let full = cni::text::one_line(full);
+            self.notes
+                .push(format!("{full} is twice there, and the second counts: {before}, {place}"));
+        }
+    }
+
+    fn finish(mut self, isolation: Option<Isolation>) -> OfFiles {
+        let mut known = BTreeSet::new();
+        let mut used = BTreeSet::new();
+        for change in &self.changes {
+            match change {
+                Change::Namespace(name, _) => {
+                    known.insert(name.clone());
+                }
+                Change::Pod(_, Some(pod)) => {
+                    used.insert(pod.namespace.to_string());
+                }
+                Change::Policy(PolicyId::Network { namespace, .. }, _) => {
+                    used.insert(namespace.clone());
+                }
+                _ => {}
+            }
+        }
+        let missing: Vec<String> = used.difference(&known).cloned().collect();
+        if !missing.is_empty() {
+            self.notes.push(format!(
+                "no file has {} {}: its labels are taken to be that of its name alone",
+                if missing.len() == 1 { "the namespace" } else { "any of the namespaces" },
+                cni::text::one_line(missing.join(", "))
+            ));
+        }
+        self.changes.extend(missing.iter().map(|name| Namespace::new(name, Labels::new()).into()));
+        let mut number = 0;
+        for change in &mut self.changes {
+            if let Change::Pod(_, Some(pod)) = change
+                && pod.addresses.is_empty()
+            {
+                number += 1;
+                pod.addresses = object::stand_ins(number).to_vec();
+            }
+        }
+        if !self.passed_over.is_empty() {
+            let kinds = self.passed_over.iter().map(|(kind, count)| match count {
+                1 => cni::text::one_line(kind),
+                _ => format!("{} ({count})", cni::text::one_line(kind)),
+            });
+            let kinds: Vec<String> = kinds.collect();
+            self.notes.push(format!("passed over: {}", kinds.join(", ")));
+        }
+        OfFiles {
+            world: World::of(isolation, self.changes),
+            notes: self.notes,
+            faults: self.faults,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::objects::read_stream;
+    use super::*;
+    use expect_test::{Expect, expect};
+
+    /// Shows what a file says: its pods, its policies, and what is told of it.
+    fn check(text: &str, expected: Expect) {
+        let read = read_stream("a.yaml", text.as_bytes());
+        let shown: String = match world(vec![read], None) {
+            Err(why) => why.iter().map(|line| format!("unreadable: {line}\n")).collect(),
+            Ok(of) => {
+                let pods = of.world.pods().map(|pod| format!("{}\n", pod.full_name()));
+                let policies = of.world.policies().map(|policy| format!("{}\n", policy.id));
+                let notes = of.notes.iter().map(|note| format!("note: {note}\n"));
+                let faults = of.faults.iter().map(|fault| format!("fault: {fault}\n"));
+                pods.chain(policies).chain(notes).chain(faults).collect()
+            }
+        };
+        expected.assert_eq(&shown);
+    }
+
+    #[test]
+    fn a_repository_has_workloads_and_no_addresses() {
+        check(
+            "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec: {template: {metadata: {labels: {app: web}}, spec: {containers: [{name: a, ports: [{name: http, containerPort: 80}]}]}}}
+---
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: report}
+spec: {jobTemplate: {spec: {template: {metadata: {labels: {app: report}}}}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: db, namespace: shop}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: db}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+---
+apiVersion: projectcalico.org/v3
+kind: NetworkPolicy
+metadata: {name: web}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: web}
+spec: {podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.1/8}}]}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: web, namespace: default}
+spec: {podSelector: {}}
+---
+apiVersion: k8s.cni.cncf.io/v1beta1
+kind: MultiNetworkPolicy
+metadata: {name: storage}
+spec: {podSelector: {}}
+",
+            expect![[r#"
+                default/report
+                shop/web
+                shop/db
+                NetworkPolicy default/web
+                note: NetworkPolicy default/web is twice there, and the second counts: a.yaml: document 7, a.yaml: document 8
+                note: MultiNetworkPolicy default/storage is about further networks of pods, and only their first one is judged
+                note: no file has any of the namespaces default, shop: its labels are taken to be that of its name alone
+                note: passed over: NetworkPolicy of projectcalico.org/v3, Service (2)
+                fault: a.yaml: document 7: NetworkPolicy default/web: refused: spec.ingress[0].from[0].ipBlock.cidr: 10.0.0.1/8 has bits set after its length: 10.0.0.0/8 may be meant; the rule allows nothing
+                fault: a.yaml: document 9: MultiNetworkPolicy default/storage: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: it is missing; the policy is for no network
+            "#]],
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_judged() {
+        check(
+            "
+apiVersion: networking.k8s.io/v1beta1
+kind: NetworkPolicy
+metadata: {name: web}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {namespace: shop}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+---
+kind: Pod
+metadata: {name: web}
+",
+            expect![[r#"
+                unreadable: a.yaml: document 1: a NetworkPolicy of apiVersion "networking.k8s.io/v1beta1", and networking.k8s.io/v1 is read
+                unreadable: a.yaml: document 2: a NetworkPolicy: refused: metadata.name: it is missing; the object is passed over
+                unreadable: a.yaml: document 3: a Deployment without a name or a template of pods
+                unreadable: a.yaml: document 4: a Pod of apiVersion "", and v1 is read
+            "#]],
+        );
+    }
+}
