@@ -180,7 +180,7 @@ pub(super) fn summary(page: &Page) -> String {
     }
     match page.since_start {
         Some(counted) => {
-            let all = counted.ingress.saturating_add(counted.egress);
+            let all = counted.dropped();
             let _ = write!(
                 text,
                 "{all} dropped since the service began to listen ({} into pods, {} out of pods), {} listed",
@@ -189,6 +189,13 @@ pub(super) fn summary(page: &Page) -> String {
             let lost = all.saturating_sub(page.listed).saturating_sub(page.overrun);
             if lost > 0 {
                 let _ = write!(text, "; {lost} were more than are logged in a second");
+            }
+            if counted.reset > 0 {
+                let _ = write!(
+                    text,
+                    "; {} more were of connections that had been cut, and were answered with a reset",
+                    counted.reset
+                );
             }
         }
         None => {
@@ -334,7 +341,7 @@ mod tests {
             overrun: 0,
             fault: None,
         };
-        let counted = |ingress, egress| Some(Counted { ingress, egress });
+        let counted = |ingress, egress| Some(Counted { ingress, egress, reset: egress / 2 });
         let pages = [
             page.clone(),
             Page { since_start: counted(7, 0), ..page.clone() },
@@ -345,7 +352,7 @@ mod tests {
         expect![[r#"
             7 listed; the packet filter's counters cannot be read
             7 dropped since the service began to listen (7 into pods, 0 out of pods), 7 listed
-            24 dropped since the service began to listen (20 into pods, 4 out of pods), 7 listed; 15 were more than are logged in a second; 2 were logged and not read in time; 3 older ones are not kept
+            24 dropped since the service began to listen (20 into pods, 4 out of pods), 7 listed; 15 were more than are logged in a second; 2 more were of connections that had been cut, and were answered with a reset; 2 were logged and not read in time; 3 older ones are not kept
             warning: nothing is listed any more: no such log
             7 listed; the packet filter's counters cannot be read
         "#]]

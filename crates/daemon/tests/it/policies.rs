@@ -194,7 +194,7 @@ fn page(numbers: &[u64], last: u64, counted: u64) -> Value {
     });
     json!({
         "version": 1, "drops": drops.collect::<Vec<_>>(), "next": last, "gone": 0,
-        "counted": null, "since_start": {"ingress": counted, "egress": 0}, "listed": last,
+        "counted": null, "since_start": {"ingress": counted, "egress": 0, "reset": 0}, "listed": last,
         "overrun": 0, "fault": null,
     })
 }

@@ -9,12 +9,13 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::UNIX_EPOCH;
 
+use kernel::nflog::{Heard, Logged, NflogSocket};
 use policy::{Direction, Protocol, Traffic, World, explain, verdict};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::log::{self, Counted, Heard, Log, Logged};
+use super::log::{self, Counted};
 use super::shared::Shared;
 use crate::health::Health;
 
@@ -115,19 +116,20 @@ impl Drops {
             health.needs(NEED, Err(why.clone()));
             drops.kept().fault = Some(why);
         };
-        let log = match Log::open(group) {
-            Ok(log) => log,
+        let socket = match log::listen(group) {
+            Ok(socket) => socket,
             Err(why) => {
                 fail(why);
                 return drops;
             }
         };
-        drops.kept().base = log::counted();
+        // Without a table nothing has been dropped yet.
+        drops.kept().base = Some(log::counted().unwrap_or_default());
         health.needs(NEED, Ok(()));
         let (kept, told) = (drops.clone(), health.clone());
         let thread = std::thread::Builder::new().name("drops".to_owned());
         let started = thread.spawn(move || {
-            let why = listen(log, &shared, &kept);
+            let why = listen(socket, &shared, &kept);
             told.needs(NEED, Err(why.clone()));
             kept.kept().fault = Some(why);
         });
@@ -173,15 +175,12 @@ impl Drops {
         let number = if kept.listed < number { 0 } else { number };
         let first = kept.ring.front().map_or(kept.listed, |packet| packet.number - 1);
         let drops = kept.ring.iter().filter(|packet| number < packet.number).cloned().collect();
-        if let (Some(base), Some(now)) = (kept.base, counted)
-            && (now.ingress < base.ingress || now.egress < base.egress)
-        {
-            // The table was made anew, and its counters began at 0.
-            kept.base = Some(Counted::default());
-        }
-        let since_start = counted.zip(kept.base).map(|(now, base)| Counted {
-            ingress: now.ingress - base.ingress,
-            egress: now.egress - base.egress,
+        let since_start = counted.zip(kept.base).map(|(now, base)| {
+            now.since(base).unwrap_or_else(|| {
+                // The table was made anew, and its counters began at 0.
+                kept.base = Some(Counted::default());
+                now
+            })
         });
         Page {
             version: VERSION,
@@ -198,16 +197,16 @@ impl Drops {
 }
 
 /// Takes what is logged until that is impossible; returns why.
-fn listen(mut log: Log, shared: &Shared, drops: &Drops) -> String {
+fn listen(mut socket: NflogSocket, shared: &Shared, drops: &Drops) -> String {
     loop {
-        match poll(&mut [PollFd::new(&log, PollFlags::IN)], None) {
+        match poll(&mut [PollFd::new(&socket, PollFlags::IN)], None) {
             Ok(_) => {}
             Err(Errno::INTR) => continue,
             Err(errno) => return format!("wait for the packet filter's log: {errno}"),
         }
-        let heard = match log.heard() {
+        let heard = match socket.heard() {
             Ok(heard) => heard,
-            Err(why) => return why,
+            Err(error) => return cni::Error::from_chain(0, &error).msg,
         };
         let now = crate::clock::now().wall.as_millis();
         let engine = shared.engine();
@@ -313,19 +312,24 @@ fn name(world: &World, address: IpAddr) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::shared::Engine;
     use super::super::{objects, of_files};
     use super::*;
+    use crate::health::Manager;
+    use crate::services::setup::LONG;
     use expect_test::expect;
+    use firewall::pods::{Logging, PodsTable};
+    use testkit::Place as _;
 
     const NOW: u64 = 1_700_000_000_123;
 
     fn world() -> World {
         let text = r#"
-{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop, labels: {app: web}}, status: {podIP: 10.0.0.1}}
+{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop, labels: {app: web}}, spec: {nodeName: one}, status: {podIP: 10.0.0.1}}
 ---
-{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {app: db}}, status: {podIP: 10.0.0.2}}
+{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {app: db}}, spec: {nodeName: one}, status: {podIP: 10.0.0.2}}
 ---
-{apiVersion: v1, kind: Node, metadata: {name: one}, status: {addresses: [{address: 192.0.2.1}]}}
+{apiVersion: v1, kind: Node, metadata: {name: two}, status: {addresses: [{address: 192.0.2.1}]}}
 ---
 {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: db, namespace: shop}, spec: {podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: web}}}], ports: [{port: 5432}]}]}}
 "#;
@@ -342,7 +346,9 @@ mod tests {
         bytes.extend(40_000_u16.to_be_bytes());
         bytes.extend(port.to_be_bytes());
         bytes.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0]);
-        super::super::log::logged(prefix, bytes)
+        let mut logged = Logged::default();
+        (logged.prefix, logged.payload) = (prefix.to_owned(), bytes);
+        logged
     }
 
     fn heard(packets: Vec<Logged>, lost: u64) -> Heard {
@@ -379,8 +385,8 @@ mod tests {
         expect![[r#"
             1 ingress shop/db shop/web Some(80) ["NetworkPolicy shop/db"]
               NetworkPolicy shop/db, spec.ingress[0] allows TCP port 5432 from pods with app=web of namespace shop: this is port 80, and a policy sees the pod's port, not a Service's
-            2 ingress shop/db node one Some(5432) ["NetworkPolicy shop/db"]
-              NetworkPolicy shop/db, spec.ingress[0] allows TCP port 5432 from pods with app=web of namespace shop: node one is not a pod
+            2 ingress shop/db node two Some(5432) ["NetworkPolicy shop/db"]
+              NetworkPolicy shop/db, spec.ingress[0] allows TCP port 5432 from pods with app=web of namespace shop: node two is not a pod
             3 ingress shop/db 198.51.100.1 Some(5432) ["NetworkPolicy shop/db"]
               a packet in the middle of a connection that is not allowed now: NetworkPolicy shop/db, spec.ingress[0] allows TCP port 5432 from pods with app=web of namespace shop: 198.51.100.1 is not a pod
             4 ingress shop/db shop/web Some(5432) ["NetworkPolicy shop/db"]
@@ -417,7 +423,7 @@ mod tests {
     #[test]
     fn counters_count_from_the_start_and_survive_another_table() {
         let drops = Drops::default();
-        let counted = |ingress, egress| Some(Counted { ingress, egress });
+        let counted = |ingress, egress| Some(Counted { ingress, egress, ..Counted::default() });
         assert_eq!(drops.after(0, counted(5, 5)).since_start, None);
         drops.kept().base = counted(5, 5);
         assert_eq!(drops.after(0, counted(9, 5)).since_start, counted(4, 0));
@@ -439,5 +445,65 @@ mod tests {
         let policy = world.policies().next().unwrap().id.clone();
         world.change(policy::Change::Policy(policy, None));
         assert_eq!(ask(&world), None);
+    }
+
+    const SETUP: &str = "
+        echo 1 >/proc/sys/net/ipv4/ip_forward
+        for pod in web:1 db:2; do
+            name=${pod%:*}; number=${pod#*:}
+            ip link add v$number type veth peer name eth0 netns $name
+            ip link set v$number up
+            ip addr add 10.0.0.254/32 dev v$number
+            ip route add 10.0.0.$number dev v$number
+            ip -n $name link set eth0 up
+            ip -n $name addr add 10.0.0.$number/32 dev eth0
+            ip -n $name route add 10.0.0.254 dev eth0
+            ip -n $name route add default via 10.0.0.254
+        done";
+
+    #[test]
+    fn every_dropped_packet_is_counted_and_some_are_listed() {
+        testkit::require!("root");
+        const SENT: u64 = 500;
+        let lab = testkit::Lab::new("policy-drops");
+        let web = lab.container("web");
+        let _db = lab.container("db");
+        lab.sh(SETUP);
+        web.sh("ping -c 1 -W 10 10.0.0.254 >/dev/null");
+        let shared = Shared::of(Engine { world: world(), ..Engine::default() });
+        // Few are logged, however long it takes to send them.
+        let logging = Logging { rate: 1, ..Logging::default() };
+        let drops = lab.enter(|| {
+            let mut table = PodsTable::open(logging).unwrap();
+            table.put(&policy::compile(world(), "one")).unwrap();
+            let health = Health::new("policy", Manager::default(), LONG);
+            Drops::start(logging.group, shared.clone(), health)
+        });
+        web.enter(|| {
+            let socket = std::net::UdpSocket::bind("10.0.0.1:0").unwrap();
+            for _ in 0..SENT {
+                socket.send_to(b"x", "10.0.0.2:53").unwrap();
+            }
+        });
+        let page = || lab.enter(|| drops.after(0, log::counted()));
+        testkit::wait_until("all are counted, and some are listed", || {
+            let page = page();
+            page.since_start.is_some_and(|counted| counted.ingress == SENT) && page.listed > 0
+        });
+        let page = page();
+        assert_eq!(page.since_start, Some(Counted { ingress: SENT, ..Counted::default() }));
+        assert!(page.listed < SENT, "{} are listed", page.listed);
+        assert_eq!((page.overrun, page.gone, page.fault), (0, 0, None));
+        let first = &page.drops[0];
+        assert_eq!((first.pod.as_str(), first.peer.as_str()), ("shop/db", "shop/web"));
+        assert_eq!((first.protocol.as_str(), first.port), ("UDP", Some(53)));
+        assert!(first.cause.ends_with(": this is UDP"), "{}", first.cause);
+        // Another process cannot listen beside it, and goes on without.
+        let second = lab.enter(|| {
+            let health = Health::new("policy", Manager::default(), LONG);
+            Drops::start(logging.group, shared, health)
+        });
+        let fault = second.after(0, None).fault.unwrap();
+        assert!(fault.contains("listen to group 20055 of nflog"), "{fault}");
     }
 }

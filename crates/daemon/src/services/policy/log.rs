@@ -1,89 +1,52 @@
-//! The packet filter's log and counters.
+//! The packet filter's log and counters, in the namespace of the calling thread.
 
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
-use std::time::SystemTime;
-
+use firewall::pods::{Dropped, Logging, PodsTable};
+use kernel::nflog::{NflogSocket, Settings};
 use serde::{Deserialize, Serialize};
 
-/// How many packets the packet filter dropped.
+/// How many packets the packet filter did not let through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Counted {
+    /// Dropped on their way into a pod.
     pub(crate) ingress: u64,
+    /// Dropped on their way out of a pod.
     pub(crate) egress: u64,
+    /// Of connections that the node does not know, and answered with a reset. They are not logged.
+    #[serde(default)]
+    pub(crate) reset: u64,
 }
 
-/// Reads the counters; `None` if there is no table.
-pub(crate) fn counted() -> Option<Counted> {
-    None
-}
-
-/// A socket that hears of logged packets.
-#[derive(Debug)]
-pub(crate) struct Log(UnixStream);
-
-impl Log {
-    /// Listens to a group.
-    pub(crate) fn open(group: u16) -> Result<Self, String> {
-        Err(format!("nobody listens to group {group}"))
+impl Counted {
+    /// Returns how many were dropped.
+    pub(crate) fn dropped(self) -> u64 {
+        self.ingress.saturating_add(self.egress)
     }
 
-    /// Returns what is pending, without waiting.
-    pub(crate) fn heard(&mut self) -> Result<Heard, String> {
-        Ok(Heard::default())
-    }
-}
-
-impl AsFd for Log {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Logged {
-    pub(crate) prefix: String,
-    pub(crate) time: Option<SystemTime>,
-    pub(crate) payload: Vec<u8>,
-}
-
-#[cfg(test)]
-pub(crate) fn logged(prefix: &str, payload: Vec<u8>) -> Logged {
-    Logged { prefix: prefix.to_owned(), time: None, payload }
-}
-
-impl Logged {
-    pub(crate) fn packet(&self) -> Option<Packet> {
-        let bytes = &self.payload;
-        let address = |at: usize| {
-            let octets: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
-            Some(std::net::IpAddr::from(octets))
-        };
-        let port = |at: usize| Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
-        Some(Packet {
-            source: address(12)?,
-            destination: address(16)?,
-            protocol: *bytes.get(9)?,
-            ports: port(20).zip(port(22)),
-            tcp_flags: bytes.get(33).copied(),
-            is_fragment: false,
+    /// Returns how many have come since other counters; `None` if they count anew.
+    pub(crate) fn since(self, before: Counted) -> Option<Self> {
+        Some(Counted {
+            ingress: self.ingress.checked_sub(before.ingress)?,
+            egress: self.egress.checked_sub(before.egress)?,
+            reset: self.reset.checked_sub(before.reset)?,
         })
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Heard {
-    pub(crate) packets: Vec<Logged>,
-    pub(crate) lost: u64,
-    pub(crate) overrun: bool,
+/// Reads the counters; `None` if that is impossible, such as without a table.
+pub(crate) fn counted() -> Option<Counted> {
+    let mut table = PodsTable::open(Logging::default()).ok()?;
+    if !table.exists().ok()? {
+        return None;
+    }
+    let Dropped { incoming, outgoing, revived, .. } = table.dropped().ok()?;
+    Some(Counted { ingress: incoming, egress: outgoing, reset: revived })
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Packet {
-    pub(crate) source: std::net::IpAddr,
-    pub(crate) destination: std::net::IpAddr,
-    pub(crate) protocol: u8,
-    pub(crate) ports: Option<(u16, u16)>,
-    pub(crate) tcp_flags: Option<u8>,
-    pub(crate) is_fragment: bool,
+/// Listens to a group of the log.
+///
+/// # Errors
+/// Why that is impossible, in a sentence.
+pub(super) fn listen(group: u16) -> Result<NflogSocket, String> {
+    NflogSocket::open(group, &Settings::default())
+        .map_err(|error| cni::Error::from_chain(0, &error).msg)
 }
