@@ -44,7 +44,7 @@ mod table;
 use kernel::nft::Batch;
 use policy::{Direction, Step};
 
-pub use self::closed::{close, forget, verdicts};
+pub use self::closed::{addresses, close, forget, verdicts};
 pub use self::table::PodsTable;
 pub use crate::difference::Difference;
 

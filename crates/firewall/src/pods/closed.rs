@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use kernel::netlink::NetlinkError;
-use kernel::nft::{Batch, ElementData, Key, NewChain, Value, Verdict};
+use kernel::nft::{Batch, ElementData, Expr, Key, NewChain, Value, Verdict};
 use policy::{Direction, Family, Name, PerDirection, Program, program};
 
 use super::state::ChainState;
@@ -17,7 +17,7 @@ const TRIES: usize = 5;
 
 /// Leads addresses to the chains of pods about which not enough is known, whatever they led to:
 /// nothing but their node reaches them. Makes what is needed for that if it is missing or damaged,
-/// and leaves everything else as it is.
+/// and leaves everything else as it is, how packets are logged too.
 ///
 /// For the plugin where no daemon answers, and for the daemon before it knows the cluster.
 ///
@@ -51,6 +51,32 @@ pub fn verdicts(
         ingress: verdict(table, Direction::Ingress, address).map_err(unread)?,
         egress: verdict(table, Direction::Egress, address).map_err(unread)?,
     })
+}
+
+/// Lists the addresses that have a verdict; none if there is no table. The cost grows with their
+/// number.
+///
+/// # Errors
+/// [`FirewallError::Tables`] when the kernel does not answer.
+pub fn addresses(table: &mut PodsTable) -> Result<BTreeSet<IpAddr>, FirewallError> {
+    let mut all = BTreeSet::new();
+    if !table.exists()? {
+        return Ok(all);
+    }
+    for direction in Direction::ALL {
+        for family in Family::ALL {
+            let kind = [layout::key_type(family)];
+            let map = layout::map(direction, family);
+            for element in table.ask().elements(&layout::table(), &map).map_err(unread)? {
+                match element.key.values(&kind).as_deref() {
+                    Some([Value::Ipv4(address)]) => all.insert(IpAddr::V4(*address)),
+                    Some([Value::Ipv6(address)]) => all.insert(IpAddr::V6(*address)),
+                    _ => false,
+                };
+            }
+        }
+    }
+    Ok(all)
 }
 
 fn verdict(
@@ -136,6 +162,7 @@ fn skeleton(table: &mut PodsTable, batch: &mut Batch) -> Result<(), NetlinkError
         }
         match found {
             Some(found) if found.hook == chain.hook && there == *rules => continue,
+            Some(_) if logs_otherwise(&chain.name, &there, rules) => continue,
             Some(found) if found.hook == chain.hook => {}
             Some(_) => {
                 batch.delete_chain(&own, &chain.name);
@@ -157,6 +184,18 @@ fn skeleton(table: &mut PodsTable, batch: &mut Batch) -> Result<(), NetlinkError
         }
     }
     Ok(())
+}
+
+/// Says whether a chain differs only in how it logs: whoever wrote it was told so.
+fn logs_otherwise(chain: &str, there: &ChainState, wanted: &ChainState) -> bool {
+    let is_deny = Direction::ALL.into_iter().any(|direction| layout::deny(direction) == chain);
+    let (Some((log, rest)), Some((_, others))) =
+        (there.rules.split_first(), wanted.rules.split_first())
+    else {
+        return false;
+    };
+    let decides = log.iter().any(|expr| matches!(expr, Expr::Verdict(_) | Expr::Reject { .. }));
+    is_deny && !decides && rest == others
 }
 
 /// The chains of a table about which nothing is known, and their rules.

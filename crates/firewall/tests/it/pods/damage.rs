@@ -369,3 +369,31 @@ fn an_address_is_closed_in_a_damaged_table() {
         assert_eq!(pods::verdicts(&mut lab.table, two[0]).unwrap(), unknown(), "{damage}");
     }
 }
+
+/// Whoever closes an address need not know how packets are logged.
+#[test]
+fn closing_leaves_the_log_alone() {
+    testkit::require!("root");
+    let mut lab = PodLab::new("podslog");
+    let logging = Logging { group: 7, rate: 5 };
+    let (compiler, two) = (small(), of_pod(2));
+    let mut own = lab.lab.enter(|| PodsTable::open(logging)).unwrap();
+    assert_eq!(pods::addresses(&mut own).unwrap(), BTreeSet::new());
+    own.put(compiler.program()).unwrap();
+    let known = pods::addresses(&mut own).unwrap();
+    assert!(known.contains(&two[0]) && known.contains(&two[1]), "{known:?}");
+    pods::close(&mut lab.table, &two).unwrap();
+    let difference = own.bring(compiler.program()).unwrap();
+    let told = difference.to_string();
+    assert!(!difference.is_empty() && !told.contains("deny-"), "{told}");
+    // But what decides in the rule's place is not a log.
+    for rule in ["accept", "continue"] {
+        nft(&lab.lab, "flush chain inet netwright-policy deny-in");
+        nft(&lab.lab, &format!("add rule inet netwright-policy deny-in {rule}"));
+        nft(&lab.lab, "add rule inet netwright-policy deny-in counter");
+        nft(&lab.lab, "add rule inet netwright-policy deny-in drop");
+        pods::close(&mut lab.table, &two).unwrap();
+        let chain = lab.lab.sh("nft list chain inet netwright-policy deny-in");
+        assert!(chain.contains("nwt-in") && !chain.contains(rule), "{chain}");
+    }
+}
