@@ -52,8 +52,6 @@ const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_ARP: u16 = 0x0806;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 
-/// RFC 4443 §1.
-const ICMPV6: Value = Value::Protocol(58);
 /// RFC 4861 §4: solicitations and advertisements of routers and of neighbours, and redirects.
 const ROUTER_SOLICITATION: u8 = 133;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
@@ -168,12 +166,11 @@ fn is_no_ip(rule: NewRule) -> NewRule {
 
 /// Continues if a packet is ICMPv6 of one of these types.
 fn icmpv6(rule: NewRule, first: u8, last: u8) -> NewRule {
-    let register = Register::FIRST;
-    rule.is(field::protocol(), Value::EtherType(ETHERTYPE_IPV6))
-        .is(field::l4proto(), ICMPV6)
-        .expr(Expr::Payload { base: PayloadBase::Transport, offset: 0, len: 1, register })
-        .expr(Expr::Cmp { op: CmpOp::Ge, register, data: vec![first] })
-        .expr(Expr::Cmp { op: CmpOp::Le, register, data: vec![last] })
+    rule.is(field::protocol(), Value::EtherType(ETHERTYPE_IPV6)).in_range(
+        field::icmp6_type(),
+        Value::Icmp6Type(first),
+        Value::Icmp6Type(last),
+    )
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ mod cluster;
 mod engine;
 mod hostport;
 mod masquerade;
-mod pods;
 mod pod_link;
+mod pods;
 mod support;
 
 // The shared generator of clusters is a part of that crate's tests, which call it so.
