@@ -14,9 +14,10 @@
 //! ```
 //!
 //! A [`Listener`] hears that something changed, in all namespaces; an [`ObjectListener`] hears which
-//! object, in one.
+//! object, in one; a [`TableListener`] hears of one table of the packet filter.
 
 mod objects;
+mod table;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -32,6 +33,9 @@ use crate::wire::{self, Message};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use objects::of_object;
 pub use objects::{Object, ObjectEvent, ObjectListener};
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use table::of_table;
+pub use table::{TableEvent, TableListener};
 
 /// `man 7 netlink`.
 const NETLINK_ROUTE: isize = 0;
@@ -170,13 +174,25 @@ fn drain<E: Clone>(
     buffer: &mut Vec<u8>,
     lost: E,
     read: impl Fn(&Message<'_>) -> Option<E>,
+    tell: impl FnMut(E),
+) -> Result<(), NetlinkError> {
+    drain_from(socket, buffer, lost, |_, message| read(message), tell)
+}
+
+/// Does the same, where it matters by which socket a change was made.
+fn drain_from<E: Clone>(
+    socket: &Socket,
+    buffer: &mut Vec<u8>,
+    lost: E,
+    read: impl Fn(u32, &Message<'_>) -> Option<E>,
     mut tell: impl FnMut(E),
 ) -> Result<(), NetlinkError> {
     loop {
         buffer.clear();
         match rustix::net::recv(socket, spare_capacity(buffer), RecvFlags::DONTWAIT) {
             Ok(_) => {
-                wire::messages(buffer).filter_map(|message| read(&message)).for_each(&mut tell);
+                let messages = wire::messages_from(buffer);
+                messages.filter_map(|(port, message)| read(port, &message)).for_each(&mut tell);
             }
             Err(SysErrno::AGAIN) => return Ok(()),
             Err(SysErrno::INTR) => {}

@@ -173,7 +173,12 @@ impl<'a> Message<'a> {
 }
 
 /// Reads the messages of one datagram.
-pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
+pub(crate) fn messages(bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
+    messages_from(bytes).map(|(_, message)| message)
+}
+
+/// Does the same, and says by which socket each was caused (`nl_pid`, `man 7 netlink`).
+pub(crate) fn messages_from(mut bytes: &[u8]) -> impl Iterator<Item = (u32, Message<'_>)> {
     iter::from_fn(move || {
         let header = bytes.get(..MESSAGE_HEADER)?;
         let length = usize::try_from(u32_at(header, 0)?).ok()?;
@@ -184,8 +189,9 @@ pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
             seq: u32_at(header, 8)?,
             body,
         };
+        let port = u32_at(header, 12)?;
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some(message)
+        Some((port, message))
     })
 }
 

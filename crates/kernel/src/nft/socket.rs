@@ -111,6 +111,14 @@ impl NftSocket {
         Socket::open_in(netns, NETLINK_NETFILTER).map(|socket| Self { socket })
     }
 
+    /// Returns the number by which the kernel names the socket in messages to listeners.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn port(&self) -> std::io::Result<u32> {
+        self.socket.port()
+    }
+
     /// Commits a transaction, all of it or nothing. An empty one is not sent.
     ///
     /// # Errors

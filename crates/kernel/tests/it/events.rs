@@ -3,8 +3,11 @@
 use std::time::{Duration, Instant};
 
 use ipnet::{IpNet, Ipv4Net};
-use kernel::events::{Event, Listener, Object, ObjectEvent, ObjectListener};
+use kernel::events::{
+    Event, Listener, Object, ObjectEvent, ObjectListener, TableEvent, TableListener,
+};
 use kernel::netns::within;
+use kernel::nft::{Batch, Family, NftSocket, TableRef};
 use kernel::route::{Change, Neighbour, Route, RouteFilter, RouteKind, RouteProtocol, RouteSocket};
 use kernel::route::{IpFamily, NexthopFilter};
 
@@ -248,5 +251,36 @@ fn lost_events_of_objects_are_told() {
         let heard = listener.heard().unwrap();
         assert!(heard.contains(&ObjectEvent::Lost), "{} events", heard.len());
         assert_eq!(heard_until_now(&mut listener), [], "and then it goes on");
+    });
+}
+
+/// What others do to one table is heard, and neither what we do nor what happens to other tables.
+#[test]
+fn what_others_take_from_a_table_is_heard() {
+    in_netns(|| {
+        sh("nft add table inet mine; nft add table inet other; nft add chain inet mine c; \
+            nft add chain inet other c; nft 'add set inet mine s { type ipv4_addr; }'; \
+            nft add element inet mine s '{ 192.0.2.1, 192.0.2.2 }'");
+        let mut listener = TableListener::open("mine").unwrap();
+        let mut socket = NftSocket::open().unwrap();
+        listener.ignore(socket.port().unwrap());
+        let mut heard = |script: &str| -> Vec<TableEvent> {
+            sh(script);
+            // The kernel has told it before the change is over.
+            listener.heard().unwrap().into_iter().collect()
+        };
+        assert_eq!(heard("nft delete chain inet other c; nft add chain inet mine d"), []);
+        let reduced = [TableEvent::Reduced];
+        assert_eq!(heard("nft delete element inet mine s '{ 192.0.2.1 }'"), reduced);
+        assert_eq!(heard("nft delete chain inet mine d"), reduced);
+        assert_eq!(heard("nft add rule inet mine c accept; nft flush chain inet mine c"), reduced);
+        let all = [TableEvent::Deleted, TableEvent::Reduced];
+        assert_eq!(heard("nft flush ruleset"), all);
+        assert_eq!(heard("nft add table inet mine; nft delete table inet mine"), all[..1]);
+        sh("nft add table inet mine");
+        let mut batch = Batch::new();
+        batch.delete_table(&TableRef::new(Family::Inet, "mine"));
+        socket.commit(&batch).unwrap();
+        assert_eq!(listener.heard().unwrap().len(), 0);
     });
 }
