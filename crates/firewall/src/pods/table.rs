@@ -42,6 +42,15 @@ impl PodsTable {
         LateSocket::open_in(netns).map(|socket| PodsTable { socket, logging }).map_err(unopened)
     }
 
+    /// Returns the number by which the kernel names the table's socket in messages to listeners
+    /// ([`kernel::events::TableListener::ignore`]).
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn port(&mut self) -> std::io::Result<u32> {
+        self.ask().port()
+    }
+
     /// Says whether there is a table at all.
     ///
     /// # Errors
