@@ -236,7 +236,9 @@ impl World {
         self.pods.values().map(|pod| &**pod)
     }
 
-    fn pod(&self, uid: &Uid) -> Option<&Pod> {
+    /// Returns a pod.
+    #[must_use]
+    pub fn pod(&self, uid: &Uid) -> Option<&Pod> {
         self.pods.get(uid).map(|pod| &**pod)
     }
 
