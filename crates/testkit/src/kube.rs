@@ -25,6 +25,7 @@ mod http;
 mod kinds;
 mod log;
 mod patch;
+mod policies;
 mod rules;
 mod select;
 mod serve;
@@ -33,7 +34,7 @@ mod store;
 
 pub use front::Front;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -78,6 +79,8 @@ struct State {
     token: Option<String>,
     rules: Option<Vec<Rule>>,
     admission: Option<Admission>,
+    /// Kinds that are not served.
+    absent: BTreeSet<usize>,
     /// Verb, resource and code of requests that must fail, each once.
     failures: VecDeque<(String, String, u16)>,
     connections: BTreeMap<u64, TcpStream>,
@@ -150,6 +153,7 @@ impl KubeApi {
             token: None,
             rules: None,
             admission: None,
+            absent: BTreeSet::new(),
             failures: VecDeque::new(),
             connections: BTreeMap::new(),
             next: 0,
@@ -214,7 +218,9 @@ impl KubeApi {
         (code.unwrap_or_default(), answer)
     }
 
-    /// Creates an object of the kind it contains, and its namespace if that is missing.
+    /// Creates an object of the kind it contains, and its namespace if that is missing. A policy is
+    /// not validated: another version of the server, or of the kind's definition, may have stored
+    /// it. One that is sent as a request is.
     ///
     /// # Panics
     /// When the API would refuse it.
@@ -266,6 +272,21 @@ impl KubeApi {
         }
         drop(state);
         self.shared.changed.notify_all();
+    }
+
+    /// No longer serves a kind, as after its definition was deleted: its objects go, its watches end,
+    /// and requests are answered with 404.
+    pub fn withdraw(&self, plural: &str) {
+        let mut state = self.shared.lock();
+        state.store.delete_all(number(plural));
+        state.absent.insert(number(plural));
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+
+    /// Serves a kind again that was withdrawn.
+    pub fn define(&self, plural: &str) {
+        self.shared.lock().absent.remove(&number(plural));
     }
 
     /// Removes an object, if it exists.

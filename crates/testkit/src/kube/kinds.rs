@@ -23,9 +23,11 @@ pub struct Kind {
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 const ADMISSION: &str = "admissionregistration.k8s.io";
+pub(super) const NETWORKING: &str = "networking.k8s.io";
+pub(super) const POLICY: &str = "policy.networking.k8s.io";
 
 /// The kinds served from the start.
-pub(super) const KINDS: [Kind; 25] = [
+pub(super) const KINDS: [Kind; 27] = [
     built_in("", "v1", "namespaces", "Namespace", false, true),
     built_in("", "v1", "pods", "Pod", true, true),
     built_in("", "v1", "nodes", "Node", false, true),
@@ -63,6 +65,7 @@ pub(super) const KINDS: [Kind; 25] = [
     ),
     built_in("events.k8s.io", "v1", "events", "Event", true, false),
     built_in("coordination.k8s.io", "v1", "leases", "Lease", true, false),
+    built_in(NETWORKING, "v1", "networkpolicies", "NetworkPolicy", true, false),
     custom(
         "k8s.cni.cncf.io",
         "v1",
@@ -82,6 +85,10 @@ pub(super) const KINDS: [Kind; 25] = [
     wide("ipam.netwright.io", "v1alpha1", "addressblocks", "AddressBlock"),
     wide("ipam.netwright.io", "v1alpha1", "addressnodes", "AddressNode"),
     wide("ipam.netwright.io", "v1alpha1", "stickyaddresses", "StickyAddress"),
+    Kind {
+        status: true,
+        ..wide(POLICY, "v1alpha2", "clusternetworkpolicies", "ClusterNetworkPolicy")
+    },
 ];
 
 const fn built_in(
@@ -122,6 +129,11 @@ impl Kind {
         } else {
             format!("{}/{}", self.group, self.version)
         }
+    }
+
+    /// Whether a change of `spec` gets a number, `metadata.generation`.
+    pub(super) fn has_generations(&self) -> bool {
+        [NETWORKING, POLICY].contains(&self.group)
     }
 
     /// `plural.group`, as in messages.

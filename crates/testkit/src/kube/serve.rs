@@ -12,7 +12,7 @@ use super::log::Asked;
 use super::select::Selector;
 use super::status::Refusal;
 use super::store::{Key, Page, Part, kind};
-use super::{Mode, Shared, State, patch};
+use super::{Mode, Shared, State, patch, policies};
 
 /// The default page size of a list.
 const ALL: usize = usize::MAX;
@@ -65,6 +65,9 @@ pub(super) fn serve(shared: &Shared, stream: &TcpStream) -> io::Result<()> {
         }
         let mut state = shared.lock();
         let (asked, reply) = match target(&request.path) {
+            Ok(target) if state.absent.contains(&target.number) => {
+                (asked(&request, Some(&target)), Err(no_resource()))
+            }
             Ok(target) => {
                 let asked = asked(&request, Some(&target));
                 (
@@ -136,10 +139,14 @@ fn verb(request: &Request, target: &Target) -> &'static str {
     }
 }
 
+/// The address is that of no kind which is served.
+fn no_resource() -> Refusal {
+    Refusal::new(404, "NotFound", "the server could not find the requested resource")
+}
+
 /// Parses an address; one that is not about objects is not a refusal either.
 fn target(path: &str) -> Result<Target, Option<Refusal>> {
-    let gone =
-        || Some(Refusal::new(404, "NotFound", "the server could not find the requested resource"));
+    let gone = || Some(no_resource());
     let mut parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let (group, version) = match parts.as_slice() {
         ["version" | "healthz" | "livez" | "readyz"] => return Err(None),
@@ -238,9 +245,12 @@ fn handle(state: &mut State, request: &Request, target: Target) -> Result<Reply,
         Part::Status => format!("{}/status", target.kind.plural),
     };
     let admission = state.admission.as_ref();
-    let admit = |before: Option<&Value>, after: &Value| match admission {
-        Some(admission) => admission.judge(target.kind, &resource, before, after),
-        None => Ok(()),
+    let admit = |before: Option<&Value>, after: &Value| {
+        policies::check(target.kind, part, &key.2, after)?;
+        match admission {
+            Some(admission) => admission.judge(target.kind, &resource, before, after),
+            None => Ok(()),
+        }
     };
     let shown =
         |object: Value| if metadata_only(request) { Kind::metadata_only(&object) } else { object };
@@ -477,6 +487,7 @@ fn watch(
     loop {
         let mut state = shared.lock();
         let is_over = end.is_some_and(|end| end <= Instant::now()) || since.ends < state.ends;
+        let is_withdrawn = state.absent.contains(&target.number);
         if state.ended || state.mode != Mode::Up || is_over {
             break;
         }
@@ -510,6 +521,9 @@ fn watch(
                 "kind": target.kind.kind, "apiVersion": target.kind.api_version(),
                 "metadata": {"resourceVersion": seen.to_string(), "creationTimestamp": null},
             }}));
+        }
+        if events.is_empty() && is_withdrawn {
+            break;
         }
         if events.is_empty() {
             state = shared.wait(state, BEAT);

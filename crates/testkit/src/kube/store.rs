@@ -257,6 +257,10 @@ impl Store {
         }
         keep(&mut after, "kind");
         keep(&mut after, "apiVersion");
+        if kind.has_generations() && after["spec"] != before["spec"] {
+            let generation = before["metadata"]["generation"].as_u64().unwrap_or_default();
+            after["metadata"]["generation"] = json!(generation + 1);
+        }
         admit(&before, &after)?;
         if after == before {
             return Ok(before);
@@ -298,6 +302,14 @@ impl Store {
             && let Some(change) = self.history.pop_front()
         {
             self.compacted = change.version;
+        }
+    }
+
+    /// Removes all objects of a kind.
+    pub(super) fn delete_all(&mut self, number: usize) {
+        let keys: Vec<Key> = self.objects.keys().filter(|key| key.0 == number).cloned().collect();
+        for key in keys {
+            let _ = self.delete(&key, &Value::Null);
         }
     }
 

@@ -275,3 +275,124 @@ fn it_is_gone_on_demand() {
     assert_eq!(client.ask("GET /api/v1/pods", "", "").0, 409);
     assert_eq!(client.ask("GET /api/v1/pods", "", "").0, 200);
 }
+
+/// Policies are validated as a server does it, and a condition as its kind's definition does.
+#[test]
+fn policies_are_validated() {
+    let api = KubeApi::start();
+    let mut client = Client::new(&api);
+    let namespace = json!({"metadata": {"name": "ns"}}).to_string();
+    assert_eq!(client.ask("POST /api/v1/namespaces", "", &namespace).0, 201);
+    let mut name = 0;
+    let mut policy = |client: &mut Client, spec: Value| -> String {
+        name += 1;
+        let object = json!({"metadata": {"name": format!("p{name}")}, "spec": spec});
+        let path = "POST /apis/networking.k8s.io/v1/namespaces/ns/networkpolicies";
+        let (code, answer) = client.ask(path, "", &object.to_string());
+        if code == 201 { String::new() } else { answer["message"].as_str().unwrap().to_owned() }
+    };
+    let block = |cidr: &str, except: &str| json!({"ingress": [{"from": [{"ipBlock": {"cidr": cidr, "except": [except]}}]}]});
+    let port = |port: Value| json!({"egress": [{"ports": [port]}]});
+    for sound in [
+        json!({}),
+        block("10.0.0.0/8", "10.1.0.0/16"),
+        // With a warning.
+        block("10.0.0.1/8", "10.1.0.0/16"),
+        block("2001:db8::/32", "2001:db8:1::/48"),
+        port(json!({"port": "dns", "protocol": "SCTP"})),
+        port(json!({"port": 1, "endPort": 65535})),
+    ] {
+        assert_eq!(policy(&mut client, sound), "");
+    }
+    for (unsound, field) in [
+        (block("10.0.0.0/8", "10.0.0.0/8"), "except[0]"),
+        (block("10.0.0.0/8", "11.0.0.0/16"), "except[0]"),
+        (block("10.0.0/8", "11.0.0.0/16"), "ipBlock.cidr"),
+        (port(json!({"port": 0})), "ports[0].port"),
+        (port(json!({"port": 2, "endPort": 1})), "endPort"),
+        (port(json!({"port": "dns", "endPort": 1})), "endPort"),
+        (json!({"policyTypes": ["ingress"]}), "policyTypes[0]"),
+        (json!({"ingress": [{"from": [{}]}]}), "from[0]"),
+        (json!({"podSelector": {"matchLabels": {"a b": "c"}}}), "podSelector.matchLabels"),
+        (
+            json!({"podSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}),
+            "matchExpressions[0].values",
+        ),
+    ] {
+        let refused = policy(&mut client, unsound);
+        assert!(refused.contains(field), "{field}: {refused:?}");
+    }
+
+    let path = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies";
+    let whole = json!({
+        "apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+        "metadata": {"name": "c"},
+        "spec": {
+            "tier": "Admin", "priority": 10, "subject": {"namespaces": {}},
+            "egress": [{"action": "Deny", "to": [{"networks": ["10.0.0.0/8"]}]}],
+        },
+    });
+    for (pointer, wrong) in [
+        ("/spec/tier", json!("admin")),
+        ("/spec/priority", json!(1001)),
+        ("/spec/subject", json!({})),
+        ("/spec/egress/0/to", json!([])),
+        ("/spec/egress/0/to/0", json!({"networks": ["10.0.0.0/8"], "nodes": {}})),
+        ("/spec/egress/0/action", json!("Allow")),
+    ] {
+        let mut unsound = whole.clone();
+        *unsound.pointer_mut(pointer).unwrap() = wrong;
+        let (code, answer) = client.ask(&format!("POST {path}"), "", &unsound.to_string());
+        assert_eq!(code, 422, "{pointer}: {answer}");
+    }
+    let (code, made) = client.ask(&format!("POST {path}"), "", &whole.to_string());
+    assert_eq!((code, &made["metadata"]["generation"]), (201, &json!(1)), "{made}");
+    let mut write =
+        |at: &str, by: Value| client.ask(&format!("PATCH {path}/c{at}"), MERGE, &by.to_string());
+    let condition = json!({
+        "type": "policy.netwright.io/Accepted", "status": "True", "reason": "AsWritten",
+        "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1,
+    });
+    let status = |all: &[&Value]| json!({"status": {"conditions": all}});
+    let (code, written) = write("/status", status(&[&condition]));
+    assert_eq!((code, &written["status"]["conditions"][0]), (200, &condition), "{written}");
+    for (key, wrong) in [
+        ("type", json!("")),
+        ("status", json!("true")),
+        ("reason", json!("as written")),
+        ("message", Value::Null),
+        ("lastTransitionTime", json!("now")),
+    ] {
+        let mut unsound = condition.clone();
+        unsound[key] = wrong;
+        assert_eq!(write("/status", status(&[&unsound])).0, 422, "{key}");
+    }
+    assert_eq!(write("/status", status(&[&condition, &condition])).0, 422);
+    // A status is no part of the policy, and only a change of that is another generation.
+    let (_, changed) = write("", json!({"spec": {"priority": 11}, "status": {"conditions": []}}));
+    assert_eq!(changed["metadata"]["generation"], 2);
+    assert_eq!(changed["status"], written["status"]);
+}
+
+/// A kind whose definition is missing is no kind.
+#[test]
+fn kinds_come_and_go() {
+    let api = KubeApi::start();
+    api.create(&json!({
+        "apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+        "metadata": {"name": "c"}, "spec": {},
+    }));
+    let path = "GET /apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies";
+    let mut client = Client::new(&api);
+    let mut watching = Client::new(&api);
+    assert_eq!(watching.send(&format!("{path}?watch=1"), "", "").0, 200);
+    assert_eq!(watching.event().unwrap()["type"], "ADDED");
+    api.withdraw("clusternetworkpolicies");
+    assert_eq!(watching.event().unwrap()["type"], "DELETED");
+    assert_eq!(watching.event(), None);
+    let (code, refused) = client.ask(path, "", "");
+    assert_eq!((code, reason(&refused)), (404, "NotFound"));
+    api.define("clusternetworkpolicies");
+    let (code, list) = client.ask(path, "", "");
+    assert_eq!((code, &list["items"]), (200, &json!([])));
+}
