@@ -7,7 +7,6 @@
 //! | `cluster_nodes` | or the Nodes of a Kubernetes cluster |
 //! | `etcd_leases` | or flannel's leases in etcd |
 //! | `own_lease` | this node's lease there, and flanneld's configuration |
-//! | `outlet` | from a source's thread to the loop |
 //! | `of_source` | what each says of this node |
 //! | `flannel_config` | flanneld's configuration |
 //! | `host` | what the kernel has, in routing's words |
@@ -36,7 +35,6 @@ mod host;
 mod leave;
 mod nodes;
 mod of_source;
-mod outlet;
 mod own_lease;
 mod probes;
 
@@ -74,7 +72,7 @@ use self::answers::Shared;
 use self::cluster_nodes::{ClusterNodes, Heard};
 use self::counts::Counts;
 use self::etcd_leases::EtcdLeases;
-use self::files::{Disk, Folders, Published};
+use self::files::{Disk, Published};
 use self::filter::Filter;
 use self::host::{Host, Links};
 use self::nodes::Nodes;
@@ -82,6 +80,7 @@ use self::of_source::OfSource;
 use self::own_lease::Configuration;
 use self::probes::Probes;
 use super::Stop;
+use super::folders::Folders;
 use super::pace::{Pace, processor_time};
 use super::setup::{Process, failed, stop_signals, words};
 use crate::attendant::{Attendant, Changes, Duties};

@@ -25,8 +25,8 @@ use super::super::Stop;
 use super::super::kubernetes::{
     self, ApiError, CONNECT_TIME, Change, follow, watch_config, within,
 };
+use super::super::outlet::{self, Inlet, Outlet};
 use super::super::setup::{runtime, words};
-use super::outlet::{self, Inlet, Outlet};
 
 /// Our name: the field manager of patches.
 const MANAGER: &str = "netwrightd-routing";

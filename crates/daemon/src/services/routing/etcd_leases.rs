@@ -24,8 +24,8 @@ use super::super::Stop;
 use super::super::etcd::{
     Etcd, EtcdError, EtcdFiles, Pages, Pair, RangeAnswer, TransactionAnswer, after_prefix, bytes,
 };
+use super::super::outlet::{self, Inlet, Outlet};
 use super::super::setup::{LONG, failed, runtime};
-use super::outlet::{self, Inlet, Outlet};
 
 /// How long a grant of etcd's lasts, as flanneld asks for it.
 const GRANT: Duration = Duration::from_secs(24 * 3600);

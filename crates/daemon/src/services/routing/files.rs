@@ -1,10 +1,7 @@
-//! The files that the service writes, and the folders that it watches.
+//! The files that the service writes.
 
-use std::collections::BTreeSet;
 use std::io;
-use std::mem::MaybeUninit;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use agent::config;
@@ -17,7 +14,6 @@ use routing::mtu::IPV6_LEAST;
 use routing::render::{self, Attach, NetworkConfig};
 use routing::routing::Leaving;
 use routing::{Routing, Settings};
-use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use state::{Durability, FileError};
 
 /// The bridge that pods are attached to.
@@ -291,49 +287,4 @@ fn leads_on(path: &Path) -> bool {
     let config: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
     let kinds = [&config["type"], &config["plugins"][0]["type"]];
     kinds.iter().filter_map(|kind| kind.as_str()).any(|kind| LEADING.contains(&kind))
-}
-
-/// Folders of which every change is reported (`man 7 inotify`).
-#[derive(Debug)]
-pub(super) struct Folders {
-    inotify: OwnedFd,
-    folders: BTreeSet<PathBuf>,
-}
-
-impl Folders {
-    /// Watches the folders of files, as far as they exist.
-    pub(super) fn of<'a>(files: impl Iterator<Item = &'a Path>) -> io::Result<Self> {
-        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        let folders = files.filter_map(Path::parent).map(Path::to_owned).collect();
-        let watched = Folders { inotify, folders };
-        watched.watch();
-        Ok(watched)
-    }
-
-    /// Watches folders that are new, or in place of others.
-    pub(super) fn watch(&self) {
-        // A file that is being written is read once it is closed.
-        let events = WatchFlags::CLOSE_WRITE
-            | WatchFlags::MOVED_TO
-            | WatchFlags::MOVED_FROM
-            | WatchFlags::DELETE
-            | WatchFlags::DELETE_SELF
-            | WatchFlags::MOVE_SELF;
-        for folder in &self.folders {
-            // One that is missing is looked for at the next look.
-            let _ = inotify::add_watch(&self.inotify, folder, events);
-        }
-    }
-
-    /// Returns what is readable when something has changed.
-    pub(super) fn descriptor(&self) -> &OwnedFd {
-        &self.inotify
-    }
-
-    /// Takes note of what has changed.
-    pub(super) fn heard(&self) {
-        let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut reader = inotify::Reader::new(&self.inotify, &mut buffer);
-        while reader.next().is_ok() {}
-    }
 }
