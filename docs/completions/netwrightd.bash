@@ -43,8 +43,8 @@ _netwrightd() {
             netwrightd,multinet)
                 cmd="netwrightd__subcmd__multinet"
                 ;;
-            netwrightd,policies)
-                cmd="netwrightd__subcmd__policies"
+            netwrightd,policy)
+                cmd="netwrightd__subcmd__policy"
                 ;;
             netwrightd,repair)
                 cmd="netwrightd__subcmd__repair"
@@ -82,18 +82,6 @@ _netwrightd() {
             netwrightd__subcmd__config,show)
                 cmd="netwrightd__subcmd__config__subcmd__show"
                 ;;
-            netwrightd__subcmd__policies,accept)
-                cmd="netwrightd__subcmd__policies__subcmd__accept"
-                ;;
-            netwrightd__subcmd__policies,drops)
-                cmd="netwrightd__subcmd__policies__subcmd__drops"
-                ;;
-            netwrightd__subcmd__policies,explain)
-                cmd="netwrightd__subcmd__policies__subcmd__explain"
-                ;;
-            netwrightd__subcmd__policies,list)
-                cmd="netwrightd__subcmd__policies__subcmd__list"
-                ;;
             netwrightd__subcmd__routes,accept)
                 cmd="netwrightd__subcmd__routes__subcmd__accept"
                 ;;
@@ -113,7 +101,7 @@ _netwrightd() {
 
     case "${cmd}" in
         netwrightd)
-            opts="-V -h --configuration --version --help collect dhcp docker ipam multinet repair routing agent config policies routes completions man"
+            opts="-V -h --configuration --version --help collect dhcp docker ipam multinet policy repair routing agent config routes completions man"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -207,7 +195,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__agent__subcmd__status)
-            opts="-o -h --configuration --output --wait --live --help collect dhcp docker ipam multinet repair routing"
+            opts="-o -h --configuration --output --wait --live --help collect dhcp docker ipam multinet policy repair routing"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -662,138 +650,74 @@ _netwrightd() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        netwrightd__subcmd__policies)
-            opts="-o -h --output --socketpath --help accept drops explain list"
+        netwrightd__subcmd__policy)
+            opts="-h --configuration --confine --prepare --or-accepted --follow --interval --isolate --isolate-dns --isolate-except --isolate-from --isolate-to --keep-connections --kubeconfig --log-group --log-rate --node --objects --socketpath --source --state --uninstall --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
-                --output)
-                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                --configuration)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                -o)
-                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                --interval)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --isolate)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --isolate-dns)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --isolate-except)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --isolate-from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --isolate-to)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --keep-connections)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --kubeconfig)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log-group)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log-rate)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --node)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --objects)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --socketpath)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        netwrightd__subcmd__policies__subcmd__accept)
-            opts="-o -h --output --socketpath --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --output)
-                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
-                    return 0
-                    ;;
-                -o)
-                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
-                    return 0
-                    ;;
-                --socketpath)
+                --source)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        netwrightd__subcmd__policies__subcmd__drops)
-            opts="-f -o -h --follow --output --socketpath --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --output)
-                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
-                    return 0
-                    ;;
-                -o)
-                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
-                    return 0
-                    ;;
-                --socketpath)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        netwrightd__subcmd__policies__subcmd__explain)
-            opts="-o -h --file --expect --output --socketpath --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --file)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --expect)
-                    COMPREPLY=($(compgen -W "allow deny" -- "${cur}"))
-                    return 0
-                    ;;
-                --output)
-                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
-                    return 0
-                    ;;
-                -o)
-                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
-                    return 0
-                    ;;
-                --socketpath)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        netwrightd__subcmd__policies__subcmd__list)
-            opts="-o -h --file --output --socketpath --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --file)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --output)
-                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
-                    return 0
-                    ;;
-                -o)
-                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
-                    return 0
-                    ;;
-                --socketpath)
+                --state)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -32,6 +32,7 @@ complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "dhcp" -d 'Kee
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "docker" -d 'Makes CNI networks into Docker networks.'
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "ipam" -d 'Gives addresses of networks that span nodes.'
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "multinet" -d 'Gives pods several networks.'
+complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "policy" -d 'Enforces network policies for the pods of this node.'
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "repair" -d 'Puts back what other programs change under running containers.'
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "routing" -d 'Makes the pods of every node reach those of all others.'
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "agent" -d 'Shows what the services do, and has them read their configuration again'
@@ -124,6 +125,28 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l or-ac
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -l unlabel-node -d 'remove the labels of this node that label-node has set, and end'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand multinet" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l interval -d 'how often to compare the packet filter and the records even if no change is reported [default: 1m]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l isolate -d 'namespaces: the pods of each namespace reach their own namespace and what the keys isolate-… list, and nobody else reaches them, where no NetworkPolicy says otherwise; or none; a namespace\'s label policy.netwright.io/isolate (true or false) counts before it [default: none]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l isolate-dns -d 'the servers of the cluster\'s names, which isolated pods reach at port 53 (and 5353) [default: [kube-system:k8s-app=kube-dns]]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l isolate-except -d 'namespaces that isolate leaves out [default: [kube-system]]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l isolate-from -d 'who reaches isolated pods: namespaces, pods of one by a label, or ranges of addresses' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l isolate-to -d 'whom isolated pods reach, written in the same way' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l keep-connections -d 'let connections go on that were made before a policy forbids them' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l kubeconfig -d 'how to reach the API server; by default as in a pod' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l log-group -d 'the group of nflog to which dropped packets are sent [default: 20055]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l log-rate -d 'how many dropped packets a second are sent there at most, for each direction; 0 is all of them [default: 100]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l node -d 'this node\'s name in its cluster; by default $NODE_NAME, or else the host\'s name' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l objects -d 'files, and folders of files, with policies and other objects as YAML or JSON, where source is file; they are read again when they change' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l socketpath -d 'where the service listens [default: /run/netwright/policy.sock]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l source -d 'where policies and other objects are learnt: file (objects names it), or kubernetes [default: file]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l state -d 'where it is recorded how many policies there were; by default /var/lib/netwright/policy' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l confine -d 'give up every right that the service does not need, as its unit does; for service managers that cannot do that'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l prepare
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l or-accepted -d 'while the configuration\'s file is wrong, take the one that was accepted last'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l follow -d 'read the configuration again whenever its files change, and start again where that is needed'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -l uninstall -d 'remove the packet filter\'s table and what is recorded, and end; no policy is enforced on this node any more'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policy" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l ca-cert -d 'the CA certificates of ssl: databases' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l cache -d 'the caches of runtimes, whose attachments are looked at [default: [/var/lib/cni]]' -r

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::setting::{Choice, Listen, Number, OneOf, PodMtu, ServerUrl};
+use crate::reachable::Reachable;
+use crate::setting::{Choice, Item as _, Listen, Number, OneOf, PodMtu, ServerUrl};
 
 /// The folders in which plugins are looked for.
 fn plugin_dirs() -> Vec<PathBuf> {
@@ -30,6 +31,8 @@ pub struct Config {
     pub ipam: Ipam,
     /// `[multinet]`
     pub multinet: Multinet,
+    /// `[policy]`
+    pub policy: Policy,
     /// `[repair]`
     pub repair: Repair,
     /// `[routing]`
@@ -289,6 +292,87 @@ impl Default for Multinet {
             socketpath: "/run/netwright/multinet.sock".into(),
             status: OneOf(StatusForm::Library),
             system_namespaces: vec!["kube-system".to_owned()],
+        }
+    }
+}
+
+/// Where the service `policy` learns namespaces, nodes, pods and policies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PolicySource {
+    /// Files with the same objects.
+    File,
+    /// The API server of a Kubernetes cluster.
+    Kubernetes,
+}
+
+impl Choice for PolicySource {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("file", PolicySource::File), ("kubernetes", PolicySource::Kubernetes)];
+    const WANTED: &'static str = "file or kubernetes";
+}
+
+/// Which namespaces are isolated without a policy of theirs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolate {
+    /// Those whose label says so.
+    None,
+    /// All but those that are excepted, and those whose label says that they are not.
+    Namespaces,
+}
+
+impl Choice for Isolate {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("none", Isolate::None), ("namespaces", Isolate::Namespaces)];
+    const WANTED: &'static str = "none or namespaces";
+}
+
+/// Network policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is described in keys.rs")]
+pub struct Policy {
+    pub enable: bool,
+    pub interval: Duration,
+    pub isolate: OneOf<Isolate>,
+    pub isolate_dns: Vec<Reachable>,
+    pub isolate_except: Vec<String>,
+    pub isolate_from: Vec<Reachable>,
+    pub isolate_to: Vec<Reachable>,
+    pub keep_connections: bool,
+    pub kubeconfig: Option<PathBuf>,
+    /// Groups of nflog have 16 bits.
+    pub log_group: Number<0, 65_535>,
+    /// Packets a second; 0 is all of them.
+    pub log_rate: Number<0, 1_000_000>,
+    pub node: Option<String>,
+    pub objects: Vec<PathBuf>,
+    pub socketpath: PathBuf,
+    pub source: OneOf<PolicySource>,
+    pub state: Option<PathBuf>,
+}
+
+/// The pods that answer for the cluster's names, as kubeadm and most others label them.
+const DNS: &str = "kube-system:k8s-app=kube-dns";
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy {
+            enable: false,
+            interval: Duration::from_secs(60),
+            isolate: OneOf(Isolate::None),
+            isolate_dns: Reachable::parse(DNS).into_iter().collect(),
+            isolate_except: vec!["kube-system".to_owned()],
+            isolate_from: Vec::new(),
+            isolate_to: Vec::new(),
+            keep_connections: false,
+            kubeconfig: None,
+            // As the packet filter's table has them (the crate firewall, pods::Logging).
+            log_group: Number(0x4e57),
+            log_rate: Number(100),
+            node: None,
+            objects: Vec::new(),
+            socketpath: "/run/netwright/policy.sock".into(),
+            source: OneOf(PolicySource::File),
+            state: None,
         }
     }
 }

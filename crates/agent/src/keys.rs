@@ -66,6 +66,14 @@ pub const TABLES: &[Table] = &[
         ],
     ),
     service(
+        "policy",
+        "Enforces network policies for the pods of this node",
+        &[
+            "netwrightd policy --source kubernetes --kubeconfig /etc/kubernetes/netwright.conf",
+            "netwrightd policy --objects /etc/netwright/policies --isolate namespaces",
+        ],
+    ),
+    service(
         "repair",
         "Puts back what other programs change under running containers",
         &[
@@ -109,6 +117,7 @@ pub fn is_enabled(config: &Config, service: &str) -> bool {
         "docker" => config.docker.enable,
         "ipam" => config.ipam.enable,
         "multinet" => config.multinet.enable,
+        "policy" => config.policy.enable,
         "repair" => config.repair.enable,
         "routing" => config.routing.enable,
         _ => false,
@@ -328,6 +337,73 @@ pub const KEYS: &[Key] = &[
         "system-namespaces",
         "namespaces whose pods get the cluster's network only",
         |c| &mut c.multinet.system_namespaces,
+    ),
+    key("policy", "enable", ENABLE, |c| &mut c.policy.enable),
+    live(key(
+        "policy",
+        "interval",
+        "how often to compare the packet filter and the records even if no change is reported",
+        |c| &mut c.policy.interval,
+    )),
+    key(
+        "policy",
+        "isolate",
+        "namespaces: the pods of each namespace reach their own namespace and what the keys isolate-… list, and nobody else reaches them, where no NetworkPolicy says otherwise; or none; a namespace's label policy.netwright.io/isolate (true or false) counts before it",
+        |c| &mut c.policy.isolate,
+    ),
+    key(
+        "policy",
+        "isolate-dns",
+        "the servers of the cluster's names, which isolated pods reach at port 53 (and 5353)",
+        |c| &mut c.policy.isolate_dns,
+    ),
+    key("policy", "isolate-except", "namespaces that isolate leaves out", |c| {
+        &mut c.policy.isolate_except
+    }),
+    key(
+        "policy",
+        "isolate-from",
+        "who reaches isolated pods: namespaces, pods of one by a label, or ranges of addresses",
+        |c| &mut c.policy.isolate_from,
+    ),
+    key("policy", "isolate-to", "whom isolated pods reach, written in the same way", |c| {
+        &mut c.policy.isolate_to
+    }),
+    key(
+        "policy",
+        "keep-connections",
+        "let connections go on that were made before a policy forbids them",
+        |c| &mut c.policy.keep_connections,
+    ),
+    key("policy", "kubeconfig", KUBECONFIG, |c| &mut c.policy.kubeconfig),
+    key("policy", "log-group", "the group of nflog to which dropped packets are sent", |c| {
+        &mut c.policy.log_group
+    }),
+    key(
+        "policy",
+        "log-rate",
+        "how many dropped packets a second are sent there at most, for each direction; 0 is all of them",
+        |c| &mut c.policy.log_rate,
+    ),
+    key("policy", "node", NODE, |c| &mut c.policy.node),
+    key(
+        "policy",
+        "objects",
+        "files, and folders of files, with policies and other objects as YAML or JSON, where source is file; they are read again when they change",
+        |c| &mut c.policy.objects,
+    ),
+    key("policy", "socketpath", SOCKET, |c| &mut c.policy.socketpath),
+    key(
+        "policy",
+        "source",
+        "where policies and other objects are learnt: file (objects names it), or kubernetes",
+        |c| &mut c.policy.source,
+    ),
+    key(
+        "policy",
+        "state",
+        "where it is recorded how many policies there were; by default /var/lib/netwright/policy",
+        |c| &mut c.policy.state,
     ),
     key("repair", "enable", ENABLE, |c| &mut c.repair.enable),
     key("repair", "ca-cert", "the CA certificates of ssl: databases", |c| &mut c.repair.ca_cert),

@@ -46,6 +46,48 @@ pub const FAMILIES: &[Family] = &[
     family(READY, Kind::Gauge, "Whether the service can do its work."),
     family(MISSING, Kind::Gauge, "How many things the service needs and does not have."),
     family(RESTARTS, Kind::Counter, "How often netwrightd has started the service again."),
+    family("netwright_policy_policies", Kind::Gauge, "Policies that are known, by kind."),
+    family("netwright_policy_pods", Kind::Gauge, "Pods that are known, of all nodes."),
+    family(
+        "netwright_policy_local_pods",
+        Kind::Gauge,
+        "Addresses of pods of this node, by what is done with them: judged, open since no policy selects them, or closed since they are not known.",
+    ),
+    family(
+        "netwright_policy_refused_objects",
+        Kind::Gauge,
+        "Faults of objects that do not hold as they are written.",
+    ),
+    family(
+        "netwright_policy_held_objects",
+        Kind::Gauge,
+        "Objects that are kept although the last list lacks them.",
+    ),
+    family(
+        "netwright_policy_source_silent",
+        Kind::Gauge,
+        "Whether policies and pods cannot be learnt.",
+    ),
+    family(
+        "netwright_policy_transactions_total",
+        Kind::Counter,
+        "Changes of the packet filter that were made, or that the kernel refused.",
+    ),
+    family(
+        "netwright_policy_put_back_total",
+        Kind::Counter,
+        "How often something of the packet filter that another program had changed was put back.",
+    ),
+    family(
+        "netwright_policy_cuts_total",
+        Kind::Counter,
+        "Connections that were ended since policies forbid them.",
+    ),
+    family(
+        "netwright_policy_drops_total",
+        Kind::Counter,
+        "Packets that were dropped, by direction, since the packet filter's table was made.",
+    ),
     family(
         "netwright_routing_nodes",
         Kind::Gauge,

@@ -187,6 +187,20 @@ pub const RIGHTS: &[Rights] = &[
         open_files: Some(1 << 16),
     },
     Rights {
+        service: "policy",
+        capabilities: &["NET_ADMIN"],
+        reason: "It writes its table of the packet filter, hears what that drops, and makes connection \
+                 tracking forget connections. It asks the API server.",
+        user: None,
+        more_calls: &[],
+        families: &["UNIX", "NETLINK", "INET", "INET6"],
+        namespaces: Namespaces::None,
+        files: Files::Only { runtime: &["netwright"], state: &["netwright/policy"], more: &[] },
+        devices: &[],
+        sees: Sees::NoContainers,
+        open_files: Some(1 << 16),
+    },
+    Rights {
         service: "repair",
         capabilities: &[
             "SYS_ADMIN",
@@ -260,6 +274,9 @@ pub fn configured(service: &str, config: &Config) -> Vec<PathBuf> {
         "multinet" => {
             folders.push(above(&config.multinet.socketpath));
             folders.push(config.multinet.conflist.as_deref().and_then(above));
+        }
+        "policy" => {
+            folders.extend([above(&config.policy.socketpath), config.policy.state.clone()]);
         }
         "repair" => folders.extend(config.repair.cache.iter().cloned().map(Some)),
         "routing" => {

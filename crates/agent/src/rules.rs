@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::{Config, RoutingFlannel, RoutingSource};
+use crate::config::{Config, PolicySource, RoutingFlannel, RoutingSource};
 use crate::keys::KeyName;
 
 /// What the process finds around it that settings depend on.
@@ -253,6 +253,49 @@ pub(crate) const RULES: &[Rule] = &[
             let routing = &config.routing;
             routing.flannel.0 != RoutingFlannel::None && routing.source.0 == RoutingSource::File
         },
+    },
+    Rule {
+        keys: &[("policy", "objects"), ("policy", "enable")],
+        error: "policy does not know any policies: objects is not set",
+        hint: "set objects to a folder with policies, or source to kubernetes",
+        broken: |config, _| {
+            let policy = &config.policy;
+            policy.enable && policy.source.0 == PolicySource::File && policy.objects.is_empty()
+        },
+    },
+    Rule {
+        keys: &[("policy", "source"), ("policy", "enable")],
+        error: "policy finds no API server: this is not a pod, and kubeconfig is not set",
+        hint: "set kubeconfig to a file",
+        broken: |config, around| {
+            let policy = &config.policy;
+            policy.enable
+                && policy.source.0 == PolicySource::Kubernetes
+                && !around.api_server
+                && policy.kubeconfig.is_none()
+        },
+    },
+    Rule {
+        keys: &[("policy", "objects"), ("policy", "source")],
+        error: "objects are for the source file, and source is another",
+        hint: "remove one of them",
+        broken: |config, _| {
+            config.policy.source.0 != PolicySource::File && !config.policy.objects.is_empty()
+        },
+    },
+    Rule {
+        keys: &[("policy", "kubeconfig"), ("policy", "source")],
+        error: "kubeconfig is for the source kubernetes, and source is another",
+        hint: "remove kubeconfig, or set source to kubernetes",
+        broken: |config, _| {
+            config.policy.source.0 != PolicySource::Kubernetes && config.policy.kubeconfig.is_some()
+        },
+    },
+    Rule {
+        keys: &[("policy", "interval")],
+        error: "interval is shorter than 1ms",
+        hint: "the default is 1m",
+        broken: |config, _| config.policy.interval < Duration::from_millis(1),
     },
     Rule {
         keys: &[("routing", "interval")],

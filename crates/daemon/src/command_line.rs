@@ -406,6 +406,13 @@ mod tests {
             ("repair now", "unexpected argument 'now'"),
             ("multinet", "multinet finds no API server"),
             ("multinet --kubeconfig /k --status fancy", "library or text"),
+            ("policy", "policy does not know any policies"),
+            ("policy --source kubernetes", "policy finds no API server"),
+            ("policy --source kubernetes --kubeconfig /k --objects /o", "objects are for"),
+            ("policy --objects /o --kubeconfig /k", "kubeconfig is for the source kubernetes"),
+            ("policy --objects /o --interval 0", "interval is shorter than 1ms"),
+            ("policy --objects /o --isolate-to A", "--isolate-to must be a namespace such as"),
+            ("policy --objects /o --log-group 65536", "a whole number from 0 to 65535"),
             ("routing --source etcd --flannel replace", "does not know etcd's members"),
             (
                 "routing --source etcd --etcd http://a",
@@ -441,6 +448,7 @@ mod tests {
             assert!(text.contains(want), "{line}: {text}");
         }
         assert!(parse("ipam --import /a,/b").is_ok());
+        assert!(parse("policy --objects /o --isolate namespaces --isolate-from a,b:c=d").is_ok());
         assert!(parse("routing --source etcd --etcd http://a --flannel standby").is_ok());
         assert!(parse("ipam --import api --apply --kubeconfig /k --etcd http://a").is_ok());
         assert!(refused("repair --help").contains("netwrightd repair --interval 10s"));

@@ -73,6 +73,7 @@ const SERVICES: &[Service] = &[
         check: multinet::check,
         ..plain("multinet", multinet::run)
     },
+    Service { more_flags: policy::more_flags, ..plain("policy", policy::run) },
     plain("repair", repair::run),
     Service { more_flags: routing::more_flags, ..plain("routing", routing::run) },
 ];
@@ -149,6 +150,9 @@ mod tests {
                 for service in SERVICES {
                     let words: &[&str] = match service.name {
                         "ipam" | "multinet" => &["--node", "n1", "--kubeconfig", &kubeconfig],
+                        "policy" => {
+                            &["--node=n1", "--source=kubernetes", "--kubeconfig", &kubeconfig]
+                        }
                         "routing" => &[
                             "--node=n1",
                             "--source=kubernetes",

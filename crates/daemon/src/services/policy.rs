@@ -1,13 +1,583 @@
-//! Who may talk to whom: what the service knows, for whoever asks.
+//! Network policies for the pods of this node.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | this one | start and end, and the loop |
+//! | `engine` | all decisions |
+//! | `kinds` | objects as sources say them |
+//! | `lists` | what is kept although a list lacks it |
+//! | `records` | the attachments of this node |
+//! | `tell` | what is written to the API server, and when |
+//! | `concern` | which connections a change may forbid |
+//! | `isolate` | the isolation of namespaces, as the configuration says it |
+//! | `shared` | the engine, for the loop and for whoever asks |
+//! | `server` | the asynchronous thread: the plugin's requests, and the API server |
+//! | `cluster`, `slim` | the source `kubernetes` |
+//! | `writer` | statuses and Events |
+//! | `folder`, `objects` | the source `file` |
+//! | `filter` | the packet filter's table, under its lock |
+//! | `cuts` | ends connections |
+//! | `known` | how many policies there were, on the disk |
+//! | `answers`, `drops`, `listing`, `question`, `log` | what `netwright policy` asks |
+//! | `of_files` | what it says of files, without a service |
+//! | `counts` | what is counted, for metrics |
+//!
+//! The crate `netwright-policy` judges and compiles; the engine decides what is done with that; the
+//! loop carries it out. It takes all that was heard, tells the engine, makes one transaction, and
+//! then answers plugins. Nothing is removed when the service ends.
 
-#[expect(dead_code, reason = "the service, which is still to come, answers with it")]
 pub(crate) mod answers;
-#[cfg_attr(not(test), expect(dead_code, reason = "the service, still to come, starts it"))]
+mod cluster;
+mod concern;
+mod counts;
+mod cuts;
 pub(crate) mod drops;
+mod engine;
+mod filter;
+mod folder;
+mod isolate;
+mod kinds;
+mod known;
 pub(crate) mod listing;
+mod lists;
 pub(crate) mod log;
 pub(crate) mod objects;
 pub(crate) mod of_files;
 pub(crate) mod question;
-#[expect(dead_code, reason = "the service, which is still to come, has an engine")]
+mod records;
+mod server;
 mod shared;
+mod slim;
+mod tell;
+mod writer;
+
+use std::io::Read as _;
+use std::os::unix::net::UnixStream;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use agent::Config;
+use agent::config::{self, PolicySource};
+use clap::{Arg, ArgAction};
+use firewall::pods::{Logging, PodsTable};
+use kernel::events::TableEvent;
+use node_api::Refusal;
+use node_api::policy::{Answer, Owner, Request};
+
+use self::counts::Counts;
+use self::cuts::Cuts;
+use self::drops::Drops;
+use self::engine::{Engine, Todo};
+use self::filter::{Brought, Filter};
+use self::folder::Files;
+use self::known::Disk;
+use self::lists::Origin;
+use self::server::{Heard, Order, Reply, Server};
+use self::shared::Shared;
+use super::Stop;
+use super::outlet::{self, Inlet};
+use super::pace::{Pace, processor_time};
+use super::setup::{LONG, Process, failed, raise_descriptor_limit, stop_signals, words};
+use crate::attendant::Changes;
+use crate::command_line::Invocation;
+use crate::health::Health;
+use crate::poll::{Interest, Poller};
+
+/// Numbers of the descriptors that the loop waits for.
+const SIGNALS: u64 = 0;
+const CHANGES: u64 = 1;
+const HEARD: u64 = 2;
+const FILTER: u64 = 3;
+const ASKED: u64 = 4;
+const FILES: u64 = 5;
+
+/// How many policies there are is written at most so often.
+const BETWEEN_WRITES: Duration = Duration::from_secs(5);
+
+/// Records of attachments that have ended are looked for again after so long.
+const ENDED: Duration = Duration::from_secs(2);
+
+/// After a change of files, more are awaited for so long.
+const FILES_SETTLE: Duration = Duration::from_millis(20);
+
+const UNINSTALL: &str = "uninstall";
+
+/// The flags that are no keys of the configuration.
+pub(crate) fn more_flags() -> Vec<Arg> {
+    let uninstall = Arg::new(UNINSTALL).long(UNINSTALL).action(ArgAction::SetTrue);
+    vec![uninstall.help(
+        "remove the packet filter's table and what is recorded, and end; no policy is enforced on this node any more",
+    )]
+}
+
+/// Runs the service until a signal ends it.
+pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop> {
+    let config = &invocation.config().policy;
+    let roots = process.roots();
+    let folder = config.state.clone().unwrap_or_else(|| roots.lib.join("policy"));
+    let mut disk = Disk::new(&folder);
+    let filter = Filter::open(logging(config), &roots);
+    if invocation.more.get_flag(UNINSTALL) {
+        filter.map_err(failed)?.remove().map_err(failed)?;
+        disk.remove().map_err(failed)?;
+        tracing::info!("removed; no policy is enforced on this node");
+        return Ok(());
+    }
+    let signals = stop_signals().map_err(failed)?;
+    raise_descriptor_limit();
+    let node = process.node_name(config.node.clone().unwrap_or_default());
+    let origin = match config.source.0 {
+        PolicySource::File => Origin::Files,
+        PolicySource::Kubernetes => Origin::Server,
+    };
+    let engine = Engine::new(&node, origin, isolate::isolation(config), disk.read());
+    let shared = Shared::new(engine).map_err(failed)?;
+    let drops = Drops::start(logging(config).group, shared.clone(), process.health.clone());
+    let of_answers = shared.clone();
+    let answer = move |target: &str| answers::answer(&of_answers, &drops, target);
+    let attended = process.attend_with("policy", &invocation.loaded, Box::new(answer))?;
+    let listener = process.listen(&config.socketpath).map_err(failed)?;
+    let (inlet, outlet) = outlet::pair().map_err(failed)?;
+    let (source, files) = match config.source.0 {
+        PolicySource::Kubernetes => {
+            let kubeconfig = config.kubeconfig.clone();
+            (Some(cluster::Source { kubeconfig, interval: config.interval }), None)
+        }
+        PolicySource::File => (None, Some(Files::new(&config.objects).map_err(failed)?)),
+    };
+    let server = Server::start(&listener, outlet, source)?;
+    let mut service = Service::new(config, shared, filter.map_err(failed)?, server, process)?;
+    (service.files, service.disk) = (files, Some(disk));
+    let poller = Poller::new().map_err(failed)?;
+    poller.add(&signals, SIGNALS, Interest::Read).map_err(failed)?;
+    poller.add(attended.changes.descriptor(), CHANGES, Interest::Read).map_err(failed)?;
+    poller.add(inlet.bell(), HEARD, Interest::Read).map_err(failed)?;
+    poller.add(service.filter.descriptor(), FILTER, Interest::Read).map_err(failed)?;
+    poller.add(service.shared.bell(), ASKED, Interest::Read).map_err(failed)?;
+    if let Some(files) = &service.files {
+        poller.add(files.descriptor(), FILES, Interest::Read).map_err(failed)?;
+    }
+    service.start();
+    process.tell_ready(Some(&listener.path));
+    tracing::info!(node, socket = %listener.path.display(), "ready");
+    let served = service.serve(&poller, &signals, &attended.changes, &inlet);
+    process.tell_stopping();
+    listener.close();
+    service.save();
+    served.map_err(failed)?;
+    tracing::info!("stopped; policies stay enforced");
+    Ok(())
+}
+
+fn logging(config: &config::Policy) -> Logging {
+    let group = u16::try_from(config.log_group.0).unwrap_or(Logging::GROUP);
+    Logging { group, rate: config.log_rate.0 }
+}
+
+struct Service {
+    shared: Shared,
+    filter: Filter,
+    server: Server,
+    files: Option<Files>,
+    disk: Option<Disk>,
+    /// Ends connections, unless they are kept.
+    cuts: Option<Cuts>,
+    counts: Counts,
+    health: Health,
+    pace: Pace,
+    /// When files are read again, when records are listed, and when the number of policies is
+    /// written.
+    read_at: Option<Instant>,
+    list_at: Option<Instant>,
+    save_at: Option<Instant>,
+    saved: Option<Instant>,
+}
+
+impl Service {
+    fn new(
+        config: &config::Policy,
+        shared: Shared,
+        filter: Filter,
+        server: Server,
+        process: &Process,
+    ) -> Result<Self, Stop> {
+        let (counts, health) = (Counts::default(), process.health.clone());
+        let table = Mutex::new(PodsTable::open(logging(config)).ok());
+        let (of_engine, counted) = (shared.clone(), counts.clone());
+        health.counts(move || counts::figures(&of_engine, &counted, &table));
+        let cuts = match config.keep_connections {
+            true => None,
+            false => {
+                let started = Cuts::start(shared.clone(), counts.clone(), health.clone());
+                Some(started.map_err(failed)?)
+            }
+        };
+        Ok(Service {
+            shared,
+            filter,
+            server,
+            files: None,
+            disk: None,
+            cuts,
+            counts,
+            health,
+            pace: Pace::new(config.interval),
+            read_at: None,
+            list_at: None,
+            save_at: None,
+            saved: None,
+        })
+    }
+
+    /// Takes the records, and what files say. Where the packet filter has nothing of ours, pods with
+    /// a record are closed until more is known.
+    fn start(&mut self) {
+        self.list_records();
+        self.read_files();
+        // What becomes of it is in the service's status.
+        let _ = self.carry_out();
+        self.close_if_missing();
+        self.say_what_is_missing();
+    }
+
+    fn serve(
+        &mut self,
+        poller: &Poller,
+        mut signals: &UnixStream,
+        changes: &Changes,
+        inlet: &Inlet<Heard>,
+    ) -> std::io::Result<()> {
+        loop {
+            self.health.turns();
+            for number in poller.wait(Some(self.health.pause(self.pause())))? {
+                match number {
+                    SIGNALS => {
+                        let _ = signals.read(&mut [0; 16]);
+                        return Ok(());
+                    }
+                    CHANGES => {
+                        if let Some(Config { policy, .. }) = changes.take() {
+                            self.pace.set_interval(policy.interval, Instant::now());
+                        }
+                    }
+                    HEARD => self.take(inlet.heard()),
+                    FILTER => self.hear_of_filter(),
+                    ASKED if self.shared.take_accepted() => {
+                        self.shared.engine().accept(Instant::now());
+                        let _ = self.carry_out();
+                    }
+                    FILES => {
+                        if let Some(files) = &self.files {
+                            files.heard();
+                            self.read_at = Some(Instant::now() + FILES_SETTLE);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            self.do_what_is_due();
+            self.say_what_is_missing();
+        }
+    }
+
+    /// Returns how long nothing is due.
+    fn pause(&self) -> Duration {
+        let now = Instant::now();
+        let due = self.shared.engine().due();
+        let all = [due, self.read_at, self.list_at, self.save_at];
+        let until = all.into_iter().flatten().map(|at| at.saturating_duration_since(now));
+        until.chain([self.pace.until_due(now)]).min().unwrap_or(LONG)
+    }
+
+    fn do_what_is_due(&mut self) {
+        let now = Instant::now();
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if is_due(self.read_at) {
+            self.read_files();
+            let _ = self.carry_out();
+        }
+        if self.pace.is_due(now) {
+            self.look();
+        } else if is_due(self.list_at) {
+            self.list_records();
+            let _ = self.carry_out();
+        }
+        let due = self.shared.engine().due();
+        if is_due(due) {
+            self.shared.engine().tick(now);
+            let _ = self.carry_out();
+        }
+        if is_due(self.save_at) {
+            self.save();
+        }
+    }
+
+    /// Takes all that was heard, makes one transaction of it, and answers.
+    fn take(&mut self, heard: Vec<Heard>) {
+        let mut asked: Vec<(Request, Reply)> = Vec::new();
+        {
+            let now = Instant::now();
+            let mut engine = self.shared.engine();
+            for heard in heard {
+                match heard {
+                    Heard::Event(event) => engine.hear(*event, now),
+                    Heard::Written(done) => self.health.needs("writing of statuses", done),
+                    Heard::Asked(request, reply) => {
+                        match &*request {
+                            Request::Start(started) => engine.start(started.clone()),
+                            Request::End(owner) => engine.end(owner),
+                            Request::Verdicts(_) | Request::Collect(_) | Request::Status(_) => {}
+                        }
+                        asked.push((*request, reply));
+                    }
+                }
+            }
+        }
+        let lists = |(request, _): &(Request, Reply)| matches!(request, Request::Collect(_));
+        if asked.iter().any(lists) {
+            self.list_records();
+        }
+        let done = self.carry_out();
+        for (request, reply) in asked {
+            reply.send(self.answer(&request, &done));
+        }
+    }
+
+    fn answer(&mut self, request: &Request, done: &Result<(), String>) -> Answer {
+        let refused = |why: &String| {
+            Answer::Refused(Refusal::for_now(format!("the packet filter refuses: {why}")))
+        };
+        match request {
+            Request::Start(started) => match done {
+                Ok(()) => {
+                    let enforced = self.shared.engine().enforced(&started.owner);
+                    tracing::info!(
+                        container_id = started.owner.container,
+                        network = started.owner.network,
+                        known = enforced.known,
+                        notice = enforced.notice,
+                        "started"
+                    );
+                    Answer::Enforced(enforced)
+                }
+                Err(why) => refused(why),
+            },
+            Request::Verdicts(owner) => self.check(owner),
+            Request::End(_) | Request::Collect(_) => match done {
+                Ok(()) => Answer::Ok,
+                Err(why) => refused(why),
+            },
+            Request::Status(_) => Answer::Ok,
+        }
+    }
+
+    /// Compares what the packet filter has for an attachment with what it is to have.
+    fn check(&mut self, owner: &Owner) -> Answer {
+        if self.shared.engine().expected(owner).is_none() {
+            self.list_records();
+            if let Err(why) = self.carry_out() {
+                return Refusal::for_now(format!("the packet filter refuses: {why}")).into();
+            }
+        }
+        let (expected, enforced) = {
+            let engine = self.shared.engine();
+            (engine.expected(owner), engine.enforced(owner))
+        };
+        // Before anything is enforced, only the plugin knows what it has closed.
+        let Some(expected) = expected else { return Answer::Enforced(enforced) };
+        match self.filter.differs(&expected) {
+            Ok(None) => Answer::Enforced(enforced),
+            Ok(Some(what)) => {
+                self.pace.hurry(Instant::now());
+                Refusal::new(cni_plugin::codes::DRIFT, what).into()
+            }
+            Err(error) => {
+                Refusal::for_now(format!("the packet filter does not answer: {}", words(&error)))
+                    .into()
+            }
+        }
+    }
+
+    /// Does what the engine says. Tells whether the packet filter is as it is to be.
+    fn carry_out(&mut self) -> Result<(), String> {
+        let mut todo = self.shared.engine().take_todo(Instant::now());
+        let done = self.change_filter(&mut todo);
+        self.do_the_rest(todo);
+        done
+    }
+
+    /// Does what comes after the packet filter has changed.
+    fn do_the_rest(&mut self, todo: Todo) {
+        let now = Instant::now();
+        for news in &todo.news {
+            match news.warning {
+                true => tracing::warn!("{}", news.text),
+                false => tracing::info!("{}", news.text),
+            }
+        }
+        for telling in todo.tell {
+            self.server.order(Order::Tell(telling));
+        }
+        for kind in todo.relist {
+            self.server.order(Order::Relist(kind));
+        }
+        if let Some(cuts) = &self.cuts {
+            cuts.judge(todo.concern);
+        }
+        if todo.save && self.save_at.is_none() {
+            let earliest = self.saved.map_or(now, |saved| saved + BETWEEN_WRITES);
+            self.save_at = Some(earliest.max(now));
+        }
+        let awaits = self.shared.engine().awaits_ends();
+        self.list_at = awaits.then(|| self.list_at.unwrap_or(now + ENDED));
+    }
+
+    fn change_filter(&mut self, todo: &mut Todo) -> Result<(), String> {
+        if !todo.bring && todo.steps.is_empty() {
+            return Ok(());
+        }
+        if !todo.bring {
+            match self.filter.apply(&todo.steps) {
+                Ok(()) => {
+                    self.counts.changed(true);
+                    return Ok(());
+                }
+                // Somebody has changed the table, or a plugin has closed an address meanwhile.
+                Err(error) => tracing::info!(error = words(&error), "the packet filter differs"),
+            }
+        }
+        self.bring(todo)
+    }
+
+    /// Brings the packet filter to what it is to be, whatever it is.
+    fn bring(&mut self, todo: &mut Todo) -> Result<(), String> {
+        let brought = self.filter.bring(&self.shared, todo).map_err(|error| words(&error));
+        self.health.needs("packet filter", brought.as_ref().map(drop).map_err(Clone::clone));
+        let Brought { lines, is_as_it_was } = match brought {
+            Ok(brought) => brought,
+            Err(why) => {
+                tracing::error!(error = why, "the packet filter is not as it is to be");
+                self.counts.changed(false);
+                self.pace.hurry(Instant::now());
+                return Err(why);
+            }
+        };
+        let Some(first) = lines.first() else { return Ok(()) };
+        self.counts.changed(true);
+        if is_as_it_was {
+            self.counts.put_back();
+            let count = lines.len();
+            tracing::warn!(%first, count, "put back what another program has changed");
+        }
+        Ok(())
+    }
+
+    /// Compares the packet filter with what it is to be, and brings it there.
+    fn compare(&mut self) -> Result<(), String> {
+        let mut todo = Todo::default();
+        let done = self.bring(&mut todo);
+        self.do_the_rest(todo);
+        done
+    }
+
+    /// Looks at everything, and puts right what is not as it is to be.
+    fn look(&mut self) {
+        let (begin, worked) = (Instant::now(), processor_time());
+        self.read_files();
+        self.list_records();
+        let enforces = self.shared.engine().program().is_some();
+        let done = match self.carry_out() {
+            Ok(()) if enforces => self.compare(),
+            other => other,
+        };
+        self.close_if_missing();
+        let worked = processor_time().saturating_sub(worked);
+        self.pace.looked(begin, Instant::now(), worked, done.is_err());
+    }
+
+    /// Before policies are known: if the packet filter has nothing of ours, closes all pods with a
+    /// record.
+    fn close_if_missing(&mut self) {
+        if self.shared.engine().program().is_some() {
+            return;
+        }
+        let closed = self.filter.close_if_missing(&self.shared);
+        if let Ok(count @ 1..) = closed {
+            tracing::warn!(count, "no policies are known yet: addresses of pods are closed");
+        }
+        self.health.needs("packet filter", closed.map(drop).map_err(|error| words(&error)));
+    }
+
+    fn hear_of_filter(&mut self) {
+        let heard = self.filter.heard().unwrap_or_else(|error| {
+            tracing::warn!(%error, "changes of the packet filter may be missed");
+            [TableEvent::Lost].into()
+        });
+        let (enforces, is_large) = {
+            let engine = self.shared.engine();
+            (engine.program().is_some(), engine.program().is_some_and(filter::is_large))
+        };
+        if heard.contains(&TableEvent::Deleted) {
+            tracing::warn!("another program has removed the packet filter's table");
+            // Closing is quick; all elements may take a second.
+            if is_large && let Err(error) = self.filter.close_if_missing(&self.shared) {
+                tracing::error!(error = words(&error), "pods are not closed");
+            }
+        }
+        match (heard.is_empty(), enforces) {
+            (true, _) => {}
+            // What became of it is in the service's status.
+            (false, true) => drop(self.compare()),
+            (false, false) => self.close_if_missing(),
+        }
+    }
+
+    fn list_records(&mut self) {
+        self.list_at = None;
+        let listed = self.filter.records();
+        self.shared.engine().list_records(listed);
+    }
+
+    fn read_files(&mut self) {
+        self.read_at = None;
+        let Some(files) = &mut self.files else { return };
+        let (events, wrong) = files.look();
+        if let Err(why) = &wrong {
+            tracing::error!(error = why, "files with policies");
+        }
+        self.health.needs("objects", wrong);
+        let now = Instant::now();
+        let mut engine = self.shared.engine();
+        events.into_iter().for_each(|event| engine.hear(event, now));
+    }
+
+    /// Says in the service's status what it waits for.
+    fn say_what_is_missing(&self) {
+        let (waits_for, silence) = {
+            let engine = self.shared.engine();
+            (engine.waits_for(), engine.silence())
+        };
+        let known = if waits_for.is_empty() { Ok(()) } else { Err(waits_for.join("; ")) };
+        self.health.needs("policies", known);
+        self.health.needs("API server", silence.map_or(Ok(()), Err));
+    }
+
+    /// Writes how many policies there are.
+    fn save(&mut self) {
+        if self.save_at.take().is_none() {
+            return;
+        }
+        let known = {
+            let engine = self.shared.engine();
+            // What is not enforced may be too few.
+            engine.program().map(|_| engine.known())
+        };
+        let (Some(known), Some(disk)) = (known, &mut self.disk) else { return };
+        let written = disk.write(known);
+        self.saved = Some(Instant::now());
+        if written.is_err() {
+            self.save_at = Some(Instant::now() + BETWEEN_WRITES);
+        }
+        self.health.needs("record of policies", written.map_err(|error| words(&error)));
+    }
+}

@@ -44,6 +44,9 @@ pub(crate) struct Process {
     pub(crate) again: Arc<AtomicBool>,
 }
 
+/// Answers questions that only one service can be asked.
+pub(super) type MoreAnswers = Box<dyn Fn(&str) -> Option<Answer> + Send>;
+
 impl Process {
     /// Returns a variable that is set and not empty.
     pub(super) fn variable(&self, name: &str) -> Option<&OsStr> {
@@ -94,6 +97,16 @@ impl Process {
     /// Starts the thread that answers at the service's status socket and reads the configuration
     /// again on SIGHUP. `loaded` is what the service runs with.
     pub(super) fn attend(&self, service: &'static str, loaded: &Loaded) -> Result<Attended, Stop> {
+        self.attend_with(service, loaded, Box::new(|_| None))
+    }
+
+    /// Does the same; `more` answers what only this service can be asked.
+    pub(super) fn attend_with(
+        &self,
+        service: &'static str,
+        loaded: &Loaded,
+        more: MoreAnswers,
+    ) -> Result<Attended, Stop> {
         let config = &loaded.config;
         // What a flag says, no file changes.
         let by_flag = |key: &Key| {
@@ -109,7 +122,9 @@ impl Process {
             Counts { started: config.clone(), files: files(service, config), last: config.clone() };
         let changed = self.follows.clone().map(|(file, known)| self.look_at(file, known));
         let duties = Duties {
-            answer: Box::new(move |target| answer(&health.report(), target)),
+            answer: Box::new(move |target| {
+                more(target).unwrap_or_else(|| answer(&health.report(), target))
+            }),
             reload: Some(Box::new(move || process.reload(service, &mut counts, &to))),
             changed,
         };

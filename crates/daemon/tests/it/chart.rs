@@ -20,7 +20,7 @@ use testkit::kube::KubeApi;
 use testkit::{Lab, Place as _};
 
 /// Values for every branch of the chart.
-const COMBINATIONS: [&[&str]; 14] = [
+const COMBINATIONS: [&[&str]; 17] = [
     &[],
     &["config.ipam.enable=false"],
     &["config.multinet.enable=false"],
@@ -71,16 +71,33 @@ const COMBINATIONS: [&[&str]; 14] = [
         "files.net-conf\\.json=\\{\\}",
     ],
     &["mode=remove", "config.routing.enable=true", "config.routing.cluster={10.244.0.0/16}"],
+    &[
+        "config.multinet.enable=false",
+        "config.ipam.enable=false",
+        "config.policy.enable=true",
+        "config.policy.isolate=namespaces",
+        "config.policy.isolate-from={monitoring,kube-system:app=x,192.0.2.0/24}",
+    ],
+    &[
+        "policies=false",
+        "config.policy.enable=true",
+        "config.policy.source=file",
+        "config.policy.objects={/etc/netwright}",
+        "files.policies\\.yaml=\\{\\}",
+        "resources.policy.limits.memory=512Mi",
+    ],
+    &["mode=remove", "config.policy.enable=true"],
 ];
 
 /// That with most services.
-const MOST: [&str; 6] = [
+const MOST: [&str; 7] = [
     "config.collect.enable=true",
     "config.repair.enable=true",
     "config.dhcp.enable=true",
     "config.routing.enable=true",
     "config.routing.flannel=replace",
     "config.routing.conflist=null",
+    "config.policy.enable=true",
 ];
 
 /// Reads an object as the API does, and refuses what its type does not have.
@@ -153,7 +170,8 @@ fn containers(daemon: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// The containers that speak to the API server.
-const TO_API: [&str; 5] = ["ipam", "multinet", "remove-routing", "routing", "unlabel"];
+const TO_API: [&str; 7] =
+    ["ipam", "multinet", "policy", "remove-policy", "remove-routing", "routing", "unlabel"];
 
 /// A container has the rights of its service and no more, only its own mounts, and a token only
 /// where it speaks to the API server.
@@ -192,8 +210,9 @@ fn judge(daemon: &Value) {
             }
             None if name == "install" => assert_eq!(added, ["DAC_OVERRIDE", "FOWNER"]),
             None if name == "remove" => assert_eq!(security["privileged"], true),
-            None if name == "remove-routing" => {
-                assert_eq!(added, rights::of("routing").unwrap().capabilities);
+            None if name.starts_with("remove-") => {
+                let service = name.trim_start_matches("remove-");
+                assert_eq!(added, rights::of(service).unwrap().capabilities);
             }
             None => assert_eq!(added, [""; 0], "{name}"),
         }
@@ -252,7 +271,7 @@ fn every_combination_is_sound() {
         }
     }
     let chart = folder().display().to_string();
-    for values in [0, 7, 9, 10, 11, 12, 13].map(|number| COMBINATIONS[number]) {
+    for values in [0, 7, 9, 10, 11, 12, 13, 14, 15, 16].map(|number| COMBINATIONS[number]) {
         let mut arguments = vec!["lint", "--strict", &chart];
         arguments.extend(values.iter().flat_map(|value| ["--set", *value]));
         run("helm", &arguments).unwrap_or_else(|error| panic!("{values:?}: {error}"));
@@ -267,6 +286,7 @@ fn what_makes_no_sense_is_refused_with_its_place() {
         ("config.multinet.lable-node=true", "lable-node"),
         ("config.docker.enable=true", "docker"),
         ("config.routing.path=detour", "/config/routing/path"),
+        ("config.policy.isolate=pods", "/config/policy/isolate"),
         ("config.agent.listen=8080", "listen"),
         ("config.repair.interval=5", "/config/repair/interval"),
         ("config.multinet.path=/opt/cni/bin", "/config/multinet/path"),
@@ -335,5 +355,5 @@ fn the_api_server_takes_every_object() {
         let (code, answer) = lab.enter(|| api.send("POST", &path, &object));
         assert_eq!(code, 201, "{path}: {answer}");
     }
-    assert_eq!(api.objects("daemonsets").len(), 3);
+    assert_eq!(api.objects("daemonsets").len(), 4);
 }

@@ -69,7 +69,7 @@ fn the_reference_of_the_command_line_is_current() {
         let name = path.file_name().unwrap();
         made.push((docs().join("man").join(name), fs::read_to_string(&path).unwrap()));
     }
-    let services = ["collect", "dhcp", "docker", "ipam", "multinet", "repair", "routing"];
+    let services = ["collect", "dhcp", "docker", "ipam", "multinet", "policy", "repair", "routing"];
     let others = [
         "agent",
         "agent reload",
@@ -233,7 +233,9 @@ fn a_confined_service_has_its_rights_and_no_more() {
         writes(elsewhere.to_str().unwrap());
         assert_eq!(elsewhere.exists(), everywhere, "{name}");
         let own = match name {
-            "dhcp" | "docker" | "ipam" | "routing" => format!("/var/lib/netwright/{name}/written"),
+            "dhcp" | "docker" | "ipam" | "policy" | "routing" => {
+                format!("/var/lib/netwright/{name}/written")
+            }
             _ => "/var/lib/cni/written".to_owned(),
         };
         assert!(writes(&own) && node.path(&own).exists(), "{name}: {}", said());

@@ -3,13 +3,13 @@
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
-{{/* The services that have a container in the common DaemonSet, as a JSON list: ipam and routing have
-accounts of their own, and so DaemonSets of their own. */}}
+{{/* The services that have a container in the common DaemonSet, as a JSON list: ipam, policy and routing
+have accounts of their own, and so DaemonSets of their own. */}}
 {{- define "netwright.services" -}}
 {{- $enabled := list -}}
 {{- range $service, $_ := .Files.Get "files/rights.yaml" | fromYaml -}}
 {{- $config := index $.Values.config $service | default dict -}}
-{{- if and $config.enable (not (has $service (list "ipam" "routing"))) -}}
+{{- if and $config.enable (not (has $service (list "ipam" "policy" "routing"))) -}}
 {{- $enabled = append $enabled $service -}}
 {{- end -}}
 {{- end -}}
@@ -63,7 +63,8 @@ to read. `host` is the node's path, `volume` a volume that is no folder of the n
 {{- else if eq $service "ipam" -}}
 {{- $mounts = append $mounts (dict "host" "/etc/machine-id" "at" "/etc/machine-id" "readOnly" true "type" "File") -}}
 {{- end -}}
-{{- if or (has $service (list "multinet" "routing")) (and (eq $service "ipam") (include "netwright.recordsInApi" $root)) -}}
+{{- $asks := or (has $service (list "multinet" "routing")) (and (eq $service "ipam") (include "netwright.recordsInApi" $root)) -}}
+{{- if or $asks (and (eq $service "policy") (eq (toString $values.config.policy.source) "kubernetes")) -}}
 {{- $mounts = append $mounts (dict "volume" "token" "at" "/var/run/secrets/kubernetes.io/serviceaccount" "readOnly" true) -}}
 {{- end -}}
 {{- if $values.tun -}}
@@ -124,7 +125,7 @@ to read. `host` is the node's path, `volume` a volume that is no folder of the n
     periodSeconds: 30
     timeoutSeconds: 10
   resources:
-    {{- $usual := dict "requests" (dict "cpu" "10m" "memory" (ternary "32Mi" "24Mi" (eq $service "multinet"))) "limits" (dict "memory" "64Mi") }}
+    {{- $usual := dict "requests" (dict "cpu" "10m" "memory" (ternary "32Mi" "24Mi" (has $service (list "multinet" "policy")))) "limits" (dict "memory" (ternary "256Mi" "64Mi" (eq $service "policy"))) }}
     {{- index $root.Values.resources $service | default $usual | toYaml | nindent 4 }}
   volumeMounts:
     {{- range include "netwright.mounts" . | fromJsonArray }}

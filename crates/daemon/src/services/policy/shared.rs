@@ -1,63 +1,54 @@
-//! A stand-in for the service's engine, until it is there.
+//! The engine, for the loop and for whoever asks.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use policy::World;
+use super::engine::Engine;
 
+/// The engine. It is held for decisions only, never while something waits; copies share it.
 #[derive(Debug, Clone)]
-pub(super) struct Shared(Arc<Mutex<Engine>>);
-
-impl Shared {
-    #[cfg(test)]
-    pub(super) fn of(engine: Engine) -> Self {
-        Shared(Arc::new(Mutex::new(engine)))
-    }
-
-    pub(super) fn accept(&self) {}
-
-    pub(super) fn engine(&self) -> MutexGuard<'_, Engine> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Engine {
-    pub(super) world: World,
-    pub(super) closed: Vec<Attachment>,
-}
+pub(super) struct Shared(Arc<Inner>);
 
 #[derive(Debug)]
-pub(super) struct Attachment {
-    pub(super) key: cni::AttachmentKey,
-    pub(super) pod: Option<node_api::Pod>,
-    pub(super) addresses: Vec<IpAddr>,
-    pub(super) labels: BTreeMap<String, String>,
+struct Inner {
+    engine: Mutex<Engine>,
+    /// Somebody has confirmed what lists lack.
+    accepted: AtomicBool,
+    bell: UnixStream,
+    ringer: UnixStream,
 }
 
-impl Engine {
-    pub(super) fn node(&self) -> &str {
-        "one"
+impl Shared {
+    pub(super) fn new(engine: Engine) -> std::io::Result<Self> {
+        let (bell, ringer) = UnixStream::pair()?;
+        bell.set_nonblocking(true)?;
+        ringer.set_nonblocking(true)?;
+        let (engine, accepted) = (Mutex::new(engine), AtomicBool::new(false));
+        Ok(Shared(Arc::new(Inner { engine, accepted, bell, ringer })))
     }
 
-    pub(super) fn world(&self) -> &World {
-        &self.world
+    pub(super) fn engine(&self) -> MutexGuard<'_, Engine> {
+        self.0.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn waits_for(&self) -> Vec<String> {
-        Vec::new()
+    /// Returns what is readable when somebody wants something done.
+    pub(super) fn bell(&self) -> &UnixStream {
+        &self.0.bell
     }
 
-    pub(super) fn notices(&self) -> Vec<String> {
-        Vec::new()
+    /// Lets go what is kept since a list lacked it: somebody has confirmed that.
+    #[allow(dead_code, reason = "whoever answers the command calls it")]
+    pub(super) fn accept(&self) {
+        self.0.accepted.store(true, Ordering::SeqCst);
+        // If the socket is full, the loop is about to look.
+        let _ = (&self.0.ringer).write(&[0]);
     }
 
-    pub(super) fn is_closed(&self, address: IpAddr) -> bool {
-        self.closed.iter().any(|one| one.addresses.contains(&address))
-    }
-
-    pub(super) fn attachments(&self) -> impl Iterator<Item = &Attachment> {
-        self.closed.iter()
+    /// Says whether somebody has confirmed it since the last call.
+    pub(super) fn take_accepted(&self) -> bool {
+        crate::poll::drain(&self.0.bell);
+        self.0.accepted.swap(false, Ordering::SeqCst)
     }
 }

@@ -29,8 +29,8 @@ const AGENT: &str = "/run/netwright/agent/agent.sock";
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Every service.
-pub(crate) const ALL: [&str; 7] =
-    ["collect", "dhcp", "docker", "ipam", "multinet", "repair", "routing"];
+pub(crate) const ALL: [&str; 8] =
+    ["collect", "dhcp", "docker", "ipam", "multinet", "policy", "repair", "routing"];
 
 /// The services that need nothing from outside.
 pub(crate) const ALONE: &str = "
@@ -55,6 +55,11 @@ kubeconfig = \"/etc/netwright/kubeconfig\"
 [multinet]
 enable = true
 node = \"n1\"
+kubeconfig = \"/etc/netwright/kubeconfig\"
+[policy]
+enable = true
+node = \"n1\"
+source = \"kubernetes\"
 kubeconfig = \"/etc/netwright/kubeconfig\"
 [routing]
 enable = true

@@ -1,0 +1,262 @@
+//! The source `kubernetes`: five kinds of objects of a cluster, each listed and watched.
+//!
+//! Every node needs the addresses and labels of all pods that its policies may name, so it watches
+//! the pods of the whole cluster. Those that have finished are left out by the server. A list comes
+//! in pages; of each object only what matters is kept while its page is read (`slim`).
+//!
+//! A cluster may lack the definition of ClusterNetworkPolicy: then there are none, and it is looked
+//! for again after each interval.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{Either, join_all, select};
+use kube::Client;
+use kube::api::{Api, ListParams};
+use kube::runtime::watcher::{Config, watcher};
+use policy::Refused;
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, channel};
+
+use super::engine::Event;
+use super::kinds::{Kind, Object};
+use super::server::{Heard, Order};
+use super::slim::{self, Slim};
+use super::writer::Writer;
+use crate::services::kubernetes::{
+    self, ApiError, CONNECT_TIME, Change, follow, watch_config, within,
+};
+use crate::services::outlet::Outlet;
+use crate::services::setup::words;
+
+/// Pauses between attempts to find the server: at first, and at most.
+const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// After a watch broke, the server is asked for one object when no attempt has failed for so long.
+/// An attempt that fails takes less.
+const QUIET: Duration = Duration::from_secs(15);
+
+/// How many changes may wait for the loop's inlet.
+const WAITING: usize = 64;
+
+/// How many objects a page of pods has: 2 MB.
+const PAGE_OF_PODS: u32 = 500;
+
+/// Pods that have finished are in nobody's way.
+const NOT_FINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+
+/// How the API server is found.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) kubeconfig: Option<PathBuf>,
+    /// How often a definition that is missing is looked for.
+    pub(super) interval: Duration,
+}
+
+/// The objects of a cluster.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    source: Source,
+    outlet: Arc<Outlet<Heard>>,
+}
+
+impl Cluster {
+    pub(super) fn new(source: Source, outlet: Arc<Outlet<Heard>>) -> Self {
+        Cluster { source, outlet }
+    }
+
+    /// Follows everything, for ever.
+    pub(super) async fn run(self, mut orders: UnboundedReceiver<Order>) {
+        let client = self.client().await;
+        let mut relist: BTreeMap<Kind, Sender<()>> = BTreeMap::new();
+        let mut again = |kind: Kind| {
+            let (to, from) = channel(1);
+            relist.insert(kind, to);
+            from
+        };
+        let [namespaces, nodes, policies, cluster_policies, pods] = Kind::ALL.map(&mut again);
+        let plain = watch_config();
+        let of_pods = watch_config().page_size(PAGE_OF_PODS).fields(NOT_FINISHED);
+        let following = [
+            self.spawn::<slim::Namespaces>(&client, Kind::Namespaces, plain.clone(), namespaces),
+            self.spawn::<slim::Nodes>(&client, Kind::Nodes, plain.clone(), nodes),
+            self.spawn::<slim::NetworkPolicies>(
+                &client,
+                Kind::NetworkPolicies,
+                plain.clone(),
+                policies,
+            ),
+            self.spawn::<slim::ClusterNetworkPolicies>(
+                &client,
+                Kind::ClusterNetworkPolicies,
+                plain,
+                cluster_policies,
+            ),
+            self.spawn::<slim::Pods>(&client, Kind::Pods, of_pods, pods),
+        ];
+        let writer = Writer::start(client, self.outlet.clone());
+        while let Some(order) = orders.recv().await {
+            match order {
+                Order::Tell(telling) => writer.write(telling),
+                Order::Relist(kind) => {
+                    // If one is waiting, it is about to be done.
+                    let _ = relist.get(&kind).map(|to| to.try_send(()));
+                }
+            }
+        }
+        join_all(following).await;
+    }
+
+    /// Finds the server. A file that is wrong may be put right.
+    async fn client(&self) -> Client {
+        let mut pause = RETRY.0;
+        loop {
+            let kubeconfig = self.source.kubeconfig.as_deref();
+            match kubernetes::client(kubeconfig, CONNECT_TIME, true).await {
+                Ok(client) => return client,
+                Err(error) => {
+                    for kind in Kind::ALL {
+                        self.outlet.tell(Event::Silent(kind, words(&error)).into());
+                    }
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RETRY.1);
+        }
+    }
+
+    fn spawn<K>(
+        &self,
+        client: &Client,
+        kind: Kind,
+        config: Config,
+        relist: Receiver<()>,
+    ) -> tokio::task::JoinHandle<()>
+    where
+        K: kube::Resource<DynamicType = ()> + Slim + Clone + DeserializeOwned,
+        K: std::fmt::Debug + Send + Sync + 'static,
+    {
+        let follower = Follower::<K> {
+            api: Api::all(client.clone()),
+            kind,
+            config,
+            outlet: self.outlet.clone(),
+            interval: self.source.interval,
+        };
+        tokio::spawn(follower.run(relist))
+    }
+}
+
+/// Follows the objects of a kind.
+struct Follower<K> {
+    api: Api<K>,
+    kind: Kind,
+    config: Config,
+    outlet: Arc<Outlet<Heard>>,
+    /// How often a definition that is missing is looked for.
+    interval: Duration,
+}
+
+/// Why following ended.
+enum End {
+    /// The kind is to be listed again.
+    Relist,
+    /// The server does not have the kind.
+    NoKind,
+    /// Nobody follows any more.
+    Over,
+}
+
+impl<K> Follower<K>
+where
+    K: kube::Resource<DynamicType = ()> + Slim + Clone + DeserializeOwned,
+    K: std::fmt::Debug + Send + Sync + 'static,
+{
+    async fn run(self, mut relist: Receiver<()>) {
+        loop {
+            match self.follow_once(&mut relist).await {
+                End::Over => return,
+                End::Relist => {}
+                End::NoKind => {
+                    self.tell(Event::Begin(self.kind));
+                    self.tell(Event::Complete(self.kind));
+                    // Not all nodes at once.
+                    let part = f64::from(u16::try_from(crate::clock::seed() % 1000).unwrap_or(0));
+                    let pause = self.interval.mul_f64(1.0 + part / 5000.0);
+                    let _ = tokio::time::timeout(pause, relist.recv()).await;
+                }
+            }
+        }
+    }
+
+    /// Lists and watches, until that is to begin anew.
+    async fn follow_once(&self, relist: &mut Receiver<()>) -> End {
+        let (to, changes) = channel(WAITING);
+        let read = |object: K| Object::of(self.kind, object.object());
+        let stream = watcher(self.api.clone(), self.config.clone());
+        let following = pin!(follow(stream, read, to));
+        let listening = pin!(self.listen(changes, relist));
+        match select(following, listening).await {
+            Either::Left(((), _)) => End::Over,
+            Either::Right((end, _)) => end,
+        }
+    }
+
+    /// Passes on what the watch reports, until it is to begin anew.
+    async fn listen(
+        &self,
+        mut changes: Receiver<Change<Result<Object, Refused>>>,
+        relist: &mut Receiver<()>,
+    ) -> End {
+        let mut lost = false;
+        loop {
+            let change = {
+                let wait = if lost { QUIET } else { Duration::MAX };
+                let next = pin!(tokio::time::timeout(wait, changes.recv()));
+                match select(next, pin!(relist.recv())).await {
+                    Either::Left((change, _)) => change,
+                    Either::Right((Some(()), _)) => return End::Relist,
+                    Either::Right((None, _)) => return End::Over,
+                }
+            };
+            let change = match change {
+                Ok(Some(change)) => change,
+                Ok(None) => return End::Over,
+                // The watch stands again, it seems, and has nothing to say.
+                Err(_) => {
+                    let one = ListParams::default().limit(1);
+                    if within(self.api.list_metadata(&one)).await.is_ok() {
+                        lost = false;
+                        self.tell(Event::Answers(self.kind));
+                    }
+                    continue;
+                }
+            };
+            lost = false;
+            self.tell(match change {
+                Change::Begin => Event::Begin(self.kind),
+                Change::Complete => Event::Complete(self.kind),
+                Change::Listed(Ok(object)) => Event::Listed(object),
+                Change::Changed(Ok(object)) => Event::Changed(object),
+                Change::Gone(Ok(object)) => Event::Gone(object.key()),
+                Change::Listed(Err(refused))
+                | Change::Changed(Err(refused))
+                | Change::Gone(Err(refused)) => Event::Unreadable(refused),
+                Change::Lost(ApiError::Gone(_)) if self.kind == Kind::ClusterNetworkPolicies => {
+                    return End::NoKind;
+                }
+                Change::Lost(error) => {
+                    lost = true;
+                    Event::Silent(self.kind, error.to_string())
+                }
+            });
+        }
+    }
+
+    fn tell(&self, event: Event) {
+        self.outlet.tell(event.into());
+    }
+}

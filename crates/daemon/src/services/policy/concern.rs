@@ -1,0 +1,142 @@
+//! Which connections a change may forbid.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use policy::program::{Element, Then};
+use policy::{Name, Program, Step};
+
+/// The addresses whose connections are to be judged again.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Concern {
+    /// Of pods of this node: all their connections.
+    pub(super) local: BTreeSet<IpAddr>,
+    /// Of others: their connections with pods of this node.
+    pub(super) others: BTreeSet<IpAddr>,
+}
+
+impl Concern {
+    /// Returns what concerns everything that a program judges.
+    pub(super) fn all(program: &Program) -> Self {
+        let local = program.verdicts.keys().map(|(_, address)| *address).collect();
+        Concern { local, others: BTreeSet::new() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.local.is_empty() && self.others.is_empty()
+    }
+
+    /// Adds another one.
+    pub(super) fn add(&mut self, more: Concern) {
+        self.local.extend(more.local);
+        self.others.extend(more.others);
+    }
+
+    /// Reports whether the connection between two addresses is to be judged.
+    pub(super) fn has(&self, ends: [IpAddr; 2]) -> bool {
+        ends.iter().any(|end| self.local.contains(end) || self.others.contains(end))
+    }
+
+    /// Returns what steps concern that have led to a program.
+    pub(super) fn of(steps: &[Step], program: &Program) -> Self {
+        let mut concern = Concern::default();
+        let mut chains: BTreeSet<&Name> = BTreeSet::new();
+        for step in steps {
+            match step {
+                Step::Verdict { address, chain: Some(_), .. } => {
+                    concern.local.insert(*address);
+                }
+                Step::AddElement { element, .. } | Step::RemoveElement { element, .. } => {
+                    let (Element::Address(address) | Element::Port(address, ..)) = element;
+                    concern.others.insert(*address);
+                }
+                // A new one stands below one that has changed.
+                Step::PutChain { name, new: false, .. } => {
+                    chains.insert(name);
+                }
+                // Who is judged no more may do what he likes.
+                _ => {}
+            }
+        }
+        concern.local.extend(addresses_at(&chains, program));
+        concern
+    }
+}
+
+/// Returns the addresses that lead to one of these chains, or to one above it.
+fn addresses_at<'p>(
+    chains: &BTreeSet<&'p Name>,
+    program: &'p Program,
+) -> impl Iterator<Item = IpAddr> + use<'p> {
+    let mut above = chains.clone();
+    loop {
+        let before = above.len();
+        if before == 0 {
+            break;
+        }
+        for (name, lines) in &program.chains {
+            let jumps = |then: &Then| matches!(then, Then::Jump(to) if above.contains(to));
+            if lines.iter().any(|line| jumps(&line.then)) {
+                above.insert(name);
+            }
+        }
+        if above.len() == before {
+            break;
+        }
+    }
+    let verdicts = program.verdicts.iter().filter(move |(_, chain)| above.contains(chain));
+    verdicts.map(|((_, address), _)| *address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use policy::Direction;
+    use policy::program::{Line, Set};
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn jump(to: &str) -> Vec<Line> {
+        vec![Line { matches: Vec::new(), then: Then::Jump(to.to_owned()) }]
+    }
+
+    #[test]
+    fn a_chain_concerns_those_above_it() {
+        let mut program = Program::empty();
+        program.chains.insert("ci-1".to_owned(), jump("ai-1"));
+        program.chains.insert("ci-2".to_owned(), jump("pi-2"));
+        program.chains.insert("ai-1".to_owned(), jump("pi-1"));
+        for (chain, pod) in [("ci-1", "10.0.0.1"), ("ci-2", "10.0.0.2")] {
+            program.verdicts.insert((Direction::Ingress, address(pod)), chain.to_owned());
+        }
+        let put = |name: &str, new| {
+            let steps = [Step::PutChain { name: name.to_owned(), lines: Vec::new(), new }];
+            Concern::of(&steps, &program).local.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(put("pi-1", false), [address("10.0.0.1")]);
+        assert_eq!(put("ci-2", false), [address("10.0.0.2")]);
+        assert_eq!(put("pi-1", true), [""; 0].map(address));
+        assert_eq!(Concern::all(&program).local.len(), 2);
+    }
+
+    #[test]
+    fn elements_concern_their_addresses() {
+        let element = Element::Address(address("10.0.0.9"));
+        let steps = [
+            Step::AddSet { name: "sel4-1".to_owned(), set: Set::Addresses(BTreeSet::new()) },
+            Step::RemoveElement { set: "sel4-1".to_owned(), element },
+            Step::Verdict {
+                direction: Direction::Egress,
+                address: address("10.0.0.1"),
+                before: Some("co-1".to_owned()),
+                chain: None,
+            },
+        ];
+        let concern = Concern::of(&steps, &Program::empty());
+        assert!(concern.local.is_empty(), "an address that is judged no more");
+        assert!(concern.has([address("10.0.0.5"), address("10.0.0.9")]));
+        assert!(!concern.has([address("10.0.0.5"), address("10.0.0.1")]));
+    }
+}

@@ -1,0 +1,119 @@
+//! What the service counts, for metrics.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use agent::metrics::Figure;
+use firewall::pods::PodsTable;
+use policy::{Direction, PolicyId};
+
+use super::shared::Shared;
+
+/// What is counted while work is done; copies share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Counts(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    made: AtomicU64,
+    refused: AtomicU64,
+    put_back: AtomicU64,
+    cuts: AtomicU64,
+}
+
+impl Counts {
+    /// A transaction was made, or the kernel refused it.
+    pub(super) fn changed(&self, made: bool) {
+        let which = if made { &self.0.made } else { &self.0.refused };
+        which.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Something that another program had changed was put back.
+    pub(super) fn put_back(&self) {
+        self.0.put_back.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// So many connections were ended.
+    pub(super) fn cut(&self, count: usize) {
+        self.0.cuts.fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
+
+/// Returns what is known, and what was counted. `table` is a socket of its own.
+pub(super) fn figures(
+    shared: &Shared,
+    counts: &Counts,
+    table: &Mutex<Option<PodsTable>>,
+) -> Vec<Figure> {
+    let mut figures = of_engine(shared);
+    let counted = |which: &AtomicU64| which.load(Ordering::Relaxed);
+    let changes = |result: &str, which: &AtomicU64| {
+        Figure::new("netwright_policy_transactions_total", counted(which)).by("result", result)
+    };
+    figures.extend([
+        changes("made", &counts.0.made),
+        changes("refused", &counts.0.refused),
+        Figure::new("netwright_policy_put_back_total", counted(&counts.0.put_back)),
+        Figure::new("netwright_policy_cuts_total", counted(&counts.0.cuts)),
+    ]);
+    let mut table = table.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(Ok(dropped)) = table.as_mut().map(PodsTable::dropped) {
+        let drops = [
+            ("ingress", dropped.incoming),
+            ("egress", dropped.outgoing),
+            ("revived", dropped.revived),
+        ];
+        figures.extend(drops.map(|(direction, count)| {
+            Figure::new("netwright_policy_drops_total", count).by("direction", direction)
+        }));
+    }
+    figures
+}
+
+fn of_engine(shared: &Shared) -> Vec<Figure> {
+    let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    let engine = shared.engine();
+    let world = engine.world();
+    let of = |kind: fn(&PolicyId) -> bool| {
+        number(world.policies().filter(|policy| kind(&policy.id)).count())
+    };
+    let policies = [
+        ("NetworkPolicy", of(|id| matches!(id, PolicyId::Network { .. }))),
+        ("ClusterNetworkPolicy", of(|id| matches!(id, PolicyId::Cluster { .. }))),
+        (
+            "isolation",
+            of(|id| matches!(id, PolicyId::Isolation { .. } | PolicyId::DefaultDeny { .. })),
+        ),
+    ];
+    let (mut judged, mut open, mut closed) = (0, 0, 0);
+    let own = world.pods_on(engine.node()).flat_map(|pod| pod.own_addresses().iter().copied());
+    let recorded = engine.attachments().flat_map(|one| one.addresses.iter().copied());
+    let addresses: std::collections::BTreeSet<_> = own.chain(recorded).collect();
+    for address in addresses {
+        let leads = |direction| {
+            engine
+                .program()
+                .is_some_and(|program| program.verdicts.contains_key(&(direction, address)))
+        };
+        if engine.is_closed(address) {
+            closed += 1;
+        } else if Direction::ALL.into_iter().any(leads) {
+            judged += 1;
+        } else {
+            open += 1;
+        }
+    }
+    let local = [("judged", judged), ("open", open), ("closed", closed)];
+    let policies = policies
+        .map(|(kind, count)| Figure::new("netwright_policy_policies", count).by("kind", kind));
+    let local = local
+        .map(|(state, count)| Figure::new("netwright_policy_local_pods", count).by("state", state));
+    let mut figures: Vec<Figure> = policies.into_iter().chain(local).collect();
+    figures.extend([
+        Figure::new("netwright_policy_pods", number(world.pods().count())),
+        Figure::new("netwright_policy_refused_objects", number(engine.faults().len())),
+        Figure::new("netwright_policy_held_objects", number(engine.held().len())),
+        Figure::new("netwright_policy_source_silent", u64::from(engine.silence().is_some())),
+    ]);
+    figures
+}

@@ -1,0 +1,150 @@
+//! Ends connections that a change forbids.
+//!
+//! The packet filter lets the packets of a connection pass that connection tracking knows. So a
+//! thread lists the connections of the addresses that a change concerns, asks the engine, and makes
+//! connection tracking forget those that are forbidden. Their next packet is a new connection's, and
+//! meets the rules. It is judged by where it really goes, behind the translation of a service.
+//!
+//! Connections of the host itself never meet the packet filter's rules, and stay.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use kernel::conntrack::{ConntrackSocket, Flow, FlowFilter};
+use kernel::netlink::NetlinkError;
+use kernel::route::{IpFamily, RouteSocket};
+use policy::{Protocol, Traffic};
+
+use super::concern::Concern;
+use super::counts::Counts;
+use super::shared::Shared;
+use crate::health::Health;
+use crate::services::setup::words;
+
+/// With more addresses of a family, all connections are listed at once.
+const ONE_BY_ONE: usize = 4;
+
+/// The loop's end of the thread.
+#[derive(Debug)]
+pub(super) struct Cuts {
+    to: Sender<Concern>,
+}
+
+impl Cuts {
+    /// Starts the thread, which works in the namespace of its caller.
+    pub(super) fn start(shared: Shared, counts: Counts, health: Health) -> std::io::Result<Self> {
+        let (to, from) = channel();
+        let cutter = Cutter { shared, counts, health };
+        std::thread::Builder::new().name("cuts".to_owned()).spawn(move || cutter.run(&from))?;
+        Ok(Cuts { to })
+    }
+
+    /// Judges the connections of these addresses.
+    pub(super) fn judge(&self, concern: Concern) {
+        if !concern.is_empty() {
+            let _ = self.to.send(concern);
+        }
+    }
+}
+
+struct Cutter {
+    shared: Shared,
+    counts: Counts,
+    health: Health,
+}
+
+impl Cutter {
+    fn run(&self, from: &Receiver<Concern>) {
+        while let Ok(mut concern) = from.recv() {
+            // What came meanwhile is one look.
+            from.try_iter().for_each(|more| concern.add(more));
+            let cut = self.cut(&concern);
+            match &cut {
+                Ok(0) => {}
+                Ok(count) => tracing::info!(count, "ended connections that policies forbid now"),
+                Err(error) => tracing::error!(%error, "forbidden connections go on"),
+            }
+            self.counts.cut(cut.as_ref().copied().unwrap_or_default());
+            self.health.needs("connection tracking", cut.map(drop).map_err(|error| words(&error)));
+        }
+    }
+
+    fn cut(&self, concern: &Concern) -> Result<usize, NetlinkError> {
+        let own = own_addresses()?;
+        let mut conntrack = ConntrackSocket::open()?;
+        let goes = |flow: &Flow| {
+            let Some((ends, traffic)) = ends(flow) else { return false };
+            !own.contains(&ends[0])
+                && !own.contains(&ends[1])
+                && concern.has(ends)
+                && self.shared.engine().forbids(ends[0], ends[1], traffic)
+        };
+        let mut count = 0;
+        for filter in filters(concern) {
+            count += conntrack.delete_flows_if(&filter, goes)?;
+        }
+        Ok(count)
+    }
+}
+
+/// Returns what lists the connections of these addresses: of few, the kernel sends only theirs.
+fn filters(concern: &Concern) -> Vec<FlowFilter> {
+    let mut filters = Vec::new();
+    for (family, is_v4) in [(IpFamily::V4, true), (IpFamily::V6, false)] {
+        let all = concern.local.iter().chain(&concern.others);
+        let addresses: Vec<IpAddr> = all.filter(|of| of.is_ipv4() == is_v4).copied().collect();
+        match addresses.len() {
+            0 => {}
+            // The kernel compares no IPv6 addresses, so each list would be a whole one.
+            1..=ONE_BY_ONE if is_v4 => filters.extend(addresses.into_iter().flat_map(|address| {
+                let all = FlowFilter::all(family);
+                [
+                    FlowFilter { source: Some(address), ..all },
+                    FlowFilter { reply_source: Some(address), ..all },
+                ]
+            })),
+            _ => filters.push(FlowFilter::all(family)),
+        }
+    }
+    filters
+}
+
+/// Returns who began a connection and where it really goes, and what it is.
+fn ends(flow: &Flow) -> Option<([IpAddr; 2], Traffic)> {
+    let protocol = Protocol::of(flow.original.protocol?);
+    let traffic = match protocol {
+        Protocol::Tcp | Protocol::Udp | Protocol::Sctp => {
+            Traffic::to(protocol, flow.reply.source_port?)
+        }
+        _ => Traffic::of(protocol),
+    };
+    Some(([flow.original.source?, flow.reply.source?], traffic))
+}
+
+/// Returns the addresses of this host.
+fn own_addresses() -> Result<BTreeSet<IpAddr>, NetlinkError> {
+    let addresses = RouteSocket::open()?.addresses(None)?;
+    Ok(addresses.iter().map(|address| address.address.addr()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_addresses_are_asked_for_one_by_one() {
+        let concern = |addresses: &[&str]| Concern {
+            local: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+            others: BTreeSet::new(),
+        };
+        assert!(filters(&concern(&[])).is_empty());
+        let one = filters(&concern(&["10.0.0.1"]));
+        assert_eq!(one.len(), 2);
+        assert!(one.iter().all(|filter| *filter != FlowFilter::all(IpFamily::V4)));
+        assert_eq!(filters(&concern(&["fd00::1"])), [FlowFilter::all(IpFamily::V6)]);
+        let many = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "fd00::1"];
+        let all = [FlowFilter::all(IpFamily::V4), FlowFilter::all(IpFamily::V6)];
+        assert_eq!(filters(&concern(&many)), all);
+    }
+}

@@ -1,0 +1,452 @@
+//! The decisions: what sources, records and plugins say goes in, what is to be done comes out.
+//!
+//! Until every kind was listed once, the engine gathers objects, and nothing of the packet filter is
+//! changed. Then it compiles this node's program, and turns each change into steps.
+//!
+//! An address of a record is closed until its pod is known, and belongs to that pod from then on,
+//! whatever the pod's status says.
+
+mod known;
+mod local;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use policy::isolation::Isolation;
+use policy::object::Uid;
+use policy::{Change, Compiler, Pod, Program, Refused, Step, World};
+
+use super::concern::Concern;
+use super::kinds::{Key, Kind, Object, What};
+use super::lists::{BRAKE, CONFIRM, FEW, Lists, Origin};
+use super::records::{Id, Records};
+use super::tell::{Tell, Telling};
+
+/// So many objects that cannot be read are remembered.
+const MOST_UNREADABLE: usize = 100;
+
+/// What a source says.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// A list of a kind begins.
+    Begin(Kind),
+    /// It has this object.
+    Listed(Object),
+    /// It is complete.
+    Complete(Kind),
+    /// An object is new, or has changed.
+    Changed(Object),
+    /// An object was deleted.
+    Gone(Key),
+    /// Nobody can tell whose an object is.
+    Unreadable(Refused),
+    /// Everything is read anew: what could not be read before is forgotten.
+    Reread,
+    /// The source does not answer about a kind.
+    Silent(Kind, String),
+    /// It answers again, and nothing has changed.
+    Answers(Kind),
+}
+
+/// What is to be done. The steps, or the whole program, come first.
+#[derive(Debug, Default)]
+pub(super) struct Todo {
+    /// The steps of one transaction.
+    pub(super) steps: Vec<Step>,
+    /// The packet filter is to be brought to the program, whatever it is now.
+    pub(super) bring: bool,
+    /// The connections that are to be judged again, after that.
+    pub(super) concern: Concern,
+    /// The kinds that are to be listed again.
+    pub(super) relist: Vec<Kind>,
+    /// What is to be written to the server.
+    pub(super) tell: Vec<Telling>,
+    /// How many policies there are has changed.
+    pub(super) save: bool,
+    /// What people are to know.
+    pub(super) news: Vec<News>,
+}
+
+/// Something that people are to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct News {
+    pub(super) warning: bool,
+    pub(super) text: String,
+}
+
+/// How many policies there were.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) network_policies: usize,
+    pub(super) cluster_network_policies: usize,
+}
+
+impl Todo {
+    /// Adds what is to be done besides, but for the steps: they are in the program that is brought.
+    pub(super) fn add(&mut self, more: Todo) {
+        self.concern.add(more.concern);
+        self.relist.extend(more.relist);
+        self.tell.extend(more.tell);
+        self.save |= more.save;
+        self.news.extend(more.news);
+    }
+}
+
+impl Known {
+    fn of(&self, kind: Kind) -> usize {
+        match kind {
+            Kind::NetworkPolicies => self.network_policies,
+            Kind::ClusterNetworkPolicies => self.cluster_network_policies,
+            _ => 0,
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Not everything was listed.
+    Gathering(Box<World>),
+    /// The program is enforced.
+    Standing(Box<Compiler>),
+}
+
+/// A pod of this node, as its source says it.
+#[derive(Debug)]
+struct Local {
+    pod: Pod,
+    /// The UID by which the kubelet calls a static pod.
+    static_uid: Option<Uid>,
+}
+
+/// All decisions of the service.
+#[derive(Debug)]
+pub(super) struct Engine {
+    node: String,
+    phase: Phase,
+    lists: Lists,
+    records: Records,
+    local: BTreeMap<Uid, Local>,
+    /// Pods that exist because of a record, where no source knows pods.
+    of_records: BTreeMap<Id, Uid>,
+    tell: Tell,
+    unreadable: BTreeMap<String, Refused>,
+    /// How many policies an earlier run knew.
+    before: Known,
+    /// The first lists lack most of those policies: when they are asked for again.
+    doubt: Option<Instant>,
+    /// Of these another list is awaited for that reason.
+    confirming: BTreeSet<Kind>,
+    /// The lists are believed.
+    believed: bool,
+    todo: Todo,
+}
+
+impl Engine {
+    pub(super) fn new(node: &str, origin: Origin, isolation: Isolation, before: Known) -> Self {
+        Engine {
+            node: node.to_owned(),
+            phase: Phase::Gathering(Box::new(World::new(Some(isolation)))),
+            lists: Lists::new(origin),
+            records: Records::default(),
+            local: BTreeMap::new(),
+            of_records: BTreeMap::new(),
+            tell: Tell::new(node),
+            unreadable: BTreeMap::new(),
+            before,
+            doubt: None,
+            confirming: BTreeSet::new(),
+            believed: false,
+            todo: Todo::default(),
+        }
+    }
+
+    /// Returns this node's name.
+    pub(super) fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// Returns the objects, also before they are complete.
+    pub(super) fn world(&self) -> &World {
+        match &self.phase {
+            Phase::Gathering(world) => world,
+            Phase::Standing(compiler) => compiler.world(),
+        }
+    }
+
+    /// Returns what the packet filter is to be; `None` before that is known.
+    pub(super) fn program(&self) -> Option<&Program> {
+        match &self.phase {
+            Phase::Gathering(_) => None,
+            Phase::Standing(compiler) => Some(compiler.program()),
+        }
+    }
+
+    // What sources say.
+
+    /// Takes what a source says.
+    pub(super) fn hear(&mut self, event: Event, now: Instant) {
+        match event {
+            Event::Begin(kind) => {
+                let known = self.keys(kind).next().is_some();
+                self.lists.begin(kind, known);
+            }
+            Event::Listed(object) | Event::Changed(object) => self.take(object),
+            Event::Gone(key) => {
+                if let Some(kind) = key.kind() {
+                    self.lists.forget(kind, &key);
+                    self.answers(kind);
+                }
+                self.remove(key);
+            }
+            Event::Complete(kind) => self.complete(kind, now),
+            Event::Unreadable(refused) => {
+                if self.unreadable.len() < MOST_UNREADABLE {
+                    let text = refused.to_string();
+                    if self.unreadable.insert(text.clone(), refused).is_none() {
+                        self.news(true, text);
+                    }
+                }
+            }
+            Event::Reread => self.unreadable.clear(),
+            Event::Silent(kind, why) => {
+                let text = format!("{kind}: {why}; what is enforced stays");
+                if self.lists.fall_silent(kind, why) {
+                    self.news(true, text);
+                }
+            }
+            Event::Answers(kind) => self.answers(kind),
+        }
+    }
+
+    fn answers(&mut self, kind: Kind) {
+        if self.lists.answers(kind) {
+            self.news(false, format!("{kind}: the source answers again"));
+        }
+    }
+
+    fn news(&mut self, warning: bool, text: String) {
+        self.todo.news.push(News { warning, text });
+    }
+
+    /// Returns what names all objects of a kind that a source has said.
+    fn keys(&self, kind: Kind) -> Box<dyn Iterator<Item = Key> + '_> {
+        let world = self.world();
+        match kind {
+            Kind::Namespaces => {
+                Box::new(world.namespaces().map(|one| Key::Namespace(one.name.clone())))
+            }
+            Kind::Nodes => Box::new(world.nodes().map(|one| Key::Node(one.name.clone()))),
+            Kind::Pods => {
+                let of_records: BTreeSet<&Uid> = self.of_records.values().collect();
+                let said = world.pods().filter(move |pod| !of_records.contains(&pod.uid));
+                Box::new(said.map(|pod| Key::Pod(pod.uid.clone())))
+            }
+            Kind::NetworkPolicies | Kind::ClusterNetworkPolicies => {
+                let keys = world.policies().map(|policy| Key::Policy(policy.id.clone()));
+                Box::new(keys.filter(move |key| key.kind() == Some(kind)))
+            }
+        }
+    }
+
+    fn take(&mut self, object: Object) {
+        let key = object.key();
+        let Some(kind) = key.kind() else { return };
+        self.answers(kind);
+        self.lists.see(kind, &key);
+        let Object { what, meta } = object;
+        match what {
+            What::Namespace(namespace) => {
+                self.tell.namespace(&namespace, meta);
+                self.change(namespace.into());
+            }
+            What::Node(node) => {
+                if self.world().node(&node.name) != Some(&node) {
+                    self.change(node.into());
+                }
+            }
+            What::Pod(pod) => self.take_pod(*pod, meta.static_uid),
+            What::Policy(policy) => {
+                self.tell.policy(&policy, meta);
+                self.todo.save |= self.world().policy(&policy.id).is_none();
+                self.change((*policy).into());
+            }
+        }
+    }
+
+    fn remove(&mut self, key: Key) {
+        self.tell.forget(&key);
+        match &key {
+            Key::Pod(uid) => {
+                // Who has a record is closed from now on, until another pod has it.
+                let addresses = self.addresses_of(uid);
+                let local = self.local.remove(uid);
+                self.change(key.removal());
+                self.lead(addresses);
+                if let Some(Local { pod, .. }) = local {
+                    self.put_namesakes(&(pod.namespace, pod.name));
+                }
+                return;
+            }
+            Key::Policy(_) => self.todo.save = true,
+            Key::Namespace(_) | Key::Node(_) => {}
+        }
+        let is_namespace = matches!(key, Key::Namespace(_));
+        self.change(key.removal());
+        if is_namespace {
+            self.imply_namespaces();
+        }
+    }
+
+    fn complete(&mut self, kind: Kind, now: Instant) {
+        self.answers(kind);
+        let keys: Vec<Key> = match self.lists.compares(kind) {
+            true => self.keys(kind).collect(),
+            false => Vec::new(),
+        };
+        let judged = self.lists.complete(kind, keys.into_iter(), now);
+        if let Some((count, patience)) = judged.kept
+            && self.lists.origin() == Origin::Server
+        {
+            let text = format!(
+                "a list of {kind} lacks {count} that there were; they are kept for {} s, and then \
+                 listed again: if it is right, say `netwright policy accept`",
+                patience.as_secs()
+            );
+            self.news(true, text);
+        }
+        for key in judged.gone {
+            self.remove(key);
+        }
+        if self.confirming.remove(&kind) && self.confirming.is_empty() {
+            self.believed = true;
+        }
+        self.stand(now);
+    }
+
+    /// Begins to enforce once everything was listed.
+    fn stand(&mut self, now: Instant) {
+        if !self.lists.are_complete() || self.program().is_some() || self.doubts(now) {
+            return;
+        }
+        let Phase::Gathering(world) = &mut self.phase else { return };
+        let world = std::mem::take(world);
+        let mut compiler = Compiler::new(*world, &self.node);
+        for attachment in self.records.all() {
+            for address in &attachment.addresses {
+                compiler.start(*address, self.wanted(*address));
+            }
+        }
+        self.phase = Phase::Standing(Box::new(compiler));
+        self.todo.bring = true;
+        self.todo.save = true;
+        self.news(false, "all objects are known: policies are enforced".to_owned());
+    }
+
+    /// Reports whether the first lists lack most of the policies that there were: then they are
+    /// asked for again before they are believed, and what the packet filter has stays meanwhile.
+    fn doubts(&mut self, now: Instant) -> bool {
+        if self.believed || self.lists.origin() == Origin::Files {
+            return false;
+        }
+        if self.doubt.is_some() {
+            return true;
+        }
+        let known = self.known();
+        let lost = |kind| self.before.of(kind).saturating_sub(known.of(kind));
+        let is_most = |kind: &Kind| self.before.of(*kind) < lost(*kind).saturating_mul(2);
+        let Some(kind) =
+            [Kind::NetworkPolicies, Kind::ClusterNetworkPolicies].into_iter().find(is_most)
+        else {
+            return false;
+        };
+        let patience = if FEW < lost(kind) { BRAKE } else { CONFIRM };
+        self.doubt = Some(now + patience);
+        let text = format!(
+            "there are {} {kind}, and there were {}: for {} s what the packet filter has stays and \
+             new pods are closed, and then they are listed again: if it is right, say `netwright \
+             policy accept`",
+            known.of(kind),
+            self.before.of(kind),
+            patience.as_secs()
+        );
+        self.news(true, text);
+        true
+    }
+
+    /// Believes what the lists say: somebody has confirmed it.
+    pub(super) fn accept(&mut self, now: Instant) {
+        self.believed = true;
+        for kind in Kind::ALL {
+            for key in self.lists.let_go(kind) {
+                self.remove(key);
+            }
+        }
+        self.stand(now);
+    }
+
+    // What is to be done.
+
+    fn change(&mut self, change: Change) {
+        match &mut self.phase {
+            Phase::Gathering(world) => world.change(change),
+            Phase::Standing(compiler) => self.todo.steps.extend(compiler.apply(change)),
+        }
+    }
+
+    /// Returns when [`Engine::tick`] has something to do.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let tell = self.program().and_then(|_| self.tell.due());
+        let doubt = self.doubt.filter(|_| self.program().is_none());
+        [self.lists.due(), tell, doubt].into_iter().flatten().min()
+    }
+
+    /// Does what is due.
+    pub(super) fn tick(&mut self, now: Instant) {
+        for kind in self.lists.to_confirm(now) {
+            match (self.lists.origin(), kind) {
+                // Nobody lists all pods again for that.
+                (Origin::Files, _) | (Origin::Server, Kind::Pods) => {
+                    for key in self.lists.let_due_go(kind, now) {
+                        self.remove(key);
+                    }
+                }
+                (Origin::Server, kind) => {
+                    self.lists.ask(kind, now);
+                    self.todo.relist.push(kind);
+                }
+            }
+        }
+        if self.program().is_none() && self.doubt.is_some_and(|due| due <= now) {
+            let policies = [Kind::NetworkPolicies, Kind::ClusterNetworkPolicies];
+            self.confirming = policies.into();
+            self.todo.relist.extend(policies);
+            self.doubt = Some(now + CONFIRM);
+        }
+    }
+
+    /// Returns what is to be done.
+    pub(super) fn take_todo(&mut self, now: Instant) -> Todo {
+        let mut todo = std::mem::take(&mut self.todo);
+        let Phase::Standing(compiler) = &self.phase else { return todo };
+        let (world, program) = (compiler.world(), compiler.program());
+        todo.concern = match todo.bring {
+            true => Concern::all(program),
+            false => Concern::of(&todo.steps, program),
+        };
+        if self.lists.origin() == Origin::Server {
+            self.tell.look(world, now);
+            todo.tell = self.tell.take_due(world, now);
+        }
+        todo
+    }
+}
+
+/// The UID of no pod.
+fn nobody() -> Uid {
+    Arc::from("")
+}
+
+#[cfg(test)]
+#[path = "engine_tests.rs"]
+mod tests;

@@ -1,0 +1,249 @@
+//! The pods of this node: what a source says of them, with what records add.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use node_api::policy::{Owner, Started};
+use policy::labels::Labels;
+use policy::object::Uid;
+use policy::{Change, Namespace, Pod, Step};
+
+use super::super::kinds::{Key, Kind};
+use super::super::lists::Origin;
+use super::super::records::{Attachment, Id, Touched, id};
+use super::{Engine, Local, Phase, nobody};
+
+/// The namespace of containers whose runtime names no pod.
+const DEFAULT: &str = "default";
+
+impl Engine {
+    /// Takes a pod as its source says it.
+    pub(super) fn take_pod(&mut self, pod: Pod, static_uid: Option<Uid>) {
+        let uid = pod.uid.clone();
+        if self.lists.holds(Kind::Pods) {
+            self.yield_addresses(&pod);
+        }
+        if pod.node.as_deref() != Some(self.node.as_str()) {
+            if self.world().pod(&uid) != Some(&pod) {
+                self.change(pod.into());
+            }
+            return;
+        }
+        let is_known = |known: &Local| known.pod == pod && known.static_uid == static_uid;
+        if self.local.get(&uid).is_some_and(is_known) {
+            return;
+        }
+        let name = (pod.namespace.clone(), pod.name.clone());
+        self.local.insert(uid.clone(), Local { pod, static_uid });
+        self.put_namesakes(&name);
+    }
+
+    /// A pod that is only kept loses the addresses that another one has by now.
+    fn yield_addresses(&mut self, pod: &Pod) {
+        let mut gone = Vec::new();
+        for address in pod.own_addresses() {
+            let others = self.world().claimants(*address).into_iter().map(|other| &other.uid);
+            let keys = others.filter(|uid| **uid != pod.uid).map(|uid| Key::Pod(uid.clone()));
+            gone.extend(keys.filter(|key| self.lists.is_held(Kind::Pods, key)));
+        }
+        for key in gone {
+            self.lists.forget(Kind::Pods, &key);
+            self.remove(key);
+        }
+    }
+
+    /// Takes an attachment that starts. Its addresses are closed in the packet filter by now,
+    /// whatever they led to before.
+    pub(in super::super) fn start(&mut self, started: Started) {
+        for address in &started.addresses {
+            if let Phase::Standing(compiler) = &mut self.phase {
+                let steps = compiler.start(*address, nobody());
+                // That the packet filter has already.
+                let is_done = |step: &Step| matches!(step, Step::Verdict { address: of, .. } if of == address);
+                self.todo.steps.extend(steps.into_iter().filter(|step| !is_done(step)));
+            }
+        }
+        let touched = self.records.start(started.into());
+        self.settle(touched);
+    }
+
+    /// Takes an attachment that ends.
+    pub(in super::super) fn end(&mut self, owner: &Owner) {
+        let touched = self.records.end(&id(owner));
+        self.settle(touched);
+    }
+
+    /// Takes all records of this node.
+    pub(in super::super) fn list_records(&mut self, listed: Vec<Attachment>) {
+        let touched = self.records.list(listed);
+        self.settle(touched);
+    }
+
+    /// Reports whether records of attachments that have ended were still there.
+    pub(in super::super) fn awaits_ends(&self) -> bool {
+        self.records.awaits_ends()
+    }
+
+    /// Returns the pod that an attachment is of, if it is known.
+    fn pod_of(&self, attachment: &Attachment) -> Option<Uid> {
+        if self.lists.origin() == Origin::Files {
+            return self.of_records.get(&attachment.id).cloned();
+        }
+        let pod = attachment.pod.as_ref()?;
+        if pod.uid.is_empty() {
+            let same = |local: &&Local| {
+                *local.pod.namespace == *pod.namespace && local.pod.name == pod.name
+            };
+            let mut found: Vec<&Local> = self.local.values().filter(same).collect();
+            // Another one of the same name may be on its way out.
+            found.sort_by_key(|local| local.pod.terminating);
+            return found.first().map(|local| local.pod.uid.clone());
+        }
+        if let Some((uid, _)) = self.local.get_key_value(pod.uid.as_str()) {
+            return Some(uid.clone());
+        }
+        let is_static = |local: &&Local| local.static_uid.as_deref() == Some(pod.uid.as_str());
+        self.local.values().find(is_static).map(|local| local.pod.uid.clone())
+    }
+
+    /// Returns the pod that is to have an address of a record; one that no pod is if that is not
+    /// known.
+    pub(super) fn wanted(&self, address: IpAddr) -> Uid {
+        let owner = self.records.owner_of(address);
+        let owner = owner.filter(|attachment| !self.records.has_ended(&attachment.id));
+        owner.and_then(|attachment| self.pod_of(attachment)).unwrap_or_else(nobody)
+    }
+
+    /// Returns the addresses of records that a pod has.
+    pub(super) fn addresses_of(&self, uid: &Uid) -> Vec<IpAddr> {
+        let is_of = |attachment: &&Attachment| self.pod_of(attachment).as_ref() == Some(uid);
+        let of_pod = self.records.all().filter(is_of);
+        let addresses = of_pod.flat_map(|attachment| &attachment.addresses).copied();
+        addresses.filter(|address| self.wanted(*address) == *uid).collect()
+    }
+
+    /// Puts a pod of this node into the world as it is with its records.
+    fn put_local(&mut self, uid: &Uid) {
+        let Some(local) = self.local.get(uid) else { return };
+        let mut pod = local.pod.clone();
+        if !pod.host_network {
+            // What a record gives to another pod, or to nobody, is not this one's.
+            pod.addresses.retain(|address| {
+                self.records.owner_of(*address).is_none() || self.wanted(*address) == *uid
+            });
+            for address in self.addresses_of(uid) {
+                if !pod.addresses.contains(&address) {
+                    pod.addresses.push(address);
+                }
+            }
+        }
+        if self.world().pod(uid) != Some(&pod) {
+            self.change(pod.into());
+        }
+    }
+
+    /// Puts the pods of this node of one name into the world: a record without a UID is of one of
+    /// them.
+    pub(super) fn put_namesakes(&mut self, (namespace, name): &(Arc<str>, String)) {
+        let same = |local: &&Local| local.pod.namespace == *namespace && local.pod.name == *name;
+        let pods: Vec<Uid> =
+            self.local.values().filter(same).map(|local| local.pod.uid.clone()).collect();
+        for uid in pods {
+            let addresses = self.addresses_of(&uid);
+            self.put_local(&uid);
+            self.lead(addresses);
+        }
+    }
+
+    /// Follows a change of records: pods have other addresses, and addresses lead elsewhere.
+    fn settle(&mut self, touched: Touched) {
+        if self.lists.origin() == Origin::Files {
+            self.put_pods_of(&touched.attachments);
+        } else {
+            let of_records = touched.attachments.iter().filter_map(|one| self.pod_of(one));
+            let has = |local: &&Local| {
+                local.pod.addresses.iter().any(|address| touched.addresses.contains(address))
+            };
+            let by_status = self.local.values().filter(has).map(|local| local.pod.uid.clone());
+            let pods: BTreeSet<Uid> = of_records.chain(by_status).collect();
+            for uid in pods {
+                self.put_local(&uid);
+            }
+        }
+        self.lead(touched.addresses);
+    }
+
+    /// Leads addresses to where their records say.
+    pub(super) fn lead(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
+        for address in addresses {
+            let wanted = self.records.owner_of(address).map(|_| self.wanted(address));
+            if let Phase::Standing(compiler) = &mut self.phase {
+                self.todo.steps.extend(match wanted {
+                    Some(uid) => compiler.start(address, uid),
+                    None => compiler.end(address),
+                });
+            }
+        }
+    }
+
+    /// Where no source knows pods, each attachment is one.
+    fn put_pods_of(&mut self, attachments: &[Attachment]) {
+        // Others may have lost an address to them, or have got it.
+        let addresses = attachments.iter().flat_map(|one| &one.addresses);
+        let others = addresses.flat_map(|address| self.records.claimants(*address));
+        let ids: BTreeSet<Id> =
+            attachments.iter().chain(others).map(|one| one.id.clone()).collect();
+        for id in ids {
+            let there = self.records.get(&id).filter(|_| !self.records.has_ended(&id));
+            let Some(pod) = there.map(|attachment| self.made_of(attachment)) else {
+                if let Some(uid) = self.of_records.remove(&id) {
+                    self.change(Change::Pod(uid, None));
+                }
+                continue;
+            };
+            self.of_records.insert(id, pod.uid.clone());
+            if self.world().pod(&pod.uid) != Some(&pod) {
+                self.change(pod.into());
+            }
+        }
+        self.imply_namespaces();
+    }
+
+    fn made_of(&self, attachment: &Attachment) -> Pod {
+        let pod = attachment.pod.as_ref();
+        let (network, container, ifname) = &attachment.id;
+        let uid = cni::owner::sha512_hex(format!("{network}\0{container}\0{ifname}"), 32);
+        let is_own = |address: &&IpAddr| {
+            self.records.owner_of(**address).is_some_and(|owner| owner.id == attachment.id)
+        };
+        Pod {
+            namespace: pod.map_or(DEFAULT, |pod| &pod.namespace).into(),
+            name: pod.map_or(container, |pod| &pod.name).clone(),
+            uid: uid.into(),
+            node: Some(self.node.as_str().into()),
+            labels: Arc::new(attachment.labels.clone()),
+            addresses: attachment.addresses.iter().filter(is_own).copied().collect(),
+            host_network: false,
+            finished: false,
+            terminating: false,
+            ports: Arc::default(),
+        }
+    }
+
+    /// Where no source knows pods, their namespaces are there without a file of theirs.
+    pub(super) fn imply_namespaces(&mut self) {
+        if self.lists.origin() != Origin::Files {
+            return;
+        }
+        let names: BTreeSet<String> = self
+            .records
+            .all()
+            .map(|one| one.pod.as_ref().map_or(DEFAULT, |pod| &pod.namespace).to_owned())
+            .filter(|name| self.world().namespace(name).is_none())
+            .collect();
+        for name in names {
+            self.change(Namespace::new(&name, Labels::new()).into());
+        }
+    }
+}

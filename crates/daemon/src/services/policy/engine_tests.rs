@@ -1,0 +1,667 @@
+use agent::config;
+use node_api::policy::{Enforced, Owner, Started};
+use policy::{Direction, Protocol, Traffic, program};
+use serde_json::{Value, json};
+use testkit::Chance;
+
+use super::super::isolate::isolation;
+use super::super::lists::SETTLE;
+use super::*;
+
+/// This node.
+const NODE: &str = "n1";
+
+/// An engine, and a packet filter that is as strict as the kernel.
+struct Rig {
+    engine: Engine,
+    filter: Program,
+    now: Instant,
+    /// All that was to be done, but for what the packet filter has by now.
+    done: Todo,
+}
+
+impl Rig {
+    fn new(origin: Origin) -> Self {
+        Rig::after(origin, Known::default())
+    }
+
+    /// A run after one that knew so many policies.
+    fn after(origin: Origin, before: Known) -> Self {
+        Rig {
+            engine: Engine::new(NODE, origin, isolation(&config::Policy::default()), before),
+            filter: Program::empty(),
+            now: Instant::now(),
+            done: Todo::default(),
+        }
+    }
+
+    /// Carries out what is to be done, as the loop does.
+    fn carry_out(&mut self) {
+        let todo = self.engine.take_todo(self.now);
+        if todo.bring {
+            self.filter = self.engine.program().unwrap().clone();
+        } else {
+            for step in &todo.steps {
+                self.filter.apply(step).unwrap_or_else(|error| panic!("{error}: {step:?}"));
+            }
+        }
+        self.done.add(todo);
+        if let Some(program) = self.engine.program() {
+            assert!(self.filter == *program, "the packet filter is not as the program");
+        }
+    }
+
+    fn hear(&mut self, events: impl IntoIterator<Item = Event>) {
+        for event in events {
+            self.engine.hear(event, self.now);
+        }
+        self.carry_out();
+    }
+
+    fn changed(&mut self, kind: Kind, object: &Value) {
+        self.hear([Event::Changed(read(kind, object))]);
+    }
+
+    fn gone(&mut self, kind: Kind, object: &Value) {
+        self.hear([Event::Gone(read(kind, object).key())]);
+    }
+
+    /// Lists a kind.
+    fn list(&mut self, kind: Kind, objects: &[Value]) {
+        let listed = objects.iter().map(|object| Event::Listed(read(kind, object)));
+        let events: Vec<Event> =
+            [Event::Begin(kind)].into_iter().chain(listed).chain([Event::Complete(kind)]).collect();
+        self.hear(events);
+    }
+
+    /// Lists all kinds; only these have objects.
+    fn list_all(&mut self, objects: &[(Kind, &[Value])]) {
+        for kind in Kind::ALL {
+            let of_kind = objects.iter().find(|(of, _)| *of == kind);
+            self.list(kind, of_kind.map_or(&[], |(_, all)| all));
+        }
+    }
+
+    /// What the plugin does at ADD.
+    fn add(&mut self, started: &Started) -> Enforced {
+        for address in &started.addresses {
+            for direction in Direction::ALL {
+                let unknown = program::unknown(direction);
+                self.filter.verdicts.insert((direction, *address), unknown);
+            }
+        }
+        self.engine.start(started.clone());
+        self.carry_out();
+        self.engine.enforced(&started.owner)
+    }
+
+    fn end(&mut self, started: &Started) {
+        self.engine.end(&started.owner);
+        self.carry_out();
+    }
+
+    fn list_records(&mut self, records: &[&Started]) {
+        let all = records.iter().map(|started| (*started).clone().into()).collect();
+        self.engine.list_records(all);
+        self.carry_out();
+    }
+
+    /// Lets time pass until the next thing is due.
+    fn wait(&mut self) {
+        self.now = self.engine.due().expect("something is due");
+        self.engine.tick(self.now);
+        self.carry_out();
+    }
+
+    /// Where packets to an address go: `open`, `closed`, or `judged`.
+    fn state(&self, address: &str) -> &'static str {
+        let key = (Direction::Ingress, address.parse().unwrap());
+        match self.filter.verdicts.get(&key) {
+            None => "open",
+            Some(chain) if *chain == program::unknown(Direction::Ingress) => "closed",
+            Some(_) => "judged",
+        }
+    }
+
+    fn told(&mut self) -> String {
+        let news = std::mem::take(&mut self.done.news);
+        news.iter().map(|news| news.text.as_str()).collect::<Vec<_>>().join("\n")
+    }
+}
+
+fn read(kind: Kind, object: &Value) -> Object {
+    Object::of(kind, object).unwrap()
+}
+
+fn namespace(name: &str) -> Value {
+    json!({"metadata": {"name": name}})
+}
+
+fn pod(name: &str, uid: &str, node: &str) -> Value {
+    json!({
+        "metadata": {"namespace": "shop", "name": name, "uid": uid, "labels": {"app": name}},
+        "spec": {"nodeName": node},
+    })
+}
+
+fn with_address(mut pod: Value, address: &str) -> Value {
+    pod["status"] = json!({"podIP": address});
+    pod
+}
+
+/// A policy that lets only some other pods reach those with a label.
+fn policy(name: &str, app: &str) -> Value {
+    json!({
+        "metadata": {"namespace": "shop", "name": name, "uid": name},
+        "spec": {
+            "podSelector": {"matchLabels": {"app": app}},
+            "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}]}],
+        },
+    })
+}
+
+fn started(container: &str, pod: Option<(&str, &str)>, addresses: &[&str]) -> Started {
+    let pod = pod.map(|(name, uid)| node_api::Pod {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        uid: uid.to_owned(),
+    });
+    Started {
+        owner: Owner {
+            network: "pods".to_owned(),
+            container: container.to_owned(),
+            ifname: "eth0".to_owned(),
+            pod,
+            ..Owner::default()
+        },
+        addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+        ..Started::default()
+    }
+}
+
+/// A cluster with a namespace, two policies and nothing else.
+fn shop() -> Rig {
+    let mut rig = Rig::new(Origin::Server);
+    rig.list_all(&[
+        (Kind::Namespaces, &[namespace("shop")]),
+        (Kind::NetworkPolicies, &[policy("db", "db"), policy("cache", "cache")]),
+    ]);
+    rig
+}
+
+#[test]
+fn nothing_is_enforced_before_everything_is_listed() {
+    let mut rig = Rig::new(Origin::Server);
+    let db = started("c1", Some(("db", "u1")), &["10.0.0.1"]);
+    let web = started("c2", Some(("web", "u2")), &["10.0.0.2"]);
+    let enforced = rig.add(&db);
+    assert!(!enforced.known && enforced.notice.unwrap().contains("pods are being listed"));
+    rig.list(Kind::Namespaces, &[namespace("shop")]);
+    rig.list(Kind::NetworkPolicies, &[policy("db", "db")]);
+    rig.list(Kind::Pods, &[pod("db", "u1", NODE), pod("web", "u2", NODE)]);
+    rig.hear([Event::Silent(Kind::Nodes, "refused".to_owned())]);
+    assert!(rig.engine.program().is_none());
+    let notice = rig.add(&web).notice.unwrap();
+    assert!(notice.contains("nodes: refused"), "{notice}");
+    assert_eq!((rig.state("10.0.0.1"), rig.state("10.0.0.2")), ("closed", "closed"));
+    rig.list(Kind::Nodes, &[]);
+    rig.list(Kind::ClusterNetworkPolicies, &[]);
+    assert_eq!((rig.state("10.0.0.1"), rig.state("10.0.0.2")), ("judged", "open"));
+    assert!(rig.engine.enforced(&db.owner).known);
+    assert!(rig.engine.waits_for().is_empty());
+}
+
+#[test]
+fn a_pod_is_closed_until_it_is_known() {
+    let mut rig = shop();
+    let db = started("c1", Some(("db", "u1")), &["10.0.0.1", "fd00::1"]);
+    let enforced = rig.add(&db);
+    assert!(!enforced.known);
+    assert!(enforced.notice.unwrap().contains("pod shop/db is not known yet"));
+    rig.hear([Event::Silent(Kind::Pods, "away".to_owned())]);
+    assert_eq!(rig.state("10.0.0.1"), "closed");
+    // Its status has no address yet, and another pod of the name is no pod of it.
+    rig.changed(Kind::Pods, &pod("db", "u0", NODE));
+    assert_eq!(rig.state("10.0.0.1"), "closed");
+    rig.changed(Kind::Pods, &pod("db", "u1", NODE));
+    assert_eq!((rig.state("10.0.0.1"), rig.state("fd00::1")), ("judged", "judged"));
+    // A pod that no policy selects.
+    rig.changed(Kind::Pods, &pod("web", "u2", NODE));
+    let web = started("c2", Some(("web", "u2")), &["10.0.0.2"]);
+    assert_eq!(rig.add(&web), Enforced { known: true, notice: None });
+    assert_eq!(rig.state("10.0.0.2"), "open");
+    // The API forgets a pod whose record is there.
+    rig.gone(Kind::Pods, &pod("db", "u1", NODE));
+    assert_eq!(rig.state("10.0.0.1"), "closed");
+    rig.end(&db);
+    assert_eq!(rig.state("10.0.0.1"), "open");
+}
+
+#[test]
+fn an_attachment_is_made_again_and_ends() {
+    let mut rig = shop();
+    rig.changed(Kind::Pods, &with_address(pod("db", "u1", NODE), "10.0.0.1"));
+    assert_eq!(rig.state("10.0.0.1"), "judged", "by its status");
+    let db = started("c1", Some(("db", "u1")), &["10.0.0.1"]);
+    for _ in 0..2 {
+        // The plugin closes it each time.
+        assert!(rig.add(&db).known);
+        assert_eq!(rig.state("10.0.0.1"), "judged");
+    }
+    rig.list_records(&[&db]);
+    rig.end(&db);
+    assert_eq!(rig.state("10.0.0.1"), "judged", "its status still has it");
+    // Its record goes in a moment. Until then its address is closed if nobody else has it.
+    rig.list_records(&[&db]);
+    assert!(rig.engine.awaits_ends());
+    assert_eq!(rig.state("10.0.0.1"), "closed");
+    rig.gone(Kind::Pods, &pod("db", "u1", NODE));
+    let web = started("c2", Some(("web", "u2")), &["10.0.0.1"]);
+    rig.changed(Kind::Pods, &pod("web", "u2", NODE));
+    rig.add(&web);
+    rig.list_records(&[&db, &web]);
+    assert_eq!(rig.state("10.0.0.1"), "open", "it is another pod's, which nobody selects");
+    rig.list_records(&[&web]);
+    assert!(!rig.engine.awaits_ends());
+    // One that died without DEL.
+    rig.list_records(&[]);
+    assert_eq!(rig.engine.attachments().count(), 0);
+}
+
+#[test]
+fn pods_are_found_by_what_runtimes_call_them() {
+    let mut rig = shop();
+    // By its name, where the runtime passes no UID: of two the one that stays.
+    let db = started("c1", Some(("db", "")), &["10.0.0.1"]);
+    rig.add(&db);
+    rig.changed(Kind::Pods, &pod("db", "u1", NODE));
+    assert_eq!(rig.state("10.0.0.1"), "judged");
+    let mut ending = pod("db", "u1", NODE);
+    ending["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    rig.changed(Kind::Pods, &ending);
+    rig.changed(Kind::Pods, &pod("db", "u2", NODE));
+    assert_eq!(rig.state("10.0.0.1"), "judged");
+    let of =
+        |rig: &Rig, uid: &str| rig.engine.world().pod(&Uid::from(uid)).unwrap().addresses.len();
+    assert_eq!((of(&rig, "u1"), of(&rig, "u2")), (0, 1));
+    rig.gone(Kind::Pods, &pod("db", "u2", NODE));
+    assert_eq!(of(&rig, "u1"), 1);
+    // A static pod, by what the kubelet calls it.
+    let mut mirror = pod("cache", "m1", NODE);
+    mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "s1"});
+    rig.add(&started("c2", Some(("cache", "s1")), &["10.0.0.2"]));
+    assert_eq!(rig.state("10.0.0.2"), "closed");
+    rig.changed(Kind::Pods, &mirror);
+    assert_eq!(rig.state("10.0.0.2"), "judged");
+    // Neither a pod of another node nor a container without a pod.
+    rig.changed(Kind::Pods, &pod("db", "u3", "n2"));
+    assert!(!rig.add(&started("c3", Some(("db", "u3")), &["10.0.0.3"])).known);
+    let notice = rig.add(&started("c4", None, &["10.0.0.4"])).notice.unwrap();
+    assert!(notice.contains("the runtime names no pod"), "{notice}");
+}
+
+#[test]
+fn records_count_more_than_statuses() {
+    let mut rig = shop();
+    // The old address of a pod is another one's by now.
+    rig.changed(Kind::Pods, &with_address(pod("db", "u1", NODE), "10.0.0.1"));
+    rig.changed(Kind::Pods, &pod("web", "u2", NODE));
+    assert!(rig.add(&started("c2", Some(("web", "u2")), &["10.0.0.1"])).known);
+    assert_eq!(rig.state("10.0.0.1"), "open");
+    assert!(rig.add(&started("c1", Some(("db", "u1")), &["10.0.0.2"])).known);
+    assert_eq!(rig.state("10.0.0.2"), "judged");
+    // A pod of another node that has left: closed until that is known.
+    rig.changed(Kind::Pods, &with_address(pod("cache", "u3", "n2"), "10.0.0.3"));
+    rig.changed(Kind::Pods, &pod("web", "u4", NODE));
+    let enforced = rig.add(&started("c3", Some(("web", "u4")), &["10.0.0.3"]));
+    let notice = enforced.notice.unwrap();
+    assert!(notice.contains("shop/cache and shop/web have it"), "{notice}");
+    rig.gone(Kind::Pods, &pod("cache", "u3", "n2"));
+    assert_eq!(rig.state("10.0.0.3"), "open");
+    // The host's network is no pod's.
+    let mut host = with_address(pod("db", "u5", NODE), "192.0.2.1");
+    host["spec"]["hostNetwork"] = json!(true);
+    rig.changed(Kind::Pods, &host);
+    assert_eq!(rig.state("192.0.2.1"), "open");
+}
+
+#[test]
+fn policies_that_a_list_lacks_stay_until_another_one_does() {
+    let mut rig = shop();
+    rig.changed(Kind::Pods, &pod("db", "u1", NODE));
+    rig.changed(Kind::Pods, &pod("cache", "u2", NODE));
+    rig.add(&started("c1", Some(("db", "u1")), &["10.0.0.1"]));
+    rig.add(&started("c2", Some(("cache", "u2")), &["10.0.0.2"]));
+    rig.told();
+    // What is said to be deleted goes.
+    rig.gone(Kind::NetworkPolicies, &policy("cache", "cache"));
+    assert_eq!(rig.state("10.0.0.2"), "open");
+    rig.changed(Kind::NetworkPolicies, &policy("cache", "cache"));
+    // The server has lost everything.
+    rig.list(Kind::NetworkPolicies, &[]);
+    assert!(rig.told().contains("a list of networkpolicies lacks 2 that there were"));
+    assert_eq!((rig.state("10.0.0.1"), rig.state("10.0.0.2")), ("judged", "judged"));
+    assert!(rig.engine.notices().join("\n").contains("NetworkPolicy shop/cache"));
+    // One shows up again, the other one is asked for again.
+    rig.changed(Kind::NetworkPolicies, &policy("db", "db"));
+    let begin = rig.now;
+    rig.wait();
+    assert_eq!(rig.now - begin, CONFIRM);
+    assert_eq!(std::mem::take(&mut rig.done.relist), [Kind::NetworkPolicies]);
+    // The server is away now: all stays.
+    rig.wait();
+    assert_eq!(rig.done.relist, [Kind::NetworkPolicies], "it is asked for again, and not at once");
+    assert_eq!(rig.state("10.0.0.2"), "judged");
+    rig.list(Kind::NetworkPolicies, &[policy("db", "db")]);
+    assert_eq!((rig.state("10.0.0.1"), rig.state("10.0.0.2")), ("judged", "open"));
+    // Somebody knows that it is right.
+    rig.list(Kind::NetworkPolicies, &[]);
+    assert_eq!(rig.state("10.0.0.1"), "judged");
+    rig.engine.accept(rig.now);
+    rig.carry_out();
+    assert_eq!(rig.state("10.0.0.1"), "open");
+}
+
+#[test]
+fn most_objects_do_not_vanish_at_once() {
+    let mut rig = shop();
+    let names = ["db", "a", "b", "c", "d", "e"];
+    let pods: Vec<Value> = names
+        .iter()
+        .enumerate()
+        .map(|(n, name)| with_address(pod(name, name, NODE), &format!("10.0.0.{n}")))
+        .collect();
+    rig.list(Kind::Pods, &pods);
+    let db = started("c1", Some(("db", "db")), &["10.0.0.0"]);
+    rig.add(&db);
+    rig.list(Kind::Namespaces, &[]);
+    rig.list(Kind::Pods, &pods[5..]);
+    // One namespace is few, so it goes, and its pods are closed; the pods stay.
+    assert_eq!(rig.state("10.0.0.1"), "closed");
+    rig.changed(Kind::Namespaces, &namespace("shop"));
+    assert_eq!((rig.state("10.0.0.0"), rig.engine.held().len()), ("judged", 5));
+    // Another pod has an address of one that is only kept.
+    rig.changed(Kind::Pods, &with_address(pod("web", "new", NODE), "10.0.0.1"));
+    assert_eq!((rig.state("10.0.0.1"), rig.engine.held().len()), ("open", 4));
+    rig.changed(Kind::Pods, &pods[2]);
+    let begin = rig.now;
+    rig.wait();
+    assert_eq!(rig.now - begin, BRAKE);
+    assert!(rig.done.relist.is_empty(), "nobody lists all pods for that");
+    assert_eq!(rig.engine.held().len(), 0);
+    assert_eq!(rig.state("10.0.0.0"), "closed", "its record is there");
+    assert_eq!(rig.engine.world().pods().count(), 3);
+}
+
+#[test]
+fn the_first_lists_are_not_believed_if_they_lack_what_there_was() {
+    let before = Known { network_policies: 2, cluster_network_policies: 0 };
+    let lists = |rig: &mut Rig, policies: &[Value]| {
+        rig.list_all(&[
+            (Kind::Namespaces, &[namespace("shop")]),
+            (Kind::Pods, &[pod("db", "u1", NODE)]),
+            (Kind::NetworkPolicies, policies),
+        ]);
+    };
+    let mut rig = Rig::after(Origin::Server, before);
+    lists(&mut rig, &[policy("db", "db")]);
+    assert!(rig.engine.program().is_some(), "one of two may be right");
+
+    let mut rig = Rig::after(Origin::Server, before);
+    lists(&mut rig, &[]);
+    assert!(rig.told().contains("there are 0 networkpolicies, and there were 2"));
+    let db = started("c1", Some(("db", "u1")), &["10.0.0.1"]);
+    let notice = rig.add(&db).notice.unwrap();
+    assert!(notice.contains("netwright policy accept"), "{notice}");
+    assert_eq!((rig.engine.program().is_some(), rig.state("10.0.0.1")), (false, "closed"));
+    // Other lists do not change that.
+    rig.list(Kind::Nodes, &[]);
+    assert!(rig.engine.program().is_none());
+    rig.wait();
+    assert_eq!(rig.done.relist, [Kind::NetworkPolicies, Kind::ClusterNetworkPolicies]);
+    rig.list(Kind::ClusterNetworkPolicies, &[]);
+    assert!(rig.engine.program().is_none());
+    rig.list(Kind::NetworkPolicies, &[]);
+    assert_eq!((rig.engine.program().is_some(), rig.state("10.0.0.1")), (true, "open"));
+
+    // The second list has them.
+    let mut rig = Rig::after(Origin::Server, before);
+    lists(&mut rig, &[]);
+    rig.wait();
+    rig.list(Kind::NetworkPolicies, &[policy("db", "db"), policy("cache", "cache")]);
+    rig.list(Kind::ClusterNetworkPolicies, &[]);
+    rig.add(&db);
+    assert_eq!(rig.state("10.0.0.1"), "judged");
+    assert_eq!(rig.engine.known(), before);
+
+    // Somebody knows that it is right.
+    let mut rig = Rig::after(Origin::Server, before);
+    lists(&mut rig, &[]);
+    rig.engine.accept(rig.now);
+    rig.carry_out();
+    assert!(rig.engine.program().is_some());
+}
+
+#[test]
+fn containers_without_a_cluster_are_pods() {
+    let mut rig = Rig::new(Origin::Files);
+    let mut policy = policy("db", "db");
+    policy["metadata"]["namespace"] = json!("default");
+    rig.list_all(&[(Kind::NetworkPolicies, std::slice::from_ref(&policy))]);
+    let mut db = started("c1", None, &["10.0.0.1"]);
+    db.labels.insert("app".to_owned(), "db".to_owned());
+    assert!(rig.add(&db).known);
+    let web = started("c2", None, &["10.0.0.2"]);
+    assert!(rig.add(&web).known);
+    assert_eq!((rig.state("10.0.0.1"), rig.state("10.0.0.2")), ("judged", "open"));
+    assert!(rig.engine.world().namespace("default").is_some());
+    // Its namespace may be defined, and then is there without a definition.
+    rig.list(Kind::Namespaces, &[namespace("default"), namespace("shop")]);
+    rig.list(Kind::Namespaces, &[]);
+    rig.wait();
+    assert!(rig.engine.world().namespace("default").is_some());
+    assert!(rig.engine.world().namespace("shop").is_none());
+    assert_eq!(rig.state("10.0.0.1"), "judged");
+    // A policy whose file is gone goes in a moment.
+    rig.list(Kind::NetworkPolicies, &[]);
+    assert_eq!(rig.state("10.0.0.1"), "judged");
+    let begin = rig.now;
+    rig.wait();
+    assert_eq!((rig.now - begin, rig.state("10.0.0.1")), (SETTLE, "open"));
+    // Addresses go from one to another, and records go.
+    rig.list(Kind::NetworkPolicies, &[policy]);
+    rig.add(&started("c3", None, &["10.0.0.1"]));
+    assert_eq!(rig.state("10.0.0.1"), "open");
+    rig.end(&started("c3", None, &["10.0.0.1"]));
+    assert_eq!(rig.state("10.0.0.1"), "judged");
+    rig.end(&db);
+    rig.list_records(&[&web]);
+    assert_eq!((rig.state("10.0.0.1"), rig.engine.world().pods().count()), ("open", 1));
+}
+
+#[test]
+fn connections_are_judged_at_ends_of_this_node() {
+    let mut rig = shop();
+    let at = |text: &str| text.parse::<std::net::IpAddr>().unwrap();
+    let web = Traffic::to(Protocol::Tcp, 80);
+    assert!(!rig.engine.forbids(at("10.0.0.9"), at("10.0.0.1"), web));
+    rig.changed(Kind::Pods, &pod("db", "u1", NODE));
+    rig.changed(Kind::Pods, &with_address(pod("web", "u2", "n2"), "10.0.1.2"));
+    rig.changed(Kind::Pods, &with_address(pod("cache", "u3", "n2"), "10.0.1.3"));
+    rig.add(&started("c1", Some(("db", "u1")), &["10.0.0.1"]));
+    assert!(!rig.engine.forbids(at("10.0.1.2"), at("10.0.0.1"), web));
+    assert!(rig.engine.forbids(at("10.0.1.3"), at("10.0.0.1"), web));
+    // The other way nobody of this node forbids it.
+    assert!(!rig.engine.forbids(at("10.0.0.1"), at("10.0.1.3"), web));
+    // A change concerns whoever it is about.
+    rig.done.concern = Concern::default();
+    let mut other = with_address(pod("web", "u2", "n2"), "10.0.1.2");
+    other["metadata"]["labels"] = json!({});
+    rig.changed(Kind::Pods, &other);
+    let concern = std::mem::take(&mut rig.done.concern);
+    assert!(concern.has([at("10.0.1.2"), at("10.0.0.1")]) && concern.local.is_empty());
+    assert!(rig.engine.forbids(at("10.0.1.2"), at("10.0.0.1"), web));
+    let mut closed = policy("db", "db");
+    closed["spec"]["ingress"] = json!([]);
+    rig.changed(Kind::NetworkPolicies, &closed);
+    assert!(rig.done.concern.local.contains(&at("10.0.0.1")));
+    // What is not known is closed.
+    rig.add(&started("c2", Some(("new", "u4")), &["10.0.0.4"]));
+    assert!(rig.engine.forbids(at("10.0.0.4"), at("192.0.2.1"), web));
+}
+
+#[test]
+fn what_is_wrong_is_known_and_harms_no_other() {
+    let mut rig = shop();
+    rig.changed(Kind::Pods, &pod("db", "u1", NODE));
+    rig.changed(Kind::Pods, &pod("cache", "u2", NODE));
+    rig.add(&started("c1", Some(("db", "u1")), &["10.0.0.1"]));
+    rig.add(&started("c2", Some(("cache", "u2")), &["10.0.0.2"]));
+    let cache = rig.filter.verdicts[&(Direction::Ingress, "10.0.0.2".parse().unwrap())].clone();
+    let mut wrong = policy("db", "db");
+    wrong["spec"]["ingress"][0]["ports"] = json!([{"port": "no port"}]);
+    rig.changed(Kind::NetworkPolicies, &wrong);
+    let faults: Vec<String> = rig.engine.faults().iter().map(ToString::to_string).collect();
+    assert_eq!(faults.len(), 1);
+    assert!(faults[0].starts_with("NetworkPolicy shop/db: refused: spec.ingress[0].ports[0].port"));
+    let of = |rig: &Rig, address: &str| {
+        rig.filter.verdicts[&(Direction::Ingress, address.parse().unwrap())].clone()
+    };
+    assert_eq!(of(&rig, "10.0.0.2"), cache);
+    let at = |text: &str| text.parse::<std::net::IpAddr>().unwrap();
+    rig.changed(Kind::Pods, &with_address(pod("web", "u3", "n2"), "10.0.1.2"));
+    let web = Traffic::to(Protocol::Tcp, 80);
+    assert!(rig.engine.forbids(at("10.0.1.2"), at("10.0.0.1"), web), "its rule allows nothing");
+    assert!(!rig.engine.forbids(at("10.0.1.2"), at("10.0.0.2"), web));
+    // Nobody knows whose it is.
+    let nameless = Object::of(Kind::Pods, &json!({})).unwrap_err();
+    rig.told();
+    rig.hear([Event::Unreadable(nameless)]);
+    assert!(rig.told().contains("a Pod: refused: metadata.namespace: it is missing"));
+    assert_eq!(rig.engine.faults().len(), 2);
+    rig.hear([Event::Reread]);
+    rig.changed(Kind::NetworkPolicies, &policy("db", "db"));
+    assert_eq!(rig.engine.faults().len(), 0);
+}
+
+/// Random changes in a random order lead to the same as all that is there at the end, at once. After
+/// each of them the packet filter is as the program, and no pod with a record that is not known is
+/// open.
+#[test]
+fn any_order_leads_to_the_same() {
+    let mut chance = Chance::new(23);
+    for _ in 0..60 {
+        let mut rig = Rig::new(Origin::Server);
+        let (mut pods, mut policies) = (BTreeMap::new(), BTreeMap::new());
+        let mut records: BTreeMap<String, Started> = BTreeMap::new();
+        for _ in 0..40 {
+            let number = chance.below(6);
+            let (uid, address) = (format!("u{number}"), format!("10.0.0.{number}"));
+            let app = *chance.of(&["db", "cache", "web"]);
+            let node = *chance.of(&[NODE, NODE, "n2"]);
+            match chance.below(9) {
+                0 | 1 => {
+                    let mut new = pod(&format!("p{number}"), &uid, node);
+                    new["metadata"]["labels"] = json!({"app": app});
+                    let new = if chance.once_in(2) { with_address(new, &address) } else { new };
+                    rig.changed(Kind::Pods, &new);
+                    pods.insert(uid, new);
+                }
+                2 => {
+                    if let Some(old) = pods.remove(&uid) {
+                        rig.gone(Kind::Pods, &old);
+                    }
+                }
+                3 => {
+                    let name = format!("policy{}", chance.below(4));
+                    let new = policy(&name, app);
+                    rig.changed(Kind::NetworkPolicies, &new);
+                    policies.insert(name, new);
+                }
+                4 => {
+                    if let Some((_, old)) = policies.pop_first() {
+                        rig.gone(Kind::NetworkPolicies, &old);
+                    }
+                }
+                5 | 6 => {
+                    let uid = if chance.once_in(4) { "" } else { &uid };
+                    let new = started(
+                        &format!("c{number}"),
+                        Some((&format!("p{number}"), uid)),
+                        &[&address],
+                    );
+                    rig.add(&new);
+                    records.insert(format!("c{number}"), new);
+                }
+                7 => {
+                    if let Some(old) = records.remove(&format!("c{number}")) {
+                        rig.end(&old);
+                        rig.list_records(&records.values().collect::<Vec<_>>());
+                    }
+                }
+                _ => {
+                    let (pods, policies): (Vec<Value>, Vec<Value>) =
+                        (pods.values().cloned().collect(), policies.values().cloned().collect());
+                    rig.list_all(&[
+                        (Kind::Namespaces, &[namespace("shop")]),
+                        (Kind::Pods, &pods),
+                        (Kind::NetworkPolicies, &policies),
+                    ]);
+                }
+            }
+            for started in records.values() {
+                let (pod, enforced) = (&started.owner.pod, rig.engine.enforced(&started.owner));
+                if rig.engine.program().is_some() && !enforced.known {
+                    let address = started.addresses[0].to_string();
+                    assert_eq!(rig.state(&address), "closed", "{pod:?}: {enforced:?}");
+                }
+            }
+        }
+        let (pods, policies): (Vec<Value>, Vec<Value>) =
+            (pods.into_values().collect(), policies.into_values().collect());
+        let all: [(Kind, &[Value]); 3] = [
+            (Kind::Namespaces, &[namespace("shop")]),
+            (Kind::Pods, &pods),
+            (Kind::NetworkPolicies, &policies),
+        ];
+        rig.list_all(&all);
+        let mut anew = Rig::new(Origin::Server);
+        anew.list_records(&records.values().collect::<Vec<_>>());
+        anew.list_all(&all);
+        assert_eq!(rig.filter, anew.filter);
+    }
+}
+
+/// The cost of a pod's change does not grow with the number of pods and policies.
+#[test]
+fn a_change_costs_the_same_among_many() {
+    let steps = |count: usize| {
+        let mut rig = shop();
+        rig.changed(Kind::Pods, &pod("db", "u1", NODE));
+        rig.add(&started("c1", Some(("db", "u1")), &["10.0.0.1"]));
+        for number in 0..count {
+            let (name, [high, low]) =
+                (format!("p{number}"), u16::try_from(number).unwrap().to_be_bytes());
+            rig.changed(
+                Kind::Pods,
+                &with_address(pod(&name, &name, "n2"), &format!("10.1.{high}.{low}")),
+            );
+            rig.changed(Kind::NetworkPolicies, &policy(&name, &name));
+        }
+        let count = |rig: &mut Rig, kind, object: &Value| {
+            rig.engine.hear(Event::Changed(read(kind, object)), rig.now);
+            let todo = rig.engine.take_todo(rig.now);
+            todo.steps.iter().for_each(|step| rig.filter.apply(step).unwrap());
+            todo.steps.len()
+        };
+        let mut other = with_address(pod("x", "x", "n2"), "10.2.0.1");
+        let comes = count(&mut rig, Kind::Pods, &other);
+        other["metadata"]["labels"] = json!({"app": "web"});
+        let relabelled = count(&mut rig, Kind::Pods, &other);
+        let mut closed = policy("db", "db");
+        closed["spec"]["ingress"] = json!([]);
+        (comes, relabelled, count(&mut rig, Kind::NetworkPolicies, &closed))
+    };
+    assert_eq!(steps(10), (0, 1, 3));
+    assert_eq!(steps(10), steps(500));
+}

@@ -1,0 +1,177 @@
+//! The packet filter's table, and the records beside it. Plugins use both too, so each change is made
+//! under their common lock (`node_api::policy`, "Order").
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use firewall::FirewallError;
+use firewall::pods::{self, Logging, PodsTable, TABLE};
+use kernel::events::{TableEvent, TableListener};
+use kernel::netlink::NetlinkError;
+use node_api::policy::{LOCK, PLUGIN};
+use policy::program::Set;
+use policy::{Direction, Name, PerDirection, Program, Step};
+use state::{Index, Lock, Roots};
+
+use super::engine::Todo;
+use super::records::Attachment;
+use super::shared::Shared;
+
+/// How long a plugin may hold the lock: it makes one small transaction and writes a file.
+const LOCK_TIME: Duration = Duration::from_secs(5);
+
+/// A program with so many elements takes some time to be written.
+const LARGE: usize = 5_000;
+
+/// What the table had otherwise.
+#[derive(Debug, Default)]
+pub(super) struct Brought {
+    /// One line for each difference.
+    pub(super) lines: Vec<String>,
+    /// Nothing was to be changed: whatever was otherwise, somebody else has changed.
+    pub(super) is_as_it_was: bool,
+}
+
+/// The table.
+#[derive(Debug)]
+pub(super) struct Filter {
+    table: PodsTable,
+    listener: TableListener,
+    index: Index,
+    /// The records that could not be read, as the log has told.
+    damaged: BTreeSet<String>,
+}
+
+impl Filter {
+    pub(super) fn open(logging: Logging, roots: &Roots) -> Result<Self, FirewallError> {
+        let failed = |error: Box<dyn std::error::Error + Send + Sync>| FirewallError::Open(error);
+        let mut table = PodsTable::open(logging)?;
+        let mut listener = TableListener::open(TABLE).map_err(|error| failed(error.into()))?;
+        listener.ignore(table.port().map_err(|error| failed(error.into()))?);
+        Ok(Filter { table, listener, index: Index::new(roots), damaged: BTreeSet::new() })
+    }
+
+    /// Returns what is readable when somebody else has taken something from the table.
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.listener.descriptor()
+    }
+
+    /// Returns what others have done.
+    pub(super) fn heard(&mut self) -> Result<BTreeSet<TableEvent>, NetlinkError> {
+        self.listener.heard()
+    }
+
+    fn lock(&self) -> Result<Lock, FirewallError> {
+        self.index.lock(LOCK, LOCK_TIME).map_err(FirewallError::Lock)
+    }
+
+    /// Makes steps in one transaction.
+    pub(super) fn apply(&mut self, steps: &[Step]) -> Result<(), FirewallError> {
+        let _lock = self.lock()?;
+        self.table.apply(steps)
+    }
+
+    /// Lists the records, and brings the table to the program that follows from them. Adds what else
+    /// is to be done for them.
+    pub(super) fn bring(
+        &mut self,
+        shared: &Shared,
+        todo: &mut Todo,
+    ) -> Result<Brought, FirewallError> {
+        let _lock = self.lock()?;
+        let records = self.records();
+        let mut engine = shared.engine();
+        engine.list_records(records);
+        let more = engine.take_todo(Instant::now());
+        let is_as_it_was = more.steps.is_empty() && todo.steps.is_empty() && !todo.bring;
+        todo.add(more);
+        let Some(program) = engine.program() else { return Ok(Brought::default()) };
+        let lines = self.table.bring(program)?.lines().to_vec();
+        Ok(Brought { lines, is_as_it_was })
+    }
+
+    /// If there is no table, makes one that closes all addresses with a record. Returns how many.
+    pub(super) fn close_if_missing(&mut self, shared: &Shared) -> Result<usize, FirewallError> {
+        if self.table.exists()? {
+            return Ok(0);
+        }
+        let _lock = self.lock()?;
+        let addresses: Vec<IpAddr> = {
+            let engine = shared.engine();
+            let recorded = engine.attachments().flat_map(|one| one.addresses.iter().copied());
+            let judged = engine.program().into_iter().flat_map(|program| program.verdicts.keys());
+            let all: BTreeSet<IpAddr> =
+                recorded.chain(judged.map(|(_, address)| *address)).collect();
+            all.into_iter().collect()
+        };
+        if !addresses.is_empty() {
+            pods::close(&mut self.table, &addresses)?;
+        }
+        Ok(addresses.len())
+    }
+
+    /// Says how the table differs from where addresses are to lead, if it does.
+    pub(super) fn differs(
+        &mut self,
+        expected: &[(IpAddr, PerDirection<Option<Name>>)],
+    ) -> Result<Option<String>, FirewallError> {
+        for (address, wanted) in expected {
+            let found = pods::verdicts(&mut self.table, *address)?;
+            for direction in Direction::ALL {
+                let (wanted, found) = (wanted.get(direction), found.get(direction));
+                if wanted != found {
+                    let chain = |chain: &Option<Name>| match chain {
+                        Some(chain) => format!("leads to {chain}"),
+                        None => "is not judged".to_owned(),
+                    };
+                    return Ok(Some(format!(
+                        "{direction} of {address} {} and not as it is to be: it {} there",
+                        chain(found),
+                        chain(wanted)
+                    )));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads all records of the plugin. What cannot be read is told once; its addresses stay as they
+    /// are closed.
+    pub(super) fn records(&mut self) -> Vec<Attachment> {
+        let listed = self.index.list();
+        let mut damaged: BTreeSet<String> =
+            listed.damaged.iter().map(ToString::to_string).collect();
+        let mut attachments = Vec::new();
+        for record in listed.found.iter().filter(|record| record.plugin == PLUGIN) {
+            match Attachment::of(record) {
+                Ok(attachment) => attachments.push(attachment),
+                Err(error) => {
+                    damaged.insert(format!("the record of {}: {error}", record.attachment));
+                }
+            }
+        }
+        for what in damaged.difference(&self.damaged) {
+            tracing::warn!("{what}");
+        }
+        self.damaged = damaged;
+        attachments
+    }
+
+    /// Removes the table.
+    pub(super) fn remove(&mut self) -> Result<(), FirewallError> {
+        let _lock = self.lock()?;
+        self.table.remove()
+    }
+}
+
+/// Reports whether a program takes some time to be written.
+pub(super) fn is_large(program: &Program) -> bool {
+    let elements = program.sets.values().map(|set| match set {
+        Set::Addresses(all) => all.len(),
+        Set::Intervals(all) => all.len(),
+        Set::Ports(all) => all.len(),
+    });
+    LARGE < elements.sum::<usize>() + program.verdicts.len()
+}

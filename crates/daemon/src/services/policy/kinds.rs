@@ -1,0 +1,218 @@
+//! The kinds of objects, and objects as sources say them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use policy::object::Uid;
+use policy::{
+    Change, Namespace, Node, Pod, Policy, PolicyId, Refused, cluster_policy, network_policy,
+};
+use serde_json::Value;
+
+/// Where a kubelet notes in a static pod's object which UID it calls the pod by, also towards
+/// runtimes (Kubernetes, `pkg/kubelet/types` ConfigMirrorAnnotationKey).
+pub(super) const STATIC: &str = "kubernetes.io/config.mirror";
+
+/// A kind of object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Kind {
+    Namespaces,
+    Nodes,
+    NetworkPolicies,
+    ClusterNetworkPolicies,
+    Pods,
+}
+
+impl Kind {
+    /// All of them. Pods, of which there are most, come last.
+    pub(super) const ALL: [Kind; 5] = [
+        Kind::Namespaces,
+        Kind::Nodes,
+        Kind::NetworkPolicies,
+        Kind::ClusterNetworkPolicies,
+        Kind::Pods,
+    ];
+
+    /// Reports whether the loss of one lets traffic through.
+    pub(super) fn is_policy(self) -> bool {
+        matches!(self, Kind::NetworkPolicies | Kind::ClusterNetworkPolicies)
+    }
+
+    /// Finds the kind that an object says it is.
+    fn said_by(object: &Value) -> Option<Self> {
+        let version = object.get("apiVersion").and_then(Value::as_str)?;
+        Some(match (version, object.get("kind").and_then(Value::as_str)?) {
+            ("v1", "Namespace") => Kind::Namespaces,
+            ("v1", "Node") => Kind::Nodes,
+            ("v1", "Pod") => Kind::Pods,
+            ("networking.k8s.io/v1", "NetworkPolicy") => Kind::NetworkPolicies,
+            ("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy") => {
+                Kind::ClusterNetworkPolicies
+            }
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Namespaces => "namespaces",
+            Kind::Nodes => "nodes",
+            Kind::NetworkPolicies => "networkpolicies",
+            Kind::ClusterNetworkPolicies => "clusternetworkpolicies",
+            Kind::Pods => "pods",
+        })
+    }
+}
+
+/// What names an object.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Key {
+    Namespace(String),
+    Node(String),
+    Pod(Uid),
+    Policy(PolicyId),
+}
+
+impl Key {
+    /// Returns the kind of what it names; `None` for what is no object of its own.
+    pub(super) fn kind(&self) -> Option<Kind> {
+        Some(match self {
+            Key::Namespace(_) => Kind::Namespaces,
+            Key::Node(_) => Kind::Nodes,
+            Key::Pod(_) => Kind::Pods,
+            Key::Policy(PolicyId::Network { .. }) => Kind::NetworkPolicies,
+            Key::Policy(PolicyId::Cluster { .. }) => Kind::ClusterNetworkPolicies,
+            Key::Policy(_) => return None,
+        })
+    }
+
+    /// Returns the change that removes the object.
+    pub(super) fn removal(self) -> Change {
+        match self {
+            Key::Namespace(name) => Change::Namespace(name, None),
+            Key::Node(name) => Change::Node(name, None),
+            Key::Pod(uid) => Change::Pod(uid, None),
+            Key::Policy(id) => Change::Policy(id, None),
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Key::Namespace(name) => write!(f, "Namespace {name}"),
+            Key::Node(name) => write!(f, "Node {name}"),
+            Key::Pod(uid) => write!(f, "Pod {uid}"),
+            Key::Policy(id) => id.fmt(f),
+        }
+    }
+}
+
+/// An object as a source says it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Object {
+    pub(super) what: What,
+    /// What is to be known of it to write its status, or an Event about it.
+    pub(super) meta: Meta,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum What {
+    Namespace(Namespace),
+    Node(Node),
+    Pod(Box<Pod>),
+    Policy(Box<Policy>),
+}
+
+/// What is to be known of an object to write about it. Of pods and nodes nothing is.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Meta {
+    pub(super) uid: String,
+    pub(super) generation: u64,
+    pub(super) version: String,
+    /// The conditions of its status.
+    pub(super) conditions: Vec<Value>,
+    /// The UID by which the kubelet calls a static pod.
+    pub(super) static_uid: Option<Uid>,
+}
+
+impl Meta {
+    fn read(object: &Value) -> Self {
+        let text = |pointer: &str| {
+            object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
+        Meta {
+            uid: text("/metadata/uid"),
+            generation: object
+                .pointer("/metadata/generation")
+                .and_then(Value::as_u64)
+                .unwrap_or_default(),
+            version: text("/metadata/resourceVersion"),
+            conditions: conditions.cloned().unwrap_or_default(),
+            static_uid: None,
+        }
+    }
+}
+
+impl Object {
+    /// Reads an object that says its kind; `None` if it is of another one.
+    ///
+    /// # Errors
+    /// It cannot be told whose it is.
+    pub(crate) fn read(object: &Value) -> Result<Option<Self>, Refused> {
+        Kind::said_by(object).map(|kind| Object::of(kind, object)).transpose()
+    }
+
+    /// Reads an object of a kind.
+    ///
+    /// # Errors
+    /// It cannot be told whose it is.
+    pub(super) fn of(kind: Kind, object: &Value) -> Result<Self, Refused> {
+        let meta = Meta::default();
+        Ok(match kind {
+            Kind::Namespaces => {
+                Object { what: What::Namespace(Namespace::read(object)?), meta: Meta::read(object) }
+            }
+            Kind::Nodes => Object { what: What::Node(Node::read(object)?), meta },
+            Kind::Pods => {
+                let annotations = object.pointer("/metadata/annotations");
+                let static_uid = annotations.and_then(|all| all.get(STATIC)?.as_str());
+                let static_uid = static_uid.map(Arc::from);
+                let what = What::Pod(Box::new(Pod::read(object)?));
+                Object { what, meta: Meta { static_uid, ..meta } }
+            }
+            Kind::NetworkPolicies => Object {
+                what: What::Policy(Box::new(network_policy::read(object)?)),
+                meta: Meta::read(object),
+            },
+            Kind::ClusterNetworkPolicies => Object {
+                what: What::Policy(Box::new(cluster_policy::read(object)?)),
+                meta: Meta::read(object),
+            },
+        })
+    }
+
+    /// Returns what names it.
+    pub(super) fn key(&self) -> Key {
+        match &self.what {
+            What::Namespace(namespace) => Key::Namespace(namespace.name.clone()),
+            What::Node(node) => Key::Node(node.name.clone()),
+            What::Pod(pod) => Key::Pod(pod.uid.clone()),
+            What::Policy(policy) => Key::Policy(policy.id.clone()),
+        }
+    }
+}
+
+impl From<Object> for Change {
+    fn from(object: Object) -> Self {
+        match object.what {
+            What::Namespace(namespace) => namespace.into(),
+            What::Node(node) => node.into(),
+            What::Pod(pod) => (*pod).into(),
+            What::Policy(policy) => (*policy).into(),
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! The attachments of this node, as the plugin `policy` records them. They say which addresses of
+//! which pods are here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use node_api::Pod;
+use node_api::policy::{Owner, Recorded, Started};
+use state::Record;
+
+/// What names an attachment: network, container, interface.
+pub(super) type Id = (String, String, String);
+
+/// An attachment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Attachment {
+    pub(super) id: Id,
+    /// Its pod, if the runtime names one.
+    pub(super) pod: Option<Pod>,
+    pub(super) addresses: Vec<IpAddr>,
+    /// The host's side of its link.
+    pub(super) interface: Option<String>,
+    /// The labels that the runtime gave it.
+    pub(super) labels: BTreeMap<String, String>,
+}
+
+/// Returns what names the attachment of a request.
+pub(super) fn id(owner: &Owner) -> Id {
+    (owner.network.clone(), owner.container.clone(), owner.ifname.clone())
+}
+
+impl From<Started> for Attachment {
+    fn from(started: Started) -> Self {
+        Attachment {
+            id: id(&started.owner),
+            pod: started.owner.pod,
+            addresses: started.addresses,
+            interface: started.interface,
+            labels: started.labels,
+        }
+    }
+}
+
+impl Attachment {
+    /// Reads what the plugin recorded.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub(super) fn of(record: &Record) -> Result<Self, serde_json::Error> {
+        let recorded: Recorded = serde_json::from_value(record.data.clone())?;
+        let mut attachment = Attachment::from(recorded.started);
+        // The record's own key counts.
+        let key = &record.attachment;
+        attachment.id =
+            (key.network.to_string(), key.container_id.to_string(), key.ifname.to_string());
+        Ok(attachment)
+    }
+
+    /// Returns what it is called in messages.
+    pub(super) fn name(&self) -> String {
+        match &self.pod {
+            Some(pod) => format!("pod {}/{}", pod.namespace, pod.name),
+            None => format!("container {}", self.id.1),
+        }
+    }
+}
+
+/// What a change of records touches.
+#[derive(Debug, Default)]
+pub(super) struct Touched {
+    /// The addresses that may lead elsewhere now.
+    pub(super) addresses: BTreeSet<IpAddr>,
+    /// The attachments that came, as they are, and those that went, as they were.
+    pub(super) attachments: Vec<Attachment>,
+}
+
+impl Touched {
+    fn add(&mut self, attachment: Attachment) {
+        self.addresses.extend(&attachment.addresses);
+        self.attachments.push(attachment);
+    }
+}
+
+/// All attachments of this node.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    all: BTreeMap<Id, Attachment>,
+    /// Who has an address: of several, who was told last.
+    owners: BTreeMap<IpAddr, Vec<Id>>,
+    /// Attachments that ended and whose records may still be there.
+    ended: BTreeSet<Id>,
+}
+
+impl Records {
+    /// Returns all attachments.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Attachment> {
+        self.all.values()
+    }
+
+    /// Returns an attachment.
+    pub(super) fn get(&self, id: &Id) -> Option<&Attachment> {
+        self.all.get(id)
+    }
+
+    /// Returns the attachment that has an address.
+    pub(super) fn owner_of(&self, address: IpAddr) -> Option<&Attachment> {
+        self.all.get(self.owners.get(&address)?.last()?)
+    }
+
+    /// Returns all attachments that say that they have an address.
+    pub(super) fn claimants(&self, address: IpAddr) -> impl Iterator<Item = &Attachment> {
+        self.owners.get(&address).into_iter().flatten().filter_map(|id| self.all.get(id))
+    }
+
+    /// Reports whether an attachment has ended, and its record was still there when the records
+    /// were listed last. Its addresses are closed as long as that is so.
+    pub(super) fn has_ended(&self, id: &Id) -> bool {
+        self.ended.contains(id)
+    }
+
+    /// Reports whether records of attachments that have ended were still there.
+    pub(super) fn awaits_ends(&self) -> bool {
+        self.ended.iter().any(|id| self.all.contains_key(id))
+    }
+
+    /// Takes an attachment that starts.
+    pub(super) fn start(&mut self, attachment: Attachment) -> Touched {
+        let mut touched = Touched::default();
+        self.ended.remove(&attachment.id);
+        self.remove(&attachment.id, &mut touched);
+        self.insert(attachment, &mut touched);
+        touched
+    }
+
+    /// Takes an attachment that ends.
+    pub(super) fn end(&mut self, id: &Id) -> Touched {
+        let mut touched = Touched::default();
+        self.remove(id, &mut touched);
+        self.ended.insert(id.clone());
+        touched
+    }
+
+    /// Takes all records that there are.
+    pub(super) fn list(&mut self, listed: Vec<Attachment>) -> Touched {
+        let mut touched = Touched::default();
+        let there: BTreeSet<&Id> = listed.iter().map(|attachment| &attachment.id).collect();
+        self.ended.retain(|id| there.contains(id));
+        let gone: Vec<Id> = self.all.keys().filter(|id| !there.contains(id)).cloned().collect();
+        for id in gone {
+            self.remove(&id, &mut touched);
+        }
+        for attachment in listed {
+            if self.all.get(&attachment.id) != Some(&attachment) {
+                self.remove(&attachment.id, &mut touched);
+                self.insert(attachment, &mut touched);
+            }
+        }
+        touched
+    }
+
+    fn insert(&mut self, attachment: Attachment, touched: &mut Touched) {
+        for address in &attachment.addresses {
+            let owners = self.owners.entry(*address).or_default();
+            // One that has ended has its addresses only if nobody else has.
+            if self.ended.contains(&attachment.id) {
+                owners.insert(0, attachment.id.clone());
+            } else {
+                owners.push(attachment.id.clone());
+            }
+        }
+        touched.add(attachment.clone());
+        self.all.insert(attachment.id.clone(), attachment);
+    }
+
+    fn remove(&mut self, id: &Id, touched: &mut Touched) {
+        let Some(old) = self.all.remove(id) else { return };
+        for address in &old.addresses {
+            if let Some(owners) = self.owners.get_mut(address) {
+                owners.retain(|owner| owner != id);
+                if owners.is_empty() {
+                    self.owners.remove(address);
+                }
+            }
+        }
+        touched.add(old);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attachment(container: &str, addresses: &[&str]) -> Attachment {
+        let started = Started {
+            owner: Owner {
+                network: "pods".to_owned(),
+                container: container.to_owned(),
+                ifname: "eth0".to_owned(),
+                ..Owner::default()
+            },
+            addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+            ..Started::default()
+        };
+        started.into()
+    }
+
+    fn owner(records: &Records, address: &str) -> Option<String> {
+        records.owner_of(address.parse().unwrap()).map(|attachment| attachment.id.1.clone())
+    }
+
+    #[test]
+    fn an_address_is_that_of_who_was_told_last() {
+        let mut records = Records::default();
+        records.start(attachment("old", &["10.0.0.1"]));
+        let touched = records.start(attachment("new", &["10.0.0.1", "fd00::1"]));
+        assert_eq!(touched.addresses.len(), 2);
+        assert_eq!(owner(&records, "10.0.0.1").as_deref(), Some("new"));
+        records.end(&attachment("new", &[]).id);
+        assert_eq!(owner(&records, "10.0.0.1").as_deref(), Some("old"));
+        assert_eq!(owner(&records, "fd00::1"), None);
+    }
+
+    #[test]
+    fn what_has_ended_is_there_until_its_record_has_gone() {
+        let mut records = Records::default();
+        let (one, id) = (attachment("one", &["10.0.0.1"]), attachment("one", &[]).id);
+        records.start(one.clone());
+        records.end(&id);
+        assert!(records.has_ended(&id) && !records.awaits_ends());
+        // The record is removed in a moment. Until then somebody else may get the address.
+        records.list(vec![one.clone()]);
+        assert!(records.awaits_ends());
+        assert_eq!(owner(&records, "10.0.0.1").as_deref(), Some("one"));
+        records.start(attachment("two", &["10.0.0.1"]));
+        records.list(vec![one.clone(), attachment("two", &["10.0.0.1"])]);
+        assert_eq!(owner(&records, "10.0.0.1").as_deref(), Some("two"));
+        records.list(vec![attachment("two", &["10.0.0.1"])]);
+        assert!(!records.has_ended(&id) && !records.awaits_ends());
+        // Under the same name it is another one.
+        records.end(&id);
+        records.start(one);
+        assert!(!records.has_ended(&id));
+    }
+}

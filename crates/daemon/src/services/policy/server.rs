@@ -1,0 +1,135 @@
+//! The asynchronous thread: it takes the plugin's requests, and asks the API server.
+//!
+//! It decides nothing. A request waits until the loop has answered it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use node_api::Refusal;
+use node_api::policy::{Answer, Request};
+use tokio::sync::{mpsc, oneshot};
+
+use super::cluster::{Cluster, Source};
+use super::engine::Event;
+use super::kinds::Kind;
+use super::tell::Telling;
+use crate::listen::Listener;
+use crate::services::line_server::{self, Answers};
+use crate::services::outlet::Outlet;
+use crate::services::{Stop, ready, setup};
+
+/// How long the loop may take to answer: longer than a plugin waits.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+
+/// What the thread says to the loop.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// A plugin asks.
+    Asked(Box<Request>, Reply),
+    /// A source says something.
+    Event(Box<Event>),
+    /// What became of writing something.
+    Written(Result<(), String>),
+}
+
+impl From<Event> for Heard {
+    fn from(event: Event) -> Self {
+        Heard::Event(Box::new(event))
+    }
+}
+
+/// Where an answer goes.
+pub(super) struct Reply(oneshot::Sender<Answer>);
+
+impl std::fmt::Debug for Reply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reply").finish_non_exhaustive()
+    }
+}
+
+impl Reply {
+    /// Answers. Whoever asked may be gone.
+    pub(super) fn send(self, answer: Answer) {
+        let _ = self.0.send(answer);
+    }
+}
+
+/// What the loop says to the thread.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// A kind is to be listed again.
+    Relist(Kind),
+    /// Something is to be written.
+    Tell(Telling),
+}
+
+/// The loop's end of the thread.
+#[derive(Debug)]
+pub(super) struct Server {
+    orders: mpsc::UnboundedSender<Order>,
+}
+
+impl Server {
+    /// Starts the thread. With a source it asks the API server.
+    pub(super) fn start(
+        listener: &Listener,
+        outlet: Outlet<Heard>,
+        source: Option<Source>,
+    ) -> Result<Self, Stop> {
+        let (orders, taken) = mpsc::unbounded_channel();
+        let runtime = setup::runtime(1)?;
+        let outlet = Arc::new(outlet);
+        let desk = Arc::new(Desk { outlet: outlet.clone(), waiting: AtomicU64::new(0) });
+        let socket = listener.path.clone();
+        {
+            let _entered = runtime.enter();
+            line_server::start(desk, listener).map_err(setup::failed)?;
+        }
+        let thread = std::thread::Builder::new().name("server".to_owned());
+        let work = async move {
+            tokio::spawn(ready::run(socket, || true));
+            match source {
+                Some(source) => Cluster::new(source, outlet).run(taken).await,
+                None => std::future::pending().await,
+            }
+        };
+        thread.spawn(move || runtime.block_on(work)).map_err(setup::failed)?;
+        Ok(Server { orders })
+    }
+
+    /// Says what is to be done. Without an API server nobody hears it.
+    pub(super) fn order(&self, order: Order) {
+        let _ = self.orders.send(order);
+    }
+}
+
+/// Takes requests.
+#[derive(Debug)]
+struct Desk {
+    outlet: Arc<Outlet<Heard>>,
+    waiting: AtomicU64,
+}
+
+/// So many requests may wait for the loop: a node that restarts starts all its pods at once.
+const MOST_WAITING: u64 = 4096;
+
+impl Answers for Desk {
+    type Request = Request;
+    type Answer = Answer;
+
+    async fn answer(&self, request: Request) -> Answer {
+        if MOST_WAITING <= self.waiting.fetch_add(1, Ordering::Relaxed) {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            return Refusal::for_now("too many requests wait").into();
+        }
+        let (reply, answer) = oneshot::channel();
+        self.outlet.tell(Heard::Asked(Box::new(request), Reply(reply)));
+        let answer = tokio::time::timeout(ANSWER_TIME, answer).await;
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        match answer {
+            Ok(Ok(answer)) => answer,
+            _ => Refusal::for_now("netwrightd policy does not answer in time; see its log").into(),
+        }
+    }
+}

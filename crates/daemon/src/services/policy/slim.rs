@@ -1,0 +1,290 @@
+//! Objects of the API server of which only what matters is kept while they are read: a pod has some
+//! 4 KB, and a cluster 100,000 of them.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use kube::core::{ClusterResourceScope, NamespaceResourceScope};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, de};
+use serde_json::{Map, Value};
+
+use super::kinds::STATIC;
+
+/// What of a value is kept.
+#[derive(Debug, Clone, Copy)]
+enum Want {
+    All,
+    /// Of an object these keys.
+    Keys(&'static [(&'static str, Want)]),
+    /// Of a list this of each entry.
+    Each(&'static Want),
+}
+
+const NAME: (&str, Want) = ("name", Want::All);
+const NAMESPACE: (&str, Want) = ("namespace", Want::All);
+const UID: (&str, Want) = ("uid", Want::All);
+const VERSION: (&str, Want) = ("resourceVersion", Want::All);
+const LABELS: (&str, Want) = ("labels", Want::All);
+const GENERATION: (&str, Want) = ("generation", Want::All);
+const CONTAINER: Want = Want::Keys(&[("ports", Want::All), ("restartPolicy", Want::All)]);
+
+const POD: Want = Want::Keys(&[
+    (
+        "metadata",
+        Want::Keys(&[
+            NAME,
+            NAMESPACE,
+            UID,
+            VERSION,
+            LABELS,
+            ("deletionTimestamp", Want::All),
+            ("annotations", Want::Keys(&[(STATIC, Want::All)])),
+        ]),
+    ),
+    (
+        "spec",
+        Want::Keys(&[
+            ("nodeName", Want::All),
+            ("hostNetwork", Want::All),
+            ("containers", Want::Each(&CONTAINER)),
+            ("initContainers", Want::Each(&CONTAINER)),
+        ]),
+    ),
+    ("status", Want::Keys(&[("phase", Want::All), ("podIP", Want::All), ("podIPs", Want::All)])),
+]);
+
+const NODE: Want = Want::Keys(&[
+    ("metadata", Want::Keys(&[NAME, VERSION, LABELS])),
+    ("status", Want::Keys(&[("addresses", Want::All)])),
+]);
+
+const NAMESPACE_OBJECT: Want = Want::Keys(&[(
+    "metadata",
+    Want::Keys(&[NAME, UID, VERSION, LABELS, ("annotations", Want::All)]),
+)]);
+
+const POLICY: Want = Want::Keys(&[
+    ("metadata", Want::Keys(&[NAME, NAMESPACE, UID, VERSION, GENERATION])),
+    ("spec", Want::All),
+    ("status", Want::Keys(&[("conditions", Want::All)])),
+]);
+
+impl<'de> DeserializeSeed<'de> for Want {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
+        match self {
+            Want::All => Value::deserialize(from),
+            _ => from.deserialize_any(self),
+        }
+    }
+}
+
+impl<'de> Visitor<'de> for Want {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let Want::Keys(keys) = self else {
+            while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+            return Ok(Value::Null);
+        };
+        let mut kept = Map::new();
+        while let Some(key) = map.next_key::<String>()? {
+            match keys.iter().find(|(wanted, _)| *wanted == key) {
+                Some((name, want)) => {
+                    kept.insert((*name).to_owned(), map.next_value_seed(*want)?);
+                }
+                None => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(Value::Object(kept))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
+        let Want::Each(want) = self else {
+            while list.next_element::<IgnoredAny>()?.is_some() {}
+            return Ok(Value::Null);
+        };
+        let mut kept = Vec::new();
+        while let Some(value) = list.next_element_seed(*want)? {
+            kept.push(value);
+        }
+        Ok(Value::Array(kept))
+    }
+
+    // What is of another type than it is to be is as if it were missing.
+
+    fn visit_unit<E: de::Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E: de::Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E: de::Error>(self, _: bool) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_i64<E: de::Error>(self, _: i64) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_u64<E: de::Error>(self, _: u64) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_f64<E: de::Error>(self, _: f64) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_str<E: de::Error>(self, _: &str) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+}
+
+/// Returns what the client has to know of an object.
+fn meta(object: &Value) -> ObjectMeta {
+    let text = |key: &str| object["metadata"][key].as_str().map(str::to_owned);
+    ObjectMeta {
+        name: text("name"),
+        namespace: text("namespace"),
+        resource_version: text("resourceVersion"),
+        ..ObjectMeta::default()
+    }
+}
+
+/// An object of a kind: what is kept of it.
+pub(super) trait Slim {
+    fn object(&self) -> &Value;
+}
+
+/// Makes a type of a kind of objects.
+macro_rules! slim {
+    ($name:ident, $want:expr, $scope:ty, $group:literal, $version:literal, $kind:literal, $plural:literal) => {
+        #[derive(Debug, Clone)]
+        pub(super) struct $name {
+            meta: ObjectMeta,
+            object: Value,
+        }
+
+        impl Slim for $name {
+            fn object(&self) -> &Value {
+                &self.object
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                let object = $want.deserialize(from)?;
+                Ok($name { meta: meta(&object), object })
+            }
+        }
+
+        impl Resource for $name {
+            type DynamicType = ();
+            type Scope = $scope;
+
+            fn kind((): &()) -> Cow<'_, str> {
+                $kind.into()
+            }
+
+            fn group((): &()) -> Cow<'_, str> {
+                $group.into()
+            }
+
+            fn version((): &()) -> Cow<'_, str> {
+                $version.into()
+            }
+
+            fn plural((): &()) -> Cow<'_, str> {
+                $plural.into()
+            }
+
+            fn meta(&self) -> &ObjectMeta {
+                &self.meta
+            }
+
+            fn meta_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.meta
+            }
+        }
+    };
+}
+
+slim!(Pods, POD, NamespaceResourceScope, "", "v1", "Pod", "pods");
+slim!(Nodes, NODE, ClusterResourceScope, "", "v1", "Node", "nodes");
+slim!(Namespaces, NAMESPACE_OBJECT, ClusterResourceScope, "", "v1", "Namespace", "namespaces");
+slim!(
+    NetworkPolicies,
+    POLICY,
+    NamespaceResourceScope,
+    "networking.k8s.io",
+    "v1",
+    "NetworkPolicy",
+    "networkpolicies"
+);
+slim!(
+    ClusterNetworkPolicies,
+    POLICY,
+    ClusterResourceScope,
+    "policy.networking.k8s.io",
+    "v1alpha2",
+    "ClusterNetworkPolicy",
+    "clusternetworkpolicies"
+);
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_what_matters_is_kept() {
+        let whole = json!({
+            "kind": "Pod",
+            "metadata": {
+                "name": "a", "namespace": "b", "uid": "u", "resourceVersion": "7",
+                "labels": {"app": "a"}, "deletionTimestamp": null, "managedFields": [{"a": 1}],
+                "annotations": {STATIC: "s", "other": "long"},
+            },
+            "spec": {
+                "nodeName": "n", "volumes": [{"name": "v"}],
+                "containers": [{"name": "c", "image": "i", "ports": [{"name": "p"}]}],
+                "initContainers": "none",
+            },
+            "status": {"podIP": "10.0.0.1", "conditions": []},
+        });
+        let kept: Pods = serde_json::from_str(&whole.to_string()).unwrap();
+        assert_eq!(
+            *kept.object(),
+            json!({
+                "metadata": {
+                    "name": "a", "namespace": "b", "uid": "u", "resourceVersion": "7",
+                    "labels": {"app": "a"}, "deletionTimestamp": null, "annotations": {STATIC: "s"},
+                },
+                "spec": {
+                    "nodeName": "n", "containers": [{"ports": [{"name": "p"}]}],
+                    "initContainers": null,
+                },
+                "status": {"podIP": "10.0.0.1"},
+            })
+        );
+        assert_eq!(kept.meta().resource_version.as_deref(), Some("7"));
+        // A watch's objects are buffered first.
+        let kept: Pods = serde_json::from_value(whole).unwrap();
+        assert_eq!(kept.meta().name.as_deref(), Some("a"));
+        let odd: Nodes = serde_json::from_str("{\"metadata\":7,\"status\":[1,{}]}").unwrap();
+        assert_eq!(*odd.object(), json!({"metadata": null, "status": null}));
+    }
+}

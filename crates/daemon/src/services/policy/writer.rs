@@ -1,0 +1,91 @@
+//! Writes statuses and Events to the API server, a few at once.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Event;
+use kube::Client;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use super::server::Heard;
+use super::slim::ClusterNetworkPolicies;
+use super::tell::{COMPONENT, EventWrite, StatusWrite, Telling};
+use crate::clock;
+use crate::services::kubernetes::{ApiError, within};
+use crate::services::outlet::Outlet;
+
+/// How much is written at once.
+const AT_ONCE: usize = 4;
+
+/// Whoever writes.
+#[derive(Clone)]
+pub(super) struct Writer {
+    client: Client,
+    outlet: Arc<Outlet<Heard>>,
+    places: Arc<Semaphore>,
+}
+
+impl Writer {
+    pub(super) fn start(client: Client, outlet: Arc<Outlet<Heard>>) -> Self {
+        Writer { client, outlet, places: Arc::new(Semaphore::new(AT_ONCE)) }
+    }
+
+    /// Writes something when it is its turn, and says how that went.
+    pub(super) fn write(&self, telling: Telling) {
+        let writer = self.clone();
+        tokio::spawn(async move {
+            let Ok(_place) = writer.places.acquire().await else { return };
+            let written = match &telling {
+                Telling::Status(status) => writer.status(status).await,
+                Telling::Event(event) => writer.event(event).await,
+            };
+            match written {
+                // Somebody else was quicker, or the object is another one by now: what is there is
+                // heard, and looked at again.
+                Ok(()) | Err(ApiError::Gone(_)) => writer.outlet.tell(Heard::Written(Ok(()))),
+                Err(error) => writer.outlet.tell(Heard::Written(Err(error.to_string()))),
+            }
+        });
+    }
+
+    async fn status(&self, write: &StatusWrite) -> Result<(), ApiError> {
+        let now = clock::rfc3339(clock::now().wall.as_millis());
+        let since = write.since.as_deref().unwrap_or(&now);
+        let mut conditions = write.others.clone();
+        conditions.push(write.condition.value(since));
+        // The version makes the server refuse what was decided of another one.
+        let patch = json!({
+            "metadata": {"resourceVersion": write.version}, "status": {"conditions": conditions},
+        });
+        let params =
+            PatchParams { field_manager: Some(COMPONENT.to_owned()), ..PatchParams::default() };
+        let all: Api<ClusterNetworkPolicies> = Api::all(self.client.clone());
+        let patched = within(all.patch_status(&write.name, &params, &Patch::Merge(&patch))).await;
+        match patched {
+            Err(ApiError::Away(why)) if is_conflict(&why) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    async fn event(&self, write: &EventWrite) -> Result<(), ApiError> {
+        let now = Value::from(clock::rfc3339(clock::now().wall.as_millis()));
+        let mut body = write.body.clone();
+        body["firstTimestamp"] = now.clone();
+        body["lastTimestamp"] = now;
+        let event: Event =
+            serde_json::from_value(body).map_err(|error| ApiError::Refused(error.to_string()))?;
+        let events: Api<Event> = Api::namespaced(self.client.clone(), &write.namespace);
+        match within(events.create(&PostParams::default(), &event)).await {
+            // Another node has sent it.
+            Err(ApiError::Refused(why)) if why.contains("already exists") => Ok(()),
+            other => other.map(drop),
+        }
+    }
+}
+
+/// Reports whether a refusal says that there is another version by now (Kubernetes,
+/// `staging/src/k8s.io/apiserver/pkg/registry/generic/registry/store.go` OptimisticLockErrorMsg).
+fn is_conflict(why: &str) -> bool {
+    why.contains("the object has been modified")
+}
