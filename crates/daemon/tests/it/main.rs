@@ -13,6 +13,7 @@ mod managers;
 mod multinet;
 mod output;
 mod policies;
+mod policy;
 mod repair;
 mod rig;
 mod routing;

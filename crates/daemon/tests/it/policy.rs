@@ -1,0 +1,367 @@
+//! `netwrightd policy` on a node: real pods, real packets, and the plugins that runtimes call.
+//!
+//! The lab's host is the node `n1`. Pods of other nodes are addresses of one container behind it.
+
+mod admission;
+mod away;
+mod bad;
+mod cuts;
+mod damage;
+mod files;
+mod kill;
+mod load;
+mod plugin;
+mod size;
+mod status;
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use node_api::policy::{Enforced, Owner, Started};
+use serde_json::{Value, json};
+use testkit::kube::KubeApi;
+use testkit::traffic::{Server, assert_no_tcp, assert_tcp, try_tcp};
+use testkit::{Container, Place as _, Service, wait_until};
+
+use crate::support::Node;
+
+const DAEMON: &str = env!("CARGO_BIN_EXE_netwrightd");
+
+/// The executable: the tests' own, or the one that is measured.
+fn daemon() -> String {
+    std::env::var("NETWRIGHTD_MEASURED").unwrap_or_else(|_| DAEMON.to_owned())
+}
+
+/// Where servers of pods listen.
+const PORT: u16 = 8080;
+
+/// The addresses of the node towards others, and of the container that is all others.
+const NODE: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
+const OTHERS: [&str; 2] = ["192.0.2.2", "2001:db8::2"];
+
+/// By events the service hears of everything: it looks by itself every hour only.
+const FLAGS: [&str; 4] = ["--interval", "1h", "--log-rate", "0"];
+
+/// A node of a cluster.
+struct Cluster {
+    service: Option<Service>,
+    api: KubeApi,
+    /// Pods of other nodes.
+    others: Container,
+    flags: Vec<String>,
+    node: Node,
+}
+
+/// A pod of this node.
+struct Pod {
+    container: Container,
+    namespace: &'static str,
+    name: String,
+    uid: String,
+    /// What its first plugin answered.
+    result: Value,
+    addresses: Vec<IpAddr>,
+    servers: Vec<Server>,
+}
+
+impl Pod {
+    fn v4(&self) -> String {
+        self.addresses.iter().find(|address| address.is_ipv4()).unwrap().to_string()
+    }
+
+    /// Starts its servers.
+    fn serve(&mut self) {
+        let serve = |address: &IpAddr| {
+            Server::tcp(&self.container, &SocketAddr::new(*address, PORT).to_string(), &self.name)
+        };
+        self.servers = self.addresses.iter().map(serve).collect();
+    }
+
+    /// What a runtime passes in `CNI_ARGS`.
+    fn args(&self) -> String {
+        format!(
+            "IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={};K8S_POD_UID={}",
+            self.namespace, self.name, self.uid
+        )
+    }
+
+    /// Asserts that a connection to each address of a pod is made, or that none is.
+    #[track_caller]
+    fn assert_reaches(&self, to: &Pod, reaches: bool) {
+        for address in &to.addresses {
+            let at = SocketAddr::new(*address, PORT).to_string();
+            match reaches {
+                true => drop(assert_tcp(&self.container, &at)),
+                false => assert_no_tcp(&self.container, &at),
+            }
+        }
+    }
+
+    /// Reports whether a connection to a pod is made.
+    fn reaches(&self, to: &Pod) -> bool {
+        let at = SocketAddr::new(to.addresses[0], PORT);
+        try_tcp(&self.container, at, Duration::from_millis(300)).is_ok()
+    }
+}
+
+impl Cluster {
+    /// Makes a node, and an API server that has the namespace `shop` and the Nodes.
+    fn new(name: &str) -> Self {
+        let node = Node::new(name);
+        let others = node.container("others");
+        let [v4, v6] = NODE;
+        let [others4, others6] = OTHERS;
+        node.sh(&format!(
+            "sysctl -q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1\n\
+             ip link add up0 type veth peer name eth0 netns {name}\n\
+             ip link set up0 addrgenmode none up\n\
+             ip addr add {v4}/24 dev up0; ip addr add {v6}/64 dev up0 nodad\n\
+             ip -n {name} link set lo up; ip -n {name} link set eth0 addrgenmode none up\n\
+             ip -n {name} addr add {others4}/24 dev eth0\n\
+             ip -n {name} addr add {others6}/64 dev eth0 nodad\n\
+             ip -n {name} route add default via {v4}; ip -n {name} route add default via {v6}\n\
+             ip route add 10.64.0.0/10 via {others4}",
+            name = others.name(),
+        ));
+        let api = node.lab.enter(|| KubeApi::start_at(v4));
+        let kubeconfig = api.kubeconfig(node.lab.dir());
+        let source = ["--source", "kubernetes", "--kubeconfig", kubeconfig.to_str().unwrap()];
+        let flags = source.iter().chain(&FLAGS).map(|word| (*word).to_owned()).collect();
+        api.create(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}));
+        for (name, [v4, v6]) in [("n1", NODE), ("n2", OTHERS)] {
+            api.create(&json!({
+                "apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
+                "status": {"addresses": [
+                    {"type": "InternalIP", "address": v4}, {"type": "InternalIP", "address": v6},
+                ]},
+            }));
+        }
+        Cluster { service: None, api, others, flags, node }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.node.lab.dir().join("policy.sock")
+    }
+
+    /// The service's command.
+    fn command(&self) -> Command {
+        let mut command = self.node.lab.command(&daemon());
+        command
+            .args(["policy", "--node", "n1", "--socketpath", self.socket().to_str().unwrap()])
+            .args(&self.flags)
+            .env("NETWRIGHT_RUN_DIR", &self.node.roots.run)
+            .env("NETWRIGHT_STATE_DIR", &self.node.roots.lib)
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.node.lab.dir().join("policy.log")
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// Starts the service, and waits until it answers plugins.
+    fn spawn(&mut self) {
+        let times = |log: &str| log.matches(" ready ").count();
+        let before = times(&self.log());
+        self.service = Some(Service::start(self.command(), &self.log_path()));
+        wait_until("the service to be ready", || before < times(&self.log()));
+    }
+
+    /// Starts the service, and waits until it enforces policies.
+    fn start(&mut self) {
+        let times = |log: &str| log.matches("policies are enforced").count();
+        let before = times(&self.log());
+        self.spawn();
+        wait_until("policies to be enforced", || before < times(&self.log()));
+    }
+
+    fn kill(&mut self) {
+        if let Some(service) = self.service.take() {
+            service.kill();
+        }
+    }
+
+    /// Creates a pod of this node in the API server, as a scheduler and a user have made it.
+    fn create(&self, name: &str) {
+        self.api.create(&object(name, &uid(name), "n1"));
+    }
+
+    /// Attaches a pod as a runtime does, with a server in it.
+    fn attach(&self, name: &str) -> Pod {
+        self.attach_in("shop", name)
+    }
+
+    /// Attaches a pod of a namespace.
+    fn attach_in(&self, namespace: &'static str, name: &str) -> Pod {
+        let mut pod = self.connect(namespace, name);
+        self.admit(&pod, None);
+        pod.serve();
+        pod
+    }
+
+    /// Attaches a container of a runtime that names no pod, with its name as its label.
+    fn attach_container(&self, name: &str) -> Pod {
+        let mut pod = self.connect("default", name);
+        self.admit(&pod, Some(name));
+        pod.serve();
+        pod
+    }
+
+    /// Calls the plugins before `policy`.
+    fn connect(&self, namespace: &'static str, name: &str) -> Pod {
+        let container = self.node.container(name);
+        let mut pod = Pod {
+            container,
+            namespace,
+            name: name.to_owned(),
+            uid: uid(name),
+            result: Value::Null,
+            addresses: Vec::new(),
+            servers: Vec::new(),
+        };
+        let ranges = json!([[{"subnet": "10.0.0.0/16"}], [{"subnet": "fd00::/64"}]]);
+        let routes = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]);
+        let ipam = json!({"type": "host-local", "ranges": ranges, "routes": routes});
+        let run = self.node.run("ptp", "ADD").network("pods").to(&pod.container);
+        pod.result = run.args(&pod.args()).config(json!({"ipam": ipam})).call().ok();
+        let ips = pod.result["ips"].as_array().unwrap().iter();
+        let address = |ip: &Value| {
+            let text = ip["address"].as_str().unwrap();
+            text.split('/').next().unwrap().parse().unwrap()
+        };
+        pod.addresses = ips.map(address).collect();
+        pod
+    }
+
+    /// Creates a pod and attaches it.
+    fn pod(&self, name: &str) -> Pod {
+        self.create(name);
+        self.attach(name)
+    }
+
+    fn owner(&self, pod: &Pod, named: bool) -> Owner {
+        Owner {
+            network: "pods".to_owned(),
+            container: pod.container.name().to_owned(),
+            ifname: "eth0".to_owned(),
+            pod: named.then(|| node_api::Pod::of_args(&pod.args()).unwrap()),
+            ..Owner::default()
+        }
+    }
+
+    /// Calls the plugin `policy`.
+    fn admit(&self, pod: &Pod, labels: Option<&str>) -> Option<Enforced> {
+        let labels = labels.map(|app| ("app".to_owned(), app.to_owned()));
+        let started = Started {
+            owner: self.owner(pod, labels.is_none()),
+            addresses: pod.addresses.clone(),
+            interface: None,
+            labels: labels.into_iter().collect(),
+        };
+        self.node.lab.enter(|| plugin::add(&self.node.roots, &self.socket(), &started))
+    }
+
+    /// Calls CHECK of the plugin `policy`.
+    fn check(&self, pod: &Pod) -> node_api::policy::Answer {
+        self.node.lab.enter(|| plugin::check(&self.socket(), &self.owner(pod, true)))
+    }
+
+    /// Detaches a pod as a runtime does.
+    fn detach(&self, pod: &Pod) {
+        self.node.lab.enter(|| {
+            let owner = self.owner(pod, true);
+            plugin::del(&self.node.roots, &self.socket(), &owner, &pod.addresses);
+        });
+        let run = self.node.run("ptp", "DEL").network("pods").to(&pod.container);
+        run.config(json!({"ipam": {"type": "host-local"}})).prev(&pod.result).call().silent();
+    }
+}
+
+/// The UID of a pod.
+fn uid(name: &str) -> String {
+    format!("uid-of-{name}")
+}
+
+/// A pod as the API has it; its label `app` is its name.
+fn object(name: &str, uid: &str, node: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": "shop", "name": name, "uid": uid, "labels": {"app": name}},
+        "spec": {"nodeName": node},
+    })
+}
+
+/// Lets only pods with one of these labels `app` reach those with another, at the port.
+fn allow(name: &str, app: &str, from: &[&str]) -> Value {
+    let pods = json!({"matchExpressions": [{"key": "app", "operator": "In", "values": from}]});
+    let from = if from.is_empty() { json!([]) } else { json!([{"podSelector": pods}]) };
+    let rules = if from == json!([]) {
+        json!([])
+    } else {
+        json!([{"from": from, "ports": [{"port": PORT}]}])
+    };
+    json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"namespace": "shop", "name": name},
+        "spec": {
+            "podSelector": {"matchLabels": {"app": app}}, "policyTypes": ["Ingress"],
+            "ingress": rules,
+        },
+    })
+}
+
+/// Each of two pods reaches the other as policies say, from its first packet on, and as they say
+/// after each change.
+#[test]
+fn pods_reach_each_other_as_policies_say() {
+    testkit::require!("root");
+    let mut cluster = Cluster::new("policy-pods");
+    cluster.api.create(&allow("db", "db", &["web"]));
+    cluster.start();
+    let [db, web, other] = ["db", "web", "other"].map(|name| cluster.pod(name));
+    web.assert_reaches(&db, true);
+    other.assert_reaches(&db, false);
+    db.assert_reaches(&other, true);
+    // The node reaches all, and is reached.
+    assert_tcp(&cluster.node.lab, &format!("{}:{PORT}", db.v4()));
+
+    // Another label, another policy, none, and one of all namespaces.
+    cluster.api.change("pods", "shop", "other", &json!({"metadata": {"labels": {"app": "web"}}}));
+    wait_until("the other label", || other.reaches(&db));
+    cluster.api.change("networkpolicies", "shop", "db", &json!({"spec": {"ingress": []}}));
+    wait_until("the other policy", || !other.reaches(&db) && !web.reaches(&db));
+    cluster.api.remove("networkpolicies", "shop", "db");
+    wait_until("no policy", || web.reaches(&db));
+    cluster.api.create(&json!({
+        "apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+        "metadata": {"name": "quarantine"},
+        "spec": {
+            "tier": "Admin", "priority": 1,
+            "subject": {"pods": {"podSelector": {"matchLabels": {"app": "db"}}}},
+            "egress": [{"action": "Deny", "to": [{"namespaces": {}}]}],
+        },
+    }));
+    wait_until("the policy of the cluster", || !db.reaches(&web));
+    web.assert_reaches(&db, true);
+    // Pods that end take their verdicts with them.
+    for pod in [&db, &web, &other] {
+        cluster.detach(pod);
+    }
+    let rules = cluster.node.sh("nft list table inet netwright-policy");
+    assert!(
+        !pod_addresses(&[&db, &web, &other]).any(|address| rules.contains(&address)),
+        "{rules}"
+    );
+}
+
+fn pod_addresses<'p>(pods: &'p [&Pod]) -> impl Iterator<Item = String> + use<'p> {
+    let addresses = pods.iter().flat_map(|pod| &pod.addresses);
+    addresses.map(|address| format!("{address} "))
+}

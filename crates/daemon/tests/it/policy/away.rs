@@ -1,0 +1,153 @@
+//! The API server is slow, silent, away, or has lost what it knew; the service is away.
+
+use std::time::Duration;
+
+use serde_json::json;
+use testkit::wait_until;
+
+use super::{Cluster, PORT, allow, object, uid};
+
+/// What is known while nobody answers stays; what is new is closed, and let free without a restart.
+#[test]
+fn a_pod_is_closed_while_nobody_knows_it() {
+    testkit::require!("root");
+    let mut cluster = Cluster::new("policy-away");
+    cluster.api.create(&allow("db", "db", &["web"]));
+    // Nobody answers when the service starts.
+    cluster.api.hang();
+    cluster.spawn();
+    let web = cluster.attach("web");
+    let db = cluster.attach("db");
+    web.assert_reaches(&db, false);
+    db.assert_reaches(&web, false);
+    // Its node reaches it.
+    testkit::traffic::assert_tcp(&cluster.node.lab, &format!("{}:{PORT}", db.v4()));
+    cluster.api.restore();
+    for name in ["web", "db"] {
+        cluster.create(name);
+    }
+    wait_until("both to be known", || web.reaches(&db) && db.reaches(&web));
+
+    // Then it is away.
+    cluster.api.refuse();
+    let other = cluster.attach("other");
+    other.assert_reaches(&web, false);
+    web.assert_reaches(&db, true);
+    cluster.api.restore();
+    cluster.create("other");
+    wait_until("the new pod to be known", || other.reaches(&web));
+    other.assert_reaches(&db, false);
+
+    // The service is away, and a pod starts.
+    cluster.kill();
+    cluster.create("late");
+    let late = cluster.attach("late");
+    late.assert_reaches(&web, false);
+    web.assert_reaches(&db, true);
+    other.assert_reaches(&db, false);
+    // It starts while the API server is away: nothing changes, and what is new is closed.
+    cluster.api.refuse();
+    cluster.spawn();
+    web.assert_reaches(&db, true);
+    other.assert_reaches(&db, false);
+    late.assert_reaches(&web, false);
+    cluster.api.slow(Duration::from_millis(20));
+    cluster.api.restore();
+    wait_until("the late pod to be known", || late.reaches(&web));
+    late.assert_reaches(&db, false);
+}
+
+/// A list that lacks what there was is not believed at once.
+#[test]
+fn policies_that_a_list_lacks_stay_until_somebody_accepts_it() {
+    testkit::require!("root", "program:curl");
+    let mut cluster = Cluster::new("policy-lost");
+    cluster.api.create(&allow("db", "db", &["web"]));
+    cluster.start();
+    let [db, web, other] = ["db", "web", "other"].map(|name| cluster.pod(name));
+    other.assert_reaches(&db, false);
+    let accept = |cluster: &Cluster| {
+        let socket = cluster.node.roots.run.join("agent/policy.sock");
+        cluster.node.sh(&format!(
+            "curl -s --fail --unix-socket {} -X POST http://netwrightd/accept",
+            socket.display()
+        ));
+    };
+    // The server comes back without it, and has forgotten its history.
+    let lose = |cluster: &Cluster| {
+        cluster.api.refuse();
+        cluster.api.remove("networkpolicies", "shop", "db");
+        cluster.api.compact();
+        cluster.api.restore();
+    };
+    lose(&cluster);
+    wait_until("the loss to be told", || {
+        cluster.log().contains("a list of networkpolicies lacks 1 that there were")
+    });
+    other.assert_reaches(&db, false);
+    accept(&cluster);
+    wait_until("the loss to be believed", || other.reaches(&db));
+
+    // The same across a restart of the service.
+    cluster.api.create(&allow("db", "db", &["web"]));
+    wait_until("the policy", || !other.reaches(&db));
+    let known = cluster.node.roots.lib.join("policy/policies");
+    wait_until("the number of policies on the disk", || {
+        std::fs::read_to_string(&known).unwrap_or_default().contains("\"networkPolicies\":1")
+    });
+    cluster.kill();
+    lose(&cluster);
+    cluster.spawn();
+    wait_until("the doubt to be told", || {
+        cluster.log().contains("there are 0 networkpolicies, and there were 1")
+    });
+    other.assert_reaches(&db, false);
+    let late = cluster.pod("late");
+    late.assert_reaches(&web, false);
+    accept(&cluster);
+    wait_until("the loss to be believed", || other.reaches(&db) && late.reaches(&web));
+}
+
+/// A cluster without the definition of ClusterNetworkPolicy is enforced, and it may come later.
+#[test]
+fn the_kind_of_cluster_policies_may_come_later() {
+    testkit::require!("root");
+    let mut cluster = Cluster::new("policy-kind");
+    cluster.api.withdraw("clusternetworkpolicies");
+    cluster.api.create(&allow("db", "db", &["web"]));
+    let interval = cluster.flags.iter().position(|flag| flag == "1h").unwrap();
+    cluster.flags[interval] = "1s".to_owned();
+    cluster.start();
+    let [db, web] = ["db", "web"].map(|name| cluster.pod(name));
+    web.assert_reaches(&db, true);
+    cluster.api.define("clusternetworkpolicies");
+    cluster.api.create(&json!({
+        "apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+        "metadata": {"name": "shut"},
+        "spec": {
+            "tier": "Admin", "priority": 0, "subject": {"namespaces": {}},
+            "ingress": [{"action": "Deny", "from": [{"namespaces": {}}]}],
+        },
+    }));
+    wait_until("the policy", || !web.reaches(&db));
+}
+
+/// A pod that is made again under its name is another pod.
+#[test]
+fn a_pod_of_the_same_name_is_another_one() {
+    testkit::require!("root");
+    let mut cluster = Cluster::new("policy-again");
+    cluster.api.create(&allow("db", "db", &["web"]));
+    cluster.start();
+    let [db, web] = ["db", "web"].map(|name| cluster.pod(name));
+    web.assert_reaches(&db, true);
+    // The API has the new one before the old one's attachment ends.
+    cluster.api.remove("pods", "shop", "web");
+    let mut new = object("web", "another", "n1");
+    new["metadata"]["labels"] = json!({"app": "other"});
+    cluster.api.create(&new);
+    wait_until("the old one to be closed", || !web.reaches(&db) && !db.reaches(&web));
+    cluster.detach(&web);
+    drop(web);
+    assert_ne!(uid("web"), "another");
+}

@@ -1,0 +1,180 @@
+//! Connections that a change forbids end, and the others lose nothing.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use serde_json::json;
+use testkit::{Place, wait_until};
+
+use super::{Cluster, PORT, Pod, allow};
+
+/// How long an end may wait for the other one.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// So many bytes are sent each way at a time.
+const BLOCK: usize = 1000;
+
+/// Both ends of a connection.
+struct Connection {
+    client: TcpStream,
+    server: TcpStream,
+    sent: u64,
+}
+
+impl Connection {
+    /// Connects a place with a server's socket, by an address that leads there.
+    fn new(from: &impl Place, to: SocketAddr, listener: &TcpListener) -> Self {
+        let client = from.enter(|| TcpStream::connect_timeout(&to, PATIENCE));
+        let client = client.unwrap_or_else(|error| panic!("connect to {to}: {error}"));
+        let (server, _) = listener.accept().unwrap();
+        for end in [&client, &server] {
+            end.set_read_timeout(Some(PATIENCE)).unwrap();
+            end.set_write_timeout(Some(PATIENCE)).unwrap();
+        }
+        Connection { client, server, sent: 0 }
+    }
+
+    /// Sends numbered bytes each way, and compares what arrives.
+    fn exchange(&mut self) -> io::Result<()> {
+        let block: Vec<u8> = (0..BLOCK)
+            .map(|place| u8::try_from((self.sent + u64::try_from(place).unwrap()) % 251).unwrap())
+            .collect();
+        self.sent += u64::try_from(BLOCK).unwrap();
+        for (from, to) in [(&self.client, &self.server), (&self.server, &self.client)] {
+            (&*from).write_all(&block)?;
+            let mut arrived = vec![0; BLOCK];
+            (&*to).read_exact(&mut arrived)?;
+            assert!(arrived == block, "other bytes have arrived");
+        }
+        Ok(())
+    }
+
+    /// Asserts that nothing is lost from now on.
+    #[track_caller]
+    fn assert_goes_on(&mut self) {
+        for _ in 0..100 {
+            self.exchange().unwrap();
+        }
+    }
+
+    /// Asserts that both ends hear of the end, and do not wait for their timeouts.
+    #[track_caller]
+    fn assert_ended(&mut self, what: &str) {
+        let error = loop {
+            if let Err(error) = self.exchange() {
+                break error;
+            }
+        };
+        let is_end = |kind| {
+            matches!(
+                kind,
+                io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::UnexpectedEof
+                    | io::ErrorKind::ConnectionAborted
+            )
+        };
+        assert!(is_end(error.kind()), "{what}: {error}");
+        for end in [&self.client, &self.server] {
+            // One has heard of it already; the other one does when it sends.
+            let heard = (0..100).find_map(|_| {
+                let sent = (&*end).write_all(&[0; BLOCK]).err();
+                sent.or_else(|| (&*end).read(&mut [0; BLOCK]).err())
+            });
+            let kind = heard.map(|error| error.kind());
+            assert!(kind.is_none_or(is_end), "{what}: {kind:?}");
+        }
+    }
+}
+
+fn listen(pod: &Pod, port: u16) -> Vec<TcpListener> {
+    let listen = |address: &std::net::IpAddr| {
+        pod.container.enter(|| TcpListener::bind(SocketAddr::new(*address, port))).unwrap()
+    };
+    pod.addresses.iter().map(listen).collect()
+}
+
+/// A port beside that of the pods' servers, which policies name.
+const OTHER: u16 = PORT + 1;
+
+/// The rules that lead a service's address to a pod, as kube-proxy has them.
+fn service(cluster: &Cluster, pod: &Pod) -> SocketAddr {
+    cluster.node.sh(&format!(
+        "nft 'table ip services {{ chain c {{ type nat hook prerouting priority dstnat; \
+          ip daddr 10.96.0.10 tcp dport 80 dnat to {}:{OTHER}; }}; }}'",
+        pod.v4()
+    ));
+    "10.96.0.10:80".parse().unwrap()
+}
+
+#[test]
+fn connections_that_a_change_forbids_end_and_others_go_on() {
+    testkit::require!("root", "program:nft");
+    let mut cluster = Cluster::new("policy-cuts");
+    cluster.start();
+    let [db, web, cache] = ["db", "web", "cache"].map(|name| cluster.pod(name));
+    let to_db = listen(&db, OTHER);
+    let to_web = listen(&web, OTHER);
+    let at = |listener: &TcpListener| listener.local_addr().unwrap();
+    let by_service = service(&cluster, &db);
+    let mut allowed = Vec::new();
+    let mut forbidden = Vec::new();
+    for (family, listener) in to_db.iter().enumerate() {
+        allowed.push(Connection::new(&web.container, at(listener), listener));
+        forbidden.push(Connection::new(&cache.container, at(listener), listener));
+        forbidden.push(Connection::new(&cluster.others, at(listener), listener));
+        // It is not about what the pod itself begins.
+        allowed.push(Connection::new(&db.container, at(&to_web[family]), &to_web[family]));
+        // Nor about its node.
+        allowed.push(Connection::new(&cluster.node.lab, at(listener), listener));
+    }
+    let v4 = to_db.iter().find(|listener| at(listener).is_ipv4()).unwrap();
+    allowed.push(Connection::new(&web.container, by_service, v4));
+    forbidden.push(Connection::new(&cache.container, by_service, v4));
+    forbidden.push(Connection::new(&cluster.others, by_service, v4));
+    for connection in allowed.iter_mut().chain(&mut forbidden) {
+        connection.assert_goes_on();
+    }
+    let mut policy = allow("db", "db", &["web"]);
+    policy["spec"]["ingress"][0]["ports"][0]["port"] = json!(OTHER);
+    cluster.api.create(&policy);
+    for (number, connection) in forbidden.iter_mut().enumerate() {
+        connection.assert_ended(&format!("forbidden connection {number}"));
+    }
+    for connection in &mut allowed {
+        connection.assert_goes_on();
+    }
+
+    // A label that one of two ends loses, and only its connections.
+    cluster.api.change("pods", "shop", "web", &json!({"metadata": {"labels": {"app": "x"}}}));
+    let mut others = Vec::new();
+    for (number, mut connection) in allowed.into_iter().enumerate() {
+        let of_web = connection.client.peer_addr().unwrap().port() != OTHER
+            || web.addresses.contains(&connection.client.local_addr().unwrap().ip());
+        if of_web {
+            connection.assert_ended(&format!("connection {number} of the pod"));
+        } else {
+            others.push(connection);
+        }
+    }
+    assert_eq!(others.len(), 4);
+    for connection in &mut others {
+        connection.assert_goes_on();
+    }
+}
+
+#[test]
+fn connections_are_kept_where_that_is_wanted() {
+    testkit::require!("root");
+    let mut cluster = Cluster::new("policy-keep");
+    cluster.flags.push("--keep-connections".to_owned());
+    cluster.start();
+    let [db, web] = ["db", "web"].map(|name| cluster.pod(name));
+    let to_db = listen(&db, OTHER);
+    let at = to_db[0].local_addr().unwrap();
+    let mut connection = Connection::new(&web.container, at, &to_db[0]);
+    cluster.api.create(&allow("db", "db", &[]));
+    wait_until("the policy", || !web.reaches(&db));
+    connection.assert_goes_on();
+}

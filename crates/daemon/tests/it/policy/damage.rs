@@ -1,0 +1,68 @@
+//! What others do to the packet filter's table.
+
+use std::time::Instant;
+
+use testkit::{Place as _, wait_until};
+
+use super::{Cluster, allow};
+
+/// The table as `nft` lists it, without what counts.
+fn table(cluster: &Cluster) -> String {
+    let listed = cluster.node.lab.try_sh("nft -s list table inet netwright-policy");
+    String::from_utf8_lossy(&listed.stdout).into_owned()
+}
+
+#[test]
+fn what_others_remove_comes_back() {
+    testkit::require!("root", "program:nft");
+    let mut cluster = Cluster::new("policy-damage");
+    cluster.api.create(&allow("db", "db", &["web"]));
+    cluster.start();
+    let [db, web, other] = ["db", "web", "other"].map(|name| cluster.pod(name));
+    web.assert_reaches(&db, true);
+    let whole = table(&cluster);
+    let class = {
+        let start = whole.find("chain ci-").expect("a chain for the pod");
+        whole[start..].split_whitespace().nth(1).unwrap().to_owned()
+    };
+    for damage in [
+        "nft flush ruleset".to_owned(),
+        "nft delete table inet netwright-policy".to_owned(),
+        format!("nft delete element inet netwright-policy in4 '{{ {} }}'", db.v4()),
+        format!("nft flush chain inet netwright-policy {class}"),
+        "nft flush chain inet netwright-policy ingress".to_owned(),
+    ] {
+        let begin = Instant::now();
+        cluster.node.sh(&damage);
+        wait_until("the table to be as before", || table(&cluster) == whole);
+        eprintln!("{damage}: right again after {:?}, two calls of nft included", begin.elapsed());
+        other.assert_reaches(&db, false);
+        web.assert_reaches(&db, true);
+    }
+    let log = cluster.log();
+    let told = log.matches("put back what another program has changed").count();
+    assert_eq!(told, 5, "each is told once: {log}");
+    assert_eq!(log.matches("has removed the packet filter's table").count(), 2, "{log}");
+}
+
+/// Before anything is known of policies, a table that is gone comes back closed.
+#[test]
+fn without_policies_a_table_comes_back_closed() {
+    testkit::require!("root", "program:nft");
+    let mut cluster = Cluster::new("policy-damage-early");
+    cluster.api.create(&allow("db", "db", &["web"]));
+    cluster.start();
+    let [db, web] = ["db", "web"].map(|name| cluster.pod(name));
+    web.assert_reaches(&db, true);
+    cluster.kill();
+    cluster.api.refuse();
+    cluster.node.sh("nft flush ruleset");
+    cluster.spawn();
+    wait_until("the pods to be closed", || table(&cluster).contains(&format!("{} : ", db.v4())));
+    web.assert_reaches(&db, false);
+    cluster.node.sh("nft flush ruleset");
+    wait_until("the pods to be closed", || table(&cluster).contains(&format!("{} : ", db.v4())));
+    web.assert_reaches(&db, false);
+    cluster.api.restore();
+    wait_until("policies to be enforced", || web.reaches(&db));
+}

@@ -1,0 +1,100 @@
+//! The source `file`: policies without a cluster.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use testkit::{Place as _, wait_until};
+
+use super::{Cluster, FLAGS, allow};
+
+fn folder(cluster: &Cluster) -> PathBuf {
+    cluster.node.lab.dir().join("policies")
+}
+
+/// Writes a file in one step.
+fn write(cluster: &Cluster, name: &str, text: &str) {
+    let scratch = cluster.node.lab.dir().join("scratch");
+    fs::write(&scratch, text).unwrap();
+    fs::rename(scratch, folder(cluster).join(name)).unwrap();
+}
+
+fn in_default(mut policy: Value) -> Value {
+    policy["metadata"]["namespace"] = json!("default");
+    policy
+}
+
+#[test]
+fn policies_of_files_hold_for_containers() {
+    testkit::require!("root");
+    let mut cluster = Cluster::new("policy-files");
+    let folder = folder(&cluster);
+    fs::create_dir(&folder).unwrap();
+    write(&cluster, "db.json", &in_default(allow("db", "db", &["web"])).to_string());
+    let flags = ["--objects", folder.to_str().unwrap()];
+    cluster.flags = flags.iter().chain(&FLAGS).map(|flag| (*flag).to_owned()).collect();
+    cluster.start();
+    let [db, web, other] = ["db", "web", "other"].map(|name| cluster.attach_container(name));
+    web.assert_reaches(&db, true);
+    other.assert_reaches(&db, false);
+
+    // A file that cannot be read counts as it was.
+    write(&cluster, "db.json", "{");
+    wait_until("the mistake to be told", || cluster.log().contains("what it had before counts"));
+    other.assert_reaches(&db, false);
+    write(&cluster, "db.json", &in_default(allow("db", "db", &["other"])).to_string());
+    wait_until("the other policy", || other.reaches(&db) && !web.reaches(&db));
+    // One file more, and none.
+    write(&cluster, "web.json", &in_default(allow("web", "web", &[])).to_string());
+    wait_until("another policy", || !other.reaches(&web));
+    for file in ["db.json", "web.json"] {
+        fs::remove_file(folder.join(file)).unwrap();
+    }
+    wait_until("no policy", || web.reaches(&db) && other.reaches(&web));
+    // A folder that is gone is no folder without policies.
+    write(&cluster, "db.json", &in_default(allow("db", "db", &["web"])).to_string());
+    wait_until("the policy", || !other.reaches(&db));
+    fs::rename(&folder, cluster.node.lab.dir().join("elsewhere")).unwrap();
+    wait_until("the loss to be told", || cluster.log().contains("files with policies"));
+    other.assert_reaches(&db, false);
+
+    // The service starts with a mistake: nothing changes, and what is new is closed.
+    cluster.kill();
+    fs::rename(cluster.node.lab.dir().join("elsewhere"), &folder).unwrap();
+    write(&cluster, "wrong.json", "[");
+    cluster.spawn();
+    web.assert_reaches(&db, true);
+    other.assert_reaches(&db, false);
+    let late = cluster.attach_container("late");
+    late.assert_reaches(&web, false);
+    fs::remove_file(folder.join("wrong.json")).unwrap();
+    wait_until("the new container to be let free", || late.reaches(&web));
+}
+
+/// The namespace that the administrator isolates, and what he lists.
+#[test]
+fn containers_are_isolated_by_default() {
+    testkit::require!("root");
+    let mut cluster = Cluster::new("policy-isolated");
+    let folder = folder(&cluster);
+    fs::create_dir(&folder).unwrap();
+    let isolated = json!({
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": "default", "labels": {"policy.netwright.io/isolate": "true"}},
+    });
+    write(&cluster, "namespace.json", &isolated.to_string());
+    let flags = ["--objects", folder.to_str().unwrap(), "--isolate-from", "192.0.2.2/32"];
+    cluster.flags = flags.iter().chain(&FLAGS).map(|flag| (*flag).to_owned()).collect();
+    cluster.start();
+    let [db, web] = ["db", "web"].map(|name| cluster.attach_container(name));
+    web.assert_reaches(&db, true);
+    // Another one is of another namespace.
+    let other = cluster.attach("other");
+    other.assert_reaches(&db, false);
+    db.assert_reaches(&other, false);
+    let at = format!("{}:{}", db.v4(), super::PORT);
+    testkit::traffic::assert_tcp(&cluster.others, &at);
+    cluster.others.sh("ip addr add 192.0.2.3/24 dev eth0; ip addr del 192.0.2.2/24 dev eth0; \
+        ip route replace default via 192.0.2.1");
+    testkit::traffic::assert_no_tcp(&cluster.others, &at);
+}

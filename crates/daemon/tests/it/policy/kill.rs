@@ -1,0 +1,139 @@
+//! The service is killed at each of its changes: while it starts, and while it follows a change of a
+//! policy. What was enforced stays, or what is to be is enforced: never a mixture, and never nothing.
+//!
+//! It runs under `strace`, as the tests of `routing` do (`routing/kill.rs`).
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Command;
+
+use serde_json::json;
+use testkit::{Place as _, Service, feature, share, wait_until};
+
+use super::{Cluster, DAEMON, Pod, allow};
+
+/// The calls at which it is killed.
+const CHANGES: &str = "sendto,sendmsg,rename,renameat,renameat2,unlink,unlinkat,mkdir,mkdirat";
+
+/// How many moments every run tries.
+const MOMENTS: usize = 4;
+
+/// The moments to try of `first..=all`; with `--full` others in each round.
+fn chosen(first: usize, all: usize) -> Vec<usize> {
+    if feature::available("full") {
+        return share::of_this_round((first..=all).collect(), share::STRIKES);
+    }
+    let count = all + 1 - first;
+    let moments = MOMENTS.min(count);
+    (1..=moments).map(|number| first - 1 + number * count / moments).collect()
+}
+
+/// Returns the service's command under `strace`, which kills it at one of its changes.
+fn traced(cluster: &Cluster, moment: Option<usize>) -> Command {
+    let command = cluster.command();
+    let mut traced = cluster.node.lab.command("strace");
+    traced.args(["-D", "-f", "-qq", "--seccomp-bpf", "-e", &format!("trace={CHANGES}")]);
+    if let Some(moment) = moment {
+        traced.args(["-e", &format!("inject={CHANGES}:signal=KILL:when={moment}")]);
+    }
+    traced.arg("-o").arg(trace(cluster));
+    traced.args(command.get_args().skip_while(|word| *word != DAEMON));
+    traced.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    traced
+}
+
+fn trace(cluster: &Cluster) -> std::path::PathBuf {
+    cluster.node.lab.dir().join("trace")
+}
+
+/// Returns how many calls the loop's thread has made so far: `strace` counts for each thread.
+fn calls(cluster: &Cluster) -> usize {
+    let text = std::fs::read_to_string(trace(cluster)).unwrap_or_default();
+    let begun = text.lines().filter(|line| line.contains('(') && !line.contains(" resumed>"));
+    let of_loop = text.lines().find_map(|line| {
+        line.contains("NFNL_MSG_BATCH_BEGIN").then(|| line.split_whitespace().next())
+    });
+    match of_loop.flatten() {
+        Some(thread) => begun.filter(|line| line.split_whitespace().next() == Some(thread)).count(),
+        None => 0,
+    }
+}
+
+/// Starts the service so that it is killed at a moment. Returns whether it was.
+fn start(cluster: &mut Cluster, moment: Option<usize>) {
+    let _ = std::fs::remove_file(trace(cluster));
+    let service = Service::start(traced(cluster, moment), &cluster.log_path());
+    cluster.service = Some(service);
+}
+
+/// Reports whether the service was killed; it must not have ended by itself.
+fn is_dead(cluster: &mut Cluster) -> bool {
+    let status = cluster.service.as_mut().unwrap().child().try_wait().unwrap();
+    if let Some(status) = status {
+        assert_eq!(status.signal(), Some(9), "it ended by itself: {}", cluster.log());
+    }
+    status.is_some()
+}
+
+/// Who reaches `db`: `web` by the old policy, `cache` by the new one.
+fn who(pods: &[Pod; 4]) -> (bool, bool) {
+    let [db, web, cache, other] = pods;
+    other.assert_reaches(db, false);
+    (web.reaches(db), cache.reaches(db))
+}
+
+#[test]
+fn a_service_killed_at_any_change_of_a_policy_leaves_the_old_or_the_new_one() {
+    testkit::require!("root", "program:strace");
+    let mut cluster = Cluster::new("policy-kill");
+    cluster.api.create(&allow("db", "db", &["web"]));
+    cluster.start();
+    let pods = ["db", "web", "cache", "other"].map(|name| cluster.pod(name));
+    let switch = |cluster: &Cluster, to: &str| {
+        let new = allow("db", "db", &[to]);
+        cluster.api.change("networkpolicies", "shop", "db", &json!({"spec": new["spec"]}));
+    };
+    cluster.kill();
+    // How many calls the start makes, and the change.
+    let times = |cluster: &Cluster| cluster.log().matches("policies are enforced").count();
+    let enforced = times(&cluster);
+    start(&mut cluster, None);
+    wait_until("policies to be enforced", || enforced < times(&cluster));
+    assert_eq!(who(&pods), (true, false));
+    let of_start = calls(&cluster);
+    switch(&cluster, "cache");
+    wait_until("the new policy", || who(&pods) == (false, true));
+    let all = calls(&cluster);
+    assert!(of_start < all, "{of_start} calls, and then {all}");
+    cluster.kill();
+
+    let mut now = "cache";
+    for moment in chosen(1, all) {
+        eprintln!("killed at {moment} of {all}, of which {of_start} start it");
+        let then = if now == "web" { "cache" } else { "web" };
+        let enforced = times(&cluster);
+        start(&mut cluster, Some(moment));
+        let mut dead = false;
+        wait_until("the service to be dead, or to enforce", || {
+            dead = is_dead(&mut cluster);
+            dead || enforced < times(&cluster)
+        });
+        let old = (now == "web", now == "cache");
+        if dead {
+            assert_eq!(who(&pods), old, "a start changes nothing");
+        }
+        switch(&cluster, then);
+        let new = (then == "web", then == "cache");
+        if !dead {
+            wait_until("the service to be dead, or to enforce the new policy", || {
+                is_dead(&mut cluster) || who(&pods) == new
+            });
+        }
+        let found = who(&pods);
+        assert!(found == old || found == new, "killed at {moment}: {found:?}");
+        cluster.kill();
+        now = then;
+        cluster.start();
+        wait_until("the new policy", || who(&pods) == new);
+        cluster.kill();
+    }
+}

@@ -1,0 +1,265 @@
+//! What many policies and pods cost: counted in every run, measured with `--full`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use testkit::{Place as _, Running, wait_until};
+
+use super::{Cluster, PORT, Pod, allow, object};
+
+/// What the service sends to the kernel, as strace tells it.
+struct Trace {
+    log: PathBuf,
+    pid: String,
+    _strace: Running,
+}
+
+/// The messages of one act, by kind.
+type Counts = BTreeMap<&'static str, usize>;
+
+/// What changes the packet filter (`linux include/uapi/linux/netfilter/nf_tables.h`).
+const KINDS: [&str; 11] = [
+    "NFT_MSG_NEWTABLE",
+    "NFT_MSG_NEWCHAIN",
+    "NFT_MSG_DELCHAIN",
+    "NFT_MSG_NEWRULE",
+    "NFT_MSG_DELRULE",
+    "NFT_MSG_NEWSET",
+    "NFT_MSG_DELSET",
+    "NFT_MSG_NEWSETELEM",
+    "NFT_MSG_DELSETELEM",
+    "NFT_MSG_GETSETELEM",
+    "NFNL_MSG_BATCH_BEGIN",
+];
+
+impl Trace {
+    fn of(cluster: &Cluster) -> Self {
+        let log = cluster.node.lab.dir().join("trace");
+        let pid = cluster.service.as_ref().unwrap().pid().to_string();
+        let mut command = cluster.node.lab.command("strace");
+        command.args(["-f", "-v", "-s", "100000", "-qq", "-e", "signal=none", "-e"]);
+        command.arg("trace=sendto,sendmsg,?epoll_wait,?epoll_pwait,?epoll_pwait2");
+        command.arg("-o").arg(&log).args(["-p", &pid]).stdin(Stdio::null());
+        let strace = Running::from(command.spawn().unwrap());
+        let trace = Trace { log, pid, _strace: strace };
+        wait_until("the loop to wait under strace", || trace.is_idle());
+        trace
+    }
+
+    fn text(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Says whether the service's loop waits: the last that is told of it has not returned.
+    fn is_idle(&self) -> bool {
+        let text = self.text();
+        let of_loop = |line: &&str| line.split_whitespace().next() == Some(self.pid.as_str());
+        let last = text.lines().rfind(of_loop);
+        last.is_some_and(|line| line.contains("epoll_") && !line.contains(" = "))
+    }
+
+    /// Counts what the loop sends from an act until it is done and the loop waits again.
+    fn count(&self, what: &str, act: impl FnOnce(), is_done: impl FnMut() -> bool) -> Counts {
+        let before = self.text().len();
+        act();
+        wait_until(what, is_done);
+        wait_until("the loop to wait again", || self.is_idle());
+        let text = self.text().split_off(before);
+        let of_loop: Vec<&str> = text
+            .lines()
+            .filter(|line| line.split_whitespace().next() == Some(self.pid.as_str()))
+            .collect();
+        let count = |kind: &str| of_loop.iter().map(|line| line.matches(kind).count()).sum();
+        KINDS.iter().map(|kind| (*kind, count(kind))).filter(|(_, count)| 0 < *count).collect()
+    }
+}
+
+/// A policy that has nothing to do with this node.
+fn elsewhere(number: usize) -> Value {
+    let name = format!("other-{number}");
+    let mut policy = allow(&name, &name, &[&format!("{name}-client")]);
+    policy["metadata"]["namespace"] = json!("elsewhere");
+    policy
+}
+
+/// A pod of another node.
+fn far(name: &str, app: &str, address: &str) -> Value {
+    let mut pod = object(name, name, "n2");
+    pod["metadata"]["labels"] = json!({"app": app});
+    pod["status"] = json!({"podIP": address});
+    pod
+}
+
+/// The address of a pod of another node, from which the lab's others send.
+const FAR: &str = "10.64.0.200";
+
+/// Lets the others send from that address.
+fn be_far(cluster: &Cluster) {
+    let [node, _] = super::NODE;
+    cluster
+        .others
+        .sh(&format!("ip addr add {FAR}/32 dev lo; ip route add 10.0.0.0/16 via {node} src {FAR}"));
+}
+
+/// Reports whether that pod reaches one of this node.
+fn far_reaches(cluster: &Cluster, to: &Pod) -> bool {
+    let v4 = to.addresses.iter().find(|address| address.is_ipv4()).unwrap();
+    let at = SocketAddr::new(*v4, PORT);
+    let connect = || TcpStream::connect_timeout(&at, Duration::from_millis(5));
+    let made = cluster.others.enter(connect).is_ok_and(|stream| {
+        assert_eq!(stream.local_addr().unwrap().ip().to_string(), FAR);
+        true
+    });
+    made
+}
+
+fn relabel(cluster: &Cluster, name: &str, app: &str) {
+    cluster.api.change("pods", "shop", name, &json!({"metadata": {"labels": {"app": app}}}));
+}
+
+/// What one act each costs among so many policies.
+fn costs(policies: usize) -> Vec<(&'static str, Counts)> {
+    let mut cluster = Cluster::new(&format!("policy-size-{policies}"));
+    for number in 0..policies {
+        cluster.api.create(&elsewhere(number));
+    }
+    cluster.api.create(&allow("db", "db", &["web"]));
+    cluster.api.create(&allow("cache", "cache", &["web", "db"]));
+    cluster.api.create(&far("far", "none", FAR));
+    be_far(&cluster);
+    cluster.start();
+    let [db, _cache] = ["db", "cache"].map(|name| cluster.pod(name));
+    let trace = Trace::of(&cluster);
+    let mut all = Vec::new();
+    all.push((
+        "a pod of another node gets a label",
+        trace.count("the label", || relabel(&cluster, "far", "web"), || far_reaches(&cluster, &db)),
+    ));
+    all.push((
+        "it loses it",
+        trace.count(
+            "the loss",
+            || relabel(&cluster, "far", "none"),
+            || !far_reaches(&cluster, &db),
+        ),
+    ));
+    cluster.create("new");
+    let mut pods = Vec::new();
+    all.push((
+        "a pod starts that no policy selects",
+        trace.count("the pod", || pods.push(cluster.attach("new")), || true),
+    ));
+    let mut like = object("db-2", &super::uid("db-2"), "n1");
+    like["metadata"]["labels"] = json!({"app": "db"});
+    cluster.api.create(&like);
+    all.push((
+        "a pod starts that is like another one",
+        trace.count("the pod", || pods.push(cluster.attach("db-2")), || true),
+    ));
+    let open = json!({"spec": {"ingress": [{}]}});
+    let change = || cluster.api.change("networkpolicies", "shop", "db", &open);
+    let policy = trace.count("the policy", change, || far_reaches(&cluster, &db));
+    all.push(("a policy changes", policy));
+    assert!(far_reaches(&cluster, &pods[1]));
+    all
+}
+
+/// What one change costs in the kernel does not depend on how many policies there are.
+#[test]
+fn a_change_costs_the_same_among_many_policies() {
+    testkit::require!("root", "program:strace");
+    let (few, many) = (costs(10), costs(10_000));
+    for (what, counts) in &few {
+        eprintln!("{what}: {counts:?}");
+        assert!(counts.get("NFNL_MSG_BATCH_BEGIN").is_some_and(|count| 0 < *count), "{what}");
+    }
+    assert_eq!(few, many);
+}
+
+/// 10,000 policies, and 100,000 pods of 4 KB.
+#[test]
+fn many_pods_are_enforced_soon() {
+    testkit::require!("root", "full");
+    const PODS: u32 = 100_000;
+    const POLICIES: usize = 10_000;
+    let mut cluster = Cluster::new("policy-many");
+    be_far(&cluster);
+    for number in 0..POLICIES {
+        // Some select pods of this node, and name all those that have a label.
+        let policy = if number % 100 == 0 {
+            allow(&format!("db-{number}"), "db", &[&format!("app-{}", number / 100)])
+        } else {
+            elsewhere(number)
+        };
+        cluster.api.create(&policy);
+    }
+    let padding = "x".repeat(3_500);
+    for number in 0..PODS {
+        let [_, a, b, c] = number.to_be_bytes();
+        let address = format!("10.{}.{b}.{c}", 64 + a);
+        let app = format!("app-{}", number % 1000);
+        let mut pod = far(&format!("far-{number}"), &app, &address);
+        pod["metadata"]["annotations"] = json!({"padding": padding});
+        cluster.api.create(&pod);
+    }
+    cluster.create("db");
+    cluster.api.compact();
+    let begin = Instant::now();
+    cluster.spawn();
+    // The last list is there when its watch is asked for.
+    let watches = |cluster: &Cluster| {
+        let asked = cluster.api.asked();
+        asked.iter().filter(|asked| asked.verb == "watch").count()
+    };
+    wait_long("the last list", || 5 <= watches(&cluster));
+    let listed = begin.elapsed();
+    let before_enforced = peak(&cluster);
+    wait_long("policies to be enforced", || cluster.log().contains("policies are enforced"));
+    let enforced = begin.elapsed().saturating_sub(listed);
+    let db = cluster.attach("db");
+    eprintln!(
+        "lists: {listed:?}; enforced {enforced:?} after the last byte; at most {} KiB, {before_enforced} \
+         KiB until then",
+        peak(&cluster)
+    );
+
+    // A label of a pod of another node, until a connection is made, or is not.
+    let mut times = Vec::new();
+    relabel(&cluster, "far-200", "none");
+    wait_until("the first label", || !far_reaches(&cluster, &db));
+    for number in 0..40 {
+        let reaches = number % 2 == 0;
+        let begin = Instant::now();
+        relabel(&cluster, "far-200", if reaches { "app-0" } else { "none" });
+        wait_until("the label", || far_reaches(&cluster, &db) == reaches);
+        times.push(begin.elapsed());
+    }
+    times.sort_unstable();
+    eprintln!(
+        "a label of a pod of another node: {:?} (median), {:?} at most",
+        times[20], times[39]
+    );
+    eprintln!("at most {} KiB", peak(&cluster));
+}
+
+/// Waits, longer than tests of less do.
+fn wait_long(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(300);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}: not within time");
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+}
+
+/// The most memory that the service had, in KiB.
+fn peak(cluster: &Cluster) -> u64 {
+    let pid = cluster.service.as_ref().unwrap().pid();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").trim().parse().unwrap()
+}
