@@ -43,6 +43,9 @@ _netwrightd() {
             netwrightd,multinet)
                 cmd="netwrightd__subcmd__multinet"
                 ;;
+            netwrightd,policies)
+                cmd="netwrightd__subcmd__policies"
+                ;;
             netwrightd,policy)
                 cmd="netwrightd__subcmd__policy"
                 ;;
@@ -82,6 +85,18 @@ _netwrightd() {
             netwrightd__subcmd__config,show)
                 cmd="netwrightd__subcmd__config__subcmd__show"
                 ;;
+            netwrightd__subcmd__policies,accept)
+                cmd="netwrightd__subcmd__policies__subcmd__accept"
+                ;;
+            netwrightd__subcmd__policies,drops)
+                cmd="netwrightd__subcmd__policies__subcmd__drops"
+                ;;
+            netwrightd__subcmd__policies,explain)
+                cmd="netwrightd__subcmd__policies__subcmd__explain"
+                ;;
+            netwrightd__subcmd__policies,list)
+                cmd="netwrightd__subcmd__policies__subcmd__list"
+                ;;
             netwrightd__subcmd__routes,accept)
                 cmd="netwrightd__subcmd__routes__subcmd__accept"
                 ;;
@@ -101,7 +116,7 @@ _netwrightd() {
 
     case "${cmd}" in
         netwrightd)
-            opts="-V -h --configuration --version --help collect dhcp docker ipam multinet policy repair routing agent config routes completions man"
+            opts="-V -h --configuration --version --help collect dhcp docker ipam multinet policy repair routing agent config policies routes completions man"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -640,6 +655,148 @@ _netwrightd() {
                     return 0
                     ;;
                 --system-namespaces)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        netwrightd__subcmd__policies)
+            opts="-o -h --output --socketpath --help accept drops explain list"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --output)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                --socketpath)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        netwrightd__subcmd__policies__subcmd__accept)
+            opts="-o -h --output --socketpath --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --output)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                --socketpath)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        netwrightd__subcmd__policies__subcmd__drops)
+            opts="-f -o -h --follow --output --socketpath --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --output)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                --socketpath)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        netwrightd__subcmd__policies__subcmd__explain)
+            opts="-o -h --file --expect --output --socketpath --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --expect)
+                    COMPREPLY=($(compgen -W "allow deny" -- "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                --socketpath)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        netwrightd__subcmd__policies__subcmd__list)
+            opts="-o -h --file --output --socketpath --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                --socketpath)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

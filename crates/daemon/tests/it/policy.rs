@@ -10,7 +10,6 @@ mod damage;
 mod files;
 mod kill;
 mod load;
-mod plugin;
 mod size;
 mod status;
 
@@ -20,13 +19,12 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use node_api::policy::{Enforced, Owner, Started};
 use serde_json::{Value, json};
 use testkit::kube::KubeApi;
 use testkit::traffic::{Server, assert_no_tcp, assert_tcp, try_tcp};
 use testkit::{Container, Place as _, Service, wait_until};
 
-use crate::support::Node;
+use crate::support::{Answer, Node, Run};
 
 const DAEMON: &str = env!("CARGO_BIN_EXE_netwrightd");
 
@@ -201,7 +199,7 @@ impl Cluster {
     /// Attaches a pod of a namespace.
     fn attach_in(&self, namespace: &'static str, name: &str) -> Pod {
         let mut pod = self.connect(namespace, name);
-        self.admit(&pod, None);
+        self.admit(&pod);
         pod.serve();
         pod
     }
@@ -209,7 +207,10 @@ impl Cluster {
     /// Attaches a container of a runtime that names no pod, with its name as its label.
     fn attach_container(&self, name: &str) -> Pod {
         let mut pod = self.connect("default", name);
-        self.admit(&pod, Some(name));
+        let labels = json!([{"key": "app", "value": name}]);
+        let run =
+            self.policy("ADD", &pod).args("").config(json!({"args": {"cni": {"labels": labels}}}));
+        run.call().ok();
         pod.serve();
         pod
     }
@@ -246,39 +247,29 @@ impl Cluster {
         self.attach(name)
     }
 
-    fn owner(&self, pod: &Pod, named: bool) -> Owner {
-        Owner {
-            network: "pods".to_owned(),
-            container: pod.container.name().to_owned(),
-            ifname: "eth0".to_owned(),
-            pod: named.then(|| node_api::Pod::of_args(&pod.args()).unwrap()),
-            ..Owner::default()
-        }
+    /// A call of the plugin `policy` for a pod.
+    fn policy<'n>(&'n self, verb: &str, pod: &Pod) -> Run<'n> {
+        let run = self.node.run("policy", verb).network("pods").to(&pod.container);
+        run.args(&pod.args()).prev(&pod.result).config(json!({"socketpath": self.socket()}))
     }
 
-    /// Calls the plugin `policy`.
-    fn admit(&self, pod: &Pod, labels: Option<&str>) -> Option<Enforced> {
-        let labels = labels.map(|app| ("app".to_owned(), app.to_owned()));
-        let started = Started {
-            owner: self.owner(pod, labels.is_none()),
-            addresses: pod.addresses.clone(),
-            interface: None,
-            labels: labels.into_iter().collect(),
-        };
-        self.node.lab.enter(|| plugin::add(&self.node.roots, &self.socket(), &started))
+    /// Calls the plugin `policy`; returns what it warned of.
+    #[track_caller]
+    fn admit(&self, pod: &Pod) -> String {
+        let answer = self.policy("ADD", pod).call();
+        let told = answer.stderr();
+        assert_eq!(answer.ok(), pod.result);
+        told
     }
 
     /// Calls CHECK of the plugin `policy`.
-    fn check(&self, pod: &Pod) -> node_api::policy::Answer {
-        self.node.lab.enter(|| plugin::check(&self.socket(), &self.owner(pod, true)))
+    fn check(&self, pod: &Pod) -> Answer {
+        self.policy("CHECK", pod).call()
     }
 
     /// Detaches a pod as a runtime does.
     fn detach(&self, pod: &Pod) {
-        self.node.lab.enter(|| {
-            let owner = self.owner(pod, true);
-            plugin::del(&self.node.roots, &self.socket(), &owner, &pod.addresses);
-        });
+        self.policy("DEL", pod).call().silent();
         let run = self.node.run("ptp", "DEL").network("pods").to(&pod.container);
         run.config(json!({"ipam": {"type": "host-local"}})).prev(&pod.result).call().silent();
     }

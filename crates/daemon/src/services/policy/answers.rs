@@ -44,7 +44,7 @@ fn policies(shared: &Shared) -> Answer {
         let addresses: Vec<_> = attachment.addresses.iter().copied().filter(is_unknown).collect();
         let name = match &attachment.pod {
             Some(pod) => format!("{}/{}", pod.namespace, pod.name),
-            None => attachment.key.container_id.to_string(),
+            None => attachment.id.1.clone(),
         };
         (!addresses.is_empty()).then_some(Unknown { name, addresses })
     });

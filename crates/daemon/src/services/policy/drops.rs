@@ -312,7 +312,6 @@ fn name(world: &World, address: IpAddr) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::shared::Engine;
     use super::super::{objects, of_files};
     use super::*;
     use crate::health::Manager;
@@ -470,7 +469,7 @@ mod tests {
         let _db = lab.container("db");
         lab.sh(SETUP);
         web.sh("ping -c 1 -W 10 10.0.0.254 >/dev/null");
-        let shared = Shared::of(Engine { world: world(), ..Engine::default() });
+        let shared = Shared::knowing(world());
         // Few are logged, however long it takes to send them.
         let logging = Logging { rate: 1, ..Logging::default() };
         let drops = lab.enter(|| {

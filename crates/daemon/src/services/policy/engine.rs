@@ -161,6 +161,14 @@ impl Engine {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn knowing(world: World) -> Self {
+        let isolation = super::isolate::isolation(&agent::config::Policy::default());
+        let mut engine = Engine::new("one", Origin::Files, isolation, Known::default());
+        engine.phase = Phase::Gathering(Box::new(world));
+        engine
+    }
+
     /// Returns this node's name.
     pub(super) fn node(&self) -> &str {
         &self.node

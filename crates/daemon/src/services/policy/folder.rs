@@ -61,7 +61,7 @@ impl Files {
         let mut wrong = Vec::new();
         let mut now = BTreeMap::new();
         let mut is_whole = true;
-        for FileRead { path, objects } in read {
+        for FileRead { path, objects, .. } in read {
             match objects {
                 Ok(values) => {
                     let mut content = Content::default();

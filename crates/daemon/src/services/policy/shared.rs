@@ -29,6 +29,12 @@ impl Shared {
         Ok(Shared(Arc::new(Inner { engine, accepted, bell, ringer })))
     }
 
+    /// An engine of the node `one` that knows these objects, and nothing else.
+    #[cfg(test)]
+    pub(super) fn knowing(world: policy::World) -> Self {
+        Shared::new(Engine::knowing(world)).unwrap()
+    }
+
     pub(super) fn engine(&self) -> MutexGuard<'_, Engine> {
         self.0.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -39,7 +45,6 @@ impl Shared {
     }
 
     /// Lets go what is kept since a list lacked it: somebody has confirmed that.
-    #[allow(dead_code, reason = "whoever answers the command calls it")]
     pub(super) fn accept(&self) {
         self.0.accepted.store(true, Ordering::SeqCst);
         // If the socket is full, the loop is about to look.

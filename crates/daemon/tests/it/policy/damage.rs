@@ -45,6 +45,23 @@ fn what_others_remove_comes_back() {
     assert_eq!(log.matches("has removed the packet filter's table").count(), 2, "{log}");
 }
 
+/// CHECK says what the packet filter lacks. The service hears of nothing: it is stopped.
+#[test]
+fn check_tells_what_is_missing() {
+    testkit::require!("root", "program:nft");
+    let mut cluster = Cluster::new("policy-check");
+    cluster.api.create(&allow("db", "db", &["web"]));
+    cluster.start();
+    let db = cluster.pod("db");
+    cluster.check(&db).silent();
+    cluster.kill();
+    cluster.check(&db).silent();
+    cluster.node.sh("nft delete table inet netwright-policy");
+    assert!(!cluster.check(&db).succeeded());
+    cluster.start();
+    cluster.check(&db).silent();
+}
+
 /// Before anything is known of policies, a table that is gone comes back closed.
 #[test]
 fn without_policies_a_table_comes_back_closed() {

@@ -102,7 +102,7 @@ fn start_pods(cluster: &Cluster, count: usize) -> Vec<Duration> {
                     let name = format!("p{number}");
                     cluster.create(&name);
                     let pod = cluster.connect("shop", &name);
-                    cluster.admit(&pod, None);
+                    cluster.admit(&pod);
                     send_forbidden(&pod);
                     let wait = wait_for_answer(&pod, ALLOWED);
                     send_forbidden(&pod);
