@@ -161,9 +161,8 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 mod tests {
     use super::*;
 
-    const TCP: [u8; 20] = [
-        0x12, 0x67, 0x00, 0x50, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x02, 0xff, 0xff, 0, 0, 0, 0,
-    ];
+    const TCP: [u8; 20] =
+        [0x12, 0x67, 0x00, 0x50, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x02, 0xff, 0xff, 0, 0, 0, 0];
 
     fn v4(protocol: u8, place: u16, options: &[u8], above: &[u8]) -> Vec<u8> {
         let words = u8::try_from(5 + options.len() / 4).unwrap();
@@ -200,7 +199,10 @@ mod tests {
     fn ipv4() {
         check(&v4(6, 0, &[], &TCP), "10.0.0.1:4711 to 10.0.0.2:80, protocol 6, flags 2");
         check(&v4(6, 0x4000, &[1; 8], &TCP), "10.0.0.1:4711 to 10.0.0.2:80, protocol 6, flags 2");
-        check(&v4(6, 0x2000, &[], &TCP), "10.0.0.1:4711 to 10.0.0.2:80, protocol 6, flags 2, fragment");
+        check(
+            &v4(6, 0x2000, &[], &TCP),
+            "10.0.0.1:4711 to 10.0.0.2:80, protocol 6, flags 2, fragment",
+        );
         check(&v4(6, 0x0001, &[], &TCP), "10.0.0.1 to 10.0.0.2, protocol 6, fragment");
         check(&v4(1, 0, &[], &[8, 0, 1, 2]), "10.0.0.1 to 10.0.0.2, protocol 1, icmp (8, 0)");
         check(&v4(47, 0, &[], &TCP), "10.0.0.1 to 10.0.0.2, protocol 47");
@@ -220,7 +222,8 @@ mod tests {
         let hop_by_hop = [43, 0, 5, 2, 0, 0, 1, 0];
         let routing = [60, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let options = [51, 0, 1, 4, 0, 0, 0, 0];
-        let authentication = [44, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let authentication =
+            [44, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let first = [6, 0, 0, 1, 0, 0, 0, 9];
         let all: [&[u8]; 6] = [&hop_by_hop, &routing, &options, &authentication, &first, &TCP];
         check(&v6(0, &all), &format!("{ports}, protocol 6, flags 2, fragment"));

@@ -62,7 +62,10 @@ fn packets_are_heard_with_their_headers() {
                 let [logged] = heard.packets.as_slice() else { panic!("{heard:?}") };
                 assert_eq!(logged.prefix, "nwt-out ");
                 // NF_INET_LOCAL_OUT; `lo` is the first link.
-                assert_eq!((logged.hook, logged.ifindex_in, logged.ifindex_out), (Some(3), None, Some(1)));
+                assert_eq!(
+                    (logged.hook, logged.ifindex_in, logged.ifindex_out),
+                    (Some(3), None, Some(1))
+                );
                 assert_eq!(logged.payload.len(), 48);
                 let packet = logged.packet().unwrap();
                 let to: SocketAddr = (address.parse::<std::net::IpAddr>().unwrap(), 9).into();
