@@ -8,13 +8,19 @@ use kernel::nft::Batch;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     lines: Vec<String>,
+    first: Batch,
     batch: Batch,
 }
 
 impl Difference {
-    /// The transaction is empty if there are no lines, and only then.
+    /// Nothing is to be done if there are no lines, and only then.
     pub(crate) fn new(lines: Vec<String>, batch: Batch) -> Self {
-        Difference { lines, batch }
+        Difference { lines, first: Batch::new(), batch }
+    }
+
+    /// Lets a transaction come before the one that repairs.
+    pub(crate) fn after(self, first: Batch) -> Self {
+        Difference { first, ..self }
     }
 
     /// Says whether all is as it should be.
@@ -29,7 +35,12 @@ impl Difference {
         &self.lines
     }
 
-    /// Returns the transaction that repairs them.
+    /// Returns the transaction that makes what the repair needs.
+    pub(crate) fn first(&self) -> &Batch {
+        &self.first
+    }
+
+    /// Returns the transaction that repairs them. Before it, another may make what it refers to.
     #[must_use]
     pub fn repair(&self) -> &Batch {
         &self.batch

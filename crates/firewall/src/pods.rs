@@ -7,7 +7,7 @@
 //! |---|---|
 //! | chain `egress`, hook forward, priority 5 | replies pass; a pod's packets go where `out4`, `out6` lead their source |
 //! | chain `ingress`, hook forward, priority 6 | replies pass; packets go where `in4`, `in6` lead their destination |
-//! | sets `has-in4`, `has-in6`, `has-out4`, `has-out6` | the keys of these maps: no rule can ask a map for a key only |
+//! | sets `has-in4`, `has-in6`, `has-out4`, `has-out6` | the keys of these maps: not every kernel can look up a map for a key alone |
 //! | chains `revived`, `cut` | a connection that was cut does not come to life again |
 //! | chains `deny-in`, `deny-out` | logs, counts, and drops |
 //!
@@ -27,7 +27,7 @@
 //! // At the start, and whenever somebody may have changed the table: what differs is repaired.
 //! let found = table.bring(compiler.program())?;
 //! # let _ = found;
-//! // And then each change is one transaction.
+//! // And then each change is as many elements as sets that an address enters or leaves.
 //! let steps = compiler.apply(change);
 //! if table.apply(&steps).is_err() {
 //!     table.bring(compiler.program())?;
@@ -38,6 +38,7 @@
 mod closed;
 mod encode;
 mod layout;
+mod repair;
 mod state;
 mod table;
 
@@ -94,8 +95,9 @@ pub struct Dropped {
     pub revived: u64,
 }
 
-/// Returns the transaction of steps ([`PodsTable::apply`]), for those who count what they cost.
+/// Returns the transactions of steps ([`PodsTable::apply`]), for those who count what they cost. Each
+/// may be empty.
 #[must_use]
-pub fn transaction(steps: &[Step]) -> Batch {
+pub fn transactions(steps: &[Step]) -> [Batch; 2] {
     encode::steps(steps)
 }

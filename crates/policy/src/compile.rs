@@ -137,7 +137,7 @@ impl Compiler {
         self.work
     }
 
-    /// Makes a change, and returns the steps to the program as it is then: one transaction.
+    /// Makes a change, and returns the steps to the program as it is then.
     pub fn apply(&mut self, change: Change) -> Vec<Step> {
         let Touched { addresses, node_addresses, policies } = self.world.apply(change);
         for address in &addresses {

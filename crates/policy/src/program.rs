@@ -130,7 +130,7 @@ pub enum Element {
     Port(IpAddr, Protocol, u16),
 }
 
-/// A change of a program. The steps of one change make one transaction, in this order.
+/// A change of a program. The steps of one change belong together, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are what their names say")]
 pub enum Step {

@@ -1,6 +1,6 @@
 //! Programs and their steps as transactions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use kernel::nft::{
@@ -44,15 +44,98 @@ pub(crate) fn whole(program: &Program, logging: Logging) -> Batch {
     batch
 }
 
-/// Returns the transaction of steps, in their order. Elements of a set are in one message where
-/// nothing else happens to the set in between.
-pub(crate) fn steps(steps: &[Step]) -> Batch {
+/// Returns the transactions of steps, in their order: what comes and is not referred to yet, and
+/// everything else. Elements of a set are in one message where nothing else happens to the set in
+/// between.
+///
+/// A packet that is on its way through the rules when a transaction comes meets the old rules, but
+/// looks up elements that are new (linux net/netfilter/nf_tables_core.c `nft_do_chain` reads the
+/// generation once, nft_lookup.c at each look-up). So a verdict that leads to a chain of the same
+/// transaction leads it to a chain without rules. And the intervals of a new set are found only some
+/// time after the rules that refer to it. Both are there for all packets if they came before.
+pub(crate) fn steps(steps: &[Step]) -> [Batch; 2] {
+    let mut coming = Coming::default();
     let mut encoder = Encoder::default();
     for step in steps {
-        encoder.step(step);
+        if !coming.takes(step) {
+            encoder.step(step);
+        }
     }
     encoder.lead();
-    encoder.batch
+    [coming.batch, encoder.batch]
+}
+
+/// Returns what takes back the first of two transactions.
+pub(crate) fn undo(first: &Batch) -> Batch {
+    let table = layout::table();
+    let mut undo = Batch::new();
+    let chain = |operation: &Operation| match operation {
+        Operation::AddChain { chain, .. } => Some(chain.name.clone()),
+        _ => None,
+    };
+    let chains: Vec<String> = first.operations().iter().filter_map(chain).collect();
+    chains.iter().for_each(|name| undo.flush_chain(&table, name));
+    chains.iter().for_each(|name| undo.delete_chain(&table, name));
+    for operation in first.operations() {
+        if let Operation::AddSet { set, .. } = operation {
+            undo.delete_set(&table, &set.name);
+        }
+    }
+    undo
+}
+
+/// What comes first.
+#[derive(Default)]
+struct Coming<'s> {
+    batch: Batch,
+    /// What is not there before the second transaction, or goes in it.
+    later: BTreeSet<&'s str>,
+}
+
+impl<'s> Coming<'s> {
+    /// Takes a step if it can be made before all others.
+    fn takes(&mut self, step: &'s Step) -> bool {
+        match step {
+            Step::AddSet { name, set } if !self.later.contains(name.as_str()) => {
+                add_set(&mut self.batch, name, set, Mode::Create);
+                true
+            }
+            Step::PutChain { name, lines, new: true } => {
+                let is_later = |name: &str| self.later.contains(name);
+                if is_later(name) || lines.iter().flat_map(references).any(is_later) {
+                    self.later.insert(name);
+                    return false;
+                }
+                add_chain(&mut self.batch, name, lines);
+                true
+            }
+            Step::RemoveChain { name } | Step::RemoveSet { name } => {
+                self.later.insert(name);
+                false
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The sets and the chain to which a line refers.
+fn references(line: &Line) -> impl Iterator<Item = &str> {
+    let sets = line.matches.iter().filter_map(|wanted| match wanted {
+        Match::Address { set, .. } | Match::NamedPort { set, .. } => Some(set.as_str()),
+        Match::Protocol(_) | Match::Ports { .. } => None,
+    });
+    let chain = match &line.then {
+        Then::Jump(chain) => Some(chain.as_str()),
+        Then::Accept | Then::Deny | Then::Return => None,
+    };
+    sets.chain(chain)
+}
+
+/// Makes a chain with its rules.
+fn add_chain(batch: &mut Batch, name: &str, lines: &[Line]) {
+    let chain = NewChain::regular(&layout::table(), name);
+    batch.push(Operation::AddChain { chain, mode: Mode::Create });
+    add_rules(batch, name, lines);
 }
 
 #[derive(Default)]
@@ -84,12 +167,11 @@ impl<'s> Encoder<'s> {
             Step::RemoveElement { set, element } => self.element(set, false, element_of(*element)),
             Step::PutChain { name, lines, new } => {
                 if *new {
-                    let chain = NewChain::regular(&table, name);
-                    self.batch.push(Operation::AddChain { chain, mode: Mode::Create });
+                    add_chain(&mut self.batch, name, lines);
                 } else {
                     self.batch.flush_chain(&table, name);
+                    add_rules(&mut self.batch, name, lines);
                 }
-                add_rules(&mut self.batch, name, lines);
             }
             Step::RemoveChain { name } => self.batch.delete_chain(&table, name),
             Step::RemoveSet { name } => {

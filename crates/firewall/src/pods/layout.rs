@@ -39,7 +39,8 @@ pub(crate) fn map(direction: Direction, family: Family) -> String {
     format!("{}{}", way(direction), family.digit())
 }
 
-/// The set of the keys of that map. Kernels before 6.18 refuse to look up a map for a key alone.
+/// The set of the keys of that map: Linux 6.1 refuses to look up a map for a key alone (6.18 does
+/// not).
 pub(crate) fn keys(direction: Direction, family: Family) -> String {
     format!("has-{}", map(direction, family))
 }
@@ -139,11 +140,8 @@ fn base_rules(direction: Direction) -> Vec<NewRule> {
     }
     rules.push(lead(Family::V4));
     let (first, last) = NEIGHBOURS;
-    let neighbours = rule().in_range(
-        field::icmp6_type(),
-        Value::Icmp6Type(first),
-        Value::Icmp6Type(last),
-    );
+    let neighbours =
+        rule().in_range(field::icmp6_type(), Value::Icmp6Type(first), Value::Icmp6Type(last));
     rules.push(neighbours.accept());
     rules.push(lead(Family::V6));
     rules
@@ -165,7 +163,8 @@ fn in_the_middle(rule: NewRule) -> NewRule {
 fn revived_rules() -> Vec<NewRule> {
     let rule = |chain: &str| NewRule::new(&table(), chain);
     let mut rules = vec![rule(REVIVED).has_none(field::ct_state(), ct_state_bits::NEW).returns()];
-    let ends = [(Direction::Ingress, source as fn(Family) -> Field), (Direction::Egress, destination)];
+    let ends =
+        [(Direction::Ingress, source as fn(Family) -> Field), (Direction::Egress, destination)];
     for (direction, end) in ends {
         for family in Family::ALL {
             let known = rule(REVIVED).in_set(&[end(family)], keys(direction, family));

@@ -62,6 +62,9 @@ impl PodsTable {
 
     /// Writes the whole table, whatever was there, in one transaction. Counters begin at 0.
     ///
+    /// For tests, and where there is no table. A packet that is on its way in this moment may meet
+    /// neither the old table nor the new one; [`bring`](Self::bring) changes only what differs.
+    ///
     /// # Errors
     /// [`FirewallError::Tables`] when the kernel refuses; nothing has changed then.
     pub fn put(&mut self, program: &Program) -> Result<(), FirewallError> {
@@ -69,14 +72,23 @@ impl PodsTable {
         self.commit(&batch).map_err(failed)
     }
 
-    /// Makes steps, in one transaction. These may be the steps of several changes, one after the
-    /// other. Nothing is sent if there are none.
+    /// Makes steps. These may be the steps of several changes, one after the other. Nothing is sent
+    /// if there are none.
+    ///
+    /// They are one transaction; before that comes another if there are chains or sets to make, which
+    /// no packet meets before the second ([`transactions`](super::transactions)).
     ///
     /// # Errors
     /// [`FirewallError::Tables`] when the kernel refuses: the table is not what it was before these
     /// steps. Nothing has changed then; [`bring`](Self::bring) makes up for it.
     pub fn apply(&mut self, steps: &[Step]) -> Result<(), FirewallError> {
-        self.commit(&encode::steps(steps)).map_err(failed)
+        let [first, second] = encode::steps(steps);
+        self.commit(&first).map_err(failed)?;
+        self.commit(&second).map_err(|error| {
+            // If that is refused too, `bring` removes it.
+            let _ = self.commit(&encode::undo(&first));
+            failed(error)
+        })
     }
 
     /// Compares the kernel with a program. Each line of the difference is a sentence about one
@@ -90,8 +102,8 @@ impl PodsTable {
         Ok(wanted.difference(&found, program, self.logging))
     }
 
-    /// Brings the kernel to a program: finds what is different and repairs only that, in one
-    /// transaction. Returns what it found.
+    /// Brings the kernel to a program: finds what is different and repairs only that, as
+    /// [`apply`](Self::apply) would. Returns what it found.
     ///
     /// **Idempotence**: nothing is written if nothing is different.
     ///
@@ -99,7 +111,8 @@ impl PodsTable {
     /// [`FirewallError::Tables`] when the kernel refuses; nothing has changed then.
     pub fn bring(&mut self, program: &Program) -> Result<Difference, FirewallError> {
         let difference = self.observe(program)?;
-        match self.commit(difference.repair()) {
+        let done = self.commit(difference.first()).and_then(|()| self.commit(difference.repair()));
+        match done {
             // Somebody changed the table between our look and our change, or holds on to what is
             // foreign in a way that we do not know.
             Err(error) if error.errno().is_some() => self.put(program)?,

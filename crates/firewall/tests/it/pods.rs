@@ -8,5 +8,12 @@ mod damage;
 mod flows;
 mod lab;
 mod listing;
+mod speed;
 mod steps;
 mod swap;
+
+/// Whether there is time for large counts: the virtual machine is ten times slower.
+fn has_time() -> bool {
+    let is_slow = std::env::var_os(testkit::feature::VM_VARIABLE).is_some();
+    testkit::feature::available("full") && !is_slow
+}

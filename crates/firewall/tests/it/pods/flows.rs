@@ -29,9 +29,7 @@ fn program(policies: impl IntoIterator<Item = Policy>) -> Program {
     for number in 1..=PODS {
         let name = format!("pod-{number}");
         let [v4, v6] = of_pod(number).map(|address| address.to_string());
-        objects.push(
-            pod(&format!("shop/{name}"), NODE, json!({"app": name}), &[&v4, &v6]).into(),
-        );
+        objects.push(pod(&format!("shop/{name}"), NODE, json!({"app": name}), &[&v4, &v6]).into());
     }
     objects.extend(policies.into_iter().map(Change::from));
     Compiler::new(World::of(None, objects), NODE).program().clone()
@@ -60,9 +58,8 @@ fn confined(to_pod_two: bool) -> Policy {
 fn connection(lab: &PodLab, family: IpFamily) -> [TcpStream; 2] {
     let at = |number| of_pod(number)[usize::from(family == IpFamily::V6)];
     let listener = lab.pods[1].enter(|| TcpListener::bind((at(2), PORT)).unwrap());
-    let client = lab.pods[0].enter(|| {
-        TcpStream::connect_timeout(&SocketAddr::new(at(2), PORT), DEADLINE).unwrap()
-    });
+    let client = lab.pods[0]
+        .enter(|| TcpStream::connect_timeout(&SocketAddr::new(at(2), PORT), DEADLINE).unwrap());
     let (server, _) = listener.accept().unwrap();
     let ends = [client, server];
     for end in &ends {
@@ -162,8 +159,7 @@ fn without_policies_a_connection_is_picked_up() {
     assert_eq!(lab.table.dropped().unwrap(), firewall::pods::Dropped::default());
 }
 
-/// Row of guarantees: a connection that was cut ends at both ends, whoever speaks first, and no
-/// packet brings it back.
+/// Whoever speaks first, and no packet brings it back.
 #[test]
 fn a_connection_that_was_cut_is_over_at_both_ends() {
     testkit::require!("root");

@@ -132,7 +132,17 @@ impl PodLab {
                 ConntrackSocket::open().unwrap(),
             )
         });
-        PodLab { lab, pods, _outside: outside, table, log, conntrack, stations, next_id: 1024, logged: PerDirection::default() }
+        PodLab {
+            lab,
+            pods,
+            _outside: outside,
+            table,
+            log,
+            conntrack,
+            stations,
+            next_id: 1024,
+            logged: PerDirection::default(),
+        }
     }
 
     pub(super) fn station(&self, at: Where) -> &Station {
@@ -194,7 +204,10 @@ impl PodLab {
             let left = deadline.saturating_duration_since(Instant::now());
             let mut waiting: Vec<BorrowedFd<'_>> = vec![self.log.as_fd()];
             waiting.extend(self.stations.iter().flat_map(Station::descriptors));
-            assert!(probe::wait(&waiting, left), "{probe:?} was neither dropped nor heard: {fate:?}");
+            assert!(
+                probe::wait(&waiting, left),
+                "{probe:?} was neither dropped nor heard: {fate:?}"
+            );
         }
         fates
     }

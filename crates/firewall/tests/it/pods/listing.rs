@@ -171,7 +171,8 @@ fn the_table_reads_well() {
         		goto deny-out
         	}
         }
-    "#]].assert_eq(&listed);
+    "#]]
+    .assert_eq(&listed);
     // nft reads what it wrote: no name of ours is a word of its language.
     lab.sh("nft list ruleset > /run/listed && nft -f /run/listed");
 }

@@ -1,11 +1,14 @@
-//! From one program to the next, in one transaction.
+//! From one program to the next, in as few transactions as can be.
 
-use firewall::pods::{Logging, PodsTable};
+use firewall::FirewallError;
+use firewall::pods::{Logging, PodsTable, transactions};
 use kernel::nft::NftSocket;
 use netwright_firewall as firewall;
-use policy::{Compiler, Program, Step, World};
+use policy::{Change, Compiler, Program, Step, World};
+use serde_json::json;
 use testkit::{Chance, Lab, Place};
 
+use super::clusters::support::{namespace, network, pod};
 use super::clusters::{Case, NODE, placed};
 
 /// Pairs of clusters in every run.
@@ -29,7 +32,13 @@ fn steps_leave_what_the_whole_table_would_be() {
         let generation = nft.generation().unwrap();
         table.apply(steps).unwrap_or_else(|error| panic!("{steps:#?}: {error:?}"));
         let done = nft.generation().unwrap();
-        assert_eq!(done - generation, u32::from(!steps.is_empty()), "transactions");
+        let [first, second] = transactions(steps);
+        let wanted = u32::from(!first.is_empty()) + u32::from(!second.is_empty());
+        assert_eq!(done - generation, wanted, "transactions");
+        // Only what comes needs two.
+        let comes =
+            |step: &Step| matches!(step, Step::AddSet { .. } | Step::PutChain { new: true, .. });
+        assert_eq!(first.is_empty(), !steps.iter().any(comes), "{first}");
         let difference = table.observe(after).unwrap();
         assert!(difference.is_empty(), "{difference}\nafter {steps:#?}");
         // Where the table is another one, nothing happens.
@@ -65,6 +74,38 @@ fn table_stays(lab: &Lab, program: &Program, steps: &[Step]) {
     table.apply(steps).unwrap_or_else(|error| panic!("{steps:#?}: {error:?}"));
     let difference = table.observe(program).unwrap();
     assert!(difference.is_empty(), "{difference}\nafter {steps:#?}");
+}
+
+/// The first of two transactions is taken back if the second is refused.
+#[test]
+fn steps_that_are_refused_leave_the_table_as_it_was() {
+    testkit::require!("root");
+    let lab = Lab::new("podsundo");
+    let (mut table, _) = opened(&lab);
+    let mut compiler = Compiler::new(World::new(None), NODE);
+    let objects: [Change; 2] = [
+        namespace("shop", json!({})).into(),
+        pod("shop/web", NODE, json!({"app": "web"}), &["10.244.1.1"]).into(),
+    ];
+    for object in objects {
+        compiler.apply(object);
+    }
+    table.put(compiler.program()).unwrap();
+    // Somebody leads the pod's address elsewhere, and a policy comes that selects the pod.
+    lab.sh("nft add element inet netwright-policy in4 '{ 10.244.1.1 : goto unknown-in }'");
+    let before = lab.sh("nft list ruleset");
+    let block = json!({"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}});
+    let spec = json!({"podSelector": {}, "ingress": [
+        {"from": [{"podSelector": {}}, block], "ports": [{"port": 80}, {"port": 81}, {"port": 82}]},
+    ]});
+    let steps = compiler.apply(network("shop/policy", spec).into());
+    let [first, second] = transactions(&steps);
+    assert!(!first.is_empty() && !second.is_empty(), "{first}{second}");
+    let error = table.apply(&steps).unwrap_err();
+    assert!(matches!(error, FirewallError::Tables(_)), "{error:?}");
+    assert_eq!(lab.sh("nft list ruleset"), before);
+    table.bring(compiler.program()).unwrap();
+    assert!(table.observe(compiler.program()).unwrap().is_empty());
 }
 
 #[test]
