@@ -157,7 +157,9 @@ fn no_first_packet_arrives_that_is_forbidden() {
                 std::thread::park_timeout(Duration::from_millis(
                     u64::try_from(50 + chance.below(400)).unwrap(),
                 ));
-                service.take().map(testkit::Service::kill);
+                if let Some(service) = service.take() {
+                    service.kill();
+                }
                 kills += 1;
                 service = Some(testkit::Service::start(cluster.command(), &log));
             }
