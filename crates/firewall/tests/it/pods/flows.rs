@@ -4,19 +4,20 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use firewall::pods::Logging;
-use kernel::conntrack::{Flow, FlowFilter};
+use firewall::pods::{Logging, PodsTable};
+use kernel::conntrack::{ConntrackSocket, Flow, FlowFilter};
 use kernel::nflog;
 use kernel::route::IpFamily;
 use netwright_firewall as firewall;
 use policy::{Change, Compiler, Direction, Policy, Program, Protocol, Traffic, World};
 use serde_json::{Value, json};
-use testkit::Place;
 use testkit::probe::Ends;
+use testkit::{Container, Place};
 
 use super::clusters::support::{namespace, network, node, pod};
 use super::clusters::{NODE, PODS, of_pod};
 use super::lab::{ACK, Fate, OWN, PodLab, Probe, Where};
+use crate::support::Node;
 
 const PORT: u16 = 5432;
 /// How long an answer may take on a busy machine.
@@ -24,11 +25,19 @@ const DEADLINE: Duration = Duration::from_secs(20);
 
 /// The pods of the lab, `shop/pod-1` and so on, with the label `app`, and these policies.
 fn program(policies: impl IntoIterator<Item = Policy>) -> Program {
+    program_of((1..=PODS).map(of_pod), policies)
+}
+
+/// The same with pods that have these addresses.
+fn program_of(
+    pods: impl IntoIterator<Item = [IpAddr; 2]>,
+    policies: impl IntoIterator<Item = Policy>,
+) -> Program {
     let mut objects: Vec<Change> =
         vec![node(NODE, json!({}), &OWN).into(), namespace("shop", json!({})).into()];
-    for number in 1..=PODS {
+    for (number, addresses) in (1..).zip(pods) {
         let name = format!("pod-{number}");
-        let [v4, v6] = of_pod(number).map(|address| address.to_string());
+        let [v4, v6] = addresses.map(|address| address.to_string());
         objects.push(pod(&format!("shop/{name}"), NODE, json!({"app": name}), &[&v4, &v6]).into());
     }
     objects.extend(policies.into_iter().map(Change::from));
@@ -56,10 +65,14 @@ fn confined(to_pod_two: bool) -> Policy {
 
 /// A connection from pod 1 to pod 2: its two ends.
 fn connection(lab: &PodLab, family: IpFamily) -> [TcpStream; 2] {
-    let at = |number| of_pod(number)[usize::from(family == IpFamily::V6)];
-    let listener = lab.pods[1].enter(|| TcpListener::bind((at(2), PORT)).unwrap());
-    let client = lab.pods[0]
-        .enter(|| TcpStream::connect_timeout(&SocketAddr::new(at(2), PORT), DEADLINE).unwrap());
+    let at = of_pod(2)[usize::from(family == IpFamily::V6)];
+    connected(&lab.pods[0], &lab.pods[1], at)
+}
+
+fn connected(from: &Container, to: &Container, at: IpAddr) -> [TcpStream; 2] {
+    let listener = to.enter(|| TcpListener::bind((at, PORT)).unwrap());
+    let client =
+        from.enter(|| TcpStream::connect_timeout(&SocketAddr::new(at, PORT), DEADLINE).unwrap());
     let (server, _) = listener.accept().unwrap();
     let ends = [client, server];
     for end in &ends {
@@ -92,7 +105,7 @@ fn ended(end: &mut TcpStream) {
 
 /// Deletes the flow of a connection, and nothing else.
 #[track_caller]
-fn cut(lab: &mut PodLab, ends: &[TcpStream; 2]) {
+fn cut(conntrack: &mut ConntrackSocket, ends: &[TcpStream; 2]) {
     let from = ends[0].local_addr().unwrap();
     let to_port = FlowFilter {
         protocol: Some(6),
@@ -101,7 +114,7 @@ fn cut(lab: &mut PodLab, ends: &[TcpStream; 2]) {
         ..FlowFilter::all(if from.is_ipv4() { IpFamily::V4 } else { IpFamily::V6 })
     };
     let its = |flow: &Flow| flow.original.source_port == Some(from.port());
-    assert_eq!(lab.conntrack.delete_flows_if(&to_port, its).unwrap(), 1);
+    assert_eq!(conntrack.delete_flows_if(&to_port, its).unwrap(), 1);
 }
 
 const FAMILIES: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
@@ -135,7 +148,7 @@ fn a_connection_goes_on_as_long_as_its_flow_is_there() {
             questions.recv_from(&mut [0; 8]).unwrap();
         }
         // What is not known to connection tracking is a new connection, and judged as one.
-        cut(&mut lab, &ends);
+        cut(&mut lab.conntrack, &ends);
         ended(&mut ends[0]);
     }
 }
@@ -149,7 +162,7 @@ fn without_policies_a_connection_is_picked_up() {
         for first in [0, 1] {
             let mut ends = connection(&lab, family);
             talk(&mut ends);
-            cut(&mut lab, &ends);
+            cut(&mut lab.conntrack, &ends);
             if first == 1 {
                 ends.reverse();
             }
@@ -176,7 +189,7 @@ fn a_connection_that_was_cut_is_over_at_both_ends() {
                 let mut ends = connection(&lab, family);
                 talk(&mut ends);
                 lab.table.apply(&Program::difference(before, after)).unwrap();
-                cut(&mut lab, &ends);
+                cut(&mut lab.conntrack, &ends);
                 let port = ends[0].local_addr().unwrap().port();
                 if first == 1 {
                     ends.reverse();
@@ -194,6 +207,38 @@ fn a_connection_that_was_cut_is_over_at_both_ends() {
                 assert_eq!(dropped.incoming + dropped.outgoing, 1, "{what}: {dropped:?}");
                 assert_eq!(dropped.revived, 1, "{what}: {dropped:?}");
             }
+        }
+    }
+}
+
+/// The same between two ports of a bridge, where `br_netfilter` hands packets to the hooks.
+#[test]
+fn a_connection_over_a_bridge_is_cut_too() {
+    testkit::require!("root");
+    let node = Node::new("podsbridge");
+    node.br_netfilter(true);
+    let (mut table, mut conntrack) = node
+        .lab
+        .enter(|| (PodsTable::open(Logging::default()).unwrap(), ConntrackSocket::open().unwrap()));
+    let pods = [["10.1.0.2", "fd00:1::2"], ["10.1.0.3", "fd00:1::3"]]
+        .map(|addresses| addresses.map(|text| text.parse().unwrap()));
+    let before = program_of(pods, [guarded(true), confined(true)]);
+    let after = program_of(pods, [guarded(false), confined(true)]);
+    for at in pods[1] {
+        for first in [0, 1] {
+            table.put(&before).unwrap();
+            let mut ends = connected(&node.c1, &node.c2, at);
+            talk(&mut ends);
+            table.apply(&Program::difference(&before, &after)).unwrap();
+            talk(&mut ends);
+            cut(&mut conntrack, &ends);
+            if first == 1 {
+                ends.reverse();
+            }
+            println!("{at}, end {first} speaks first");
+            ends.iter_mut().for_each(ended);
+            let dropped = table.dropped().unwrap();
+            assert_eq!((dropped.incoming, dropped.revived), (1, 1), "{at} {first}: {dropped:?}");
         }
     }
 }
