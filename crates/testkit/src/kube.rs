@@ -266,7 +266,7 @@ impl KubeApi {
                 Ok(after)
             });
             changed.unwrap_or_else(|refusal| panic!("change {key:?}: {}", refusal.status()));
-            if !KINDS[key.0].status || KINDS[key.0].custom {
+            if !KINDS[key.0].status {
                 break;
             }
         }

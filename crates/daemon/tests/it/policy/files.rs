@@ -94,7 +94,7 @@ fn containers_are_isolated_by_default() {
     db.assert_reaches(&other, false);
     let at = format!("{}:{}", db.v4(), super::PORT);
     testkit::traffic::assert_tcp(&cluster.others, &at);
-    cluster.others.sh("ip addr add 192.0.2.3/24 dev eth0; ip addr del 192.0.2.2/24 dev eth0; \
-        ip route replace default via 192.0.2.1");
+    cluster.others.sh("ip addr del 192.0.2.2/24 dev eth0; ip addr add 192.0.2.3/24 dev eth0; \
+         ip route add default via 192.0.2.1");
     testkit::traffic::assert_no_tcp(&cluster.others, &at);
 }
