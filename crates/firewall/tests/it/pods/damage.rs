@@ -1,6 +1,7 @@
 //! Whatever somebody does to the table is seen, named and repaired; and single addresses are closed
 //! and forgotten without knowing the cluster.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use expect_test::expect;
