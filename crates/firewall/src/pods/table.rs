@@ -79,8 +79,9 @@ impl PodsTable {
     /// no packet meets before the second ([`transactions`](super::transactions)).
     ///
     /// # Errors
-    /// [`FirewallError::Tables`] when the kernel refuses: the table is not what it was before these
-    /// steps. Nothing has changed then; [`bring`](Self::bring) makes up for it.
+    /// [`FirewallError::Tables`] when the kernel refuses: what comes is there already, or what goes or
+    /// changes is missing. Nothing has changed then; [`bring`](Self::bring) makes up for it. Whether
+    /// an address led to where the steps say, and a chain had the rules that it had, is not asked.
     pub fn apply(&mut self, steps: &[Step]) -> Result<(), FirewallError> {
         let [first, second] = encode::steps(steps);
         self.commit(&first).map_err(failed)?;
