@@ -20,6 +20,7 @@
 //! with a reset, so that a connection that was cut ends at once at both ends.
 //!
 //! ```no_run
+//! use netwright_firewall as firewall;
 //! use firewall::pods::{Logging, PodsTable};
 //! # let (mut compiler, change): (policy::Compiler, policy::Change) = todo!();
 //!

@@ -702,6 +702,7 @@ mod tests {
                 write /etc/systemd/system/netwrightd@docker.service.d/10-netwright.conf
                 write /etc/systemd/system/netwrightd@ipam.service.d/10-netwright.conf
                 write /etc/systemd/system/netwrightd@multinet.service.d/10-netwright.conf
+                write /etc/systemd/system/netwrightd@policy.service.d/10-netwright.conf
                 write /etc/systemd/system/netwrightd@repair.service.d/10-netwright.conf
                 write /etc/systemd/system/netwrightd@routing.service.d/10-netwright.conf
                 write /etc/systemd/system/netwrightd@agent.service.d/10-netwright.conf
