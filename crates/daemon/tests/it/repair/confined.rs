@@ -14,13 +14,14 @@ const REPAIR: &str = "netwrightd@repair.service";
 
 /// The unit of every service, with the highest exposure that `systemd-analyze` may report, in
 /// tenths: 100 is a service without any confinement.
-const UNITS: [(&str, u32); 8] = [
+const UNITS: [(&str, u32); 9] = [
     ("netwrightd@agent.service", 30),
     ("netwrightd@collect.service", 45),
     ("netwrightd@dhcp.service", 45),
     (DOCKER, 55),
     (IPAM, 30),
     ("netwrightd@multinet.service", 45),
+    (POLICY, 30),
     (REPAIR, 45),
     ("netwrightd@routing.service", 30),
 ];
@@ -28,9 +29,10 @@ const UNITS: [(&str, u32); 8] = [
 /// It mounts namespaces for other processes, so it cannot have a private mount namespace.
 const DOCKER: &str = "netwrightd@docker.service";
 const IPAM: &str = "netwrightd@ipam.service";
+const POLICY: &str = "netwrightd@policy.service";
 
 /// They run no plugins and enter no namespaces.
-const APART: [&str; 3] = ["netwrightd@agent.service", IPAM, "netwrightd@routing.service"];
+const APART: [&str; 4] = ["netwrightd@agent.service", IPAM, POLICY, "netwrightd@routing.service"];
 
 fn unit(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/systemd").join(name)
