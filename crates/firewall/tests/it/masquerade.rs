@@ -119,6 +119,18 @@ fn tables_read_well_and_can_be_read_back() {
         		type ifname . ifname
         	}
 
+        	set pod_links {
+        		type ifname
+        	}
+
+        	set pod_addresses4 {
+        		type ifname . ipv4_addr
+        	}
+
+        	set pod_addresses6 {
+        		type ifname . ipv6_addr
+        	}
+
         	chain hostports {
         		dnat ip to ip daddr . meta l4proto . th dport map @hostports_at4
         		meta nfproto ipv4 dnat ip to meta l4proto . th dport map @hostports4
@@ -178,6 +190,10 @@ fn tables_read_well_and_can_be_read_back() {
 
         	chain forward {
         		type filter hook forward priority filter; policy accept;
+        		iifname @pod_links iifname . ip saddr != @pod_addresses4 counter packets 0 bytes 0 drop
+        		iifname @pod_links iifname . ip6 saddr != @pod_addresses6 counter packets 0 bytes 0 drop
+        		oifname @pod_links oifname . ip daddr != @pod_addresses4 counter packets 0 bytes 0 drop
+        		oifname @pod_links oifname . ip6 daddr != @pod_addresses6 counter packets 0 bytes 0 drop
         		iifname . oifname @policy_isolated drop
         		iifname . oifname @policy_same return
         		iifname @policy_bridges oifname @policy_bridges drop
