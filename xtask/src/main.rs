@@ -18,6 +18,7 @@ mod kubernetes;
 mod matrix;
 mod musl;
 mod place;
+mod publish;
 mod reference;
 mod run;
 mod runtimes;
