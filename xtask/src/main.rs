@@ -20,6 +20,7 @@ mod musl;
 mod place;
 mod publish;
 mod reference;
+mod remap;
 mod run;
 mod runtimes;
 mod sbom;
