@@ -127,7 +127,8 @@ impl Kind for Policy {
     /// does GC.
     fn take_down(removal: &Removal<'_, Self>, failures: &mut Failures) {
         let (index, key, recorded) = (removal.index, removal.key, removal.recorded.as_ref());
-        if recorded.is_none() && index.made_nothing(key, NAME) {
+        // GC has found something of it.
+        if recorded.is_none() && removal.is_own_call() && index.made_nothing(key, NAME) {
             return;
         }
         let off = traffic_off(removal);
@@ -152,7 +153,11 @@ impl Kind for Policy {
         }
         let plan = recorded.map(plan_of);
         failures.note("packet filter", remove_own(index, key, plan.as_ref(), CONCERNS));
-        failures.note("frames", frames::release(index, key));
+        let released = match recorded {
+            Some(recorded) => frames::release(index, key, recorded.bridge.as_deref()),
+            None => frames::release_all(index, key),
+        };
+        failures.note("frames", released);
     }
 
     fn unrecorded(_: &Call<'_>, index: &Index, _: &mut Failures) -> Vec<AttachmentKey> {
@@ -255,7 +260,8 @@ fn enforce<'a>(
     undo.push("let the link pass everything", move || remove_own(index, key, Some(&own), CONCERNS));
     with_firewall(index, |firewall| firewall.add(key, &passes_nothing))?;
     if let Some(bridge) = &link.bridge {
-        undo.push("put the bridge back", move || frames::release(index, key));
+        let name = bridge.name.clone();
+        undo.push("put the bridge back", move || frames::release(index, key, Some(&name)));
         frames::hold(host, index, key, bridge, Need::of(&addresses, bridge))?;
     }
     let closed = addresses.clone();
@@ -272,10 +278,13 @@ fn remove_what_changed(
     now: &Recorded,
 ) -> Result<(), Failure> {
     remove_stale(index, key, &plan_of(earlier), &plan_of(now))?;
-    if earlier.bridge != now.bridge
-        && let Some(bridge) = &earlier.bridge
-    {
-        frames::release_bridge(index, key, bridge)?;
+    match (&earlier.bridge, &now.bridge) {
+        // What is switched on for all bridges may be needed by the one of now.
+        (Some(before), Some(bridge)) if before != bridge => {
+            frames::release_bridge(index, key, before)?;
+        }
+        (Some(before), None) => frames::release(index, key, Some(before.as_str()))?,
+        _ => {}
     }
     let addresses = earlier.started.addresses.iter().copied();
     let gone: Vec<IpAddr> = addresses.filter(|at| !now.started.addresses.contains(at)).collect();

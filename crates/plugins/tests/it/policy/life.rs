@@ -138,6 +138,9 @@ fn del_with_less_and_less() {
         assert_eq!(verdicts(&node), closed(&c1));
         node.run("policy", "GC").of_network().valid(&[]).call().silent();
         assert_eq!((verdicts(&node), links(&node)), (Vec::new(), String::new()));
+        if by == "bridge" {
+            assert_eq!(shows(&node, "br0"), "0 0", "GC");
+        }
     }
 }
 
