@@ -116,7 +116,7 @@ impl Kind for Policy {
             enforced => enforced?,
         }
         if let Some(earlier) = earlier {
-            remove_what_changed(index, attaching.key(), &earlier, &wanted)?;
+            remove_what_changed(call, index, &earlier, &wanted)?;
         }
         Daemon::new(call, config.socket.clone()).start(call, &wanted.started);
         Ok(result)
@@ -169,7 +169,7 @@ impl Kind for Policy {
         failures.note("packet filter", filter::collect(call, index, CONCERNS, spared));
         let daemon = Daemon::new(call, config::socket_of(call));
         if !daemon.collect(call, call.network().as_str()) {
-            table::note(call, table::sweep(index), failures);
+            failures.note("remove the verdicts of network policy", table::sweep(index));
         }
     }
 }
@@ -265,18 +265,19 @@ fn enforce<'a>(
         frames::hold(host, index, key, bridge, Need::of(&addresses, bridge))?;
     }
     let closed = addresses.clone();
-    undo.push("remove the verdicts", move || table::forget(index, key, &closed));
+    undo.push("remove the verdicts", move || table::forget(index, key, &closed)?.required());
     table::close(index, &addresses)?;
     with_firewall(index, |firewall| firewall.add(key, &all))
 }
 
 /// Removes what an earlier ADD of the attachment made, and this one does not want.
 fn remove_what_changed(
+    call: &Call<'_>,
     index: &Index,
-    key: &AttachmentKey,
     earlier: &Recorded,
     now: &Recorded,
 ) -> Result<(), Failure> {
+    let key = call.attachment();
     remove_stale(index, key, &plan_of(earlier), &plan_of(now))?;
     match (&earlier.bridge, &now.bridge) {
         // What is switched on for all bridges may be needed by the one of now.
@@ -288,7 +289,9 @@ fn remove_what_changed(
     }
     let addresses = earlier.started.addresses.iter().copied();
     let gone: Vec<IpAddr> = addresses.filter(|at| !now.started.addresses.contains(at)).collect();
-    if gone.is_empty() { Ok(()) } else { table::forget(index, key, &gone) }
+    let mut failures = Failures::new();
+    table::note(call, table::forget(index, key, &gone), &mut failures);
+    failures.into_result()
 }
 
 /// Sets the host's side of the link down, and says whether the addresses carry nothing now. The

@@ -4,7 +4,9 @@
 //! neither removes what the other has just written for a record that it has not seen.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::net::IpAddr;
+use std::path::Path;
 
 use ::firewall::pods::{self, Logging, PodsTable};
 use cni::{AttachmentKey, code};
@@ -27,28 +29,55 @@ pub(super) fn close(index: &Index, addresses: &[IpAddr]) -> Result<(), Failure> 
     Ok(pods::close(&mut table, addresses)?)
 }
 
+/// What has become of verdicts that were to go.
+#[derive(Debug)]
+#[must_use]
+pub(super) enum Forgotten {
+    /// They are gone, but for those that another attachment has.
+    Gone,
+    /// They stay: a record that cannot be read may have one of the addresses.
+    Stay(Failure),
+}
+
+impl Forgotten {
+    /// Takes it for a failure that verdicts stay.
+    ///
+    /// # Errors
+    /// Code 105.
+    pub(super) fn required(self) -> Result<(), Failure> {
+        match self {
+            Forgotten::Gone => Ok(()),
+            Forgotten::Stay(why) => Err(why),
+        }
+    }
+}
+
 /// Removes the verdicts of an attachment's addresses, but of those that another attachment has.
 ///
 /// # Errors
-/// As [`close`]; code 105 when a record cannot be read, since it may have one of them.
+/// As [`close`].
 pub(super) fn forget(
     index: &Index,
     key: &AttachmentKey,
     addresses: &[IpAddr],
-) -> Result<(), Failure> {
+) -> Result<Forgotten, Failure> {
     if addresses.is_empty() {
-        return Ok(());
+        return Ok(Forgotten::Gone);
     }
     let (_lock, mut table) = open(index)?;
-    let others = recorded(index, |owner| owner != key)?;
+    let others = match recorded(index, |owner| owner != key) {
+        Ok(others) => others,
+        Err(illegible) => return Ok(Forgotten::Stay(illegible)),
+    };
     let own: Vec<IpAddr> = addresses.iter().copied().filter(|at| !others.contains(at)).collect();
-    Ok(pods::forget(&mut table, &own)?)
+    pods::forget(&mut table, &own)?;
+    Ok(Forgotten::Gone)
 }
 
 /// Removes the verdicts of addresses that no attachment has.
 ///
 /// # Errors
-/// As [`forget`].
+/// As [`close`]; code 105 when a record cannot be read, since it may have one of them.
 pub(super) fn sweep(index: &Index) -> Result<(), Failure> {
     let (_lock, mut table) = open(index)?;
     let known = recorded(index, |_| true)?;
@@ -60,7 +89,7 @@ pub(super) fn sweep(index: &Index) -> Result<(), Failure> {
 /// Removes the table if no attachment is recorded.
 ///
 /// # Errors
-/// As [`forget`].
+/// As [`sweep`].
 pub(super) fn remove_unused(index: &Index) -> Result<(), Failure> {
     if !PodsTable::open(Logging::default())?.exists()? {
         return Ok(());
@@ -97,22 +126,31 @@ pub(super) fn without_verdict(addresses: &[IpAddr]) -> Result<Option<Vec<IpAddr>
     Ok(Some(without))
 }
 
-/// Records a failure of a removal. Verdicts that stay because somebody holds the lock close an
-/// address that nobody has; they go when the records are listed next.
-pub(super) fn note(call: &Call<'_>, done: Result<(), Failure>, failures: &mut Failures) {
-    match done {
-        Err(busy) if busy.code() == code::TRY_AGAIN_LATER => {
-            call.warn(busy.context("verdicts of network policy stay"));
+/// Records a failure of a removal. Verdicts that stay, because somebody holds the lock or because a
+/// record may have the address too, concern an address that nobody has; they go when the records are
+/// listed next.
+pub(super) fn note(call: &Call<'_>, done: Result<Forgotten, Failure>, failures: &mut Failures) {
+    let stays = match done {
+        Ok(Forgotten::Gone) => return,
+        Ok(Forgotten::Stay(why)) => why,
+        Err(busy) if busy.code() == code::TRY_AGAIN_LATER => busy,
+        Err(failure) => {
+            failures.note("remove the verdicts of network policy", Err::<(), _>(failure));
+            return;
         }
-        done => {
-            failures.note("remove the verdicts of network policy", done);
-        }
-    }
+    };
+    call.warn(stays.context("verdicts of network policy stay"));
 }
 
 fn open(index: &Index) -> Result<(Lock, PodsTable), Failure> {
     let table = PodsTable::open(Logging::default())?;
     Ok((index.lock(LOCK, LOCK_TIMEOUT)?, table))
+}
+
+/// Says whether something that cannot be read may be a record of this plugin: a folder may hold one.
+fn may_be_own(path: &Path) -> bool {
+    let name = path.file_stem().and_then(OsStr::to_str);
+    name == Some(NAME) || path.extension() != Some(OsStr::new("json"))
 }
 
 /// Lists the addresses of attachments. The caller has the lock.
@@ -121,7 +159,7 @@ fn recorded(
     counts: impl Fn(&AttachmentKey) -> bool,
 ) -> Result<BTreeSet<IpAddr>, Failure> {
     let records = index.list();
-    if let Some(damaged) = records.damaged.first() {
+    if let Some(damaged) = records.damaged.iter().find(|damaged| may_be_own(&damaged.path)) {
         return Err(Failure::new(codes::STATE, damaged.to_string())
             .with_details("it may have addresses whose verdicts would be removed"));
     }

@@ -144,6 +144,38 @@ fn del_with_less_and_less() {
     }
 }
 
+/// A record that cannot be read may have the address too. Then its verdict stays, and DEL and a second
+/// ADD say so and succeed; what other plugins have recorded does not matter.
+#[test]
+fn del_beside_a_damaged_record() {
+    testkit::require!("root");
+    let node = Node::new("policy-damaged");
+    let (c1, c2) = (Pod::new(&node, "c1", "ptp"), Pod::new(&node, "c2", "ptp"));
+    c1.add();
+    c2.add();
+    let damage = |plugin: &str| {
+        let path = node.roots.run.join("owners").join(c2.key().hash()).join(plugin);
+        std::fs::write(path, b"{").unwrap();
+    };
+    damage("policy.json");
+    let mut both = [closed(&c1), closed(&c2)].concat();
+    both.sort();
+    let mut fewer = c1.prev.clone();
+    fewer["ips"].as_array_mut().unwrap().pop();
+    for run in [c1.policy("ADD").prev(&fewer), c1.policy("DEL")] {
+        let answer = run.call();
+        let told = answer.stderr().contains("verdicts of network policy stay");
+        assert!(answer.succeeded() && told, "{answer:?}");
+        assert_eq!(verdicts(&node), both);
+    }
+    assert_eq!(c1.recorded(), None);
+    // The next ADD of the container writes it anew.
+    c2.add();
+    damage("ptp.json");
+    node.run("policy", "GC").of_network().valid(&[("c2", "eth0")]).call().silent();
+    assert_eq!(verdicts(&node), closed(&c2));
+}
+
 /// DEL finds the link that ADD saw, and no other that has its name by now.
 #[test]
 fn del_after_the_link_was_renamed_or_replaced() {
