@@ -27,6 +27,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use state::Index;
 
+use crate::chained::policy;
 use crate::shared::common_keys;
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
@@ -179,9 +180,15 @@ impl<'c> Links<'c> {
             }
             plugins.push(plugin);
         }
-        // A chain without plugins created nothing: there is nothing to remove.
-        if plugins.is_empty() && !matches!(call.command(), Command::Del | Command::Gc) {
-            return Err(no_plugins());
+        if !matches!(call.command(), Command::Del | Command::Gc) {
+            // A chain without plugins created nothing: there is nothing to remove.
+            if plugins.is_empty() {
+                return Err(no_plugins());
+            }
+            if let Some(refused) = policy::behind(plugins.iter().map(|one| &one.plugin_type)) {
+                return Err(Failure::new(code::INVALID_CONFIG, policy::why_not(refused))
+                    .with_details(policy::INSTEAD));
+            }
         }
         let links = Links { call, plugins, capability_args: raw.runtime_config };
         if call.command() == Command::Add {

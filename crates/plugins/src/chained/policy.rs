@@ -174,6 +174,37 @@ impl Kind for Policy {
     }
 }
 
+/// Plugins of ours whose interfaces are refused whatever their configuration: packets of these do
+/// not pass the node's packet filter. Others are judged when they are there (`link::find`).
+const NOT_FILTERED: [&str; 7] = ["dummy", "host-device", "ipvlan", "macvlan", "ovs", "tap", "vlan"];
+
+/// What to do where [`behind`] finds something.
+pub const INSTEAD: &str = "attach by ptp or bridge where network policy is to hold";
+
+/// Returns the plugin before [`PLUGIN`] in a list whose interface it refuses, so that the list can
+/// be refused before anything is made.
+#[must_use]
+pub fn behind<T: AsRef<str>>(types: impl IntoIterator<Item = T>) -> Option<T> {
+    let mut refused = None;
+    for name in types {
+        if name.as_ref() == NAME {
+            return refused;
+        }
+        if refused.is_none() && NOT_FILTERED.contains(&name.as_ref()) {
+            refused = Some(name);
+        }
+    }
+    None
+}
+
+/// Says why a list is refused in which [`behind`] finds a plugin.
+#[must_use]
+pub fn why_not(refused: &str) -> String {
+    format!(
+        "network policy cannot judge packets of {refused:?}, which pass this node's packet filter by"
+    )
+}
+
 /// Removes the table of verdicts if nobody needs it: no attachment is recorded, and no daemon
 /// listens at its usual place.
 ///

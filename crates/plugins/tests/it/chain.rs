@@ -210,6 +210,12 @@ fn what_cannot_be_run_is_told_before_anything_runs() {
         ),
         (json!([{ "type": "one" }, 5]), 6, "plugins"),
         (json!({}), 6, "plugins"),
+        // Packets of these would pass the packet filter by.
+        (
+            json!([{ "type": "one" }, { "type": "macvlan" }, { "type": "policy" }]),
+            7,
+            "cannot judge packets of \"macvlan\"",
+        ),
     ] {
         of(&node, "ADD", &c1, plugins).call().fails(code, words);
     }
