@@ -163,7 +163,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l follow 
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l allow-overlap -d 'start although a range of pods overlaps addresses or routes of this host' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l attach -d 'how the written configuration attaches pods: bridge, or ptp for a pair of links each [default: bridge]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l attach -d 'how the written configuration attaches pods: bridge, ptp for a pair of links each, or auto: ptp where [policy] is enabled, else bridge [default: auto]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l cluster -d 'the ranges that every node\'s prefixes are of' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l conflist -d 'the CNI configuration to write once pods can be reached; by default none is written' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l etcd -d 'etcd\'s members, where source is etcd: flannel\'s leases are the list of nodes' -r

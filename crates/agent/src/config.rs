@@ -411,6 +411,8 @@ impl Default for Repair {
 /// How pods are attached to their node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attach {
+    /// To a bridge, or by pairs where pods are under network policy.
+    Auto,
     /// To a bridge.
     Bridge,
     /// Each by a pair of links of its own.
@@ -419,8 +421,8 @@ pub enum Attach {
 
 impl Choice for Attach {
     const WORDS: &'static [(&'static str, Self)] =
-        &[("bridge", Attach::Bridge), ("ptp", Attach::Ptp)];
-    const WANTED: &'static str = "bridge or ptp";
+        &[("auto", Attach::Auto), ("bridge", Attach::Bridge), ("ptp", Attach::Ptp)];
+    const WANTED: &'static str = "auto, bridge or ptp";
 }
 
 /// Where routing learns this node and the others.
@@ -541,7 +543,7 @@ impl Default for Routing {
         Routing {
             enable: false,
             allow_overlap: false,
-            attach: OneOf(Attach::Bridge),
+            attach: OneOf(Attach::Auto),
             cluster: Vec::new(),
             conflist: None,
             etcd: Vec::new(),

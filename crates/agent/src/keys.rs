@@ -433,7 +433,7 @@ pub const KEYS: &[Key] = &[
     key(
         "routing",
         "attach",
-        "how the written configuration attaches pods: bridge, or ptp for a pair of links each",
+        "how the written configuration attaches pods: bridge, ptp for a pair of links each, or auto: ptp where [policy] is enabled, else bridge",
         |c| &mut c.routing.attach,
     ),
     key("routing", "cluster", "the ranges that every node's prefixes are of", |c| {

@@ -59,6 +59,7 @@ use routing::earlier::Earlier;
 use routing::object::Key;
 use routing::path::Way;
 use routing::plan::Change;
+use routing::render;
 use routing::routing::Leaving;
 use routing::settings::{Backend, Found, Own, Paths, TakenOver, Tunnels};
 use routing::{
@@ -143,7 +144,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     if invocation.more.get_flag(UNINSTALL) {
         let of_etcd = is_etcd.then(|| Configuration::read_once(config, &disk)).transpose()?;
         let settings = settings(config, &disk, of_etcd.as_ref()).map_err(Stop::Failed)?;
-        let published = Published::new(config);
+        let published = Published::new(config, under_policy(&invocation.config().policy));
         let leaving = match invocation.more.get_flag(TO_FLANNEL) {
             true if settings.flannel.is_none() => {
                 return Err(Stop::Failed("--to-flannel needs flannel = \"replace\"".to_owned()));
@@ -182,7 +183,9 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     let settings = settings(config, &disk, of_etcd.as_ref()).map_err(Stop::Failed)?;
     let listener = Listener::open(Vec::new(), &config.socketpath).map_err(failed)?;
     let socket = listener.path.clone();
-    let mut service = Service::new(config, settings, node, folder, of_etcd, process)?;
+    let policy = under_policy(&invocation.config().policy);
+    let published = Published::new(config, policy);
+    let mut service = Service::new(config, settings, node, folder, of_etcd, published, process)?;
     let shared = service.shared.clone();
     let answer = Box::new(move |target: &str| shared.answer(target));
     let answers = Duties { answer, reload: None, changed: None };
@@ -207,6 +210,13 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     served.map_err(failed)?;
     tracing::info!("stopped; routes and tunnels stay");
     Ok(())
+}
+
+/// Returns the network policy that pods start under.
+fn under_policy(policy: &config::Policy) -> Option<render::Policy> {
+    let elsewhere = policy.socketpath != config::Policy::default().socketpath;
+    let socket = elsewhere.then(|| policy.socketpath.clone());
+    policy.enable.then_some(render::Policy { socket })
 }
 
 /// Returns what the crate `routing` has to know of the configuration, flanneld's included: that of
@@ -343,12 +353,12 @@ impl Service {
         node: String,
         folder: PathBuf,
         of_etcd: Option<Configuration>,
+        published: Published,
         process: &Process,
     ) -> Result<Self, Stop> {
         let netlink = RouteSocket::open().map_err(failed)?;
         let mut listener = ObjectListener::open().map_err(failed)?;
         listener.ignore(&netlink).map_err(failed)?;
-        let published = Published::new(config);
         let file = config.nodes.as_deref();
         let folders = Folders::of(published.paths().chain(file)).map_err(failed)?;
         let source = match (config.source.0, of_etcd) {

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use routing::document::{self, Document};
 use routing::flannel::subnet_env::SubnetEnv;
 use routing::mtu::IPV6_LEAST;
-use routing::render::{self, Attach, NetworkConfig};
+use routing::render::{self, Attach, NetworkConfig, Policy};
 use routing::routing::Leaving;
 use routing::{Routing, Settings};
 use state::{Durability, FileError};
@@ -133,6 +133,7 @@ pub(super) struct Published {
     network: String,
     attach: config::Attach,
     masquerade: bool,
+    policy: Option<Policy>,
     /// The bridge, by its place among [`Published::bridges`].
     bridge: usize,
     /// What was written last: what is otherwise was changed by somebody else.
@@ -140,13 +141,15 @@ pub(super) struct Published {
 }
 
 impl Published {
-    pub(super) fn new(config: &config::Routing) -> Self {
+    /// `policy` is the network policy that pods start under.
+    pub(super) fn new(config: &config::Routing, policy: Option<Policy>) -> Self {
         Published {
             conflist: config.conflist.clone(),
             subnet_env: config.subnet_env(),
             network: config.network.clone(),
             attach: config.attach.0,
             masquerade: config.masquerade,
+            policy,
             bridge: 0,
             written: Vec::new(),
         }
@@ -192,13 +195,16 @@ impl Published {
             let config = NetworkConfig {
                 name: self.network.clone(),
                 attach: match self.attach {
-                    config::Attach::Bridge => {
+                    // Network policy judges what is routed; a bridge needs `br_netfilter` for it.
+                    config::Attach::Auto if self.policy.is_some() => Attach::Ptp,
+                    config::Attach::Auto | config::Attach::Bridge => {
                         Attach::Bridge(Self::bridges().swap_remove(self.bridge))
                     }
                     config::Attach::Ptp => Attach::Ptp,
                 },
                 prefixes: own.prefixes.iter().filter(has_room).copied().collect(),
                 mtu,
+                policy: self.policy.clone(),
             };
             self.put(&path, render::conflist(&config).into_bytes(), 0o600)?;
         }
