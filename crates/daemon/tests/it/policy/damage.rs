@@ -71,6 +71,33 @@ fn check_tells_what_is_missing() {
     cluster.check(&db).silent();
 }
 
+/// However the service ends, it changes nothing; nor does its start before it knows of policies.
+#[test]
+fn a_service_that_ends_leaves_the_table_as_it_is() {
+    testkit::require!("root", "program:nft");
+    let mut cluster = Cluster::new("policy-ends");
+    cluster.api.create(&allow("db", "db", &["web"]));
+    cluster.start();
+    let [db, web, other] = ["db", "web", "other"].map(|name| cluster.pod(name));
+    // All three are known by then.
+    web.assert_reaches(&db, true);
+    db.assert_reaches(&other, true);
+    let whole = table(&cluster);
+    assert!(whole.contains(&db.v4()), "{whole}");
+    assert_eq!(cluster.service.take().unwrap().stop(), Some(0));
+    assert_eq!(table(&cluster), whole, "it was stopped");
+    cluster.start();
+    assert_eq!(words(&table(&cluster)), words(&whole), "it has started again");
+    let whole = table(&cluster);
+    cluster.kill();
+    assert_eq!(table(&cluster), whole, "it was killed");
+    cluster.api.refuse();
+    cluster.spawn();
+    assert_eq!(table(&cluster), whole, "it has started, and knows nothing");
+    web.assert_reaches(&db, true);
+    other.assert_reaches(&db, false);
+}
+
 /// Before anything is known of policies, a table that is gone comes back closed.
 #[test]
 fn without_policies_a_table_comes_back_closed() {
