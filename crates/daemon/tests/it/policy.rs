@@ -12,6 +12,7 @@ mod kill;
 mod load;
 mod size;
 mod status;
+mod torture;
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};

@@ -7,14 +7,14 @@ use testkit::{Place as _, wait_until};
 use super::{Cluster, allow};
 
 /// The table as `nft` lists it, without what counts.
-fn table(cluster: &Cluster) -> String {
+pub(super) fn table(cluster: &Cluster) -> String {
     let listed = cluster.node.lab.try_sh("nft -s list table inet netwright-policy");
     String::from_utf8_lossy(&listed.stdout).into_owned()
 }
 
 /// The words of a table in another order: chains are listed as they were made, and elements as they
 /// are stored.
-fn words(table: &str) -> Vec<&str> {
+pub(super) fn words(table: &str) -> Vec<&str> {
     let mut words: Vec<_> = table.split([' ', '\t', '\n', ',']).collect();
     words.retain(|word| !word.is_empty());
     words.sort_unstable();
