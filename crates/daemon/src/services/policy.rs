@@ -35,7 +35,7 @@ pub(crate) mod drops;
 mod engine;
 mod filter;
 mod folder;
-mod isolate;
+pub(crate) mod isolate;
 mod kinds;
 mod known;
 pub(crate) mod listing;
