@@ -14,7 +14,7 @@
 //! | `server` | the asynchronous thread: the plugin's requests, and the API server |
 //! | `cluster`, `slim` | the source `kubernetes` |
 //! | `writer` | statuses and Events |
-//! | `folder`, `objects` | the source `file` |
+//! | `folder`, `objects`, `said` | the source `file` |
 //! | `filter` | the packet filter's table, under its lock |
 //! | `cuts` | ends connections |
 //! | `known` | how many policies there were, on the disk |
@@ -45,6 +45,7 @@ pub(crate) mod objects;
 pub(crate) mod of_files;
 pub(crate) mod question;
 mod records;
+mod said;
 mod server;
 mod shared;
 mod slim;
@@ -67,7 +68,7 @@ use node_api::policy::{Answer, Owner, Request};
 use self::counts::Counts;
 use self::cuts::Cuts;
 use self::drops::Drops;
-use self::engine::{Engine, Todo};
+use self::engine::{Engine, Event, Todo};
 use self::filter::{Brought, Filter};
 use self::folder::Files;
 use self::known::Disk;
@@ -541,13 +542,11 @@ impl Service {
     fn read_files(&mut self) {
         self.read_at = None;
         let Some(files) = &mut self.files else { return };
-        let (events, wrong) = files.look();
-        if let Err(why) = &wrong {
-            tracing::error!(error = why, "files with policies");
-        }
-        self.health.needs("objects", wrong);
+        let (events, remarks) = files.look();
+        self.health.needs("objects", remarks.to_correct().map_or(Ok(()), Err));
         let now = Instant::now();
         let mut engine = self.shared.engine();
+        engine.hear(Event::Remarks(remarks), now);
         events.into_iter().for_each(|event| engine.hear(event, now));
     }
 

@@ -22,6 +22,10 @@ pub(super) fn answer(shared: &Shared, drops: &Drops, target: &str) -> Option<Ans
         return Some(policies(shared));
     }
     if target == ACCEPT {
+        // What it would confirm is not known.
+        if let Some(why) = shared.engine().remarks().to_correct() {
+            return Some(Answer::text(409, &format!("nothing is accepted: {why}")));
+        }
         shared.accept();
         return Some(Answer::text(200, "accepted"));
     }
