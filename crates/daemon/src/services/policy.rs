@@ -60,7 +60,7 @@ use std::time::{Duration, Instant};
 use agent::Config;
 use agent::config::{self, PolicySource};
 use clap::{Arg, ArgAction};
-use firewall::pods::{Logging, PodsTable};
+use firewall::pods::{Logging, NO_LOG, PodsTable};
 use kernel::events::TableEvent;
 use node_api::Refusal;
 use node_api::policy::{Answer, Owner, Request};
@@ -455,7 +455,12 @@ impl Service {
         let brought = self.filter.bring(&self.shared, todo).map_err(|error| words(&error));
         self.health.needs("packet filter", brought.as_ref().map(drop).map_err(Clone::clone));
         let Brought { lines, is_as_it_was } = match brought {
-            Ok(brought) => brought,
+            Ok(brought) => {
+                if !self.filter.logs() {
+                    self.health.needs(drops::NEED, Err(NO_LOG.to_owned()));
+                }
+                brought
+            }
             Err(why) => {
                 tracing::error!(error = why, "the packet filter is not as it is to be");
                 self.counts.changed(false);

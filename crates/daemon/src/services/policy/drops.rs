@@ -27,7 +27,7 @@ const MOST_KEPT: usize = 4096;
 const MOST_EXPLAINED: usize = 1024;
 
 /// What the service's health says of it.
-const NEED: &str = "the packet filter's log";
+pub(super) const NEED: &str = "the packet filter's log";
 
 /// TCP's flags (RFC 9293 §3.1).
 const SYN: u8 = 0x02;

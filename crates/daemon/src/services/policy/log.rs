@@ -1,6 +1,6 @@
 //! The packet filter's log and counters, in the namespace of the calling thread.
 
-use firewall::pods::{Dropped, Logging, PodsTable};
+use firewall::pods::{Dropped, Logging, NO_LOG, PodsTable, can_log};
 use kernel::nflog::{NflogSocket, Settings};
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +47,8 @@ pub(crate) fn counted() -> Option<Counted> {
 /// # Errors
 /// Why that is impossible, in a sentence.
 pub(super) fn listen(group: u16) -> Result<NflogSocket, String> {
-    NflogSocket::open(group, &Settings::default())
-        .map_err(|error| cni::Error::from_chain(0, &error).msg)
+    NflogSocket::open(group, &Settings::default()).map_err(|error| match can_log() {
+        Ok(false) => NO_LOG.to_owned(),
+        _ => cni::Error::from_chain(0, &error).msg,
+    })
 }
