@@ -54,13 +54,12 @@ mod writer;
 
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use agent::Config;
 use agent::config::{self, PolicySource};
 use clap::{Arg, ArgAction};
-use firewall::pods::{Logging, NO_LOG, PodsTable};
+use firewall::pods::{Logging, NO_LOG};
 use kernel::events::TableEvent;
 use node_api::Refusal;
 use node_api::policy::{Answer, Owner, Request};
@@ -73,6 +72,7 @@ use self::filter::{Brought, Filter};
 use self::folder::Files;
 use self::known::Disk;
 use self::lists::Origin;
+use self::log::Counters;
 use self::server::{Heard, Order, Reply, Server};
 use self::shared::Shared;
 use super::Stop;
@@ -133,7 +133,9 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     };
     let engine = Engine::new(&node, origin, isolate::isolation(config), disk.read());
     let shared = Shared::new(engine).map_err(failed)?;
-    let drops = Drops::start(logging(config).group, shared.clone(), process.health.clone());
+    let counters = Counters::default();
+    let health = process.health.clone();
+    let drops = Drops::start(logging(config).group, shared.clone(), health, counters.clone());
     let of_answers = shared.clone();
     let answer = move |target: &str| answers::answer(&of_answers, &drops, target);
     let attended = process.attend_with("policy", &invocation.loaded, Box::new(answer))?;
@@ -147,7 +149,8 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         PolicySource::File => (None, Some(Files::new(&config.objects).map_err(failed)?)),
     };
     let server = Server::start(&listener, outlet, source)?;
-    let mut service = Service::new(config, shared, filter.map_err(failed)?, server, process)?;
+    let filter = filter.map_err(failed)?;
+    let mut service = Service::new(config, shared, filter, server, process, counters)?;
     (service.files, service.disk) = (files, Some(disk));
     let poller = Poller::new().map_err(failed)?;
     poller.add(&signals, SIGNALS, Interest::Read).map_err(failed)?;
@@ -201,11 +204,11 @@ impl Service {
         filter: Filter,
         server: Server,
         process: &Process,
+        counters: Counters,
     ) -> Result<Self, Stop> {
         let (counts, health) = (Counts::default(), process.health.clone());
-        let table = Mutex::new(PodsTable::open(logging(config)).ok());
         let (of_engine, counted) = (shared.clone(), counts.clone());
-        health.counts(move || counts::figures(&of_engine, &counted, &table));
+        health.counts(move || counts::figures(&of_engine, &counted, &counters));
         let cuts = match config.keep_connections {
             true => None,
             false => {

@@ -4,7 +4,6 @@ use crate::exchange::Answer;
 
 use super::drops::Drops;
 use super::listing::{Unknown, list};
-use super::log::counted;
 use super::question::{Question, judge};
 use super::shared::Shared;
 
@@ -34,7 +33,7 @@ pub(super) fn answer(shared: &Shared, drops: &Drops, target: &str) -> Option<Ans
     }
     let number = target.strip_prefix(DROPS)?;
     Some(match number.parse() {
-        Ok(number) => Answer::json(&drops.after(number, counted())),
+        Ok(number) => Answer::json(&drops.after(number, drops.counted())),
         Err(_) => Answer::text(404, "ask /drops/NUMBER, from 0"),
     })
 }
