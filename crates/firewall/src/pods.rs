@@ -40,6 +40,7 @@
 mod closed;
 mod encode;
 mod layout;
+mod past;
 mod repair;
 mod state;
 mod table;
@@ -50,6 +51,7 @@ use policy::{Direction, Step};
 use crate::error::FirewallError;
 
 pub use self::closed::{addresses, close, forget, verdicts};
+pub use self::past::{LED_PAST, is_led_past};
 pub use self::table::PodsTable;
 pub use crate::difference::Difference;
 

@@ -59,7 +59,7 @@ use std::time::{Duration, Instant};
 use agent::Config;
 use agent::config::{self, PolicySource};
 use clap::{Arg, ArgAction};
-use firewall::pods::{Logging, NO_LOG};
+use firewall::pods::{LED_PAST, Logging, NO_LOG, is_led_past};
 use kernel::events::TableEvent;
 use node_api::Refusal;
 use node_api::policy::{Answer, Owner, Request};
@@ -189,6 +189,8 @@ struct Service {
     counts: Counts,
     health: Health,
     pace: Pace,
+    /// IPVS leads packets past the packet filter, as the log has told.
+    led_past: bool,
     /// When files are read again, when records are listed, and when the number of policies is
     /// written.
     read_at: Option<Instant>,
@@ -226,6 +228,7 @@ impl Service {
             counts,
             health,
             pace: Pace::new(config.interval),
+            led_past: false,
             read_at: None,
             list_at: None,
             save_at: None,
@@ -241,7 +244,16 @@ impl Service {
         // What becomes of it is in the service's status.
         let _ = self.carry_out();
         self.close_if_missing();
+        self.look_for_ipvs();
         self.say_what_is_missing();
+    }
+
+    /// Logs when IPVS begins to lead packets past the packet filter.
+    fn look_for_ipvs(&mut self) {
+        let before = std::mem::replace(&mut self.led_past, is_led_past());
+        if self.led_past && !before {
+            tracing::warn!("{LED_PAST}");
+        }
     }
 
     fn serve(
@@ -500,6 +512,7 @@ impl Service {
             other => other,
         };
         self.close_if_missing();
+        self.look_for_ipvs();
         let worked = processor_time().saturating_sub(worked);
         self.pace.looked(begin, Instant::now(), worked, done.is_err());
     }

@@ -1,5 +1,7 @@
 //! What `netwright policy` asks, by HTTP at the service's status socket.
 
+use firewall::pods::{LED_PAST, is_led_past};
+
 use crate::exchange::Answer;
 
 use super::drops::Drops;
@@ -54,6 +56,7 @@ fn policies(shared: &Shared) -> Answer {
     let unknown = unknown.collect();
     let mut warnings = not_enforced(&engine.waits_for());
     warnings.extend(engine.notices());
+    warnings.extend(is_led_past().then(|| LED_PAST.to_owned()));
     Answer::json(&list(engine.world(), Some(engine.node()), unknown, warnings))
 }
 
