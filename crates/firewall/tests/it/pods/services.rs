@@ -272,7 +272,7 @@ fn policies_hold_beside_kube_proxys_nftables_mode() {
 
 /// As kube-proxy's IPVS mode has it: the Service's address is one of the node, and flows are tracked
 /// (`pkg/proxy/ipvs/proxier.go`).
-const IPVSADM: &str = "
+const IPVSADM: &str = "set -e
     ip link set lo up; ip addr add 10.96.0.12/32 dev lo
     echo 1 >/proc/sys/net/ipv4/vs/conntrack
     ipvsadm -A -t 10.96.0.12:80 -s rr
