@@ -16,7 +16,8 @@
 //!
 //! A packet that is denied is logged to a group of nflog ([`kernel::nflog`]) with the prefix of
 //! [`log_prefix`], as many of them as [`Logging`] says. All of them are counted
-//! ([`PodsTable::dropped`]). A TCP packet in the middle of a connection that is denied is answered
+//! ([`PodsTable::dropped`]). If the kernel cannot log, the rules that log are left out
+//! ([`NO_LOG`]). A TCP packet in the middle of a connection that is denied is answered
 //! with a reset, so that a connection that was cut ends at once at both ends.
 //!
 //! ```no_run
@@ -39,6 +40,7 @@
 mod closed;
 mod encode;
 mod layout;
+mod past;
 mod repair;
 mod state;
 mod table;
@@ -46,7 +48,10 @@ mod table;
 use kernel::nft::Batch;
 use policy::{Direction, Step};
 
+use crate::error::FirewallError;
+
 pub use self::closed::{addresses, close, forget, verdicts};
+pub use self::past::{LED_PAST, is_led_past};
 pub use self::table::PodsTable;
 pub use crate::difference::Difference;
 
@@ -73,6 +78,20 @@ impl Default for Logging {
     fn default() -> Self {
         Logging { group: Self::GROUP, rate: Self::RATE }
     }
+}
+
+/// What is said of a kernel that cannot log.
+pub const NO_LOG: &str = "this kernel cannot log packets to a group (CONFIG_NETFILTER_NETLINK_LOG, \
+    CONFIG_NFT_LOG): what policies drop is counted, and cannot be listed";
+
+/// Says whether the kernel can log to a group ([`NO_LOG`]). The table does without if it cannot.
+///
+/// **Privileges**: `CAP_NET_ADMIN` in the caller's network namespace.
+///
+/// # Errors
+/// [`FirewallError::Open`] when the kernel does not say it.
+pub fn can_log() -> Result<bool, FirewallError> {
+    kernel::nflog::is_there().map_err(|error| FirewallError::Open(Box::new(error)))
 }
 
 /// Returns the prefix with which denied packets are logged.

@@ -8,13 +8,16 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::network_policy::{document, read_spec};
+use crate::network_policy::{close_if_other, document, read_spec};
 use crate::object::name_of;
 use crate::policy::{Policy, PolicyId};
 use crate::reader::{At, Fault};
 use crate::refused::{Cause, Effect, Refused};
 
 const KIND: &str = "MultiNetworkPolicy";
+
+/// The versions that are read.
+pub const VERSIONS: &[&str] = &["k8s.cni.cncf.io/v1beta1", "k8s.cni.cncf.io/v1beta2"];
 
 /// The annotation that names the networks.
 pub const POLICY_FOR: &str = "k8s.v1.cni.cncf.io/policy-for";
@@ -40,6 +43,7 @@ pub fn read(object: &Value) -> Result<MultiPolicy, Refused> {
         name: names.name.to_owned(),
     };
     let mut policy = read_spec(&at, &names, id);
+    close_if_other(&at, &names, VERSIONS, &mut policy);
     let networks = read_networks(&at, names.namespace).unwrap_or_else(|fault| {
         policy.faults.push(Refused::new(&names.object, fault, Effect::NoNetwork));
         BTreeSet::new()

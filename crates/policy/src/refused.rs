@@ -61,6 +61,8 @@ pub enum Cause {
     UnknownKey { known: String },
     #[error("it has {count} of {known}, and exactly one is needed")]
     NotOne { count: usize, known: String },
+    #[error("{found:?} is not read here, {read} is")]
+    OtherVersion { found: String, read: String },
     #[error("domain names are not supported here: the packet filter sees addresses")]
     DomainNames,
 }

@@ -186,20 +186,22 @@ fn skeleton(table: &mut PodsTable, batch: &mut Batch) -> Result<(), NetlinkError
     Ok(())
 }
 
-/// Says whether a chain differs only in how it logs: whoever wrote it was told so.
+/// Says whether a chain differs only in how it logs, or in that it does not: whoever wrote it was told
+/// so, or knows that the kernel cannot.
 fn logs_otherwise(chain: &str, there: &ChainState, wanted: &ChainState) -> bool {
     let is_deny = Direction::ALL.into_iter().any(|direction| layout::deny(direction) == chain);
-    let (Some((log, rest)), Some((_, others))) =
-        (there.rules.split_first(), wanted.rules.split_first())
-    else {
-        return false;
+    let decides = |rule: &[Expr]| {
+        rule.iter().any(|expr| matches!(expr, Expr::Verdict(_) | Expr::Reject { .. }))
     };
-    let decides = log.iter().any(|expr| matches!(expr, Expr::Verdict(_) | Expr::Reject { .. }));
-    is_deny && !decides && rest == others
+    let without = |state: &ChainState| match state.rules.split_first() {
+        Some((first, rest)) if layout::logs(first) && !decides(first) => rest.to_vec(),
+        _ => state.rules.clone(),
+    };
+    is_deny && without(there) == without(wanted)
 }
 
 /// The chains of a table about which nothing is known, and their rules.
-fn chains(logging: Logging) -> Vec<(NewChain, ChainState)> {
+fn chains(logging: Option<Logging>) -> Vec<(NewChain, ChainState)> {
     let empty = Program::empty();
     let regular = |name: &Name| NewChain::regular(&layout::table(), name);
     let all = layout::chains().into_iter().chain(empty.chains.keys().map(regular));

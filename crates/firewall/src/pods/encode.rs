@@ -15,7 +15,7 @@ use super::{Logging, layout};
 type Moves = BTreeMap<(Direction, IpAddr), (Option<Name>, Option<Name>)>;
 
 /// Returns the transaction that makes the whole table anew, whatever was there.
-pub(crate) fn whole(program: &Program, logging: Logging) -> Batch {
+pub(crate) fn whole(program: &Program, logging: Option<Logging>) -> Batch {
     let table = layout::table();
     let mut batch = Batch::new();
     batch.add_table(&table, None);

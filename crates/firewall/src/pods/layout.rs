@@ -3,7 +3,9 @@
 //! `docs/firewall.md` explains them; the snapshot in the tests shows them.
 
 use kernel::nft::field::{self, Field, ct_state_bits, tcp_flag_bits};
-use kernel::nft::{self, Hook, HookPoint, KeyType, NewChain, NewRule, NewSet, TableRef, Value};
+use kernel::nft::{
+    self, Expr, Hook, HookPoint, KeyType, NewChain, NewRule, NewSet, TableRef, Value,
+};
 use policy::{Direction, Family};
 
 use super::{Logging, TABLE, log_prefix};
@@ -110,7 +112,8 @@ pub(crate) fn chains() -> Vec<NewChain> {
 ///
 /// What most packets meet comes first, and each rule that the first packet of a connection passes
 /// costs it.
-pub(crate) fn rules(logging: Logging) -> Vec<NewRule> {
+/// Nothing is logged with `None`.
+pub(crate) fn rules(logging: Option<Logging>) -> Vec<NewRule> {
     let mut rules = Vec::new();
     for direction in Direction::ALL {
         rules.extend(base_rules(direction));
@@ -175,18 +178,25 @@ fn revived_rules() -> Vec<NewRule> {
     rules
 }
 
-fn deny_rules(direction: Direction, logging: Logging) -> Vec<NewRule> {
+fn deny_rules(direction: Direction, logging: Option<Logging>) -> Vec<NewRule> {
     let chain = deny(direction);
     let rule = || NewRule::new(&table(), &chain);
-    let logged = match logging.rate {
-        0 => rule(),
-        rate => rule().limit(rate, rate),
-    };
+    let mut rules = Vec::new();
+    if let Some(Logging { group, rate }) = logging {
+        let logged = match rate {
+            0 => rule(),
+            rate => rule().limit(rate, rate),
+        };
+        rules.push(logged.log_to_group(log_prefix(direction), group, SNAPLEN));
+    }
     let connection = rule().has_any(field::ct_state(), ct_state_bits::NEW);
-    vec![
-        logged.log_to_group(log_prefix(direction), logging.group, SNAPLEN),
-        rule().counter(),
-        in_the_middle(connection).reject_with_reset(),
-        rule().drop(),
-    ]
+    rules.push(rule().counter());
+    rules.push(in_the_middle(connection).reject_with_reset());
+    rules.push(rule().drop());
+    rules
+}
+
+/// Says whether a rule logs packets.
+pub(crate) fn logs(exprs: &[Expr]) -> bool {
+    exprs.iter().any(|expr| matches!(expr, Expr::Log { .. }))
 }

@@ -152,7 +152,7 @@ impl SetKind {
 
 impl TableState {
     /// Says what should be there.
-    pub(crate) fn of(program: &Program, logging: Logging) -> Self {
+    pub(crate) fn of(program: &Program, logging: Option<Logging>) -> Self {
         let mut chains: BTreeMap<String, ChainState> = BTreeMap::new();
         for chain in layout::chains() {
             chains.entry(chain.name).or_default().hook = chain.hook;
@@ -189,7 +189,7 @@ impl TableState {
         &self,
         found: &TableState,
         program: &Program,
-        logging: Logging,
+        logging: Option<Logging>,
     ) -> Difference {
         Repair::new(self, found, program, logging).difference()
     }

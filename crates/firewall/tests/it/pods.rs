@@ -8,6 +8,7 @@ mod damage;
 mod flows;
 mod lab;
 mod listing;
+mod services;
 mod speed;
 mod steps;
 mod swap;

@@ -88,6 +88,12 @@ impl Kind for Policy {
         if !frames::is_loaded() {
             call.warn(format_args!("{}: containers on a bridge are refused", frames::NOT_LOADED));
         }
+        if let Ok(false) = ::firewall::pods::can_log() {
+            call.warn(format_args!("{}", ::firewall::pods::NO_LOG));
+        }
+        if ::firewall::pods::is_led_past() {
+            call.warn(format_args!("{}", ::firewall::pods::LED_PAST));
+        }
         let asked = Daemon::new(call, config.socket).status(call.network().as_str());
         asked.map_err(|failure| match failure.code() {
             code::LIMITED_CONNECTIVITY => failure,

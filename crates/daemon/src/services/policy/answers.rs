@@ -1,10 +1,11 @@
 //! What `netwright policy` asks, by HTTP at the service's status socket.
 
+use firewall::pods::{LED_PAST, is_led_past};
+
 use crate::exchange::Answer;
 
 use super::drops::Drops;
 use super::listing::{Unknown, list};
-use super::log::counted;
 use super::question::{Question, judge};
 use super::shared::Shared;
 
@@ -22,6 +23,10 @@ pub(super) fn answer(shared: &Shared, drops: &Drops, target: &str) -> Option<Ans
         return Some(policies(shared));
     }
     if target == ACCEPT {
+        // What it would confirm is not known.
+        if let Some(why) = shared.engine().remarks().to_correct() {
+            return Some(Answer::text(409, &format!("nothing is accepted: {why}")));
+        }
         shared.accept();
         return Some(Answer::text(200, "accepted"));
     }
@@ -30,7 +35,7 @@ pub(super) fn answer(shared: &Shared, drops: &Drops, target: &str) -> Option<Ans
     }
     let number = target.strip_prefix(DROPS)?;
     Some(match number.parse() {
-        Ok(number) => Answer::json(&drops.after(number, counted())),
+        Ok(number) => Answer::json(&drops.after(number, drops.counted())),
         Err(_) => Answer::text(404, "ask /drops/NUMBER, from 0"),
     })
 }
@@ -51,6 +56,7 @@ fn policies(shared: &Shared) -> Answer {
     let unknown = unknown.collect();
     let mut warnings = not_enforced(&engine.waits_for());
     warnings.extend(engine.notices());
+    warnings.extend(is_led_past().then(|| LED_PAST.to_owned()));
     Answer::json(&list(engine.world(), Some(engine.node()), unknown, warnings))
 }
 

@@ -1,12 +1,12 @@
 //! What the service counts, for metrics.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use agent::metrics::Figure;
-use firewall::pods::PodsTable;
 use policy::{Direction, PolicyId};
 
+use super::log::Counters;
 use super::shared::Shared;
 
 /// What is counted while work is done; copies share it.
@@ -39,12 +39,8 @@ impl Counts {
     }
 }
 
-/// Returns what is known, and what was counted. `table` is a socket of its own.
-pub(super) fn figures(
-    shared: &Shared,
-    counts: &Counts,
-    table: &Mutex<Option<PodsTable>>,
-) -> Vec<Figure> {
+/// Returns what is known, and what was counted.
+pub(super) fn figures(shared: &Shared, counts: &Counts, counters: &Counters) -> Vec<Figure> {
     let mut figures = of_engine(shared);
     let counted = |which: &AtomicU64| which.load(Ordering::Relaxed);
     let changes = |result: &str, which: &AtomicU64| {
@@ -56,8 +52,7 @@ pub(super) fn figures(
         Figure::new("netwright_policy_put_back_total", counted(&counts.0.put_back)),
         Figure::new("netwright_policy_cuts_total", counted(&counts.0.cuts)),
     ]);
-    let mut table = table.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(Ok(dropped)) = table.as_mut().map(PodsTable::dropped) {
+    if let Some(dropped) = counters.dropped() {
         let drops = [
             ("ingress", dropped.incoming),
             ("egress", dropped.outgoing),

@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::log::{self, Counted};
+use super::log::{self, Counted, Counters};
 use super::shared::Shared;
 use crate::health::Health;
 
@@ -27,7 +27,7 @@ const MOST_KEPT: usize = 4096;
 const MOST_EXPLAINED: usize = 1024;
 
 /// What the service's health says of it.
-const NEED: &str = "the packet filter's log";
+pub(super) const NEED: &str = "the packet filter's log";
 
 /// TCP's flags (RFC 9293 §3.1).
 const SYN: u8 = 0x02;
@@ -81,7 +81,10 @@ pub(crate) struct Page {
 
 /// The drops, for the thread that hears of them and for whoever asks.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Drops(Arc<Mutex<Kept>>);
+pub(crate) struct Drops {
+    kept: Arc<Mutex<Kept>>,
+    counters: Counters,
+}
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -110,8 +113,8 @@ type Found = (Vec<String>, Option<String>);
 impl Drops {
     /// Listens to a group of the packet filter's log, in a thread of its own, for as long as the
     /// process lives. If that is impossible, the service goes on without, and says so.
-    pub(super) fn start(group: u16, shared: Shared, health: Health) -> Self {
-        let drops = Drops::default();
+    pub(super) fn start(group: u16, shared: Shared, health: Health, counters: Counters) -> Self {
+        let drops = Drops { counters, ..Drops::default() };
         let fail = |why: String| {
             health.needs(NEED, Err(why.clone()));
             drops.kept().fault = Some(why);
@@ -124,7 +127,7 @@ impl Drops {
             }
         };
         // Without a table nothing has been dropped yet.
-        drops.kept().base = Some(log::counted().unwrap_or_default());
+        drops.kept().base = Some(drops.counted().unwrap_or_default());
         health.needs(NEED, Ok(()));
         let (kept, told) = (drops.clone(), health.clone());
         let thread = std::thread::Builder::new().name("drops".to_owned());
@@ -140,7 +143,12 @@ impl Drops {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the packet filter's counters.
+    pub(super) fn counted(&self) -> Option<Counted> {
+        self.counters.counted()
     }
 
     /// Takes what was heard, at this time in milliseconds since 1970. `is_closed` says of an address that its pod is not known yet.
@@ -476,7 +484,7 @@ mod tests {
             let mut table = PodsTable::open(logging).unwrap();
             table.put(&policy::compile(world(), "one")).unwrap();
             let health = Health::new("policy", Manager::default(), LONG);
-            Drops::start(logging.group, shared.clone(), health)
+            Drops::start(logging.group, shared.clone(), health, Counters::default())
         });
         web.enter(|| {
             let socket = std::net::UdpSocket::bind("10.0.0.1:0").unwrap();
@@ -484,7 +492,8 @@ mod tests {
                 socket.send_to(b"x", "10.0.0.2:53").unwrap();
             }
         });
-        let page = || lab.enter(|| drops.after(0, log::counted()));
+        // The socket is still the one of the lab: another one would be outside of it.
+        let page = || drops.after(0, drops.counted());
         testkit::wait_until("all are counted, and some are listed", || {
             let page = page();
             page.since_start.is_some_and(|counted| counted.ingress == SENT) && page.listed > 0
@@ -500,7 +509,7 @@ mod tests {
         // Another process cannot listen beside it, and goes on without.
         let second = lab.enter(|| {
             let health = Health::new("policy", Manager::default(), LONG);
-            Drops::start(logging.group, shared, health)
+            Drops::start(logging.group, shared, health, Counters::default())
         });
         let fault = second.after(0, None).fault.unwrap();
         assert!(fault.contains("listen to group 20055 of nflog"), "{fault}");

@@ -21,6 +21,7 @@ use super::concern::Concern;
 use super::kinds::{Key, Kind, Object, What};
 use super::lists::{BRAKE, CONFIRM, FEW, Lists, Origin};
 use super::records::{Id, Records};
+use super::said::Remarks;
 use super::tell::{Tell, Telling};
 
 /// So many objects that cannot be read are remembered.
@@ -43,6 +44,8 @@ pub(super) enum Event {
     Unreadable(Refused),
     /// Everything is read anew: what could not be read before is forgotten.
     Reread,
+    /// What is to be known of files besides.
+    Remarks(Remarks),
     /// The source does not answer about a kind.
     Silent(Kind, String),
     /// It answers again, and nothing has changed.
@@ -131,6 +134,7 @@ pub(super) struct Engine {
     of_records: BTreeMap<Id, Uid>,
     tell: Tell,
     unreadable: BTreeMap<String, Refused>,
+    remarks: Remarks,
     /// How many policies an earlier run knew.
     before: Known,
     /// The first lists lack most of those policies: when they are asked for again.
@@ -153,6 +157,7 @@ impl Engine {
             of_records: BTreeMap::new(),
             tell: Tell::new(node),
             unreadable: BTreeMap::new(),
+            remarks: Remarks::default(),
             before,
             doubt: None,
             confirming: BTreeSet::new(),
@@ -211,12 +216,15 @@ impl Engine {
             Event::Unreadable(refused) => {
                 if self.unreadable.len() < MOST_UNREADABLE {
                     let text = refused.to_string();
-                    if self.unreadable.insert(text.clone(), refused).is_none() {
+                    let is_new = self.unreadable.insert(text.clone(), refused).is_none();
+                    // Files are read again and again, and have told it.
+                    if is_new && self.lists.origin() == Origin::Server {
                         self.news(true, text);
                     }
                 }
             }
             Event::Reread => self.unreadable.clear(),
+            Event::Remarks(remarks) => self.remarks = remarks,
             Event::Silent(kind, why) => {
                 let text = format!("{kind}: {why}; what is enforced stays");
                 if self.lists.fall_silent(kind, why) {

@@ -67,6 +67,11 @@ impl Filter {
         self.index.lock(LOCK, LOCK_TIME).map_err(FirewallError::Lock)
     }
 
+    /// Reports whether dropped packets are logged, as far as the kernel can.
+    pub(super) fn logs(&self) -> bool {
+        self.table.logs()
+    }
+
     /// Makes steps in one transaction.
     pub(super) fn apply(&mut self, steps: &[Step]) -> Result<(), FirewallError> {
         let _lock = self.lock()?;

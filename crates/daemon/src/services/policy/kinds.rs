@@ -37,21 +37,6 @@ impl Kind {
     pub(super) fn is_policy(self) -> bool {
         matches!(self, Kind::NetworkPolicies | Kind::ClusterNetworkPolicies)
     }
-
-    /// Finds the kind that an object says it is.
-    fn said_by(object: &Value) -> Option<Self> {
-        let version = object.get("apiVersion").and_then(Value::as_str)?;
-        Some(match (version, object.get("kind").and_then(Value::as_str)?) {
-            ("v1", "Namespace") => Kind::Namespaces,
-            ("v1", "Node") => Kind::Nodes,
-            ("v1", "Pod") => Kind::Pods,
-            ("networking.k8s.io/v1", "NetworkPolicy") => Kind::NetworkPolicies,
-            ("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy") => {
-                Kind::ClusterNetworkPolicies
-            }
-            _ => return None,
-        })
-    }
 }
 
 impl fmt::Display for Kind {
@@ -158,14 +143,6 @@ impl Meta {
 }
 
 impl Object {
-    /// Reads an object that says its kind; `None` if it is of another one.
-    ///
-    /// # Errors
-    /// It cannot be told whose it is.
-    pub(crate) fn read(object: &Value) -> Result<Option<Self>, Refused> {
-        Kind::said_by(object).map(|kind| Object::of(kind, object)).transpose()
-    }
-
     /// Reads an object of a kind.
     ///
     /// # Errors
@@ -193,6 +170,15 @@ impl Object {
                 meta: Meta::read(object),
             },
         })
+    }
+
+    /// Returns what of it is refused.
+    pub(super) fn faults(&self) -> &[Refused] {
+        match &self.what {
+            What::Namespace(namespace) => &namespace.faults,
+            What::Policy(policy) => &policy.faults,
+            What::Node(_) | What::Pod(_) => &[],
+        }
     }
 
     /// Returns what names it.

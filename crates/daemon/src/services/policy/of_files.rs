@@ -7,11 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use policy::isolation::Isolation;
 use policy::labels::Labels;
-use policy::{Change, Namespace, Node, Pod, PolicyId, World};
-use policy::{cluster_policy, multi_policy, network_policy, object};
+use policy::{Change, Namespace, Pod, PolicyId, World};
+use policy::{multi_policy, object};
 use serde_json::{Value, json};
 
+use super::kinds::{Kind, Object};
 use super::objects::FileRead;
+use super::said::{PassedOver, Said, said};
 
 /// What files describe.
 #[derive(Debug)]
@@ -56,90 +58,54 @@ struct Maker {
     changes: Vec<Change>,
     /// Kind and name of each object, with its place.
     seen: BTreeMap<String, String>,
-    /// How many objects of each other kind there are.
-    passed_over: BTreeMap<String, usize>,
+    passed_over: PassedOver,
     notes: Vec<String>,
     faults: Vec<String>,
     unreadable: Vec<String>,
 }
 
-/// The kinds that are read, with their groups and versions.
-const KINDS: [(&str, &str, &[&str]); 6] = [
-    ("Namespace", "", &["v1"]),
-    ("Node", "", &["v1"]),
-    ("Pod", "", &["v1"]),
-    ("NetworkPolicy", "networking.k8s.io", &["v1"]),
-    ("ClusterNetworkPolicy", "policy.networking.k8s.io", &["v1alpha2"]),
-    ("MultiNetworkPolicy", "k8s.cni.cncf.io", &["v1beta1", "v1beta2"]),
-];
-
-/// The kinds that make pods, with the place of the pods' template.
-const WORKLOADS: [(&str, &str); 7] = [
-    ("CronJob", "/spec/jobTemplate/spec/template"),
-    ("DaemonSet", "/spec/template"),
-    ("Deployment", "/spec/template"),
-    ("Job", "/spec/template"),
-    ("ReplicaSet", "/spec/template"),
-    ("ReplicationController", "/spec/template"),
-    ("StatefulSet", "/spec/template"),
-];
-
 impl Maker {
     fn add(&mut self, object: &Value, place: &str) {
-        let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
-        let (kind, api) = (text("kind").to_owned(), text("apiVersion").to_owned());
-        let (group, version) = api.rsplit_once('/').unwrap_or(("", &api));
-        if let Some((_, template)) = WORKLOADS.iter().find(|(name, _)| *name == kind) {
-            self.add_template(object, &kind, template, place);
-            return;
-        }
-        let known = KINDS.iter().find(|(name, of, _)| *name == kind && *of == group);
-        let Some((_, _, versions)) = known else {
-            let is_other = KINDS.iter().any(|(name, ..)| *name == kind);
-            let what = if is_other { format!("{kind} of {api}") } else { kind };
-            *self.passed_over.entry(what).or_default() += 1;
-            return;
+        let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
+        let read = match said(object) {
+            Ok(Said::Workload(template)) => {
+                self.add_template(object, kind, template, place);
+                Ok(())
+            }
+            Ok(Said::Other(other)) => {
+                self.passed_over.add(other.name);
+                Ok(())
+            }
+            Ok(Said::Read(of)) => {
+                self.see(object, kind, place);
+                self.read(of, object, place)
+            }
+            Ok(Said::Multi) => {
+                self.see(object, kind, place);
+                self.read_multi(object, place)
+            }
+            Err(refused) => Err(refused),
         };
-        if !versions.contains(&version) {
-            let versions = versions.join(" or ");
-            let group = if group.is_empty() { String::new() } else { format!("{group}/") };
-            self.unreadable.push(format!(
-                "{place}: a {kind} of apiVersion {:?}, and {group}{versions} is read",
-                cni::text::one_line(&api)
-            ));
-            return;
-        }
-        self.see(object, &kind, place);
-        if let Err(refused) = self.read(object, &kind, place) {
+        if let Err(refused) = read {
             self.unreadable.push(format!("{place}: {refused}"));
         }
     }
 
-    fn read(&mut self, object: &Value, kind: &str, place: &str) -> Result<(), policy::Refused> {
-        let change = match kind {
-            "Namespace" => Namespace::read(object)?.into(),
-            "Node" => Node::read(object)?.into(),
-            "Pod" => Pod::read(object)?.into(),
-            "MultiNetworkPolicy" => {
-                let read = multi_policy::read(object)?;
-                let faults = read.policy.faults.iter().map(|fault| format!("{place}: {fault}"));
-                self.faults.extend(faults);
-                self.notes.push(format!(
-                    "{} is about further networks of pods, and only their first one is judged",
-                    read.policy.id
-                ));
-                return Ok(());
-            }
-            "ClusterNetworkPolicy" => cluster_policy::read(object)?.into(),
-            _ => network_policy::read(object)?.into(),
-        };
-        let faults = match &change {
-            Change::Policy(_, Some(policy)) => policy.faults.as_slice(),
-            Change::Namespace(_, Some(namespace)) => namespace.faults.as_slice(),
-            _ => &[],
-        };
-        self.faults.extend(faults.iter().map(|fault| format!("{place}: {fault}")));
-        self.changes.push(change);
+    fn read(&mut self, kind: Kind, object: &Value, place: &str) -> Result<(), policy::Refused> {
+        let object = Object::of(kind, object)?;
+        self.faults.extend(object.faults().iter().map(|fault| format!("{place}: {fault}")));
+        self.changes.push(object.into());
+        Ok(())
+    }
+
+    fn read_multi(&mut self, object: &Value, place: &str) -> Result<(), policy::Refused> {
+        let read = multi_policy::read(object)?;
+        let faults = read.policy.faults.iter().map(|fault| format!("{place}: {fault}"));
+        self.faults.extend(faults);
+        self.notes.push(format!(
+            "{} is about further networks of pods, and only their first one is judged",
+            read.policy.id
+        ));
         Ok(())
     }
 
@@ -218,14 +184,8 @@ impl Maker {
                 pod.addresses = object::stand_ins(number).to_vec();
             }
         }
-        if !self.passed_over.is_empty() {
-            let kinds = self.passed_over.iter().map(|(kind, count)| match count {
-                1 => cni::text::one_line(kind),
-                _ => format!("{} ({count})", cni::text::one_line(kind)),
-            });
-            let kinds: Vec<String> = kinds.collect();
-            self.notes.push(format!("passed over: {}", kinds.join(", ")));
-        }
+        let passed_over = self.passed_over.list();
+        self.notes.extend(passed_over.map(|kinds| format!("passed over: {kinds}")));
         OfFiles {
             world: World::of(isolation, self.changes),
             notes: self.notes,
@@ -316,14 +276,34 @@ spec: {podSelector: {}}
         );
     }
 
+    /// It closes the pods that it selects, here as in the service.
     #[test]
-    fn what_cannot_be_read_is_not_judged() {
+    fn a_policy_of_another_version_is_closed() {
         check(
             "
 apiVersion: networking.k8s.io/v1beta1
 kind: NetworkPolicy
 metadata: {name: web}
+spec: {podSelector: {}, ingress: [{}]}
 ---
+kind: NetworkPolicy
+metadata: {name: db}
+spec: {podSelector: {}}
+",
+            expect![[r#"
+                NetworkPolicy default/db
+                NetworkPolicy default/web
+                note: no file has the namespace default: its labels are taken to be that of its name alone
+                fault: a.yaml: document 1: NetworkPolicy default/web: refused: apiVersion: "networking.k8s.io/v1beta1" is not read here, networking.k8s.io/v1 is; the policy allows nothing
+                fault: a.yaml: document 2: NetworkPolicy default/db: refused: apiVersion: "" is not read here, networking.k8s.io/v1 is; the policy allows nothing
+            "#]],
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_judged() {
+        check(
+            "
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: {namespace: shop}
@@ -336,10 +316,9 @@ kind: Pod
 metadata: {name: web}
 ",
             expect![[r#"
-                unreadable: a.yaml: document 1: a NetworkPolicy of apiVersion "networking.k8s.io/v1beta1", and networking.k8s.io/v1 is read
-                unreadable: a.yaml: document 2: a NetworkPolicy: refused: metadata.name: it is missing; the object is passed over
-                unreadable: a.yaml: document 3: a Deployment without a name or a template of pods
-                unreadable: a.yaml: document 4: a Pod of apiVersion "", and v1 is read
+                unreadable: a.yaml: document 1: a NetworkPolicy: refused: metadata.name: it is missing; the object is passed over
+                unreadable: a.yaml: document 2: a Deployment without a name or a template of pods
+                unreadable: a.yaml: document 3: Pod default/web: refused: apiVersion: "" is not read here, v1 is; the object is passed over
             "#]],
         );
     }

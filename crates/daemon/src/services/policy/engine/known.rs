@@ -6,6 +6,7 @@ use node_api::policy::{Enforced, Owner};
 use policy::{Direction, Name, PerDirection, PolicyId, Refused, Traffic, program, verdict};
 
 use super::super::records::{Attachment, id};
+use super::super::said::Remarks;
 use super::{Engine, Known};
 
 impl Engine {
@@ -53,15 +54,19 @@ impl Engine {
         all
     }
 
+    /// Returns what is to be known of files besides their objects.
+    pub(in super::super) fn remarks(&self) -> &Remarks {
+        &self.remarks
+    }
+
     /// Says what is kept although the last list lacks it.
     pub(in super::super) fn held(&self) -> Vec<String> {
         self.lists.held().map(ToString::to_string).collect()
     }
 
     /// Returns sentences that people are to know, besides faults.
-    #[allow(dead_code, reason = "whoever answers the command calls it")]
     pub(in super::super) fn notices(&self) -> Vec<String> {
-        let mut notices = self.waits_for();
+        let mut notices = Vec::new();
         if let (Some((kind, why)), true) = (self.lists.silence(), self.program().is_some()) {
             notices.push(format!("{kind}: {why}; what was known last counts"));
         }
@@ -73,7 +78,13 @@ impl Engine {
                 held.join(", ")
             ));
         }
-        notices.extend(self.world().shared_priorities());
+        let Remarks { wrong, foreign, .. } = &self.remarks;
+        let unreadable = self.unreadable.values().map(ToString::to_string);
+        notices.extend(unreadable.filter(|text| !wrong.contains(text)));
+        let namespaces = self.world().namespaces();
+        let faults = namespaces.flat_map(|namespace| &namespace.faults);
+        notices.extend(faults.map(ToString::to_string));
+        notices.extend(wrong.iter().chain(foreign).cloned());
         notices
     }
 
