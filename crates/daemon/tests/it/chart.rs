@@ -20,7 +20,7 @@ use testkit::kube::KubeApi;
 use testkit::{Lab, Place as _};
 
 /// Values for every branch of the chart.
-const COMBINATIONS: [&[&str]; 17] = [
+const COMBINATIONS: [&[&str]; 18] = [
     &[],
     &["config.ipam.enable=false"],
     &["config.multinet.enable=false"],
@@ -87,6 +87,12 @@ const COMBINATIONS: [&[&str]; 17] = [
         "resources.policy.limits.memory=512Mi",
     ],
     &["mode=remove", "config.policy.enable=true"],
+    &[
+        "config.routing.enable=true",
+        "config.routing.cluster={10.244.0.0/16}",
+        "config.routing.spaces={storage}",
+        "config.routing.space-ranges={10.60.0.0/16}",
+    ],
 ];
 
 /// That with most services.
@@ -271,7 +277,7 @@ fn every_combination_is_sound() {
         }
     }
     let chart = folder().display().to_string();
-    for values in [0, 7, 9, 10, 11, 12, 13, 14, 15, 16].map(|number| COMBINATIONS[number]) {
+    for values in [0, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17].map(|number| COMBINATIONS[number]) {
         let mut arguments = vec!["lint", "--strict", &chart];
         arguments.extend(values.iter().flat_map(|value| ["--set", *value]));
         run("helm", &arguments).unwrap_or_else(|error| panic!("{values:?}: {error}"));

@@ -14,6 +14,7 @@ mod probe;
 mod reach;
 mod renumbered;
 mod size;
+mod spaces;
 mod torture;
 
 use std::fmt::Write as _;

@@ -5,6 +5,7 @@
 
 mod annotation;
 mod bad;
+mod blocks;
 mod cluster;
 mod condition;
 mod document;

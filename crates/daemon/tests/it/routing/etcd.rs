@@ -47,7 +47,7 @@ fn use_etcd(fabric: &mut Fabric, etcd: &Etcd<'_>) {
 }
 
 /// Starts etcd with flanneld's configuration.
-fn start<'lab>(fabric: &mut Fabric, lab: &'lab Lab, configuration: &str) -> Etcd<'lab> {
+pub(super) fn start<'lab>(fabric: &mut Fabric, lab: &'lab Lab, configuration: &str) -> Etcd<'lab> {
     let etcd = Etcd::start_at(lab, HOST);
     use_etcd(fabric, &etcd);
     put(&etcd, "config", configuration, None);
@@ -130,7 +130,7 @@ fn value_of(node: &super::Node, backend: Backend, [mac4, mac6]: &[String; 2]) ->
 
 /// Writes `subnet.env` as an earlier flanneld would have left it: the node's pods have addresses of
 /// these prefixes.
-fn had_prefixes(fabric: &Fabric, node: usize) {
+pub(super) fn had_prefixes(fabric: &Fabric, node: usize) {
     let node = &fabric.nodes[node];
     let number = node.number;
     let env = format!(
@@ -153,7 +153,7 @@ fn had_prefix(fabric: &Fabric, node: usize) {
 }
 
 /// Starts the service as a node's flanneld.
-fn replace(fabric: &mut Fabric, node: usize) {
+pub(super) fn replace(fabric: &mut Fabric, node: usize) {
     flannel(fabric, node, "replace");
     fabric.start_on(node);
 }

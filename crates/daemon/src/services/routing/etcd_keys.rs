@@ -1,0 +1,186 @@
+//! Follows the keys of etcd that begin with a prefix: lists them, watches them, and lists them again
+//! if what was missed cannot be asked for.
+
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::super::etcd::{Etcd, EtcdError, Pair, RangeAnswer, bytes, number};
+
+/// While nothing is reported, the member is asked so often whether it has a leader.
+const PROBE: Duration = Duration::from_secs(10);
+/// A watch that reports nothing for so long is deaf: etcd says every ten minutes that it goes on.
+const DEAF: Duration = Duration::from_secs(25 * 60);
+/// So long without an answer, and etcd counts as silent: one member may die in a moment.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Pauses between attempts to list and watch, at first and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(4));
+
+/// What is heard of the keys.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// These are all, at this revision.
+    Listed(Vec<Pair>, u64),
+    Changed(Pair),
+    /// A key was deleted, or has expired; the pair has no value.
+    Deleted(Pair),
+    /// etcd does not answer: the reason.
+    Silent(String),
+    /// It answers again, and nothing has changed.
+    Answers,
+    /// What the key that is asked for has by now.
+    Probed(Option<String>),
+}
+
+/// Which keys are followed.
+#[derive(Debug)]
+pub(super) struct Keys<'e> {
+    pub(super) etcd: &'e Etcd,
+    pub(super) prefix: String,
+    /// The key that is asked for while nothing is reported. Whoever answers has a leader, and says how
+    /// far etcd is.
+    pub(super) probed: String,
+}
+
+/// What was told, and how far.
+#[derive(Debug)]
+struct Told {
+    /// The revision up to which everything was told; `None` before the first list.
+    revision: Option<u64>,
+    /// The cluster that this was.
+    cluster: String,
+    /// Since when there is no answer.
+    failing: Option<Instant>,
+    /// That was told.
+    silent: bool,
+    pause: Duration,
+}
+
+/// Why following ended.
+enum Broken {
+    /// What was missed cannot be asked for: a list is needed.
+    Missed,
+    Error(EtcdError),
+}
+
+impl From<EtcdError> for Broken {
+    fn from(error: EtcdError) -> Self {
+        Broken::Error(error)
+    }
+}
+
+impl Keys<'_> {
+    /// Passes on what etcd has, and every change, for ever.
+    pub(super) async fn follow(&self, tell: impl Fn(Heard)) {
+        let mut told = Told {
+            revision: None,
+            cluster: String::new(),
+            failing: None,
+            silent: false,
+            pause: PAUSE.0,
+        };
+        loop {
+            let Err(broken) = self.follow_once(&mut told, &tell).await;
+            match broken {
+                Broken::Missed => told.revision = None,
+                Broken::Error(error) => {
+                    let since = *told.failing.get_or_insert_with(Instant::now);
+                    if PATIENCE <= since.elapsed() {
+                        told.silent = true;
+                        tell(Heard::Silent(error.to_string()));
+                    }
+                }
+            }
+            // Up to half as long again, so that not all nodes come at once when etcd is back.
+            let half = u64::try_from(told.pause.as_millis() / 2 + 1).unwrap_or(1);
+            let more = Duration::from_millis(crate::clock::seed() % half);
+            tokio::time::sleep(told.pause + more).await;
+            told.pause = (told.pause * 2).min(PAUSE.1);
+        }
+    }
+
+    /// Lists if needed, and watches until something breaks.
+    async fn follow_once(
+        &self,
+        told: &mut Told,
+        tell: &impl Fn(Heard),
+    ) -> Result<Infallible, Broken> {
+        let revision = match told.revision {
+            Some(revision) => revision,
+            None => {
+                let (all, revision) = self.etcd.list(&self.prefix).await?;
+                tell(Heard::Listed(all, revision));
+                (told.revision, told.cluster) = (Some(revision), String::new());
+                (told.failing, told.silent) = (None, false);
+                revision
+            }
+        };
+        let place = self.etcd.preferred();
+        // A member that has no leader watches too, and hears of nothing.
+        self.probe(place, told, tell).await?;
+        let from = revision.saturating_add(1);
+        let mut watch = self.etcd.watch(place, &self.prefix, from).await?;
+        let mut heard = Instant::now();
+        loop {
+            let Ok(report) = tokio::time::timeout(PROBE, watch.next()).await else {
+                self.probe(watch.place(), told, tell).await?;
+                if DEAF <= heard.elapsed() {
+                    let why = "the watch reports nothing".to_owned();
+                    return Err(Broken::Error(EtcdError::Away(why)));
+                }
+                continue;
+            };
+            let report = report?;
+            heard = Instant::now();
+            if report.compact_revision.is_some() {
+                return Err(Broken::Missed);
+            }
+            if report.canceled {
+                let why = report.reason().to_owned();
+                return Err(Broken::Error(EtcdError::Away(why)));
+            }
+            (told.failing, told.pause) = (None, PAUSE.0);
+            if report.created {
+                if std::mem::take(&mut told.silent) {
+                    tell(Heard::Answers);
+                }
+                continue;
+            }
+            // While it catches up, the header is ahead of the events.
+            let revisions = report.events.iter().map(|event| number(&event.kv.mod_revision));
+            let last = revisions.max().unwrap_or_else(|| number(&report.header.revision));
+            for event in report.events {
+                tell(match event.is_deletion() {
+                    true => Heard::Deleted(event.kv),
+                    false => Heard::Changed(event.kv),
+                });
+            }
+            told.revision = told.revision.max(Some(last));
+        }
+    }
+
+    /// Asks a member for one key.
+    async fn probe(
+        &self,
+        place: usize,
+        told: &mut Told,
+        tell: &impl Fn(Heard),
+    ) -> Result<(), Broken> {
+        let body = json!({"key": bytes(&self.probed)});
+        let answer: RangeAnswer = self.etcd.ask_member(place, "kv/range", &body).await?;
+        let (revision, cluster) =
+            (number(&answer.header.revision), answer.header.cluster_id.clone());
+        if told.cluster.is_empty() {
+            told.cluster = cluster;
+        } else if told.cluster != cluster {
+            return Err(Broken::Missed);
+        }
+        if told.revision.is_some_and(|told| revision < told) {
+            // It was put back to an earlier state.
+            return Err(Broken::Missed);
+        }
+        tell(Heard::Probed(answer.value()));
+        Ok(())
+    }
+}
