@@ -816,7 +816,12 @@ impl Service {
         let objects = observed.objects();
         let is_empty = objects.keys().all(|key| matches!(key, Key::Element { .. }));
         let is_new = |range: &&IpNet| {
-            !self.settled && !objects.contains_key(&Key::Unreachable { prefix: **range })
+            // Where paths are native, the range has no route of ours, but blocks of this node do.
+            let is_of = |key: &Key| match key {
+                Key::Route { prefix } | Key::Unreachable { prefix } => range.contains(prefix),
+                _ => false,
+            };
+            !self.settled && !objects.keys().any(is_of)
         };
         let of_cluster = self.settings.cluster_ranges.iter().filter(|_| is_empty);
         let of_spaces = self.settings.space_ranges.iter().filter(is_new);
