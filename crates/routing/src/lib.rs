@@ -24,6 +24,7 @@ mod reader;
 pub mod refused;
 pub mod render;
 pub mod routing;
+mod sealed;
 pub mod settings;
 pub mod show;
 pub mod time;

@@ -12,6 +12,7 @@ mod document;
 mod earlier;
 mod file;
 mod flannel;
+mod kept;
 mod kernel;
 mod leases;
 mod overlap;
