@@ -155,6 +155,27 @@ impl<'lab> Etcd<'lab> {
         self.members[member] = None;
     }
 
+    /// Reports whether a member was started and not killed; it may be stopped.
+    #[must_use]
+    pub fn runs(&self, member: usize) -> bool {
+        self.members[member].is_some()
+    }
+
+    /// Kills all members and starts others at their addresses, which know nothing.
+    ///
+    /// # Panics
+    /// When a folder cannot be removed, or no member leads for long.
+    pub fn make_anew(&mut self) {
+        for member in 0..self.members.len() {
+            self.kill(member);
+            let folder = self.dir.join(format!("m{member}"));
+            let removed = fs::remove_dir_all(&folder);
+            removed.unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        }
+        (0..self.members.len()).for_each(|member| self.revive(member));
+        self.wait_for_leader();
+    }
+
     /// Stops (`true`) or continues a member: a stopped one neither answers nor closes connections.
     ///
     /// # Panics

@@ -14,8 +14,9 @@ const PROBE: Duration = Duration::from_secs(10);
 const DEAF: Duration = Duration::from_secs(25 * 60);
 /// So long without an answer, and etcd counts as silent: one member may die in a moment.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Pauses between attempts to list and watch, at first and at most.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(4));
+/// Pauses between attempts to list and watch, at first and at most: up to half as long again, and yet
+/// less than five seconds after etcd is back.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(3));
 
 /// What is heard of the keys.
 #[derive(Debug)]

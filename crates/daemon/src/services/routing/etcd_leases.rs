@@ -32,9 +32,12 @@ use super::etcd_keys::{self, Keys};
 const GRANT: Duration = Duration::from_secs(24 * 3600);
 /// A grant is renewed after so long: etcd may be away for 23 hours, and no lease ends.
 const RENEW: Duration = Duration::from_secs(3600);
-/// Pauses between writes, at first and at most; after a minute without one, it is the first again.
+/// Pauses between writes, at first and at most.
 const WRITE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-const QUIET: Duration = Duration::from_secs(60);
+/// If nothing had to be written for so long, and for as long as the pause, the pause is the first again.
+const QUIET: Duration = Duration::from_secs(2);
+/// The pause while no member answers: nobody else writes then.
+const AWAY: Duration = Duration::from_secs(3);
 
 /// What the thread has heard.
 #[derive(Debug)]
@@ -361,6 +364,46 @@ fn renew_after(left: Duration, random: u64) -> Duration {
     after.saturating_sub(Duration::from_millis(random.checked_rem(tenth).unwrap_or_default()))
 }
 
+/// When something may be written. Two nodes with one address would write in turn for ever, each as
+/// soon as it may: they do it less and less often. What others do now and then is put right at once.
+#[derive(Debug)]
+struct Turns {
+    pause: Duration,
+    /// Not before then.
+    again: Option<Instant>,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Turns { pause: WRITE.0, again: None }
+    }
+}
+
+impl Turns {
+    /// Returns how long nothing may be written.
+    fn rest(&self, now: Instant) -> Duration {
+        self.again.map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
+    }
+
+    /// Takes note that something was written, or tried. Returns the pause after it.
+    fn written(&mut self, now: Instant) -> Duration {
+        let quiet = QUIET.max(self.pause);
+        if self.again.is_some_and(|at| quiet < now.saturating_duration_since(at)) {
+            self.pause = WRITE.0;
+        }
+        let pause = self.pause;
+        self.again = Some(now + pause);
+        self.pause = (pause * 2).min(WRITE.1);
+        pause
+    }
+
+    /// Takes note that nobody has answered. Returns the pause after it.
+    fn away(&mut self, now: Instant) -> Duration {
+        self.again = Some(now + AWAY);
+        AWAY
+    }
+}
+
 struct Thread {
     registry: Registry,
     configuration: String,
@@ -407,29 +450,25 @@ impl Thread {
 
     /// Makes this node's lease what it is to be, and renews it.
     async fn write(&self, mut wishes: watch::Receiver<Option<Wish>>) {
-        let mut pause = WRITE.0;
-        let mut again: Option<Instant> = None;
+        let mut turns = Turns::default();
         loop {
             let wish = wishes.borrow_and_update().clone();
-            let wait = match (wish, again.map(|at| at.saturating_duration_since(Instant::now()))) {
-                (None, _) => LONG,
-                // Two nodes with one address would go on for ever.
-                (Some(wish), Some(rest)) if wish.is_write() && !rest.is_zero() => rest,
-                (Some(wish), _) => {
+            let rest = turns.rest(Instant::now());
+            let wait = match wish {
+                None => LONG,
+                Some(wish) if wish.is_write() && !rest.is_zero() => rest,
+                Some(wish) => {
                     let done = self.registry.hold(&wish).await;
                     let now = Instant::now();
-                    if again.is_some_and(|at| QUIET < now.saturating_duration_since(at)) {
-                        pause = WRITE.0;
-                    }
-                    if !matches!(done, Ok(Done::Held(_))) {
-                        again = Some(now + pause);
-                        pause = (pause * 2).min(WRITE.1);
-                    }
                     let wait = match &done {
                         Ok(Done::Held(wait)) => *wait,
-                        // It will be heard.
-                        Ok(Done::Written | Done::Conflict) => WRITE.1,
-                        Err(_) => pause,
+                        Ok(Done::Written | Done::Conflict) => {
+                            turns.written(now);
+                            // It will be heard.
+                            WRITE.1
+                        }
+                        Err(EtcdError::Refused(_)) => turns.written(now),
+                        Err(EtcdError::Away(_)) => turns.away(now),
                     };
                     if !matches!(done, Ok(Done::Conflict)) {
                         let done = done.map(|_| ()).map_err(|error| error.to_string());
@@ -564,6 +603,25 @@ mod tests {
         let held = wishes.iter().map(|wish| registry.hold(wish));
         let all = futures_util::future::join_all(held).await;
         assert_eq!(all.iter().filter(|done| is_written(done)).count(), 1);
+    }
+
+    #[test]
+    fn two_nodes_with_one_address_write_less_and_less_often() {
+        let (mut turns, mut now) = (Turns::default(), Instant::now());
+        assert_eq!(turns.rest(now), Duration::ZERO);
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            pauses.push(turns.written(now).as_millis());
+            now += turns.rest(now) + Duration::from_millis(10);
+        }
+        assert_eq!(pauses, [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]);
+        // The other one is gone. What somebody does every few seconds is put right at once.
+        now += Duration::from_secs(31);
+        for _ in 0..5 {
+            assert_eq!(turns.written(now), WRITE.0);
+            now += Duration::from_secs(4);
+        }
+        assert_eq!((turns.away(now), turns.rest(now)), (AWAY, AWAY));
     }
 
     #[test]

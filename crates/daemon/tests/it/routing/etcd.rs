@@ -97,6 +97,67 @@ fn leases(etcd: &Etcd<'_>) -> BTreeMap<String, Lease> {
     found.collect()
 }
 
+/// What the leases say, by their keys.
+pub(super) fn values(etcd: &Etcd<'_>) -> BTreeMap<String, String> {
+    leases(etcd).into_iter().map(|(key, lease)| (key, lease.value)).collect()
+}
+
+/// Something happens to etcd: to one of its members, or to the lease of a node.
+pub(super) fn suffer(etcd: &mut Etcd<'_>, what: &str, member: usize, number: usize) {
+    match what {
+        "away" => (0..3).for_each(|member| etcd.kill(member)),
+        "without its leader" => etcd.leader().into_iter().for_each(|leader| etcd.kill(leader)),
+        "with a member that is silent" => etcd.freeze(member, true),
+        // What is missed meanwhile cannot be asked for.
+        "forgetful" => {
+            (0..3).for_each(|member| etcd.kill(member));
+            (0..3).for_each(|member| etcd.revive(member));
+            etcd.wait_for_leader();
+            delete_lease(etcd, &key(number));
+            let answer = etcd.ask("kv/range", &json!({"key": bytes(PREFIX)}));
+            let revision = answer["header"]["revision"].clone();
+            etcd.ask("kv/compaction", &json!({"revision": revision, "physical": true}));
+        }
+        "made anew" => {
+            etcd.make_anew();
+            put(etcd, "config", &Backend::Vxlan.config(), None);
+        }
+        _ if etcd.leader().is_none() => {}
+        "without leases" => {
+            let [prefix, end] = ["/", "0"].map(|end| bytes(&format!("{PREFIX}/subnets{end}")));
+            etcd.ask("kv/deleterange", &json!({"key": prefix, "range_end": end}));
+        }
+        "with a lease that has ended" => {
+            if let Some(lease) = leases(etcd).remove(&key(number)) {
+                etcd.ask("lease/revoke", &json!({"ID": lease.grant}));
+            }
+        }
+        "with a lease that is wrong" => {
+            if let Some(lease) = leases(etcd).remove(&key(number)) {
+                let wrong = lease.value.replace("\"VNI\":1", "\"VNI\":2");
+                put_lease(etcd, &key(number), &wrong, Some(&lease.grant));
+            }
+        }
+        _ => {
+            let passing = grant(etcd, 60);
+            let other = value("192.0.2.40", "5e:72:04:aa:00:40");
+            put_lease(etcd, "10.244.40.0-24", &other, Some(&passing));
+        }
+    }
+}
+
+/// All members run and answer, and have no lease of a stranger.
+pub(super) fn recover(etcd: &mut Etcd<'_>) {
+    for member in 0..3 {
+        etcd.freeze(member, false);
+        if !etcd.runs(member) {
+            etcd.revive(member);
+        }
+    }
+    etcd.wait_for_leader();
+    delete_lease(etcd, "10.244.40.0-24");
+}
+
 /// Waits until a lease is as it is to be.
 fn wait_for_lease(etcd: &Etcd<'_>, key: &str, is_so: impl Fn(&Lease) -> bool) -> Lease {
     wait_for(&format!("lease {key}"), || leases(etcd).remove(key).filter(&is_so))
@@ -158,7 +219,7 @@ pub(super) fn replace(fabric: &mut Fabric, node: usize) {
     fabric.start_on(node);
 }
 
-fn uninstall(fabric: &mut Fabric, node: usize, flags: &[&str]) -> String {
+pub(super) fn uninstall(fabric: &mut Fabric, node: usize, flags: &[&str]) -> String {
     flannel(fabric, node, "replace");
     fabric.leave(node, flags)
 }
