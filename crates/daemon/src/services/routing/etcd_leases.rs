@@ -34,7 +34,7 @@ const GRANT: Duration = Duration::from_secs(24 * 3600);
 const RENEW: Duration = Duration::from_secs(3600);
 /// Pauses between writes, at first and at most.
 const WRITE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-/// If nothing had to be written for so long, and for as long as the pause, the pause is the first again.
+/// If nothing had to be written for so long, and for as long as the pause, it is the first again.
 const QUIET: Duration = Duration::from_secs(2);
 /// The pause while no member answers: nobody else writes then.
 const AWAY: Duration = Duration::from_secs(3);
