@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::lab::Lab;
 use crate::place::{Place as _, Running};
@@ -198,6 +198,14 @@ impl<'lab> Etcd<'lab> {
                 leader != "0" && status["header"]["member_id"] == leader
             })
         })
+    }
+
+    /// Reports whether one of them leads and most follow: what is asked now is answered.
+    #[must_use]
+    pub fn has_quorum(&self) -> bool {
+        // Any key: a leader asks the others before it answers.
+        let ask = |leader| self.ask_member(leader, "kv/range", &json!({"key": "AA=="}), "1");
+        self.leader().and_then(ask).is_some_and(|answer| answer["error"].is_null())
     }
 
     /// Waits until one of them leads, and returns it.

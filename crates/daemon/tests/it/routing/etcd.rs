@@ -114,6 +114,8 @@ pub(super) fn suffer(etcd: &mut Etcd<'_>, what: &str, member: usize, number: usi
             (0..3).for_each(|member| etcd.revive(member));
             etcd.wait_for_leader();
             delete_lease(etcd, &key(number));
+            // Nobody has compacted this revision yet.
+            put(etcd, "other", "", None);
             let answer = etcd.ask("kv/range", &json!({"key": bytes(PREFIX)}));
             let revision = answer["header"]["revision"].clone();
             etcd.ask("kv/compaction", &json!({"revision": revision, "physical": true}));
@@ -122,7 +124,7 @@ pub(super) fn suffer(etcd: &mut Etcd<'_>, what: &str, member: usize, number: usi
             etcd.make_anew();
             put(etcd, "config", &Backend::Vxlan.config(), None);
         }
-        _ if etcd.leader().is_none() => {}
+        _ if !etcd.has_quorum() => {}
         "without leases" => {
             let [prefix, end] = ["/", "0"].map(|end| bytes(&format!("{PREFIX}/subnets{end}")));
             etcd.ask("kv/deleterange", &json!({"key": prefix, "range_end": end}));
