@@ -81,6 +81,9 @@ pub(super) struct Header {
     pub(super) cluster_id: String,
     #[serde(default)]
     pub(super) revision: String,
+    /// How many leaders were elected: it only grows.
+    #[serde(default)]
+    pub(super) raft_term: String,
 }
 
 /// The answer to a question for keys.

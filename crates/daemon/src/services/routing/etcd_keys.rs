@@ -1,6 +1,7 @@
 //! Follows the keys of etcd that begin with a prefix: lists them, watches them, and lists them again
 //! if what was missed cannot be asked for.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,8 @@ pub(super) struct Keys<'e> {
     /// The key that is asked for while nothing is reported. Whoever answers has a leader, and says how
     /// far etcd is.
     pub(super) probed: String,
+    /// Whoever finds that etcd has not what was told sets it: all keys are listed again.
+    pub(super) doubted: Option<&'e Cell<bool>>,
 }
 
 /// What was told, and how far.
@@ -49,8 +52,9 @@ pub(super) struct Keys<'e> {
 struct Told {
     /// The revision up to which everything was told; `None` before the first list.
     revision: Option<u64>,
-    /// The cluster that this was.
+    /// The cluster that this was, and how many leaders it had had.
     cluster: String,
+    term: u64,
     /// Since when there is no answer.
     failing: Option<Instant>,
     /// That was told.
@@ -77,6 +81,7 @@ impl Keys<'_> {
         let mut told = Told {
             revision: None,
             cluster: String::new(),
+            term: 0,
             failing: None,
             silent: false,
             pause: PAUSE.0,
@@ -112,7 +117,7 @@ impl Keys<'_> {
             None => {
                 let (all, revision) = self.etcd.list(&self.prefix).await?;
                 tell(Heard::Listed(all, revision));
-                (told.revision, told.cluster) = (Some(revision), String::new());
+                (told.revision, told.cluster, told.term) = (Some(revision), String::new(), 0);
                 (told.failing, told.silent) = (None, false);
                 revision
             }
@@ -125,6 +130,9 @@ impl Keys<'_> {
         let mut heard = Instant::now();
         loop {
             let Ok(report) = tokio::time::timeout(PROBE, watch.next()).await else {
+                if self.doubted.is_some_and(Cell::take) {
+                    return Err(Broken::Missed);
+                }
                 self.probe(watch.place(), told, tell).await?;
                 if DEAF <= heard.elapsed() {
                     let why = "the watch reports nothing".to_owned();
@@ -170,17 +178,19 @@ impl Keys<'_> {
     ) -> Result<(), Broken> {
         let body = json!({"key": bytes(&self.probed)});
         let answer: RangeAnswer = self.etcd.ask_member(place, "kv/range", &body).await?;
-        let (revision, cluster) =
-            (number(&answer.header.revision), answer.header.cluster_id.clone());
+        let header = &answer.header;
+        let (revision, term) = (number(&header.revision), number(&header.raft_term));
         if told.cluster.is_empty() {
-            told.cluster = cluster;
-        } else if told.cluster != cluster {
+            told.cluster.clone_from(&header.cluster_id);
+        } else if told.cluster != header.cluster_id {
             return Err(Broken::Missed);
         }
-        if told.revision.is_some_and(|told| revision < told) {
-            // It was put back to an earlier state.
+        // It was put back to an earlier state, or made anew by the same members, which give it the
+        // same number.
+        if told.revision.is_some_and(|told| revision < told) || term < told.term {
             return Err(Broken::Missed);
         }
+        told.term = term;
         tell(Heard::Probed(answer.value()));
         Ok(())
     }

@@ -121,7 +121,7 @@ impl EtcdLeases {
             let _context = runtime.enter();
             Registry::open(config)?
         };
-        let thread = Thread { registry, configuration, outlet };
+        let thread = Thread { registry, configuration, outlet, doubted: Cell::new(false) };
         std::thread::Builder::new()
             .name("leases".to_owned())
             .spawn(move || runtime.block_on(thread.run(wishes)))
@@ -182,6 +182,8 @@ pub(super) struct Registry {
 enum Done {
     /// There is nothing to do for so long.
     Held(Duration),
+    /// Its grant is gone, and so is the lease: that will be heard, unless it was missed.
+    Gone,
     /// It was written, and will be heard.
     Written,
     /// Something else is there by now, and will be heard.
@@ -256,8 +258,7 @@ impl Registry {
             // A person has reserved it.
             There::Lease { grant: None, .. } => Ok(Done::Held(LONG)),
             There::Lease { modified, grant: Some(grant), .. } => match self.renew(grant).await? {
-                // The record goes with it, and that will be heard.
-                None => Ok(Done::Held(WRITE.1)),
+                None => Ok(Done::Gone),
                 Some(left) if left < GRANT => self.update(wish, *modified, true).await,
                 Some(left) => Ok(Done::Held(renew_after(left, crate::clock::seed()))),
             },
@@ -408,6 +409,8 @@ struct Thread {
     registry: Registry,
     configuration: String,
     outlet: Outlet<Heard>,
+    /// What was told of leases may be wrong.
+    doubted: Cell<bool>,
 }
 
 impl Thread {
@@ -422,6 +425,7 @@ impl Thread {
             etcd: &registry.etcd,
             prefix: registry.subnets(),
             probed: registry.configuration_key(),
+            doubted: Some(&self.doubted),
         };
         let is_configured = Cell::new(true);
         let tell = |heard| {
@@ -462,6 +466,10 @@ impl Thread {
                     let now = Instant::now();
                     let wait = match &done {
                         Ok(Done::Held(wait)) => *wait,
+                        Ok(Done::Gone) => {
+                            self.doubted.set(true);
+                            WRITE.1
+                        }
                         Ok(Done::Written | Done::Conflict) => {
                             turns.written(now);
                             // It will be heard.
@@ -504,7 +512,7 @@ mod tests {
         match done {
             Ok(Done::Written) => true,
             Ok(Done::Conflict) => false,
-            Ok(Done::Held(_)) => panic!("nothing was done"),
+            Ok(Done::Held(_) | Done::Gone) => panic!("nothing was done"),
             Err(error) => panic!("{error}"),
         }
     }
@@ -575,6 +583,8 @@ mod tests {
         let short = short.unwrap();
         let _: Value = registry.etcd.ask_any("lease/revoke", &json!({"ID": short})).await.unwrap();
         assert_eq!(registry.renew(&short).await, Ok(None));
+        let held = registry.hold(&there(changed.modified, Some(short), true)).await;
+        assert!(matches!(held, Ok(Done::Gone)));
         // A reservation has none, and keeps none.
         let (all, _) = registry.list().await.unwrap();
         let changed = all.into_iter().find(|lease| lease.key == first).unwrap();

@@ -164,7 +164,7 @@ impl Thread {
     async fn follow_keys(&self, etcd: &Etcd, records: &Records) {
         let reader = Reader::new(records);
         let prefix = published::keys_of_space(reader.kind, &records.space);
-        let keys = Keys { etcd, probed: prefix.clone(), prefix };
+        let keys = Keys { etcd, probed: prefix.clone(), prefix, doubted: None };
         let entry = |pair| published::of_pair(reader.kind, pair);
         let tell = |heard| match heard {
             etcd_keys::Heard::Listed(all, _) => {
