@@ -98,10 +98,7 @@ impl Keys<'_> {
                     }
                 }
             }
-            // Up to half as long again, so that not all nodes come at once when etcd is back.
-            let half = u64::try_from(told.pause.as_millis() / 2 + 1).unwrap_or(1);
-            let more = Duration::from_millis(crate::clock::seed() % half);
-            tokio::time::sleep(told.pause + more).await;
+            tokio::time::sleep(spread(told.pause, crate::clock::seed())).await;
             told.pause = (told.pause * 2).min(PAUSE.1);
         }
     }
@@ -112,6 +109,9 @@ impl Keys<'_> {
         told: &mut Told,
         tell: &impl Fn(Heard),
     ) -> Result<Infallible, Broken> {
+        if self.is_doubted() {
+            told.revision = None;
+        }
         let revision = match told.revision {
             Some(revision) => revision,
             None => {
@@ -129,10 +129,11 @@ impl Keys<'_> {
         let mut watch = self.etcd.watch(place, &self.prefix, from).await?;
         let mut heard = Instant::now();
         loop {
-            let Ok(report) = tokio::time::timeout(PROBE, watch.next()).await else {
-                if self.doubted.is_some_and(Cell::take) {
-                    return Err(Broken::Missed);
-                }
+            let report = tokio::time::timeout(PROBE, watch.next()).await;
+            if self.is_doubted() {
+                return Err(Broken::Missed);
+            }
+            let Ok(report) = report else {
                 self.probe(watch.place(), told, tell).await?;
                 if DEAF <= heard.elapsed() {
                     let why = "the watch reports nothing".to_owned();
@@ -169,6 +170,10 @@ impl Keys<'_> {
         }
     }
 
+    fn is_doubted(&self) -> bool {
+        self.doubted.is_some_and(Cell::take)
+    }
+
     /// Asks a member for one key.
     async fn probe(
         &self,
@@ -194,4 +199,11 @@ impl Keys<'_> {
         tell(Heard::Probed(answer.value()));
         Ok(())
     }
+}
+
+/// Returns a pause that is up to half as long again: not all nodes come at once when etcd is back.
+/// `random` is any number.
+pub(super) fn spread(pause: Duration, random: u64) -> Duration {
+    let half = u64::try_from(pause.as_millis() / 2).unwrap_or_default();
+    pause + Duration::from_millis(random % (half + 1))
 }

@@ -18,7 +18,7 @@ use k8s_openapi::ByteString;
 use routing::PerFamily;
 use routing::flannel::leases::{Lease, Leases, Windows};
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::super::Stop;
 use super::super::etcd::{
@@ -26,7 +26,7 @@ use super::super::etcd::{
 };
 use super::super::outlet::{self, Inlet, Outlet};
 use super::super::setup::{LONG, failed, runtime};
-use super::etcd_keys::{self, Keys};
+use super::etcd_keys::{self, Keys, spread};
 
 /// How long a grant of etcd's lasts, as flanneld asks for it.
 const GRANT: Duration = Duration::from_secs(24 * 3600);
@@ -36,8 +36,10 @@ const RENEW: Duration = Duration::from_secs(3600);
 const WRITE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 /// If nothing had to be written for so long, and for as long as the pause, it is the first again.
 const QUIET: Duration = Duration::from_secs(2);
-/// The pause while no member answers: nobody else writes then.
-const AWAY: Duration = Duration::from_secs(3);
+/// Pauses while no member answers: short at first, since another member may answer in a moment, and
+/// long once nobody has for [`LASTING`].
+const AWAY: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(30));
+const LASTING: Duration = Duration::from_secs(30);
 
 /// What the thread has heard.
 #[derive(Debug)]
@@ -121,7 +123,14 @@ impl EtcdLeases {
             let _context = runtime.enter();
             Registry::open(config)?
         };
-        let thread = Thread { registry, configuration, outlet, doubted: Cell::new(false) };
+        let thread = Thread {
+            registry,
+            configuration,
+            outlet,
+            doubted: Cell::new(false),
+            away: Cell::new(false),
+            back: Notify::new(),
+        };
         std::thread::Builder::new()
             .name("leases".to_owned())
             .spawn(move || runtime.block_on(thread.run(wishes)))
@@ -370,23 +379,26 @@ fn renew_after(left: Duration, random: u64) -> Duration {
 #[derive(Debug)]
 struct Turns {
     pause: Duration,
-    /// Not before then.
+    /// Not before then, after what was written.
     again: Option<Instant>,
+    /// Since when nobody answers, and when to try again.
+    away: Option<(Instant, Instant)>,
 }
 
 impl Default for Turns {
     fn default() -> Self {
-        Turns { pause: WRITE.0, again: None }
+        Turns { pause: WRITE.0, again: None, away: None }
     }
 }
 
 impl Turns {
     /// Returns how long nothing may be written.
     fn rest(&self, now: Instant) -> Duration {
-        self.again.map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
+        let at = self.again.max(self.away.map(|(_, at)| at));
+        at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
     }
 
-    /// Takes note that something was written, or tried. Returns the pause after it.
+    /// Takes note that something was written, or refused. Returns the pause after it.
     fn written(&mut self, now: Instant) -> Duration {
         let quiet = QUIET.max(self.pause);
         if self.again.is_some_and(|at| quiet < now.saturating_duration_since(at)) {
@@ -398,10 +410,18 @@ impl Turns {
         pause
     }
 
-    /// Takes note that nobody has answered. Returns the pause after it.
-    fn away(&mut self, now: Instant) -> Duration {
-        self.again = Some(now + AWAY);
-        AWAY
+    /// Takes note that nobody has answered. Returns the pause after it. `random` is any number.
+    fn away(&mut self, now: Instant, random: u64) -> Duration {
+        let since = self.away.map_or(now, |(since, _)| since);
+        let lasts = LASTING <= now.saturating_duration_since(since);
+        let pause = spread(if lasts { AWAY.1 } else { AWAY.0 }, random);
+        self.away = Some((since, now + pause));
+        pause
+    }
+
+    /// Takes note that somebody answers.
+    fn answers(&mut self) {
+        self.away = None;
     }
 }
 
@@ -411,6 +431,10 @@ struct Thread {
     outlet: Outlet<Heard>,
     /// What was told of leases may be wrong.
     doubted: Cell<bool>,
+    /// Nobody has answered the last attempt to write.
+    away: Cell<bool>,
+    /// Rung when somebody answers after that: nothing waits any more.
+    back: Notify,
 }
 
 impl Thread {
@@ -428,7 +452,11 @@ impl Thread {
             doubted: Some(&self.doubted),
         };
         let is_configured = Cell::new(true);
-        let tell = |heard| {
+        let tell = |heard: etcd_keys::Heard| {
+            let is_back = matches!(heard, etcd_keys::Heard::Listed(..) | etcd_keys::Heard::Answers);
+            if is_back && self.away.get() {
+                self.back.notify_one();
+            }
             let heard = match heard {
                 etcd_keys::Heard::Listed(all, revision) => {
                     Some(Heard::Listed(registry.leases(all), revision))
@@ -464,6 +492,10 @@ impl Thread {
                 Some(wish) => {
                     let done = self.registry.hold(&wish).await;
                     let now = Instant::now();
+                    self.away.set(matches!(done, Err(EtcdError::Away(_))));
+                    if !self.away.get() {
+                        turns.answers();
+                    }
                     let wait = match &done {
                         Ok(Done::Held(wait)) => *wait,
                         Ok(Done::Gone) => {
@@ -476,7 +508,7 @@ impl Thread {
                             WRITE.1
                         }
                         Err(EtcdError::Refused(_)) => turns.written(now),
-                        Err(EtcdError::Away(_)) => turns.away(now),
+                        Err(EtcdError::Away(_)) => turns.away(now, crate::clock::seed()),
                     };
                     if !matches!(done, Ok(Done::Conflict)) {
                         let done = done.map(|_| ()).map_err(|error| error.to_string());
@@ -485,9 +517,11 @@ impl Thread {
                     wait
                 }
             };
-            let (changed, waited) = (pin!(wishes.changed()), pin!(tokio::time::sleep(wait)));
-            if let Either::Left((Err(_), _)) = select(changed, waited).await {
-                return;
+            let (changed, back) = (pin!(wishes.changed()), pin!(self.back.notified()));
+            match select(select(changed, back), pin!(tokio::time::sleep(wait))).await {
+                Either::Left((Either::Left((Err(_), _)), _)) => return,
+                Either::Left((Either::Right(_), _)) => turns.answers(),
+                _ => {}
             }
         }
     }
@@ -631,7 +665,28 @@ mod tests {
             assert_eq!(turns.written(now), WRITE.0);
             now += Duration::from_secs(4);
         }
-        assert_eq!((turns.away(now), turns.rest(now)), (AWAY, AWAY));
+    }
+
+    /// Thousands of nodes neither come at once, nor often to a server that is slow for long.
+    #[test]
+    fn attempts_while_nobody_answers_become_fewer() {
+        let (mut turns, begin) = (Turns::default(), Instant::now());
+        for (after, pause) in [(0, AWAY.0), (29, AWAY.0), (30, AWAY.1), (3600, AWAY.1)] {
+            let now = begin + Duration::from_secs(after);
+            for random in [0, 1, u64::MAX] {
+                let rest = turns.away(now, random);
+                assert!(pause <= rest && rest <= pause * 3 / 2, "{rest:?} after {after} s");
+                assert_eq!(turns.rest(now), rest);
+            }
+            assert_ne!(turns.away(now, 0), turns.away(now, 1));
+        }
+        // Another one answers. What was written before counts.
+        let now = begin + Duration::from_secs(3700);
+        assert_eq!(turns.written(now), WRITE.0);
+        assert!(WRITE.0 < turns.away(now, 0));
+        turns.answers();
+        assert_eq!(turns.rest(now), WRITE.0);
+        assert_eq!(turns.away(now, 0), AWAY.0);
     }
 
     #[test]
