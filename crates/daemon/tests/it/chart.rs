@@ -399,7 +399,7 @@ fn a_pod_of_each_node_answers_for_all_services() {
             assert_eq!(container[kind]["tcpSocket"], json!({"host": host, "port": 9470}));
         }
         let mounts = list(&container["volumeMounts"]).map(|mount| text(&mount["mountPath"]));
-        assert_eq!(mounts.collect::<Vec<_>>(), ["/etc/netwright", "/run/netwright"]);
+        assert_eq!(mounts.collect::<Vec<_>>(), ["/etc/netwright", "/run/netwright/agent"]);
     }
     // It does not follow the configuration, so another one is another pod.
     let listen = "config.agent.listen=0.0.0.0:9470";
