@@ -43,7 +43,7 @@ pub(super) struct Keys<'e> {
     /// The key that is asked for while nothing is reported. Whoever answers has a leader, and says how
     /// far etcd is.
     pub(super) probed: String,
-    /// Whoever finds that etcd has not what was told sets it: all keys are listed again.
+    /// Set by whoever finds that etcd does not have what was told: all keys are listed again then.
     pub(super) doubted: Option<&'e Cell<bool>>,
 }
 

@@ -34,7 +34,8 @@ const GRANT: Duration = Duration::from_secs(24 * 3600);
 const RENEW: Duration = Duration::from_secs(3600);
 /// Pauses between writes, at first and at most.
 const WRITE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-/// If nothing had to be written for so long, and for as long as the pause, it is the first again.
+/// The pause is the first again once nothing had to be written for so long, and for as long as the
+/// pause.
 const QUIET: Duration = Duration::from_secs(2);
 /// Pauses while no member answers: short at first, since another member may answer in a moment, and
 /// long once nobody has for [`LASTING`].
@@ -195,7 +196,7 @@ enum Done {
     Gone,
     /// It was written, and will be heard.
     Written,
-    /// Something else is there by now, and will be heard.
+    /// Something else is there by now, and will be heard, unless it was missed.
     Conflict,
 }
 
@@ -483,6 +484,7 @@ impl Thread {
     /// Makes this node's lease what it is to be, and renews it.
     async fn write(&self, mut wishes: watch::Receiver<Option<Wish>>) {
         let mut turns = Turns::default();
+        let mut conflicted: Option<Wish> = None;
         loop {
             let wish = wishes.borrow_and_update().clone();
             let rest = turns.rest(Instant::now());
@@ -495,6 +497,12 @@ impl Thread {
                     self.away.set(matches!(done, Err(EtcdError::Away(_))));
                     if !self.away.get() {
                         turns.answers();
+                    }
+                    // If the same wish conflicts twice, nothing was heard of what it conflicts with.
+                    let before = conflicted.take();
+                    conflicted = matches!(done, Ok(Done::Conflict)).then_some(wish);
+                    if conflicted.is_some() && conflicted == before {
+                        self.doubted.set(true);
                     }
                     let wait = match &done {
                         Ok(Done::Held(wait)) => *wait,
