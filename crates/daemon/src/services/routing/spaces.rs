@@ -359,6 +359,9 @@ fn read_block(block: Block, entry: &Entry) -> Option<(Block, Shown)> {
 /// holds the block answers for it.
 fn read_kept(space: &str, entry: &Entry) -> Option<(Block, Shown)> {
     let record: StickyRecord = record::read(&entry.value)?;
+    if record.space != space {
+        return None;
+    }
     let prefix = IpNet::from(record.address?);
     let StickyRecord { node, addresses, holder, .. } = record;
     let shown = match holder {
@@ -450,5 +453,9 @@ mod tests {
         assert_eq!(lines(gone), ["10.60.0.71 nobody"]);
         // Of one that never was readable there is nothing to say.
         assert_eq!(change(Value::Null), [""; 0]);
+        // Somebody has put a record of another space where this one's are.
+        let other = json!({"space": "other", "address": "10.60.0.72", "node": "b", "holder": {"container": "c3"}});
+        let all = [entry(Kind::Sticky, "storage/other", other)];
+        assert_eq!(lines(reader.list(&all)), [""; 0]);
     }
 }
