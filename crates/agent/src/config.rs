@@ -216,6 +216,7 @@ pub struct Ipam {
     pub node: Option<String>,
     pub socketpath: PathBuf,
     pub state: Option<PathBuf>,
+    pub underlay: Vec<IpAddr>,
 }
 
 impl Default for Ipam {
@@ -232,6 +233,7 @@ impl Default for Ipam {
             node: None,
             socketpath: "/run/netwright/ipam.sock".into(),
             state: None,
+            underlay: Vec::new(),
         }
     }
 }
@@ -518,6 +520,8 @@ pub struct Routing {
     pub services: Vec<IpNet>,
     pub socketpath: PathBuf,
     pub source: OneOf<RoutingSource>,
+    pub space_ranges: Vec<IpNet>,
+    pub spaces: Vec<String>,
     pub state: Option<PathBuf>,
     pub subnet_env: Option<PathBuf>,
     pub underlay: Vec<IpAddr>,
@@ -567,6 +571,8 @@ impl Default for Routing {
             services: Vec::new(),
             socketpath: "/run/netwright/routing.sock".into(),
             source: OneOf(RoutingSource::File),
+            space_ranges: Vec::new(),
+            spaces: Vec::new(),
             state: None,
             subnet_env: None,
             underlay: Vec::new(),

@@ -273,6 +273,12 @@ pub const KEYS: &[Key] = &[
         "where the node's blocks and addresses are recorded; by default /var/lib/netwright/ipam",
         |c| &mut c.ipam.state,
     ),
+    key(
+        "ipam",
+        "underlay",
+        "this node's addresses for other nodes, one of each family, which routing reads of its blocks; by default those from which packets to the default route come",
+        |c| &mut c.ipam.underlay,
+    ),
     key("multinet", "enable", ENABLE, |c| &mut c.multinet.enable),
     key("multinet", "checkpoint", "the kubelet's record of devices", |c| {
         &mut c.multinet.checkpoint
@@ -448,7 +454,7 @@ pub const KEYS: &[Key] = &[
     key(
         "routing",
         "etcd",
-        "etcd's members, where source is etcd: flannel's leases are the list of nodes",
+        "etcd's members, where source is etcd (flannel's leases are the list of nodes), and for the records of spaces",
         |c| &mut c.routing.etcd,
     ),
     key("routing", "etcd-ca", "the CA certificates of etcd's members, as PEM", |c| {
@@ -529,6 +535,18 @@ pub const KEYS: &[Key] = &[
         "source",
         "where nodes are learnt: file (nodes names it), kubernetes (the cluster's Nodes), or etcd (flannel's leases)",
         |c| &mut c.routing.source,
+    ),
+    key(
+        "routing",
+        "space-ranges",
+        "the ranges that blocks of spaces are of; none of them overlaps cluster",
+        |c| &mut c.routing.space_ranges,
+    ),
+    key(
+        "routing",
+        "spaces",
+        "spaces of cluster-ipam whose blocks are routed between nodes, as their records name them; the records are in etcd if that is set, else in the API server",
+        |c| &mut c.routing.spaces,
     ),
     key(
         "routing",

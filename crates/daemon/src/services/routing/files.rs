@@ -9,12 +9,15 @@ use cni::NetworkName;
 use ipam::Store;
 use ipnet::IpNet;
 use routing::document::{self, Document};
+use routing::flannel::kept;
 use routing::flannel::subnet_env::SubnetEnv;
 use routing::mtu::IPV6_LEAST;
 use routing::render::{self, Attach, NetworkConfig, Policy};
 use routing::routing::Leaving;
 use routing::{Routing, Settings};
 use state::{Durability, FileError};
+
+use super::super::setup::words;
 
 /// The bridge that pods are attached to.
 const BRIDGE: &str = "nw-pods";
@@ -81,22 +84,30 @@ impl Disk {
         state::write_atomic(&self.path, document.as_bytes(), 0o600, Durability::Synced)
     }
 
-    /// Reads flanneld's configuration as the server had it last.
-    pub(super) fn configuration(&self) -> Option<String> {
-        let read = state::read_optional(&self.configuration_path());
-        String::from_utf8(read.ok().flatten()?).ok()
+    /// Reads flanneld's configuration as the server had it last; `None` if it was never kept.
+    ///
+    /// # Errors
+    /// Why what is kept does not count, in a sentence.
+    pub(super) fn configuration(&self) -> Result<Option<String>, String> {
+        let path = self.configuration_path();
+        let Some(document) = state::read_optional(&path).map_err(|error| words(&error))? else {
+            return Ok(None);
+        };
+        let read = kept::read(&document);
+        read.map(Some).map_err(|damaged| format!("{damaged} ({})", path.display()))
     }
 
     /// Writes flanneld's configuration, unless the file has it.
     pub(super) fn write_configuration(&self, text: &str) -> Result<(), FileError> {
-        if self.configuration().as_deref() == Some(text) {
+        if self.configuration().is_ok_and(|kept| kept.as_deref() == Some(text)) {
             return Ok(());
         }
         if let Some(folder) = self.path.parent() {
             state::create_directory(folder, 0o700)?;
         }
-        let (path, text) = (self.configuration_path(), text.as_bytes());
-        state::write_atomic(&path, text, 0o600, Durability::Synced)
+        let document = kept::write(text);
+        let path = self.configuration_path();
+        state::write_atomic(&path, document.as_bytes(), 0o600, Durability::Synced)
     }
 
     fn configuration_path(&self) -> PathBuf {
