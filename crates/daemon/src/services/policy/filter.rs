@@ -85,8 +85,8 @@ impl Filter {
     }
 
     /// Lists the records, and brings the table to the program that follows from them. Adds what else
-    /// is to be done for them. While nobody knows the addresses of a record, a verdict of an address
-    /// that nobody is known to have becomes a closed one.
+    /// is to be done for them. While nobody knows the addresses of a record, an address that has a
+    /// verdict and no known owner is closed.
     pub(super) fn bring(
         &mut self,
         shared: &Shared,
@@ -156,8 +156,8 @@ impl Filter {
         Ok(None)
     }
 
-    /// Reads all records of the plugin. What cannot be read is told once, and counts as it was when it
-    /// could be read.
+    /// Reads all records of the plugin. What cannot be read is told once, and counts as it was when
+    /// it could be read.
     pub(super) fn records(&mut self, shared: &Shared) -> Vec<Attachment> {
         let listed = self.index.list();
         let mut damaged: BTreeSet<String> =

@@ -123,8 +123,8 @@ fn without_policies_a_table_comes_back_closed() {
     wait_until("policies to be enforced", || web.reaches(&db));
 }
 
-/// A damaged record opens nothing: a service that has read it before goes on as it was, and one that
-/// starts beside it closes the address.
+/// A damaged record opens nothing: a service that has read it before goes on as it was, and one
+/// that starts beside it closes the address.
 #[test]
 fn a_damaged_record_opens_nothing() {
     testkit::require!("root");

@@ -125,8 +125,8 @@ pub(super) fn without_verdict(addresses: &[IpAddr]) -> Result<Option<Vec<IpAddr>
 }
 
 /// Records a failure of a removal. Verdicts may stay, because somebody holds the lock, or because a
-/// damaged record may have the address too. The next ADD with that address closes it first, and they
-/// go when the records are listed next.
+/// damaged record may have the address too. The next ADD with that address closes it first. They go
+/// when the records are listed next.
 pub(super) fn note(call: &Call<'_>, done: Result<Forgotten, Failure>, failures: &mut Failures) {
     let stays = match done {
         Ok(Forgotten::Gone) => return,

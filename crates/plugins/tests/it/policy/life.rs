@@ -150,8 +150,8 @@ fn del_with_less_and_less() {
     }
 }
 
-/// A damaged record may have the address too. Then its verdict stays, and DEL and a second ADD say so
-/// and succeed. What other plugins have recorded does not matter, nor does the record of the
+/// A damaged record may have the address too. Then its verdict stays, and DEL and a second ADD say
+/// so and succeed. What other plugins have recorded does not matter, nor does the record of the
 /// attachment that goes.
 #[test]
 fn del_beside_a_damaged_record() {
