@@ -203,7 +203,7 @@ pub fn behind<T: AsRef<str>>(types: impl IntoIterator<Item = T>) -> Option<T> {
     None
 }
 
-/// Says why a list is refused in which [`behind`] finds a plugin.
+/// Says why a list is refused, given the plugin that [`behind`] finds in it.
 #[must_use]
 pub fn why_not(refused: &str) -> String {
     format!(
@@ -317,7 +317,7 @@ fn remove_what_changed(
     let key = call.attachment();
     remove_stale(index, key, &plan_of(earlier), &plan_of(now))?;
     match (&earlier.bridge, &now.bridge) {
-        // What is switched on for all bridges may be needed by the one of now.
+        // The new bridge may need what is switched on for all bridges.
         (Some(before), Some(bridge)) if before != bridge => {
             frames::release_bridge(index, key, before)?;
         }

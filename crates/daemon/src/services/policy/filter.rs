@@ -16,7 +16,7 @@ use policy::{Direction, Name, PerDirection, Program, Step};
 use state::{Index, Lock, Roots};
 
 use super::engine::Todo;
-use super::records::Attachment;
+use super::records::{Attachment, Id};
 use super::shared::Shared;
 
 /// How long a plugin may hold the lock: it makes one small transaction and writes a file.
@@ -42,6 +42,10 @@ pub(super) struct Filter {
     index: Index,
     /// The records that could not be read, as the log has told.
     damaged: BTreeSet<String>,
+    /// Records of the plugin are among them.
+    is_damaged: bool,
+    /// Nobody knows whose addresses some of these have.
+    is_blind: bool,
 }
 
 impl Filter {
@@ -50,7 +54,14 @@ impl Filter {
         let mut table = PodsTable::open(logging)?;
         let mut listener = TableListener::open(TABLE).map_err(|error| failed(error.into()))?;
         listener.ignore(table.port().map_err(|error| failed(error.into()))?);
-        Ok(Filter { table, listener, index: Index::new(roots), damaged: BTreeSet::new() })
+        Ok(Filter {
+            table,
+            listener,
+            index: Index::new(roots),
+            damaged: BTreeSet::new(),
+            is_damaged: false,
+            is_blind: false,
+        })
     }
 
     /// Returns what is readable when somebody else has taken something from the table.
@@ -79,22 +90,30 @@ impl Filter {
     }
 
     /// Lists the records, and brings the table to the program that follows from them. Adds what else
-    /// is to be done for them.
+    /// is to be done for them. While nobody knows the addresses of a record, an address that has a
+    /// verdict and no known owner is closed.
     pub(super) fn bring(
         &mut self,
         shared: &Shared,
         todo: &mut Todo,
     ) -> Result<Brought, FirewallError> {
         let _lock = self.lock()?;
-        let records = self.records();
+        let records = self.records(shared);
         let mut engine = shared.engine();
         engine.list_records(records);
         let more = engine.take_todo(Instant::now());
         let is_as_it_was = more.steps.is_empty() && todo.steps.is_empty() && !todo.bring;
         todo.add(more);
         let Some(program) = engine.program() else { return Ok(Brought::default()) };
-        let lines = self.table.bring(program)?.lines().to_vec();
-        Ok(Brought { lines, is_as_it_was })
+        let brought = if self.is_blind {
+            let known = engine.attachments().flat_map(|one| one.addresses.iter().copied());
+            let known: BTreeSet<IpAddr> = known.collect();
+            let there = pods::addresses(&mut self.table)?;
+            self.table.bring(&closing(program, there.difference(&known).copied()))?
+        } else {
+            self.table.bring(program)?
+        };
+        Ok(Brought { lines: brought.lines().to_vec(), is_as_it_was })
     }
 
     /// If there is no table, makes one that closes all addresses with a record. Returns how many.
@@ -142,17 +161,22 @@ impl Filter {
         Ok(None)
     }
 
-    /// Reads all records of the plugin. What cannot be read is told once; its addresses stay as they
-    /// are closed.
-    pub(super) fn records(&mut self) -> Vec<Attachment> {
+    /// Reads all records of the plugin. What cannot be read is told once, and counts as it was when
+    /// it could be read.
+    pub(super) fn records(&mut self, shared: &Shared) -> Vec<Attachment> {
         let listed = self.index.list();
         let mut damaged: BTreeSet<String> =
             listed.damaged.iter().map(ToString::to_string).collect();
+        // Whose they are; `None` if all records may be among them.
+        let own = listed.damaged.iter().filter(|one| one.may_be_of(PLUGIN));
+        let mut illegible: BTreeSet<Option<String>> =
+            own.map(|one| one.hash().map(str::to_owned)).collect();
         let mut attachments = Vec::new();
         for record in listed.found.iter().filter(|record| record.plugin == PLUGIN) {
             match Attachment::of(record) {
                 Ok(attachment) => attachments.push(attachment),
                 Err(error) => {
+                    illegible.insert(Some(record.attachment.hash()));
                     damaged.insert(format!("the record of {}: {error}", record.attachment));
                 }
             }
@@ -161,7 +185,24 @@ impl Filter {
             tracing::warn!("{what}");
         }
         self.damaged = damaged;
+        (self.is_damaged, self.is_blind) = (!illegible.is_empty(), false);
+        if self.is_damaged {
+            let found: BTreeSet<Id> = attachments.iter().map(|one| one.id.clone()).collect();
+            let any = illegible.contains(&None::<String>);
+            let engine = shared.engine();
+            let known = engine.attachments().filter(|one| !found.contains(&one.id));
+            let known = known.filter(|one| any || illegible.contains(&one.hash()));
+            attachments.extend(known.cloned());
+            let known: BTreeSet<Option<String>> =
+                attachments.iter().map(Attachment::hash).collect();
+            self.is_blind = illegible.iter().any(|hash| hash.is_none() || !known.contains(hash));
+        }
         attachments
+    }
+
+    /// Reports whether a record could not be read when the records were listed last.
+    pub(super) fn is_damaged(&self) -> bool {
+        self.is_damaged
     }
 
     /// Removes the table.
@@ -169,6 +210,18 @@ impl Filter {
         let _lock = self.lock()?;
         self.table.remove()
     }
+}
+
+/// Adds to a program that these addresses are closed, unless it has a verdict for them.
+fn closing(program: &Program, addresses: impl IntoIterator<Item = IpAddr>) -> Program {
+    let mut program = program.clone();
+    for address in addresses {
+        for direction in Direction::ALL {
+            let verdict = program.verdicts.entry((direction, address));
+            verdict.or_insert_with(|| policy::program::unknown(direction));
+        }
+    }
+    program
 }
 
 /// Reports whether a program takes some time to be written.

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use cni::AttachmentKey;
 use node_api::Pod;
 use node_api::policy::{Owner, Recorded, Started};
 use state::Record;
@@ -54,6 +55,17 @@ impl Attachment {
         attachment.id =
             (key.network.to_string(), key.container_id.to_string(), key.ifname.to_string());
         Ok(attachment)
+    }
+
+    /// Returns the [`AttachmentKey::hash`], by which its record is found.
+    pub(super) fn hash(&self) -> Option<String> {
+        let (network, container, ifname) = &self.id;
+        let key = AttachmentKey {
+            network: network.parse().ok()?,
+            container_id: container.parse().ok()?,
+            ifname: ifname.parse().ok()?,
+        };
+        Some(key.hash())
     }
 
     /// Returns what it is called in messages.

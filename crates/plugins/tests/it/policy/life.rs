@@ -138,14 +138,21 @@ fn del_with_less_and_less() {
         assert_eq!(verdicts(&node), closed(&c1));
         node.run("policy", "GC").of_network().valid(&[]).call().silent();
         assert_eq!((verdicts(&node), links(&node)), (Vec::new(), String::new()));
+        // GC alone, where the other plugin's record is not lost.
+        let c2 = Pod::new(&node, "c2", by);
+        c2.add();
+        assert!(index.remove(&c2.key(), "policy").unwrap());
+        node.run("policy", "GC").of_network().valid(&[]).call().silent();
+        assert_eq!((verdicts(&node), links(&node)), (Vec::new(), String::new()));
         if by == "bridge" {
             assert_eq!(shows(&node, "br0"), "0 0", "GC");
         }
     }
 }
 
-/// A record that cannot be read may have the address too. Then its verdict stays, and DEL and a second
-/// ADD say so and succeed; what other plugins have recorded does not matter.
+/// A damaged record may have the address too. Then its verdict stays, and DEL and a second ADD say
+/// so and succeed. What other plugins have recorded does not matter, nor does the record of the
+/// attachment that goes.
 #[test]
 fn del_beside_a_damaged_record() {
     testkit::require!("root");
@@ -174,6 +181,9 @@ fn del_beside_a_damaged_record() {
     damage("ptp.json");
     node.run("policy", "GC").of_network().valid(&[("c2", "eth0")]).call().silent();
     assert_eq!(verdicts(&node), closed(&c2));
+    damage("policy.json");
+    c2.del();
+    assert_eq!((verdicts(&node), links(&node)), (Vec::new(), String::new()));
 }
 
 /// DEL finds the link that ADD saw, and no other that has its name by now.
