@@ -58,6 +58,7 @@ pub use self::closed::{
 pub use self::past::{LED_PAST, is_led_past};
 pub use self::table::PodsTable;
 pub use crate::difference::Difference;
+pub use policy::program::Link;
 
 /// The name of the table; its family is `inet`.
 pub const TABLE: &str = "netwright-policy";

@@ -52,8 +52,11 @@ pub struct Attachment {
 impl Attachment {
     /// Returns its addresses with its interface.
     pub fn links(&self) -> impl Iterator<Item = Link> {
-        let link = |address: &IpAddr| Link { interface: self.interface.clone(), address: *address };
-        self.addresses.iter().map(link)
+        let at = |address: &IpAddr, interface: &str| Link {
+            interface: interface.to_owned(),
+            address: *address,
+        };
+        self.addresses.iter().map(move |address| at(address, &self.interface))
     }
 
     fn has(&self, network: &str, address: IpAddr) -> bool {

@@ -5,6 +5,7 @@
 //! | this one | start and end, and the loop |
 //! | `engine` | all decisions |
 //! | `kinds` | objects as sources say them |
+//! | `further` | what pods say of further networks |
 //! | `lists` | what is kept although a list lacks it |
 //! | `records` | the attachments of this node |
 //! | `tell` | what is written to the API server, and when |
@@ -35,6 +36,7 @@ pub(crate) mod drops;
 mod engine;
 mod filter;
 mod folder;
+mod further;
 pub(crate) mod isolate;
 mod kinds;
 mod known;

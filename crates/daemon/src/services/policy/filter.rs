@@ -7,15 +7,15 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use firewall::FirewallError;
-use firewall::pods::{self, Logging, PodsTable, TABLE};
+use firewall::pods::{self, Link, Logging, PodsTable, TABLE};
 use kernel::events::{TableEvent, TableListener};
 use kernel::netlink::NetlinkError;
 use node_api::policy::{LOCK, PLUGIN};
 use policy::program::Set;
-use policy::{Direction, Name, PerDirection, Program, Step};
+use policy::{Direction, Name, Program, Step};
 use state::{Index, Lock, Roots};
 
-use super::engine::Todo;
+use super::engine::{Expected, Place, Todo};
 use super::records::{Attachment, Id};
 use super::shared::Shared;
 
@@ -104,14 +104,18 @@ impl Filter {
         let more = engine.take_todo(Instant::now());
         let is_as_it_was = more.steps.is_empty() && todo.steps.is_empty() && !todo.bring;
         todo.add(more);
-        let Some(program) = engine.program() else { return Ok(Brought::default()) };
+        let Some(program) = engine.whole() else { return Ok(Brought::default()) };
         let brought = if self.is_blind {
-            let known = engine.attachments().flat_map(|one| one.addresses.iter().copied());
-            let known: BTreeSet<IpAddr> = known.collect();
-            let there = pods::addresses(&mut self.table)?;
-            self.table.bring(&closing(program, there.difference(&known).copied()))?
+            let known: BTreeSet<IpAddr> =
+                engine.attachments().flat_map(|one| one.own().iter().copied()).collect();
+            let known_links: BTreeSet<Link> =
+                engine.attachments().flat_map(Attachment::links).collect();
+            let (there, links) = (pods::addresses(&mut self.table)?, pods::links(&mut self.table)?);
+            let addresses = there.difference(&known).copied();
+            let links = links.difference(&known_links).cloned();
+            self.table.bring(&closing(program.into_owned(), addresses, links))?
         } else {
-            self.table.bring(program)?
+            self.table.bring(&program)?
         };
         Ok(Brought { lines: brought.lines().to_vec(), is_as_it_was })
     }
@@ -122,36 +126,48 @@ impl Filter {
             return Ok(0);
         }
         let _lock = self.lock()?;
-        let addresses: Vec<IpAddr> = {
+        let (addresses, links): (Vec<IpAddr>, Vec<Link>) = {
             let engine = shared.engine();
-            let recorded = engine.attachments().flat_map(|one| one.addresses.iter().copied());
+            let recorded = engine.attachments().flat_map(|one| one.own().iter().copied());
             let judged = engine.program().into_iter().flat_map(|program| program.verdicts.keys());
             let all: BTreeSet<IpAddr> =
                 recorded.chain(judged.map(|(_, address)| *address)).collect();
-            all.into_iter().collect()
+            let links = engine.attachments().flat_map(Attachment::links).collect();
+            (all.into_iter().collect(), links)
         };
         if !addresses.is_empty() {
             pods::close(&mut self.table, &addresses)?;
         }
-        Ok(addresses.len())
+        if !links.is_empty() {
+            pods::close_links(&mut self.table, &links)?;
+        }
+        Ok(addresses.len() + links.len())
     }
 
     /// Says how the table differs from where addresses are to lead, if it does.
     pub(super) fn differs(
         &mut self,
-        expected: &[(IpAddr, PerDirection<Option<Name>>)],
+        expected: &[Expected],
     ) -> Result<Option<String>, FirewallError> {
-        for (address, wanted) in expected {
-            let found = pods::verdicts(&mut self.table, *address)?;
+        for Expected { place, leads } in expected {
+            let (found, named) = match place {
+                Place::Own(address) => {
+                    (pods::verdicts(&mut self.table, *address)?, address.to_string())
+                }
+                Place::Further(link) => {
+                    let named = format!("{} at {}", link.address, link.interface);
+                    (pods::link_verdicts(&mut self.table, link)?, named)
+                }
+            };
             for direction in Direction::ALL {
-                let (wanted, found) = (wanted.get(direction), found.get(direction));
+                let (wanted, found) = (leads.get(direction), found.get(direction));
                 if wanted != found {
                     let chain = |chain: &Option<Name>| match chain {
                         Some(chain) => format!("leads to {chain}"),
                         None => "is not judged".to_owned(),
                     };
                     return Ok(Some(format!(
-                        "{direction} of {address} {} and not as it is to be: it {} there",
+                        "{direction} of {named} {} and not as it is to be: it {} there",
                         chain(found),
                         chain(wanted)
                     )));
@@ -213,11 +229,20 @@ impl Filter {
 }
 
 /// Adds to a program that these addresses are closed, unless it has a verdict for them.
-fn closing(program: &Program, addresses: impl IntoIterator<Item = IpAddr>) -> Program {
-    let mut program = program.clone();
+fn closing(
+    mut program: Program,
+    addresses: impl IntoIterator<Item = IpAddr>,
+    links: impl IntoIterator<Item = Link>,
+) -> Program {
     for address in addresses {
         for direction in Direction::ALL {
             let verdict = program.verdicts.entry((direction, address));
+            verdict.or_insert_with(|| policy::program::unknown(direction));
+        }
+    }
+    for link in links {
+        for direction in Direction::ALL {
+            let verdict = program.links.entry((direction, link.clone()));
             verdict.or_insert_with(|| policy::program::unknown(direction));
         }
     }

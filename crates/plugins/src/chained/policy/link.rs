@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use cni::{AddResult, AttachmentKey, code};
 use kernel::route::{BridgeInfo, Link, RouteSocket};
-use node_api::policy::Recorded;
+use node_api::policy::{Recorded, is_further};
 
 use crate::shared::failure::Failure;
 use crate::shared::namespaces::Namespaces;
@@ -96,6 +96,15 @@ pub(super) fn find(
         }
     };
     Ok(HostSide { name: peer.name, index: peer.index, bridge })
+}
+
+impl HostSide {
+    /// Returns where the packet filter sees its packets, if the interface in the container is that
+    /// of a further network. Frames that a bridge shows it are at the bridge.
+    pub(super) fn meets(&self, ifname: &str) -> Option<String> {
+        let seen_at = self.bridge.as_ref().map_or(&self.name, |bridge| &bridge.name);
+        is_further(ifname).then(|| seen_at.clone())
+    }
 }
 
 impl Bridge {

@@ -3,16 +3,16 @@
 //! The daemon and all plugins write them under one lock, under which records are listed too. So
 //! neither removes what the other has just written for a record that it has not seen.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use ::firewall::pods::{self, Logging, PodsTable};
+use ::firewall::pods::{Logging, PodsTable};
 use cni::{AttachmentKey, code};
 use cni_plugin::{Call, codes};
 use node_api::policy::{LOCK, Recorded};
 use state::{Damaged, Index, Lock};
 
 use super::NAME;
+use super::ends::Ends;
 use crate::shared::attachment::recorded_in;
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
@@ -22,9 +22,9 @@ use crate::shared::shared_object::LOCK_TIMEOUT;
 ///
 /// # Errors
 /// Code 101 when the kernel refuses, 11 when the lock cannot be taken in time.
-pub(super) fn close(index: &Index, addresses: &[IpAddr]) -> Result<(), Failure> {
+pub(super) fn close(index: &Index, ends: &Ends) -> Result<(), Failure> {
     let (_lock, mut table) = open(index)?;
-    Ok(pods::close(&mut table, addresses)?)
+    Ok(ends.close(&mut table)?)
 }
 
 /// What has become of verdicts that were to go.
@@ -57,9 +57,9 @@ impl Forgotten {
 pub(super) fn forget(
     index: &Index,
     key: &AttachmentKey,
-    addresses: &[IpAddr],
+    ends: &Ends,
 ) -> Result<Forgotten, Failure> {
-    if addresses.is_empty() {
+    if ends.is_empty() {
         return Ok(Forgotten::Gone);
     }
     let (_lock, mut table) = open(index)?;
@@ -67,8 +67,7 @@ pub(super) fn forget(
         Ok(others) => others,
         Err(illegible) => return Ok(Forgotten::Stay(illegible)),
     };
-    let own: Vec<IpAddr> = addresses.iter().copied().filter(|at| !others.contains(at)).collect();
-    pods::forget(&mut table, &own)?;
+    ends.without(&others).forget(&mut table)?;
     Ok(Forgotten::Gone)
 }
 
@@ -79,9 +78,8 @@ pub(super) fn forget(
 pub(super) fn sweep(index: &Index) -> Result<(), Failure> {
     let (_lock, mut table) = open(index)?;
     let known = recorded(index, None)?;
-    let there = pods::addresses(&mut table)?;
-    let left: Vec<IpAddr> = there.difference(&known).copied().collect();
-    Ok(pods::forget(&mut table, &left)?)
+    let there = Ends::there(&mut table)?;
+    Ok(there.without(&known).forget(&mut table)?)
 }
 
 /// Removes the table if no attachment is recorded.
@@ -109,19 +107,12 @@ pub(super) fn remove() -> Result<(), Failure> {
 ///
 /// # Errors
 /// Code 101 when the kernel does not answer.
-pub(super) fn without_verdict(addresses: &[IpAddr]) -> Result<Option<Vec<IpAddr>>, Failure> {
+pub(super) fn without_verdict(ends: &Ends) -> Result<Option<Vec<IpAddr>>, Failure> {
     let mut table = PodsTable::open(Logging::default())?;
     if !table.exists()? {
         return Ok(None);
     }
-    let mut without = Vec::new();
-    for address in addresses {
-        let found = pods::verdicts(&mut table, *address)?;
-        if found.ingress.is_none() || found.egress.is_none() {
-            without.push(*address);
-        }
-    }
-    Ok(Some(without))
+    Ok(Some(ends.without_verdict(&mut table)?))
 }
 
 /// Records a failure of a removal. Verdicts may stay, because somebody holds the lock, or because a
@@ -146,7 +137,7 @@ fn open(index: &Index) -> Result<(Lock, PodsTable), Failure> {
 }
 
 /// Lists the addresses of all attachments, but of the one that goes. The caller has the lock.
-fn recorded(index: &Index, without: Option<&AttachmentKey>) -> Result<BTreeSet<IpAddr>, Failure> {
+fn recorded(index: &Index, without: Option<&AttachmentKey>) -> Result<Ends, Failure> {
     let records = index.list();
     let hash = without.map(AttachmentKey::hash);
     let goes = |damaged: &Damaged| hash.is_some() && damaged.hash() == hash.as_deref();
@@ -157,14 +148,14 @@ fn recorded(index: &Index, without: Option<&AttachmentKey>) -> Result<BTreeSet<I
     }
     let own = records.found.iter().filter(|record| record.plugin == NAME);
     let own = own.filter(|record| Some(&record.attachment) != without);
-    let mut addresses = BTreeSet::new();
+    let mut ends = Ends::default();
     for record in own {
         let recorded: Option<Recorded> = recorded_in(record);
         let Some(recorded) = recorded else {
             let text = format!("what {NAME} recorded of {} is not legible", record.attachment);
             return Err(Failure::new(codes::STATE, text));
         };
-        addresses.extend(recorded.started.addresses);
+        ends.add(Ends::of(&recorded.started));
     }
-    Ok(addresses)
+    Ok(ends)
 }

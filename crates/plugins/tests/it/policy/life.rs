@@ -257,6 +257,8 @@ fn two_networks_of_one_container() {
     let both = Pod::of(&node, c1, "ptp", second, ("m", "net1"));
     first.add();
     both.add();
+    assert_eq!(first.recorded().unwrap().started.meets, None);
+    assert_eq!(both.recorded().unwrap().started.meets, Some(both.host_ifname()));
     let mut all = closed(&first);
     all.extend(closed(&both));
     all.sort();
@@ -273,6 +275,41 @@ fn two_networks_of_one_container() {
     both.check();
     super::assert_silent(&*third.c, &both.addresses());
     both.del();
+    assert_eq!(verdicts(&node), Vec::<String>::new());
+}
+
+/// Two further networks have the same addresses, on bridges of their own: of each only the own bridge
+/// counts, and what is lost is closed again.
+#[test]
+fn further_networks_may_have_the_same_addresses() {
+    testkit::require!("root");
+    let node = Node::new("policy-same");
+    no_bridge_shows(&node);
+    let ranges = json!([[{ "subnet": "10.2.0.0/24" }]]);
+    let keys = |bridge: &str| {
+        let ipam = json!({ "type": "host-local", "dataDir": node.dir(bridge), "ranges": ranges });
+        json!({ "bridge": bridge, "ipam": ipam })
+    };
+    let one = Pod::of(&node, node.container("c1"), "bridge", keys("br0"), ("n", "net1"));
+    let two = Pod::of(&node, node.container("c2"), "bridge", keys("br1"), ("m", "net2"));
+    assert_eq!(one.addresses(), two.addresses());
+    one.add();
+    two.add();
+    let at = |pod: &Pod<'_>| pod.recorded().unwrap().started.meets.unwrap();
+    assert_eq!((at(&one), at(&two)), ("br0".to_owned(), "br1".to_owned()));
+    let of_one = closed(&one);
+    let of_two: Vec<String> = of_one.iter().map(|line| line.replace("br0", "br1")).collect();
+    let mut all = [of_one.clone(), of_two.clone()].concat();
+    all.sort();
+    assert_eq!(verdicts(&node), all);
+    one.check();
+    node.sh("nft delete table inet netwright-policy");
+    assert!(!one.repair().is_empty() && verdicts(&node) == of_one);
+    two.add();
+    assert_eq!(verdicts(&node), all);
+    one.del();
+    assert_eq!(verdicts(&node), of_two);
+    two.del();
     assert_eq!(verdicts(&node), Vec::<String>::new());
 }
 
