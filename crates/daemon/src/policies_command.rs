@@ -36,6 +36,7 @@ use text::{asides, dropped, explanation, listed, summary};
 const SOURCE: &str = "source";
 const DESTINATION: &str = "destination";
 const PORT: &str = "port";
+const NETWORK: &str = "network";
 const FILES: &str = "file";
 const EXPECT: &str = "expect";
 const FOLLOW: &str = "follow";
@@ -107,6 +108,12 @@ pub(crate) fn command() -> Command {
                         .value_parser(|text: &str| traffic(text))
                         .help("the destination's own port, such as 5432 or 53/udp; or icmp, icmpv6, protocol/47"),
                 )
+                .arg(
+                    Arg::new(NETWORK)
+                        .long(NETWORK)
+                        .value_name("NAMESPACE/NAME")
+                        .help("judge on this further network of the pods, by MultiNetworkPolicies"),
+                )
                 .args(files())
                 .arg(
                     Arg::new(EXPECT)
@@ -176,10 +183,12 @@ fn explain(matches: &ArgMatches, roots: &Roots) -> Result<(), Failed> {
         source: end(SOURCE),
         destination: end(DESTINATION),
         traffic: *matches.get_one(PORT).expect("it is required"),
+        network: matches.get_one::<String>(NETWORK).cloned(),
     };
     let judged = match of_named_files(matches)? {
         Some(files) => {
-            let mut judged = judge(&files.world, &question).map_err(not_judged)?;
+            let world = question.world(&files.world, &files.networks).map_err(not_judged)?;
+            let mut judged = judge(world, &question).map_err(not_judged)?;
             judged.notes.extend(files.notes);
             judged.faults = files.faults;
             judged
@@ -265,7 +274,7 @@ fn show_list(matches: &ArgMatches, roots: &Roots) -> Result<(), Failed> {
     let listing = match &files {
         Some(files) => {
             crate::complain(&asides(&files.notes, &[]));
-            list(&files.world, None, Vec::new(), Vec::new())
+            list(&files.world, None, Vec::new(), Vec::new()).with(&files.networks, None)
         }
         None => ask_service(matches, roots, POLICIES)?,
     };

@@ -7,7 +7,9 @@
 //! |---|---|
 //! | chain `egress`, hook forward, priority 5 | replies pass; a pod's packets go where `out4`, `out6` lead their source |
 //! | chain `ingress`, hook forward, priority 6 | replies pass; packets go where `in4`, `in6` lead their destination |
-//! | sets `has-in4`, `has-in6`, `has-out4`, `has-out6` | the keys of these maps: not every kernel can look up a map for a key alone |
+//! | maps `net-in4`, `net-in6`, `net-out4`, `net-out6` | the same for addresses of further networks, at one interface each; asked first |
+//! | chain `open` | lets everything pass, where such an address leads that no policy is about |
+//! | sets `has-in4`, `has-in6`, `has-out4`, `has-out6`, and `has-net-…` | the keys of these maps that policies are about: not every kernel can look up a map for a key alone |
 //! | chains `revived`, `cut` | a connection that was cut does not come to life again |
 //! | chains `deny-in`, `deny-out` | logs, counts, and drops |
 //!
@@ -50,10 +52,13 @@ use policy::{Direction, Step};
 
 use crate::error::FirewallError;
 
-pub use self::closed::{addresses, close, forget, verdicts};
+pub use self::closed::{
+    addresses, close, close_links, forget, forget_links, link_verdicts, links, verdicts,
+};
 pub use self::past::{LED_PAST, is_led_past};
 pub use self::table::PodsTable;
 pub use crate::difference::Difference;
+pub use policy::program::Link;
 
 /// The name of the table; its family is `inet`.
 pub const TABLE: &str = "netwright-policy";

@@ -122,8 +122,8 @@ fn link(list: &NetworkList, position: usize) -> Option<Refusal> {
     Some(Refusal { plugin_type: name.clone(), is_ipam: false, is_hosts: false, error })
 }
 
-/// Returns the plugin whose interface is refused by the plugin `policy` that stands at this place of
-/// a list, or within the plugin there. A chain judges by itself what it holds.
+/// Looks at the plugin `policy` at this place of a list, or within the plugin there: returns the
+/// plugin before it whose interface it refuses. A chain judges by itself what it holds.
 #[must_use]
 pub fn behind(list: &NetworkList, position: usize) -> Option<String> {
     let own = types(&list.plugins[position..=position]);
@@ -313,8 +313,8 @@ mod tests {
         assert_eq!(refuse_unfiltered(&chain), Ok(()));
     }
 
-    /// Every plugin that makes an interface is one that network policy judges, one that it refuses, or
-    /// one that leaves the interface to others.
+    /// Network policy judges what a plugin makes, or refuses it, or the plugin leaves the interface
+    /// to others.
     #[test]
     fn network_policy_knows_every_interface() {
         let judged = ["bridge", "ptp"];

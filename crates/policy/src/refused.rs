@@ -93,6 +93,8 @@ pub enum Effect {
     SelectsNone,
     /// The policy is for no network.
     NoNetwork,
+    /// The policy is for every further network of its pods.
+    EveryNetwork,
     /// Nobody from outside the node reaches the namespace's pods, but as policies allow.
     DefaultDeny,
 }
@@ -117,6 +119,7 @@ impl fmt::Display for Effect {
             }
             Effect::SelectsNone => "the policy selects no pod",
             Effect::NoNetwork => "the policy is for no network",
+            Effect::EveryNetwork => "the policy is for every further network of its pods",
             Effect::DefaultDeny => "the namespace's pods are denied what no policy allows",
         })
     }

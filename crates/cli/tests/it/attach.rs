@@ -69,8 +69,8 @@ fn a_container_is_attached_checked_listed_and_detached() {
     assert_as_before(&before, &lab);
 }
 
-const PODS: &str = r#"{
-    "cniVersion": "1.1.0", "name": "pods", "plugins": [
+const UNDER_POLICY: &str = r#"{
+    "cniVersion": "1.1.0", "name": "blue", "plugins": [
         {"type": "ptp", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.9.0.0/24"}]]}},
         {"type": "policy"}
     ]}"#;
@@ -80,31 +80,33 @@ const PODS: &str = r#"{
 fn a_container_with_labels_under_network_policy() {
     testkit::require!("root");
     let lab = Lab::new("cli-labels");
-    network(&lab, "pods", PODS);
+    network(&lab, "blue", UNDER_POLICY);
     let before = Snapshot::take(&lab);
     let (c1, c2) = (lab.container("c1"), lab.container("c2"));
     let labels = ["--label", "app=web", "--label", "tier="];
-    let said = call_in(&lab, &[&["add", "pods", "c1"][..], &labels].concat()).succeeded();
+    let said = call_in(&lab, &[&["add", "blue", "c1"][..], &labels].concat()).succeeded();
     assert!(said.stderr.contains("only this node reaches the container"), "{said:#?}");
-    call_in(&lab, &["add", "pods", "c2"]).succeeded();
+    call_in(&lab, &["add", "blue", "c2"]).succeeded();
     traffic::assert_pings(&lab, "10.9.0.2");
     traffic::assert_no_ping(&c2, "10.9.0.2");
     let shown = call_in(&lab, &["inspect", "c1", "-o", "json"]).succeeded().json();
     let recorded = &shown["attachments"][0]["records"]["policy"]["started"];
     assert_eq!(recorded["labels"], serde_json::json!({ "app": "web", "tier": "" }), "{shown}");
     for name in ["c1", "c2"] {
-        call_in(&lab, &["check", "pods", name]).succeeded();
-        call_in(&lab, &["del", "pods", name]).succeeded();
+        call_in(&lab, &["check", "blue", name]).succeeded();
+        call_in(&lab, &["del", "blue", name]).succeeded();
     }
     drop((c1, c2));
 
     // The same for as long as a command runs.
     let show = ["--", "sh", "-c", "cat /run/netwright/owners/*/policy.json"];
-    let run = [&["run", "--net", "pods"][..], &labels, &show].concat();
+    let run = [&["run", "--net", "blue"][..], &labels, &show].concat();
     let said = call_in(&lab, &run).succeeded();
     assert!(said.stdout.contains(r#""labels":{"app":"web","tier":""}"#), "{said:#?}");
     assert_as_before(&before, &lab);
-    call_in(&lab, &["run", "--label", "a=1", "--label", "a=2", "--", "true"]).failed(125);
+    let twice = ["run", "--net", "blue", "--label", "a=1", "--label", "a=2", "--", "true"];
+    let said = call_in(&lab, &twice).failed(125);
+    assert!(said.stderr.contains("--label gives \"a\" two values"), "{said:#?}");
 }
 
 #[test]

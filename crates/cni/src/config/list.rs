@@ -90,9 +90,7 @@ impl NetworkList {
             source: list.to_vec(),
         })
     }
-}
 
-impl NetworkList {
     /// Returns the list with these values in `args.cni` of every plugin; see [`set_cni_args`].
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //! | this one | start and end, and the loop |
 //! | `engine` | all decisions |
 //! | `kinds` | objects as sources say them |
+//! | `further` | what pods say of further networks |
 //! | `lists` | what is kept although a list lacks it |
 //! | `records` | the attachments of this node |
 //! | `tell` | what is written to the API server, and when |
@@ -35,6 +36,7 @@ pub(crate) mod drops;
 mod engine;
 mod filter;
 mod folder;
+mod further;
 pub(crate) mod isolate;
 mod kinds;
 mod known;
@@ -95,7 +97,7 @@ const FILES: u64 = 5;
 /// How many policies there are is written at most so often.
 const BETWEEN_WRITES: Duration = Duration::from_secs(5);
 
-/// Records of attachments that have ended are looked for again after so long.
+/// Records of attachments that have ended, and damaged ones, are looked for again after so long.
 const ENDED: Duration = Duration::from_secs(2);
 
 /// After a change of files, more are awaited for so long.
@@ -444,7 +446,7 @@ impl Service {
             let earliest = self.saved.map_or(now, |saved| saved + BETWEEN_WRITES);
             self.save_at = Some(earliest.max(now));
         }
-        let awaits = self.shared.engine().awaits_ends();
+        let awaits = self.shared.engine().awaits_ends() || self.filter.is_damaged();
         self.list_at = awaits.then(|| self.list_at.unwrap_or(now + ENDED));
     }
 
@@ -556,7 +558,7 @@ impl Service {
 
     fn list_records(&mut self) {
         self.list_at = None;
-        let listed = self.filter.records();
+        let listed = self.filter.records(&self.shared);
         self.shared.engine().list_records(listed);
     }
 

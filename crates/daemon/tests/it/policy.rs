@@ -10,6 +10,7 @@ mod damage;
 mod files;
 mod kill;
 mod load;
+mod networks;
 mod size;
 mod status;
 mod torture;

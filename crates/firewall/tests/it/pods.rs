@@ -7,6 +7,7 @@ mod cost;
 mod damage;
 mod flows;
 mod lab;
+mod links;
 mod listing;
 mod services;
 mod speed;

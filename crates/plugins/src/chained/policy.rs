@@ -22,6 +22,7 @@
 //! |---|---|
 //! | `config` | the configuration, checked |
 //! | `link` | the host's side of the container's link: what packets pass |
+//! | `ends` | addresses, and on further networks the interface at which they count |
 //! | `frames` | bridges that show their packets to the filter: shared objects |
 //! | `table` | verdicts, written under the lock that the daemon takes too |
 //! | `daemon` | what the daemon is asked |
@@ -29,6 +30,7 @@
 
 mod config;
 mod daemon;
+mod ends;
 mod frames;
 mod link;
 mod table;
@@ -46,6 +48,7 @@ use state::{Index, Roots};
 
 use self::config::Config;
 use self::daemon::Daemon;
+use self::ends::Ends;
 use self::frames::Need;
 use self::link::HostSide;
 use crate::engine::{Attaching, Collecting, Enter, Kind, Removal, Undo};
@@ -141,9 +144,9 @@ impl Kind for Policy {
         let Some(is_off) = failures.note("set the host's side of the link down", off) else {
             return;
         };
-        let addresses = match recorded {
-            Some(recorded) => recorded.started.addresses.clone(),
-            None => link::all_addresses(&removal.prev_result().unwrap_or_default()),
+        let ends = match recorded {
+            Some(recorded) => Ends::of(&recorded.started),
+            None => Ends::unrecorded(key, &removal.prev_result().unwrap_or_default()),
         };
         if is_off {
             let daemon = Daemon::new(removal.call, config::socket_of(removal.call));
@@ -153,7 +156,7 @@ impl Kind for Policy {
             };
             let told = recorded.is_some() && daemon.end(removal.call, &owner);
             if !told {
-                let forgotten = table::forget(index, key, &addresses);
+                let forgotten = table::forget(index, key, &ends);
                 table::note(removal.call, forgotten, failures);
             }
         }
@@ -203,7 +206,7 @@ pub fn behind<T: AsRef<str>>(types: impl IntoIterator<Item = T>) -> Option<T> {
     None
 }
 
-/// Says why a list is refused in which [`behind`] finds a plugin.
+/// Says why a list is refused, given the plugin that [`behind`] finds in it.
 #[must_use]
 pub fn why_not(refused: &str) -> String {
     format!(
@@ -261,6 +264,7 @@ fn recorded(
             owner: owner(call, call.attachment()),
             addresses,
             interface: Some(link.name.clone()),
+            meets: link.meets(call.ifname().as_str()),
             labels: config.labels.clone(),
         },
         index: Some(link.index),
@@ -301,9 +305,10 @@ fn enforce<'a>(
         undo.push("put the bridge back", move || frames::release(index, key, Some(&name)));
         frames::hold(host, index, key, bridge, Need::of(&addresses, bridge))?;
     }
-    let closed = addresses.clone();
+    let ends = Ends::of(&wanted.started);
+    let closed = ends.clone();
     undo.push("remove the verdicts", move || table::forget(index, key, &closed)?.required());
-    table::close(index, &addresses)?;
+    table::close(index, &ends)?;
     with_firewall(index, |firewall| firewall.add(key, &all))
 }
 
@@ -317,15 +322,14 @@ fn remove_what_changed(
     let key = call.attachment();
     remove_stale(index, key, &plan_of(earlier), &plan_of(now))?;
     match (&earlier.bridge, &now.bridge) {
-        // What is switched on for all bridges may be needed by the one of now.
+        // The new bridge may need what is switched on for all bridges.
         (Some(before), Some(bridge)) if before != bridge => {
             frames::release_bridge(index, key, before)?;
         }
         (Some(before), None) => frames::release(index, key, Some(before.as_str()))?,
         _ => {}
     }
-    let addresses = earlier.started.addresses.iter().copied();
-    let gone: Vec<IpAddr> = addresses.filter(|at| !now.started.addresses.contains(at)).collect();
+    let gone = Ends::of(&earlier.started).without(&Ends::of(&now.started));
     let mut failures = Failures::new();
     table::note(call, table::forget(index, key, &gone), &mut failures);
     failures.into_result()

@@ -515,13 +515,18 @@ fn policies_of_another_version_are_closed() {
 }
 
 #[test]
-fn multi_network_policies_without_a_network_are_for_none() {
+fn multi_network_policies_are_for_no_network_or_for_all_of_their_pods() {
     let case = |metadata: Value| {
         let mut object = json!({"metadata": metadata, "spec": {"podSelector": {}}});
         object["metadata"]["name"] = json!("x");
         object["metadata"]["namespace"] = json!("shop");
         let read = multi_policy::read(&object).unwrap();
         assert!(read.networks.is_empty());
+        // Without a name it is for none; with one that cannot be read, it may be for any.
+        let names = object.pointer("/metadata/annotations/k8s.v1.cni.cncf.io~1policy-for");
+        let names = names.and_then(Value::as_str).is_some_and(|names| !names.trim().is_empty());
+        assert_eq!(read.everywhere, names);
+        assert_eq!(read.is_for("shop/storage"), names);
         read.policy.faults.iter().map(|fault| format!("{fault}\n")).collect::<String>()
     };
     let annotated =
@@ -529,7 +534,7 @@ fn multi_network_policies_without_a_network_are_for_none() {
     let cases = vec![
         case(json!({})),
         annotated(json!(7)),
-        annotated(json!("")),
+        annotated(json!(" ")),
         annotated(json!("a,,b")),
         annotated(json!("a/b/c")),
         annotated(json!("/storage")),
@@ -540,10 +545,10 @@ fn multi_network_policies_without_a_network_are_for_none() {
         expect![[r#"
         MultiNetworkPolicy shop/x: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: it is missing; the policy is for no network
         MultiNetworkPolicy shop/x: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: it is missing; the policy is for no network
-        MultiNetworkPolicy shop/x: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: "" is not a list of networks such as shop/storage; the policy is for no network
-        MultiNetworkPolicy shop/x: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: "a,,b" is not a list of networks such as shop/storage; the policy is for no network
-        MultiNetworkPolicy shop/x: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: "a/b/c" is not a list of networks such as shop/storage; the policy is for no network
-        MultiNetworkPolicy shop/x: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: "/storage" is not a list of networks such as shop/storage; the policy is for no network
+        MultiNetworkPolicy shop/x: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: " " is not a list of networks such as shop/storage; the policy is for no network
+        MultiNetworkPolicy shop/x: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: "a,,b" is not a list of networks such as shop/storage; the policy is for every further network of its pods
+        MultiNetworkPolicy shop/x: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: "a/b/c" is not a list of networks such as shop/storage; the policy is for every further network of its pods
+        MultiNetworkPolicy shop/x: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: "/storage" is not a list of networks such as shop/storage; the policy is for every further network of its pods
     "#]],
     );
 }

@@ -5,13 +5,13 @@ use firewall::pods::{LED_PAST, is_led_past};
 use crate::exchange::Answer;
 
 use super::drops::Drops;
-use super::listing::{Unknown, list};
+use super::listing::{PodRow, Under, Unknown, list};
 use super::question::{Question, judge};
 use super::shared::Shared;
 
 /// The targets: all policies and this node's pods, what holds for a connection
-/// (`SOURCE/DESTINATION/PROTOCOL/PORT`), what was dropped after a number, and to let go what is kept
-/// although a list lacked it.
+/// (`SOURCE/DESTINATION/PROTOCOL/PORT`, and `/NETWORK` for a further one), what was dropped after a
+/// number, and to let go what is kept although a list lacked it.
 pub(crate) const POLICIES: &str = "/policies";
 pub(crate) const EXPLAIN: &str = "/explain/";
 pub(crate) const DROPS: &str = "/drops/";
@@ -46,18 +46,23 @@ fn policies(shared: &Shared) -> Answer {
         let is_unknown = |address: &std::net::IpAddr| {
             engine.is_closed(*address) && engine.world().claimants(*address).is_empty()
         };
-        let addresses: Vec<_> = attachment.addresses.iter().copied().filter(is_unknown).collect();
-        let name = match &attachment.pod {
-            Some(pod) => format!("{}/{}", pod.namespace, pod.name),
-            None => attachment.id.1.clone(),
-        };
+        let addresses: Vec<_> = attachment.own().iter().copied().filter(is_unknown).collect();
+        let name = attachment.label();
         (!addresses.is_empty()).then_some(Unknown { name, addresses })
     });
     let unknown = unknown.collect();
     let mut warnings = not_enforced(&engine.waits_for());
     warnings.extend(engine.notices());
     warnings.extend(is_led_past().then(|| LED_PAST.to_owned()));
-    Answer::json(&list(engine.world(), Some(engine.node()), unknown, warnings))
+    let node = Some(engine.node());
+    let mut listing = list(engine.world(), node, unknown, warnings).with(engine.networks(), node);
+    listing.pods.extend(engine.closed_further().map(|(attachment, why)| PodRow {
+        pod: cni::text::one_line(format!("{} {}", attachment.label(), attachment.id.2)),
+        addresses: attachment.addresses.clone(),
+        ingress: Under::Closed(why.clone()),
+        egress: Under::Closed(why),
+    }));
+    Answer::json(&listing)
 }
 
 fn explain(shared: &Shared, question: &str) -> Answer {
@@ -66,7 +71,11 @@ fn explain(shared: &Shared, question: &str) -> Answer {
         Err(why) => return Answer::text(404, &why),
     };
     let engine = shared.engine();
-    match judge(engine.world(), &question) {
+    let world = match question.world(engine.world(), engine.networks()) {
+        Ok(world) => world,
+        Err(why) => return Answer::text(404, &cni::text::one_line(why)),
+    };
+    match judge(world, &question) {
         Ok(mut judged) => {
             judged.notes.extend(not_enforced(&engine.waits_for()));
             Answer::json(&judged)

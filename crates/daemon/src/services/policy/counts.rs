@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use agent::metrics::Figure;
+use policy::program::OPEN;
 use policy::{Direction, PolicyId};
 
 use super::log::Counters;
+use super::records::Attachment;
 use super::shared::Shared;
 
 /// What is counted while work is done; copies share it.
@@ -75,6 +77,7 @@ fn of_engine(shared: &Shared) -> Vec<Figure> {
     let policies = [
         ("NetworkPolicy", of(|id| matches!(id, PolicyId::Network { .. }))),
         ("ClusterNetworkPolicy", of(|id| matches!(id, PolicyId::Cluster { .. }))),
+        ("MultiNetworkPolicy", number(engine.networks().policies().count())),
         (
             "isolation",
             of(|id| matches!(id, PolicyId::Isolation { .. } | PolicyId::DefaultDeny { .. })),
@@ -82,7 +85,7 @@ fn of_engine(shared: &Shared) -> Vec<Figure> {
     ];
     let (mut judged, mut open, mut closed) = (0, 0, 0);
     let own = world.pods_on(engine.node()).flat_map(|pod| pod.own_addresses().iter().copied());
-    let recorded = engine.attachments().flat_map(|one| one.addresses.iter().copied());
+    let recorded = engine.attachments().flat_map(|one| one.own().iter().copied());
     let addresses: std::collections::BTreeSet<_> = own.chain(recorded).collect();
     for address in addresses {
         let leads = |direction| {
@@ -93,6 +96,19 @@ fn of_engine(shared: &Shared) -> Vec<Figure> {
         if engine.is_closed(address) {
             closed += 1;
         } else if Direction::ALL.into_iter().any(leads) {
+            judged += 1;
+        } else {
+            open += 1;
+        }
+    }
+    for link in engine.attachments().flat_map(Attachment::links) {
+        let is_judged = |direction| {
+            let chain = engine.networks().leads(direction, &link);
+            chain.is_some_and(|chain| chain != OPEN)
+        };
+        if engine.is_closed_link(&link) {
+            closed += 1;
+        } else if Direction::ALL.into_iter().any(is_judged) {
             judged += 1;
         } else {
             open += 1;

@@ -10,6 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::UNIX_EPOCH;
 
 use kernel::nflog::{Heard, Logged, NflogSocket};
+use kernel::route::RouteSocket;
+use policy::networks::Attachment;
+use policy::program::Link;
 use policy::{Direction, Protocol, Traffic, World, explain, verdict};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -45,6 +48,9 @@ pub(crate) struct DroppedPacket {
     /// The pod at which it was dropped, or its address.
     pub(crate) pod: String,
     pub(crate) pod_address: IpAddr,
+    /// The further network that it was on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) network: Option<String>,
     /// The other end: a pod, a node or an address.
     pub(crate) peer: String,
     pub(crate) peer_address: IpAddr,
@@ -100,6 +106,7 @@ struct Kept {
 /// What was found out of flows, while the world is as it was.
 #[derive(Debug, Default)]
 struct Explained {
+    network: Option<String>,
     changes: u64,
     of: BTreeMap<Flow, Found>,
 }
@@ -159,7 +166,20 @@ impl Drops {
         world: &World,
         is_closed: impl Fn(IpAddr) -> bool,
     ) {
+        self.take_on(None, heard, now, world, is_closed);
+    }
+
+    /// The same on a further network.
+    fn take_on(
+        &self,
+        network: Option<&str>,
+        heard: Heard,
+        now: u64,
+        world: &World,
+        is_closed: impl Fn(IpAddr) -> bool,
+    ) {
         let mut kept = self.kept();
+        kept.explained.on(network);
         kept.overrun = kept.overrun.saturating_add(heard.lost);
         for logged in heard.packets {
             let Some(mut packet) = read(&logged, now, world, &is_closed, &mut kept.explained)
@@ -169,6 +189,7 @@ impl Drops {
             };
             kept.listed += 1;
             packet.number = kept.listed;
+            packet.network = network.map(cni::text::one_line);
             if kept.ring.len() == MOST_KEPT {
                 kept.ring.pop_front();
             }
@@ -217,8 +238,54 @@ fn listen(mut socket: NflogSocket, shared: &Shared, drops: &Drops) -> String {
             Err(error) => return cni::Error::from_chain(0, &error).msg,
         };
         let now = crate::clock::now().wall.as_millis();
+        let seen = seen_at(shared, &heard);
         let engine = shared.engine();
-        drops.take(heard, now, engine.world(), |address| engine.is_closed(address));
+        let networks = engine.networks();
+        let mut own = Heard { lost: heard.lost, overrun: heard.overrun, ..Heard::default() };
+        for (logged, link) in heard.packets.into_iter().zip(seen) {
+            let on = link.and_then(|link| {
+                let network = networks.network_at(&link.interface, link.address)?;
+                Some((link, network, networks.world(network)?))
+            });
+            let Some((link, network, world)) = on else {
+                own.packets.push(logged);
+                continue;
+            };
+            let one = Heard { packets: vec![logged], ..Heard::default() };
+            drops.take_on(Some(network), one, now, world, |_| engine.is_closed_link(&link));
+        }
+        drops.take(own, now, engine.world(), |address| {
+            let is_unknown =
+                |one: &Attachment| one.network.is_none() && one.addresses.contains(&address);
+            engine.is_closed(address) || networks.attachments().any(is_unknown)
+        });
+    }
+}
+
+/// Returns where each packet was seen, at the end of the pod, if there are further networks here.
+fn seen_at(shared: &Shared, heard: &Heard) -> Vec<Option<Link>> {
+    if shared.engine().networks().attachments().next().is_none() {
+        return vec![None; heard.packets.len()];
+    }
+    let mut socket = RouteSocket::open().ok();
+    let seen = |logged: &Logged| -> Option<Link> {
+        let packet = logged.packet()?;
+        let (ifindex, address) = match direction_of(logged)? {
+            Direction::Ingress => (logged.ifindex_out?, packet.destination),
+            Direction::Egress => (logged.ifindex_in?, packet.source),
+        };
+        let link = socket.as_mut()?.link_by_index(ifindex).ok()??;
+        Some(Link { interface: link.name, address })
+    };
+    heard.packets.iter().map(seen).collect()
+}
+
+/// Returns where a packet was dropped; `None` if it is none of ours.
+fn direction_of(logged: &Logged) -> Option<Direction> {
+    match logged.prefix.trim_end() {
+        "nwt-in" => Some(Direction::Ingress),
+        "nwt-out" => Some(Direction::Egress),
+        _ => None,
     }
 }
 
@@ -230,11 +297,7 @@ fn read(
     is_closed: &impl Fn(IpAddr) -> bool,
     explained: &mut Explained,
 ) -> Option<DroppedPacket> {
-    let direction = match logged.prefix.trim_end() {
-        "nwt-in" => Direction::Ingress,
-        "nwt-out" => Direction::Egress,
-        _ => return None,
-    };
+    let direction = direction_of(logged)?;
     let packet = logged.packet()?;
     let protocol = Protocol::of(packet.protocol);
     let port = packet.ports.map(|(_, port)| port);
@@ -272,6 +335,7 @@ fn read(
         direction: direction.to_string(),
         pod: name(world, pod),
         pod_address: pod,
+        network: None,
         peer: name(world, peer),
         peer_address: peer,
         protocol: protocol.to_string(),
@@ -282,6 +346,14 @@ fn read(
 }
 
 impl Explained {
+    /// From now on it is about a network.
+    fn on(&mut self, network: Option<&str>) {
+        if self.network.as_deref() != network {
+            self.network = network.map(str::to_owned);
+            self.of.clear();
+        }
+    }
+
     /// Returns the policies that were asked, and why they deny it, if they do.
     fn find(
         &mut self,

@@ -50,10 +50,6 @@ impl Content {
         for (object, place) in objects.iter().zip(places) {
             let read = match said(object) {
                 Ok(Said::Read(kind)) => Object::of(kind, object),
-                Ok(Said::Multi) => {
-                    content.foreign.add("MultiNetworkPolicy");
-                    continue;
-                }
                 // A pod is known by its record, whatever makes it.
                 Ok(Said::Workload(_)) => {
                     let kind = object.get("kind").and_then(Value::as_str);

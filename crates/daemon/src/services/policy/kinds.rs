@@ -3,11 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
+use policy::multi_policy::{self, MultiPolicy};
 use policy::object::Uid;
 use policy::{
     Change, Namespace, Node, Pod, Policy, PolicyId, Refused, cluster_policy, network_policy,
 };
 use serde_json::Value;
+
+use super::further::Further;
 
 /// Where a kubelet notes in a static pod's object which UID it calls the pod by, also towards
 /// runtimes (Kubernetes, `pkg/kubelet/types` ConfigMirrorAnnotationKey).
@@ -20,22 +23,33 @@ pub(crate) enum Kind {
     Nodes,
     NetworkPolicies,
     ClusterNetworkPolicies,
+    MultiNetworkPolicies,
     Pods,
 }
 
 impl Kind {
     /// All of them. Pods, of which there are most, come last.
-    pub(super) const ALL: [Kind; 5] = [
+    pub(super) const ALL: [Kind; 6] = [
         Kind::Namespaces,
         Kind::Nodes,
         Kind::NetworkPolicies,
         Kind::ClusterNetworkPolicies,
+        Kind::MultiNetworkPolicies,
         Kind::Pods,
     ];
 
+    /// The policies.
+    pub(super) const POLICIES: [Kind; 3] =
+        [Kind::NetworkPolicies, Kind::ClusterNetworkPolicies, Kind::MultiNetworkPolicies];
+
     /// Reports whether the loss of one lets traffic through.
     pub(super) fn is_policy(self) -> bool {
-        matches!(self, Kind::NetworkPolicies | Kind::ClusterNetworkPolicies)
+        Kind::POLICIES.contains(&self)
+    }
+
+    /// Reports whether a cluster may lack its definition.
+    pub(super) fn may_be_missing(self) -> bool {
+        matches!(self, Kind::ClusterNetworkPolicies | Kind::MultiNetworkPolicies)
     }
 }
 
@@ -46,6 +60,7 @@ impl fmt::Display for Kind {
             Kind::Nodes => "nodes",
             Kind::NetworkPolicies => "networkpolicies",
             Kind::ClusterNetworkPolicies => "clusternetworkpolicies",
+            Kind::MultiNetworkPolicies => "multi-networkpolicies",
             Kind::Pods => "pods",
         })
     }
@@ -69,6 +84,7 @@ impl Key {
             Key::Pod(_) => Kind::Pods,
             Key::Policy(PolicyId::Network { .. }) => Kind::NetworkPolicies,
             Key::Policy(PolicyId::Cluster { .. }) => Kind::ClusterNetworkPolicies,
+            Key::Policy(PolicyId::MultiNetwork { .. }) => Kind::MultiNetworkPolicies,
             Key::Policy(_) => return None,
         })
     }
@@ -109,6 +125,7 @@ pub(super) enum What {
     Node(Node),
     Pod(Box<Pod>),
     Policy(Box<Policy>),
+    MultiPolicy(Box<MultiPolicy>),
 }
 
 /// What is to be known of an object to write about it. Of pods and nodes nothing is.
@@ -121,6 +138,8 @@ pub(super) struct Meta {
     pub(super) conditions: Vec<Value>,
     /// The UID by which the kubelet calls a static pod.
     pub(super) static_uid: Option<Uid>,
+    /// The further networks of a pod.
+    pub(super) further: Further,
 }
 
 impl Meta {
@@ -137,7 +156,7 @@ impl Meta {
                 .unwrap_or_default(),
             version: text("/metadata/resourceVersion"),
             conditions: conditions.cloned().unwrap_or_default(),
-            static_uid: None,
+            ..Meta::default()
         }
     }
 }
@@ -159,7 +178,8 @@ impl Object {
                 let static_uid = annotations.and_then(|all| all.get(STATIC)?.as_str());
                 let static_uid = static_uid.map(Arc::from);
                 let what = What::Pod(Box::new(Pod::read(object)?));
-                Object { what, meta: Meta { static_uid, ..meta } }
+                let further = Further::read(object);
+                Object { what, meta: Meta { static_uid, further, ..meta } }
             }
             Kind::NetworkPolicies => Object {
                 what: What::Policy(Box::new(network_policy::read(object)?)),
@@ -167,6 +187,10 @@ impl Object {
             },
             Kind::ClusterNetworkPolicies => Object {
                 what: What::Policy(Box::new(cluster_policy::read(object)?)),
+                meta: Meta::read(object),
+            },
+            Kind::MultiNetworkPolicies => Object {
+                what: What::MultiPolicy(Box::new(multi_policy::read(object)?)),
                 meta: Meta::read(object),
             },
         })
@@ -177,6 +201,7 @@ impl Object {
         match &self.what {
             What::Namespace(namespace) => &namespace.faults,
             What::Policy(policy) => &policy.faults,
+            What::MultiPolicy(policy) => &policy.policy.faults,
             What::Node(_) | What::Pod(_) => &[],
         }
     }
@@ -188,17 +213,20 @@ impl Object {
             What::Node(node) => Key::Node(node.name.clone()),
             What::Pod(pod) => Key::Pod(pod.uid.clone()),
             What::Policy(policy) => Key::Policy(policy.id.clone()),
+            What::MultiPolicy(policy) => Key::Policy(policy.policy.id.clone()),
         }
     }
 }
 
-impl From<Object> for Change {
-    fn from(object: Object) -> Self {
-        match object.what {
+impl Object {
+    /// Returns the change of the pods' own network that it is, or what it is for further networks.
+    pub(super) fn into_change(self) -> Result<Change, Box<MultiPolicy>> {
+        Ok(match self.what {
             What::Namespace(namespace) => namespace.into(),
             What::Node(node) => node.into(),
             What::Pod(pod) => (*pod).into(),
             What::Policy(policy) => (*policy).into(),
-        }
+            What::MultiPolicy(policy) => return Err(policy),
+        })
     }
 }

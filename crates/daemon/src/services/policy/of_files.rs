@@ -7,10 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use policy::isolation::Isolation;
 use policy::labels::Labels;
-use policy::{Change, Namespace, Pod, PolicyId, World};
-use policy::{multi_policy, object};
+use policy::multi_policy::MultiPolicy;
+use policy::object::{self, Uid};
+use policy::{Change, Namespace, Networks, Pod, PolicyId, World};
 use serde_json::{Value, json};
 
+use super::further::Further;
 use super::kinds::{Kind, Object};
 use super::objects::FileRead;
 use super::said::{PassedOver, Said, said};
@@ -19,6 +21,8 @@ use super::said::{PassedOver, Said, said};
 #[derive(Debug)]
 pub(crate) struct OfFiles {
     pub(crate) world: World,
+    /// The further networks that policies are for.
+    pub(crate) networks: Networks,
     /// What a reader should know of it, in sentences.
     pub(crate) notes: Vec<String>,
     /// What is wrong with objects, with their places. What holds instead is in the world.
@@ -56,6 +60,9 @@ pub(crate) fn world(
 #[derive(Debug, Default)]
 struct Maker {
     changes: Vec<Change>,
+    multi: Vec<MultiPolicy>,
+    /// What pods say of further networks.
+    further: BTreeMap<Uid, Further>,
     /// Kind and name of each object, with its place.
     seen: BTreeMap<String, String>,
     passed_over: PassedOver,
@@ -80,10 +87,6 @@ impl Maker {
                 self.see(object, kind, place);
                 self.read(of, object, place)
             }
-            Ok(Said::Multi) => {
-                self.see(object, kind, place);
-                self.read_multi(object, place)
-            }
             Err(refused) => Err(refused),
         };
         if let Err(refused) = read {
@@ -94,18 +97,16 @@ impl Maker {
     fn read(&mut self, kind: Kind, object: &Value, place: &str) -> Result<(), policy::Refused> {
         let object = Object::of(kind, object)?;
         self.faults.extend(object.faults().iter().map(|fault| format!("{place}: {fault}")));
-        self.changes.push(object.into());
-        Ok(())
-    }
-
-    fn read_multi(&mut self, object: &Value, place: &str) -> Result<(), policy::Refused> {
-        let read = multi_policy::read(object)?;
-        let faults = read.policy.faults.iter().map(|fault| format!("{place}: {fault}"));
-        self.faults.extend(faults);
-        self.notes.push(format!(
-            "{} is about further networks of pods, and only their first one is judged",
-            read.policy.id
-        ));
+        let further = object.meta.further.clone();
+        match object.into_change() {
+            Ok(change) => {
+                if let Change::Pod(uid, _) = &change {
+                    self.further.insert(uid.clone(), further);
+                }
+                self.changes.push(change);
+            }
+            Err(policy) => self.multi.push(*policy),
+        }
         Ok(())
     }
 
@@ -121,6 +122,7 @@ impl Maker {
                 "name": name,
                 "namespace": object.pointer("/metadata/namespace"),
                 "labels": template.pointer("/metadata/labels"),
+                "annotations": template.pointer("/metadata/annotations"),
             },
             "spec": template.get("spec"),
         });
@@ -129,7 +131,10 @@ impl Maker {
         pod["metadata"]["uid"] = format!("{kind} {namespace}/{name}").into();
         self.see(&pod, kind, place);
         match Pod::read(&pod) {
-            Ok(pod) => self.changes.push(pod.into()),
+            Ok(read) => {
+                self.further.insert(read.uid.clone(), Further::read(&pod));
+                self.changes.push(read.into());
+            }
             Err(refused) => self.unreadable.push(format!("{place}: {refused}")),
         }
     }
@@ -166,6 +171,10 @@ impl Maker {
                 _ => {}
             }
         }
+        used.extend(self.multi.iter().filter_map(|policy| match &policy.policy.id {
+            PolicyId::MultiNetwork { namespace, .. } => Some(namespace.clone()),
+            _ => None,
+        }));
         let missing: Vec<String> = used.difference(&known).cloned().collect();
         if !missing.is_empty() {
             self.notes.push(format!(
@@ -184,14 +193,47 @@ impl Maker {
                 pod.addresses = object::stand_ins(number).to_vec();
             }
         }
+        let world = World::of(isolation, self.changes);
+        let networks = networks(&world, self.multi, &self.further, number);
+        for policy in networks.policies() {
+            let without_pods = |name: &&String| {
+                let world = networks.world(name.as_str());
+                world.is_none_or(|world| world.pods().next().is_none())
+            };
+            for name in policy.networks.iter().filter(without_pods) {
+                let id = &policy.policy.id;
+                self.notes.push(cni::text::one_line(format!(
+                    "{id} is for network {name}, and no pod asks for that"
+                )));
+            }
+        }
         let passed_over = self.passed_over.list();
         self.notes.extend(passed_over.map(|kinds| format!("passed over: {kinds}")));
-        OfFiles {
-            world: World::of(isolation, self.changes),
-            notes: self.notes,
-            faults: self.faults,
-        }
+        OfFiles { world, networks, notes: self.notes, faults: self.faults }
     }
+}
+
+/// Makes the further networks that policies are for. `number` is how many addresses are made up.
+fn networks(
+    world: &World,
+    policies: Vec<MultiPolicy>,
+    further: &BTreeMap<Uid, Further>,
+    mut number: u32,
+) -> Networks {
+    let mut networks = Networks::new("");
+    for policy in policies {
+        let id = policy.policy.id.clone();
+        networks.policy(&id, Some(policy), world);
+    }
+    for pod in world.pods().filter(|pod| !pod.host_network) {
+        let Some(further) = further.get(&pod.uid) else { continue };
+        let all = further.all(|| {
+            number += 1;
+            object::stand_ins(number).to_vec()
+        });
+        networks.pod(&pod.uid, Some((pod.clone(), all)), world);
+    }
+    networks
 }
 
 #[cfg(test)]
@@ -267,7 +309,6 @@ spec: {podSelector: {}}
                 shop/db
                 NetworkPolicy default/web
                 note: NetworkPolicy default/web is twice there, and the second counts: a.yaml: document 7, a.yaml: document 8
-                note: MultiNetworkPolicy default/storage is about further networks of pods, and only their first one is judged
                 note: no file has any of the namespaces default, shop: its labels are taken to be that of its name alone
                 note: passed over: NetworkPolicy of projectcalico.org/v3, Service (2)
                 fault: a.yaml: document 7: NetworkPolicy default/web: refused: spec.ingress[0].from[0].ipBlock.cidr: 10.0.0.1/8 has bits set after its length: 10.0.0.0/8 may be meant; the rule allows nothing

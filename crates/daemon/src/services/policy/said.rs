@@ -14,8 +14,6 @@ use super::kinds::Kind;
 pub(super) enum Said {
     /// One of a kind that is read. A policy may be of a version that is not: its reader closes it.
     Read(Kind),
-    /// A MultiNetworkPolicy.
-    Multi,
     /// It makes pods of a template, which is at this pointer.
     Workload(&'static str),
     /// Something else.
@@ -43,7 +41,7 @@ static KINDS: [(&str, &[&str], Said); 6] = [
         &["policy.networking.k8s.io", ""],
         Said::Read(Kind::ClusterNetworkPolicies),
     ),
-    ("MultiNetworkPolicy", &["k8s.cni.cncf.io", ""], Said::Multi),
+    ("MultiNetworkPolicy", &["k8s.cni.cncf.io", ""], Said::Read(Kind::MultiNetworkPolicies)),
 ];
 
 /// The kinds that make pods, with the place of the pods' template.
@@ -150,7 +148,10 @@ mod tests {
             let api = format!("{group}/{version}");
             assert_eq!(said(&api, "ClusterNetworkPolicy"), read(Kind::ClusterNetworkPolicies));
         }
-        assert_eq!(said("k8s.cni.cncf.io/v1beta1", "MultiNetworkPolicy"), Ok(Said::Multi));
+        for version in ["v1beta1", "v1beta2"] {
+            let api = format!("k8s.cni.cncf.io/{version}");
+            assert_eq!(said(&api, "MultiNetworkPolicy"), read(Kind::MultiNetworkPolicies));
+        }
         assert_eq!(said("apps/v1", "Deployment"), Ok(Said::Workload("/spec/template")));
         let other =
             |name: &str, is_policy| Ok(Said::Other(Other { name: name.to_owned(), is_policy }));

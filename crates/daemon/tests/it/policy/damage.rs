@@ -1,7 +1,10 @@
 //! What others do to the packet filter's table.
 
+use std::fs;
+use std::path::PathBuf;
 use std::time::Instant;
 
+use serde_json::json;
 use testkit::{Place as _, wait_until};
 
 use super::{Cluster, allow};
@@ -118,4 +121,39 @@ fn without_policies_a_table_comes_back_closed() {
     web.assert_reaches(&db, false);
     cluster.api.restore();
     wait_until("policies to be enforced", || web.reaches(&db));
+}
+
+/// A damaged record opens nothing: a service that has read it before goes on as it was, and one
+/// that starts beside it closes the address.
+#[test]
+fn a_damaged_record_opens_nothing() {
+    testkit::require!("root");
+    let mut cluster = Cluster::new("policy-garbled");
+    cluster.api.create(&allow("db", "db", &["web"]));
+    cluster.start();
+    let [db, web, other] = ["db", "web", "other"].map(|name| cluster.pod(name));
+    web.assert_reaches(&db, true);
+    let owners = cluster.node.roots.run.join("owners");
+    let find = format!("grep -l '\"container\":\"db\"' {}/*/policy.json", owners.display());
+    let record = PathBuf::from(cluster.node.sh(&find).trim());
+    let whole = fs::read(&record).unwrap();
+    // The service lists the records.
+    let collect = |cluster: &Cluster| {
+        let run = cluster.node.run("policy", "GC").of_network().network("pods");
+        let run = run.valid(&[("db", "eth0"), ("web", "eth0"), ("other", "eth0")]);
+        run.config(json!({"socketpath": cluster.socket()})).call().silent();
+    };
+    fs::write(&record, "{").unwrap();
+    collect(&cluster);
+    other.assert_reaches(&db, false);
+    web.assert_reaches(&db, true);
+    cluster.kill();
+    cluster.start();
+    collect(&cluster);
+    for pod in [&web, &other] {
+        pod.assert_reaches(&db, false);
+    }
+    fs::write(&record, whole).unwrap();
+    wait_until("the record to count", || web.reaches(&db));
+    other.assert_reaches(&db, false);
 }

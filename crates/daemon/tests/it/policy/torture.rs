@@ -1,9 +1,9 @@
 //! Random acts on a node: pods and policies come and go, while the service is killed, its table
 //! damaged and the API server away.
 //!
-//! When that is over, packets meet what the evaluator says of the objects, and the table is the one
-//! that a service makes which starts without one. When all pods and policies are gone, nothing of them
-//! is left.
+//! When that is over, packets meet what the evaluator says of the objects. The table is then the
+//! same as after a start of the service without a table. When all pods and policies are gone,
+//! nothing of them is left.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};

@@ -56,8 +56,8 @@ fn files_for_pods_are_written_last_and_put_back() {
     before.assert_same(&Snapshot::of(&fabric.nodes[0].host));
 }
 
-/// Where `[policy]` is enabled, pods start under network policy, and each has a pair of its own unless
-/// the configuration asks for a bridge.
+/// Where `[policy]` is enabled, pods start under network policy, and each has a pair of its own
+/// unless the configuration asks for a bridge.
 #[test]
 fn pods_start_under_network_policy_where_it_is_enabled() {
     testkit::require!("root");

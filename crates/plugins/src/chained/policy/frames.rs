@@ -191,7 +191,7 @@ pub(super) fn release_bridge(
     release_object(index, key, &object(bridge))
 }
 
-/// Releases all that an attachment holds whose bridge is not recorded.
+/// Releases all that an attachment holds, where it is not recorded which bridge that is.
 ///
 /// # Errors
 /// As [`hold`].
