@@ -38,12 +38,14 @@ const NAMESPACES: [&str; 2] = ["shop", "bank"];
 const APPS: [&str; 3] = ["a", "b", "c"];
 const TEAMS: [&str; 2] = ["red", "blue"];
 
-/// What others do to the table. What is not there cannot be damaged.
+/// What others do to the table. What is not there cannot be damaged. Of what is only added the
+/// service does not hear; it finds it when it looks, as it does when something is taken.
 const DAMAGE: [&str; 6] = [
     "nft flush ruleset",
     "nft delete table inet netwright-policy",
     "nft flush chain inet netwright-policy ingress",
-    "nft insert rule inet netwright-policy egress accept",
+    "nft insert rule inet netwright-policy egress accept; \
+       nft flush chain inet netwright-policy ingress",
     "nft flush map inet netwright-policy in4",
     "for chain in $(nft list table inet netwright-policy | grep -o 'chain c[io]-[^ ]*' | cut -d' ' -f2); do \
        nft flush chain inet netwright-policy $chain; done",
@@ -178,7 +180,8 @@ impl Torture {
         let policy = match number {
             0..3 => json!({
                 "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
-                "metadata": {"namespace": namespace, "name": name}, "spec": made::spec(&mut self.chance),
+                "metadata": {"namespace": namespace, "name": name},
+                "spec": made::spec(&mut self.chance),
             }),
             _ => json!({
                 "apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
