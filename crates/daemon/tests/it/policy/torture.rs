@@ -5,6 +5,8 @@
 //! same as after a start of the service without a table. When all pods and policies are gone,
 //! nothing of them is left.
 
+mod made;
+
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::thread;
@@ -35,14 +37,15 @@ const SOON: Duration = Duration::from_secs(60);
 const NAMESPACES: [&str; 2] = ["shop", "bank"];
 const APPS: [&str; 3] = ["a", "b", "c"];
 const TEAMS: [&str; 2] = ["red", "blue"];
-const TYPES: [&[&str]; 3] = [&["Ingress"], &["Egress"], &["Ingress", "Egress"]];
 
-/// What others do to the table. What is not there cannot be damaged.
+/// What others do to the table. What is not there cannot be damaged. Of what is only added the
+/// service does not hear; it finds it when it looks, as it does when something is taken.
 const DAMAGE: [&str; 6] = [
     "nft flush ruleset",
     "nft delete table inet netwright-policy",
     "nft flush chain inet netwright-policy ingress",
-    "nft insert rule inet netwright-policy egress accept",
+    "nft insert rule inet netwright-policy egress accept; \
+       nft flush chain inet netwright-policy ingress",
     "nft flush map inet netwright-policy in4",
     "for chain in $(nft list table inet netwright-policy | grep -o 'chain c[io]-[^ ]*' | cut -d' ' -f2); do \
        nft flush chain inet netwright-policy $chain; done",
@@ -61,8 +64,10 @@ struct Torture {
     policies: Vec<Made>,
     /// All addresses that pods have had.
     addresses: Vec<IpAddr>,
-    /// How many pods have come.
+    /// How many pods and marks have come.
     count: usize,
+    /// How often a service had begun to enforce policies when the present one started.
+    enforced: usize,
 }
 
 impl Torture {
@@ -80,6 +85,7 @@ impl Torture {
             policies: Vec::new(),
             addresses: Vec::new(),
             count: 0,
+            enforced: 0,
         }
     }
 
@@ -174,94 +180,17 @@ impl Torture {
         let policy = match number {
             0..3 => json!({
                 "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
-                "metadata": {"namespace": namespace, "name": name}, "spec": self.spec(),
+                "metadata": {"namespace": namespace, "name": name},
+                "spec": made::spec(&mut self.chance),
             }),
             _ => json!({
                 "apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
-                "metadata": {"name": name}, "spec": self.spec_of_cluster(number),
+                "metadata": {"name": name}, "spec": made::spec_of_cluster(&mut self.chance, number),
             }),
         };
         self.cluster.api.create(&policy);
         self.policies.push(made);
         policy.to_string()
-    }
-
-    /// A selector of pods by their label, or of all.
-    fn selector(&mut self) -> Value {
-        match self.chance.once_in(3) {
-            true => json!({}),
-            false => json!({"matchLabels": {"app": self.chance.of(&APPS)}}),
-        }
-    }
-
-    /// A selector of namespaces by their label, or of all.
-    fn namespaces(&mut self) -> Value {
-        match self.chance.once_in(2) {
-            true => json!({}),
-            false => json!({"matchLabels": {"team": self.chance.of(&TEAMS)}}),
-        }
-    }
-
-    /// What a NetworkPolicy says.
-    fn spec(&mut self) -> Value {
-        let types = *self.chance.of(&TYPES);
-        let mut spec = json!({"podSelector": self.selector(), "policyTypes": types});
-        for (of, key, ends) in [("Ingress", "ingress", "from"), ("Egress", "egress", "to")] {
-            let count = self.chance.below(3);
-            if types.contains(&of) {
-                spec[key] = (0..count).map(|_| self.rule(ends)).collect();
-            }
-        }
-        spec
-    }
-
-    fn rule(&mut self, ends: &str) -> Value {
-        let mut rule = json!({});
-        if !self.chance.once_in(5) {
-            let end = match self.chance.below(4) {
-                0 => json!({"podSelector": self.selector()}),
-                1 => json!({"namespaceSelector": self.namespaces()}),
-                2 => {
-                    let namespaces = self.namespaces();
-                    json!({"namespaceSelector": namespaces, "podSelector": self.selector()})
-                }
-                _ => json!({"ipBlock": {"cidr": "10.0.0.0/29", "except": ["10.0.0.4/31"]}}),
-            };
-            rule[ends] = json!([end]);
-        }
-        if self.chance.once_in(2) {
-            let port = if self.chance.once_in(4) { PORT + 1 } else { PORT };
-            rule["ports"] = json!([{"port": port}]);
-        }
-        rule
-    }
-
-    /// What a ClusterNetworkPolicy says. No two of them have one priority.
-    fn spec_of_cluster(&mut self, priority: usize) -> Value {
-        let tier = *self.chance.of(&["Admin", "Baseline"]);
-        let actions: &[&str] =
-            if tier == "Admin" { &["Accept", "Deny", "Pass"] } else { &["Accept", "Deny"] };
-        let mut spec =
-            json!({"tier": tier, "priority": priority, "subject": self.pods_by_labels()});
-        for (key, ends) in [("ingress", "from"), ("egress", "to")] {
-            if self.chance.once_in(2) {
-                let mut rule = json!({"action": self.chance.of(actions)});
-                rule[ends] = json!([self.pods_by_labels()]);
-                spec[key] = json!([rule]);
-            }
-        }
-        spec
-    }
-
-    /// A subject, or an end, of a ClusterNetworkPolicy.
-    fn pods_by_labels(&mut self) -> Value {
-        let namespaces = self.namespaces();
-        match self.chance.once_in(3) {
-            true => json!({"namespaces": namespaces}),
-            false => {
-                json!({"pods": {"namespaceSelector": namespaces, "podSelector": self.selector()}})
-            }
-        }
     }
 
     /// The service is killed or ended, and perhaps starts again.
@@ -284,8 +213,13 @@ impl Torture {
 
     /// Starts the service, and waits for nothing.
     fn start(&mut self) {
+        self.enforced = self.times_enforced();
         let service = Service::start(self.cluster.command(), &self.cluster.log_path());
         self.cluster.service = Some(service);
+    }
+
+    fn times_enforced(&self) -> usize {
+        self.cluster.log().matches("policies are enforced").count()
     }
 
     fn server_suffers(&mut self) -> String {
@@ -318,6 +252,63 @@ impl Torture {
         let mut command = self.cluster.node.lab.command(&daemon());
         command.args(["policies", "accept"]).env("NETWRIGHT_RUN_DIR", &self.cluster.node.roots.run);
         let _ = command.output().unwrap();
+    }
+
+    /// Waits until the service has heard of all that has happened, and has carried it out: it
+    /// enforces policies, and knows what has come last of each kind.
+    fn settle(&mut self) {
+        self.count += 1;
+        let mark = format!("mark{}", self.count);
+        let api = &self.cluster.api;
+        api.create(&json!({
+            "apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": mark, "labels": {"mark": mark}},
+        }));
+        let mut pod = object(&mark, &uid(&mark), "n2");
+        pod["metadata"]["namespace"] = json!(mark);
+        api.create(&pod);
+        api.create(&json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": {"namespace": mark, "name": mark},
+            "spec": {"podSelector": {}, "policyTypes": ["Egress"]},
+        }));
+        api.create(&json!({
+            "apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
+            "metadata": {"name": mark},
+            "spec": {
+                "tier": "Admin", "priority": 900,
+                "subject": {"namespaces": {"matchLabels": {"mark": mark}}},
+                "egress": [{"action": "Accept", "to": [{"networks": ["198.51.100.0/24"]}]}],
+            },
+        }));
+        wait_until("the service to know what has come last", || {
+            self.accept();
+            // The policy of the namespace denies the one, that of the cluster allows the other.
+            self.enforced < self.times_enforced()
+                && self.said_of(&mark, "203.0.113.7") == Some(false)
+                && self.said_of(&mark, "198.51.100.7") == Some(true)
+        });
+        // It answers a plugin when everything that it knows is carried out.
+        for pod in &self.pods {
+            let _ = self.cluster.check(pod);
+        }
+        for (plural, namespace) in [
+            ("networkpolicies", mark.as_str()),
+            ("clusternetworkpolicies", ""),
+            ("pods", mark.as_str()),
+            ("namespaces", ""),
+        ] {
+            api.remove(plural, namespace, &mark);
+        }
+    }
+
+    /// What the service says of a connection from a mark's pod; nothing if it does not know it.
+    fn said_of(&self, mark: &str, to: &str) -> Option<bool> {
+        let mut command = self.cluster.node.lab.command(&daemon());
+        command.args(["policies", "explain", "-o", "json", &format!("{mark}/{mark}"), to, "80"]);
+        command.env("NETWRIGHT_RUN_DIR", &self.cluster.node.roots.run);
+        let said: Value = serde_json::from_slice(&command.output().unwrap().stdout).ok()?;
+        said["allowed"].as_bool()
     }
 
     /// Each pod and each address of another one.
@@ -389,6 +380,8 @@ impl Torture {
             found == expected || SOON < begin.elapsed()
         });
         assert_eq!(found, expected, "{acts:#?}\n{}", self.cluster.log());
+        // Packets may meet the same before it has heard of the last changes.
+        self.settle();
         self.cluster.kill();
         let by_changes = table(&self.cluster);
         let _ = self.cluster.node.lab.try_sh("nft delete table inet netwright-policy");
