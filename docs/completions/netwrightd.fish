@@ -92,7 +92,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l lease -d 
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l node -d 'this node\'s name in its cluster; by default $NODE_NAME, or else the host\'s name' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l socketpath -d 'where the service listens [default: /run/netwright/ipam.sock]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l state -d 'where the node\'s blocks and addresses are recorded; by default /var/lib/netwright/ipam' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l underlay -d 'this node\'s addresses for other nodes, one of each family, which routing reads of its blocks; by default those from which packets to the default route come' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l underlay -d 'the addresses by which other nodes reach this one, one of each family: records of its blocks have them, for routing; by default the source addresses of packets by the default routes' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l forget -d 'gives up a node that will not come back, and ends: its blocks are free once its lease has run out' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l import -d 'prints what would be taken over from Whereabouts\' pools, and ends: the pools of the API server, or of files (kubectl get -A -o json ippools,overlappingrangeipreservations,pods). Use it before any of their addresses is given' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l output -d 'with --import: text or json' -r -f -a "text\t''

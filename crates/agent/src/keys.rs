@@ -276,7 +276,7 @@ pub const KEYS: &[Key] = &[
     key(
         "ipam",
         "underlay",
-        "this node's addresses for other nodes, one of each family, which routing reads of its blocks; by default those from which packets to the default route come",
+        "the addresses by which other nodes reach this one, one of each family: records of its blocks have them, for routing; by default the source addresses of packets by the default routes",
         |c| &mut c.ipam.underlay,
     ),
     key("multinet", "enable", ENABLE, |c| &mut c.multinet.enable),

@@ -131,7 +131,7 @@ async fn serve(
     let node = Node::open(&dir, Arc::clone(&store), Arc::new(BootClock), settings);
     let inbox = inbox::open(&listener.path).map_err(failed)?;
     let service = Arc::new(Service::new(node.map_err(failed)?, inbox));
-    service.node.set_addresses(&own_addresses::find(&flags.underlay));
+    service.node.set_addresses(&own_addresses::find(&flags.underlay, &[]));
     service.tell();
     // Before the first answer, free the addresses that plugins asked to free.
     service.look_at_inbox();

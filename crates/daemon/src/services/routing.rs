@@ -7,6 +7,7 @@
 //! | `cluster_nodes` | or the Nodes of a Kubernetes cluster |
 //! | `etcd_leases` | or flannel's leases in etcd |
 //! | `own_lease` | this node's lease there, and flanneld's configuration |
+//! | `turns` | when that lease is written |
 //! | `spaces` | blocks of spaces, of whatever source the nodes are |
 //! | `etcd_keys` | follows keys of etcd, for both |
 //! | `of_source` | what each says of this node |
@@ -41,6 +42,7 @@ mod of_source;
 mod own_lease;
 mod probes;
 mod spaces;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;

@@ -15,11 +15,17 @@ const NOWHERE: [IpAddr; 2] = [
 const PORT: u16 = 9;
 
 /// Returns the addresses that were told, or those from which packets by the default routes come.
-pub(super) fn find(told: &[IpAddr]) -> Vec<IpAddr> {
+/// While a family has no such route, its address `before` counts: others may reach the node without
+/// that route.
+pub(super) fn find(told: &[IpAddr], before: &[IpAddr]) -> Vec<IpAddr> {
     if !told.is_empty() {
         return told.to_vec();
     }
-    NOWHERE.into_iter().filter_map(source_towards).collect()
+    let of_family = |nowhere: IpAddr| {
+        let is_same = |address: &IpAddr| address.is_ipv4() == nowhere.is_ipv4();
+        source_towards(nowhere).or_else(|| before.iter().copied().find(is_same))
+    };
+    NOWHERE.into_iter().filter_map(of_family).collect()
 }
 
 /// Returns the source address of packets to a destination; `None` without a route.
@@ -43,7 +49,7 @@ mod tests {
     fn the_address_is_that_of_the_default_route_or_what_was_told() {
         testkit::require!("root");
         let lab = Lab::new("ipam-own-addresses");
-        assert_eq!(lab.enter(|| find(&[])), Vec::<IpAddr>::new());
+        assert_eq!(lab.enter(|| find(&[], &[])), Vec::<IpAddr>::new());
         lab.sh(
             "ip link add eth0 type veth peer name far; ip link set eth0 up; ip link set far up\n\
              ip addr add 10.9.0.7/24 dev eth0; ip addr add 192.0.2.7/24 dev eth0\n\
@@ -53,8 +59,12 @@ mod tests {
         let addresses = |list: &[&str]| -> Vec<IpAddr> {
             list.iter().map(|address| address.parse().unwrap()).collect()
         };
-        assert_eq!(lab.enter(|| find(&[])), addresses(&["192.0.2.7", "fd00:9::7"]));
+        let found = lab.enter(|| find(&[], &[]));
+        assert_eq!(found, addresses(&["192.0.2.7", "fd00:9::7"]));
         let told = addresses(&["192.0.2.9"]);
-        assert_eq!(lab.enter(|| find(&told)), told);
+        assert_eq!(lab.enter(|| find(&told, &found)), told);
+        lab.sh("ip route del default");
+        assert_eq!(lab.enter(|| find(&[], &[])), addresses(&["fd00:9::7"]));
+        assert_eq!(lab.enter(|| find(&[], &found)), found);
     }
 }

@@ -32,9 +32,12 @@ pub(super) async fn tend(service: Arc<Service>, underlay: Vec<IpAddr>, health: H
     let mut away = false;
     let mut swept = tokio::time::Instant::now();
     let mut found = swept;
+    let mut addresses: Vec<IpAddr> = Vec::new();
     loop {
-        if OWN_ADDRESSES <= found.elapsed() {
-            service.node.set_addresses(&own_addresses::find(&underlay));
+        // A node that starts may have no route yet.
+        if addresses.is_empty() || OWN_ADDRESSES <= found.elapsed() {
+            addresses = own_addresses::find(&underlay, &addresses);
+            service.node.set_addresses(&addresses);
             found = tokio::time::Instant::now();
         }
         let node = Arc::clone(&service.node);

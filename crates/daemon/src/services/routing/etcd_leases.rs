@@ -26,21 +26,13 @@ use super::super::etcd::{
 };
 use super::super::outlet::{self, Inlet, Outlet};
 use super::super::setup::{LONG, failed, runtime};
-use super::etcd_keys::{self, Keys, spread};
+use super::etcd_keys::{self, Keys};
+use super::turns::{Turns, WRITE};
 
 /// How long a grant of etcd's lasts, as flanneld asks for it.
 const GRANT: Duration = Duration::from_secs(24 * 3600);
 /// A grant is renewed after so long: etcd may be away for 23 hours, and no lease ends.
 const RENEW: Duration = Duration::from_secs(3600);
-/// Pauses between writes, at first and at most.
-const WRITE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-/// The pause is the first again once nothing had to be written for so long, and for as long as the
-/// pause.
-const QUIET: Duration = Duration::from_secs(2);
-/// Pauses while no member answers: short at first, since another member may answer in a moment, and
-/// long once nobody has for [`LASTING`].
-const AWAY: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(30));
-const LASTING: Duration = Duration::from_secs(30);
 
 /// What the thread has heard.
 #[derive(Debug)]
@@ -375,57 +367,6 @@ fn renew_after(left: Duration, random: u64) -> Duration {
     after.saturating_sub(Duration::from_millis(random.checked_rem(tenth).unwrap_or_default()))
 }
 
-/// When something may be written. Two nodes with one address would write in turn for ever, each as
-/// soon as it may: they do it less and less often. What others do now and then is put right at once.
-#[derive(Debug)]
-struct Turns {
-    pause: Duration,
-    /// Not before then, after what was written.
-    again: Option<Instant>,
-    /// Since when nobody answers, and when to try again.
-    away: Option<(Instant, Instant)>,
-}
-
-impl Default for Turns {
-    fn default() -> Self {
-        Turns { pause: WRITE.0, again: None, away: None }
-    }
-}
-
-impl Turns {
-    /// Returns how long nothing may be written.
-    fn rest(&self, now: Instant) -> Duration {
-        let at = self.again.max(self.away.map(|(_, at)| at));
-        at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
-    }
-
-    /// Takes note that something was written, or refused. Returns the pause after it.
-    fn written(&mut self, now: Instant) -> Duration {
-        let quiet = QUIET.max(self.pause);
-        if self.again.is_some_and(|at| quiet < now.saturating_duration_since(at)) {
-            self.pause = WRITE.0;
-        }
-        let pause = self.pause;
-        self.again = Some(now + pause);
-        self.pause = (pause * 2).min(WRITE.1);
-        pause
-    }
-
-    /// Takes note that nobody has answered. Returns the pause after it. `random` is any number.
-    fn away(&mut self, now: Instant, random: u64) -> Duration {
-        let since = self.away.map_or(now, |(since, _)| since);
-        let lasts = LASTING <= now.saturating_duration_since(since);
-        let pause = spread(if lasts { AWAY.1 } else { AWAY.0 }, random);
-        self.away = Some((since, now + pause));
-        pause
-    }
-
-    /// Takes note that somebody answers.
-    fn answers(&mut self) {
-        self.away = None;
-    }
-}
-
 struct Thread {
     registry: Registry,
     configuration: String,
@@ -655,46 +596,6 @@ mod tests {
         let held = wishes.iter().map(|wish| registry.hold(wish));
         let all = futures_util::future::join_all(held).await;
         assert_eq!(all.iter().filter(|done| is_written(done)).count(), 1);
-    }
-
-    #[test]
-    fn two_nodes_with_one_address_write_less_and_less_often() {
-        let (mut turns, mut now) = (Turns::default(), Instant::now());
-        assert_eq!(turns.rest(now), Duration::ZERO);
-        let mut pauses = Vec::new();
-        for _ in 0..8 {
-            pauses.push(turns.written(now).as_millis());
-            now += turns.rest(now) + Duration::from_millis(10);
-        }
-        assert_eq!(pauses, [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]);
-        // The other one is gone. What somebody does every few seconds is put right at once.
-        now += Duration::from_secs(31);
-        for _ in 0..5 {
-            assert_eq!(turns.written(now), WRITE.0);
-            now += Duration::from_secs(4);
-        }
-    }
-
-    /// Thousands of nodes neither come at once, nor often to a server that is slow for long.
-    #[test]
-    fn attempts_while_nobody_answers_become_fewer() {
-        let (mut turns, begin) = (Turns::default(), Instant::now());
-        for (after, pause) in [(0, AWAY.0), (29, AWAY.0), (30, AWAY.1), (3600, AWAY.1)] {
-            let now = begin + Duration::from_secs(after);
-            for random in [0, 1, u64::MAX] {
-                let rest = turns.away(now, random);
-                assert!(pause <= rest && rest <= pause * 3 / 2, "{rest:?} after {after} s");
-                assert_eq!(turns.rest(now), rest);
-            }
-            assert_ne!(turns.away(now, 0), turns.away(now, 1));
-        }
-        // Another one answers. What was written before counts.
-        let now = begin + Duration::from_secs(3700);
-        assert_eq!(turns.written(now), WRITE.0);
-        assert!(WRITE.0 < turns.away(now, 0));
-        turns.answers();
-        assert_eq!(turns.rest(now), WRITE.0);
-        assert_eq!(turns.away(now, 0), AWAY.0);
     }
 
     #[test]
