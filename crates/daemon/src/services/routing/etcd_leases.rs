@@ -452,11 +452,11 @@ impl Thread {
                             WRITE.1
                         }
                         Ok(Done::Written | Done::Conflict) => {
-                            turns.written(now);
+                            turns.written(now, crate::clock::seed());
                             // It will be heard.
                             WRITE.1
                         }
-                        Err(EtcdError::Refused(_)) => turns.written(now),
+                        Err(EtcdError::Refused(_)) => turns.written(now, crate::clock::seed()),
                         Err(EtcdError::Away(_)) => turns.away(now, crate::clock::seed()),
                     };
                     if !matches!(done, Ok(Done::Conflict)) {

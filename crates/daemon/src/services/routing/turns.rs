@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::etcd_keys::spread;
 
-/// Pauses between writes, at first and at most.
+/// Pauses between writes, at first and at most. All pauses here are up to half as long again: when
+/// thousands of nodes want a lease at once, each that gets one makes the others' lists old.
 pub(super) const WRITE: (Duration, Duration) =
     (Duration::from_millis(500), Duration::from_secs(30));
 /// The pause is the first again once nothing had to be written for so long, and for as long as the
@@ -39,15 +40,16 @@ impl Turns {
         at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
     }
 
-    /// Takes note that something was written, or refused. Returns the pause after it.
-    pub(super) fn written(&mut self, now: Instant) -> Duration {
+    /// Takes note that something was written, or refused. Returns the pause after it. `random` is any
+    /// number.
+    pub(super) fn written(&mut self, now: Instant, random: u64) -> Duration {
         let quiet = QUIET.max(self.pause);
         if self.again.is_some_and(|at| quiet < now.saturating_duration_since(at)) {
             self.pause = WRITE.0;
         }
-        let pause = self.pause;
+        let pause = spread(self.pause, random);
         self.again = Some(now + pause);
-        self.pause = (pause * 2).min(WRITE.1);
+        self.pause = (self.pause * 2).min(WRITE.1);
         pause
     }
 
@@ -76,14 +78,14 @@ mod tests {
         assert_eq!(turns.rest(now), Duration::ZERO);
         let mut pauses = Vec::new();
         for _ in 0..8 {
-            pauses.push(turns.written(now).as_millis());
+            pauses.push(turns.written(now, 0).as_millis());
             now += turns.rest(now) + Duration::from_millis(10);
         }
         assert_eq!(pauses, [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]);
         // The other one is gone. What somebody does every few seconds is put right at once.
         now += Duration::from_secs(31);
         for _ in 0..5 {
-            assert_eq!(turns.written(now), WRITE.0);
+            assert_eq!(turns.written(now, 0), WRITE.0);
             now += Duration::from_secs(4);
         }
     }
@@ -103,10 +105,10 @@ mod tests {
         }
         // Another one answers. What was written before counts.
         let now = begin + Duration::from_secs(3700);
-        assert_eq!(turns.written(now), WRITE.0);
+        assert_eq!(turns.written(now, 1), WRITE.0 + Duration::from_millis(1));
         assert!(WRITE.0 < turns.away(now, 0));
         turns.answers();
-        assert_eq!(turns.rest(now), WRITE.0);
+        assert_eq!(turns.rest(now), WRITE.0 + Duration::from_millis(1));
         assert_eq!(turns.away(now, 0), AWAY.0);
     }
 }
