@@ -419,6 +419,7 @@ impl Service {
     /// Does what the engine says. Tells whether the packet filter is as it is to be.
     fn carry_out(&mut self) -> Result<(), String> {
         let mut todo = self.shared.engine().take_todo(Instant::now());
+        todo.bring |= self.filter.sees_again();
         let done = self.change_filter(&mut todo);
         self.do_the_rest(todo);
         done

@@ -136,7 +136,7 @@ impl Kind for Policy {
     /// does GC.
     fn take_down(removal: &Removal<'_, Self>, failures: &mut Failures) {
         let (index, key, recorded) = (removal.index, removal.key, removal.recorded.as_ref());
-        // GC has found something of it.
+        // GC comes with a key that has no record only if it holds something.
         if recorded.is_none() && removal.is_own_call() && index.made_nothing(key, NAME) {
             return;
         }

@@ -46,6 +46,8 @@ pub(super) struct Filter {
     is_damaged: bool,
     /// Nobody knows whose addresses some of these have.
     is_blind: bool,
+    /// That was so, and is no longer: addresses may be closed that are to be open.
+    sees_again: bool,
 }
 
 impl Filter {
@@ -61,6 +63,7 @@ impl Filter {
             damaged: BTreeSet::new(),
             is_damaged: false,
             is_blind: false,
+            sees_again: false,
         })
     }
 
@@ -201,6 +204,7 @@ impl Filter {
             tracing::warn!("{what}");
         }
         self.damaged = damaged;
+        let was_blind = self.is_blind;
         (self.is_damaged, self.is_blind) = (!illegible.is_empty(), false);
         if self.is_damaged {
             let found: BTreeSet<Id> = attachments.iter().map(|one| one.id.clone()).collect();
@@ -213,12 +217,19 @@ impl Filter {
                 attachments.iter().map(Attachment::hash).collect();
             self.is_blind = illegible.iter().any(|hash| hash.is_none() || !known.contains(hash));
         }
+        self.sees_again |= was_blind && !self.is_blind;
         attachments
     }
 
     /// Reports whether a record could not be read when the records were listed last.
     pub(super) fn is_damaged(&self) -> bool {
         self.is_damaged
+    }
+
+    /// Reports, once, whether the addresses of all records are known again, so that the table is to
+    /// be brought to the program.
+    pub(super) fn sees_again(&mut self) -> bool {
+        std::mem::take(&mut self.sees_again)
     }
 
     /// Removes the table.

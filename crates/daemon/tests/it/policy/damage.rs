@@ -156,4 +156,5 @@ fn a_damaged_record_opens_nothing() {
     fs::write(&record, whole).unwrap();
     wait_until("the record to count", || web.reaches(&db));
     other.assert_reaches(&db, false);
+    db.assert_reaches(&other, true);
 }
