@@ -10,8 +10,10 @@ mod damage;
 mod files;
 mod kill;
 mod load;
+mod networks;
 mod size;
 mod status;
+mod torture;
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};

@@ -100,12 +100,24 @@ macro_rules! always {
 }
 
 always! {
-    NetlinkError => codes::KERNEL,
     SysctlError => codes::KERNEL,
     EthtoolError => codes::KERNEL,
     IptablesError => codes::FIREWALL,
     FileError => codes::STATE,
     NetnsError => code::INVALID_NETNS,
+}
+
+impl From<NetlinkError> for Failure {
+    /// A kernel that is too busy to answer may do so later.
+    fn from(error: NetlinkError) -> Self {
+        let code = match error {
+            NetlinkError::TimedOut { .. } | NetlinkError::Interrupted { .. } => {
+                code::TRY_AGAIN_LATER
+            }
+            _ => codes::KERNEL,
+        };
+        Failure(Error::from_chain(code, &error))
+    }
 }
 
 /// Takes over errors that say themselves what the caller gets for them.
