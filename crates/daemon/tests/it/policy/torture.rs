@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testkit::traffic::try_tcp;
-use testkit::{Chance, Container, Place as _, Service, feature, wait_until};
+use testkit::{Chance, Container, Place as _, Service, wait_until};
 
 use super::damage::{table, words};
 use super::{Cluster, PORT, Pod, daemon, object, uid};
 
-/// How many acts there are: in every run, and with `--full`.
-const ACTS: [usize; 2] = [24, 1_200];
+/// How many acts there are. A burst takes seconds, so all of it is for `--full`.
+const ACTS: usize = 1_200;
 
 /// After so many it is looked whether all is right.
 const BURST: usize = 24;
@@ -349,13 +349,13 @@ impl Torture {
 
 #[test]
 fn random_acts_on_a_node_end_as_the_evaluator_says() {
-    testkit::require!("root", "program:nft");
+    testkit::require!("root", "program:nft", "full");
     let mut torture = Torture::new();
     // The table as one pod leaves it.
     torture.pod_comes();
     torture.remove_pod(0, false);
     let empty = table(&torture.cluster);
-    let mut left = ACTS[usize::from(feature::available("full"))];
+    let mut left = ACTS;
     while 0 < left {
         let burst = BURST.min(left);
         left -= burst;
