@@ -20,6 +20,7 @@ mod musl;
 mod place;
 mod publish;
 mod reference;
+mod release;
 mod remap;
 mod run;
 mod runtimes;
@@ -48,6 +49,11 @@ cargo xtask COMMAND
   runtimes          show again what real runtimes said in the last ci's tests
   torture           show again what the last ci's tests killed, failed, corrupted and interleaved
   dist              build the static executables, each with its bill of materials: target/dist/netwright and netwrightd
+  release --draft   make archive, packages, image and hashes of what is here: target/release-VERSION
+  release --sign KEY
+                    the same of a clean tag, for both architectures, signed (RELEASING.md)
+  release --verify FOLDER
+                    build again, and say which file of which artefact in FOLDER differs
   deps              check licences, sources, forbidden crates, duplicates and layers; runs cargo-deny if it is installed
   spec              check that each rule in docs/spec has a test that exists, or a reason
   vm [--full] [-p PACKAGE] [-- FILTER…]
@@ -77,6 +83,7 @@ fn main() -> ExitCode {
         ["dist"] => executable::SHIPPED
             .iter()
             .try_for_each(|shipped| shipped.build().map(|path| println!("{}", path.display()))),
+        ["release", rest @ ..] => release::command(rest),
         ["deps"] => dependencies::check().map(|note| println!("{note}")),
         ["spec"] => spec::check().map(|note| println!("{note}")),
         ["vm", "--sh", script] => vm::shell(script),
