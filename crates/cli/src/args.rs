@@ -372,6 +372,10 @@ pub(crate) struct Install {
     /// Do not write the default network's configuration.
     #[arg(long)]
     pub(crate) no_config: bool,
+    /// Link to this executable where it is, in place of a copy: a package manager replaces it there.
+    /// An installation that was made so stays so.
+    #[arg(long)]
+    pub(crate) linked: bool,
     /// Replace a newer version, too.
     #[arg(long)]
     pub(crate) allow_downgrade: bool,
@@ -390,6 +394,10 @@ pub(crate) struct Uninstall {
     /// rest then, instead of refusing. It is no error that nothing is installed.
     #[arg(long)]
     pub(crate) wait: bool,
+    /// Give back the plugins, and nothing else: attached containers keep their networks, and our
+    /// state stays.
+    #[arg(long, conflicts_with_all = ["force", "wait", "conflist"])]
+    pub(crate) keep_state: bool,
     /// The configuration that `netwrightd multinet` wrote (its key `conflist`), which is removed
     /// first: runtimes then use the next one. Stop the daemon before.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
