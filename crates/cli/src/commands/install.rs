@@ -148,7 +148,7 @@ pub(crate) fn install(
 pub(super) struct Goods {
     pub(super) links: Vec<&'static str>,
     /// Where the executable is that runs.
-    own: PathBuf,
+    pub(super) own: PathBuf,
     pub(super) executable: Arc<Vec<u8>>,
     /// The daemon's executable, if it is beside the one that runs.
     pub(super) daemon: Option<Arc<Vec<u8>>>,
