@@ -20,6 +20,9 @@ const DEADLINE: Duration = Duration::from_secs(1800);
 /// The other architecture, which is built by a compiler for it.
 const CROSS: &str = "aarch64-unknown-linux-musl";
 
+/// The compiler of releases.
+const TOOLCHAIN: &str = include_str!("../../release/toolchain.toml");
+
 /// What a signature is for, in the words of `man 1 ssh-keygen`: it is not valid for anything else.
 const NAMESPACE: &str = "netwright-release";
 
@@ -149,6 +152,8 @@ struct Facts {
     uncommitted: String,
     /// The tags of the commit.
     tags: String,
+    /// The version of the compiler.
+    compiler: String,
     changelog: String,
 }
 
@@ -165,6 +170,7 @@ impl Facts {
             epoch: git("log -1 --format=%ct")?,
             uncommitted: git("status --porcelain")?,
             tags: git("tag --points-at HEAD")?,
+            compiler: Program::new("rustc --version").output()?,
             changelog: fs::read_to_string(&changelog)
                 .map_err(|error| format!("{}: {error}", changelog.display()))?,
         })
@@ -181,6 +187,11 @@ impl Facts {
             let has = if self.tags.is_empty() { "none" } else { &self.tags };
             lacks.push(format!("the commit has not the tag {tag}; it has {has}"));
         }
+        let channel = channel_in(TOOLCHAIN).unwrap_or_default();
+        if self.compiler.split(' ').nth(1) != Some(channel) {
+            let is = self.compiler.trim_end();
+            lacks.push(format!("{is} is here; releases are by RUSTUP_TOOLCHAIN={channel}"));
+        }
         let title = format!("## {}", self.version);
         let has_section = self.changelog.lines().any(|line| {
             line.strip_prefix(&title).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
@@ -190,6 +201,12 @@ impl Facts {
         }
         lacks
     }
+}
+
+/// Returns the version that a toolchain file names.
+fn channel_in(toolchain: &str) -> Option<&str> {
+    let channel = toolchain.lines().find_map(|line| line.strip_prefix("channel = \""));
+    channel?.strip_suffix('"')
 }
 
 /// Returns the version of the workspace.
@@ -208,7 +225,7 @@ fn version_in(manifest: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Facts, command, version, version_in};
+    use super::{Facts, TOOLCHAIN, channel_in, command, version, version_in};
 
     fn facts() -> Facts {
         Facts {
@@ -217,6 +234,7 @@ mod tests {
             epoch: "1".to_owned(),
             uncommitted: String::new(),
             tags: "v0.2.0".to_owned(),
+            compiler: format!("rustc {} (abc 2026-04-14)\n", channel_in(TOOLCHAIN).unwrap()),
             changelog: "# Changelog\n\n## Unreleased\n\n## 0.2.0 (2026-12-01)\n".to_owned(),
         }
     }
@@ -229,6 +247,8 @@ mod tests {
             dirty.lacks(),
             ["the checkout has changes that are not committed:  M README.md"]
         );
+        let compiler = Facts { compiler: "rustc 1.0.0 (abc)\n".to_owned(), ..facts() };
+        assert!(compiler.lacks()[0].starts_with("rustc 1.0.0 (abc) is here; releases are by "));
         let other = Facts { tags: "v0.1.0".to_owned(), ..facts() };
         assert_eq!(other.lacks(), ["the commit has not the tag v0.2.0; it has v0.1.0"]);
         let none = Facts { tags: String::new(), changelog: "## 0.2.01\n".to_owned(), ..facts() };
