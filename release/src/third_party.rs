@@ -14,6 +14,14 @@ use serde_json::Value;
 /// How the files with licences, copyrights and notices begin in the sources of crates.
 const NAMES: [&str; 5] = ["license", "licence", "copying", "copyright", "notice"];
 
+/// The texts of what the linker adds, by the names in the bill of materials.
+const LINKED: [(&str, &str); 4] = [
+    ("rust-std", include_str!("../licences/rust-std.txt")),
+    ("musl", include_str!("../licences/musl.txt")),
+    ("libunwind", include_str!("../licences/libunwind.txt")),
+    ("libgcc", include_str!("../licences/libgcc.txt")),
+];
+
 /// Crates whose packages have no licence's text; the licence's name is all that they say.
 const WITHOUT_TEXT: &str = "The package has no text of its licence.";
 
@@ -75,6 +83,10 @@ impl Licences {
                 for text in texts_in(&folder)? {
                     self.texts.entry(text).or_default().insert(who.clone());
                 }
+            } else {
+                let text = LINKED.iter().find(|(linked, _)| *linked == name);
+                let (_, text) = text.ok_or_else(|| wrong(&format!("{name} is not known")))?;
+                self.texts.entry(text.trim().to_owned()).or_default().insert(who);
             }
         }
         Ok(())
@@ -136,6 +148,9 @@ mod tests {
         {"name": "netwright-cni", "version": "0.1.0", "purl": "pkg:cargo/netwright-cni@0.1.0", "licenses": []}
     ]}"#;
 
+    const OTHER: &str =
+        r#"{"components": [{"name": "libc", "version": "1", "purl": "pkg:generic/libc@1"}]}"#;
+
     #[test]
     fn equal_texts_are_there_once() {
         let dir = tempfile::tempdir().unwrap();
@@ -161,9 +176,11 @@ mod tests {
             format!(
                 "a 1.0.0: MIT\nb 2.0.0: MIT\n\
                  c 3.0.0: Zlib (The package has no text of its licence.)\n\
-                 musl 1.2.5: MIT (The package has no text of its licence.)\n\
+                 musl 1.2.5: MIT\n\
+                 \n{line}\nmusl 1.2.5\n\n{}\n\
                  \n{line}\nb 2.0.0\n\nMade by B.\n\
-                 \n{line}\na 1.0.0, b 2.0.0\n\nPermission is granted\n"
+                 \n{line}\na 1.0.0, b 2.0.0\n\nPermission is granted\n",
+                include_str!("../licences/musl.txt").trim()
             )
         );
     }
@@ -174,7 +191,7 @@ mod tests {
         let sources = [dir.path().to_owned()];
         let add = |bill: &str| Licences::default().add("x", bill.as_bytes(), &sources);
         assert!(matches!(add(BILL), Err(ThirdPartyError::Sources { name }) if name == "a 1.0.0"));
-        for bill in ["", "{}", r#"{"components": [{"name": "a"}]}"#] {
+        for bill in ["", "{}", r#"{"components": [{"name": "a"}]}"#, OTHER] {
             assert!(matches!(add(bill), Err(ThirdPartyError::Bill { .. })), "{bill}");
         }
     }
