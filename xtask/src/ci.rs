@@ -61,7 +61,7 @@ type Stage = &'static [&'static [Step]];
 
 /// What everything else needs.
 const FIRST: Stage = &[&[
-    ("setup", |_| setup::install().map(Report::check)),
+    ("setup", |extent| setup::install(extent).map(Report::check)),
     ("format", |_| cargo("cargo fmt --all --check", "fmt")),
     ("spec", |_| spec::check().map(Report::check)),
     ("dependencies", |_| dependencies::check().map(Report::check)),

@@ -37,7 +37,8 @@ use std::process::ExitCode;
 const HELP: &str = "\
 cargo xtask COMMAND
 
-  setup             install the Debian packages that tests need (xtask/debian-packages.txt), only those missing
+  setup [--full]    install the Debian packages that tests need (xtask/debian-packages.txt), only those missing;
+                    --full adds those of debian-packages-full.txt
   test [--full]     setup, then everything that ci does: what the README promises
   ci [--full]       everything a change must pass; --full adds soaks, large counts and fuzzing
   only [--full] FILTER…
@@ -69,7 +70,8 @@ fn main() -> ExitCode {
         _ => Ok(()),
     };
     let result = placed.and_then(|()| match args.as_slice() {
-        ["setup"] => setup::install().map(|note| println!("{note}")),
+        ["setup"] => setup::install(ci::Extent::EveryChange).map(|note| println!("{note}")),
+        ["setup", "--full"] => setup::install(ci::Extent::Full).map(|note| println!("{note}")),
         ["test" | "ci"] => ci::run(ci::Extent::EveryChange),
         ["test" | "ci", "--full"] => ci::run(ci::Extent::Full),
         ["only", "--full", chosen @ ..] => suite::command(ci::Extent::Full, chosen),

@@ -207,3 +207,19 @@ fn somebody_elses_diversion_fails_the_installation_and_stays() {
     debian.dpkg("--configure --pending");
     assert!(debian.sh(BRIDGE).starts_with("/usr/bin/netwright\n"));
 }
+
+/// What lintian says is explained in the packages (`deploy/packages/debian/*.lintian-overrides`).
+#[test]
+fn lintian_has_nothing_to_say() {
+    testkit::require!("full", "root", "program:lintian", "program:strip");
+    let dir = tempfile::tempdir().unwrap();
+    let mut files = Vec::new();
+    for package in ours("0.1.0") {
+        let path = dir.path().join(package.file_name());
+        std::fs::write(&path, package.write(texts().epoch).unwrap()).unwrap();
+        files.push(path.to_str().unwrap().to_owned());
+    }
+    let options = ["--no-cfg", "--allow-root", "--fail-on", "none", "--tag-display-limit", "0"];
+    let args: Vec<&str> = options.into_iter().chain(files.iter().map(String::as_str)).collect();
+    assert_eq!(super::said("lintian", &args), "");
+}
