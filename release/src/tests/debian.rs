@@ -97,20 +97,27 @@ impl Debian {
     }
 }
 
-/// The executable that tests run, without what is for debuggers.
-fn stripped() -> Vec<u8> {
+/// An executable that tests run, without what is for debuggers.
+fn stripped(name: &str) -> Vec<u8> {
     let own = std::env::current_exe().unwrap();
-    let built = own.ancestors().nth(2).unwrap().join("netwright");
+    let built = own.ancestors().nth(2).unwrap().join(name);
     let dir = tempfile::tempdir().unwrap();
-    let small = dir.path().join("netwright");
+    let small = dir.path().join(name);
     super::said("strip", &["-o", small.to_str().unwrap(), built.to_str().unwrap()]);
     std::fs::read(small).unwrap()
 }
 
-/// Our packages, with the executable that tests run.
+/// Our packages, with the command line that tests run; the daemon is not one.
 fn ours(version: &str) -> [Package; 2] {
+    packages(version, &["netwright"])
+}
+
+/// Our packages, with these executables that tests run.
+pub(super) fn packages(version: &str, programs: &[&str]) -> [Package; 2] {
     let mut built = built(Architecture::X86_64);
-    built.programs[0].bytes = stripped();
+    for program in built.programs.iter_mut().filter(|program| programs.contains(&program.name)) {
+        program.bytes = stripped(program.name);
+    }
     let mut texts = texts();
     version.clone_into(&mut texts.version);
     contents::debian(&texts, &built).unwrap()
