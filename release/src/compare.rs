@@ -148,6 +148,7 @@ mod tests {
         assert_eq!(
             said,
             [
+                "netwright-0.1.0-1.x86_64.rpm".to_owned(),
                 format!("{archive}.tar.gz: {archive}/bin/netwright"),
                 "netwright-0.1.0.oci.tar: amd64, layer 2: opt/netwright/netwright".to_owned(),
                 "netwright_0.1.0-1_amd64.deb: control: md5sums".to_owned(),

@@ -4,6 +4,7 @@ use crate::archive::{ArchiveError, gzip};
 use crate::deb::Package;
 use crate::goods::{Built, Texts};
 use crate::oci::{Image, Platform};
+use crate::rpm::{self, Script};
 use crate::tree::{FILE, PROGRAM, Tree, TreeError};
 
 /// The folder of programs in packages.
@@ -68,8 +69,32 @@ pub(crate) fn debian(texts: &Texts, built: &Built) -> Result<[Package; 2], Archi
     Ok([netwright(texts, built)?, plugins(texts, built)?])
 }
 
+/// What both packages of the executables say of themselves.
+const SUMMARY: &str = "container networking: command line, agent and CNI plugins";
+const DESCRIPTION: &str = "\
+Netwright connects containers to networks. This package has the command line and the
+agent, which is off until `netwright setup` or `systemctl enable netwright.target`.
+
+The package netwright-cni-plugins gives container runtimes its CNI plugins.";
+
 /// The executables, which do nothing until they are asked to.
 fn netwright(texts: &Texts, built: &Built) -> Result<Package, ArchiveError> {
+    let mut tree = installed(texts, built, DEBIANS_ZSH)?;
+    let (fields, scripts) = debians(texts, "netwright", &mut tree)?;
+    Ok(Package {
+        name: "netwright",
+        version: debian_version(texts),
+        architecture: built.architecture.short(),
+        fields,
+        summary: SUMMARY,
+        description: DESCRIPTION,
+        scripts,
+        tree,
+    })
+}
+
+/// Returns what a package of the executables has, of Debian's or rpm's.
+fn installed(texts: &Texts, built: &Built, zsh: &str) -> Result<Tree, ArchiveError> {
     let mut tree = Tree::default();
     for program in &built.programs {
         tree.file(&format!("{PROGRAMS}/{}", program.name), PROGRAM, program.bytes.clone())?;
@@ -84,7 +109,7 @@ fn netwright(texts: &Texts, built: &Built) -> Result<Package, ArchiveError> {
         tree.file(&path, FILE, gzip(page)?)?;
     }
     for (name, text) in &texts.completions {
-        tree.file(&completion(name), FILE, text.clone())?;
+        tree.file(&completion(name, zsh), FILE, text.clone())?;
     }
     let doc = "usr/share/doc/netwright";
     for program in &built.programs {
@@ -95,20 +120,7 @@ fn netwright(texts: &Texts, built: &Built) -> Result<Package, ArchiveError> {
     tree.file(&licences, FILE, gzip(&built.third_party)?)?;
     tree.file(&format!("{doc}/netwrightd.toml"), FILE, texts.configuration.clone())?;
     tree.file(&format!("{doc}/README.md"), FILE, texts.readme.clone())?;
-    let (fields, scripts) = debians(texts, "netwright", &mut tree)?;
-    Ok(Package {
-        name: "netwright",
-        version: debian_version(texts),
-        architecture: built.architecture.short(),
-        fields,
-        summary: "container networking: command line, agent and CNI plugins",
-        description: "Netwright connects containers to networks. This package has the command line \
-                      and the\nagent, which is off until `netwright setup` or `systemctl enable \
-                      netwright.target`.\n\nThe package netwright-cni-plugins gives container runtimes \
-                      its CNI plugins.",
-        scripts,
-        tree,
-    })
+    Ok(tree)
 }
 
 /// The plugins where runtimes look: the scripts put links, which are no files of the package, since
@@ -121,13 +133,64 @@ fn plugins(texts: &Texts, built: &Built) -> Result<Package, ArchiveError> {
         version: debian_version(texts),
         architecture: built.architecture.short(),
         fields,
-        summary: "container networking: CNI plugins where runtimes look",
+        summary: PLUGINS_SUMMARY,
         description: "Gives containerd, podman, CRI-O and others the CNI plugins of Netwright, in \
                       /usr/lib/cni.\nPlugins of other packages are diverted, and come back when this \
                       package is removed.\nNo call of a runtime fails meanwhile.",
         scripts,
         tree,
     })
+}
+
+const PLUGINS_SUMMARY: &str = "container networking: CNI plugins where runtimes look";
+
+/// Returns packages of rpm.
+pub(crate) fn rpms(texts: &Texts, built: &Built) -> Result<[rpm::Package; 2], ArchiveError> {
+    let mut tree = installed(texts, built, RPMS_ZSH)?;
+    tree.file("usr/share/licenses/netwright/LICENSE", FILE, texts.licence.clone())?;
+    let mut plugins = Tree::default();
+    let licence = "usr/share/licenses/netwright-cni-plugins/LICENSE";
+    plugins.file(licence, FILE, texts.licence.clone())?;
+    let package = |name: &'static str, summary, description, tree| rpm::Package {
+        name,
+        version: texts.version.replace('-', "~"),
+        release: REVISION.to_owned(),
+        architecture: built.architecture.long(),
+        licence: "Apache-2.0",
+        url: "https://github.com/netwright/netwright",
+        summary,
+        description,
+        requires: vec![("/bin/sh", None)],
+        provides: Vec::new(),
+        scripts: rpms_scripts(texts, name),
+        tree,
+    };
+    let netwright = package("netwright", SUMMARY, DESCRIPTION, tree);
+    let about = "Gives containerd, podman, CRI-O and others the CNI plugins of Netwright, in \
+                 /usr/libexec/cni.\nWhat was there comes back when this package is removed.";
+    let mut plugins = package("netwright-cni-plugins", PLUGINS_SUMMARY, about, plugins);
+    let version = format!("{}-{}", plugins.version, plugins.release);
+    plugins.requires.push(("netwright", Some(version)));
+    plugins.provides.push(("container-network-stack", "1".to_owned()));
+    Ok([netwright, plugins])
+}
+
+/// The package that has the Go plugins, of Fedora and of those that follow it.
+const THEIRS: &str = "containernetworking-plugins";
+
+fn rpms_scripts(texts: &Texts, name: &str) -> Vec<(Script, String)> {
+    let all = [
+        (Script::AfterInstallation, "post"),
+        (Script::BeforeRemoval, "preun"),
+        (Script::AfterRemoval, "postun"),
+        (Script::WithOther(THEIRS), "triggerin"),
+        (Script::WithoutOther(THEIRS), "triggerpostun"),
+    ];
+    let script = |(when, ending): (Script, &str)| {
+        let text = texts.packaging.get(&format!("rpm/{name}.{ending}"))?;
+        Some((when, String::from_utf8_lossy(text).into_owned()))
+    };
+    all.into_iter().filter_map(script).collect()
 }
 
 /// Fields and scripts of a package of Debian.
@@ -219,18 +282,22 @@ fn section(page: &str) -> &str {
     page.rsplit_once('.').map_or("1", |(_, section)| section)
 }
 
+/// Where zsh looks for completions of packages.
+const DEBIANS_ZSH: &str = "usr/share/zsh/vendor-completions";
+const RPMS_ZSH: &str = "usr/share/zsh/site-functions";
+
 /// Returns where a shell looks for a file of completions.
-fn completion(name: &str) -> String {
+fn completion(name: &str, zsh: &str) -> String {
     match name.rsplit_once('.') {
         Some((program, "bash")) => format!("usr/share/bash-completion/completions/{program}"),
         Some((_, "fish")) => format!("usr/share/fish/vendor_completions.d/{name}"),
-        _ => format!("usr/share/zsh/vendor-completions/{name}"),
+        _ => format!("{zsh}/{name}"),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{archive, archive_name, debian, image};
+    use super::{archive, archive_name, debian, image, rpms};
     use crate::archive::gunzip;
     use crate::goods::Architecture::{Aarch64, X86_64};
     use crate::goods::tests::{built, texts};
@@ -294,6 +361,19 @@ mod tests {
         };
         assert_eq!(field("Depends"), Some("netwright (= 0.1.0-1)"));
         assert_eq!(field("Provides"), Some("container-network-stack (= 1)"));
+    }
+
+    #[test]
+    fn the_packages_of_rpm_have_scripts_for_each_moment() {
+        let [netwright, plugins] = rpms(&texts(), &built(X86_64)).unwrap();
+        assert_eq!(netwright.file_name(), "netwright-0.1.0-1.x86_64.rpm");
+        assert_eq!((netwright.scripts.len(), plugins.scripts.len()), (3, 4));
+        assert!(netwright.tree.get("usr/bin/netwrightd").is_some());
+        assert_eq!(plugins.requires[1], ("netwright", Some("0.1.0-1".to_owned())));
+        let strange = |path: &str| path.starts_with("usr/libexec/cni") || path.starts_with("etc/");
+        for package in [netwright, plugins] {
+            assert!(!package.tree.entries().any(|(path, _)| strange(path)));
+        }
     }
 
     #[test]

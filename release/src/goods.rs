@@ -41,6 +41,14 @@ impl Architecture {
         }
     }
 
+    /// Returns the name that rpm and the kernel give it.
+    pub(crate) fn long(self) -> &'static str {
+        match self {
+            Architecture::X86_64 => "x86_64",
+            Architecture::Aarch64 => "aarch64",
+        }
+    }
+
     /// Returns the machine's number in an executable (linux include/uapi/linux/elf-em.h
     /// `EM_X86_64`, `EM_AARCH64`).
     fn machine(self) -> u16 {

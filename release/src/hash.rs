@@ -15,6 +15,11 @@ pub(crate) fn md5(bytes: &[u8]) -> String {
     digits(&Md5::digest(bytes))
 }
 
+/// Returns the same as bytes: what packages of RPM say of themselves.
+pub(crate) fn md5_bytes(bytes: &[u8]) -> Vec<u8> {
+    Md5::digest(bytes).to_vec()
+}
+
 fn digits(hash: &[u8]) -> String {
     let mut text = String::with_capacity(2 * hash.len());
     for byte in hash {

@@ -3,7 +3,7 @@
 //!
 //! A release is a tree of entries as data ([`tree`]): a path, a mode, and bytes or a link. Writers
 //! are pure functions of such trees and of one time, that of the commit: [`archive`], [`deb`],
-//! [`oci`]. [`goods`] reads the checkout and what was built, [`contents`] says which file is where,
+//! [`rpm`], [`oci`]. [`goods`] reads the checkout and what was built, [`contents`] says which file is where,
 //! [`make`] makes all artefacts. Nothing here asks the clock, the network, or who runs it, so the
 //! same goods are the same bytes everywhere.
 
@@ -20,6 +20,7 @@ mod goods;
 mod hash;
 mod make;
 mod oci;
+mod rpm;
 mod third_party;
 mod tree;
 

@@ -26,7 +26,7 @@ pub(crate) enum MakeError {
 }
 
 /// Returns all artefacts by their names: for each architecture an archive, packages of Debian and
-/// the bills of materials; one image; the notes; the list of hashes.
+/// rpm, the bills of materials; one image; the notes; the list of hashes.
 pub(crate) fn artefacts(
     texts: &Texts,
     built: &[Built],
@@ -46,6 +46,11 @@ pub(crate) fn artefacts(
             .map_err(failed(&name))?;
         all.insert(name, archive);
         for package in contents::debian(texts, one).map_err(failed("the packages of Debian"))? {
+            let name = package.file_name();
+            let written = package.write(texts.epoch).map_err(failed(&name))?;
+            all.insert(name, written);
+        }
+        for package in contents::rpms(texts, one).map_err(failed("the packages of rpm"))? {
             let name = package.file_name();
             let written = package.write(texts.epoch).map_err(failed(&name))?;
             all.insert(name, written);
@@ -94,11 +99,15 @@ mod tests {
             [
                 "NOTES.md",
                 "SHA256SUMS",
+                "netwright-0.1.0-1.aarch64.rpm",
+                "netwright-0.1.0-1.x86_64.rpm",
                 "netwright-0.1.0-aarch64-unknown-linux-musl.tar.gz",
                 "netwright-0.1.0-amd64.cdx.json",
                 "netwright-0.1.0-arm64.cdx.json",
                 "netwright-0.1.0-x86_64-unknown-linux-musl.tar.gz",
                 "netwright-0.1.0.oci.tar",
+                "netwright-cni-plugins-0.1.0-1.aarch64.rpm",
+                "netwright-cni-plugins-0.1.0-1.x86_64.rpm",
                 "netwright-cni-plugins_0.1.0-1_amd64.deb",
                 "netwright-cni-plugins_0.1.0-1_arm64.deb",
                 "netwright_0.1.0-1_amd64.deb",

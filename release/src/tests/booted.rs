@@ -78,7 +78,9 @@ fn a_node_is_served_by_packages_and_is_as_before_afterwards() {
     assert_eq!(debian.sh(GET), "hello\n");
 
     // An upgrade and the way back, under load and under a container.
-    debian.sh(&format!("cat >/root/load <<'E'\n{LOAD}E\nfor n in 1 2; do sh /root/load >/dev/null 2>&1 & done"));
+    debian.sh(&format!(
+        "cat >/root/load <<'E'\n{LOAD}E\nfor n in 1 2; do sh /root/load >/dev/null 2>&1 & done"
+    ));
     let started =
         debian.sh("systemctl show --property=ExecMainStartTimestampMonotonic netwrightd@repair");
     for version in ["0.1.1", "0.1.0"] {
