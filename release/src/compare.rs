@@ -55,7 +55,7 @@ fn artefacts(name: &str, a: &[u8], b: &[u8]) -> Vec<String> {
 /// damaged.
 fn parts(name: &str, bytes: &[u8]) -> Option<BTreeMap<String, Tree>> {
     let part = |name: &str, tree| (name.to_owned(), tree);
-    if name.ends_with(".tar.gz") {
+    if name.ends_with(".tar.gz") || name.ends_with(".tgz") {
         return Some(BTreeMap::from([part("", untar(&gunzip(bytes).ok()?).ok()?)]));
     }
     if name.ends_with(".deb") {

@@ -64,6 +64,29 @@ pub(crate) fn archive(texts: &Texts, built: &Built) -> Result<Tree, TreeError> {
     Ok(tree)
 }
 
+/// Returns what is in the Helm chart's archive, below the folder of its name.
+pub(crate) fn chart(texts: &Texts) -> Result<Tree, TreeError> {
+    let mut tree = Tree::default();
+    for (path, text) in &texts.chart {
+        tree.file(path, FILE, text.clone())?;
+    }
+    Ok(tree)
+}
+
+/// The chart's name.
+pub(crate) const CHART: &str = "netwright";
+
+/// Returns what the chart renders, as one document for `kubectl apply`.
+pub(crate) fn manifests(texts: &Texts) -> Vec<u8> {
+    let is_one = |name: &&String| name.ends_with(".yaml") && *name != KUSTOMIZATION;
+    let names = texts.manifests.keys().filter(is_one);
+    let texts: Vec<&[u8]> = names.map(|name| &texts.manifests[name][..]).collect();
+    texts.join(&b"---\n"[..])
+}
+
+/// A list of the other files, for `kubectl apply -k`.
+const KUSTOMIZATION: &str = "kustomization.yaml";
+
 /// Returns Debian's packages.
 pub(crate) fn debian(texts: &Texts, built: &Built) -> Result<[Package; 2], ArchiveError> {
     Ok([netwright(texts, built)?, plugins(texts, built)?])
@@ -297,10 +320,11 @@ fn completion(name: &str, zsh: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{archive, archive_name, debian, image, rpms};
-    use crate::archive::gunzip;
+    use super::{CHART, archive, archive_name, chart, debian, image, manifests, rpms};
+    use crate::archive::{Top, gunzip, gzip, tar};
     use crate::goods::Architecture::{Aarch64, X86_64};
     use crate::goods::tests::{built, texts};
+    use crate::tests::said;
     use crate::tree::{Content, Tree};
 
     fn text(tree: &Tree, path: &str) -> String {
@@ -374,6 +398,25 @@ mod tests {
         for package in [netwright, plugins] {
             assert!(!package.tree.entries().any(|(path, _)| strange(path)));
         }
+    }
+
+    #[test]
+    fn helm_reads_the_chart() {
+        testkit::require!("helm");
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("chart.tgz");
+        let tree = chart(&texts()).unwrap();
+        let archive = gzip(&tar(&tree, Top::In(CHART), texts().epoch).unwrap()).unwrap();
+        std::fs::write(&path, archive).unwrap();
+        let helm = testkit::reference::kubernetes("helm");
+        let said = said(helm.to_str().unwrap(), &["show", "chart", path.to_str().unwrap()]);
+        assert!(said.contains("\nname: netwright\n") && said.contains("\nversion: "), "{said}");
+        let manifests = String::from_utf8(manifests(&texts())).unwrap();
+        let kinds: Vec<&str> =
+            manifests.lines().filter_map(|line| line.strip_prefix("kind: ")).collect();
+        let first = kinds.iter().take_while(|kind| **kind == "CustomResourceDefinition").count();
+        assert!(0 < first && kinds.contains(&"DaemonSet"), "definitions come first: {kinds:?}");
+        assert!(!manifests.contains("kind: Kustomization"));
     }
 
     #[test]

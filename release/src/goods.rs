@@ -82,6 +82,10 @@ pub(crate) struct Texts {
     /// systemd's units and drop-ins by their paths below its folder; executables are in
     /// `/usr/local/bin`.
     pub(crate) units: BTreeMap<String, Vec<u8>>,
+    /// The Helm chart, by the paths in it.
+    pub(crate) chart: BTreeMap<String, Vec<u8>>,
+    /// What the chart renders, by the files' names.
+    pub(crate) manifests: BTreeMap<String, Vec<u8>>,
     /// The files of `deploy/packages`, by their paths there.
     pub(crate) packaging: BTreeMap<String, Vec<u8>>,
     /// The configuration with all keys, commented out.
@@ -138,6 +142,8 @@ impl Texts {
             pages: folder("docs/man")?,
             completions: folder("docs/completions")?,
             units: folder("deploy/systemd")?,
+            chart: folder("deploy/chart/netwright")?,
+            manifests: folder("deploy/kubernetes")?,
             packaging: folder("deploy/packages")?,
             configuration: file("docs/netwrightd.toml")?,
             readme: file("README.md")?,

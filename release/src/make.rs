@@ -26,7 +26,7 @@ pub(crate) enum MakeError {
 }
 
 /// Returns all artefacts by their names: for each architecture an archive, packages of Debian and
-/// rpm, the bills of materials; one image; the notes; the list of hashes.
+/// rpm, the bills of materials; one image; the chart, and what it renders; the notes; the list of hashes.
 pub(crate) fn artefacts(
     texts: &Texts,
     built: &[Built],
@@ -67,6 +67,14 @@ pub(crate) fn artefacts(
         .and_then(|image| image.write(texts.epoch))
         .map_err(failed(&name))?;
     all.insert(name, image);
+    let name = format!("{}-{}.tgz", contents::CHART, texts.version);
+    let chart = contents::chart(texts)
+        .map_err(ArchiveError::from)
+        .and_then(|tree| tar(&tree, Top::In(contents::CHART), texts.epoch))
+        .and_then(|archive| gzip(&archive))
+        .map_err(failed(&name))?;
+    all.insert(name, chart);
+    all.insert(format!("netwright-{}.yaml", texts.version), contents::manifests(texts));
     all.insert(NOTES.to_owned(), notes(texts)?.into_bytes());
     let files = all.iter().map(|(name, bytes)| (name.as_str(), &bytes[..]));
     let sums = hash::list(files);
@@ -106,6 +114,8 @@ mod tests {
                 "netwright-0.1.0-arm64.cdx.json",
                 "netwright-0.1.0-x86_64-unknown-linux-musl.tar.gz",
                 "netwright-0.1.0.oci.tar",
+                "netwright-0.1.0.tgz",
+                "netwright-0.1.0.yaml",
                 "netwright-cni-plugins-0.1.0-1.aarch64.rpm",
                 "netwright-cni-plugins-0.1.0-1.x86_64.rpm",
                 "netwright-cni-plugins_0.1.0-1_amd64.deb",

@@ -155,6 +155,8 @@ struct Facts {
     /// The version of the compiler.
     compiler: String,
     changelog: String,
+    /// The chart's description.
+    chart: String,
 }
 
 impl Facts {
@@ -163,7 +165,10 @@ impl Facts {
             let said = Program::new(&format!("git {line}")).output()?;
             Ok(said.trim_end().to_owned())
         };
-        let changelog = root().join("CHANGELOG.md");
+        let read = |path: &str| {
+            let path = root().join(path);
+            fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
+        };
         Ok(Self {
             version: version()?,
             revision: git("rev-parse HEAD")?,
@@ -171,8 +176,8 @@ impl Facts {
             uncommitted: git("status --porcelain")?,
             tags: git("tag --points-at HEAD")?,
             compiler: Program::new("rustc --version").output()?,
-            changelog: fs::read_to_string(&changelog)
-                .map_err(|error| format!("{}: {error}", changelog.display()))?,
+            changelog: read("CHANGELOG.md")?,
+            chart: read("deploy/chart/netwright/Chart.yaml")?,
         })
     }
 
@@ -196,6 +201,10 @@ impl Facts {
         let has_section = self.changelog.lines().any(|line| {
             line.strip_prefix(&title).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
         });
+        let version = format!("version: {}", self.version);
+        if !self.chart.lines().any(|line| line == version) {
+            lacks.push(format!("Chart.yaml of the chart has no line \"{version}\""));
+        }
         if !has_section {
             lacks.push(format!("CHANGELOG.md has no section \"{title}\""));
         }
@@ -236,6 +245,7 @@ mod tests {
             tags: "v0.2.0".to_owned(),
             compiler: format!("rustc {} (abc 2026-04-14)\n", channel_in(TOOLCHAIN).unwrap()),
             changelog: "# Changelog\n\n## Unreleased\n\n## 0.2.0 (2026-12-01)\n".to_owned(),
+            chart: "name: netwright\nversion: 0.2.0\n".to_owned(),
         }
     }
 
@@ -251,6 +261,8 @@ mod tests {
         assert!(compiler.lacks()[0].starts_with("rustc 1.0.0 (abc) is here; releases are by "));
         let other = Facts { tags: "v0.1.0".to_owned(), ..facts() };
         assert_eq!(other.lacks(), ["the commit has not the tag v0.2.0; it has v0.1.0"]);
+        let chart = Facts { chart: "version: 0.1.0\n".to_owned(), ..facts() };
+        assert_eq!(chart.lacks(), ["Chart.yaml of the chart has no line \"version: 0.2.0\""]);
         let none = Facts { tags: String::new(), changelog: "## 0.2.01\n".to_owned(), ..facts() };
         assert_eq!(
             none.lacks(),
