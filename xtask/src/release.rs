@@ -9,10 +9,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::ci::{Extent, Report};
 use crate::executable::SHIPPED;
 use crate::musl::{Linked, Way};
 use crate::remap;
 use crate::run::{Program, quiet, root, target_dir};
+use crate::skips::Skip;
 
 /// How long the package may take to be built, and to compress everything.
 const DEADLINE: Duration = Duration::from_secs(1800);
@@ -47,6 +49,19 @@ pub(crate) fn command(arguments: &[&str]) -> Result<(), String> {
         ["--verify", released] => verify(Path::new(released)),
         _ => Err("release --sign KEY, release --draft, or release --verify FOLDER".to_owned()),
     }
+}
+
+/// Makes a draft, in a full run, and compares it with its own list of hashes.
+pub(crate) fn draft(extent: Extent) -> Result<Report, String> {
+    if extent == Extent::EveryChange {
+        let (name, reason) = ("release::draft".to_owned(), "only with --full".to_owned());
+        println!("    SKIP {name}: {reason}");
+        return Ok(Report { passed: 1, skips: vec![Skip { name, reason }], ..Report::default() });
+    }
+    let into = make(Kind::Draft, &named("release")?)?;
+    maker().arg("check").arg(into.display().to_string()).logged("release-check", quiet)?;
+    let files = fs::read_dir(&into).map_err(|error| format!("{}: {error}", into.display()))?;
+    Ok(Report::check(format!("a draft of {} files", files.count())))
 }
 
 /// Returns a folder for this version.
