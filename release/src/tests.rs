@@ -2,6 +2,7 @@
 
 mod booted;
 mod debian;
+mod image;
 
 use std::path::Path;
 use std::process::Command;
