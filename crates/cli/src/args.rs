@@ -155,7 +155,7 @@ pub(crate) enum Command {
     ///
     /// Each name is replaced in one step, so that runtimes can call plugins meanwhile. Files of
     /// others are kept in DIR/.netwright-replaced, and `uninstall` puts them back.
-    Install(Install),
+    Install(InstallHere),
     /// Undo `install`, and remove our state from this machine.
     Uninstall(Uninstall),
     /// Put Netwright on a machine with systemd: plugins, services and their configuration.
@@ -372,13 +372,22 @@ pub(crate) struct Install {
     /// Do not write the default network's configuration.
     #[arg(long)]
     pub(crate) no_config: bool,
-    /// Link to this executable where it is, in place of a copy: a package manager replaces it there.
-    /// An installation that was made so stays so.
-    #[arg(long)]
+    /// Whether to link to this executable where it is ([`InstallHere`]).
+    #[arg(skip)]
     pub(crate) linked: bool,
     /// Replace a newer version, too.
     #[arg(long)]
     pub(crate) allow_downgrade: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InstallHere {
+    #[command(flatten)]
+    pub(crate) install: Install,
+    /// Link to this executable where it is, in place of a copy: a package manager replaces it there.
+    /// An installation that was made so stays so.
+    #[arg(long)]
+    pub(crate) linked: bool,
 }
 
 #[derive(Debug, Args)]

@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use super::Outcome;
 use crate::VERSION;
-use crate::args::{Common, Install};
+use crate::args::{Common, Install, InstallHere};
 use crate::daemon_process::DAEMON;
 use crate::failure::Failure;
 use crate::net::default;
@@ -102,11 +102,12 @@ impl Report for Installed {
 }
 
 pub(crate) fn install(
-    args: &Install,
+    args: &InstallHere,
     common: &Common,
     world: &World,
     shell: &mut Shell,
 ) -> Outcome {
+    let args = &Install { linked: args.linked, ..args.install.clone() };
     let session = Session::open(world, common, shell, PluginSource::None)?;
     let runtimes = Runtimes::find(world);
     let goods = Goods::of_this_process(args)?;
