@@ -119,7 +119,7 @@ _netwright() {
             return 0
             ;;
         netwright__subcmd__add)
-            opts="-p -o -h --container-id --publish --ip --mac --ifname --arg --cap --output --timeout --conf-dir --help"
+            opts="-p -o -h --container-id --publish --ip --mac --ifname --arg --cap --label --output --timeout --conf-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -154,6 +154,10 @@ _netwright() {
                     return 0
                     ;;
                 --cap)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --label)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -860,7 +864,7 @@ _netwright() {
             return 0
             ;;
         netwright__subcmd__run)
-            opts="-p -o -h --net --publish --ip --mac --ifname --arg --cap --name --to --output --timeout --conf-dir --help"
+            opts="-p -o -h --net --publish --ip --mac --ifname --arg --cap --label --name --to --output --timeout --conf-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -895,6 +899,10 @@ _netwright() {
                     return 0
                     ;;
                 --cap)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --label)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -59,6 +59,7 @@ complete -c netwright -n "__fish_netwright_using_subcommand run" -l mac -d 'Ask 
 complete -c netwright -n "__fish_netwright_using_subcommand run" -l ifname -d 'The interface\'s name in the container [default: CNI_IFNAME, or eth0; further networks: eth1, eth2, …]' -r
 complete -c netwright -n "__fish_netwright_using_subcommand run" -l arg -d 'An argument for the plugins (CNI_ARGS); may be repeated' -r
 complete -c netwright -n "__fish_netwright_using_subcommand run" -l cap -d 'A capability argument for the plugins that have the capability; may be repeated' -r
+complete -c netwright -n "__fish_netwright_using_subcommand run" -l label -d 'A label of the container, for plugins that read `args.cni.labels`; may be repeated' -r
 complete -c netwright -n "__fish_netwright_using_subcommand run" -l name -d 'The container ID [default: made up]' -r
 complete -c netwright -n "__fish_netwright_using_subcommand run" -l to -d 'What the probe tries to reach outside' -r
 complete -c netwright -n "__fish_netwright_using_subcommand run" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
@@ -80,6 +81,7 @@ complete -c netwright -n "__fish_netwright_using_subcommand add" -l mac -d 'Ask 
 complete -c netwright -n "__fish_netwright_using_subcommand add" -l ifname -d 'The interface\'s name in the container [default: CNI_IFNAME, or eth0; further networks: eth1, eth2, …]' -r
 complete -c netwright -n "__fish_netwright_using_subcommand add" -l arg -d 'An argument for the plugins (CNI_ARGS); may be repeated' -r
 complete -c netwright -n "__fish_netwright_using_subcommand add" -l cap -d 'A capability argument for the plugins that have the capability; may be repeated' -r
+complete -c netwright -n "__fish_netwright_using_subcommand add" -l label -d 'A label of the container, for plugins that read `args.cni.labels`; may be repeated' -r
 complete -c netwright -n "__fish_netwright_using_subcommand add" -s o -l output -d 'How to write data: text and tables, or one JSON document' -r -f -a "text\t'Text and tables for people'
 json\t'One JSON document'"
 complete -c netwright -n "__fish_netwright_using_subcommand add" -l timeout -d 'How long the plugins of one operation may take, in seconds' -r

@@ -500,7 +500,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__ipam)
-            opts="-h --configuration --confine --prepare --or-accepted --follow --etcd --etcd-ca --etcd-cert --etcd-key --idle --kubeconfig --lease --node --socketpath --state --apply --forget --import --output --release-sticky --help"
+            opts="-h --configuration --confine --prepare --or-accepted --follow --etcd --etcd-ca --etcd-cert --etcd-key --idle --kubeconfig --lease --node --socketpath --state --underlay --apply --forget --import --output --release-sticky --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -547,6 +547,10 @@ _netwrightd() {
                     return 0
                     ;;
                 --state)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --underlay)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -744,13 +748,41 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__policies__subcmd__explain)
-            opts="-o -h --file --expect --output --socketpath --help"
+            opts="-o -h --network --file --configuration --isolate --isolate-dns --isolate-except --isolate-from --isolate-to --expect --output --socketpath --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --network)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --configuration)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --isolate)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --isolate-dns)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --isolate-except)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --isolate-from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --isolate-to)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -778,13 +810,37 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__policies__subcmd__list)
-            opts="-o -h --file --output --socketpath --help"
+            opts="-o -h --file --configuration --isolate --isolate-dns --isolate-except --isolate-from --isolate-to --output --socketpath --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --file)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --configuration)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --isolate)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --isolate-dns)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --isolate-except)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --isolate-from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --isolate-to)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1086,7 +1142,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__routing)
-            opts="-h --configuration --confine --prepare --or-accepted --follow --allow-overlap --attach --cluster --conflist --etcd --etcd-ca --etcd-cert --etcd-key --etcd-prefix --exempt --flannel --flannel-config --flannel-config-map --flannel-prefix --interval --kubeconfig --masquerade --network --node --nodes --path --pod-mtu --services --socketpath --source --state --subnet-env --underlay --vxlan-port --vxlan-vni --uninstall --to-flannel --help"
+            opts="-h --configuration --confine --prepare --or-accepted --follow --allow-overlap --attach --cluster --conflist --etcd --etcd-ca --etcd-cert --etcd-key --etcd-prefix --exempt --flannel --flannel-config --flannel-config-map --flannel-prefix --interval --kubeconfig --masquerade --network --node --nodes --path --pod-mtu --services --socketpath --source --space-ranges --spaces --state --subnet-env --underlay --vxlan-port --vxlan-vni --uninstall --to-flannel --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1193,6 +1249,14 @@ _netwrightd() {
                     return 0
                     ;;
                 --source)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --space-ranges)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --spaces)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

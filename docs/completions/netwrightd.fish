@@ -92,6 +92,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l lease -d 
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l node -d 'this node\'s name in its cluster; by default $NODE_NAME, or else the host\'s name' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l socketpath -d 'where the service listens [default: /run/netwright/ipam.sock]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l state -d 'where the node\'s blocks and addresses are recorded; by default /var/lib/netwright/ipam' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l underlay -d 'the addresses by which other nodes reach this one, one of each family: records of its blocks have them, for routing; by default the source addresses of packets by the default routes' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l forget -d 'gives up a node that will not come back, and ends: its blocks are free once its lease has run out' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l import -d 'prints what would be taken over from Whereabouts\' pools, and ends: the pools of the API server, or of files (kubectl get -A -o json ippools,overlappingrangeipreservations,pods). Use it before any of their addresses is given' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand ipam" -l output -d 'with --import: text or json' -r -f -a "text\t''
@@ -163,10 +164,10 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l follow 
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l allow-overlap -d 'start although a range of pods overlaps addresses or routes of this host' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l attach -d 'how the written configuration attaches pods: bridge, or ptp for a pair of links each [default: bridge]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l attach -d 'how the written configuration attaches pods: bridge, ptp for a pair of links each, or auto: ptp where [policy] is enabled, else bridge [default: auto]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l cluster -d 'the ranges that every node\'s prefixes are of' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l conflist -d 'the CNI configuration to write once pods can be reached; by default none is written' -r
-complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l etcd -d 'etcd\'s members, where source is etcd: flannel\'s leases are the list of nodes' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l etcd -d 'etcd\'s members, where source is etcd (flannel\'s leases are the list of nodes), and for the records of spaces' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l etcd-ca -d 'the CA certificates of etcd\'s members, as PEM' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l etcd-cert -d 'the service\'s certificate for etcd, as PEM' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l etcd-key -d 'the certificate\'s key, as PEM' -r
@@ -187,6 +188,8 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l pod-mt
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l services -d 'the ranges of services\' addresses: no node\'s prefix may touch them, and pods\' packets to them keep their source address' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l socketpath -d 'where the service listens [default: /run/netwright/routing.sock]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l source -d 'where nodes are learnt: file (nodes names it), kubernetes (the cluster\'s Nodes), or etcd (flannel\'s leases) [default: file]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l space-ranges -d 'the ranges that blocks of spaces are of; none of them overlaps cluster' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l spaces -d 'spaces of cluster-ipam whose blocks are routed between nodes, as their records name them; the records are in etcd if that is set, else in the API server' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l state -d 'where the last known nodes are recorded; by default /var/lib/netwright/routing' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l subnet-env -d 'a file to write as flanneld does; by default /run/flannel/subnet.env where flannel is replace, else none' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand routing" -l underlay -d 'with the source etcd, this node\'s addresses for other nodes, one of each family; by default those of the link with the default route' -r
@@ -253,7 +256,14 @@ json\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from drops" -l socketpath -d 'where the service answers [default: /run/netwright/agent/policy.sock]' -r -F
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from drops" -s f -l follow -d 'go on with those that follow, until interrupted; as JSON, one object on each line'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from drops" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l network -d 'judge on this further network of the pods, by MultiNetworkPolicies' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l file -d 'judge the objects of this file or folder (YAML, JSON; - is standard input), without a service or a cluster; may be given several times' -r -F
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l isolate -d 'namespaces: the pods of each namespace reach their own namespace and what the keys isolate-… list, and nobody else reaches them, where no NetworkPolicy says otherwise; or none; a namespace\'s label policy.netwright.io/isolate (true or false) counts before it [default: none]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l isolate-dns -d 'the servers of the cluster\'s names, which isolated pods reach at port 53 (and 5353) [default: [kube-system:k8s-app=kube-dns]]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l isolate-except -d 'namespaces that isolate leaves out [default: [kube-system]]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l isolate-from -d 'who reaches isolated pods: namespaces, pods of one by a label, or ranges of addresses' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l isolate-to -d 'whom isolated pods reach, written in the same way' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l expect -d 'exit code 1 if it is otherwise' -r -f -a "allow\t''
 deny\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -s o -l output -d 'text or json' -r -f -a "text\t''
@@ -261,6 +271,12 @@ json\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l socketpath -d 'where the service answers [default: /run/netwright/agent/policy.sock]' -r -F
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l file -d 'judge the objects of this file or folder (YAML, JSON; - is standard input), without a service or a cluster; may be given several times' -r -F
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l isolate -d 'namespaces: the pods of each namespace reach their own namespace and what the keys isolate-… list, and nobody else reaches them, where no NetworkPolicy says otherwise; or none; a namespace\'s label policy.netwright.io/isolate (true or false) counts before it [default: none]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l isolate-dns -d 'the servers of the cluster\'s names, which isolated pods reach at port 53 (and 5353) [default: [kube-system:k8s-app=kube-dns]]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l isolate-except -d 'namespaces that isolate leaves out [default: [kube-system]]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l isolate-from -d 'who reaches isolated pods: namespaces, pods of one by a label, or ranges of addresses' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l isolate-to -d 'whom isolated pods reach, written in the same way' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -s o -l output -d 'text or json' -r -f -a "text\t''
 json\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l socketpath -d 'where the service answers [default: /run/netwright/agent/policy.sock]' -r -F

@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn musls_version_is_read_from_its_archive() {
-        let archive = b"!<arch>\n1.2.3.lo\x000\01.2\01.x.5\0.1.2.4\01.2.5\09.9.9\0";
+        let archive = b"!<arch>\n1.2.3.lo\x000\x001.2\x001.x.5\x00.1.2.4\x001.2.5\x009.9.9\x00";
         assert_eq!(version_of_musl(archive).as_deref(), Some("1.2.5"));
         assert_eq!(version_of_musl(b"no version"), None);
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::config::Config;
-use crate::keys::{self, KEYS, Key, is_enabled};
+use crate::keys::{self, KEYS, Key, KeyName, is_enabled};
 use crate::report::{AGENT, Report, State, Status};
 
 /// What has to be done so that a new configuration counts.
@@ -108,13 +108,20 @@ fn differing(
     keys.filter(differs).collect()
 }
 
+/// Keys of a service that another one reads too: `routing` writes into its network configuration
+/// whether pods start under network policy.
+const ALSO_READ: [(&str, KeyName); 2] =
+    [("routing", ("policy", "enable")), ("routing", ("policy", "socketpath"))];
+
 /// Returns the keys that a service reads: those of its own table and of the tables that are no
-/// service's.
+/// service's, and some of another service's.
 pub fn read_by(service: &str) -> impl Iterator<Item = &'static Key> {
+    let also = move |key: &Key| ALSO_READ.contains(&(service, (key.table, key.name)));
     let is_shared = |key: &Key| {
         !key.for_agent && keys::TABLES.iter().any(|of| of.name == key.table && !of.service)
     };
-    KEYS.iter().filter(move |key| is_shared(key) || (key.table == service && key.name != "enable"))
+    let is_own = move |key: &Key| key.table == service && key.name != "enable";
+    KEYS.iter().filter(move |key| is_shared(key) || is_own(key) || also(key))
 }
 
 /// Returns the value of a key as TOML; empty if there is none.
@@ -189,6 +196,23 @@ mod tests {
         let agent = Some(runs(AGENT, &[("listen", "")]));
         let told = want.replace("tells collect", "tells agent: listen\ntells collect");
         assert_eq!(for_running(&status(agent), &new).to_string(), told);
+    }
+
+    /// Its network configuration says whether pods start under network policy.
+    #[test]
+    fn routing_starts_again_when_network_policy_comes_or_goes() {
+        let mut old = Config::default();
+        old.routing.enable = true;
+        let mut new = old.clone();
+        new.policy.enable = true;
+        assert_eq!(
+            between(&old, &new).to_string(),
+            "starts policy\nrestarts routing: policy.enable\n"
+        );
+        // The other keys of that table are none of its business.
+        old.policy.enable = true;
+        new.policy.interval = Duration::from_secs(7);
+        assert_eq!(between(&old, &new).to_string(), "tells policy: interval\n");
     }
 
     #[test]

@@ -46,10 +46,6 @@ pub fn values_schema() -> Value {
         let is_here = |table: &str| services().any(|rights| rights.service == table);
         tables.retain(|table, _| is_here(table) || !keys::services().any(|one| one == table));
     }
-    // No process there speaks for all services.
-    if let Some(agent) = config["properties"]["agent"]["properties"].as_object_mut() {
-        agent.retain(|name, _| keys::find("agent", name).is_none_or(|key| !key.for_agent));
-    }
     let by_service = |of: &Value, about: &str| {
         let properties: Map<String, Value> =
             services().map(|rights| (rights.service.to_owned(), of.clone())).collect();

@@ -216,6 +216,7 @@ pub struct Ipam {
     pub node: Option<String>,
     pub socketpath: PathBuf,
     pub state: Option<PathBuf>,
+    pub underlay: Vec<IpAddr>,
 }
 
 impl Default for Ipam {
@@ -232,6 +233,7 @@ impl Default for Ipam {
             node: None,
             socketpath: "/run/netwright/ipam.sock".into(),
             state: None,
+            underlay: Vec::new(),
         }
     }
 }
@@ -411,6 +413,8 @@ impl Default for Repair {
 /// How pods are attached to their node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attach {
+    /// To a bridge, or by pairs where pods are under network policy.
+    Auto,
     /// To a bridge.
     Bridge,
     /// Each by a pair of links of its own.
@@ -419,8 +423,8 @@ pub enum Attach {
 
 impl Choice for Attach {
     const WORDS: &'static [(&'static str, Self)] =
-        &[("bridge", Attach::Bridge), ("ptp", Attach::Ptp)];
-    const WANTED: &'static str = "bridge or ptp";
+        &[("auto", Attach::Auto), ("bridge", Attach::Bridge), ("ptp", Attach::Ptp)];
+    const WANTED: &'static str = "auto, bridge or ptp";
 }
 
 /// Where routing learns this node and the others.
@@ -516,6 +520,8 @@ pub struct Routing {
     pub services: Vec<IpNet>,
     pub socketpath: PathBuf,
     pub source: OneOf<RoutingSource>,
+    pub space_ranges: Vec<IpNet>,
+    pub spaces: Vec<String>,
     pub state: Option<PathBuf>,
     pub subnet_env: Option<PathBuf>,
     pub underlay: Vec<IpAddr>,
@@ -541,7 +547,7 @@ impl Default for Routing {
         Routing {
             enable: false,
             allow_overlap: false,
-            attach: OneOf(Attach::Bridge),
+            attach: OneOf(Attach::Auto),
             cluster: Vec::new(),
             conflist: None,
             etcd: Vec::new(),
@@ -565,6 +571,8 @@ impl Default for Routing {
             services: Vec::new(),
             socketpath: "/run/netwright/routing.sock".into(),
             source: OneOf(RoutingSource::File),
+            space_ranges: Vec::new(),
+            spaces: Vec::new(),
             state: None,
             subnet_env: None,
             underlay: Vec::new(),

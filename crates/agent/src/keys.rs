@@ -273,6 +273,12 @@ pub const KEYS: &[Key] = &[
         "where the node's blocks and addresses are recorded; by default /var/lib/netwright/ipam",
         |c| &mut c.ipam.state,
     ),
+    key(
+        "ipam",
+        "underlay",
+        "the addresses by which other nodes reach this one, one of each family: records of its blocks have them, for routing; by default the source addresses of packets by the default routes",
+        |c| &mut c.ipam.underlay,
+    ),
     key("multinet", "enable", ENABLE, |c| &mut c.multinet.enable),
     key("multinet", "checkpoint", "the kubelet's record of devices", |c| {
         &mut c.multinet.checkpoint
@@ -433,7 +439,7 @@ pub const KEYS: &[Key] = &[
     key(
         "routing",
         "attach",
-        "how the written configuration attaches pods: bridge, or ptp for a pair of links each",
+        "how the written configuration attaches pods: bridge, ptp for a pair of links each, or auto: ptp where [policy] is enabled, else bridge",
         |c| &mut c.routing.attach,
     ),
     key("routing", "cluster", "the ranges that every node's prefixes are of", |c| {
@@ -448,7 +454,7 @@ pub const KEYS: &[Key] = &[
     key(
         "routing",
         "etcd",
-        "etcd's members, where source is etcd: flannel's leases are the list of nodes",
+        "etcd's members, where source is etcd (flannel's leases are the list of nodes), and for the records of spaces",
         |c| &mut c.routing.etcd,
     ),
     key("routing", "etcd-ca", "the CA certificates of etcd's members, as PEM", |c| {
@@ -529,6 +535,18 @@ pub const KEYS: &[Key] = &[
         "source",
         "where nodes are learnt: file (nodes names it), kubernetes (the cluster's Nodes), or etcd (flannel's leases)",
         |c| &mut c.routing.source,
+    ),
+    key(
+        "routing",
+        "space-ranges",
+        "the ranges that blocks of spaces are of; none of them overlaps cluster",
+        |c| &mut c.routing.space_ranges,
+    ),
+    key(
+        "routing",
+        "spaces",
+        "spaces of cluster-ipam whose blocks are routed between nodes, as their records name them; the records are in etcd if that is set, else in the API server",
+        |c| &mut c.routing.spaces,
     ),
     key(
         "routing",

@@ -94,6 +94,11 @@ pub const FAMILIES: &[Family] = &[
         "Other nodes by the state that netwright routes shows, for each address family.",
     ),
     family(
+        "netwright_routing_blocks",
+        Kind::Gauge,
+        "Blocks of spaces of which the service knows who holds them, on this node and on others.",
+    ),
+    family(
         "netwright_routing_objects",
         Kind::Gauge,
         "Routes, nexthops, neighbours and the like that the kernel has of the service.",

@@ -1,6 +1,9 @@
 //! Settings that exclude or need each other.
 
+use std::net::IpAddr;
 use std::time::Duration;
+
+use ipnet::IpNet;
 
 use crate::config::{Config, PolicySource, RoutingFlannel, RoutingSource};
 use crate::keys::KeyName;
@@ -30,6 +33,15 @@ const LONGEST_DOCKER_TIMEOUT: Duration = Duration::from_secs(300);
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 /// A service on a loaded machine may need some seconds.
 const SHORTEST_WATCHDOG: Duration = Duration::from_secs(5);
+
+fn are_two_of_a_family(addresses: &[IpAddr]) -> bool {
+    let of_v4 = addresses.iter().filter(|address| address.is_ipv4()).count();
+    1 < of_v4 || 1 < addresses.len() - of_v4
+}
+
+fn overlap(one: &IpNet, other: &IpNet) -> bool {
+    one.contains(other) || other.contains(one)
+}
 
 pub(crate) const RULES: &[Rule] = &[
     Rule {
@@ -168,15 +180,59 @@ pub(crate) const RULES: &[Rule] = &[
             ("routing", "underlay"),
         ],
         error: "etcd, etcd-ca, etcd-cert, etcd-key and underlay need the source etcd",
-        hint: "set source to etcd, or remove them",
+        hint: "set source to etcd, or remove them; all but underlay may also be for spaces",
         broken: |config, _| {
             let routing = &config.routing;
             let files = [&routing.etcd_ca, &routing.etcd_cert, &routing.etcd_key];
-            let any = !routing.etcd.is_empty()
-                || !routing.underlay.is_empty()
-                || files.iter().any(|file| file.is_some());
-            routing.source.0 != RoutingSource::Etcd && any
+            let of_etcd = !routing.etcd.is_empty() || files.iter().any(|file| file.is_some());
+            let of_spaces = !routing.spaces.is_empty();
+            routing.source.0 != RoutingSource::Etcd
+                && (!routing.underlay.is_empty() || (of_etcd && !of_spaces))
         },
+    },
+    Rule {
+        keys: &[("routing", "space-ranges"), ("routing", "spaces")],
+        error: "spaces and space-ranges go together",
+        hint: "spaces are names, as kubectl get addressspaces shows them; space-ranges are where their blocks are",
+        broken: |config, _| {
+            config.routing.spaces.is_empty() != config.routing.space_ranges.is_empty()
+        },
+    },
+    Rule {
+        keys: &[("routing", "space-ranges"), ("routing", "cluster")],
+        error: "space-ranges overlap cluster, services or each other",
+        hint: "give the network of the space a range of its own",
+        broken: |config, _| {
+            let routing = &config.routing;
+            let spaces = &routing.space_ranges;
+            let others = routing.cluster.iter().chain(&routing.services);
+            let twice = spaces
+                .iter()
+                .enumerate()
+                .any(|(place, range)| spaces[..place].iter().any(|other| overlap(range, other)));
+            let mut others =
+                others.filter(|other| spaces.iter().any(|range| overlap(range, other)));
+            twice || others.next().is_some()
+        },
+    },
+    Rule {
+        keys: &[("routing", "spaces")],
+        error: "routing finds no records of spaces: this is not a pod, and neither etcd nor kubeconfig is set",
+        hint: "set what ipam has: etcd to the URLs of its members, or kubeconfig to a file",
+        broken: |config, around| {
+            let routing = &config.routing;
+            routing.enable
+                && !routing.spaces.is_empty()
+                && !around.api_server
+                && routing.etcd.is_empty()
+                && routing.kubeconfig.is_none()
+        },
+    },
+    Rule {
+        keys: &[("ipam", "underlay")],
+        error: "underlay has two addresses of one family",
+        hint: "other nodes reach this one by one address of IPv4, and one of IPv6",
+        broken: |config, _| are_two_of_a_family(&config.ipam.underlay),
     },
     Rule {
         keys: &[("routing", "etcd-cert"), ("routing", "etcd-key")],
@@ -188,11 +244,7 @@ pub(crate) const RULES: &[Rule] = &[
         keys: &[("routing", "underlay")],
         error: "underlay has two addresses of one family",
         hint: "other nodes reach this one by one address of IPv4, and one of IPv6",
-        broken: |config, _| {
-            let underlay = &config.routing.underlay;
-            let of_v4 = underlay.iter().filter(|address| address.is_ipv4()).count();
-            1 < of_v4 || 1 < underlay.len() - of_v4
-        },
+        broken: |config, _| are_two_of_a_family(&config.routing.underlay),
     },
     Rule {
         keys: &[("routing", "flannel"), ("routing", "source")],
@@ -340,6 +392,48 @@ mod tests {
         for wrong in ["flannel", "/flannel", "kube-system/", "a/b/c"] {
             assert_eq!(map(wrong), ["flannel-config-map is not NAMESPACE/NAME, and not none"]);
         }
+    }
+
+    #[test]
+    fn spaces_have_ranges_of_their_own_and_records() {
+        let parse = |ranges: &str| -> Vec<IpNet> {
+            ranges.split_terminator(',').map(|range| range.parse().unwrap()).collect()
+        };
+        let spaces = |spaces: &[&str], ranges: &str| {
+            errors(|routing| {
+                routing.cluster = parse("10.244.0.0/16");
+                routing.services = parse("10.96.0.0/12");
+                routing.spaces = spaces.iter().map(|space| (*space).to_owned()).collect();
+                routing.space_ranges = parse(ranges);
+            })
+        };
+        assert_eq!(spaces(&[], ""), [""; 0]);
+        assert_eq!(spaces(&["storage"], "10.60.0.0/16,fd00:60::/64"), [""; 0]);
+        for (names, ranges) in [(&["storage"][..], ""), (&[], "10.60.0.0/16")] {
+            assert_eq!(spaces(names, ranges), ["spaces and space-ranges go together"]);
+        }
+        for wrong in ["10.244.128.0/17", "10.0.0.0/8", "10.100.0.0/16", "10.60.0.0/16,10.60.9.0/24"]
+        {
+            let error = "space-ranges overlap cluster, services or each other";
+            assert_eq!(spaces(&["storage"], wrong), [error], "{wrong}");
+        }
+        let of_etcd = |spaces: &[&str]| {
+            errors(|routing| {
+                routing.space_ranges = parse(if spaces.is_empty() { "" } else { "10.60.0.0/16" });
+                routing.spaces = spaces.iter().map(|space| (*space).to_owned()).collect();
+                routing.etcd_ca = Some("/etc/etcd/ca.crt".into());
+            })
+        };
+        assert_eq!(of_etcd(&["storage"]), [""; 0]);
+        assert_eq!(of_etcd(&[]).len(), 1);
+        let nowhere = errors(|routing| {
+            routing.enable = true;
+            routing.nodes = Some("/etc/nodes".into());
+            routing.cluster = parse("10.244.0.0/16");
+            (routing.spaces, routing.space_ranges) =
+                (vec!["storage".to_owned()], parse("10.60.0.0/16"));
+        });
+        assert!(nowhere[0].starts_with("routing finds no records of spaces"), "{nowhere:?}");
     }
 
     #[test]

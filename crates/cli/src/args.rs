@@ -195,6 +195,8 @@ pub(crate) struct Run {
     pub(crate) net: Vec<NetworkSpec>,
     #[command(flatten)]
     pub(crate) attach: Attach,
+    #[command(flatten)]
+    pub(crate) labels: Labels,
     /// The container ID [default: made up].
     #[arg(long, value_name = "ID")]
     pub(crate) name: Option<String>,
@@ -255,6 +257,16 @@ pub(crate) struct Add {
     pub(crate) which: Which,
     #[command(flatten)]
     pub(crate) attach: Attach,
+    #[command(flatten)]
+    pub(crate) labels: Labels,
+}
+
+/// What a container is called by, for plugins such as `policy`.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct Labels {
+    /// A label of the container, for plugins that read `args.cni.labels`; may be repeated.
+    #[arg(long = "label", value_name = "KEY=VALUE", value_parser = key_value)]
+    pub(crate) labels: Vec<(String, String)>,
 }
 
 #[derive(Debug, Args)]

@@ -389,6 +389,7 @@ fn one_address(space: &str, address: IpAddr, node: String, holder: Holder) -> Bl
         node,
         // The node adopts it with its own.
         epoch: 0,
+        addresses: Vec::new(),
         held: BTreeMap::from([(address, holder)]),
         kept: BTreeMap::new(),
     }

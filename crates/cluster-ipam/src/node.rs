@@ -247,6 +247,16 @@ impl Node {
         &self.settings.node
     }
 
+    /// Takes the addresses by which other nodes reach this one; the records of its blocks have them
+    /// soon.
+    pub fn set_addresses(&self, addresses: &[IpAddr]) {
+        let mut table = self.lock();
+        if table.addresses != addresses {
+            table.addresses = addresses.to_vec();
+            table.dirty_all();
+        }
+    }
+
     /// Returns the messages for the operator, each once.
     pub fn take_notices(&self) -> Vec<String> {
         std::mem::take(&mut self.lock().notices)

@@ -118,8 +118,8 @@ impl Reclaimer {
             let done = if block.kept.is_empty() {
                 self.store.delete(&entry.key, &entry.revision)
             } else {
-                let held = BTreeMap::new();
-                let free = BlockRecord { node: String::new(), epoch: 0, held, ..block };
+                let (addresses, held) = (Vec::new(), BTreeMap::new());
+                let free = BlockRecord { node: String::new(), epoch: 0, addresses, held, ..block };
                 let value = record::write(&free);
                 self.store.update(&entry.key, &entry.revision, &value).map(|_| ())
             };

@@ -109,6 +109,10 @@ pub struct BlockRecord {
     pub node: String,
     /// The node's [`NodeRecord::epoch`] when it took the block.
     pub epoch: u64,
+    /// The addresses by which other nodes reach the node, where it knows them: for whoever routes the
+    /// block. An older daemon ignores them, and drops them when it writes the record.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<IpAddr>,
     /// Who has which address, as far as the node has reported: for people, and for a node that lost
     /// its disk. What the node has on its disk counts.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -181,6 +185,9 @@ pub struct StickyRecord {
     pub address: Option<IpAddr>,
     /// The node on which the pod was last.
     pub node: String,
+    /// That node's addresses for other nodes, as in [`BlockRecord::addresses`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<IpAddr>,
     /// That node's epoch.
     pub epoch: u64,
     /// Who has it now; no one between two lives of the pod.

@@ -49,6 +49,26 @@ fn undecodable(error: json::JsonError) -> Error {
     Error::new(code::DECODE_FAILURE, format!("error parsing configuration: {error}"))
 }
 
+/// Puts values into `args.cni` of a plugin's object, where they win over those that are there (CNI
+/// conventions, "dynamic plugin specific fields").
+///
+/// # Errors
+/// When `args` or `args.cni` is there and is not an object.
+pub fn set_cni_args(object: &mut Object, values: &Object) -> Result<(), json::JsonError> {
+    let within = |object: &Object, key| match object.get_ignore_case(key) {
+        Some(raw) => Object::parse(raw.get().as_bytes()),
+        None => Ok(Object::new()),
+    };
+    let mut args = within(object, "args")?;
+    let mut of_cni = within(&args, "cni")?;
+    for (key, value) in values.iter() {
+        of_cni.set(key, value.to_owned());
+    }
+    args.set_value("cni", &of_cni);
+    object.set_value("args", &args);
+    Ok(())
+}
+
 /// What the runtime adds to a plugin's object for one call.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Injection<'a> {

@@ -28,7 +28,7 @@ mod undo;
 pub mod version;
 
 pub use call::{Args, CallEnv, Command};
-pub use config::{CommonConfig, Injection, NetworkList, PluginConfig};
+pub use config::{CommonConfig, Injection, NetworkList, PluginConfig, set_cni_args};
 pub use error::{Error, code};
 pub use gone::{GONE, GoneNetns};
 pub use name::{ContainerId, IfName, NetworkName};

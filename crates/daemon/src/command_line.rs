@@ -153,6 +153,12 @@ pub(crate) fn configuration_of(matches: &ArgMatches) -> PathBuf {
     matches.get_one::<String>(CONFIGURATION).map_or_else(|| FILE.into(), PathBuf::from)
 }
 
+/// Returns the flags of keys, for a command that is no service.
+pub(crate) fn flags(keys: impl Iterator<Item = &'static Key>) -> Vec<Arg> {
+    let mut defaults = Config::default();
+    keys.map(|key| flag(key, &mut defaults)).collect()
+}
+
 /// Returns a key's flag.
 fn flag(key: &Key, defaults: &mut Config) -> Arg {
     let setting = (key.setting)(defaults);
@@ -235,9 +241,18 @@ pub(crate) fn refusal(error: clap::Error) -> Stop {
     }
 }
 
-/// Sets what the flags say.
+/// Sets what a service's flags say.
 fn apply(table: &Table, matches: &ArgMatches, loaded: &mut Loaded) -> Result<(), Stop> {
-    for key in keys::of_table(table.name).filter(|key| key.name != "enable") {
+    apply_keys(keys::of_table(table.name).filter(|key| key.name != "enable"), matches, loaded)
+}
+
+/// Sets what the flags of these keys say. The command has each of them.
+pub(crate) fn apply_keys(
+    keys: impl Iterator<Item = &'static Key>,
+    matches: &ArgMatches,
+    loaded: &mut Loaded,
+) -> Result<(), Stop> {
+    for key in keys {
         if matches.value_source(key.name) != Some(ValueSource::CommandLine) {
             continue;
         }

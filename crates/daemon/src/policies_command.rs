@@ -5,17 +5,25 @@ use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::Duration;
 
+use agent::config::Isolate;
+use agent::keys::{self, Key};
+use agent::load;
 use clap::builder::{PossibleValuesParser, ValueParser};
+use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use policy::isolation::Isolation;
 use serde::de::DeserializeOwned;
 use state::Roots;
 
 use crate::attendant;
-use crate::command_line::{is_json, json, output};
+use crate::command_line::{
+    CONFIGURATION, apply_keys, configuration, configuration_of, flags, is_json, json, output,
+};
 use crate::exchange::{NoAnswer, ask};
 use crate::services::Stop;
 use crate::services::policy::answers::{ACCEPT, DROPS, EXPLAIN, POLICIES};
 use crate::services::policy::drops::{DroppedPacket, Page};
+use crate::services::policy::isolate::isolation;
 use crate::services::policy::listing::list;
 use crate::services::policy::objects;
 use crate::services::policy::of_files::{self, OfFiles};
@@ -28,6 +36,7 @@ use text::{asides, dropped, explanation, listed, summary};
 const SOURCE: &str = "source";
 const DESTINATION: &str = "destination";
 const PORT: &str = "port";
+const NETWORK: &str = "network";
 const FILES: &str = "file";
 const EXPECT: &str = "expect";
 const FOLLOW: &str = "follow";
@@ -57,12 +66,14 @@ pub(crate) fn command() -> Command {
         command.arg(output()).arg(socket)
     };
     let files = || {
-        Arg::new(FILES)
+        let files = Arg::new(FILES)
             .long(FILES)
             .value_name("PATH")
             .value_parser(ValueParser::path_buf())
             .action(ArgAction::Append)
-            .help("judge the objects of this file or folder (YAML, JSON; - is standard input), without a service or a cluster; may be given several times")
+            .help("judge the objects of this file or folder (YAML, JSON; - is standard input), without a service or a cluster; may be given several times");
+        let others = [configuration()].into_iter().chain(flags(isolation_keys()));
+        [files].into_iter().chain(others.map(|flag| flag.requires(FILES)))
     };
     let end = |name: &'static str, value: &'static str| {
         Arg::new(name)
@@ -97,7 +108,13 @@ pub(crate) fn command() -> Command {
                         .value_parser(|text: &str| traffic(text))
                         .help("the destination's own port, such as 5432 or 53/udp; or icmp, icmpv6, protocol/47"),
                 )
-                .arg(files())
+                .arg(
+                    Arg::new(NETWORK)
+                        .long(NETWORK)
+                        .value_name("NAMESPACE/NAME")
+                        .help("judge on this further network of the pods, by MultiNetworkPolicies"),
+                )
+                .args(files())
                 .arg(
                     Arg::new(EXPECT)
                         .long(EXPECT)
@@ -109,13 +126,14 @@ pub(crate) fn command() -> Command {
                     "Exit codes: 0 it was judged, and is as expected; 1 it is not as expected; 2 the command line is \
                      wrong; 3 it could not be judged: the service is away, an end is not known, a file cannot be read.\n\n\
                      Examples:\n  netwright policy explain shop/web shop/db 5432\n  netwright policy explain shop/web 198.51.100.7 443\n  \
-                     netwright policy explain --file deploy/ --expect deny other/web shop/db 5432",
+                     netwright policy explain --file deploy/ --expect deny other/web shop/db 5432\n  \
+                     netwright policy explain --file deploy/ --isolate namespaces other/web shop/web 8080",
                 ),
         ))
         .subcommand(common(
             Command::new("list")
                 .about("Lists the policies, and what this node's pods are under, as without a command")
-                .arg(files()),
+                .args(files()),
         ))
         .after_help(
             "Examples:\n  netwright policy list\n  netwright policy explain shop/web shop/db 5432\n  netwright policy drops --follow",
@@ -142,6 +160,7 @@ pub(crate) fn run(matches: &ArgMatches, roots: &Roots) -> Result<(), Stop> {
             crate::complain(&format!("error: {why}\n"));
             Stop::Said(NOT_SO)
         }
+        Failed::Usage(stop) => stop,
     })
 }
 
@@ -150,6 +169,8 @@ pub(crate) fn run(matches: &ArgMatches, roots: &Roots) -> Result<(), Stop> {
 enum Failed {
     NotJudged(Vec<String>),
     NotSo(String),
+    /// The command line is wrong.
+    Usage(Stop),
 }
 
 fn not_judged(why: impl Into<String>) -> Failed {
@@ -162,10 +183,12 @@ fn explain(matches: &ArgMatches, roots: &Roots) -> Result<(), Failed> {
         source: end(SOURCE),
         destination: end(DESTINATION),
         traffic: *matches.get_one(PORT).expect("it is required"),
+        network: matches.get_one::<String>(NETWORK).cloned(),
     };
     let judged = match of_named_files(matches)? {
         Some(files) => {
-            let mut judged = judge(&files.world, &question).map_err(not_judged)?;
+            let world = question.world(&files.world, &files.networks).map_err(not_judged)?;
+            let mut judged = judge(world, &question).map_err(not_judged)?;
             judged.notes.extend(files.notes);
             judged.faults = files.faults;
             judged
@@ -211,7 +234,39 @@ fn of_named_files(matches: &ArgMatches) -> Result<Option<OfFiles>, Failed> {
     if files.is_empty() {
         return Err(not_judged("the folder has no file whose name ends in .yaml, .yml or .json"));
     }
-    of_files::world(files, None).map(Some).map_err(Failed::NotJudged)
+    let (isolation, note) = isolation_of(matches)?;
+    let mut files = of_files::world(files, Some(isolation)).map_err(Failed::NotJudged)?;
+    files.notes.extend(note);
+    Ok(Some(files))
+}
+
+/// Returns the keys that isolate namespaces.
+fn isolation_keys() -> impl Iterator<Item = &'static Key> {
+    keys::of_table("policy").filter(|key| key.name.starts_with("isolate"))
+}
+
+/// Returns which namespaces are isolated by default, as the configuration and the flags say it, and
+/// a note if it is more than those that their labels name.
+fn isolation_of(matches: &ArgMatches) -> Result<(Isolation, Option<String>), Failed> {
+    let file = configuration_of(matches);
+    let (mut loaded, problems) = load::read(&file);
+    if !problems.is_empty() {
+        let problems = problems.iter().map(|problem| problem.to_string().trim_end().to_owned());
+        return Err(Failed::NotJudged(problems.collect()));
+    }
+    let is_named = matches.value_source(CONFIGURATION) == Some(ValueSource::CommandLine);
+    if is_named && !loaded.files.contains(&file) {
+        return Err(not_judged(format!("{}: there is no such file", file.display())));
+    }
+    apply_keys(isolation_keys(), matches, &mut loaded).map_err(Failed::Usage)?;
+    let config = &loaded.config.policy;
+    let source = loaded.sources.get(&("policy", "isolate")).map(|source| source.file.display());
+    let source = source.map(cni::text::one_line).filter(|file| !file.is_empty());
+    let note = (config.isolate.0 == Isolate::Namespaces).then(|| {
+        let source = source.unwrap_or_else(|| "--isolate".to_owned());
+        format!("namespaces are isolated by default, as {source} says")
+    });
+    Ok((isolation(config), note))
 }
 
 fn show_list(matches: &ArgMatches, roots: &Roots) -> Result<(), Failed> {
@@ -219,7 +274,7 @@ fn show_list(matches: &ArgMatches, roots: &Roots) -> Result<(), Failed> {
     let listing = match &files {
         Some(files) => {
             crate::complain(&asides(&files.notes, &[]));
-            list(&files.world, None, Vec::new(), Vec::new())
+            list(&files.world, None, Vec::new(), Vec::new()).with(&files.networks, None)
         }
         None => ask_service(matches, roots, POLICIES)?,
     };

@@ -9,6 +9,7 @@ use agent::load;
 use clap::builder::ValueParser;
 use clap::{Arg, ArgMatches, Command};
 use jiff::Timestamp;
+use routing::Block;
 use routing::routing::{Phase, Target};
 use routing::show::{Explained, PeerState, Row, Table};
 use serde::Serialize;
@@ -204,6 +205,11 @@ fn table(table: &Table) -> String {
         let kept: Vec<String> = table.kept.iter().map(ToString::to_string).collect();
         let _ = writeln!(text, "pods still live in earlier prefixes: {}", kept.join(", "));
     }
+    if !table.blocks.is_empty() {
+        let block = |block: &Block| format!("{block} of {}", block.space);
+        let blocks: Vec<String> = table.blocks.iter().map(block).collect();
+        let _ = writeln!(text, "blocks {}", blocks.join(", "));
+    }
     for warning in &table.warnings {
         let _ = writeln!(text, "warning: {warning}");
     }
@@ -226,6 +232,12 @@ fn table(table: &Table) -> String {
 
 fn line(row: &Row) -> [String; 6] {
     let prefixes: Vec<String> = row.prefixes.iter().map(ToString::to_string).collect();
+    let blocks = match row.blocks.len() {
+        0 => None,
+        1 => Some("1 block".to_owned()),
+        count => Some(format!("{count} blocks")),
+    };
+    let prefixes: Vec<String> = prefixes.into_iter().chain(blocks).collect();
     let mut state = match &row.state {
         PeerState::Incomplete(what) => format!("incomplete: {what}"),
         PeerState::Refused(why) => format!("refused: {why}"),
@@ -278,6 +290,7 @@ mod tests {
             peer: peer.to_owned(),
             family: None,
             prefixes: vec!["10.244.2.0/24".parse().unwrap()],
+            blocks: Vec::new(),
             path,
             because: "neither end offers VXLAN".to_owned(),
             state,
@@ -287,18 +300,27 @@ mod tests {
             probed: None,
             faults: Vec::new(),
         };
+        let block = |prefix: &str| Block {
+            prefix: prefix.parse().unwrap(),
+            space: "storage".to_owned(),
+            kept: false,
+        };
         let failing = PeerState::Failing { error: "no\nroom".to_owned(), since: Time(0) };
         let shown = Table {
             version: 1,
             node: "a".to_owned(),
             prefixes: vec!["10.244.1.0/24".parse().unwrap()],
             kept: vec!["10.244.9.0/24".parse().unwrap()],
+            blocks: vec![block("10.60.0.64/26"), block("10.60.1.0/26")],
             phase: Phase::Ready,
             pod_mtu: Some(1450),
             warnings: vec!["the source is silent".to_owned()],
             standby: vec!["create route 10.244.2.0/24".to_owned()],
             rows: vec![
-                row("b", routing::Path::Direct, PeerState::Programmed),
+                Row {
+                    blocks: vec![block("10.60.2.0/26")],
+                    ..row("b", routing::Path::Direct, PeerState::Programmed)
+                },
                 row("long-name", routing::Path::None, failing),
             ],
         };
@@ -306,15 +328,17 @@ mod tests {
             node a: ready
             prefixes 10.244.1.0/24, MTU of pods 1450
             pods still live in earlier prefixes: 10.244.9.0/24
+            blocks 10.60.0.64/26 of storage, 10.60.1.0/26 of storage
             warning: the source is silent
             in its place, this node would make:
               create route 10.244.2.0/24
-            NODE       PREFIXES       PATH    MTU   SINCE                 STATE
-            b          10.244.2.0/24  direct  1450  2023-11-14T22:13:20Z  programmed
-            long-name  10.244.2.0/24  none    1450  2023-11-14T22:13:20Z  failing since 00:00 UTC: no\nroom: neither end offers VXLAN
+            NODE       PREFIXES               PATH    MTU   SINCE                 STATE
+            b          10.244.2.0/24,1 block  direct  1450  2023-11-14T22:13:20Z  programmed
+            long-name  10.244.2.0/24          none    1450  2023-11-14T22:13:20Z  failing since 00:00 UTC: no\nroom: neither end offers VXLAN
         "#]].assert_eq(&table(&shown));
         let none = Table {
             kept: Vec::new(),
+            blocks: Vec::new(),
             rows: Vec::new(),
             warnings: Vec::new(),
             standby: Vec::new(),

@@ -7,7 +7,9 @@
 //! |---|---|
 //! | chain `egress`, hook forward, priority 5 | replies pass; a pod's packets go where `out4`, `out6` lead their source |
 //! | chain `ingress`, hook forward, priority 6 | replies pass; packets go where `in4`, `in6` lead their destination |
-//! | sets `has-in4`, `has-in6`, `has-out4`, `has-out6` | the keys of these maps: not every kernel can look up a map for a key alone |
+//! | maps `net-in4`, `net-in6`, `net-out4`, `net-out6` | the same for addresses of further networks, at one interface each; asked first |
+//! | chain `open` | lets everything pass, where such an address leads that no policy is about |
+//! | sets `has-in4`, `has-in6`, `has-out4`, `has-out6`, and `has-net-…` | the keys of these maps that policies are about: not every kernel can look up a map for a key alone |
 //! | chains `revived`, `cut` | a connection that was cut does not come to life again |
 //! | chains `deny-in`, `deny-out` | logs, counts, and drops |
 //!
@@ -16,7 +18,8 @@
 //!
 //! A packet that is denied is logged to a group of nflog ([`kernel::nflog`]) with the prefix of
 //! [`log_prefix`], as many of them as [`Logging`] says. All of them are counted
-//! ([`PodsTable::dropped`]). A TCP packet in the middle of a connection that is denied is answered
+//! ([`PodsTable::dropped`]). If the kernel cannot log, the rules that log are left out
+//! ([`NO_LOG`]). A TCP packet in the middle of a connection that is denied is answered
 //! with a reset, so that a connection that was cut ends at once at both ends.
 //!
 //! ```no_run
@@ -39,6 +42,7 @@
 mod closed;
 mod encode;
 mod layout;
+mod past;
 mod repair;
 mod state;
 mod table;
@@ -46,9 +50,15 @@ mod table;
 use kernel::nft::Batch;
 use policy::{Direction, Step};
 
-pub use self::closed::{addresses, close, forget, verdicts};
+use crate::error::FirewallError;
+
+pub use self::closed::{
+    addresses, close, close_links, forget, forget_links, link_verdicts, links, verdicts,
+};
+pub use self::past::{LED_PAST, is_led_past};
 pub use self::table::PodsTable;
 pub use crate::difference::Difference;
+pub use policy::program::Link;
 
 /// The name of the table; its family is `inet`.
 pub const TABLE: &str = "netwright-policy";
@@ -73,6 +83,20 @@ impl Default for Logging {
     fn default() -> Self {
         Logging { group: Self::GROUP, rate: Self::RATE }
     }
+}
+
+/// What is said of a kernel that cannot log.
+pub const NO_LOG: &str = "this kernel cannot log packets to a group (CONFIG_NETFILTER_NETLINK_LOG, \
+    CONFIG_NFT_LOG): what policies drop is counted, and cannot be listed";
+
+/// Says whether the kernel can log to a group ([`NO_LOG`]). The table does without if it cannot.
+///
+/// **Privileges**: `CAP_NET_ADMIN` in the caller's network namespace.
+///
+/// # Errors
+/// [`FirewallError::Open`] when the kernel does not say it.
+pub fn can_log() -> Result<bool, FirewallError> {
+    kernel::nflog::is_there().map_err(|error| FirewallError::Open(Box::new(error)))
 }
 
 /// Returns the prefix with which denied packets are logged.

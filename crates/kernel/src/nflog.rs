@@ -26,7 +26,7 @@ use rustix::buffer::spare_capacity;
 use rustix::io::Errno as SysErrno;
 use rustix::net::{RecvFlags, sockopt};
 
-use crate::netlink::{NetlinkError, Request, Socket};
+use crate::netlink::{Errno, NetlinkError, Request, Socket};
 use crate::netns::Netns;
 use crate::nft::{NFGENMSG, nfgenmsg};
 use crate::wire::{self, Attribute, Message, Writer};
@@ -37,9 +37,11 @@ pub use packet::Packet;
 
 /// `linux include/uapi/linux/netlink.h` NETLINK_NETFILTER.
 const NETLINK_NETFILTER: isize = 12;
+/// `linux include/uapi/linux/netfilter/nfnetlink.h` NFNL_SUBSYS_ULOG.
+const SUBSYSTEM: u16 = 4;
 /// `linux include/uapi/linux/netfilter/nfnetlink_log.h`: NFNL_SUBSYS_ULOG << 8 | NFULNL_MSG_*.
-const LOG_PACKET: u16 = 4 << 8;
-const LOG_CONFIG: u16 = 4 << 8 | 1;
+const LOG_PACKET: u16 = SUBSYSTEM << 8;
+const LOG_CONFIG: u16 = SUBSYSTEM << 8 | 1;
 const NFULNL_CFG_CMD_BIND: u8 = 1;
 const NFULNL_COPY_PACKET: u8 = 2;
 /// Each packet has a number, without gaps.
@@ -131,6 +133,37 @@ pub struct NflogSocket {
     socket: Socket,
     buffer: Vec<u8>,
     expected: u32,
+}
+
+/// Says whether the kernel has nflog. If that is a module, the kernel loads it.
+///
+/// # Privileges
+/// As [`NflogSocket`].
+///
+/// # Errors
+/// Those of [`NetlinkError`]: nobody knows.
+pub fn is_there() -> Result<bool, NetlinkError> {
+    knows(SUBSYSTEM)
+}
+
+/// Says whether the kernel knows messages of a part of netfilter's netlink.
+///
+/// It refuses the first message of nflog, which only it sends, in one way if it has nflog, and in
+/// another if it does not (linux net/netfilter/nfnetlink.c `nfnetlink_rcv_msg`, nfnetlink_log.c
+/// `nfulnl_recv_unsupp`).
+fn knows(subsystem: u16) -> Result<bool, NetlinkError> {
+    let mut socket = Socket::open(NETLINK_NETFILTER)?;
+    let body = |writer: &mut Writer| writer.raw(&nfgenmsg(0, 0));
+    let operation = format_args!("ask whether there is netfilter's part {subsystem}");
+    let request = Request { operation: &operation, kind: subsystem << 8, flags: 0, body: &body };
+    match socket.execute(&request) {
+        Ok(()) => Ok(true),
+        Err(error) => match error.errno() {
+            Some(Errno::INVAL) => Ok(false),
+            Some(Errno::PERM) | None => Err(error),
+            Some(_) => Ok(true),
+        },
+    }
 }
 
 impl NflogSocket {
@@ -287,6 +320,16 @@ mod tests {
         };
         assert_eq!(read, (Some(9), expected));
         assert_eq!(decode(&Message { kind: LOG_CONFIG, flags: 0, seq: 0, body }), None);
+    }
+
+    /// The numbers of parts end at 12.
+    #[test]
+    fn a_part_that_no_kernel_has_is_not_there() {
+        let asked = std::thread::spawn(|| {
+            crate::netns::unshare_net().unwrap();
+            (is_there().unwrap(), knows(200).unwrap())
+        });
+        assert_eq!(asked.join().unwrap(), (true, false));
     }
 
     proptest::proptest! {

@@ -62,6 +62,17 @@ pub const PLUGIN: &str = "policy";
 /// (`state::Index::lock`).
 pub const LOCK: &str = "policy";
 
+/// The interface of a container's own network. Runtimes give the first network this name, and those
+/// who attach further ones give these others.
+pub const OWN_IFNAME: &str = "eth0";
+
+/// Reports whether an interface of a container is that of a further network, about which
+/// MultiNetworkPolicies are and no others.
+#[must_use]
+pub fn is_further(ifname: &str) -> bool {
+    ifname != OWN_IFNAME
+}
+
 /// A request from the plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
@@ -117,6 +128,10 @@ pub struct Started {
     /// The host's side of its link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
+    /// On a further network: the interface of this node at which the packet filter sees its packets,
+    /// which is the bridge, or the host's side of the link if the host routes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub meets: Option<String>,
     /// The labels that the runtime gave it (`args.cni.labels`). In a cluster those of the pod's
     /// object count, not these.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -213,6 +228,7 @@ mod tests {
             owner: Owner { netns: "/run/netns/c1".into(), pod: Some(pod), ..owner() },
             addresses: vec!["192.0.2.5".parse().unwrap(), "2001:db8::5".parse().unwrap()],
             interface: Some("veth1".into()),
+            meets: None,
             labels: BTreeMap::from([("app".to_owned(), "web".to_owned())]),
         }
     }
@@ -226,6 +242,13 @@ mod tests {
         requests(
             r#"{"version":1,"start":{"owner":{"network":"pods","container":"c1","ifname":"eth0"},"addresses":[]}}"#,
             &Request::Start(Started { owner: owner(), ..Started::default() }),
+        );
+        assert!(!is_further("eth0") && is_further("net1") && is_further("eth1"));
+        let further = Owner { ifname: "net1".into(), ..owner() };
+        let meets = Some("br1".to_owned());
+        requests(
+            r#"{"version":1,"start":{"owner":{"network":"pods","container":"c1","ifname":"net1"},"addresses":[],"meets":"br1"}}"#,
+            &Request::Start(Started { owner: further, meets, ..Started::default() }),
         );
         requests(
             r#"{"version":1,"verdicts":{"network":"pods","container":"c1","ifname":"eth0"}}"#,

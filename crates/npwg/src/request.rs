@@ -113,10 +113,12 @@ impl Ask {
         for plugin in &list.plugins {
             let mut object = plugin.object.clone();
             if !self.cni_args.is_empty() {
-                merge_args(&mut object, &self.cni_args).map_err(|error| RequestError::Args {
-                    network: network(),
-                    plugin_type: plugin.plugin_type.clone(),
-                    error: Box::new(error),
+                cni::set_cni_args(&mut object, &self.cni_args).map_err(|error| {
+                    RequestError::Args {
+                        network: network(),
+                        plugin_type: plugin.plugin_type.clone(),
+                        error: Box::new(error),
+                    }
                 })?;
             }
             if let Some(id) = &self.allocated {
@@ -164,19 +166,4 @@ impl Ask {
 
 fn value<T: serde::de::DeserializeOwned>(object: &Object, key: &str) -> Option<T> {
     object.get(key).and_then(|raw| cni::json::from_raw(raw).ok())
-}
-
-fn merge_args(object: &mut Object, asked: &Object) -> Result<(), JsonError> {
-    let within = |object: &Object, key| match object.get_ignore_case(key) {
-        Some(raw) => Object::parse(raw.get().as_bytes()),
-        None => Ok(Object::new()),
-    };
-    let mut args = within(object, "args")?;
-    let mut of_cni = within(&args, "cni")?;
-    for (key, value) in asked.iter() {
-        of_cni.set(key, value.to_owned());
-    }
-    args.set_value("cni", &of_cni);
-    object.set_value("args", &args);
-    Ok(())
 }

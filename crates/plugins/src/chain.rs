@@ -7,7 +7,7 @@
 //! - Each inner plugin gets what a runtime would give it (CNI 1.1.0 §3 "Deriving request
 //!   configuration from plugin configuration"): the name and version of the outer plugin, the
 //!   previous result, and the part of `runtimeConfig` that its `capabilities` name. A runtime
-//!   passes only what the outer `capabilities` name.
+//!   passes only what the outer `capabilities` name. It also gets what is in the outer `args.cni`.
 //! - ADD runs the inner plugins in order. If one fails, ADD runs DEL on those before it, the last
 //!   first, and on the failed one itself unless it is one of ours. DEL runs all of them, the last
 //!   first, and goes on after a failure; so does GC, in order. CHECK and STATUS stop at the first
@@ -19,14 +19,15 @@
 
 use std::collections::BTreeMap;
 
-use cni::json::{JsonError, UnknownKey};
-use cni::{AddResult, Command, Error, Injection, PluginConfig, Repaired, code};
+use cni::json::{JsonError, Object, UnknownKey};
+use cni::{AddResult, Command, Error, Injection, PluginConfig, Repaired, code, set_cni_args};
 use cni_plugin::cni_invoke::find;
 use cni_plugin::{Call, Info, Inner, Plugin, Role};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use state::Index;
 
+use crate::chained::policy;
 use crate::shared::common_keys;
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
@@ -46,7 +47,16 @@ pub struct Chain;
 #[serde(default, rename_all = "camelCase")]
 struct Raw {
     runtime_config: BTreeMap<String, Box<RawValue>>,
-    plugins: Vec<cni::json::Object>,
+    plugins: Vec<Object>,
+    args: RawArgs,
+}
+
+/// What a runtime asks of every plugin of the list (CNI conventions, "dynamic plugin specific
+/// fields").
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RawArgs {
+    cni: Option<Object>,
 }
 
 impl Plugin for Chain {
@@ -157,18 +167,28 @@ impl<'c> Links<'c> {
     fn of(call: &'c Call<'c>) -> Result<Self, Failure> {
         let raw: Raw = call.read_config()?;
         let mut plugins = Vec::with_capacity(raw.plugins.len());
-        for (place, object) in raw.plugins.into_iter().enumerate() {
-            let plugin = PluginConfig::from_object(object)
-                .map_err(|error| error.context(format_args!("plugins[{place}]")))?;
+        for (place, mut object) in raw.plugins.into_iter().enumerate() {
+            let here = |error: Error| error.context(format_args!("plugins[{place}]"));
+            if let Some(args) = &raw.args.cni {
+                let set = set_cni_args(&mut object, args);
+                set.map_err(|error| here(Error::new(code::DECODE_FAILURE, error.to_string())))?;
+            }
+            let plugin = PluginConfig::from_object(object).map_err(here)?;
             if plugin.plugin_type == NAME {
                 let text = format!("plugins[{place}] is a chain: write its plugins here instead");
                 return Err(Failure::new(code::INVALID_CONFIG, text));
             }
             plugins.push(plugin);
         }
-        // A chain without plugins created nothing: there is nothing to remove.
-        if plugins.is_empty() && !matches!(call.command(), Command::Del | Command::Gc) {
-            return Err(no_plugins());
+        if !matches!(call.command(), Command::Del | Command::Gc) {
+            // A chain without plugins created nothing: there is nothing to remove.
+            if plugins.is_empty() {
+                return Err(no_plugins());
+            }
+            if let Some(refused) = policy::behind(plugins.iter().map(|one| &one.plugin_type)) {
+                return Err(Failure::new(code::INVALID_CONFIG, policy::why_not(refused))
+                    .with_details(policy::INSTEAD));
+            }
         }
         let links = Links { call, plugins, capability_args: raw.runtime_config };
         if call.command() == Command::Add {

@@ -10,6 +10,7 @@ use cni_plugin::{Call, Context, Inner, Plugin, Role, examine};
 use ipnet::IpNet;
 use state::Roots;
 
+use crate::chained::policy;
 use crate::interface::bridge;
 
 /// Returns the role of a plugin, by its own name or another project's name for it; `None` if it is
@@ -72,7 +73,7 @@ impl Refusal {
 pub fn list(list: &NetworkList, is_asked: &dyn Fn(&str) -> bool) -> Vec<Refusal> {
     let mut refusals = Vec::new();
     for (position, plugin) in list.plugins.iter().enumerate() {
-        refusals.extend(link(plugin, position).filter(|_| is_asked(&plugin.plugin_type)));
+        refusals.extend(link(list, position).filter(|_| is_asked(&plugin.plugin_type)));
         refusals.extend(object(plugin, &list.name, &list.cni_version, is_asked));
         for inner in inner(plugin) {
             refusals.extend(object(&inner, &list.name, &list.cni_version, is_asked));
@@ -95,31 +96,64 @@ fn inner(plugin: &PluginConfig) -> Vec<PluginConfig> {
 /// addresses to a container that has no interface for them.
 #[must_use]
 pub fn out_of_place(list: &NetworkList) -> Option<Refusal> {
-    let mut plugins = list.plugins.iter().enumerate();
-    plugins.find_map(|(position, plugin)| {
-        link(plugin, position).filter(|refusal| is_own_name(&refusal.plugin_type))
+    (0..list.plugins.len()).find_map(|position| {
+        link(list, position).filter(|refusal| is_own_name(&refusal.plugin_type))
     })
 }
 
 /// Judges a plugin's place in the chain.
-fn link(plugin: &PluginConfig, position: usize) -> Option<Refusal> {
-    let name = &plugin.plugin_type;
+fn link(list: &NetworkList, position: usize) -> Option<Refusal> {
+    let name = &list.plugins[position].plugin_type;
     let info = crate::info(name)?;
     let (text, details) = match info.role {
         Role::Addresses => (
-            "it hands out addresses and cannot be a link of the chain",
+            "it hands out addresses and cannot be a link of the chain".to_owned(),
             format!(
                 "put it into the `ipam` of the plugin that makes the interface: \"ipam\": {{\"type\": \"{name}\"}}"
             ),
         ),
         Role::Chained if position == 0 && !info.succeeds_alone => (
-            "it changes what plugins before it made, but is the first",
+            "it changes what plugins before it made, but is the first".to_owned(),
             "put a plugin that makes an interface before it, such as bridge".to_owned(),
         ),
-        _ => return None,
+        _ => (policy::why_not(&behind(list, position)?), policy::INSTEAD.to_owned()),
     };
     let error = Error::new(code::INVALID_CONFIG, text).with_details(details);
     Some(Refusal { plugin_type: name.clone(), is_ipam: false, is_hosts: false, error })
+}
+
+/// Looks at the plugin `policy` at this place of a list, or within the plugin there: returns the
+/// plugin before it whose interface it refuses. A chain judges by itself what it holds.
+#[must_use]
+pub fn behind(list: &NetworkList, position: usize) -> Option<String> {
+    let own = types(&list.plugins[position..=position]);
+    if !own.iter().any(|name| name == policy::INFO.name) || policy::behind(&own).is_some() {
+        return None;
+    }
+    policy::behind(types(&list.plugins[..=position]))
+}
+
+/// Lists the types of plugins, and of those that they call in their place.
+fn types(plugins: &[PluginConfig]) -> Vec<String> {
+    let mut types = Vec::new();
+    for plugin in plugins {
+        types.push(plugin.plugin_type.clone());
+        types.extend(delegate(plugin));
+        types.extend(inner(plugin).into_iter().map(|inner| inner.plugin_type));
+    }
+    types
+}
+
+/// Refuses a list whose interface the plugin `policy` would refuse once it is there.
+///
+/// # Errors
+/// Code 7.
+pub fn refuse_unfiltered(list: &NetworkList) -> Result<(), Error> {
+    match (0..list.plugins.len()).find_map(|position| behind(list, position)) {
+        Some(refused) => Err(Error::new(code::INVALID_CONFIG, policy::why_not(&refused))
+            .with_details(policy::INSTEAD)),
+        None => Ok(()),
+    }
 }
 
 /// Judges one plugin of a list and its IPAM plugin. The caller judges any other plugin that it
@@ -218,7 +252,82 @@ fn gateways(list: &NetworkList) -> Vec<(String, Vec<IpNet>)> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    /// Returns the list of these plugins.
+    fn of(plugins: &serde_json::Value) -> NetworkList {
+        let list = json!({ "cniVersion": "1.1.0", "name": "n", "plugins": plugins });
+        NetworkList::parse(list.to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn network_policy_judges_what_this_node_filters() {
+        for sound in [
+            json!([{ "type": "ptp" }, { "type": "policy" }]),
+            json!([{ "type": "bridge" }, { "type": "policy" }, { "type": "portmap" }]),
+            json!([{ "type": "theirs" }, { "type": "policy" }]),
+            json!([{ "type": "flannel" }, { "type": "policy" }]),
+            json!([{ "type": "macvlan" }, { "type": "tuning" }]),
+            json!([{ "type": "ptp" }, { "type": "policy" }, { "type": "macvlan" }]),
+            json!([{ "type": "chain", "plugins": [{ "type": "ptp" }, { "type": "policy" }] }]),
+        ] {
+            assert_eq!((out_of_place(&of(&sound)), refuse_unfiltered(&of(&sound))), (None, Ok(())));
+        }
+        for (refused, by, what) in [
+            (
+                json!([{ "type": "macvlan" }, { "type": "tuning" }, { "type": "policy" }]),
+                2,
+                "macvlan",
+            ),
+            (
+                json!([{ "type": "flannel", "delegate": { "type": "ipvlan" } }, { "type": "policy" }]),
+                1,
+                "ipvlan",
+            ),
+            (
+                json!([{ "type": "vlan" }, { "type": "chain", "plugins": [{ "type": "policy" }] }]),
+                1,
+                "vlan",
+            ),
+            (
+                json!([{ "type": "chain", "plugins": [{ "type": "ovs" }] }, { "type": "policy" }]),
+                1,
+                "ovs",
+            ),
+        ] {
+            let list = of(&refused);
+            let refusal = out_of_place(&list).unwrap();
+            assert_eq!(refusal.plugin_type, list.plugins[by].plugin_type, "{refused}");
+            let words = format!("network policy cannot judge packets of \"{what}\"");
+            assert!(refusal.error.msg.contains(&words), "{refusal:?}");
+            assert_eq!(refuse_unfiltered(&list), Err(refusal.error));
+        }
+        // Said by the chain itself, and once.
+        let held = json!([{ "type": "macvlan" }, { "type": "policy" }]);
+        let chain = of(&json!([{ "type": "chain", "plugins": held }]));
+        let said = super::list(&chain, &is_own_name);
+        let said: Vec<&str> = said.iter().map(|refusal| refusal.error.msg.as_str()).collect();
+        assert_eq!(said, [policy::why_not("macvlan")]);
+        assert_eq!(refuse_unfiltered(&chain), Ok(()));
+    }
+
+    /// Network policy judges what a plugin makes, or refuses it, or the plugin leaves the interface
+    /// to others.
+    #[test]
+    fn network_policy_knows_every_interface() {
+        let judged = ["bridge", "ptp"];
+        let by_others = ["cnm", "flannel", "multi", "netwright-multi"];
+        for plugin in crate::all() {
+            if plugin.info().role == Role::Interface {
+                let name = plugin.name();
+                let known = judged.contains(&name) || by_others.contains(&name);
+                let refused = policy::behind([name, policy::INFO.name]).is_some();
+                assert_ne!(known, refused, "{name}");
+            }
+        }
+    }
 
     /// Every plugin has a role, so none is skipped.
     #[test]

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::labels::Selector;
 use crate::network_policy::document;
-use crate::object::name_of;
+use crate::object::{name_of, other_version};
 use crate::policy::{
     Action, Block, Direction, Peer, PodSet, Policy, PolicyId, Ports, Protocol, Rule, Scope, Tier,
 };
@@ -17,6 +17,9 @@ use crate::reader::{At, Fault};
 use crate::refused::{Cause, Effect, Refused};
 
 const KIND: &str = "ClusterNetworkPolicy";
+
+/// The versions that are read.
+pub const VERSIONS: &[&str] = &["policy.networking.k8s.io/v1alpha2"];
 
 /// The most rules of a direction, peers and protocols of a rule, and prefixes of a peer.
 const MOST: usize = 25;
@@ -48,6 +51,16 @@ pub fn read(object: &Value) -> Result<Policy, Refused> {
     match at.required("spec") {
         Ok(spec) => read_spec(&spec, &mut policy, &mut faults),
         Err(fault) => faults.push((fault, Effect::SelectsNone)),
+    }
+    if let Some(fault) = other_version(&at, VERSIONS) {
+        // Nobody can tell what its rules mean there.
+        let effect = match policy.subject {
+            Some(_) => Effect::DeniesAll,
+            None => Effect::SelectsNone,
+        };
+        faults.insert(0, (fault, effect));
+        policy.ingress = Some(vec![deny("spec")]);
+        policy.egress = Some(vec![deny("spec")]);
     }
     let refused = |(fault, effect)| Refused::new(&names.object, fault, effect);
     policy.faults = faults.into_iter().map(refused).collect();

@@ -60,6 +60,8 @@ struct SetUse {
 #[derive(Debug)]
 pub struct Compiler {
     node: String,
+    /// What names of chains and sets are made of besides: nothing, or the network.
+    salt: String,
     world: World,
     program: Program,
     leads: BTreeMap<(Direction, IpAddr), Leads>,
@@ -93,8 +95,20 @@ impl Compiler {
     /// Compiles the program of a node, and keeps what is needed to follow changes.
     #[must_use]
     pub fn new(world: World, node: &str) -> Self {
+        Compiler::salted(world, node, String::new())
+    }
+
+    /// The same for a further network: names of chains and sets are of this network alone, so that
+    /// its program may stand beside others in one table.
+    #[must_use]
+    pub fn of_network(world: World, node: &str, network: &str) -> Self {
+        Compiler::salted(world, node, format!("{network}\0"))
+    }
+
+    fn salted(world: World, node: &str, salt: String) -> Self {
         let mut compiler = Compiler {
             node: node.to_owned(),
+            salt,
             world,
             program: Program::empty(),
             leads: BTreeMap::new(),
@@ -213,7 +227,7 @@ impl Compiler {
             if self.policies.get(&key).is_some_and(|policy| policy.users == 0)
                 && let Some(PolicyUse { compiled, .. }) = self.policies.remove(&key)
             {
-                let main = names::policy(key.0, &key.1);
+                let main = names::policy(key.0, &self.salt, &key.1);
                 self.stale.extend(compiled.chains(&main).into_keys());
                 for about in compiled.about.into_keys() {
                     self.release_set(about);
@@ -287,7 +301,7 @@ impl Compiler {
     }
 
     fn use_class(&mut self, direction: Direction, class: &Class) -> Name {
-        let name = names::class(direction, &class_hash(class));
+        let name = names::class(direction, &class_hash(&self.salt, class));
         let key = (direction, class.clone());
         if let Some(class) = self.classes.get_mut(&key) {
             class.users += 1;
@@ -317,7 +331,8 @@ impl Compiler {
         let compiled = |id: &PolicyId| {
             self.policies.get(&(*direction, id.clone())).map(|policy| &policy.compiled)
         };
-        let chains = lines::class(*direction, &class_hash(class), &policies, compiled);
+        let hash = class_hash(&self.salt, class);
+        let chains = lines::class(*direction, &self.salt, &hash, &policies, compiled);
         let names = chains.keys().cloned().collect();
         for (name, lines) in chains {
             self.put_chain(name, lines);
@@ -347,7 +362,7 @@ impl Compiler {
             return;
         }
         let Some(policy) = self.world.policy(id) else { return };
-        let compiled = lines::compile(policy, direction);
+        let compiled = lines::compile(policy, direction, &self.salt);
         self.put_policy(direction, id, &compiled);
         self.policies.insert(key, PolicyUse { users: 1, compiled });
     }
@@ -356,7 +371,7 @@ impl Compiler {
         for (about, hash) in &compiled.about {
             self.use_set(about, hash);
         }
-        for (name, lines) in compiled.chains(&names::policy(direction, id)) {
+        for (name, lines) in compiled.chains(&names::policy(direction, &self.salt, id)) {
             self.put_chain(name, lines);
         }
     }
@@ -377,11 +392,11 @@ impl Compiler {
             if !self.policies.contains_key(&key) {
                 continue;
             }
-            let compiled = lines::compile(policy, direction);
+            let compiled = lines::compile(policy, direction, &self.salt);
             self.put_policy(direction, id, &compiled);
             let Some(there) = self.policies.get_mut(&key) else { continue };
             let old = std::mem::replace(&mut there.compiled, compiled);
-            let main = names::policy(direction, id);
+            let main = names::policy(direction, &self.salt, id);
             let kept = there.compiled.chains(&main);
             let gone = old.chains(&main).into_keys().filter(|name| !kept.contains_key(name));
             self.stale.extend(gone);
@@ -392,6 +407,6 @@ impl Compiler {
     }
 }
 
-fn class_hash(class: &Class) -> String {
-    names::hash(&format!("{class:?}"))
+fn class_hash(salt: &str, class: &Class) -> String {
+    names::hash(&format!("{salt}{class:?}"))
 }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use crate::family::Family;
 use crate::policy::{Direction, Protocol, Traffic};
-use crate::program::{End, Line, Match, Program, Set, Then};
+use crate::program::{End, Line, Link, Match, OPEN, Program, Set, Then};
 
 /// How many jumps nftables follows (linux `include/net/netfilter/nf_tables.h`
 /// `NFT_JUMP_STACK_SIZE`).
@@ -40,17 +40,38 @@ pub fn passes(program: &Program, packet: Packet) -> bool {
     hook(program, Direction::Egress, packet) && hook(program, Direction::Ingress, packet)
 }
 
+/// Reports whether a packet that comes in by one interface of a node and leaves by another, or the
+/// same, passes both hooks.
+#[must_use]
+pub fn passes_between(program: &Program, from: &str, to: &str, packet: Packet) -> bool {
+    hook_at(program, Direction::Egress, Some(from), packet)
+        && hook_at(program, Direction::Ingress, Some(to), packet)
+}
+
 /// Reports whether a packet passes one hook.
 #[must_use]
 pub fn hook(program: &Program, direction: Direction, packet: Packet) -> bool {
+    hook_at(program, direction, None, packet)
+}
+
+/// The same for a packet that comes in by an interface (egress), or leaves by it (ingress).
+fn hook_at(
+    program: &Program,
+    direction: Direction,
+    interface: Option<&str>,
+    packet: Packet,
+) -> bool {
     if packet.traffic.protocol == Protocol::NeighbourDiscovery {
         return true;
     }
-    let key = match direction {
+    let address = match direction {
         Direction::Egress => packet.source,
         Direction::Ingress => packet.destination,
     };
-    let Some(chain) = program.verdicts.get(&(direction, key)) else { return true };
+    let link = interface.map(|name| Link { interface: name.to_owned(), address });
+    let link = link.and_then(|link| program.links.get(&(direction, link)));
+    let chain = link.or_else(|| program.verdicts.get(&(direction, address)));
+    let Some(chain) = chain.filter(|chain| *chain != OPEN) else { return true };
     match walk(program, chain, packet, 0) {
         Outcome::Accept | Outcome::Return => true,
         Outcome::Drop => false,

@@ -11,6 +11,7 @@ pub mod isolation;
 pub mod labels;
 pub mod multi_policy;
 pub mod network_policy;
+pub mod networks;
 pub mod object;
 pub mod policy;
 pub mod program;
@@ -23,6 +24,7 @@ pub use evaluate::{Verdict, verdict};
 pub use explain::{Explanation, explain};
 
 pub use family::Family;
+pub use networks::Networks;
 pub use object::{Namespace, Node, Pod};
 pub use policy::{Direction, PerDirection, Policy, PolicyId, Protocol, Traffic};
 pub use program::{Name, Program, Step};

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::labels::Selector;
-use crate::object::{Names, name_of};
+use crate::object::{Names, name_of, other_version};
 use crate::policy::{
     Action, Block, Direction, Peer, PodSet, Policy, PolicyId, Ports, Protocol, Rule, Scope, Tier,
 };
@@ -18,6 +18,9 @@ use crate::reader::{self, At, Fault};
 use crate::refused::{Cause, Effect, Refused};
 
 const KIND: &str = "NetworkPolicy";
+
+/// The versions that are read.
+pub const VERSIONS: &[&str] = &["networking.k8s.io/v1"];
 
 /// Reads a NetworkPolicy.
 ///
@@ -28,7 +31,9 @@ pub fn read(object: &Value) -> Result<Policy, Refused> {
     let names = name_of(KIND, &at, true)?;
     let id =
         PolicyId::Network { namespace: names.namespace.to_owned(), name: names.name.to_owned() };
-    Ok(read_spec(&at, &names, id))
+    let mut policy = read_spec(&at, &names, id);
+    close_if_other(&at, &names, VERSIONS, &mut policy);
+    Ok(policy)
 }
 
 /// Reads a NetworkPolicy from JSON.
@@ -37,6 +42,19 @@ pub fn read(object: &Value) -> Result<Policy, Refused> {
 /// It is not JSON, or is too long; what [`read`] says.
 pub fn read_document(text: &[u8]) -> Result<Policy, Refused> {
     read(&document(KIND, text)?)
+}
+
+/// Closes a policy of another version: nobody can tell what its rules mean there.
+pub(crate) fn close_if_other(
+    object: &At<'_>,
+    names: &Names<'_>,
+    versions: &[&str],
+    policy: &mut Policy,
+) {
+    let Some(fault) = other_version(object, versions) else { return };
+    policy.faults.insert(0, Refused::new(&names.object, fault, Effect::AllowsNothing));
+    (policy.ingress, policy.egress) = (Some(Vec::new()), Some(Vec::new()));
+    policy.notices.clear();
 }
 
 /// Reads the JSON of an object.

@@ -14,7 +14,7 @@ use crate::isolation;
 use crate::labels::{Labels, NAMESPACE_NAME};
 use crate::policy::Protocol;
 use crate::reader::{At, Fault};
-use crate::refused::{Cause, Effect, Refused};
+use crate::refused::{Cause, Effect, Refused, printable};
 
 /// Returns addresses of both families that stand for those that a pod does not have, such as a pod
 /// of a file: of 0.0.0.0/8 and 100::/64, which no packet comes from (RFC 1122 §3.2.1.3, RFC 6666
@@ -200,16 +200,33 @@ fn required<'a>(
 ) -> Result<&'a str, Refused> {
     let text = object.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
     text.ok_or_else(|| {
-        let named = |pointer: &str| {
-            object.pointer(pointer).and_then(Value::as_str).filter(|name| !name.is_empty())
-        };
-        let name = match (named("/metadata/namespace"), named("/metadata/name")) {
-            (Some(namespace), Some(name)) => format!("{kind} {namespace}/{name}"),
-            (None, Some(name)) => format!("{kind} {name}"),
-            _ => format!("a {kind}"),
-        };
+        let name = called(kind, object);
         Refused::new(&name, (path.to_owned(), Cause::Missing), Effect::PassedOver)
     })
+}
+
+/// Returns the kind of an object with its name, for messages.
+fn called(kind: &str, object: &Value) -> String {
+    let named = |pointer: &str| {
+        object.pointer(pointer).and_then(Value::as_str).filter(|name| !name.is_empty())
+    };
+    match (named("/metadata/namespace"), named("/metadata/name")) {
+        (Some(namespace), Some(name)) => format!("{kind} {namespace}/{name}"),
+        (None, Some(name)) => format!("{kind} {name}"),
+        _ => format!("a {kind}"),
+    }
+}
+
+/// Reports that an object of a kind is passed over if it says another version than `v1`, which
+/// namespaces, pods and nodes have. An API server's lists say none.
+///
+/// # Errors
+/// The sentence.
+pub fn require_v1(kind: &str, object: &Value) -> Result<(), Refused> {
+    match other_version(&At::root(object), &["v1"]) {
+        Some(fault) => Err(Refused::new(&called(kind, object), fault, Effect::PassedOver)),
+        None => Ok(()),
+    }
 }
 
 /// Returns the name of an object with a namespace, or without, and the kind with it for messages.
@@ -230,6 +247,23 @@ pub(crate) fn name_of<'a>(kind: &str, at: &At<'a>, namespaced: bool) -> Result<N
     let namespace =
         text("namespace").map_err(|fault| Refused::new(&named, fault, Effect::PassedOver))?;
     Ok(Names { namespace, name, object: format!("{kind} {namespace}/{name}") })
+}
+
+/// Returns the fault that an object says a version that is not among these, if it does. Objects of
+/// an API server's lists say none.
+pub(crate) fn other_version(at: &At<'_>, read: &[&str]) -> Option<Fault> {
+    let version = match at.get("apiVersion") {
+        Ok(version) => version?,
+        Err(fault) => return Some(fault),
+    };
+    match version.text() {
+        Ok(text) if read.contains(&text) => None,
+        Ok(text) => {
+            let (found, read) = (printable(text), read.join(" or "));
+            Some(version.fault(Cause::OtherVersion { found, read }))
+        }
+        Err(fault) => Some(fault),
+    }
 }
 
 /// What an object is called.

@@ -4,7 +4,8 @@
 //! The program is data for a table of nftables. Two base chains at the forward hook look the
 //! source up (egress) and the destination (ingress) in a verdict map, after replies and neighbour
 //! discovery have been accepted. An address that is not in the map is accepted; so the accept of
-//! one hook does not end the other.
+//! one hook does not end the other. Before that, interface and address are looked up together, for
+//! pods of further networks ([`crate::networks`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -31,6 +32,10 @@ pub fn unknown(direction: Direction) -> Name {
     }
 }
 
+/// The chain to which an address of a further network leads that no policy is about: everything
+/// passes. It is in every table, and no program has it.
+pub const OPEN: &str = "open";
+
 /// Returns the direction of the packets that meet a chain, which its name tells; `None` if no chain
 /// of a program has such a name.
 #[must_use]
@@ -54,11 +59,24 @@ pub fn family_of(set: &str) -> Option<Family> {
     Family::ALL.into_iter().find(|family| kind.ends_with(family.digit()))
 }
 
+/// An address of this node's pods on a further network. Another network may have the same address,
+/// so it counts at one interface only.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Link {
+    /// The interface of this node at which the packet filter sees the pod's packets: its bridge, or
+    /// the host's side of its link.
+    pub interface: String,
+    /// The address.
+    pub address: IpAddr,
+}
+
 /// What one node's packet filter holds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Program {
     /// The verdict maps: the chain to which an address of a pod of this node leads.
     pub verdicts: BTreeMap<(Direction, IpAddr), Name>,
+    /// The chain to which an address of a further network leads, which is asked before `verdicts`.
+    pub links: BTreeMap<(Direction, Link), Name>,
     /// The chains.
     pub chains: BTreeMap<Name, Vec<Line>>,
     /// The sets.
@@ -144,6 +162,8 @@ pub enum Step {
     PutChain { name: Name, lines: Vec<Line>, new: bool },
     /// An address leads to a chain, or nowhere; and what it led to before.
     Verdict { direction: Direction, address: IpAddr, before: Option<Name>, chain: Option<Name> },
+    /// The same as `Verdict` for an address of a further network.
+    Link { direction: Direction, link: Link, before: Option<Name>, chain: Option<Name> },
     /// A chain goes.
     RemoveChain { name: Name },
     /// A set goes.
@@ -213,6 +233,22 @@ impl Program {
                     None => self.verdicts.remove(&key),
                 };
             }
+            Step::Link { direction, link, before, chain } => {
+                if let Some(chain) = chain
+                    && chain != OPEN
+                    && !self.chains.contains_key(chain)
+                {
+                    return misstep("there is no such chain", chain);
+                }
+                let key = (*direction, link.clone());
+                if self.links.get(&key) != before.as_ref() || before == chain {
+                    return misstep("the address leads elsewhere, or nothing changes", step);
+                }
+                match chain {
+                    Some(chain) => self.links.insert(key, chain.clone()),
+                    None => self.links.remove(&key),
+                };
+            }
             Step::RemoveChain { name } => {
                 if self.chains.remove(name).is_none() {
                     return misstep("there is no such chain", name);
@@ -254,7 +290,9 @@ impl Program {
         if let Some(long) = names.into_iter().find(|name| LONGEST_NAME < name.len()) {
             return misstep("the name is too long", long);
         }
-        if let Some(chain) = self.verdicts.values().find(|name| !self.chains.contains_key(*name)) {
+        let links = self.links.values().filter(|name| *name != OPEN);
+        let mut leads = self.verdicts.values().chain(links);
+        if let Some(chain) = leads.find(|name| !self.chains.contains_key(*name)) {
             return misstep("a verdict leads to a chain that is not there", chain);
         }
         for line in self.chains.values().flatten() {
@@ -299,6 +337,7 @@ impl Program {
                 steps.push(Step::Verdict { direction, address, before, chain });
             }
         }
+        steps.extend(links(old, new));
         let gone = |name: &&Name| !new.chains.contains_key(*name);
         steps.extend(
             old.chains.keys().filter(gone).map(|name| Step::RemoveChain { name: name.clone() }),
@@ -310,6 +349,20 @@ impl Program {
         sort(&mut steps);
         steps
     }
+}
+
+/// Returns the steps between the addresses of further networks.
+fn links(old: &Program, new: &Program) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let keys: BTreeSet<_> = old.links.keys().chain(new.links.keys()).collect();
+    for key in keys {
+        let (before, chain) = (old.links.get(key).cloned(), new.links.get(key).cloned());
+        if before != chain {
+            let (direction, link) = key.clone();
+            steps.push(Step::Link { direction, link, before, chain });
+        }
+    }
+    steps
 }
 
 fn elements(name: &Name, old: &Set, new: &Set) -> Vec<Step> {
@@ -339,7 +392,7 @@ pub(crate) fn sort(steps: &mut [Step]) {
         Step::AddSet { .. } => 0,
         Step::AddElement { .. } | Step::RemoveElement { .. } => 1,
         Step::PutChain { name, .. } => 2 + depth(name),
-        Step::Verdict { .. } => 6,
+        Step::Verdict { .. } | Step::Link { .. } => 6,
         Step::RemoveChain { name } => 10 - depth(name),
         Step::RemoveSet { .. } => 11,
     });

@@ -61,6 +61,8 @@ pub enum Cause {
     UnknownKey { known: String },
     #[error("it has {count} of {known}, and exactly one is needed")]
     NotOne { count: usize, known: String },
+    #[error("{found:?} is not read here, {read} is")]
+    OtherVersion { found: String, read: String },
     #[error("domain names are not supported here: the packet filter sees addresses")]
     DomainNames,
 }
@@ -91,6 +93,8 @@ pub enum Effect {
     SelectsNone,
     /// The policy is for no network.
     NoNetwork,
+    /// The policy is for every further network of its pods.
+    EveryNetwork,
     /// Nobody from outside the node reaches the namespace's pods, but as policies allow.
     DefaultDeny,
 }
@@ -115,6 +119,7 @@ impl fmt::Display for Effect {
             }
             Effect::SelectsNone => "the policy selects no pod",
             Effect::NoNetwork => "the policy is for no network",
+            Effect::EveryNetwork => "the policy is for every further network of its pods",
             Effect::DefaultDeny => "the namespace's pods are denied what no policy allows",
         })
     }

@@ -7,7 +7,11 @@
 //! A peer goes when the source deletes it, or when a complete list lacks it. Nothing else removes
 //! one: not silence, not a record that became unreadable. A list that would remove more than half
 //! of the peers is held for a while ([`BRAKE`]): an empty store must not cut a cluster.
+//!
+//! Blocks of spaces come from records of their own ([`crate::blocks`]); a peer that is used has those
+//! that it holds.
 
+mod blocks;
 mod judge;
 mod tell;
 
@@ -18,6 +22,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use crate::blocks::Blocks;
 use crate::claims::Claims;
 use crate::node::Node;
 use crate::reader::overlap;
@@ -93,6 +98,8 @@ pub enum Event {
 pub struct Outcome {
     /// The peers whose wanted objects may differ now, and those that are gone.
     pub affected: BTreeSet<String>,
+    /// This node has other blocks now.
+    pub is_own_changed: bool,
     /// What happened, for the log: each change once.
     pub news: Vec<News>,
 }
@@ -160,7 +167,7 @@ impl Peer {
     }
 
     /// Returns what is used of it: the last record that could be read, if nothing stands against
-    /// it, without earlier prefixes that somebody else has.
+    /// it, without earlier prefixes that somebody else has, and with the blocks that it holds.
     #[must_use]
     pub fn used(&self) -> Option<&Node> {
         self.used.as_deref()
@@ -229,6 +236,7 @@ pub struct Cluster {
     claims: Claims,
     /// Peers that are refused because of another peer, or lack an earlier prefix because of one.
     contested: BTreeSet<String>,
+    blocks: Blocks,
     listed: bool,
     silent_since: Option<Time>,
 }
@@ -243,6 +251,7 @@ impl Cluster {
             peers: BTreeMap::new(),
             claims: Claims::default(),
             contested: BTreeSet::new(),
+            blocks: Blocks::default(),
             listed: false,
             silent_since: None,
         }
@@ -251,16 +260,18 @@ impl Cluster {
     /// Takes peers from the disk, before any source was asked.
     pub fn restore(&mut self, peers: Vec<(Node, Time)>, now: Time) -> Outcome {
         let mut work = Work::default();
-        for (node, first_seen) in peers {
+        for (mut node, first_seen) in peers {
             if node.name == self.own.node.name || self.peers.contains_key(&node.name) {
                 continue;
             }
             work.touch(&self.peers, &node.name);
             let name = node.name.clone();
+            self.blocks.restore(&name, std::mem::take(&mut node.blocks), &self.settings);
             let held = Some(Held::Restored);
             let record = Some(Arc::new(node));
             self.peers.insert(name, Peer { record, held, first_seen, ..Peer::new(now) });
         }
+        work.holders = self.blocks.judge_restored(&self.settings);
         self.settle(work, now)
     }
 
@@ -303,7 +314,7 @@ impl Cluster {
     /// Returns when [`Cluster::tick`] has something to do.
     #[must_use]
     pub fn due(&self) -> Option<Time> {
-        self.braked().map(|(_, until)| until).min()
+        self.braked().map(|(_, until)| until).chain(self.blocks.due()).min()
     }
 
     /// Removes at once what the brake holds: a person has confirmed the list.
@@ -311,11 +322,15 @@ impl Cluster {
         self.remove_braked(now, |_| true)
     }
 
-    /// Takes what this node is now, and judges the peers anew for which that matters.
-    pub fn set_own(&mut self, own: Own, now: Time) -> Outcome {
+    /// Takes what this node is now, but for its blocks, and judges the peers anew for which that
+    /// matters.
+    pub fn set_own(&mut self, mut own: Own, now: Time) -> Outcome {
         let mut work = Work::default();
+        own.node.blocks.clone_from(&self.own.node.blocks);
         if own != *self.own {
             self.own = Arc::new(own);
+            // Holders are found by this node's name and addresses, too.
+            work.holders = self.blocks.holders().map(str::to_owned).collect();
             let own_name = self.own.node.name.clone();
             if self.peers.contains_key(&own_name) {
                 self.remove(&own_name, &mut work);
@@ -356,10 +371,12 @@ impl Cluster {
         self.peers.get(name)
     }
 
-    /// Returns the prefix of a used peer that an address is in, and the peer's name.
+    /// Returns the prefix of a used peer, or the block of a peer, that an address is in, and the
+    /// peer's name.
     #[must_use]
     pub fn of_address(&self, address: IpAddr) -> Option<(IpNet, &str)> {
-        self.claims.of_address(address).map(|claim| (claim.prefix, &*claim.whose))
+        let claim = self.claims.of_address(address).map(|claim| (claim.prefix, &*claim.whose));
+        claim.or_else(|| self.blocks.of_address(address))
     }
 
     /// Returns the peer to which a prefix, or a part of it, was given, whether it is used or not.
@@ -466,6 +483,7 @@ impl Cluster {
         for name in &names {
             self.remove(name, &mut work);
         }
+        work.holders = self.blocks.remove_braked(goes, &self.settings, &mut work.news);
         self.settle(work, now)
     }
 
@@ -485,6 +503,10 @@ impl Cluster {
     fn settle(&mut self, mut work: Work, now: Time) -> Outcome {
         let touched: Vec<String> = work.befores.keys().cloned().collect();
         self.judge(touched, &mut work);
+        self.give_blocks(&mut work);
+        if self.listed {
+            work.news.extend(self.blocks.tell_strangers());
+        }
         for (name, before) in work.befores {
             let after = Before::of(self.peers.get(&name));
             if before == after {
@@ -505,7 +527,8 @@ impl Cluster {
             let text = format!("{count} nodes are new, changed or gone");
             work.news.push(News { warning: false, node: None, text });
         }
-        Outcome { affected: work.affected, news: work.news }
+        let Work { affected, is_own_changed, news, .. } = work;
+        Outcome { affected, is_own_changed, news }
     }
 }
 
@@ -517,6 +540,9 @@ struct Work {
     news: Vec<News>,
     /// A peer that had claims is gone.
     freed: bool,
+    /// The holders of blocks that have other blocks or addresses now.
+    holders: BTreeSet<String>,
+    is_own_changed: bool,
 }
 
 impl Work {

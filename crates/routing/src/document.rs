@@ -7,11 +7,10 @@
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
-use sha2::{Digest as _, Sha256};
 
 use crate::cluster::{Cluster, Peer};
 use crate::node::Node;
+use crate::sealed;
 use crate::time::Time;
 
 /// The version of the format.
@@ -35,14 +34,6 @@ pub struct Document {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Outer<'a> {
-    version: u32,
-    sum: String,
-    #[serde(borrow)]
-    known: Cow<'a, RawValue>,
-}
-
-#[derive(Serialize, Deserialize)]
 struct Inner<'a> {
     #[serde(default)]
     own: Option<Cow<'a, Node>>,
@@ -63,9 +54,7 @@ pub fn write(cluster: &Cluster) -> String {
     }
     let own = Some(&cluster.own().node).filter(|own| !own.prefixes.is_empty());
     let inner = Inner { own: own.map(Cow::Borrowed), peers: cluster.used().map(entry).collect() };
-    let known = serde_json::value::to_raw_value(&inner).expect("our types serialise to JSON");
-    let outer = Outer { version: VERSION, sum: sum(&known), known: Cow::Owned(known) };
-    serde_json::to_string(&outer).expect("our types serialise to JSON")
+    sealed::write(VERSION, &inner)
 }
 
 /// Reads what [`write()`] has written.
@@ -74,22 +63,7 @@ pub fn write(cluster: &Cluster) -> String {
 /// If anything at all is wrong, nothing is taken: half a list is worse than none, and the source
 /// will tell.
 pub fn read(document: &[u8]) -> Result<Document, Damaged> {
-    if LONGEST < document.len() {
-        return Err(Damaged(format!("it has {} bytes", document.len())));
-    }
-    let damaged = |error: serde_json::Error| Damaged(error.to_string());
-    let outer: Outer<'_> = serde_json::from_slice(document).map_err(damaged)?;
-    if outer.version != VERSION {
-        return Err(Damaged(format!("it has version {}", outer.version)));
-    }
-    if outer.sum != sum(&outer.known) {
-        return Err(Damaged("its sum is wrong".to_owned()));
-    }
-    let inner: Inner<'_> = serde_json::from_str(outer.known.get()).map_err(damaged)?;
+    let inner: Inner<'_> = sealed::read(document, VERSION, LONGEST).map_err(Damaged)?;
     let peers = inner.peers.into_iter().map(|entry| (entry.node.into_owned(), entry.since));
     Ok(Document { own: inner.own.map(Cow::into_owned), peers: peers.collect() })
-}
-
-fn sum(known: &RawValue) -> String {
-    Sha256::digest(known.get()).iter().map(|byte| format!("{byte:02x}")).collect()
 }

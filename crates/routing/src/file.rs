@@ -172,6 +172,7 @@ fn read_fields(name: &str, number: usize, at: &At<'_>, settings: &Settings) -> R
         created: u64::try_from(number).ok().map(Time),
         prefixes,
         kept,
+        blocks: Vec::new(),
         underlay,
         offers,
         mtu: at.get("mtu")?.map(|mtu| mtu.mtu()).transpose()?,

@@ -5,6 +5,7 @@
 
 pub mod annotations;
 pub mod config;
+pub mod kept;
 pub mod lease;
 pub mod leases;
 pub mod subnet_env;

@@ -120,6 +120,7 @@ fn read_ours(fields: &NodeFields, prefixes: Vec<IpNet>, text: &str) -> Result<No
         // A prefix that is the node's again is no earlier one.
         kept: read.kept.into_iter().filter(|kept| !prefixes.contains(kept)).collect(),
         prefixes,
+        blocks: Vec::new(),
         underlay: read.underlay,
         offers: read.offers,
         mtu: read.mtu,

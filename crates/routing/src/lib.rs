@@ -2,6 +2,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod annotation;
+pub mod blocks;
 mod claims;
 pub mod cluster;
 pub mod condition;
@@ -23,11 +24,13 @@ mod reader;
 pub mod refused;
 pub mod render;
 pub mod routing;
+mod sealed;
 pub mod settings;
 pub mod show;
 pub mod time;
 pub mod wanted;
 
+pub use blocks::Block;
 pub use cluster::{Cluster, Event, Peer, Seen};
 pub use family::{Family, PerFamily};
 pub use mac::MacAddr;

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::blocks::Block;
 use crate::family::Family;
 use crate::mac::MacAddr;
 use crate::time::Time;
@@ -28,6 +29,9 @@ pub struct Node {
     /// yield to everybody's prefixes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<IpNet>,
+    /// The blocks of spaces that it holds, in order. No dialect has them: their own records say so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blocks: Vec<Block>,
     /// The addresses by which other nodes reach it.
     pub underlay: Underlay,
     /// How it can be reached.
@@ -43,17 +47,24 @@ pub struct Node {
 }
 
 impl Node {
-    /// Returns its prefixes of a family, the kept ones last.
+    /// Returns all that its pods have addresses of: its prefixes, the kept ones, its blocks.
+    pub fn all_prefixes(&self) -> impl Iterator<Item = IpNet> {
+        let blocks = self.blocks.iter().map(|block| block.prefix);
+        self.prefixes.iter().chain(&self.kept).copied().chain(blocks)
+    }
+
+    /// Returns those of a family.
     pub fn prefixes_of(&self, family: Family) -> impl Iterator<Item = IpNet> {
-        let all = self.prefixes.iter().chain(&self.kept).copied();
-        all.filter(move |prefix| Family::of_prefix(*prefix) == family)
+        self.all_prefixes().filter(move |prefix| Family::of_prefix(*prefix) == family)
     }
 
     /// Returns the address of its tunnels of a family: the first of its first prefix, as flanneld
-    /// has it.
+    /// has it. The first of a block may be a pod's.
     #[must_use]
     pub fn tunnel_address(&self, family: Family) -> Option<IpAddr> {
-        self.prefixes_of(family).next().map(|prefix| prefix.network())
+        let mut prefixes = self.prefixes.iter().chain(&self.kept);
+        let first = prefixes.find(|prefix| Family::of_prefix(**prefix) == family);
+        first.map(IpNet::network)
     }
 }
 

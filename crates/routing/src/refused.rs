@@ -58,6 +58,10 @@ pub enum Cause {
     WrongFamily { value: String, family: Family },
     #[error("{prefix} is outside the cluster's {family} ranges ({ranges})")]
     OutsideRanges { prefix: IpNet, family: Family, ranges: String },
+    #[error("it is outside space-ranges ({ranges})")]
+    OutsideSpaces { ranges: String },
+    #[error("it overlaps {theirs} of space {space}, which node {node} holds")]
+    OverlapsBlock { theirs: IpNet, space: String, node: String },
     #[error("{prefix} and {other} overlap")]
     OverlapsItself { prefix: IpNet, other: IpNet },
     #[error("{prefix} overlaps {own}, which is this node's")]

@@ -1,5 +1,7 @@
 //! The network configuration that this node's runtimes read.
 
+use std::path::PathBuf;
+
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
@@ -19,6 +21,15 @@ pub struct NetworkConfig {
     pub prefixes: Vec<IpNet>,
     /// The MTU of pods, in bytes.
     pub mtu: u32,
+    /// Pods start under network policy.
+    pub policy: Option<Policy>,
+}
+
+/// The network policy that pods start under.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// Where its service listens; `None` where plugins look by themselves.
+    pub socket: Option<PathBuf>,
 }
 
 /// How pods are attached to their node.
@@ -55,14 +66,16 @@ pub fn conflist(config: &NetworkConfig) -> String {
     interface["ipMasq"] = json!(false);
     interface["mtu"] = json!(config.mtu);
     interface["ipam"] = json!({ "type": "host-local", "ranges": ranges, "routes": routes });
-    let list = json!({
-        "cniVersion": "1.0.0",
-        "name": config.name,
-        "plugins": [
-            interface,
-            { "type": "portmap", "capabilities": { "portMappings": true } },
-        ],
-    });
+    let mut plugins = vec![interface];
+    if let Some(policy) = &config.policy {
+        let mut plugin = json!({ "type": "policy" });
+        if let Some(socket) = &policy.socket {
+            plugin["socketpath"] = json!(socket);
+        }
+        plugins.push(plugin);
+    }
+    plugins.push(json!({ "type": "portmap", "capabilities": { "portMappings": true } }));
+    let list = json!({ "cniVersion": "1.0.0", "name": config.name, "plugins": plugins });
     let mut text = serde_json::to_string_pretty(&list).expect("JSON is written as JSON");
     text.push('\n');
     text

@@ -51,12 +51,12 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use crate::blocks;
 use crate::cluster::{Cluster, Event, News};
 use crate::condition;
-use crate::document;
+use crate::document::{self, Document};
 use crate::family::{Family, PerFamily};
 use crate::ids::Ids;
-use crate::node::Node;
 use crate::object::{Key, Value};
 use crate::path::{Path, Way};
 use crate::plan::{Change, ForeignRoute, Observed, Wanted};
@@ -235,9 +235,13 @@ impl Routing {
         }
     }
 
-    /// Takes the peers that the disk has ([`document::read`]), before any source was asked.
-    pub fn restore(&mut self, peers: Vec<(Node, Time)>, now: Time) -> Todo {
-        let outcome = self.cluster.restore(peers, now);
+    /// Takes the peers, and the blocks of this node, that the disk has ([`document::read`]), before
+    /// any source was asked.
+    pub fn restore(&mut self, document: Document, now: Time) -> Todo {
+        let own = document.own.filter(|own| own.name == self.cluster.own().node.name);
+        let of_own = self.cluster.restore_own_blocks(own.map_or(Vec::new(), |own| own.blocks), now);
+        let mut outcome = self.cluster.restore(document.peers, now);
+        outcome.news.extend(of_own.news);
         self.follow(outcome)
     }
 
@@ -247,8 +251,10 @@ impl Routing {
         document::write(&self.cluster)
     }
 
-    /// Takes what this node is: its prefixes, its underlay addresses, its tunnels.
-    pub fn own(&mut self, own: Own, now: Time) -> Todo {
+    /// Takes what this node is: its prefixes, its underlay addresses, its tunnels. Its blocks are
+    /// known here.
+    pub fn own(&mut self, mut own: Own, now: Time) -> Todo {
+        own.node.blocks.clone_from(&self.cluster.own().node.blocks);
         if self.waiting.is_none() && *self.cluster.own() == own {
             return Todo::default();
         }
@@ -277,6 +283,12 @@ impl Routing {
     /// Takes what a source says.
     pub fn event(&mut self, event: Event, now: Time) -> Todo {
         let outcome = self.cluster.apply(event, now);
+        self.follow(outcome)
+    }
+
+    /// Takes what the records of spaces say.
+    pub fn blocks(&mut self, event: blocks::Event, now: Time) -> Todo {
+        let outcome = self.cluster.apply_blocks(event, now);
         self.follow(outcome)
     }
 

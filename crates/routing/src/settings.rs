@@ -31,8 +31,6 @@ pub enum Source {
     Etcd,
     /// A file with a list of nodes.
     File,
-    /// Blocks of a space of `cluster-ipam`.
-    Blocks,
 }
 
 /// The configuration of the service, checked: what is the same for all its peers.
@@ -42,6 +40,10 @@ pub struct Settings {
     pub source: Source,
     /// The ranges that all prefixes are in (`--cluster-cidr`).
     pub cluster_ranges: Vec<IpNet>,
+    /// The spaces of `cluster-ipam` whose blocks are routed.
+    pub spaces: Vec<String>,
+    /// The ranges that these blocks are of. They have nothing in common with the cluster's.
+    pub space_ranges: Vec<IpNet>,
     /// The ranges of services, which no prefix may touch; empty if not told.
     pub service_ranges: Vec<IpNet>,
     /// Further ranges to which pods' packets keep their source.
@@ -71,6 +73,8 @@ impl Settings {
         Settings {
             source: Source::Kubernetes,
             cluster_ranges,
+            spaces: Vec::new(),
+            space_ranges: Vec::new(),
             service_ranges: Vec::new(),
             exempt: Vec::new(),
             paths: Paths::Auto,
@@ -82,6 +86,17 @@ impl Settings {
             allow_overlap: false,
             underlay_mtu: None,
         }
+    }
+
+    /// Returns the ranges of all pods: the cluster's, and those of spaces.
+    pub fn ranges(&self) -> impl Iterator<Item = IpNet> {
+        self.cluster_ranges.iter().chain(&self.space_ranges).copied()
+    }
+
+    /// Reports whether a prefix is of the ranges of spaces.
+    #[must_use]
+    pub fn is_of_space(&self, prefix: IpNet) -> bool {
+        self.space_ranges.iter().any(|range| range.contains(&prefix))
     }
 
     /// Returns the cluster's ranges of a family, as a message lists them.
@@ -139,7 +154,6 @@ impl Keys<'_> {
             Source::Kubernetes => crate::kubernetes::POD_CIDRS,
             Source::Etcd => "key",
             Source::File => "prefixes",
-            Source::Blocks => "blocks",
         };
         key.to_owned()
     }
@@ -196,7 +210,7 @@ impl Keys<'_> {
     fn of_ours(&self, path: &str) -> String {
         match self.settings.source {
             Source::Kubernetes => format!("{}: {path}", crate::annotation::KEY),
-            Source::Etcd | Source::File | Source::Blocks => path.to_owned(),
+            Source::Etcd | Source::File => path.to_owned(),
         }
     }
 
@@ -417,10 +431,19 @@ impl Own {
             v4: uplinks.v4.map(|(uplink, _)| uplink),
             v6: uplinks.v6.map(|(uplink, _)| uplink),
         };
-        let dialect = Dialect::Netwright;
-        let mtu = settings.underlay_mtu.or(mtu);
-        let node =
-            Node { name, uid, created: None, prefixes, kept, underlay, offers, mtu, zone, dialect };
+        let node = Node {
+            name,
+            uid,
+            created: None,
+            prefixes,
+            kept,
+            blocks: Vec::new(),
+            underlay,
+            offers,
+            mtu: settings.underlay_mtu.or(mtu),
+            zone,
+            dialect: Dialect::Netwright,
+        };
         Own { node, uplinks, tunnels }
     }
 }

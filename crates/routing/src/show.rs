@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::blocks::Block;
 use crate::cluster::{Cluster, Peer, Unusable};
 use crate::family::Family;
 use crate::mtu::IPV6_LEAST;
@@ -30,6 +31,9 @@ pub struct Table {
     /// Prefixes that it had before, and in which pods still live.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<IpNet>,
+    /// The blocks of spaces that it holds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blocks: Vec<Block>,
     /// How far it is.
     pub phase: Phase,
     /// The MTU of pods, in bytes.
@@ -53,6 +57,9 @@ pub struct Row {
     pub family: Option<Family>,
     /// Its prefixes of the family.
     pub prefixes: Vec<IpNet>,
+    /// The blocks of spaces that it holds, of the family.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blocks: Vec<Block>,
     /// The path.
     pub path: Path,
     /// Why it is this one.
@@ -145,6 +152,7 @@ impl Routing {
             node: own.name.clone(),
             prefixes: own.prefixes.clone(),
             kept: own.kept.clone(),
+            blocks: own.blocks.clone(),
             phase: self.phase(),
             pod_mtu: self.pod_mtu(),
             warnings: self.warnings(),
@@ -166,8 +174,7 @@ impl Routing {
             passed_over: Vec::new(),
         };
         let own = &self.cluster.own().node;
-        let mut owns = own.prefixes.iter().chain(&own.kept).copied();
-        if let Some(prefix) = owns.find(|prefix| prefix.contains(&address)) {
+        if let Some(prefix) = own.all_prefixes().find(|prefix| prefix.contains(&address)) {
             explained.prefix = Some(prefix);
             let sentence =
                 format!("{address} is in {prefix}, a prefix of this node: its pod is here");
@@ -223,8 +230,8 @@ impl Routing {
 
     fn explain_stranger(&self, explained: &mut Explained) {
         let address = explained.address;
-        let ranges = &self.settings.cluster_ranges;
-        let Some(range) = ranges.iter().find(|range| range.contains(&address)) else {
+        let mut ranges = self.settings.ranges();
+        let Some(range) = ranges.find(|range| range.contains(&address)) else {
             let sentence = format!(
                 "{address} is not a pod's: it is in none of the cluster's ranges, and packets \
                  follow the other routes of this node"
@@ -273,6 +280,7 @@ impl Routing {
         if self.cluster.own().node.offers.native {
             warnings.extend(self.uncovered_native());
         }
+        warnings.extend(self.cluster.block_warnings());
         warnings.extend(self.notices.values().flatten().cloned());
         warnings
     }
@@ -300,6 +308,7 @@ impl Routing {
             peer: name.to_owned(),
             family: None,
             prefixes: Vec::new(),
+            blocks: Vec::new(),
             path: Path::None,
             because: String::new(),
             state: PeerState::Wanted,
@@ -322,11 +331,16 @@ impl Routing {
         };
         let plan = self.plans.get(name);
         let row = |family: Family| {
-            let prefixes: Vec<IpNet> = node.prefixes_of(family).collect();
-            if prefixes.is_empty() {
-                return None;
-            }
-            let row = Row { family: Some(family), prefixes, ..blank.clone() };
+            node.prefixes_of(family).next()?;
+            let is_of = |prefix: &IpNet| Family::of_prefix(*prefix) == family;
+            let prefixes = node.prefixes.iter().chain(&node.kept).copied().filter(is_of);
+            let blocks = node.blocks.iter().filter(|block| is_of(&block.prefix)).cloned();
+            let row = Row {
+                family: Some(family),
+                prefixes: prefixes.collect(),
+                blocks: blocks.collect(),
+                ..blank.clone()
+            };
             let Some(plan) = plan.and_then(|plan| plan.families.get(family).as_ref()) else {
                 let because = "the way to its underlay address is not known yet".to_owned();
                 return Some(Row { because, ..row });

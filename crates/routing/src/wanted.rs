@@ -22,21 +22,22 @@ pub fn of_node(settings: &Settings, own: &Own, native: PerFamily<bool>) -> Objec
     let mut objects = Objects::new();
     // Who translates services' addresses is to see the pod's own.
     let exempt = [&settings.exempt[..], &settings.service_ranges].concat();
-    for (set, ranges) in [(Set::Cluster, &settings.cluster_ranges), (Set::Exempt, &exempt)] {
+    let all: Vec<IpNet> = settings.ranges().collect();
+    for (set, ranges) in [(Set::Cluster, &all), (Set::Exempt, &exempt)] {
         for prefix in IpNet::aggregate(ranges) {
             objects.insert(Key::Element { set, prefix }, Value::There);
         }
     }
-    for prefix in &settings.cluster_ranges {
+    for prefix in &all {
         let is_native = own.node.offers.native || *native.get(Family::of_prefix(*prefix));
         if !is_native {
             let value = Value::Unreachable { protocol: PROTOCOL };
             objects.insert(Key::Unreachable { prefix: prefix.trunc() }, value);
         }
     }
-    for prefix in own.node.prefixes.iter().chain(&own.node.kept) {
+    for prefix in own.node.all_prefixes() {
         let value = Value::Unreachable { protocol: PROTOCOL_OWN };
-        objects.insert(Key::Unreachable { prefix: *prefix }, value);
+        objects.insert(Key::Unreachable { prefix }, value);
     }
     for underlay in Family::ALL {
         if let Some((link, tunnel)) = tunnel(settings, own, underlay) {
@@ -135,7 +136,8 @@ fn nexthop(
             // path could not keep it (net/ipv6/route.c ip6_route_check_nh_onlink). A link-local
             // one is not compared.
             let gateway = match family {
-                Family::V4 => peer.tunnel_address(family)?,
+                // A node with blocks and no prefix of the family has none.
+                Family::V4 => peer.tunnel_address(family).or(peer.underlay.get(family))?,
                 Family::V6 => mac.link_local().into(),
             };
             objects.insert(Key::Fdb { link: link.clone(), mac }, Value::Fdb { to });

@@ -22,6 +22,11 @@ use crate::name::{file_name_of, object_of};
 use crate::record::{Damaged, Read, Record};
 use crate::roots::{Roots, Unread, boot_id};
 
+/// The folder of all records.
+const OWNERS: &str = "owners";
+/// How the names of records end.
+const RECORD: &str = ".json";
+
 const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
@@ -117,7 +122,7 @@ impl Index {
     #[must_use]
     pub fn new(roots: &Roots) -> Self {
         Index {
-            owners: roots.run.join("owners"),
+            owners: roots.run.join(OWNERS),
             shared: roots.run.join("shared"),
             locks: roots.run.join("locks"),
             addresses: roots.addresses(),
@@ -781,7 +786,7 @@ impl Index {
     }
 
     fn record_path(&self, key: &AttachmentKey, plugin: &str) -> PathBuf {
-        self.owners.join(key.hash()).join(format!("{}.json", file_name_of(plugin)))
+        self.owners.join(key.hash()).join(format!("{}{RECORD}", file_name_of(plugin)))
     }
 
     fn object_directory(&self, object: &str) -> PathBuf {
@@ -937,6 +942,29 @@ const SHARED_BY: &str = "+";
 fn holders_in(claim: &Path) -> io::Result<Vec<String>> {
     let target = fs::read_link(claim)?;
     Ok(target.to_string_lossy().split(SHARED_BY).map(str::to_owned).collect())
+}
+
+impl Damaged {
+    /// Says whether a record of this plugin may be in it: it is the file of one, or a folder with
+    /// records of all plugins.
+    #[must_use]
+    pub fn may_be_of(&self, plugin: &str) -> bool {
+        let name = self.path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        match name.strip_suffix(RECORD) {
+            Some(of) => of == file_name_of(plugin),
+            None => name == OWNERS || is_hash(name),
+        }
+    }
+
+    /// Returns the [`AttachmentKey::hash`] of the attachment whose record it is, or whose folder;
+    /// `None` for the folder of all of them.
+    #[must_use]
+    pub fn hash(&self) -> Option<&str> {
+        let mut names = self.path.iter().rev().filter_map(OsStr::to_str);
+        let name = names.next()?;
+        let folder = if name.ends_with(RECORD) { names.next()? } else { name };
+        is_hash(folder).then_some(folder)
+    }
 }
 
 /// Says whether a text is an attachment's hash, and not a path to another place.

@@ -10,8 +10,8 @@ mod record;
 mod roots;
 
 pub use file::{
-    Durability, FileError, MAX_FILE_SIZE, create_directory, read_optional, remove_abandoned,
-    remove_directory, remove_file, sync_directory, write_atomic,
+    Durability, FileError, MAX_FILE_SIZE, create_directory, create_locked, read_optional,
+    remove_abandoned, remove_directory, remove_file, sync_directory, write_atomic,
 };
 pub use index::{AttachmentLock, Claimed, Index, Release};
 pub use lock::{Holder, Lock, LockError};

@@ -97,6 +97,8 @@ pub const KERNEL: &[(&str, &str)] = &[
     // Also only in the virtual machine: its sysctls are as Docker, Kubernetes and systemd leave
     // those of a machine.
     ("configured-machine", "test -n \"$NETWRIGHT_VM\""),
+    // The virtual machine loads it before the first test: it adds sysctls to every namespace.
+    ("ip_vs", "test -e /proc/net/ip_vs"),
     ("fq_codel", "tc qdisc add dev p0 root fq_codel"),
     ("netem", "tc qdisc add dev p0 root netem delay 1ms"),
     (

@@ -10,8 +10,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// How long any condition may take.
 const TIMEOUT: Duration = Duration::from_secs(90);
-/// The interval between checks of a condition.
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// The pause between checks of a condition, at least and at most. It is as long as a check takes: one
+/// that starts programs leaves half of the processor to what it waits for.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
 /// A program whose standard error goes to a file. It is killed when this is dropped; if the test
 /// fails, its log is printed.
@@ -112,11 +113,12 @@ impl Drop for Service {
 pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + TIMEOUT;
     loop {
+        let begin = Instant::now();
         if let Some(found) = look() {
             return found;
         }
         assert!(Instant::now() < deadline, "{what}: not within {TIMEOUT:?}");
-        thread::sleep(POLL_INTERVAL);
+        thread::sleep(begin.elapsed().clamp(PAUSE.0, PAUSE.1));
     }
 }
 

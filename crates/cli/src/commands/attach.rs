@@ -42,25 +42,26 @@ pub(crate) fn add(args: &Add, common: &Common, world: &World, shell: &mut Shell)
     let target = target(&args.which, &args.attach, world)?;
     target.container.require()?;
     let session = Session::open(world, common, shell, PluginSource::WithOwn)?;
-    let network = session.network(&args.which.network)?;
+    let list = session.network(&args.which.network)?.list;
+    let list = attach::labelled(list, &args.labels)?;
     let attachment = attach::describe(
-        &network.list,
+        &list,
         target.container_id.clone(),
         target.ifname.clone(),
         &target.netns,
         &args.attach,
         world,
     )?;
-    attach::refuse_untaken(&[&network.list], &args.attach)?;
-    attach::refuse_out_of_place(&network.list)?;
-    taken::refuse(&network.list, &attachment)?;
-    let waiting = shell.waiting(format!("attaching to network {:?}", network.list.name));
-    let added = session.runtime.add_list(&network.list, &attachment, session.deadline());
+    attach::refuse_untaken(&[&list], &args.attach)?;
+    attach::refuse_out_of_place(&list)?;
+    taken::refuse(&list, &attachment)?;
+    let waiting = shell.waiting(format!("attaching to network {:?}", list.name));
+    let added = session.runtime.add_list(&list, &attachment, session.deadline());
     drop(waiting);
     let added = added.map_err(|error| Failure::from(error.to_cni()))?;
     if let Err(error) = attachment.require_given(&added.result) {
         let undoing = session.runtime.clone().undoing();
-        let undone = undoing.del_list(&network.list, &attachment, session.deadline());
+        let undone = undoing.del_list(&list, &attachment, session.deadline());
         return Err(Failure::from(match undone {
             Ok(_) => error.with_details("the container was detached again"),
             Err(left) => {
@@ -68,7 +69,7 @@ pub(crate) fn add(args: &Add, common: &Common, world: &World, shell: &mut Shell)
             }
         }));
     }
-    forwarding::warn(&network.list, &Index::new(&session.roots), shell);
+    forwarding::warn(&list, &Index::new(&session.roots), shell);
     match shell.format {
         Format::Json => {
             shell.raw(added.document.get().as_bytes());
@@ -80,7 +81,7 @@ pub(crate) fn add(args: &Add, common: &Common, world: &World, shell: &mut Shell)
         }
     }
     if shell.unread() {
-        undo(&session, &network.list, &attachment, shell);
+        undo(&session, &list, &attachment, shell);
         return Ok(ExitCode::from(EXIT_ENVIRONMENT));
     }
     Ok(ExitCode::SUCCESS)

@@ -61,6 +61,9 @@ fn run(args: &Run, common: &Common, world: &World, shell: &mut Shell) -> Outcome
     let specs = specs(args, world)?;
     let mut plan = Plan::new(&specs, &args.attach.publish, &id, &namespace.path, &session, world)?;
     with_arguments(&mut plan, args, world)?;
+    for Member { list, .. } in &mut plan.members {
+        *list = attach::labelled(list.clone(), &args.labels)?;
+    }
 
     let waiting = shell.waiting("attaching");
     let attached = plan.attach(&session, shell);

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use cni::json::Object;
 use cni::{Args, ContainerId, IfName, NetworkList, code};
 use cni_runtime::Attachment;
 use plugins::judge;
+use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::ports::PortMapping;
 use super::spec::Addresses;
-use crate::args::Attach;
+use crate::args::{Attach, Labels};
 use crate::failure::Failure;
 use crate::world::World;
 
@@ -78,6 +80,34 @@ pub(crate) fn describe(
         attachment.capability_args.insert(name.clone(), value);
     }
     Ok(attachment)
+}
+
+/// Returns the list with labels in `args.cni` of every plugin (CNI conventions, "labels").
+///
+/// # Errors
+/// A key that has two values, and arguments in the list that are no object.
+pub(crate) fn labelled(list: NetworkList, labels: &Labels) -> Result<NetworkList, Failure> {
+    #[derive(Serialize)]
+    struct Label<'l> {
+        key: &'l str,
+        value: &'l str,
+    }
+    if labels.labels.is_empty() {
+        return Ok(list);
+    }
+    let mut all: Vec<Label<'_>> = Vec::new();
+    for (key, value) in &labels.labels {
+        match all.iter().find(|label| label.key == key) {
+            Some(label) if label.value != value => {
+                return Err(Failure::usage(format!("--label gives {key:?} two values")));
+            }
+            Some(_) => {}
+            None => all.push(Label { key, value }),
+        }
+    }
+    let mut args = Object::new();
+    args.set_value("labels", &all);
+    Ok(list.with_cni_args(&args)?)
 }
 
 /// Describes an attachment by the environment, as cnitool does.
@@ -217,6 +247,34 @@ mod tests {
             },
             ..Attach::default()
         }
+    }
+
+    #[test]
+    fn labels_are_arguments_of_every_plugin() {
+        let list = NetworkList::parse(
+            br#"{"name": "n", "plugins": [{"type": "a", "args": {"cni": {"ips": ["10.0.0.1"], "labels": []}}}, {"type": "b"}]}"#,
+        );
+        let pair = |text: &str| {
+            let (key, value) = text.split_once('=').unwrap();
+            (key.to_owned(), value.to_owned())
+        };
+        let with = |labels: &[&str]| {
+            let labels = Labels { labels: labels.iter().map(|text| pair(text)).collect() };
+            labelled(list.clone().unwrap(), &labels)
+        };
+        assert_eq!(with(&[]).unwrap(), list.clone().unwrap());
+        let both = with(&["app=web", "tier=", "app=web"]).unwrap();
+        let text = |place: usize| String::from_utf8(both.plugins[place].object.to_vec()).unwrap();
+        assert_eq!(
+            text(0),
+            r#"{"type":"a","args":{"cni":{"ips":["10.0.0.1"],"labels":[{"key":"app","value":"web"},{"key":"tier","value":""}]}}}"#
+        );
+        assert_eq!(
+            text(1),
+            r#"{"type":"b","args":{"cni":{"labels":[{"key":"app","value":"web"},{"key":"tier","value":""}]}}}"#
+        );
+        let refused = with(&["app=web", "app=db"]).unwrap_err();
+        assert!(refused.text().contains("--label gives \"app\" two values"), "{}", refused.text());
     }
 
     #[test]

@@ -69,6 +69,46 @@ fn a_container_is_attached_checked_listed_and_detached() {
     assert_as_before(&before, &lab);
 }
 
+const UNDER_POLICY: &str = r#"{
+    "cniVersion": "1.1.0", "name": "blue", "plugins": [
+        {"type": "ptp", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.9.0.0/24"}]]}},
+        {"type": "policy"}
+    ]}"#;
+
+/// Labels are told to the plugins, and network policy without its daemon closes.
+#[test]
+fn a_container_with_labels_under_network_policy() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-labels");
+    network(&lab, "blue", UNDER_POLICY);
+    let before = Snapshot::take(&lab);
+    let (c1, c2) = (lab.container("c1"), lab.container("c2"));
+    let labels = ["--label", "app=web", "--label", "tier="];
+    let said = call_in(&lab, &[&["add", "blue", "c1"][..], &labels].concat()).succeeded();
+    assert!(said.stderr.contains("only this node reaches the container"), "{said:#?}");
+    call_in(&lab, &["add", "blue", "c2"]).succeeded();
+    traffic::assert_pings(&lab, "10.9.0.2");
+    traffic::assert_no_ping(&c2, "10.9.0.2");
+    let shown = call_in(&lab, &["inspect", "c1", "-o", "json"]).succeeded().json();
+    let recorded = &shown["attachments"][0]["records"]["policy"]["started"];
+    assert_eq!(recorded["labels"], serde_json::json!({ "app": "web", "tier": "" }), "{shown}");
+    for name in ["c1", "c2"] {
+        call_in(&lab, &["check", "blue", name]).succeeded();
+        call_in(&lab, &["del", "blue", name]).succeeded();
+    }
+    drop((c1, c2));
+
+    // The same for as long as a command runs.
+    let show = ["--", "sh", "-c", "cat /run/netwright/owners/*/policy.json"];
+    let run = [&["run", "--net", "blue"][..], &labels, &show].concat();
+    let said = call_in(&lab, &run).succeeded();
+    assert!(said.stdout.contains(r#""labels":{"app":"web","tier":""}"#), "{said:#?}");
+    assert_as_before(&before, &lab);
+    let twice = ["run", "--net", "blue", "--label", "a=1", "--label", "a=2", "--", "true"];
+    let said = call_in(&lab, &twice).failed(125);
+    assert!(said.stderr.contains("--label gives \"a\" two values"), "{said:#?}");
+}
+
 #[test]
 fn check_says_who_else_has_the_address() {
     testkit::require!("root");

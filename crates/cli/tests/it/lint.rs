@@ -311,6 +311,45 @@ fn missing_plugins_are_named() {
 }
 
 #[test]
+fn network_policy_needs_packets_that_this_node_filters() {
+    check(
+        r#"{"cniVersion": "1.1.0", "name": "x", "plugins": [
+    {"type": "macvlan", "master": "eth1"},
+    {"type": "policy"}
+]}
+"#,
+        1,
+        expect![[r#"
+            error: network policy cannot judge packets of "macvlan", which pass this node's packet filter by
+              --> SCRATCH/net.d/10-x.conflist:3:14
+              |
+            3 |     {"type": "policy"}
+              |              ^
+              hint: attach by ptp or bridge where network policy is to hold
+
+            1 file looked at: 1 error, 0 warnings
+        "#]],
+    );
+    check(
+        r#"{"cniVersion": "1.1.0", "name": "x", "plugins": [
+    {"type": "chain", "plugins": [{"type": "macvlan", "master": "eth1"}, {"type": "policy"}]}
+]}
+"#,
+        1,
+        expect![[r#"
+            error: plugin "chain": network policy cannot judge packets of "macvlan", which pass this node's packet filter by
+              --> SCRATCH/net.d/10-x.conflist:2:14
+              |
+            2 |     {"type": "chain", "plugins": [{"type": "macvlan", "master": "eth1"}, {"type": "policy"}]}
+              |              ^
+              hint: attach by ptp or bridge where network policy is to hold
+
+            1 file looked at: 1 error, 0 warnings
+        "#]],
+    );
+}
+
+#[test]
 fn the_order_of_a_chain_is_looked_at() {
     check(
         r#"{"cniVersion": "1.1.0", "name": "x", "plugins": [

@@ -445,7 +445,7 @@ fn ovs() {
 
 #[test]
 fn policy() {
-    require!("root");
+    require!("root", "program:busybox", "program:curl");
     follow(&POLICY);
 }
 

@@ -292,6 +292,12 @@ fn bandwidth() {
 }
 
 #[test]
+fn policy() {
+    testkit::require!("root", "ptrace");
+    everywhere(&families(Scenario::policy()));
+}
+
+#[test]
 fn sbr() {
     testkit::require!("root", "ptrace");
     everywhere(&[Scenario::sbr()]);

@@ -173,6 +173,12 @@ impl Scenario {
         Self::of("bandwidth", vec![bridge(), bandwidth()])
     }
 
+    /// Without a daemon: the plugin closes the container's addresses, and opens none.
+    pub(crate) fn policy() -> Self {
+        let ptp = json!({ "type": "ptp", "ipam": ipam() });
+        Self::of("policy", vec![ptp, json!({ "type": "policy" })])
+    }
+
     pub(crate) fn sbr() -> Self {
         Self::of("sbr", vec![bridge(), json!({ "type": "sbr" })])
     }

@@ -440,6 +440,7 @@ impl Node {
             block: id.block,
             node: self.settings.node.clone(),
             epoch,
+            addresses: self.lock().addresses.clone(),
             held: BTreeMap::new(),
             kept: BTreeMap::new(),
         };

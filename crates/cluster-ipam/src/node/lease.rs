@@ -474,16 +474,17 @@ impl Node {
     fn compare_block(&self, id: &BlockId, epoch: u64) -> Result<(), StoreError> {
         for _ in 0..TRIES {
             let found = self.store.get(&id.key())?;
-            let (returning, kept) = {
+            let (returning, kept, addresses) = {
                 let table = self.lock();
                 let Some(block) = table.blocks.get(id) else { return Ok(()) };
-                (block.returning, block.kept.clone())
+                (block.returning, block.kept.clone(), table.addresses.clone())
             };
             let mut record = BlockRecord {
                 space: id.space.clone(),
                 block: id.block,
                 node: self.settings.node.clone(),
                 epoch,
+                addresses,
                 held: self.lock().holders_in(id),
                 kept,
             };
@@ -645,7 +646,8 @@ impl Node {
         was: &Revision,
         epoch: u64,
     ) -> Result<(), StoreError> {
-        let record = BlockRecord { epoch, ..theirs };
+        let addresses = self.lock().addresses.clone();
+        let record = BlockRecord { epoch, addresses, ..theirs };
         let revision = match self.store.update(&id.key(), was, &record::write(&record)) {
             Ok(revision) => revision,
             // The next sweep looks at it again.

@@ -62,6 +62,7 @@ impl Node {
                 ifname: owner.ifname.clone(),
                 address: None,
                 node: self.settings.node.clone(),
+                addresses: self.lock().addresses.clone(),
                 epoch,
                 holder: Some(holder(network, owner)),
             };

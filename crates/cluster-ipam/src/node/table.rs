@@ -124,6 +124,8 @@ pub(super) struct Table {
     /// Of the node's record.
     pub(super) revision: Option<Revision>,
     pub(super) blocks: BTreeMap<BlockId, Block>,
+    /// The addresses by which other nodes reach this one.
+    pub(super) addresses: Vec<IpAddr>,
     held: BTreeMap<String, BTreeMap<IpAddr, (String, Held)>>,
     owners: BTreeMap<String, BTreeSet<(String, IpAddr)>>,
     pub(super) busy: BTreeSet<String>,

@@ -72,6 +72,7 @@ impl Node {
             let mut table = self.lock();
             let epoch = table.epoch;
             let held = table.holders_in(id);
+            let addresses = table.addresses.clone();
             let Some(block) = table.blocks.get_mut(id) else { return Ok(()) };
             // A block of an earlier epoch is compared first.
             if block.returning || block.epoch != epoch {
@@ -83,6 +84,7 @@ impl Node {
                 block: id.block,
                 node: self.settings.node.clone(),
                 epoch,
+                addresses,
                 held,
                 kept: block.kept.clone(),
             };

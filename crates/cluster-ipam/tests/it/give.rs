@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use cni::GcAttachment;
 use netwright_cluster_ipam::network::Network;
-use netwright_cluster_ipam::store::{Fault, Kind, Memory};
+use netwright_cluster_ipam::record::{self, BlockRecord};
+use netwright_cluster_ipam::store::{Fault, Filter, Kind, Memory, Store as _};
 use node_api::ipam::Collect;
 
 use crate::support::*;
@@ -215,4 +216,38 @@ fn status_says_why_an_add_would_fail() {
     let third = node(dir.path(), &faulty, &clock, "n3");
     let refusal = third.status(&checked).unwrap_err();
     assert!(refusal.retry, "{refusal}");
+}
+
+/// For whoever routes blocks: their records say by which addresses their node is reached.
+#[test]
+fn a_blocks_record_has_its_nodes_addresses() {
+    let (dir, store, clock) = (tempfile::tempdir().unwrap(), Memory::default(), Hands::default());
+    let blue = in_blocks(&["10.0.0.0/24", "2001:db8::/64"]);
+    let of_records = || -> BTreeSet<String> {
+        let all = store.list(Kind::Block, Filter::All).unwrap();
+        assert_eq!(all.len(), 2);
+        let records = all.iter().map(|entry| record::read::<BlockRecord>(&entry.value).unwrap());
+        records.map(|record| format!("{:?}", record.addresses)).collect()
+    };
+    let all = |addresses: &str| BTreeSet::from([addresses.to_owned()]);
+    let one = node(dir.path(), &store, &clock, "n1");
+    assign(&one, &blue, "c1").unwrap();
+    assert_eq!(of_records(), all("[]"));
+    one.set_addresses(&["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()]);
+    one.tend().unwrap();
+    assert_eq!(of_records(), all("[192.0.2.1, 2001:db8::1]"));
+    one.set_addresses(&["192.0.2.2".parse().unwrap()]);
+    one.tend().unwrap();
+    assert_eq!(of_records(), all("[192.0.2.2]"));
+    // What is the same is not written again.
+    let before = store.list(Kind::Block, Filter::All).unwrap();
+    one.set_addresses(&["192.0.2.2".parse().unwrap()]);
+    one.tend().unwrap();
+    assert_eq!(store.list(Kind::Block, Filter::All).unwrap(), before);
+    // Another process of the node does.
+    drop(one);
+    let one = node(dir.path(), &store, &clock, "n1");
+    one.set_addresses(&["192.0.2.3".parse().unwrap()]);
+    one.tend().unwrap();
+    assert_eq!(of_records(), all("[192.0.2.3]"));
 }

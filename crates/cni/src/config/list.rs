@@ -2,7 +2,7 @@
 
 use serde_json::value::RawValue;
 
-use super::{Head, PluginConfig, undecodable};
+use super::{Head, PluginConfig, set_cni_args, undecodable};
 use crate::error::{Error, code};
 use crate::json::{self, Object};
 use crate::text::quote;
@@ -89,6 +89,25 @@ impl NetworkList {
             plugins: vec![plugin],
             source: list.to_vec(),
         })
+    }
+
+    /// Returns the list with these values in `args.cni` of every plugin; see [`set_cni_args`].
+    ///
+    /// # Errors
+    /// Code 6 when `args` or `args.cni` of a plugin is not an object.
+    pub fn with_cni_args(&self, values: &Object) -> Result<Self, Error> {
+        let mut list = self.clone();
+        for plugin in &mut list.plugins {
+            set_cni_args(&mut plugin.object, values).map_err(|error| {
+                let what = format!("args of plugin {}", quote(&plugin.plugin_type));
+                Error::new(code::DECODE_FAILURE, format!("{what}: {error}"))
+            })?;
+        }
+        let objects: Vec<&Object> = list.plugins.iter().map(|plugin| &plugin.object).collect();
+        let mut source = Object::parse(&list.source).map_err(undecodable)?;
+        source.set_value("plugins", &objects);
+        list.source = source.to_vec();
+        Ok(list)
     }
 }
 

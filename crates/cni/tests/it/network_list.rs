@@ -1,6 +1,7 @@
 //! Loading network lists: every message of the reference library, and the mistakes that it accepts.
 
 use netwright_cni::NetworkList;
+use netwright_cni::json::Object;
 
 fn list(text: &str) -> NetworkList {
     NetworkList::parse(text.as_bytes()).unwrap()
@@ -209,6 +210,41 @@ fn a_single_plugins_file_becomes_a_list() {
     assert!(!list.disable_check);
     assert_eq!(list.plugins[0].object.get("k").unwrap().get(), "1e400");
     assert_eq!(NetworkList::parse(&list.source).unwrap(), list);
+}
+
+/// Arguments reach every plugin, and win over those of the configuration. The source has them too,
+/// since DEL gets what the cache kept of it.
+#[test]
+fn arguments_are_put_into_every_plugin() {
+    let args = |text: &str| Object::parse(text.as_bytes()).unwrap();
+    let before = list(
+        r#"{"name": "n", "disableGC": true, "plugins": [
+            {"type": "a", "args": {"own": 1, "CNI": {"ips": [], "labels": 1}}},
+            {"type": "b", "args": null}, {"type": "c"}]}"#,
+    );
+    let after = before.with_cni_args(&args(r#"{"labels": 2}"#)).unwrap();
+    let written: Vec<String> = after
+        .plugins
+        .iter()
+        .map(|plugin| String::from_utf8(plugin.object.to_vec()).unwrap())
+        .collect();
+    assert_eq!(
+        written,
+        [
+            r#"{"type":"a","args":{"own":1,"cni":{"ips":[],"labels":2}}}"#,
+            r#"{"type":"b","args":{"cni":{"labels":2}}}"#,
+            r#"{"type":"c","args":{"cni":{"labels":2}}}"#,
+        ]
+    );
+    assert_eq!(NetworkList::parse(&after.source).unwrap(), after);
+    assert!(after.disable_gc);
+
+    for wrong in [r#"{"type": "a", "args": 1}"#, r#"{"type": "a", "args": {"cni": "x"}}"#] {
+        let list = list(&format!(r#"{{"name": "n", "plugins": [{wrong}]}}"#));
+        let error = list.with_cni_args(&args(r#"{"labels": 2}"#)).unwrap_err();
+        assert_eq!(error.code, 6, "{error}");
+        assert!(error.msg.contains("args of plugin \"a\""), "{error}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::routes_command::columns;
 use crate::services::policy::drops::{DroppedPacket, Page};
-use crate::services::policy::listing::{Listing, PodRow, PolicyRow, ShownTier, Under};
+use crate::services::policy::listing::{Listing, NetworkRows, PodRow, PolicyRow, ShownTier, Under};
 use crate::services::policy::question::{Judged, OfFamily};
 
 /// Returns what is to be known beside an answer.
@@ -81,6 +81,12 @@ pub(super) fn listed(listing: &Listing) -> String {
     if listing.pods.is_empty() {
         text.push_str("there is no pod that policies could be about\n");
     }
+    for NetworkRows { network, pods } in &listing.networks {
+        let head = ["POD", "ADDRESSES", "IN", "OUT"].map(str::to_owned);
+        let rows = pods.iter().map(|row| pod_line(row).to_vec());
+        let _ = writeln!(text, "\nnetwork {network}");
+        text.push_str(&columns(&std::iter::once(head.to_vec()).chain(rows).collect::<Vec<_>>()));
+    }
     text
 }
 
@@ -145,10 +151,11 @@ pub(super) fn dropped(packets: &[DroppedPacket]) -> String {
             _ => format!("{} to {}", peer_of(packet), pod_of(packet)),
         };
         let port = packet.port.map_or(String::new(), |port| format!(" port {port}"));
+        let on = packet.network.as_ref().map_or(String::new(), |name| format!(" on {name}"));
         let times = if times == 1 { String::new() } else { format!(", {times} times") };
         let _ = writeln!(
             text,
-            "{time:.3} {ends}, {}{port}: dropped at {} of {}{times}",
+            "{time:.3} {ends}, {}{port}: dropped at {} of {}{on}{times}",
             packet.protocol, packet.direction, packet.pod
         );
         let _ = writeln!(text, "  {}", packet.cause);
@@ -283,6 +290,67 @@ mod tests {
         assert_eq!(read, listing);
     }
 
+    const STORAGE: &str = r#"
+{apiVersion: v1, kind: Namespace, metadata: {name: shop}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {app: db}, annotations: {k8s.v1.cni.cncf.io/networks: storage}}, status: {podIP: 10.0.0.1}}
+---
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, namespace: shop}, spec: {template: {metadata: {labels: {app: web}, annotations: {k8s.v1.cni.cncf.io/networks: "storage, other/backup"}}}}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: other, namespace: shop, labels: {app: other}}, status: {podIP: 10.0.0.3}}
+---
+{apiVersion: k8s.cni.cncf.io/v1beta1, kind: MultiNetworkPolicy, metadata: {name: targets, namespace: shop, annotations: {k8s.v1.cni.cncf.io/policy-for: "storage, none"}}, spec: {podSelector: {matchLabels: {app: db}}, ingress: [{from: [{podSelector: {matchLabels: {app: web}}}], ports: [{port: 3260}]}]}}
+"#;
+
+    #[test]
+    fn further_networks_are_listed_and_asked_about() {
+        let files = of_files(STORAGE);
+        let listing = list(&files.world, None, Vec::new(), Vec::new()).with(&files.networks, None);
+        expect![[r#"
+            POLICY                           TIER       PRIORITY  ABOUT    PODS  SUBJECT
+            MultiNetworkPolicy shop/targets  namespace  -         ingress  1     pods with app=db of namespace shop, on shop/none and shop/storage
+
+            POD         ADDRESSES  IN    OUT
+            shop/db     10.0.0.1   open  open
+            shop/other  10.0.0.3   open  open
+            shop/web    -          open  open
+
+            network shop/storage
+            POD       ADDRESSES  IN                                           OUT
+            shop/db   -          isolated by MultiNetworkPolicy shop/targets  open
+            shop/web  -          open                                         open
+        "#]]
+        .assert_eq(&listed(&listing));
+        let read: crate::services::policy::listing::Listing =
+            serde_json::from_str(&json(&listing)).unwrap();
+        assert_eq!(read, listing);
+        assert_eq!(
+            files.notes,
+            ["MultiNetworkPolicy shop/targets is for network shop/none, and no pod asks for that"]
+        );
+        let ask = |source: &str, port: &str, network: &str| {
+            let end = |text: &str| End::read(text).unwrap();
+            let (source, destination) = (end(source), end("shop/db"));
+            let traffic = crate::services::policy::question::traffic(port).unwrap();
+            let network = Some(network.to_owned());
+            let question = Question { source, destination, traffic, network };
+            assert_eq!(Question::of_target(&question.target()), Ok(question.clone()));
+            let judged = judge(question.world(&files.world, &files.networks)?, &question)?;
+            Ok::<bool, String>(judged.allowed)
+        };
+        assert_eq!(ask("shop/web", "3260", "shop/storage"), Ok(true));
+        assert_eq!(ask("shop/web", "80", "shop/storage"), Ok(false));
+        let error = |answer: Result<bool, String>| answer.unwrap_err();
+        assert_eq!(
+            error(ask("shop/other", "80", "shop/storage")),
+            "there is no pod shop/other; its namespace has db and web"
+        );
+        assert_eq!(
+            error(ask("shop/web", "80", "shop/backup")),
+            "no policy is for the network shop/backup; policies are for shop/none and shop/storage"
+        );
+    }
+
     fn packet(number: u64, port: u16, cause: &str) -> DroppedPacket {
         DroppedPacket {
             number,
@@ -292,6 +360,7 @@ mod tests {
             pod_address: "10.0.0.2".parse().unwrap(),
             peer: "198.51.100.1".to_owned(),
             peer_address: "198.51.100.1".parse().unwrap(),
+            network: None,
             protocol: "TCP".to_owned(),
             port: (port != 0).then_some(port),
             policies: if port == 53 {
@@ -374,7 +443,7 @@ mod tests {
             let end = |name: &str| End::read(name).unwrap();
             let traffic = policy::Traffic::to(policy::Protocol::Tcp, port);
             let (source, destination) = (end("shop/web"), end("shop/db"));
-            let question = Question { source, destination, traffic };
+            let question = Question { source, destination, traffic, network: None };
             explanation(&judge(&files.world, &question).unwrap())
         };
         expect![[r#"

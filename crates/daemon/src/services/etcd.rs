@@ -81,6 +81,9 @@ pub(super) struct Header {
     pub(super) cluster_id: String,
     #[serde(default)]
     pub(super) revision: String,
+    /// How many leaders were elected: it only grows.
+    #[serde(default)]
+    pub(super) raft_term: String,
 }
 
 /// The answer to a question for keys.
@@ -92,6 +95,14 @@ pub(super) struct RangeAnswer {
     pub(super) kvs: Vec<Pair>,
     #[serde(default)]
     pub(super) more: bool,
+}
+
+impl RangeAnswer {
+    /// Returns the value of the one key that was asked for, if there is one.
+    pub(super) fn value(self) -> Option<String> {
+        let value = self.kvs.into_iter().next()?.value.unwrap_or_default();
+        Some(String::from_utf8_lossy(&value.0).into_owned())
+    }
 }
 
 /// The answer to a transaction.
@@ -149,11 +160,6 @@ impl Etcd {
         Etcd { members, preferred: AtomicUsize::new(first) }
     }
 
-    /// Returns how many members there are.
-    pub(super) fn members(&self) -> usize {
-        self.members.len()
-    }
-
     /// Returns the place of the member to ask next.
     pub(super) fn preferred(&self) -> usize {
         self.preferred.load(Ordering::Relaxed)
@@ -166,6 +172,36 @@ impl Etcd {
         body: &Value,
     ) -> Result<T, EtcdError> {
         self.ask_member(self.preferred(), call, body).await
+    }
+
+    /// Asks one member after the other. What is asked may happen several times.
+    pub(super) async fn ask_any<T: DeserializeOwned>(
+        &self,
+        call: &str,
+        body: &Value,
+    ) -> Result<T, EtcdError> {
+        let mut answer = self.ask(call, body).await;
+        for _ in 1..self.members.len() {
+            if !matches!(answer, Err(EtcdError::Away(_))) {
+                break;
+            }
+            answer = self.ask(call, body).await;
+        }
+        answer
+    }
+
+    /// Lists all keys with a prefix, and etcd's revision at which they were so.
+    pub(super) async fn list(&self, prefix: &str) -> Result<(Vec<Pair>, u64), EtcdError> {
+        let mut pages = Pages::of_prefix(prefix);
+        let mut all = Vec::new();
+        loop {
+            let page: RangeAnswer = self.ask_any("kv/range", &pages.body()).await?;
+            let more = pages.turn(&page);
+            all.extend(page.kvs);
+            if !more {
+                return Ok((all, number(pages.revision())));
+            }
+        }
     }
 
     /// Asks the member at a place.
@@ -356,6 +392,11 @@ impl Watch<'_> {
         serde_json::from_value(said["result"].take())
             .map_err(|error| away(format!("no report of etcd's: {error}")))
     }
+}
+
+/// Reads a number as the gateway writes it.
+pub(super) fn number(text: &str) -> u64 {
+    text.parse().unwrap_or_default()
 }
 
 /// Returns a text as etcd takes keys and values.

@@ -10,6 +10,8 @@
 //! | `objects` | records as objects of the Kubernetes API, by the crate `kube` |
 //! | `http` | waiting for both servers |
 //! | `import` | what Whereabouts has given |
+//! | `own_addresses` | by which addresses other nodes reach this one |
+//! | `published` | the records of blocks, for other services |
 //!
 //! The crate `netwright-cluster-ipam` makes all decisions and blocks: it runs on a bounded number of
 //! threads. One more thread waits for sockets and servers, asynchronously.
@@ -19,6 +21,8 @@ mod flags;
 mod http;
 mod import;
 mod objects;
+mod own_addresses;
+pub(super) mod published;
 mod service;
 #[cfg(test)]
 mod simulation;
@@ -127,13 +131,14 @@ async fn serve(
     let node = Node::open(&dir, Arc::clone(&store), Arc::new(BootClock), settings);
     let inbox = inbox::open(&listener.path).map_err(failed)?;
     let service = Arc::new(Service::new(node.map_err(failed)?, inbox));
+    service.node.set_addresses(&own_addresses::find(&flags.underlay, &[]));
     service.tell();
     // Before the first answer, free the addresses that plugins asked to free.
     service.look_at_inbox();
     line_server::start(Arc::clone(&service), listener).map_err(failed)?;
     let of = Arc::clone(&service);
     tokio::spawn(line_server::look_at_inbox(move || of.look_at_inbox()));
-    tokio::spawn(tend::tend(Arc::clone(&service), process.health.clone()));
+    tokio::spawn(tend::tend(Arc::clone(&service), flags.underlay, process.health.clone()));
     tokio::spawn(tend::reclaim(Arc::clone(&service), store, flags.lease));
     tokio::spawn(ready::run(listener.path.clone(), || true));
     tokio::spawn(go_on(process.health.clone()));

@@ -5,6 +5,7 @@
 //! | this one | start and end, and the loop |
 //! | `engine` | all decisions |
 //! | `kinds` | objects as sources say them |
+//! | `further` | what pods say of further networks |
 //! | `lists` | what is kept although a list lacks it |
 //! | `records` | the attachments of this node |
 //! | `tell` | what is written to the API server, and when |
@@ -14,7 +15,7 @@
 //! | `server` | the asynchronous thread: the plugin's requests, and the API server |
 //! | `cluster`, `slim` | the source `kubernetes` |
 //! | `writer` | statuses and Events |
-//! | `folder`, `objects` | the source `file` |
+//! | `folder`, `objects`, `said` | the source `file` |
 //! | `filter` | the packet filter's table, under its lock |
 //! | `cuts` | ends connections |
 //! | `known` | how many policies there were, on the disk |
@@ -35,7 +36,8 @@ pub(crate) mod drops;
 mod engine;
 mod filter;
 mod folder;
-mod isolate;
+mod further;
+pub(crate) mod isolate;
 mod kinds;
 mod known;
 pub(crate) mod listing;
@@ -45,6 +47,7 @@ pub(crate) mod objects;
 pub(crate) mod of_files;
 pub(crate) mod question;
 mod records;
+mod said;
 mod server;
 mod shared;
 mod slim;
@@ -53,13 +56,12 @@ mod writer;
 
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use agent::Config;
 use agent::config::{self, PolicySource};
 use clap::{Arg, ArgAction};
-use firewall::pods::{Logging, PodsTable};
+use firewall::pods::{LED_PAST, Logging, NO_LOG, is_led_past};
 use kernel::events::TableEvent;
 use node_api::Refusal;
 use node_api::policy::{Answer, Owner, Request};
@@ -67,11 +69,12 @@ use node_api::policy::{Answer, Owner, Request};
 use self::counts::Counts;
 use self::cuts::Cuts;
 use self::drops::Drops;
-use self::engine::{Engine, Todo};
+use self::engine::{Engine, Event, Todo};
 use self::filter::{Brought, Filter};
 use self::folder::Files;
 use self::known::Disk;
 use self::lists::Origin;
+use self::log::Counters;
 use self::server::{Heard, Order, Reply, Server};
 use self::shared::Shared;
 use super::Stop;
@@ -94,7 +97,8 @@ const FILES: u64 = 5;
 /// How many policies there are is written at most so often.
 const BETWEEN_WRITES: Duration = Duration::from_secs(5);
 
-/// Records of attachments that have ended are looked for again after so long.
+/// Records of attachments that have ended, and damaged ones, are looked for again after so long; so
+/// are all of them after a start.
 const ENDED: Duration = Duration::from_secs(2);
 
 /// After a change of files, more are awaited for so long.
@@ -132,7 +136,9 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     };
     let engine = Engine::new(&node, origin, isolate::isolation(config), disk.read());
     let shared = Shared::new(engine).map_err(failed)?;
-    let drops = Drops::start(logging(config).group, shared.clone(), process.health.clone());
+    let counters = Counters::default();
+    let health = process.health.clone();
+    let drops = Drops::start(logging(config).group, shared.clone(), health, counters.clone());
     let of_answers = shared.clone();
     let answer = move |target: &str| answers::answer(&of_answers, &drops, target);
     let attended = process.attend_with("policy", &invocation.loaded, Box::new(answer))?;
@@ -146,7 +152,8 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         PolicySource::File => (None, Some(Files::new(&config.objects).map_err(failed)?)),
     };
     let server = Server::start(&listener, outlet, source)?;
-    let mut service = Service::new(config, shared, filter.map_err(failed)?, server, process)?;
+    let filter = filter.map_err(failed)?;
+    let mut service = Service::new(config, shared, filter, server, process, counters)?;
     (service.files, service.disk) = (files, Some(disk));
     let poller = Poller::new().map_err(failed)?;
     poller.add(&signals, SIGNALS, Interest::Read).map_err(failed)?;
@@ -185,6 +192,11 @@ struct Service {
     counts: Counts,
     health: Health,
     pace: Pace,
+    /// Records were not listed again since the start. A plugin that had found nobody listening may
+    /// have removed one that the start found.
+    is_new: bool,
+    /// IPVS leads packets past the packet filter, as the log has told.
+    led_past: bool,
     /// When files are read again, when records are listed, and when the number of policies is
     /// written.
     read_at: Option<Instant>,
@@ -200,11 +212,11 @@ impl Service {
         filter: Filter,
         server: Server,
         process: &Process,
+        counters: Counters,
     ) -> Result<Self, Stop> {
         let (counts, health) = (Counts::default(), process.health.clone());
-        let table = Mutex::new(PodsTable::open(logging(config)).ok());
         let (of_engine, counted) = (shared.clone(), counts.clone());
-        health.counts(move || counts::figures(&of_engine, &counted, &table));
+        health.counts(move || counts::figures(&of_engine, &counted, &counters));
         let cuts = match config.keep_connections {
             true => None,
             false => {
@@ -222,6 +234,8 @@ impl Service {
             counts,
             health,
             pace: Pace::new(config.interval),
+            is_new: true,
+            led_past: false,
             read_at: None,
             list_at: None,
             save_at: None,
@@ -237,7 +251,16 @@ impl Service {
         // What becomes of it is in the service's status.
         let _ = self.carry_out();
         self.close_if_missing();
+        self.look_for_ipvs();
         self.say_what_is_missing();
+    }
+
+    /// Logs when IPVS begins to lead packets past the packet filter.
+    fn look_for_ipvs(&mut self) {
+        let before = std::mem::replace(&mut self.led_past, is_led_past());
+        if self.led_past && !before {
+            tracing::warn!("{LED_PAST}");
+        }
     }
 
     fn serve(
@@ -299,6 +322,7 @@ impl Service {
         if self.pace.is_due(now) {
             self.look();
         } else if is_due(self.list_at) {
+            self.is_new = false;
             self.list_records();
             let _ = self.carry_out();
         }
@@ -401,6 +425,7 @@ impl Service {
     /// Does what the engine says. Tells whether the packet filter is as it is to be.
     fn carry_out(&mut self) -> Result<(), String> {
         let mut todo = self.shared.engine().take_todo(Instant::now());
+        todo.bring |= self.filter.sees_again();
         let done = self.change_filter(&mut todo);
         self.do_the_rest(todo);
         done
@@ -428,7 +453,8 @@ impl Service {
             let earliest = self.saved.map_or(now, |saved| saved + BETWEEN_WRITES);
             self.save_at = Some(earliest.max(now));
         }
-        let awaits = self.shared.engine().awaits_ends();
+        let awaits = self.shared.engine().awaits_ends() || self.filter.is_damaged();
+        let awaits = awaits || self.is_new;
         self.list_at = awaits.then(|| self.list_at.unwrap_or(now + ENDED));
     }
 
@@ -454,7 +480,12 @@ impl Service {
         let brought = self.filter.bring(&self.shared, todo).map_err(|error| words(&error));
         self.health.needs("packet filter", brought.as_ref().map(drop).map_err(Clone::clone));
         let Brought { lines, is_as_it_was } = match brought {
-            Ok(brought) => brought,
+            Ok(brought) => {
+                if !self.filter.logs() {
+                    self.health.needs(drops::NEED, Err(NO_LOG.to_owned()));
+                }
+                brought
+            }
             Err(why) => {
                 tracing::error!(error = why, "the packet filter is not as it is to be");
                 self.counts.changed(false);
@@ -491,6 +522,7 @@ impl Service {
             other => other,
         };
         self.close_if_missing();
+        self.look_for_ipvs();
         let worked = processor_time().saturating_sub(worked);
         self.pace.looked(begin, Instant::now(), worked, done.is_err());
     }
@@ -534,20 +566,18 @@ impl Service {
 
     fn list_records(&mut self) {
         self.list_at = None;
-        let listed = self.filter.records();
+        let listed = self.filter.records(&self.shared);
         self.shared.engine().list_records(listed);
     }
 
     fn read_files(&mut self) {
         self.read_at = None;
         let Some(files) = &mut self.files else { return };
-        let (events, wrong) = files.look();
-        if let Err(why) = &wrong {
-            tracing::error!(error = why, "files with policies");
-        }
-        self.health.needs("objects", wrong);
+        let (events, remarks) = files.look();
+        self.health.needs("objects", remarks.to_correct().map_or(Ok(()), Err));
         let now = Instant::now();
         let mut engine = self.shared.engine();
+        engine.hear(Event::Remarks(remarks), now);
         events.into_iter().for_each(|event| engine.hear(event, now));
     }
 

@@ -7,6 +7,9 @@
 //! | `cluster_nodes` | or the Nodes of a Kubernetes cluster |
 //! | `etcd_leases` | or flannel's leases in etcd |
 //! | `own_lease` | this node's lease there, and flanneld's configuration |
+//! | `turns` | when that lease is written |
+//! | `spaces` | blocks of spaces, of whatever source the nodes are |
+//! | `etcd_keys` | follows keys of etcd, for both |
 //! | `of_source` | what each says of this node |
 //! | `flannel_config` | flanneld's configuration |
 //! | `host` | what the kernel has, in routing's words |
@@ -27,6 +30,7 @@ mod answers;
 mod apply;
 mod cluster_nodes;
 mod counts;
+mod etcd_keys;
 mod etcd_leases;
 mod files;
 mod filter;
@@ -37,6 +41,8 @@ mod nodes;
 mod of_source;
 mod own_lease;
 mod probes;
+mod spaces;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -54,11 +60,13 @@ use kernel::conntrack::{ConntrackSocket, FlowFilter};
 use kernel::events::{Object, ObjectEvent, ObjectListener};
 use kernel::route::{IpFamily, Route, RouteSocket, TABLE_LOCAL};
 use kernel::sysctl::Sysctl;
+use routing::blocks::Records;
 use routing::cluster::{Event, News, Seen};
 use routing::earlier::Earlier;
 use routing::object::Key;
 use routing::path::Way;
-use routing::plan::Change;
+use routing::plan::{Change, Observed};
+use routing::render;
 use routing::routing::Leaving;
 use routing::settings::{Backend, Found, Own, Paths, TakenOver, Tunnels};
 use routing::{
@@ -79,6 +87,7 @@ use self::nodes::Nodes;
 use self::of_source::OfSource;
 use self::own_lease::Configuration;
 use self::probes::Probes;
+use self::spaces::Spaces;
 use super::Stop;
 use super::folders::Folders;
 use super::pace::{Pace, processor_time};
@@ -97,6 +106,7 @@ const CHANGES: u64 = 2;
 const FOLDERS: u64 = 3;
 const ASKED: u64 = 4;
 const NODES: u64 = 5;
+const SPACES: u64 = 6;
 
 /// The last known nodes are written at most so often.
 const BETWEEN_WRITES: Duration = Duration::from_secs(5);
@@ -143,7 +153,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     if invocation.more.get_flag(UNINSTALL) {
         let of_etcd = is_etcd.then(|| Configuration::read_once(config, &disk)).transpose()?;
         let settings = settings(config, &disk, of_etcd.as_ref()).map_err(Stop::Failed)?;
-        let published = Published::new(config);
+        let published = Published::new(config, under_policy(&invocation.config().policy));
         let leaving = match invocation.more.get_flag(TO_FLANNEL) {
             true if settings.flannel.is_none() => {
                 return Err(Stop::Failed("--to-flannel needs flannel = \"replace\"".to_owned()));
@@ -182,7 +192,9 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     let settings = settings(config, &disk, of_etcd.as_ref()).map_err(Stop::Failed)?;
     let listener = Listener::open(Vec::new(), &config.socketpath).map_err(failed)?;
     let socket = listener.path.clone();
-    let mut service = Service::new(config, settings, node, folder, of_etcd, process)?;
+    let policy = under_policy(&invocation.config().policy);
+    let published = Published::new(config, policy);
+    let mut service = Service::new(config, settings, node, folder, of_etcd, published, process)?;
     let shared = service.shared.clone();
     let answer = Box::new(move |target: &str| shared.answer(target));
     let answers = Duties { answer, reload: None, changed: None };
@@ -194,6 +206,9 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     poller.add(service.shared.bell(), ASKED, Interest::Read).map_err(failed)?;
     if let Some(bell) = service.source.bell() {
         poller.add(bell, NODES, Interest::Read).map_err(failed)?;
+    }
+    if let Some(spaces) = &service.spaces {
+        poller.add(spaces.bell(), SPACES, Interest::Read).map_err(failed)?;
     }
     for descriptor in service.listener.descriptors() {
         poller.add(descriptor, EVENTS, Interest::Read).map_err(failed)?;
@@ -207,6 +222,13 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     served.map_err(failed)?;
     tracing::info!("stopped; routes and tunnels stay");
     Ok(())
+}
+
+/// Returns the network policy that pods start under.
+fn under_policy(policy: &config::Policy) -> Option<render::Policy> {
+    let elsewhere = policy.socketpath != config::Policy::default().socketpath;
+    let socket = elsewhere.then(|| policy.socketpath.clone());
+    policy.enable.then_some(render::Policy { socket })
 }
 
 /// Returns what the crate `routing` has to know of the configuration, flanneld's included: that of
@@ -252,7 +274,16 @@ fn settings(
             }
         }
     };
+    let overlap = of_cluster.cluster_ranges.iter().find_map(|range| {
+        let is_same = |of: &&IpNet| of.contains(range) || range.contains(*of);
+        Some((range, config.space_ranges.iter().find(is_same)?))
+    });
+    if let Some((range, of_space)) = overlap {
+        return Err(format!("space-ranges: {of_space} overlaps {range}, which is the cluster's"));
+    }
     Ok(Settings {
+        spaces: config.spaces.clone(),
+        space_ranges: config.space_ranges.clone(),
         source: match config.source.0 {
             RoutingSource::File => settings::Source::File,
             RoutingSource::Kubernetes => settings::Source::Kubernetes,
@@ -303,6 +334,9 @@ struct Service {
     /// The packet filter's table is as wanted; before the first time, elements are only noted.
     filter_stands: bool,
     source: Source,
+    spaces: Option<Spaces>,
+    /// The records of spaces that cannot be asked for, each with the reason.
+    away: BTreeMap<Records, String>,
     /// This node, as its source says.
     of_source: Result<OfSource, String>,
     /// This node's tunnels, once it is known what they are: others reach it by them.
@@ -343,12 +377,12 @@ impl Service {
         node: String,
         folder: PathBuf,
         of_etcd: Option<Configuration>,
+        published: Published,
         process: &Process,
     ) -> Result<Self, Stop> {
         let netlink = RouteSocket::open().map_err(failed)?;
         let mut listener = ObjectListener::open().map_err(failed)?;
         listener.ignore(&netlink).map_err(failed)?;
-        let published = Published::new(config);
         let file = config.nodes.as_deref();
         let folders = Folders::of(published.paths().chain(file)).map_err(failed)?;
         let source = match (config.source.0, of_etcd) {
@@ -385,6 +419,8 @@ impl Service {
             filter,
             filter_stands: false,
             source,
+            spaces: Spaces::follow(config)?,
+            away: BTreeMap::new(),
             of_source: Err("the list of nodes has not been read yet".to_owned()),
             tunnels: PerFamily::default(),
             prefixes: Vec::new(),
@@ -409,12 +445,12 @@ impl Service {
     /// Takes what the disk has, then what the source says, and makes the kernel so.
     fn start(&mut self) {
         let document = self.disk.read();
-        if let Some(own) = document.own.filter(|own| own.name == self.node) {
+        if let Some(own) = document.own.as_ref().filter(|own| own.name == self.node) {
             self.earlier.had(own.prefixes.iter().chain(&own.kept).copied());
-            self.of_source = Ok(own.into());
+            self.of_source = Ok(own.clone().into());
         }
         let now = self.clock.now();
-        let todo = self.shared.routing().restore(document.peers, now);
+        let todo = self.shared.routing().restore(document, now);
         self.obey(todo);
         self.learn();
         self.look();
@@ -447,6 +483,7 @@ impl Service {
                         self.learn_and_publish();
                     }
                     NODES => self.learn_and_publish(),
+                    SPACES => self.learn_blocks(),
                     ASKED => {
                         if self.shared.take_accepted() {
                             let todo = self.shared.routing().accept(self.clock.now());
@@ -663,11 +700,10 @@ impl Service {
             let elements = elements.take_while(|(key, _)| matches!(key, Key::Element { .. }));
             let elements = elements.map(|(key, value)| (key.clone(), value.clone())).collect();
             drop(routing);
-            let ranges = &self.settings.cluster_ranges;
-            host.observe(&mut self.netlink, ranges, &known, elements).map_err(said)?
+            let ranges: Vec<IpNet> = self.settings.ranges().collect();
+            host.observe(&mut self.netlink, &ranges, &known, elements).map_err(said)?
         };
-        let is_empty = observed.objects().keys().all(|key| matches!(key, Key::Element { .. }));
-        let own = own.and_then(|own| match self.overlap(&host, is_empty) {
+        let own = own.and_then(|own| match self.overlap(&host, &observed) {
             Some(overlap) => Err(overlap),
             None => Ok(own),
         });
@@ -708,6 +744,7 @@ impl Service {
         let node = self.of_source.clone()?;
         let mut own = self.own_of(&node, host)?;
         own.node.kept = self.find_kept(&node, host);
+        own.node.blocks.clone_from(&self.shared.routing().cluster().own().node.blocks);
         Ok(own)
     }
 
@@ -754,7 +791,8 @@ impl Service {
     /// them.
     fn find_kept(&mut self, node: &OfSource, host: &Host) -> Vec<IpNet> {
         self.earlier.had(node.prefixes.iter().chain(&node.kept).copied());
-        self.earlier.had(host.own_prefixes());
+        // A block that this node has given up is nobody's, or another's.
+        self.earlier.had(host.own_prefixes().filter(|own| !self.settings.is_of_space(*own)));
         if self.earlier.differs(&node.prefixes) || self.earlier.has_any() {
             let pods = host.pods(files::recorded());
             let mut routing = self.shared.routing();
@@ -785,13 +823,27 @@ impl Service {
     }
 
     /// Says why nothing may be programmed on this host: before there is anything, a range of pods
-    /// must not be one that the host uses.
-    fn overlap(&self, host: &Host, is_empty: bool) -> Option<String> {
-        if self.settings.allow_overlap || !is_empty {
+    /// must not be one that the host uses. A space may have come to the others since.
+    fn overlap(&self, host: &Host, observed: &Observed) -> Option<String> {
+        let objects = observed.objects();
+        let is_empty = objects.keys().all(|key| matches!(key, Key::Element { .. }));
+        let is_new = |range: &&IpNet| {
+            // Where paths are native, the range has no route of ours, but blocks of this node do.
+            let is_of = |key: &Key| match key {
+                Key::Route { prefix } | Key::Unreachable { prefix } => range.contains(prefix),
+                _ => false,
+            };
+            !self.settled && !objects.keys().any(is_of)
+        };
+        let of_cluster = self.settings.cluster_ranges.iter().filter(|_| is_empty);
+        let of_spaces = self.settings.space_ranges.iter().filter(is_new);
+        let ranges: Vec<IpNet> = of_cluster.chain(of_spaces).copied().collect();
+        if self.settings.allow_overlap || ranges.is_empty() {
             return None;
         }
-        let used = host.prefixes(&self.prefixes);
-        let found = overlap::find(&self.settings.cluster_ranges, &used);
+        let mut of_nodes = self.prefixes.clone();
+        of_nodes.extend(self.shared.routing().cluster().block_prefixes());
+        let found = overlap::find(&ranges, &host.prefixes(&of_nodes));
         found.first().map(ToString::to_string)
     }
 
@@ -1151,7 +1203,10 @@ impl Service {
         };
         let is_of_own = |route: &Route| {
             let prefix = route.destination.trunc();
-            own.node.prefixes.iter().chain(&own.node.kept).any(|own| own.contains(&prefix))
+            // A block may have been taken a moment ago.
+            let is_one = prefix.prefix_len() == prefix.max_prefix_len();
+            own.node.all_prefixes().any(|own| own.contains(&prefix))
+                || (is_one && self.settings.is_of_space(prefix))
         };
         // The last pod of an earlier prefix may be gone.
         let may_end = !there && self.earlier.has_any();

@@ -20,7 +20,7 @@ use testkit::kube::KubeApi;
 use testkit::{Lab, Place as _};
 
 /// Values for every branch of the chart.
-const COMBINATIONS: [&[&str]; 17] = [
+const COMBINATIONS: [&[&str]; 20] = [
     &[],
     &["config.ipam.enable=false"],
     &["config.multinet.enable=false"],
@@ -87,10 +87,25 @@ const COMBINATIONS: [&[&str]; 17] = [
         "resources.policy.limits.memory=512Mi",
     ],
     &["mode=remove", "config.policy.enable=true"],
+    &[
+        "config.routing.enable=true",
+        "config.routing.cluster={10.244.0.0/16}",
+        "config.routing.spaces={storage}",
+        "config.routing.space-ranges={10.60.0.0/16}",
+    ],
+    &[
+        "config.agent.listen=0.0.0.0:9470",
+        "config.multinet.enable=false",
+        "config.ipam.enable=false",
+        "config.routing.enable=true",
+        "config.routing.cluster={10.244.0.0/16}",
+    ],
+    &["mode=remove", "config.agent.listen=0.0.0.0:9470"],
 ];
 
 /// That with most services.
-const MOST: [&str; 7] = [
+const MOST: [&str; 8] = [
+    "config.agent.listen=0.0.0.0:9470",
     "config.collect.enable=true",
     "config.repair.enable=true",
     "config.dhcp.enable=true",
@@ -271,7 +286,7 @@ fn every_combination_is_sound() {
         }
     }
     let chart = folder().display().to_string();
-    for values in [0, 7, 9, 10, 11, 12, 13, 14, 15, 16].map(|number| COMBINATIONS[number]) {
+    for values in [0, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18].map(|number| COMBINATIONS[number]) {
         let mut arguments = vec!["lint", "--strict", &chart];
         arguments.extend(values.iter().flat_map(|value| ["--set", *value]));
         run("helm", &arguments).unwrap_or_else(|error| panic!("{values:?}: {error}"));
@@ -355,5 +370,40 @@ fn the_api_server_takes_every_object() {
         let (code, answer) = lab.enter(|| api.send("POST", &path, &object));
         assert_eq!(code, 201, "{path}: {answer}");
     }
-    assert_eq!(api.objects("daemonsets").len(), 4);
+    assert_eq!(api.objects("daemonsets").len(), 5);
+}
+
+/// Where `[agent] listen` is set, one pod of each node listens there, and answers for all services.
+#[test]
+fn a_pod_of_each_node_answers_for_all_services() {
+    testkit::require!("helm");
+    let agent = |values: &[&str]| {
+        let all = objects(&render(values).unwrap());
+        let mut daemons = of_kind(&all, "DaemonSet");
+        daemons.find(|one| one["metadata"]["name"] == "netwright-agent").cloned()
+    };
+    assert_eq!(agent(&[]), None);
+    assert_eq!(agent(&["mode=remove", "config.agent.listen=0.0.0.0:9470"]), None);
+    for (listen, host) in [
+        ("0.0.0.0:9470", "127.0.0.1"),
+        ("[::]:9470", "127.0.0.1"),
+        ("127.0.0.1:9470", "127.0.0.1"),
+        ("[2001:db8::1]:9470", "2001:db8::1"),
+    ] {
+        let pod = agent(&[&format!("config.agent.listen={listen}")]).unwrap();
+        let pod = &pod["spec"]["template"]["spec"];
+        assert_eq!(pod["hostNetwork"], true);
+        let container = &pod["containers"][0];
+        assert_eq!(container["command"], json!(["/opt/netwright/netwrightd", "agent", "serve"]));
+        for kind in ["readinessProbe", "livenessProbe"] {
+            assert_eq!(container[kind]["tcpSocket"], json!({"host": host, "port": 9470}));
+        }
+        let mounts = list(&container["volumeMounts"]).map(|mount| text(&mount["mountPath"]));
+        assert_eq!(mounts.collect::<Vec<_>>(), ["/etc/netwright", "/run/netwright/agent"]);
+    }
+    // It does not follow the configuration, so another one is another pod.
+    let listen = "config.agent.listen=0.0.0.0:9470";
+    let template = |values: &[&str]| agent(values).unwrap()["spec"]["template"].clone();
+    assert_eq!(template(&[listen]), template(&[listen]));
+    assert_ne!(template(&[listen]), template(&[listen, "config.repair.enable=true"]));
 }

@@ -101,6 +101,68 @@ fn exit_codes_are_for_ci() {
     assert!(told.contains("/agent/policy.sock"), "{told}");
 }
 
+/// Files have no switch, so the configuration and the flags say which namespaces are isolated.
+#[test]
+fn files_are_judged_as_the_configuration_isolates_namespaces() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let others = "
+{apiVersion: v1, kind: Namespace, metadata: {name: other}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: other}}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: shut, labels: {policy.netwright.io/isolate: 'true'}}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shut}}
+";
+    std::fs::write(at("shop.yaml"), format!("{SHOP}---{others}")).unwrap();
+    std::fs::write(at("nothing.toml"), "").unwrap();
+    std::fs::write(at("isolated.toml"), "[policy]\nisolate = \"namespaces\"\n").unwrap();
+    let explain = |configuration: &str, more: &[&str], ends: [&str; 2]| {
+        let words = ["explain", "--file", "shop.yaml", "--configuration", configuration];
+        run(folder.path(), &[&words[..], more, &ends[..], &["80"][..]].concat())
+    };
+    let is_allowed = |configuration: &str, more: &[&str], ends: [&str; 2]| {
+        let (code, said, told) = explain(configuration, more, ends);
+        assert_eq!(code, Some(0), "{told}");
+        (said.lines().next().unwrap().ends_with(": allowed."), said, told)
+    };
+    let into = ["other/web", "shop/web"];
+    assert!(is_allowed("nothing.toml", &[], into).0);
+    // A namespace's label counts without the switch.
+    assert!(!is_allowed("nothing.toml", &[], ["other/web", "shut/web"]).0);
+    for (configuration, more, source) in [
+        ("isolated.toml", Vec::new(), "isolated.toml"),
+        ("nothing.toml", vec!["--isolate", "namespaces"], "--isolate"),
+    ] {
+        let (is_allowed, said, told) = is_allowed(configuration, &more, into);
+        assert!(!is_allowed && said.contains("the isolation of namespace"), "{said}");
+        let note = format!("note: namespaces are isolated by default, as {source} says");
+        assert!(told.lines().any(|line| line == note), "{told}");
+    }
+    // Flags count before the file, and a NetworkPolicy before the isolation.
+    assert!(is_allowed("isolated.toml", &["--isolate", "none"], into).0);
+    let ends = ["--isolate-from", "other", "--isolate-to", "shop"];
+    assert!(is_allowed("isolated.toml", &ends, into).0);
+    let words = ["list", "--file", "shop.yaml", "--configuration", "isolated.toml"];
+    let (code, said, _) = run(folder.path(), &words);
+    assert_eq!(code, Some(0));
+    assert!(said.contains("isolated by the isolation of namespace other"), "{said}");
+    assert!(said.contains("isolated by NetworkPolicy shop/db"), "{said}");
+    // What is wrong with either.
+    let (code, said, told) = explain("none.toml", &[], into);
+    assert_eq!((code, said.as_str()), (Some(3), ""));
+    assert_eq!(told, "error: none.toml: there is no such file\n");
+    std::fs::write(at("wrong.toml"), "[policy]\nisolate = \"all\"\n").unwrap();
+    let (code, _, told) = explain("wrong.toml", &[], into);
+    assert_eq!(code, Some(3));
+    assert!(told.starts_with("error: wrong.toml:2:"), "{told}");
+    assert_eq!(explain("nothing.toml", &["--isolate", "all"], into).0, Some(2));
+    // They are about files only.
+    let words = ["explain", "--isolate", "namespaces", "shop/web", "shop/db", "80"];
+    assert_eq!(run(folder.path(), &words).0, Some(2));
+}
+
 #[test]
 fn files_are_judged_from_standard_input_and_as_json() {
     let folder = tempfile::tempdir().unwrap();

@@ -14,6 +14,7 @@ mod probe;
 mod reach;
 mod renumbered;
 mod size;
+mod spaces;
 mod torture;
 
 use std::fmt::Write as _;
@@ -37,6 +38,16 @@ fn daemon() -> String {
 /// by events that the service hears of it: it looks by itself every hour only.
 const SOON: std::time::Duration = std::time::Duration::from_secs(60);
 const INTERVAL: [&str; 2] = ["--interval", "1h"];
+
+/// How tunnels are called, and where the service is in flanneld's place.
+const TUNNELS: [&str; 2] = ["nw-vxlan4", "nw-vxlan6"];
+const FLANNELS_TUNNELS: [&str; 2] = ["flannel.1", "flannel-v6.1"];
+
+/// Returns a script for tunnels that are called so.
+fn with_tunnels(script: &str, names: [&str; 2]) -> String {
+    let [v4, v6] = TUNNELS;
+    script.replace(v4, names[0]).replace(v6, names[1])
+}
 
 /// The ranges of all pods.
 const RANGES: &str = "10.244.0.0/16,fd00:244::/32";

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use kernel::netlink::NetlinkError;
-use kernel::nft::{Batch, ElementData, Expr, Key, NewChain, Value, Verdict};
+use kernel::nft::{Batch, ElementData, Expr, NewChain, Value, Verdict};
+use policy::program::Link;
 use policy::{Direction, Family, Name, PerDirection, Program, program};
 
+use super::encode::At;
 use super::state::ChainState;
 use super::table::{failed, unread};
 use super::{Logging, PodsTable, encode, layout};
@@ -26,7 +28,15 @@ const TRIES: usize = 5;
 /// # Errors
 /// [`FirewallError::Tables`] when the kernel refuses; nothing has changed then.
 pub fn close(table: &mut PodsTable, addresses: &[IpAddr]) -> Result<(), FirewallError> {
-    move_all(table, addresses, |direction| Some(program::unknown(direction)))
+    move_all(table, &own(addresses), |direction| Some(program::unknown(direction)))
+}
+
+/// The same for addresses of further networks.
+///
+/// # Errors
+/// As [`close`].
+pub fn close_links(table: &mut PodsTable, links: &[Link]) -> Result<(), FirewallError> {
+    move_all(table, &further(links), |direction| Some(program::unknown(direction)))
 }
 
 /// Removes the verdicts of addresses: they are no longer judged.
@@ -36,7 +46,15 @@ pub fn close(table: &mut PodsTable, addresses: &[IpAddr]) -> Result<(), Firewall
 /// # Errors
 /// [`FirewallError::Tables`] when the kernel refuses; nothing has changed then.
 pub fn forget(table: &mut PodsTable, addresses: &[IpAddr]) -> Result<(), FirewallError> {
-    move_all(table, addresses, |_| None)
+    move_all(table, &own(addresses), |_| None)
+}
+
+/// The same for addresses of further networks.
+///
+/// # Errors
+/// As [`forget`].
+pub fn forget_links(table: &mut PodsTable, links: &[Link]) -> Result<(), FirewallError> {
+    move_all(table, &further(links), |_| None)
 }
 
 /// Returns the chains to which an address leads; `None` where it has no verdict.
@@ -47,9 +65,27 @@ pub fn verdicts(
     table: &mut PodsTable,
     address: IpAddr,
 ) -> Result<PerDirection<Option<Name>>, FirewallError> {
+    verdicts_at(table, &At::Address(address))
+}
+
+/// The same for an address of a further network.
+///
+/// # Errors
+/// As [`verdicts`].
+pub fn link_verdicts(
+    table: &mut PodsTable,
+    link: &Link,
+) -> Result<PerDirection<Option<Name>>, FirewallError> {
+    verdicts_at(table, &At::Link(link.clone()))
+}
+
+fn verdicts_at(
+    table: &mut PodsTable,
+    at: &At,
+) -> Result<PerDirection<Option<Name>>, FirewallError> {
     Ok(PerDirection {
-        ingress: verdict(table, Direction::Ingress, address).map_err(unread)?,
-        egress: verdict(table, Direction::Egress, address).map_err(unread)?,
+        ingress: verdict(table, Direction::Ingress, at).map_err(unread)?,
+        egress: verdict(table, Direction::Egress, at).map_err(unread)?,
     })
 }
 
@@ -79,14 +115,53 @@ pub fn addresses(table: &mut PodsTable) -> Result<BTreeSet<IpAddr>, FirewallErro
     Ok(all)
 }
 
+/// Lists the addresses of further networks that lead to a chain, as [`addresses`] does.
+///
+/// # Errors
+/// As [`addresses`].
+pub fn links(table: &mut PodsTable) -> Result<BTreeSet<Link>, FirewallError> {
+    let mut all = BTreeSet::new();
+    if !table.exists()? {
+        return Ok(all);
+    }
+    for direction in Direction::ALL {
+        for family in Family::ALL {
+            let kind = layout::link_type(family);
+            let map = layout::link_map(direction, family);
+            for element in table.ask().elements(&layout::table(), &map).map_err(unread)? {
+                let link = |interface: &String, address: IpAddr| Link {
+                    interface: interface.clone(),
+                    address,
+                };
+                match element.key.values(&kind).as_deref() {
+                    Some([Value::IfName(at), Value::Ipv4(v4)]) => {
+                        all.insert(link(at, (*v4).into()))
+                    }
+                    Some([Value::IfName(at), Value::Ipv6(v6)]) => {
+                        all.insert(link(at, (*v6).into()))
+                    }
+                    _ => false,
+                };
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn own(addresses: &[IpAddr]) -> BTreeSet<At> {
+    addresses.iter().copied().map(At::Address).collect()
+}
+
+fn further(links: &[Link]) -> BTreeSet<At> {
+    links.iter().cloned().map(At::Link).collect()
+}
+
 fn verdict(
     table: &mut PodsTable,
     direction: Direction,
-    address: IpAddr,
+    at: &At,
 ) -> Result<Option<Name>, NetlinkError> {
-    let map = layout::map(direction, Family::of(address));
-    let key = Key::from(Value::from(address));
-    let found = table.ask().get_element(&layout::table(), &map, &key)?;
+    let found = table.ask().get_element(&layout::table(), &at.map(direction), &at.key())?;
     Ok(found.and_then(|element| match element.data {
         Some(ElementData::Verdict(Verdict::Goto(chain))) => Some(chain),
         // Somebody else's: it is there, and leads to no chain of ours.
@@ -97,14 +172,13 @@ fn verdict(
 
 fn move_all(
     table: &mut PodsTable,
-    addresses: &[IpAddr],
+    all: &BTreeSet<At>,
     to: impl Fn(Direction) -> Option<Name>,
 ) -> Result<(), FirewallError> {
-    let addresses: BTreeSet<IpAddr> = addresses.iter().copied().collect();
     let mut tries = 0;
     loop {
         tries += 1;
-        let batch = moving(table, &addresses, &to).map_err(unread)?;
+        let batch = moving(table, all, &to).map_err(unread)?;
         match table.commit(&batch) {
             Err(error) if tries < TRIES && (error.is_exists() || error.is_not_found()) => {}
             other => return other.map_err(failed),
@@ -115,23 +189,21 @@ fn move_all(
 /// The transaction from what is there.
 fn moving(
     table: &mut PodsTable,
-    addresses: &BTreeSet<IpAddr>,
+    all: &BTreeSet<At>,
     to: impl Fn(Direction) -> Option<Name>,
 ) -> Result<Batch, NetlinkError> {
     let mut batch = Batch::new();
     let mut changed = encode::Changed::default();
-    for address in addresses {
+    for at in all {
         for direction in Direction::ALL {
-            let (before, chain) = (verdict(table, direction, *address)?, to(direction));
-            let keys = layout::keys(direction, Family::of(*address));
-            let key = Key::from(Value::from(*address));
-            let known = table.ask().get_element(&layout::table(), &keys, &key)?.is_some();
-            changed.lead(direction, *address, before.as_ref(), chain.as_ref());
-            changed.know(direction, *address, known, chain.is_some());
+            let (before, chain) = (verdict(table, direction, at)?, to(direction));
+            let keys = at.keys(direction);
+            let known = table.ask().get_element(&layout::table(), &keys, &at.key())?.is_some();
+            changed.lead(direction, at, before.as_ref(), chain.as_ref());
+            changed.know(direction, at, known, chain.is_some());
         }
     }
-    if !addresses.is_empty() && Direction::ALL.into_iter().any(|direction| to(direction).is_some())
-    {
+    if !all.is_empty() && Direction::ALL.into_iter().any(|direction| to(direction).is_some()) {
         skeleton(table, &mut batch)?;
     }
     changed.write(&mut batch);
@@ -186,20 +258,22 @@ fn skeleton(table: &mut PodsTable, batch: &mut Batch) -> Result<(), NetlinkError
     Ok(())
 }
 
-/// Says whether a chain differs only in how it logs: whoever wrote it was told so.
+/// Says whether a chain differs only in how it logs, or in that it does not: whoever wrote it was told
+/// so, or knows that the kernel cannot.
 fn logs_otherwise(chain: &str, there: &ChainState, wanted: &ChainState) -> bool {
     let is_deny = Direction::ALL.into_iter().any(|direction| layout::deny(direction) == chain);
-    let (Some((log, rest)), Some((_, others))) =
-        (there.rules.split_first(), wanted.rules.split_first())
-    else {
-        return false;
+    let decides = |rule: &[Expr]| {
+        rule.iter().any(|expr| matches!(expr, Expr::Verdict(_) | Expr::Reject { .. }))
     };
-    let decides = log.iter().any(|expr| matches!(expr, Expr::Verdict(_) | Expr::Reject { .. }));
-    is_deny && !decides && rest == others
+    let without = |state: &ChainState| match state.rules.split_first() {
+        Some((first, rest)) if layout::logs(first) && !decides(first) => rest.to_vec(),
+        _ => state.rules.clone(),
+    };
+    is_deny && without(there) == without(wanted)
 }
 
 /// The chains of a table about which nothing is known, and their rules.
-fn chains(logging: Logging) -> Vec<(NewChain, ChainState)> {
+fn chains(logging: Option<Logging>) -> Vec<(NewChain, ChainState)> {
     let empty = Program::empty();
     let regular = |name: &Name| NewChain::regular(&layout::table(), name);
     let all = layout::chains().into_iter().chain(empty.chains.keys().map(regular));

@@ -6,16 +6,59 @@ use std::net::IpAddr;
 use kernel::nft::{
     Batch, Element, Key, KeyType, Mode, NewChain, NewRule, NewSet, Operation, Value, Verdict, field,
 };
-use policy::program::{self, End, Line, Match, Set, Then};
+use policy::program::{self, End, Line, Link, Match, Set, Then};
 use policy::{Direction, Family, Name, Program, Protocol, Step};
 
 use super::{Logging, layout};
 
 /// Where addresses lead before and after.
-type Moves = BTreeMap<(Direction, IpAddr), (Option<Name>, Option<Name>)>;
+type Moves = BTreeMap<(Direction, At), (Option<Name>, Option<Name>)>;
+
+/// What leads to a chain.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum At {
+    /// An address of the pods' own network.
+    Address(IpAddr),
+    /// One of a further network.
+    Link(Link),
+}
+
+impl At {
+    /// The map in which it is.
+    pub(crate) fn map(&self, direction: Direction) -> String {
+        match self {
+            At::Address(address) => layout::map(direction, Family::of(*address)),
+            At::Link(link) => layout::link_map(direction, Family::of(link.address)),
+        }
+    }
+
+    /// The set of the keys of that map which policies are about.
+    pub(crate) fn keys(&self, direction: Direction) -> String {
+        match self {
+            At::Address(address) => layout::keys(direction, Family::of(*address)),
+            At::Link(link) => layout::link_keys(direction, Family::of(link.address)),
+        }
+    }
+
+    /// Its key in both.
+    pub(crate) fn key(&self) -> Key {
+        match self {
+            At::Address(address) => Key::from(Value::from(*address)),
+            At::Link(link) => {
+                let interface = Value::IfName(link.interface.clone());
+                Key::of([interface, Value::from(link.address)])
+            }
+        }
+    }
+}
+
+/// Whether a policy is about what leads to a chain.
+pub(crate) fn judges(chain: Option<&Name>) -> bool {
+    chain.is_some_and(|chain| chain != program::OPEN)
+}
 
 /// Returns the transaction that makes the whole table anew, whatever was there.
-pub(crate) fn whole(program: &Program, logging: Logging) -> Batch {
+pub(crate) fn whole(program: &Program, logging: Option<Logging>) -> Batch {
     let table = layout::table();
     let mut batch = Batch::new();
     batch.add_table(&table, None);
@@ -39,9 +82,20 @@ pub(crate) fn whole(program: &Program, logging: Logging) -> Batch {
     for (name, lines) in &program.chains {
         add_rules(&mut batch, name, lines);
     }
-    let moves = program.verdicts.iter();
-    lead(&mut batch, moves.map(|(key, chain)| (*key, (None, Some(chain.clone())))).collect());
+    let moves = leading(program);
+    lead(&mut batch, moves.map(|(key, chain)| (key, (None, Some(chain.clone())))).collect());
     batch
+}
+
+/// Lists what leads to chains.
+pub(crate) fn leading(program: &Program) -> impl Iterator<Item = ((Direction, At), &Name)> {
+    let verdicts = program.verdicts.iter();
+    let verdicts =
+        verdicts.map(|((direction, address), chain)| ((*direction, At::Address(*address)), chain));
+    let links = program.links.iter();
+    let links =
+        links.map(|((direction, link), chain)| ((*direction, At::Link(link.clone())), chain));
+    verdicts.chain(links)
 }
 
 /// Returns the transactions of steps, in their order: what comes and is not referred to yet, and
@@ -150,8 +204,17 @@ struct Encoder<'s> {
 
 impl<'s> Encoder<'s> {
     fn step(&mut self, step: &'s Step) {
-        if let Step::Verdict { direction, address, before, chain } = step {
-            let there = self.moves.entry((*direction, *address));
+        let moved = match step {
+            Step::Verdict { direction, address, before, chain } => {
+                Some(((*direction, At::Address(*address)), before, chain))
+            }
+            Step::Link { direction, link, before, chain } => {
+                Some(((*direction, At::Link(link.clone())), before, chain))
+            }
+            _ => None,
+        };
+        if let Some((at, before, chain)) = moved {
+            let there = self.moves.entry(at);
             let (_, last) = there.or_insert_with(|| (before.clone(), None));
             last.clone_from(chain);
             return;
@@ -178,7 +241,7 @@ impl<'s> Encoder<'s> {
                 self.open.remove(name.as_str());
                 self.batch.delete_set(&table, name);
             }
-            Step::Verdict { .. } => {}
+            Step::Verdict { .. } | Step::Link { .. } => {}
         }
     }
 
@@ -206,9 +269,10 @@ impl<'s> Encoder<'s> {
 /// Leads addresses elsewhere.
 fn lead(batch: &mut Batch, moves: Moves) {
     let mut changed = Changed::default();
-    for ((direction, address), (before, chain)) in moves {
-        changed.lead(direction, address, before.as_ref(), chain.as_ref());
-        changed.know(direction, address, before.is_some(), chain.is_some());
+    for ((direction, at), (before, chain)) in moves {
+        let (before, chain) = (before.as_ref(), chain.as_ref());
+        changed.lead(direction, &at, before, chain);
+        changed.know(direction, &at, judges(before), judges(chain));
     }
     changed.write(batch);
 }
@@ -225,31 +289,29 @@ impl Changed {
     pub(crate) fn lead(
         &mut self,
         direction: Direction,
-        address: IpAddr,
+        at: &At,
         before: Option<&Name>,
         chain: Option<&Name>,
     ) {
         if before == chain {
             return;
         }
-        let map = layout::map(direction, Family::of(address));
+        let map = at.map(direction);
         if before.is_some() {
-            let gone = Element::new(Value::from(address));
-            self.gone.entry(map.clone()).or_default().push(gone);
+            self.gone.entry(map.clone()).or_default().push(Element::new(at.key()));
         }
         if let Some(chain) = chain {
-            self.come.entry(map).or_default().push(leads(address, chain.clone()));
+            self.come.entry(map).or_default().push(leads(at, chain.clone()));
         }
     }
 
-    /// Does the same for the keys of the map.
-    pub(crate) fn know(&mut self, direction: Direction, address: IpAddr, before: bool, now: bool) {
+    /// Does the same for the keys of the map which policies are about.
+    pub(crate) fn know(&mut self, direction: Direction, at: &At, before: bool, now: bool) {
         if before == now {
             return;
         }
         let all = if now { &mut self.come } else { &mut self.gone };
-        let keys = layout::keys(direction, Family::of(address));
-        all.entry(keys).or_default().push(Element::new(Value::from(address)));
+        all.entry(at.keys(direction)).or_default().push(Element::new(at.key()));
     }
 
     /// What goes comes first.
@@ -264,9 +326,9 @@ impl Changed {
     }
 }
 
-/// The element of a map that leads an address to a chain.
-pub(crate) fn leads(address: IpAddr, chain: Name) -> Element {
-    Element::verdict(Value::from(address), Verdict::Goto(chain))
+/// The element of a map that leads to a chain.
+pub(crate) fn leads(at: &At, chain: Name) -> Element {
+    Element::verdict(at.key(), Verdict::Goto(chain))
 }
 
 /// Makes a set with its elements.

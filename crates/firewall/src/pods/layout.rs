@@ -3,7 +3,10 @@
 //! `docs/firewall.md` explains them; the snapshot in the tests shows them.
 
 use kernel::nft::field::{self, Field, ct_state_bits, tcp_flag_bits};
-use kernel::nft::{self, Hook, HookPoint, KeyType, NewChain, NewRule, NewSet, TableRef, Value};
+use kernel::nft::{
+    self, Expr, Hook, HookPoint, KeyType, NewChain, NewRule, NewSet, TableRef, Value,
+};
+use policy::program::OPEN;
 use policy::{Direction, Family};
 
 use super::{Logging, TABLE, log_prefix};
@@ -45,6 +48,16 @@ pub(crate) fn keys(direction: Direction, family: Family) -> String {
     format!("has-{}", map(direction, family))
 }
 
+/// The same for addresses of further networks, which count at one interface.
+pub(crate) fn link_map(direction: Direction, family: Family) -> String {
+    format!("net-{}", map(direction, family))
+}
+
+/// The set of the keys of that map which policies are about.
+pub(crate) fn link_keys(direction: Direction, family: Family) -> String {
+    format!("has-{}", link_map(direction, family))
+}
+
 /// The chain that ends what is denied.
 pub(crate) fn deny(direction: Direction) -> String {
     format!("deny-{}", way(direction))
@@ -63,6 +76,11 @@ pub(crate) fn key_type(family: Family) -> KeyType {
         Family::V4 => KeyType::Ipv4Addr,
         Family::V6 => KeyType::Ipv6Addr,
     }
+}
+
+/// The type of addresses of further networks.
+pub(crate) fn link_type(family: Family) -> [KeyType; 2] {
+    [KeyType::IfName, key_type(family)]
 }
 
 pub(crate) fn source(family: Family) -> Field {
@@ -90,6 +108,13 @@ pub(crate) fn sets() -> Vec<NewSet> {
             sets.push(NewSet::set(&table, keys(direction, family), key));
         }
     }
+    for direction in Direction::ALL {
+        for family in Family::ALL {
+            let key = link_type(family);
+            sets.push(NewSet::verdict_map(&table, link_map(direction, family), key));
+            sets.push(NewSet::set(&table, link_keys(direction, family), key));
+        }
+    }
     sets
 }
 
@@ -101,7 +126,7 @@ pub(crate) fn chains() -> Vec<NewChain> {
     };
     let regular = |name: &str| NewChain::regular(&table, name);
     let mut chains = vec![base(EGRESS, EGRESS_PRIORITY), base(INGRESS, INGRESS_PRIORITY)];
-    chains.extend([regular(REVIVED), regular(CUT)]);
+    chains.extend([regular(REVIVED), regular(CUT), regular(OPEN)]);
     chains.extend(Direction::ALL.map(|direction| regular(&deny(direction))));
     chains
 }
@@ -110,12 +135,14 @@ pub(crate) fn chains() -> Vec<NewChain> {
 ///
 /// What most packets meet comes first, and each rule that the first packet of a connection passes
 /// costs it.
-pub(crate) fn rules(logging: Logging) -> Vec<NewRule> {
+/// Nothing is logged with `None`.
+pub(crate) fn rules(logging: Option<Logging>) -> Vec<NewRule> {
     let mut rules = Vec::new();
     for direction in Direction::ALL {
         rules.extend(base_rules(direction));
     }
     rules.extend(revived_rules());
+    rules.push(NewRule::new(&table(), OPEN).accept());
     for direction in Direction::ALL {
         rules.extend(deny_rules(direction, logging));
     }
@@ -132,19 +159,30 @@ fn base_rules(direction: Direction) -> Vec<NewRule> {
         Direction::Ingress => destination(family),
         Direction::Egress => source(family),
     };
+    let interface = interface(direction);
+    let lead_link =
+        |family| rule().vmap(&[interface, address(family)], link_map(direction, family));
     let lead = |family| rule().vmap(&[address(family)], map(direction, family));
     let known = ct_state_bits::ESTABLISHED | ct_state_bits::RELATED;
     let mut rules = vec![rule().has_any(field::ct_state(), known).accept()];
     if direction == Direction::Egress {
         rules.push(in_the_middle(rule()).jump(REVIVED));
     }
-    rules.push(lead(Family::V4));
+    rules.extend([lead_link(Family::V4), lead(Family::V4)]);
     let (first, last) = NEIGHBOURS;
     let neighbours =
         rule().in_range(field::icmp6_type(), Value::Icmp6Type(first), Value::Icmp6Type(last));
     rules.push(neighbours.accept());
-    rules.push(lead(Family::V6));
+    rules.extend([lead_link(Family::V6), lead(Family::V6)]);
     rules
+}
+
+/// The interface at the end that a direction is about.
+fn interface(direction: Direction) -> Field {
+    match direction {
+        Direction::Ingress => field::oifname(),
+        Direction::Egress => field::iifname(),
+    }
 }
 
 /// A TCP packet that is not the first of a connection.
@@ -163,11 +201,17 @@ fn in_the_middle(rule: NewRule) -> NewRule {
 fn revived_rules() -> Vec<NewRule> {
     let rule = |chain: &str| NewRule::new(&table(), chain);
     let mut rules = vec![rule(REVIVED).has_none(field::ct_state(), ct_state_bits::NEW).returns()];
-    let ends =
-        [(Direction::Ingress, source as fn(Family) -> Field), (Direction::Egress, destination)];
-    for (direction, end) in ends {
+    let ends = [
+        (Direction::Ingress, source as fn(Family) -> Field, field::iifname()),
+        (Direction::Egress, destination, field::oifname()),
+    ];
+    for (direction, end, interface) in ends {
         for family in Family::ALL {
-            let known = rule(REVIVED).in_set(&[end(family)], keys(direction, family));
+            let address = end(family);
+            let known = rule(REVIVED).in_set(&[address], keys(direction, family));
+            rules.push(known.goto(CUT));
+            let fields = [interface, address];
+            let known = rule(REVIVED).in_set(&fields, link_keys(direction, family));
             rules.push(known.goto(CUT));
         }
     }
@@ -175,18 +219,25 @@ fn revived_rules() -> Vec<NewRule> {
     rules
 }
 
-fn deny_rules(direction: Direction, logging: Logging) -> Vec<NewRule> {
+fn deny_rules(direction: Direction, logging: Option<Logging>) -> Vec<NewRule> {
     let chain = deny(direction);
     let rule = || NewRule::new(&table(), &chain);
-    let logged = match logging.rate {
-        0 => rule(),
-        rate => rule().limit(rate, rate),
-    };
+    let mut rules = Vec::new();
+    if let Some(Logging { group, rate }) = logging {
+        let logged = match rate {
+            0 => rule(),
+            rate => rule().limit(rate, rate),
+        };
+        rules.push(logged.log_to_group(log_prefix(direction), group, SNAPLEN));
+    }
     let connection = rule().has_any(field::ct_state(), ct_state_bits::NEW);
-    vec![
-        logged.log_to_group(log_prefix(direction), logging.group, SNAPLEN),
-        rule().counter(),
-        in_the_middle(connection).reject_with_reset(),
-        rule().drop(),
-    ]
+    rules.push(rule().counter());
+    rules.push(in_the_middle(connection).reject_with_reset());
+    rules.push(rule().drop());
+    rules
+}
+
+/// Says whether a rule logs packets.
+pub(crate) fn logs(exprs: &[Expr]) -> bool {
+    exprs.iter().any(|expr| matches!(expr, Expr::Log { .. }))
 }

@@ -21,7 +21,7 @@ pub(crate) struct Repair<'a> {
     wanted: &'a TableState,
     found: &'a TableState,
     program: &'a Program,
-    logging: Logging,
+    logging: Option<Logging>,
     lines: Vec<String>,
 }
 
@@ -37,7 +37,7 @@ impl<'a> Repair<'a> {
         wanted: &'a TableState,
         found: &'a TableState,
         program: &'a Program,
-        logging: Logging,
+        logging: Option<Logging>,
     ) -> Self {
         Repair { wanted, found, program, logging, lines: Vec::new() }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kernel::nft::{
     Element, ElementData, Expr, Hook, Key, KeyType, MapData, NewSet, RangeEnd, Value, Verdict,
 };
-use policy::{Family, Program};
+use policy::Program;
 
 use super::repair::Repair;
 use super::{Logging, encode, layout};
@@ -152,7 +152,7 @@ impl SetKind {
 
 impl TableState {
     /// Says what should be there.
-    pub(crate) fn of(program: &Program, logging: Logging) -> Self {
+    pub(crate) fn of(program: &Program, logging: Option<Logging>) -> Self {
         let mut chains: BTreeMap<String, ChainState> = BTreeMap::new();
         for chain in layout::chains() {
             chains.entry(chain.name).or_default().hook = chain.hook;
@@ -165,12 +165,12 @@ impl TableState {
             lines.iter().for_each(|line| chain.add_rule(encode::rule(name, line).exprs));
         }
         let mut verdicts: BTreeMap<String, Vec<Element>> = BTreeMap::new();
-        for ((direction, address), chain) in &program.verdicts {
-            let family = Family::of(*address);
-            let led = encode::leads(*address, chain.clone());
-            let key = Element::new(led.key.clone());
-            verdicts.entry(layout::map(*direction, family)).or_default().push(led);
-            verdicts.entry(layout::keys(*direction, family)).or_default().push(key);
+        for ((direction, at), chain) in encode::leading(program) {
+            let led = encode::leads(&at, chain.clone());
+            verdicts.entry(at.map(direction)).or_default().push(led);
+            if encode::judges(Some(chain)) {
+                verdicts.entry(at.keys(direction)).or_default().push(Element::new(at.key()));
+            }
         }
         let mut sets: BTreeMap<String, SetState> = BTreeMap::new();
         for set in layout::sets() {
@@ -189,7 +189,7 @@ impl TableState {
         &self,
         found: &TableState,
         program: &Program,
-        logging: Logging,
+        logging: Option<Logging>,
     ) -> Difference {
         Repair::new(self, found, program, logging).difference()
     }

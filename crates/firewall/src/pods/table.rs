@@ -4,12 +4,12 @@ use std::fmt;
 
 use kernel::netlink::NetlinkError;
 use kernel::netns::Netns;
-use kernel::nft::{Batch, Expr, NftError, NftSocket};
+use kernel::nft::{Batch, Expr, NftError, NftSocket, Operation};
 use policy::{Direction, Program, Step};
 
 use super::layout;
 use super::state::{SetKind, SetState, TableState};
-use super::{Difference, Dropped, Logging, encode};
+use super::{Difference, Dropped, Logging, NO_LOG, encode};
 use crate::close::LateSocket;
 use crate::error::FirewallError;
 use crate::tables::TablesError;
@@ -20,7 +20,8 @@ use crate::tables::TablesError;
 #[derive(Debug)]
 pub struct PodsTable {
     socket: LateSocket,
-    logging: Logging,
+    /// `None` once the kernel has shown that it cannot log.
+    logging: Option<Logging>,
 }
 
 impl PodsTable {
@@ -31,6 +32,7 @@ impl PodsTable {
     /// # Errors
     /// [`FirewallError::Open`].
     pub fn open(logging: Logging) -> Result<Self, FirewallError> {
+        let logging = Some(logging);
         LateSocket::open().map(|socket| PodsTable { socket, logging }).map_err(unopened)
     }
 
@@ -39,6 +41,7 @@ impl PodsTable {
     /// # Errors
     /// [`FirewallError::Open`].
     pub fn open_in(netns: &Netns, logging: Logging) -> Result<Self, FirewallError> {
+        let logging = Some(logging);
         LateSocket::open_in(netns).map(|socket| PodsTable { socket, logging }).map_err(unopened)
     }
 
@@ -49,6 +52,12 @@ impl PodsTable {
     /// The kernel's.
     pub fn port(&mut self) -> std::io::Result<u32> {
         self.ask().port()
+    }
+
+    /// Says whether packets are logged: not if the kernel has refused a rule that logs ([`NO_LOG`]).
+    #[must_use]
+    pub fn logs(&self) -> bool {
+        self.logging.is_some()
     }
 
     /// Says whether there is a table at all.
@@ -135,7 +144,7 @@ impl PodsTable {
         }
     }
 
-    /// Reads how many packets were dropped. None if there is no table.
+    /// Reads how many packets were dropped: none if there is no table.
     ///
     /// # Errors
     /// [`FirewallError::Tables`] when the kernel does not answer.
@@ -155,7 +164,7 @@ impl PodsTable {
         })
     }
 
-    pub(super) fn logging(&self) -> Logging {
+    pub(super) fn logging(&self) -> Option<Logging> {
         self.logging
     }
 
@@ -167,7 +176,11 @@ impl PodsTable {
         for operation in batch.operations() {
             tracing::debug!(%operation, "nftables");
         }
-        self.socket.commit(batch)
+        if !commit(batch, |batch| self.socket.commit(batch))? {
+            tracing::warn!("{NO_LOG}");
+            self.logging = None;
+        }
+        Ok(())
     }
 
     fn read(&mut self) -> Result<TableState, NetlinkError> {
@@ -198,6 +211,29 @@ impl PodsTable {
     }
 }
 
+/// Commits a transaction, without its rules that log if it is one of these that the kernel refuses as
+/// something that it does not have: what is dropped shall be dropped all the same. Returns whether
+/// they are in it.
+fn commit(
+    batch: &Batch,
+    mut send: impl FnMut(&Batch) -> Result<(), NftError>,
+) -> Result<bool, NftError> {
+    let logs = |operation: &Operation| match operation {
+        Operation::AddRule { rule } => layout::logs(&rule.exprs),
+        _ => false,
+    };
+    let Err(error) = send(batch) else { return Ok(true) };
+    let refused = error.index.and_then(|index| batch.operations().get(index));
+    if !error.is_not_found() || !refused.is_some_and(logs) {
+        return Err(error);
+    }
+    let mut without = Batch::new();
+    for operation in batch.operations().iter().filter(|operation| !logs(operation)) {
+        without.push(operation.clone());
+    }
+    send(&without).map(|()| false)
+}
+
 fn unopened(error: NetlinkError) -> FirewallError {
     FirewallError::Open(Box::new(error))
 }
@@ -217,4 +253,81 @@ fn table_error(
 ) -> FirewallError {
     let operation = format!("{verb} table {}", layout::table());
     FirewallError::Tables(TablesError { operation, absent, source: Box::new(source) })
+}
+
+#[cfg(test)]
+mod tests {
+    use kernel::nft::NewRule;
+    use testkit::{Lab, Place as _};
+
+    use super::*;
+    use crate::pods;
+
+    /// The transaction as a kernel refuses it that cannot log: each of its rules that log is one of a
+    /// chain that is not there, and the error is the same (linux net/netfilter/nf_log.c
+    /// `nf_logger_find_get`).
+    fn as_if_unable(batch: &Batch) -> Batch {
+        let mut other = Batch::new();
+        for operation in batch.operations() {
+            other.push(match operation {
+                Operation::AddRule { rule } if layout::logs(&rule.exprs) => {
+                    let rule = NewRule::new(&layout::table(), "nowhere");
+                    Operation::AddRule { rule }
+                }
+                operation => operation.clone(),
+            });
+        }
+        other
+    }
+
+    #[test]
+    fn a_kernel_that_cannot_log_drops_all_the_same() {
+        testkit::require!("root");
+        let lab = Lab::new("pods-no-log");
+        lab.enter(|| {
+            let mut table = PodsTable::open(Logging::default()).unwrap();
+            let program = Program::empty();
+            let whole = encode::whole(&program, table.logging);
+            let logs = commit(&whole, |batch| table.socket.commit(&as_if_unable(batch))).unwrap();
+            assert!(table.logs() && !logs);
+            table.logging = None;
+            assert!(table.observe(&program).unwrap().is_empty());
+            // What the plugin finds it leaves as it is, and what it needs is there.
+            let address = "192.0.2.7".parse().unwrap();
+            let mut plugin = PodsTable::open(Logging::default()).unwrap();
+            pods::close(&mut plugin, &[address]).unwrap();
+            assert_eq!(table.observe(&program).unwrap().lines().len(), 4, "only the address");
+            let found = pods::verdicts(&mut plugin, address).unwrap();
+            assert_eq!(found.ingress.as_deref(), Some("unknown-in"));
+            assert_eq!(table.dropped().unwrap(), Dropped::default());
+        });
+        let listed = lab.sh("nft list table inet netwright-policy");
+        assert!(!listed.contains("log "), "{listed}");
+        let (_, denied) = listed.split_once("chain deny-out {").unwrap();
+        let (denied, _) = denied.split_once('}').unwrap();
+        let rules: Vec<&str> =
+            denied.lines().map(str::trim).filter(|one| !one.is_empty()).collect();
+        assert_eq!(rules[0], "counter packets 0 bytes 0");
+        assert_eq!(rules[rules.len() - 1], "drop");
+    }
+
+    /// Any other refusal is one.
+    #[test]
+    fn what_is_missing_otherwise_is_told() {
+        testkit::require!("root");
+        let lab = Lab::new("pods-no-chain");
+        lab.enter(|| {
+            let mut table = PodsTable::open(Logging::default()).unwrap();
+            let mut batch = encode::whole(&Program::empty(), table.logging);
+            batch.add_rule(NewRule::new(&layout::table(), "nowhere"));
+            let mut sent = 0;
+            let refused = commit(&batch, |batch| {
+                sent += 1;
+                table.socket.commit(batch)
+            });
+            assert!(refused.unwrap_err().is_not_found());
+            assert_eq!(sent, 1);
+            assert!(!table.exists().unwrap());
+        });
+    }
 }

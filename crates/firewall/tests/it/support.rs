@@ -104,8 +104,6 @@ pub(crate) fn attach(lab: &Lab, name: &str, bridge: &str, last: u8) -> Container
         "ip link add v{name} type veth peer name eth0 netns {name} && echo 1 > /proc/sys/net/ipv6/conf/v{name}/disable_ipv6 && \
          ip link set v{name} master {bridge} up && bridge link set dev v{name} hairpin on"
     ));
-    // The bridge's link-local address appears with its first port.
-    lab.sh(&format!("for i in $(seq 500); do ip -6 addr show dev {bridge} scope link | grep -q inet6 && break; sleep 0.01; done"));
     let net = lab.sh(&format!("ip -br -4 addr show dev {bridge}"));
     let net = net.split_whitespace().nth(2).unwrap().rsplit_once(".1/").unwrap().0.to_owned();
     let second = net.split('.').nth(1).unwrap();
@@ -115,6 +113,9 @@ pub(crate) fn attach(lab: &Lab, name: &str, bridge: &str, last: u8) -> Container
          ip link set eth0 up && ip route add default via {net}.1 && \
          ip -6 route add default via fd00:{second}::1"
     ));
+    // The bridge's link-local address appears with its first port that has a carrier, thus not
+    // before the container's end is up.
+    lab.sh(&format!("for i in $(seq 500); do ip -6 addr show dev {bridge} scope link | grep -q inet6 && exit; sleep 0.01; done; exit 1"));
     container
 }
 

@@ -22,6 +22,7 @@
 //! |---|---|
 //! | `config` | the configuration, checked |
 //! | `link` | the host's side of the container's link: what packets pass |
+//! | `ends` | addresses, and on further networks the interface at which they count |
 //! | `frames` | bridges that show their packets to the filter: shared objects |
 //! | `table` | verdicts, written under the lock that the daemon takes too |
 //! | `daemon` | what the daemon is asked |
@@ -29,6 +30,7 @@
 
 mod config;
 mod daemon;
+mod ends;
 mod frames;
 mod link;
 mod table;
@@ -46,6 +48,7 @@ use state::{Index, Roots};
 
 use self::config::Config;
 use self::daemon::Daemon;
+use self::ends::Ends;
 use self::frames::Need;
 use self::link::HostSide;
 use crate::engine::{Attaching, Collecting, Enter, Kind, Removal, Undo};
@@ -88,6 +91,12 @@ impl Kind for Policy {
         if !frames::is_loaded() {
             call.warn(format_args!("{}: containers on a bridge are refused", frames::NOT_LOADED));
         }
+        if let Ok(false) = ::firewall::pods::can_log() {
+            call.warn(format_args!("{}", ::firewall::pods::NO_LOG));
+        }
+        if ::firewall::pods::is_led_past() {
+            call.warn(format_args!("{}", ::firewall::pods::LED_PAST));
+        }
         let asked = Daemon::new(call, config.socket).status(call.network().as_str());
         asked.map_err(|failure| match failure.code() {
             code::LIMITED_CONNECTIVITY => failure,
@@ -116,7 +125,7 @@ impl Kind for Policy {
             enforced => enforced?,
         }
         if let Some(earlier) = earlier {
-            remove_what_changed(index, attaching.key(), &earlier, &wanted)?;
+            remove_what_changed(call, index, &earlier, &wanted)?;
         }
         Daemon::new(call, config.socket.clone()).start(call, &wanted.started);
         Ok(result)
@@ -127,16 +136,17 @@ impl Kind for Policy {
     /// does GC.
     fn take_down(removal: &Removal<'_, Self>, failures: &mut Failures) {
         let (index, key, recorded) = (removal.index, removal.key, removal.recorded.as_ref());
-        if recorded.is_none() && index.made_nothing(key, NAME) {
+        // GC comes with a key that has no record only if it holds something.
+        if recorded.is_none() && removal.is_own_call() && index.made_nothing(key, NAME) {
             return;
         }
         let off = traffic_off(removal);
         let Some(is_off) = failures.note("set the host's side of the link down", off) else {
             return;
         };
-        let addresses = match recorded {
-            Some(recorded) => recorded.started.addresses.clone(),
-            None => link::all_addresses(&removal.prev_result().unwrap_or_default()),
+        let ends = match recorded {
+            Some(recorded) => Ends::of(&recorded.started),
+            None => Ends::unrecorded(key, &removal.prev_result().unwrap_or_default()),
         };
         if is_off {
             let daemon = Daemon::new(removal.call, config::socket_of(removal.call));
@@ -146,13 +156,17 @@ impl Kind for Policy {
             };
             let told = recorded.is_some() && daemon.end(removal.call, &owner);
             if !told {
-                let forgotten = table::forget(index, key, &addresses);
+                let forgotten = table::forget(index, key, &ends);
                 table::note(removal.call, forgotten, failures);
             }
         }
         let plan = recorded.map(plan_of);
         failures.note("packet filter", remove_own(index, key, plan.as_ref(), CONCERNS));
-        failures.note("frames", frames::release(index, key));
+        let released = match recorded {
+            Some(recorded) => frames::release(index, key, recorded.bridge.as_deref()),
+            None => frames::release_all(index, key),
+        };
+        failures.note("frames", released);
     }
 
     fn unrecorded(_: &Call<'_>, index: &Index, _: &mut Failures) -> Vec<AttachmentKey> {
@@ -164,9 +178,40 @@ impl Kind for Policy {
         failures.note("packet filter", filter::collect(call, index, CONCERNS, spared));
         let daemon = Daemon::new(call, config::socket_of(call));
         if !daemon.collect(call, call.network().as_str()) {
-            table::note(call, table::sweep(index), failures);
+            failures.note("remove the verdicts of network policy", table::sweep(index));
         }
     }
+}
+
+/// Plugins of ours whose interfaces are refused whatever their configuration: packets of these do
+/// not pass the node's packet filter. Others are judged when they are there (`link::find`).
+const NOT_FILTERED: [&str; 7] = ["dummy", "host-device", "ipvlan", "macvlan", "ovs", "tap", "vlan"];
+
+/// What to do where [`behind`] finds something.
+pub const INSTEAD: &str = "attach by ptp or bridge where network policy is to hold";
+
+/// Returns the plugin before [`PLUGIN`] in a list whose interface it refuses, so that the list can
+/// be refused before anything is made.
+#[must_use]
+pub fn behind<T: AsRef<str>>(types: impl IntoIterator<Item = T>) -> Option<T> {
+    let mut refused = None;
+    for name in types {
+        if name.as_ref() == NAME {
+            return refused;
+        }
+        if refused.is_none() && NOT_FILTERED.contains(&name.as_ref()) {
+            refused = Some(name);
+        }
+    }
+    None
+}
+
+/// Says why a list is refused, given the plugin that [`behind`] finds in it.
+#[must_use]
+pub fn why_not(refused: &str) -> String {
+    format!(
+        "network policy cannot judge packets of {refused:?}, which pass this node's packet filter by"
+    )
 }
 
 /// Removes the table of verdicts if nobody needs it: no attachment is recorded, and no daemon
@@ -219,6 +264,7 @@ fn recorded(
             owner: owner(call, call.attachment()),
             addresses,
             interface: Some(link.name.clone()),
+            meets: link.meets(call.ifname().as_str()),
             labels: config.labels.clone(),
         },
         index: Some(link.index),
@@ -255,31 +301,38 @@ fn enforce<'a>(
     undo.push("let the link pass everything", move || remove_own(index, key, Some(&own), CONCERNS));
     with_firewall(index, |firewall| firewall.add(key, &passes_nothing))?;
     if let Some(bridge) = &link.bridge {
-        undo.push("put the bridge back", move || frames::release(index, key));
+        let name = bridge.name.clone();
+        undo.push("put the bridge back", move || frames::release(index, key, Some(&name)));
         frames::hold(host, index, key, bridge, Need::of(&addresses, bridge))?;
     }
-    let closed = addresses.clone();
-    undo.push("remove the verdicts", move || table::forget(index, key, &closed));
-    table::close(index, &addresses)?;
+    let ends = Ends::of(&wanted.started);
+    let closed = ends.clone();
+    undo.push("remove the verdicts", move || table::forget(index, key, &closed)?.required());
+    table::close(index, &ends)?;
     with_firewall(index, |firewall| firewall.add(key, &all))
 }
 
 /// Removes what an earlier ADD of the attachment made, and this one does not want.
 fn remove_what_changed(
+    call: &Call<'_>,
     index: &Index,
-    key: &AttachmentKey,
     earlier: &Recorded,
     now: &Recorded,
 ) -> Result<(), Failure> {
+    let key = call.attachment();
     remove_stale(index, key, &plan_of(earlier), &plan_of(now))?;
-    if earlier.bridge != now.bridge
-        && let Some(bridge) = &earlier.bridge
-    {
-        frames::release_bridge(index, key, bridge)?;
+    match (&earlier.bridge, &now.bridge) {
+        // The new bridge may need what is switched on for all bridges.
+        (Some(before), Some(bridge)) if before != bridge => {
+            frames::release_bridge(index, key, before)?;
+        }
+        (Some(before), None) => frames::release(index, key, Some(before.as_str()))?,
+        _ => {}
     }
-    let addresses = earlier.started.addresses.iter().copied();
-    let gone: Vec<IpAddr> = addresses.filter(|at| !now.started.addresses.contains(at)).collect();
-    if gone.is_empty() { Ok(()) } else { table::forget(index, key, &gone) }
+    let gone = Ends::of(&earlier.started).without(&Ends::of(&now.started));
+    let mut failures = Failures::new();
+    table::note(call, table::forget(index, key, &gone), &mut failures);
+    failures.into_result()
 }
 
 /// Sets the host's side of the link down, and says whether the addresses carry nothing now. The

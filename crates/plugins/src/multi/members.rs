@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use state::{AttachmentLock, Index, Roots};
 
 use crate::engine::Stale;
+use crate::judge;
 use crate::shared::attachment::DEL_TIMEOUT;
 use crate::shared::attachment::{self, ADD_TIMEOUT};
 use crate::shared::drift;
@@ -185,6 +186,13 @@ impl<'c> Container<'c> {
         settle: impl FnOnce(&mut Vec<AddResult>) -> Result<(), Failure>,
     ) -> Result<Vec<AddResult>, NotAttached> {
         let deadline = self.call.context().deadline;
+        for (place, member) in members.iter().enumerate() {
+            judge::refuse_unfiltered(&member.list).map_err(|error| NotAttached {
+                error: error.into(),
+                place: Some(place),
+                is_undone: true,
+            })?;
+        }
         let added = self.runtime.add_several(members, deadline).map_err(|failed| {
             let is_failed = |member: &Member| member.attachment.ifname == failed.ifname;
             NotAttached {

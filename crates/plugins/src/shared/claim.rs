@@ -595,6 +595,9 @@ fn local(host: &mut RouteSocket, routed: &Routed, address: IpAddr) -> Result<Fai
     Ok(own(address, &name))
 }
 
+/// The protocol of the routes by which `netwrightd routing` reaches other nodes' containers.
+const OF_ROUTING: RouteProtocol = RouteProtocol(78);
+
 /// Returns the conflict if one of the host's routes leads to the container's subnet, or to a part
 /// of it that contains the address. A broader route, such as a default route, is for addresses that
 /// no network here has.
@@ -622,6 +625,13 @@ fn behind(
         ip.address.addr(),
         link.name
     );
+    if route.protocol == Some(OF_ROUTING) {
+        // The block may be this node's since a moment ago.
+        return Ok(Some(Failure::new(code::TRY_AGAIN_LATER, message).with_details(
+            "netwrightd routing knows another node that has this address: if it stays so, give the \
+             network a range that no other node has, or start the service routing",
+        )));
+    }
     Ok(Some(Failure::new(codes::CONFLICT, message).with_details(
         "the host would no longer reach what is there, or not the container: give the network a subnet of its own, or remove the route",
     )))

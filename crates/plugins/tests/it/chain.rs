@@ -123,14 +123,17 @@ fn every_plugin_is_given_what_a_runtime_would_give_it() {
         { "type": "one", "capabilities": { "bandwidth": true, "mac": false }, "own": [1.50] },
         { "type": "two", "name": "mine", "cniVersion": "0.4.0" },
     ]);
-    let given =
-        json!({ "runtimeConfig": { "bandwidth": { "ingressRate": 1 }, "mac": "x", "ips": [] } });
+    let labels = json!({ "cni": { "labels": [{ "key": "app", "value": "web" }] } });
+    let given = json!({
+        "runtimeConfig": { "bandwidth": { "ingressRate": 1 }, "mac": "x", "ips": [] },
+        "args": labels,
+    });
     let result = of(&node, "ADD", &c1, plugins.clone()).config(given.clone()).call().ok();
     assert_eq!(result["interfaces"], json!([{ "name": "by-two" }]));
     assert_eq!(
         read_by(&node, "one", "ADD"),
         json!({ "cniVersion": "1.1.0", "name": "n", "type": "one", "own": [1.50],
-                "runtimeConfig": { "bandwidth": { "ingressRate": 1 } } })
+                "runtimeConfig": { "bandwidth": { "ingressRate": 1 } }, "args": labels })
     );
     let two = read_by(&node, "two", "ADD");
     assert_eq!((&two["name"], &two["cniVersion"]), (&json!("n"), &json!("1.1.0")));
@@ -207,6 +210,12 @@ fn what_cannot_be_run_is_told_before_anything_runs() {
         ),
         (json!([{ "type": "one" }, 5]), 6, "plugins"),
         (json!({}), 6, "plugins"),
+        // Packets of these would pass the packet filter by.
+        (
+            json!([{ "type": "one" }, { "type": "macvlan" }, { "type": "policy" }]),
+            7,
+            "cannot judge packets of \"macvlan\"",
+        ),
     ] {
         of(&node, "ADD", &c1, plugins).call().fails(code, words);
     }

@@ -333,6 +333,23 @@ fn a_network_that_the_host_has_a_route_to_is_refused() {
     }
 }
 
+/// `netwrightd routing` has not heard yet that the block of addresses is this node's: that is soon over.
+#[test]
+fn an_address_that_routing_knows_elsewhere_is_asked_for_again() {
+    testkit::require!("root");
+    let node = node("claims-routing", &one("10.1.0.2/16", Some("10.1.0.1")));
+    cable(&node, "up0", "192.0.2.10/24");
+    node.sh("ip route add unreachable 10.1.0.0/16 proto 78 metric 4294967295; \
+             ip route add 10.1.0.0/26 via 192.0.2.1 proto 78 metric 2000");
+    let (c1, ptp) = (node.container("c1"), json!({ "type": "ptp" }));
+    let before = Snapshot::take(&node.lab);
+    let words = "address 10.1.0.2 is of 10.1.0.0/26, to which the host has a route by 192.0.2.1";
+    add(&node, &c1, &ptp).fails(11, words);
+    before.assert_same(&Snapshot::take(&node.lab));
+    node.sh("ip route del 10.1.0.0/26 proto 78; ip route add 10.1.0.64/26 via 192.0.2.1 proto 78");
+    add(&node, &c1, &ptp).ok();
+}
+
 /// The subnet would be on two links: when the uplink's route is made anew, the bridge's replaces
 /// it. `ptp` routes to each container and has only the address.
 #[test]

@@ -181,6 +181,14 @@ fn what_is_asked_for_needs_a_plugin_that_gives_it() {
             "networks[1]: eth0 has the default route already",
         ),
         (json!([{ "config": { "type": "multi" } }]), "is one of several networks itself"),
+        // There is no such parent: this is said before anything is made.
+        (
+            json!([
+                { "config": bridge(1) },
+                { "config": { "plugins": [{ "type": "macvlan", "master": "p0" }, { "type": "policy" }] } },
+            ]),
+            "network policy cannot judge packets of \"macvlan\"",
+        ),
     ] {
         of(&node, "ADD", &c1, networks).call().fails(7, words);
         assert_eq!(c1.sh("ip -o link show | grep -v ' lo:' | wc -l").trim(), "0");

@@ -136,6 +136,11 @@ impl<'n> Pod<'n> {
         veth.map(|link| link["name"].as_str().unwrap().to_owned()).next().unwrap()
     }
 
+    /// Where the packet filter sees its packets.
+    fn seen_at(&self) -> String {
+        if self.by == "bridge" { "br0".to_owned() } else { self.host_ifname() }
+    }
+
     fn key(&self) -> AttachmentKey {
         AttachmentKey {
             network: self.network.parse().unwrap(),
@@ -187,13 +192,16 @@ fn assert_silent(from: &impl Place, addresses: &[String]) {
     assert_eq!(answered, "", "answers {}", from.place_name());
 }
 
-/// The verdicts in the packet filter: maps, addresses and chains.
+/// The verdicts in the packet filter: maps, addresses and chains, and on further networks the
+/// interface before the address.
 fn verdicts(node: &Node) -> Vec<String> {
     let mut all = Vec::new();
-    for map in ["in4", "in6", "out4", "out6"] {
+    let further = ["net-in4", "net-in6", "net-out4", "net-out6"];
+    for map in ["in4", "in6", "out4", "out6"].into_iter().chain(further) {
         let text = node.sh(&format!(
             "nft -j list map inet netwright-policy {map} 2>/dev/null | \
-             jq -r '.nftables[].map? | select(. != null) | .elem[]? | \"\\(.[0]) \\(.[1].goto.target)\"'"
+             jq -r '.nftables[].map? | select(. != null) | .elem[]? | \
+                    \"\\((.[0].concat? // [.[0]]) | join(\" \")) \\(.[1].goto.target)\"'"
         ));
         all.extend(text.lines().map(|line| format!("{map} {line}")));
     }
@@ -203,9 +211,16 @@ fn verdicts(node: &Node) -> Vec<String> {
 
 /// The verdicts of a pod that is closed.
 fn closed(pod: &Pod<'_>) -> Vec<String> {
+    let (map, at) = match pod.ifname {
+        "eth0" => ("", String::new()),
+        _ => ("net-", pod.seen_at() + " "),
+    };
     let of = |address: String| {
         let family = if address.contains(':') { 6 } else { 4 };
-        [format!("in{family} {address} unknown-in"), format!("out{family} {address} unknown-out")]
+        [
+            format!("{map}in{family} {at}{address} unknown-in"),
+            format!("{map}out{family} {at}{address} unknown-out"),
+        ]
     };
     let mut all: Vec<String> = pod.addresses().into_iter().flat_map(of).collect();
     all.sort();

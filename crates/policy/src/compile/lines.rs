@@ -21,9 +21,9 @@ pub(crate) enum About {
 
 impl About {
     /// Returns the hash that its sets' names have.
-    pub(crate) fn hash(&self) -> String {
+    pub(crate) fn hash(&self, salt: &str) -> String {
         // Debug tells apart what Display does not need to.
-        hash(&format!("{self:?}"))
+        hash(&format!("{salt}{self:?}"))
     }
 
     /// Returns the families that it has a set of.
@@ -72,20 +72,22 @@ impl Compiled {
 }
 
 /// Compiles one direction of a policy.
-pub(crate) fn compile(policy: &Policy, direction: Direction) -> Compiled {
+pub(crate) fn compile(policy: &Policy, direction: Direction, salt: &str) -> Compiled {
     let mut compiled = Compiled::default();
-    let main = names::policy(direction, &policy.id);
+    let main = names::policy(direction, salt, &policy.id);
     for (number, rule) in policy.rules(direction).unwrap_or_default().iter().enumerate() {
-        compile_rule(rule, number, direction, &main, &mut compiled);
+        let part = names::part(&main, number);
+        compile_rule(rule, part, direction, salt, &mut compiled);
     }
     compiled
 }
 
+/// `part` is the name of the chain that the rule's ports have if they need one.
 fn compile_rule(
     rule: &Rule,
-    number: usize,
+    part: Name,
     direction: Direction,
-    main: &Name,
+    salt: &str,
     compiled: &mut Compiled,
 ) {
     let then = match rule.action {
@@ -100,7 +102,7 @@ fn compile_rule(
     match &rule.peers {
         Some(all) => {
             for about in abouts(all) {
-                let hash = about.hash();
+                let hash = about.hash(salt);
                 peers.extend(of_peers(&about, &hash, direction));
                 compiled.about.insert(about, hash);
             }
@@ -111,7 +113,7 @@ fn compile_rule(
     match &rule.ports {
         Some(all) => {
             for port in all {
-                ports.extend(of_ports(port, direction, &mut compiled.about));
+                ports.extend(of_ports(port, direction, salt, &mut compiled.about));
             }
         }
         None => ports.push(Alternative::default()),
@@ -119,7 +121,6 @@ fn compile_rule(
     let line = |matches: Vec<Match>, then: &Then| Line { matches, then: then.clone() };
     let sum = peers.len() + ports.len();
     if sum < peers.len() * ports.len() && rule.action != Action::Pass {
-        let part = names::part(main, number);
         let jump = Then::Jump(part.clone());
         compiled.lines.extend(peers.into_iter().map(|peer| line(peer.matches, &jump)));
         let lines = ports.into_iter().map(|ports| line(ports.matches, &then)).collect();
@@ -184,6 +185,7 @@ fn of_peers(about: &About, hash: &str, direction: Direction) -> Vec<Alternative>
 fn of_ports(
     ports: &Ports,
     direction: Direction,
+    salt: &str,
     sets: &mut BTreeMap<About, String>,
 ) -> Vec<Alternative> {
     let any = |matched| vec![Alternative { family: None, matches: vec![matched] }];
@@ -194,7 +196,7 @@ fn of_ports(
         }
         Ports::Named { protocol, name } => {
             let about = About::Port(direction, name.clone());
-            let hash = about.hash();
+            let hash = about.hash(salt);
             sets.insert(about, hash.clone());
             let alternative = |family| {
                 let mut matches: Vec<Match> = protocol.map(Match::Protocol).into_iter().collect();
@@ -212,12 +214,13 @@ fn of_ports(
 /// `policies` are those that select its pods, in the order in which they are asked.
 pub(crate) fn class<'a>(
     direction: Direction,
+    salt: &str,
     hash: &str,
     policies: &[&Policy],
     compiled: impl Fn(&PolicyId) -> Option<&'a Compiled>,
 ) -> BTreeMap<Name, Vec<Line>> {
     let always = |then: Then| Line { matches: Vec::new(), then };
-    let jump = |policy: &Policy| always(Then::Jump(names::policy(direction, &policy.id)));
+    let jump = |policy: &Policy| always(Then::Jump(names::policy(direction, salt, &policy.id)));
     let of_tier = |tier: Tier| policies.iter().copied().filter(move |policy| policy.tier == tier);
     let mut chains = BTreeMap::new();
     let mut main = Vec::new();

@@ -54,8 +54,8 @@ pub(crate) fn tier(direction: Direction, tier: Tier, hash: &str) -> Name {
 }
 
 /// The chain of a policy.
-pub(crate) fn policy(direction: Direction, id: &impl Display) -> Name {
-    format!("p{}-{}", letter(direction), hash(&id.to_string()))
+pub(crate) fn policy(direction: Direction, salt: &str, id: &impl Display) -> Name {
+    format!("p{}-{}", letter(direction), hash(&format!("{salt}{id}")))
 }
 
 /// The chain of the ports of one rule of a policy.

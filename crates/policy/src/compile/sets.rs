@@ -188,7 +188,8 @@ impl Compiler {
     }
 
     fn set_name(&self, about: &About, address: IpAddr) -> Name {
-        let hash = self.sets.get(about).map_or_else(|| about.hash(), |set| set.hash.clone());
+        let hash =
+            self.sets.get(about).map_or_else(|| about.hash(&self.salt), |set| set.hash.clone());
         names::set(about.kind(), Family::of(address), &hash)
     }
 }

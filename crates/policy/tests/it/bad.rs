@@ -459,14 +459,74 @@ fn objects_whose_place_is_not_readable_are_passed_over() {
     );
 }
 
+/// Nobody knows what the rules of another version mean, so they let nothing through.
 #[test]
-fn multi_network_policies_without_a_network_are_for_none() {
+fn policies_of_another_version_are_closed() {
+    let of = |version: Value, mut object: Value| {
+        object["apiVersion"] = version;
+        object
+    };
+    let network = |version: &str| {
+        let object = network_object("shop/x", spec(json!({"ingress": [{}]})));
+        let policy = network_policy::read(&of(json!(version), object)).unwrap();
+        closed(policy, &["shop/db"])
+    };
+    let cluster = |version: &str| {
+        let spec = json!({
+            "tier": "Admin", "priority": 1,
+            "subject": {"namespaces": {"matchLabels": {"team": "red"}}},
+            "ingress": [{"action": "Accept", "from": [{"namespaces": {}}]}],
+        });
+        let object = json!({"metadata": {"name": "x"}, "spec": spec});
+        let policy = cluster_policy::read(&of(json!(version), object)).unwrap();
+        closed(policy, &["shop/web", "shop/db"])
+    };
+    let cases = vec![
+        network("networking.k8s.io/v2"),
+        network("extensions/v1beta1"),
+        network("v1"),
+        network(""),
+        cluster("policy.networking.k8s.io/v1alpha1"),
+        cluster("policy.networking.k8s.io/v1"),
+    ];
+    check(
+        cases,
+        6,
+        expect![[r#"
+            NetworkPolicy shop/x: refused: apiVersion: "networking.k8s.io/v2" is not read here, networking.k8s.io/v1 is; the policy allows nothing
+            NetworkPolicy shop/x: refused: apiVersion: "extensions/v1beta1" is not read here, networking.k8s.io/v1 is; the policy allows nothing
+            NetworkPolicy shop/x: refused: apiVersion: "v1" is not read here, networking.k8s.io/v1 is; the policy allows nothing
+            NetworkPolicy shop/x: refused: apiVersion: "" is not read here, networking.k8s.io/v1 is; the policy allows nothing
+            ClusterNetworkPolicy x: refused: apiVersion: "policy.networking.k8s.io/v1alpha1" is not read here, policy.networking.k8s.io/v1alpha2 is; the policy denies everything
+            ClusterNetworkPolicy x: refused: apiVersion: "policy.networking.k8s.io/v1" is not read here, policy.networking.k8s.io/v1alpha2 is; the policy denies everything
+        "#]],
+    );
+    // Those that are read, and lists of an API server, which say none.
+    for version in [json!("networking.k8s.io/v1"), json!(null)] {
+        let object = of(version, network_object("shop/x", spec(json!({}))));
+        assert_eq!(network_policy::read(&object).unwrap().faults, []);
+    }
+    for version in ["k8s.cni.cncf.io/v1beta1", "k8s.cni.cncf.io/v1beta2", "k8s.cni.cncf.io/v2"] {
+        let mut object = of(json!(version), network_object("shop/x", spec(json!({}))));
+        object["metadata"]["annotations"] = json!({"k8s.v1.cni.cncf.io/policy-for": "storage"});
+        let policy = multi_policy::read(&object).unwrap().policy;
+        assert_eq!(policy.faults.is_empty(), version != "k8s.cni.cncf.io/v2", "{policy:?}");
+    }
+}
+
+#[test]
+fn multi_network_policies_are_for_no_network_or_for_all_of_their_pods() {
     let case = |metadata: Value| {
         let mut object = json!({"metadata": metadata, "spec": {"podSelector": {}}});
         object["metadata"]["name"] = json!("x");
         object["metadata"]["namespace"] = json!("shop");
         let read = multi_policy::read(&object).unwrap();
         assert!(read.networks.is_empty());
+        // Without a name it is for none; with one that cannot be read, it may be for any.
+        let names = object.pointer("/metadata/annotations/k8s.v1.cni.cncf.io~1policy-for");
+        let names = names.and_then(Value::as_str).is_some_and(|names| !names.trim().is_empty());
+        assert_eq!(read.everywhere, names);
+        assert_eq!(read.is_for("shop/storage"), names);
         read.policy.faults.iter().map(|fault| format!("{fault}\n")).collect::<String>()
     };
     let annotated =
@@ -474,7 +534,7 @@ fn multi_network_policies_without_a_network_are_for_none() {
     let cases = vec![
         case(json!({})),
         annotated(json!(7)),
-        annotated(json!("")),
+        annotated(json!(" ")),
         annotated(json!("a,,b")),
         annotated(json!("a/b/c")),
         annotated(json!("/storage")),
@@ -485,10 +545,10 @@ fn multi_network_policies_without_a_network_are_for_none() {
         expect![[r#"
         MultiNetworkPolicy shop/x: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: it is missing; the policy is for no network
         MultiNetworkPolicy shop/x: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: it is missing; the policy is for no network
-        MultiNetworkPolicy shop/x: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: "" is not a list of networks such as shop/storage; the policy is for no network
-        MultiNetworkPolicy shop/x: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: "a,,b" is not a list of networks such as shop/storage; the policy is for no network
-        MultiNetworkPolicy shop/x: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: "a/b/c" is not a list of networks such as shop/storage; the policy is for no network
-        MultiNetworkPolicy shop/x: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: "/storage" is not a list of networks such as shop/storage; the policy is for no network
+        MultiNetworkPolicy shop/x: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: " " is not a list of networks such as shop/storage; the policy is for no network
+        MultiNetworkPolicy shop/x: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: "a,,b" is not a list of networks such as shop/storage; the policy is for every further network of its pods
+        MultiNetworkPolicy shop/x: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: "a/b/c" is not a list of networks such as shop/storage; the policy is for every further network of its pods
+        MultiNetworkPolicy shop/x: refused: metadata.annotations: k8s.v1.cni.cncf.io/policy-for: "/storage" is not a list of networks such as shop/storage; the policy is for every further network of its pods
     "#]],
     );
 }

@@ -11,6 +11,7 @@ mod evaluate;
 mod explain;
 mod labels;
 mod mistakes;
+mod networks;
 mod program;
 mod size;
 mod support;

@@ -1,6 +1,7 @@
 //! Who is used: nothing that a peer has belongs to this node, or to an older peer.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -177,9 +178,12 @@ impl Cluster {
             if own.underlay.iter().any(|own| own == address) {
                 return refused(key(), Cause::OwnAddress { address });
             }
-            let ranges =
-                if settings.allow_overlap { &node.prefixes } else { &settings.cluster_ranges };
-            if let Some(range) = ranges.iter().copied().find(|range| range.contains(&address)) {
+            let prefixes = node.prefixes.iter().copied();
+            let range = match settings.allow_overlap {
+                true => prefixes.chain(settings.space_ranges.iter().copied()).find(has(address)),
+                false => settings.ranges().find(has(address)),
+            };
+            if let Some(range) = range {
                 return refused(key(), Cause::InsideRange { address, range });
             }
         }
@@ -237,4 +241,9 @@ impl Cluster {
         self.contested.insert(node.name.clone());
         Err(Refused::new(&node.name, key, cause))
     }
+}
+
+/// Returns what asks whether a range has an address.
+fn has(address: IpAddr) -> impl Fn(&IpNet) -> bool {
+    move |range| range.contains(&address)
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{Held, News, Peer, Unusable};
+use crate::blocks::Block;
 use crate::node::Node;
 use crate::refused::Refused;
 use crate::time::Time;
@@ -46,7 +47,26 @@ fn changed(was: &Node, is: &Node) -> String {
     if was.mtu != is.mtu {
         parts.push(is.mtu.map_or("no MTU".to_owned(), |mtu| format!("MTU {mtu}")));
     }
+    parts.extend(changed_blocks(&was.blocks, &is.blocks));
     if parts.is_empty() { "changed".to_owned() } else { format!("changed: {}", parts.join("; ")) }
+}
+
+/// Says which blocks a node has that it did not have before, and the reverse.
+fn changed_blocks(was: &[Block], is: &[Block]) -> Vec<String> {
+    let list = |of: &[Block], but: &[Block]| {
+        let differing = of.iter().filter(|block| !but.contains(block));
+        differing.map(Block::to_string).collect::<Vec<_>>().join(", ")
+    };
+    let parts = [("has block", list(is, was)), ("gave up block", list(was, is))];
+    let parts = parts.into_iter().filter(|(_, list)| !list.is_empty());
+    parts.map(|(what, list)| format!("{what} {list}")).collect()
+}
+
+/// Says which blocks this node has that it did not have before, and the reverse.
+pub(super) fn tell_own(was: &[Block], is: &[Block]) -> Option<News> {
+    let parts = changed_blocks(was, is);
+    let text = format!("this node: {}", parts.join("; "));
+    (!parts.is_empty()).then_some(News { warning: false, node: None, text })
 }
 
 /// Says what became of a peer.

@@ -179,6 +179,7 @@ pub(crate) fn read(
         created: fields.created,
         prefixes,
         kept: Vec::new(),
+        blocks: Vec::new(),
         underlay,
         offers,
         mtu: None,

@@ -10,7 +10,7 @@ use crate::refused::Cause;
 use crate::settings::{Backend, FlannelSettings, Settings, Tunnels, VNI, VXLAN_PORT};
 
 /// The longest configuration that is read, in bytes.
-const LONGEST: usize = 64 << 10;
+pub(super) const LONGEST: usize = 64 << 10;
 
 /// The configuration, with flanneld's defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]

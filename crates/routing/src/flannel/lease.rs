@@ -142,6 +142,7 @@ fn read_lease(
         created: None,
         prefixes,
         kept: Vec::new(),
+        blocks: Vec::new(),
         underlay,
         offers,
         mtu: None,

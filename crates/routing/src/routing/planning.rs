@@ -19,9 +19,9 @@ use crate::wanted::{self, Reach};
 impl Routing {
     /// Plans again for the peers that something has changed.
     pub(super) fn follow(&mut self, outcome: Outcome) -> Todo {
-        let Outcome { affected, news } = outcome;
+        let Outcome { affected, is_own_changed, news } = outcome;
         let mut todo = self.replan(&affected, news);
-        todo.document_changed = !affected.is_empty();
+        todo.document_changed = is_own_changed || !affected.is_empty();
         todo
     }
 
@@ -187,17 +187,17 @@ impl Routing {
         let tunnels: Vec<&str> = own.tunnels.iter().map(|(_, link)| &**link).collect();
         let underlay: Vec<IpAddr> = node.underlay.iter().collect();
         let mut conflicts = Vec::new();
-        for prefix in node.prefixes.iter().chain(&node.kept) {
-            let plan = plan.families.get(Family::of_prefix(*prefix)).as_ref();
+        for prefix in node.all_prefixes() {
+            let plan = plan.families.get(Family::of_prefix(prefix)).as_ref();
             // A path without a route of ours follows theirs.
             let ours = plan.is_some_and(|plan| plan.path.has_route());
-            let routes = self.observed.foreign.get(prefix).filter(|_| ours);
+            let routes = self.observed.foreign.get(&prefix).filter(|_| ours);
             let wins = |route: &&ForeignRoute| {
                 let flannels =
                     self.settings.flannel.is_some() && route.is_like_flannels(&tunnels, &underlay);
                 route.metric <= METRIC && !route.is_learned() && !flannels
             };
-            conflicts.push((*prefix, routes.and_then(|routes| routes.iter().find(wins)).cloned()));
+            conflicts.push((prefix, routes.and_then(|routes| routes.iter().find(wins)).cloned()));
         }
         for (prefix, route) in conflicts {
             let Some(route) = route else {
@@ -227,11 +227,21 @@ impl Routing {
     }
 
     /// Returns the changes of what the kernel has otherwise than wanted. Before all peers of a
-    /// complete list are planned, nothing goes: what nobody wants may be one's of these.
+    /// complete list are planned, nothing goes: what nobody wants may be one's of these. Nor does a
+    /// route of a block before the records of spaces were read.
     pub(super) fn repairs(&self, keys: &BTreeSet<Key>) -> Todo {
         let mut changes = self.planned(keys);
+        let blocks_listed = self.cluster.blocks_listed();
+        let may_be_block = |key: &Key| match key {
+            Key::Route { prefix } | Key::Unreachable { prefix } => {
+                !blocks_listed && self.settings.is_of_space(*prefix)
+            }
+            _ => false,
+        };
         let goes = |change: &Change| match change {
-            Change::Remove(key, _) => self.complete || self.wanted.get(key).is_some(),
+            Change::Remove(key, _) => {
+                self.wanted.get(key).is_some() || (self.complete && !may_be_block(key))
+            }
             _ => true,
         };
         changes.retain(goes);

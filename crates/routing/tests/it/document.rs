@@ -19,7 +19,7 @@ fn the_last_known_peers_are_programmed_before_anybody_was_asked() {
     assert_eq!(names, ["b", "c"]);
 
     let mut machine = Machine::start(settings(), |_| on_link());
-    let todo = machine.routing.restore(document.peers, NOW);
+    let todo = machine.routing.restore(document, NOW);
     machine.obey(todo);
     assert!(machine.kernel.end(node("b", 2).prefixes[0]).is_some());
     machine.assert_right();

@@ -5,12 +5,14 @@
 
 mod annotation;
 mod bad;
+mod blocks;
 mod cluster;
 mod condition;
 mod document;
 mod earlier;
 mod file;
 mod flannel;
+mod kept;
 mod kernel;
 mod leases;
 mod overlap;

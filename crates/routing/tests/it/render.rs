@@ -1,7 +1,8 @@
 //! The network configuration.
 
 use expect_test::expect;
-use netwright_routing::render::{Attach, NetworkConfig, conflist};
+use netwright_routing::render::{Attach, NetworkConfig, Policy, conflist};
+use serde_json::{Value, json};
 
 use crate::support::net;
 
@@ -12,6 +13,7 @@ fn pods_get_addresses_of_the_nodes_prefixes() {
         attach: Attach::Bridge("nw0".to_owned()),
         prefixes: vec![net("10.244.1.0/24"), net("fd00:244:0:1::/64")],
         mtu: 1450,
+        policy: None,
     };
     expect![[r#"
         {
@@ -59,7 +61,23 @@ fn pods_get_addresses_of_the_nodes_prefixes() {
         }
     "#]]
     .assert_eq(&conflist(&config));
-    let text = conflist(&NetworkConfig { attach: Attach::Ptp, ..config });
+    let text = conflist(&NetworkConfig { attach: Attach::Ptp, ..config.clone() });
     assert!(text.contains("\"type\": \"ptp\""), "{text}");
     assert!(!text.contains("isGateway"), "{text}");
+    // Network policy comes last but one: what publishes ports leads to a container that is closed.
+    for (socket, shown) in [
+        (None, json!({ "type": "policy" })),
+        (Some("/run/p.sock".into()), json!({ "type": "policy", "socketpath": "/run/p.sock" })),
+    ] {
+        let text = conflist(&NetworkConfig { policy: Some(Policy { socket }), ..config.clone() });
+        let list: Value = serde_json::from_str(&text).unwrap();
+        let types: Vec<&str> = list["plugins"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|one| one["type"].as_str())
+            .collect();
+        assert_eq!(types, ["bridge", "policy", "portmap"]);
+        assert_eq!(list["plugins"][1], shown);
+    }
 }

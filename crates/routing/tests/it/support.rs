@@ -78,6 +78,7 @@ fn numbered(name: &str, v4: &str, v6: &str, underlay: Underlay) -> Node {
         created: Some(Time::from_seconds(1_600_000_000)),
         prefixes: vec![net(v4), net(v6)],
         kept: Vec::new(),
+        blocks: Vec::new(),
         underlay,
         offers: Offers { native: false, direct: true, vxlan: Some(vxlan) },
         mtu: Some(1500),

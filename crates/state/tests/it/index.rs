@@ -121,7 +121,9 @@ fn damaged_records_are_told_and_passed_over() {
         let read = place.index.get(&c1, "bridge");
         let shown = String::from_utf8_lossy(&bytes);
         assert_eq!((read.found, read.damaged.len()), (None, 1), "{shown}");
-        assert_eq!(read.damaged[0].path, path);
+        let damaged = &read.damaged[0];
+        assert_eq!((&damaged.path, damaged.hash()), (&path, Some(c1.hash().as_str())));
+        assert_eq!((damaged.may_be_of("bridge"), damaged.may_be_of("tuning")), (true, false));
         if !shown.contains("c2") {
             let list = place.index.list();
             assert_eq!((list.found.len(), list.damaged.len()), (1, 1), "{shown}");
@@ -143,9 +145,14 @@ fn foreign_files_and_leftovers_hinder_nothing() {
     fs::write(owners.join(key("blue", "c1").hash()).join(".bridge.json.1.2.tmp"), "half").unwrap();
     let list = place.index.list();
     assert_eq!((list.found.len(), list.damaged.len()), (1, 2), "{list:?}");
+    let may_be_of = |plugin| list.damaged.iter().filter(|one| one.may_be_of(plugin)).count();
+    assert_eq!((may_be_of("bridge"), may_be_of("folder")), (0, 1), "{list:?}");
     fs::remove_dir_all(&owners).unwrap();
     fs::write(&owners, "not even a folder").unwrap();
-    assert_eq!(place.index.list().damaged.len(), 1);
+    let damaged = place.index.list().damaged;
+    assert_eq!(damaged.len(), 1);
+    // Whatever was in it.
+    assert_eq!((damaged[0].may_be_of("bridge"), damaged[0].hash()), (true, None));
     assert!(place.index.put(&record("c1", "bridge", json!(null))).is_err());
 }
 

@@ -27,7 +27,7 @@ pub(super) const NETWORKING: &str = "networking.k8s.io";
 pub(super) const POLICY: &str = "policy.networking.k8s.io";
 
 /// The kinds served from the start.
-pub(super) const KINDS: [Kind; 27] = [
+pub(super) const KINDS: [Kind; 28] = [
     built_in("", "v1", "namespaces", "Namespace", false, true),
     built_in("", "v1", "pods", "Pod", true, true),
     built_in("", "v1", "nodes", "Node", false, true),
@@ -73,6 +73,7 @@ pub(super) const KINDS: [Kind; 27] = [
         "NetworkAttachmentDefinition",
     ),
     custom("k8s.cni.cncf.io", "v1alpha1", "ipamclaims", "IPAMClaim"),
+    custom("k8s.cni.cncf.io", "v1beta1", "multi-networkpolicies", "MultiNetworkPolicy"),
     custom("whereabouts.cni.cncf.io", "v1alpha1", "ippools", "IPPool"),
     custom(
         "whereabouts.cni.cncf.io",

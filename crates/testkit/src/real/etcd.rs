@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::lab::Lab;
 use crate::place::{Place as _, Running};
@@ -155,6 +155,27 @@ impl<'lab> Etcd<'lab> {
         self.members[member] = None;
     }
 
+    /// Reports whether a member was started and not killed; it may be stopped.
+    #[must_use]
+    pub fn runs(&self, member: usize) -> bool {
+        self.members[member].is_some()
+    }
+
+    /// Kills all members and starts others at their addresses, which know nothing.
+    ///
+    /// # Panics
+    /// When a folder cannot be removed, or no member leads for long.
+    pub fn make_anew(&mut self) {
+        for member in 0..self.members.len() {
+            self.kill(member);
+            let folder = self.dir.join(format!("m{member}"));
+            let removed = fs::remove_dir_all(&folder);
+            removed.unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        }
+        (0..self.members.len()).for_each(|member| self.revive(member));
+        self.wait_for_leader();
+    }
+
     /// Stops (`true`) or continues a member: a stopped one neither answers nor closes connections.
     ///
     /// # Panics
@@ -177,6 +198,14 @@ impl<'lab> Etcd<'lab> {
                 leader != "0" && status["header"]["member_id"] == leader
             })
         })
+    }
+
+    /// Reports whether one of them leads and most follow: what is asked now is answered.
+    #[must_use]
+    pub fn has_quorum(&self) -> bool {
+        // Any key: a leader asks the others before it answers.
+        let ask = |leader| self.ask_member(leader, "kv/range", &json!({"key": "AA=="}), "1");
+        self.leader().and_then(ask).is_some_and(|answer| answer["error"].is_null())
     }
 
     /// Waits until one of them leads, and returns it.

@@ -3,6 +3,8 @@
 use cni::NetworkList;
 use cni::excerpt::Place;
 use cni_plugin::Role;
+use plugins::chained::policy;
+use plugins::judge;
 
 use super::keys::Top;
 use super::{Examined, Severity};
@@ -45,6 +47,13 @@ pub(super) fn lint(list: &NetworkList, top: &Top<'_>, examined: &mut Examined<'_
                 place,
                 format!("plugin {name:?} makes an interface of its own and ignores what {before:?} before it made"),
                 Some("put the second interface in a network of its own".to_owned()),
+            );
+        } else if let Some(refused) = judge::behind(list, index) {
+            examined.find(
+                Severity::Error,
+                place,
+                policy::why_not(&refused),
+                Some(policy::INSTEAD.to_owned()),
             );
         } else if twice {
             examined.find(

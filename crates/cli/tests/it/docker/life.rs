@@ -185,7 +185,13 @@ pub(super) fn made_of_options(engine: Engine) {
     // With Docker's own IPAM.
     docker.create_network("--opt bridge=made0 --opt mtu=1400 --ipv6 --subnet 10.72.0.0/24 --gateway 10.72.0.254 --subnet fd72::/64 made");
     let web = docker.start_container("web", &["--network", "made", "--publish", "8080:80"]);
-    let other = docker.start_container("other", &["--network", "made"]);
+    let label = "name=made,driver-opt=label.app=web";
+    let other = docker.start_container("other", &["--network", label]);
+    // The runtime's cache has what the plugins were given.
+    let given = lab
+        .sh("for file in /var/lib/cni/results/*; do jq -r .config $file | base64 -d; echo; done");
+    let labels = r#""args":{"cni":{"labels":[{"key":"app","value":"web"}]}}"#;
+    assert_eq!(given.lines().filter(|line| line.contains(labels)).count(), 1, "{given}");
     assert_eq!(
         web.sh(
             "cat /sys/class/net/eth0/mtu 2>/dev/null || ip link show eth0 | grep -o 'mtu [0-9]*'"

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use cni::json::Object;
 use cni::{Args, AttachmentKey, ContainerId, Error, IfName, NetworkList, NetworkName, code};
 use cni_plugin::codes;
 use cni_runtime::Attachment;
@@ -19,6 +20,7 @@ use cnm::network::{
 };
 use cnm::options;
 use ipnet::IpNet;
+use serde_json::json;
 
 use super::driver::{Driver, texts};
 use super::handover::{self, Holder};
@@ -32,6 +34,8 @@ const IPS: &str = "ips";
 const MAC: &str = "mac";
 /// The prefix of `--driver-opt` names that go to plugins: `--driver-opt cap.bandwidth={…}`.
 const CAPABILITY_PREFIX: &str = "cap.";
+/// The prefix of those that are labels: `--driver-opt label.app=web`.
+const LABEL_PREFIX: &str = "label.";
 /// The `CNI_ARGS` by which plugins and their operators recognise us.
 const ARG_NETWORK: &str = "CNM_NETWORK";
 const ARG_ENDPOINT: &str = "CNM_ENDPOINT";
@@ -54,6 +58,7 @@ impl Driver {
         self.evict(&asked)?;
         let mut endpoint = Endpoint::new(asked);
         let attachment = describe(&list, &network, &endpoint)?;
+        let list = labelled(list, &endpoint)?;
         self.record(&mut endpoint, Phase::Adding)?;
         match self.make(&list, &network, &mut endpoint, attachment) {
             Ok(()) => Ok(endpoint.answer),
@@ -299,7 +304,8 @@ fn describe(
     }
     attachment.args = Args::from_pairs(args);
     for (key, value) in endpoint.asked.options.iter() {
-        if key.starts_with(options::DOCKER_PREFIX) {
+        let is_label = key.strip_prefix(LABEL_PREFIX).is_some_and(|name| !name.is_empty());
+        if is_label || key.starts_with(options::DOCKER_PREFIX) {
             continue;
         }
         let text: String = serde_json::from_str(value.get()).unwrap_or_default();
@@ -308,7 +314,7 @@ fn describe(
                 code::INVALID_CONFIG,
                 format!("unknown option {key:?} for network {:?}", list.name),
             )
-            .with_details("--driver-opt takes cap.NAME=JSON, NAME being a capability that a plugin of the network has"));
+            .with_details("--driver-opt takes label.KEY=VALUE, and cap.NAME=JSON, NAME being a capability that a plugin of the network has"));
         };
         let raw = serde_json::from_str(&text).map_err(|error| {
             Error::new(code::INVALID_CONFIG, format!("option {key:?} is not JSON: {error}"))
@@ -316,6 +322,24 @@ fn describe(
         attachment.capability_args.insert(name.to_owned(), raw);
     }
     Ok(attachment)
+}
+
+/// Returns the list with the endpoint's labels in `args.cni` of every plugin (CNI conventions,
+/// "labels").
+fn labelled(list: NetworkList, endpoint: &Endpoint) -> Result<NetworkList, Error> {
+    let mut labels = Vec::new();
+    for (key, value) in endpoint.asked.options.iter() {
+        if let Some(name) = key.strip_prefix(LABEL_PREFIX) {
+            let text: String = serde_json::from_str(value.get()).unwrap_or_default();
+            labels.push(json!({ "key": name, "value": text }));
+        }
+    }
+    if labels.is_empty() {
+        return Ok(list);
+    }
+    let mut args = Object::new();
+    args.set_value("labels", &labels);
+    list.with_cni_args(&args)
 }
 
 /// Returns the addresses that Docker chose.

@@ -11,7 +11,7 @@ use super::super::etcd::{
 use super::http::{ANSWER_TIME, wait};
 
 /// The prefix of our records' keys.
-const PREFIX: &str = "/netwright/ipam/";
+pub(super) const PREFIX: &str = "/netwright/ipam/";
 
 #[derive(Debug)]
 pub(super) struct Etcd {
@@ -102,7 +102,7 @@ fn name(key: &Key) -> ByteString {
     bytes(&path(key))
 }
 
-fn entry(kind: Kind, pair: Pair) -> Option<Entry> {
+pub(super) fn entry(kind: Kind, pair: Pair) -> Option<Entry> {
     let path = String::from_utf8(pair.key.0).ok()?;
     let name = path.strip_prefix(PREFIX)?.strip_prefix(kind.plural())?.strip_prefix('/')?;
     let value = pair.value.and_then(|value| serde_json::from_slice(&value.0).ok());

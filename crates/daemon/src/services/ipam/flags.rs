@@ -1,5 +1,6 @@
 //! The settings, and the commands that end.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -77,6 +78,7 @@ pub(super) struct Flags {
     pub(super) release_sticky: Option<(String, String)>,
     pub(super) socket: PathBuf,
     pub(super) state: Option<PathBuf>,
+    pub(super) underlay: Vec<IpAddr>,
 }
 
 impl Flags {
@@ -132,6 +134,7 @@ impl Flags {
             release_sticky,
             socket: of.socketpath.clone(),
             state: of.state.clone(),
+            underlay: of.underlay.clone(),
         })
     }
 }

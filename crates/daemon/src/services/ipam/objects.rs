@@ -74,7 +74,7 @@ impl Objects {
     }
 }
 
-fn resource(kind: Kind) -> ApiResource {
+pub(super) fn resource(kind: Kind) -> ApiResource {
     let (name, plural) = match kind {
         Kind::Space => ("AddressSpace", "addressspaces"),
         Kind::Block => ("AddressBlock", "addressblocks"),
@@ -101,6 +101,11 @@ fn object_name(key: &Key) -> String {
     if name.is_empty() { hash } else { format!("{name}-{hash}") }
 }
 
+/// Returns the selector of the objects of a space.
+pub(super) fn of_space(space: &str) -> String {
+    format!("{SPACE_LABEL}={}", label(space))
+}
+
 /// Returns a label value for a name of any length.
 fn label(text: &str) -> String {
     cni::owner::sha512_hex(text, 32)
@@ -120,7 +125,7 @@ fn object(key: &Key, was: Option<&Revision>, value: &Value) -> DynamicObject {
     object
 }
 
-fn entry(kind: Kind, mut object: DynamicObject) -> Option<Entry> {
+pub(super) fn entry(kind: Kind, mut object: DynamicObject) -> Option<Entry> {
     let revision = Revision(object.metadata.resource_version?);
     let mut value = object.data["spec"].take();
     let name = value.as_object_mut()?.remove("key")?.as_str()?.to_owned();
@@ -231,7 +236,7 @@ impl Store for Objects {
         match filter {
             Filter::All => {}
             Filter::Space(space) => {
-                params = params.labels(&format!("{SPACE_LABEL}={}", label(space)));
+                params = params.labels(&of_space(space));
             }
             Filter::Node(node) => {
                 params = params.labels(&format!("{NODE_LABEL}={}", label(node)));

@@ -1,13 +1,14 @@
 //! Periodic work beside the answers.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cluster_ipam::Reclaimer;
 use cluster_ipam::store::{Store, StoreError};
 
-use super::BootClock;
 use super::service::Service;
+use super::{BootClock, own_addresses};
 use crate::health::Health;
 
 /// The pause between looks for changes: records are for people, who wait a second.
@@ -16,6 +17,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(4);
 /// How often to look for blocks of a claim whose answer was lost.
 const SWEEP: Duration = Duration::from_secs(300);
+/// How often to look by which addresses other nodes reach this one.
+const OWN_ADDRESSES: Duration = Duration::from_secs(60);
 /// The longest pause between looks at other nodes.
 const LONGEST_LOOK: Duration = Duration::from_secs(300);
 
@@ -24,11 +27,19 @@ const LONGEST_LOOK: Duration = Duration::from_secs(300);
 const ORPHANS: u32 = 24;
 
 /// Renews the lease, reports who holds what, releases empty blocks, for ever.
-pub(super) async fn tend(service: Arc<Service>, health: Health) {
+pub(super) async fn tend(service: Arc<Service>, underlay: Vec<IpAddr>, health: Health) {
     let mut pause = POLL_INTERVAL;
     let mut away = false;
     let mut swept = tokio::time::Instant::now();
+    let mut found = swept;
+    let mut addresses: Vec<IpAddr> = Vec::new();
     loop {
+        // A node that starts may have no route yet.
+        if addresses.is_empty() || OWN_ADDRESSES <= found.elapsed() {
+            addresses = own_addresses::find(&underlay, &addresses);
+            service.node.set_addresses(&addresses);
+            found = tokio::time::Instant::now();
+        }
         let node = Arc::clone(&service.node);
         let sweep = SWEEP <= swept.elapsed();
         let work = move || {

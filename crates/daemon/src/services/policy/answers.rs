@@ -1,16 +1,17 @@
 //! What `netwright policy` asks, by HTTP at the service's status socket.
 
+use firewall::pods::{LED_PAST, is_led_past};
+
 use crate::exchange::Answer;
 
 use super::drops::Drops;
-use super::listing::{Unknown, list};
-use super::log::counted;
+use super::listing::{PodRow, Under, Unknown, list};
 use super::question::{Question, judge};
 use super::shared::Shared;
 
 /// The targets: all policies and this node's pods, what holds for a connection
-/// (`SOURCE/DESTINATION/PROTOCOL/PORT`), what was dropped after a number, and to let go what is kept
-/// although a list lacked it.
+/// (`SOURCE/DESTINATION/PROTOCOL/PORT`, and `/NETWORK` for a further one), what was dropped after a
+/// number, and to let go what is kept although a list lacked it.
 pub(crate) const POLICIES: &str = "/policies";
 pub(crate) const EXPLAIN: &str = "/explain/";
 pub(crate) const DROPS: &str = "/drops/";
@@ -22,6 +23,10 @@ pub(super) fn answer(shared: &Shared, drops: &Drops, target: &str) -> Option<Ans
         return Some(policies(shared));
     }
     if target == ACCEPT {
+        // What it would confirm is not known.
+        if let Some(why) = shared.engine().remarks().to_correct() {
+            return Some(Answer::text(409, &format!("nothing is accepted: {why}")));
+        }
         shared.accept();
         return Some(Answer::text(200, "accepted"));
     }
@@ -30,7 +35,7 @@ pub(super) fn answer(shared: &Shared, drops: &Drops, target: &str) -> Option<Ans
     }
     let number = target.strip_prefix(DROPS)?;
     Some(match number.parse() {
-        Ok(number) => Answer::json(&drops.after(number, counted())),
+        Ok(number) => Answer::json(&drops.after(number, drops.counted())),
         Err(_) => Answer::text(404, "ask /drops/NUMBER, from 0"),
     })
 }
@@ -41,17 +46,23 @@ fn policies(shared: &Shared) -> Answer {
         let is_unknown = |address: &std::net::IpAddr| {
             engine.is_closed(*address) && engine.world().claimants(*address).is_empty()
         };
-        let addresses: Vec<_> = attachment.addresses.iter().copied().filter(is_unknown).collect();
-        let name = match &attachment.pod {
-            Some(pod) => format!("{}/{}", pod.namespace, pod.name),
-            None => attachment.id.1.clone(),
-        };
+        let addresses: Vec<_> = attachment.own().iter().copied().filter(is_unknown).collect();
+        let name = attachment.label();
         (!addresses.is_empty()).then_some(Unknown { name, addresses })
     });
     let unknown = unknown.collect();
     let mut warnings = not_enforced(&engine.waits_for());
     warnings.extend(engine.notices());
-    Answer::json(&list(engine.world(), Some(engine.node()), unknown, warnings))
+    warnings.extend(is_led_past().then(|| LED_PAST.to_owned()));
+    let node = Some(engine.node());
+    let mut listing = list(engine.world(), node, unknown, warnings).with(engine.networks(), node);
+    listing.pods.extend(engine.closed_further().map(|(attachment, why)| PodRow {
+        pod: cni::text::one_line(format!("{} {}", attachment.label(), attachment.id.2)),
+        addresses: attachment.addresses.clone(),
+        ingress: Under::Closed(why.clone()),
+        egress: Under::Closed(why),
+    }));
+    Answer::json(&listing)
 }
 
 fn explain(shared: &Shared, question: &str) -> Answer {
@@ -60,7 +71,11 @@ fn explain(shared: &Shared, question: &str) -> Answer {
         Err(why) => return Answer::text(404, &why),
     };
     let engine = shared.engine();
-    match judge(engine.world(), &question) {
+    let world = match question.world(engine.world(), engine.networks()) {
+        Ok(world) => world,
+        Err(why) => return Answer::text(404, &cni::text::one_line(why)),
+    };
+    match judge(world, &question) {
         Ok(mut judged) => {
             judged.notes.extend(not_enforced(&engine.waits_for()));
             Answer::json(&judged)

@@ -1,11 +1,12 @@
-//! The source `kubernetes`: five kinds of objects of a cluster, each listed and watched.
+//! The source `kubernetes`: six kinds of objects of a cluster, each listed and watched.
 //!
 //! Every node needs the addresses and labels of all pods that its policies may name, so it watches
 //! the pods of the whole cluster. Those that have finished are left out by the server. A list comes
 //! in pages; of each object only what matters is kept while its page is read (`slim`).
 //!
-//! A cluster may lack the definition of ClusterNetworkPolicy: then there are none, and it is looked
-//! for again after each interval.
+//! A cluster may lack the definition of ClusterNetworkPolicy, or of MultiNetworkPolicy: then there are
+//! none, and it is looked for again after each interval. The older version of MultiNetworkPolicy is
+//! read where the newer one is not served.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -77,7 +78,8 @@ impl Cluster {
             relist.insert(kind, to);
             from
         };
-        let [namespaces, nodes, policies, cluster_policies, pods] = Kind::ALL.map(&mut again);
+        let [namespaces, nodes, policies, cluster_policies, multi_policies, pods] =
+            Kind::ALL.map(&mut again);
         let plain = watch_config();
         let of_pods = watch_config().page_size(PAGE_OF_PODS).fields(NOT_FINISHED);
         let following = [
@@ -92,9 +94,10 @@ impl Cluster {
             self.spawn::<slim::ClusterNetworkPolicies>(
                 &client,
                 Kind::ClusterNetworkPolicies,
-                plain,
+                plain.clone(),
                 cluster_policies,
             ),
+            self.spawn_multi(&client, plain, multi_policies),
             self.spawn::<slim::Pods>(&client, Kind::Pods, of_pods, pods),
         ];
         let writer = Writer::start(client, self.outlet.clone());
@@ -139,14 +142,45 @@ impl Cluster {
         K: kube::Resource<DynamicType = ()> + Slim + Clone + DeserializeOwned,
         K: std::fmt::Debug + Send + Sync + 'static,
     {
-        let follower = Follower::<K> {
+        tokio::spawn(self.follower::<K>(client, kind, config).run(relist))
+    }
+
+    /// Follows MultiNetworkPolicies in the version that is served.
+    fn spawn_multi(
+        &self,
+        client: &Client,
+        config: Config,
+        mut relist: Receiver<()>,
+    ) -> tokio::task::JoinHandle<()> {
+        let kind = Kind::MultiNetworkPolicies;
+        let newer = self.follower::<slim::MultiNetworkPolicies>(client, kind, config.clone());
+        let older = self.follower::<slim::EarlierMultiNetworkPolicies>(client, kind, config);
+        tokio::spawn(async move {
+            loop {
+                let mut end = newer.follow_once(&mut relist).await;
+                if matches!(end, End::NoKind) {
+                    end = older.follow_once(&mut relist).await;
+                }
+                match end {
+                    End::Over => return,
+                    End::Relist => {}
+                    End::NoKind => newer.wait_for_kind(&mut relist).await,
+                }
+            }
+        })
+    }
+
+    fn follower<K>(&self, client: &Client, kind: Kind, config: Config) -> Follower<K>
+    where
+        K: kube::Resource<DynamicType = ()>,
+    {
+        Follower {
             api: Api::all(client.clone()),
             kind,
             config,
             outlet: self.outlet.clone(),
             interval: self.source.interval,
-        };
-        tokio::spawn(follower.run(relist))
+        }
     }
 }
 
@@ -180,16 +214,19 @@ where
             match self.follow_once(&mut relist).await {
                 End::Over => return,
                 End::Relist => {}
-                End::NoKind => {
-                    self.tell(Event::Begin(self.kind));
-                    self.tell(Event::Complete(self.kind));
-                    // Not all nodes at once.
-                    let part = f64::from(u16::try_from(crate::clock::seed() % 1000).unwrap_or(0));
-                    let pause = self.interval.mul_f64(1.0 + part / 5000.0);
-                    let _ = tokio::time::timeout(pause, relist.recv()).await;
-                }
+                End::NoKind => self.wait_for_kind(&mut relist).await,
             }
         }
+    }
+
+    /// There is no such kind, and so no object of it: waits for a while.
+    async fn wait_for_kind(&self, relist: &mut Receiver<()>) {
+        self.tell(Event::Begin(self.kind));
+        self.tell(Event::Complete(self.kind));
+        // Not all nodes at once.
+        let part = f64::from(u16::try_from(crate::clock::seed() % 1000).unwrap_or(0));
+        let pause = self.interval.mul_f64(1.0 + part / 5000.0);
+        let _ = tokio::time::timeout(pause, relist.recv()).await;
     }
 
     /// Lists and watches, until that is to begin anew.
@@ -245,7 +282,7 @@ where
                 Change::Listed(Err(refused))
                 | Change::Changed(Err(refused))
                 | Change::Gone(Err(refused)) => Event::Unreadable(refused),
-                Change::Lost(ApiError::Gone(_)) if self.kind == Kind::ClusterNetworkPolicies => {
+                Change::Lost(ApiError::Gone(_)) if self.kind.may_be_missing() => {
                     return End::NoKind;
                 }
                 Change::Lost(error) => {

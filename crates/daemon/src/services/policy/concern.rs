@@ -46,6 +46,9 @@ impl Concern {
                 Step::Verdict { address, chain: Some(_), .. } => {
                     concern.local.insert(*address);
                 }
+                Step::Link { link, chain: Some(_), .. } => {
+                    concern.local.insert(link.address);
+                }
                 Step::AddElement { element, .. } | Step::RemoveElement { element, .. } => {
                     let (Element::Address(address) | Element::Port(address, ..)) = element;
                     concern.others.insert(*address);

@@ -1,12 +1,14 @@
 //! What the service counts, for metrics.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use agent::metrics::Figure;
-use firewall::pods::PodsTable;
+use policy::program::OPEN;
 use policy::{Direction, PolicyId};
 
+use super::log::Counters;
+use super::records::Attachment;
 use super::shared::Shared;
 
 /// What is counted while work is done; copies share it.
@@ -39,12 +41,8 @@ impl Counts {
     }
 }
 
-/// Returns what is known, and what was counted. `table` is a socket of its own.
-pub(super) fn figures(
-    shared: &Shared,
-    counts: &Counts,
-    table: &Mutex<Option<PodsTable>>,
-) -> Vec<Figure> {
+/// Returns what is known, and what was counted.
+pub(super) fn figures(shared: &Shared, counts: &Counts, counters: &Counters) -> Vec<Figure> {
     let mut figures = of_engine(shared);
     let counted = |which: &AtomicU64| which.load(Ordering::Relaxed);
     let changes = |result: &str, which: &AtomicU64| {
@@ -56,8 +54,7 @@ pub(super) fn figures(
         Figure::new("netwright_policy_put_back_total", counted(&counts.0.put_back)),
         Figure::new("netwright_policy_cuts_total", counted(&counts.0.cuts)),
     ]);
-    let mut table = table.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(Ok(dropped)) = table.as_mut().map(PodsTable::dropped) {
+    if let Some(dropped) = counters.dropped() {
         let drops = [
             ("ingress", dropped.incoming),
             ("egress", dropped.outgoing),
@@ -80,6 +77,7 @@ fn of_engine(shared: &Shared) -> Vec<Figure> {
     let policies = [
         ("NetworkPolicy", of(|id| matches!(id, PolicyId::Network { .. }))),
         ("ClusterNetworkPolicy", of(|id| matches!(id, PolicyId::Cluster { .. }))),
+        ("MultiNetworkPolicy", number(engine.networks().policies().count())),
         (
             "isolation",
             of(|id| matches!(id, PolicyId::Isolation { .. } | PolicyId::DefaultDeny { .. })),
@@ -87,7 +85,7 @@ fn of_engine(shared: &Shared) -> Vec<Figure> {
     ];
     let (mut judged, mut open, mut closed) = (0, 0, 0);
     let own = world.pods_on(engine.node()).flat_map(|pod| pod.own_addresses().iter().copied());
-    let recorded = engine.attachments().flat_map(|one| one.addresses.iter().copied());
+    let recorded = engine.attachments().flat_map(|one| one.own().iter().copied());
     let addresses: std::collections::BTreeSet<_> = own.chain(recorded).collect();
     for address in addresses {
         let leads = |direction| {
@@ -98,6 +96,19 @@ fn of_engine(shared: &Shared) -> Vec<Figure> {
         if engine.is_closed(address) {
             closed += 1;
         } else if Direction::ALL.into_iter().any(leads) {
+            judged += 1;
+        } else {
+            open += 1;
+        }
+    }
+    for link in engine.attachments().flat_map(Attachment::links) {
+        let is_judged = |direction| {
+            let chain = engine.networks().leads(direction, &link);
+            chain.is_some_and(|chain| chain != OPEN)
+        };
+        if engine.is_closed_link(&link) {
+            closed += 1;
+        } else if Direction::ALL.into_iter().any(is_judged) {
             judged += 1;
         } else {
             open += 1;

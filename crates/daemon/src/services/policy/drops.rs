@@ -10,12 +10,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::UNIX_EPOCH;
 
 use kernel::nflog::{Heard, Logged, NflogSocket};
+use kernel::route::RouteSocket;
+use policy::networks::Attachment;
+use policy::program::Link;
 use policy::{Direction, Protocol, Traffic, World, explain, verdict};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::log::{self, Counted};
+use super::log::{self, Counted, Counters};
 use super::shared::Shared;
 use crate::health::Health;
 
@@ -27,7 +30,7 @@ const MOST_KEPT: usize = 4096;
 const MOST_EXPLAINED: usize = 1024;
 
 /// What the service's health says of it.
-const NEED: &str = "the packet filter's log";
+pub(super) const NEED: &str = "the packet filter's log";
 
 /// TCP's flags (RFC 9293 §3.1).
 const SYN: u8 = 0x02;
@@ -45,6 +48,9 @@ pub(crate) struct DroppedPacket {
     /// The pod at which it was dropped, or its address.
     pub(crate) pod: String,
     pub(crate) pod_address: IpAddr,
+    /// The further network that it was on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) network: Option<String>,
     /// The other end: a pod, a node or an address.
     pub(crate) peer: String,
     pub(crate) peer_address: IpAddr,
@@ -81,7 +87,10 @@ pub(crate) struct Page {
 
 /// The drops, for the thread that hears of them and for whoever asks.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Drops(Arc<Mutex<Kept>>);
+pub(crate) struct Drops {
+    kept: Arc<Mutex<Kept>>,
+    counters: Counters,
+}
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -97,6 +106,7 @@ struct Kept {
 /// What was found out of flows, while the world is as it was.
 #[derive(Debug, Default)]
 struct Explained {
+    network: Option<String>,
     changes: u64,
     of: BTreeMap<Flow, Found>,
 }
@@ -110,8 +120,8 @@ type Found = (Vec<String>, Option<String>);
 impl Drops {
     /// Listens to a group of the packet filter's log, in a thread of its own, for as long as the
     /// process lives. If that is impossible, the service goes on without, and says so.
-    pub(super) fn start(group: u16, shared: Shared, health: Health) -> Self {
-        let drops = Drops::default();
+    pub(super) fn start(group: u16, shared: Shared, health: Health, counters: Counters) -> Self {
+        let drops = Drops { counters, ..Drops::default() };
         let fail = |why: String| {
             health.needs(NEED, Err(why.clone()));
             drops.kept().fault = Some(why);
@@ -124,7 +134,7 @@ impl Drops {
             }
         };
         // Without a table nothing has been dropped yet.
-        drops.kept().base = Some(log::counted().unwrap_or_default());
+        drops.kept().base = Some(drops.counted().unwrap_or_default());
         health.needs(NEED, Ok(()));
         let (kept, told) = (drops.clone(), health.clone());
         let thread = std::thread::Builder::new().name("drops".to_owned());
@@ -140,7 +150,12 @@ impl Drops {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the packet filter's counters.
+    pub(super) fn counted(&self) -> Option<Counted> {
+        self.counters.counted()
     }
 
     /// Takes what was heard, at this time in milliseconds since 1970. `is_closed` says of an address that its pod is not known yet.
@@ -151,7 +166,20 @@ impl Drops {
         world: &World,
         is_closed: impl Fn(IpAddr) -> bool,
     ) {
+        self.take_on(None, heard, now, world, is_closed);
+    }
+
+    /// The same on a further network.
+    fn take_on(
+        &self,
+        network: Option<&str>,
+        heard: Heard,
+        now: u64,
+        world: &World,
+        is_closed: impl Fn(IpAddr) -> bool,
+    ) {
         let mut kept = self.kept();
+        kept.explained.on(network);
         kept.overrun = kept.overrun.saturating_add(heard.lost);
         for logged in heard.packets {
             let Some(mut packet) = read(&logged, now, world, &is_closed, &mut kept.explained)
@@ -161,6 +189,7 @@ impl Drops {
             };
             kept.listed += 1;
             packet.number = kept.listed;
+            packet.network = network.map(cni::text::one_line);
             if kept.ring.len() == MOST_KEPT {
                 kept.ring.pop_front();
             }
@@ -209,8 +238,54 @@ fn listen(mut socket: NflogSocket, shared: &Shared, drops: &Drops) -> String {
             Err(error) => return cni::Error::from_chain(0, &error).msg,
         };
         let now = crate::clock::now().wall.as_millis();
+        let seen = seen_at(shared, &heard);
         let engine = shared.engine();
-        drops.take(heard, now, engine.world(), |address| engine.is_closed(address));
+        let networks = engine.networks();
+        let mut own = Heard { lost: heard.lost, overrun: heard.overrun, ..Heard::default() };
+        for (logged, link) in heard.packets.into_iter().zip(seen) {
+            let on = link.and_then(|link| {
+                let network = networks.network_at(&link.interface, link.address)?;
+                Some((link, network, networks.world(network)?))
+            });
+            let Some((link, network, world)) = on else {
+                own.packets.push(logged);
+                continue;
+            };
+            let one = Heard { packets: vec![logged], ..Heard::default() };
+            drops.take_on(Some(network), one, now, world, |_| engine.is_closed_link(&link));
+        }
+        drops.take(own, now, engine.world(), |address| {
+            let is_unknown =
+                |one: &Attachment| one.network.is_none() && one.addresses.contains(&address);
+            engine.is_closed(address) || networks.attachments().any(is_unknown)
+        });
+    }
+}
+
+/// Returns where each packet was seen, at the end of the pod, if there are further networks here.
+fn seen_at(shared: &Shared, heard: &Heard) -> Vec<Option<Link>> {
+    if shared.engine().networks().attachments().next().is_none() {
+        return vec![None; heard.packets.len()];
+    }
+    let mut socket = RouteSocket::open().ok();
+    let seen = |logged: &Logged| -> Option<Link> {
+        let packet = logged.packet()?;
+        let (ifindex, address) = match direction_of(logged)? {
+            Direction::Ingress => (logged.ifindex_out?, packet.destination),
+            Direction::Egress => (logged.ifindex_in?, packet.source),
+        };
+        let link = socket.as_mut()?.link_by_index(ifindex).ok()??;
+        Some(Link { interface: link.name, address })
+    };
+    heard.packets.iter().map(seen).collect()
+}
+
+/// Returns where a packet was dropped; `None` if it is none of ours.
+fn direction_of(logged: &Logged) -> Option<Direction> {
+    match logged.prefix.trim_end() {
+        "nwt-in" => Some(Direction::Ingress),
+        "nwt-out" => Some(Direction::Egress),
+        _ => None,
     }
 }
 
@@ -222,11 +297,7 @@ fn read(
     is_closed: &impl Fn(IpAddr) -> bool,
     explained: &mut Explained,
 ) -> Option<DroppedPacket> {
-    let direction = match logged.prefix.trim_end() {
-        "nwt-in" => Direction::Ingress,
-        "nwt-out" => Direction::Egress,
-        _ => return None,
-    };
+    let direction = direction_of(logged)?;
     let packet = logged.packet()?;
     let protocol = Protocol::of(packet.protocol);
     let port = packet.ports.map(|(_, port)| port);
@@ -264,6 +335,7 @@ fn read(
         direction: direction.to_string(),
         pod: name(world, pod),
         pod_address: pod,
+        network: None,
         peer: name(world, peer),
         peer_address: peer,
         protocol: protocol.to_string(),
@@ -274,6 +346,14 @@ fn read(
 }
 
 impl Explained {
+    /// From now on it is about a network.
+    fn on(&mut self, network: Option<&str>) {
+        if self.network.as_deref() != network {
+            self.network = network.map(str::to_owned);
+            self.of.clear();
+        }
+    }
+
     /// Returns the policies that were asked, and why they deny it, if they do.
     fn find(
         &mut self,
@@ -476,7 +556,7 @@ mod tests {
             let mut table = PodsTable::open(logging).unwrap();
             table.put(&policy::compile(world(), "one")).unwrap();
             let health = Health::new("policy", Manager::default(), LONG);
-            Drops::start(logging.group, shared.clone(), health)
+            Drops::start(logging.group, shared.clone(), health, Counters::default())
         });
         web.enter(|| {
             let socket = std::net::UdpSocket::bind("10.0.0.1:0").unwrap();
@@ -484,7 +564,8 @@ mod tests {
                 socket.send_to(b"x", "10.0.0.2:53").unwrap();
             }
         });
-        let page = || lab.enter(|| drops.after(0, log::counted()));
+        // The socket is still the one of the lab: another one would be outside of it.
+        let page = || drops.after(0, drops.counted());
         testkit::wait_until("all are counted, and some are listed", || {
             let page = page();
             page.since_start.is_some_and(|counted| counted.ingress == SENT) && page.listed > 0
@@ -500,7 +581,7 @@ mod tests {
         // Another process cannot listen beside it, and goes on without.
         let second = lab.enter(|| {
             let health = Health::new("policy", Manager::default(), LONG);
-            Drops::start(logging.group, shared, health)
+            Drops::start(logging.group, shared, health, Counters::default())
         });
         let fault = second.after(0, None).fault.unwrap();
         assert!(fault.contains("listen to group 20055 of nflog"), "{fault}");

@@ -8,6 +8,7 @@
 
 mod known;
 mod local;
+mod networks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,12 +16,15 @@ use std::time::Instant;
 
 use policy::isolation::Isolation;
 use policy::object::Uid;
-use policy::{Change, Compiler, Pod, Program, Refused, Step, World};
+use policy::{Change, Compiler, Networks, Pod, PolicyId, Program, Refused, Step, World};
 
+pub(super) use self::known::{Expected, Place};
 use super::concern::Concern;
+use super::further::Further;
 use super::kinds::{Key, Kind, Object, What};
 use super::lists::{BRAKE, CONFIRM, FEW, Lists, Origin};
 use super::records::{Id, Records};
+use super::said::Remarks;
 use super::tell::{Tell, Telling};
 
 /// So many objects that cannot be read are remembered.
@@ -43,6 +47,8 @@ pub(super) enum Event {
     Unreadable(Refused),
     /// Everything is read anew: what could not be read before is forgotten.
     Reread,
+    /// What is to be known of files besides.
+    Remarks(Remarks),
     /// The source does not answer about a kind.
     Silent(Kind, String),
     /// It answers again, and nothing has changed.
@@ -80,6 +86,7 @@ pub(super) struct News {
 pub(super) struct Known {
     pub(super) network_policies: usize,
     pub(super) cluster_network_policies: usize,
+    pub(super) multi_network_policies: usize,
 }
 
 impl Todo {
@@ -98,6 +105,7 @@ impl Known {
         match kind {
             Kind::NetworkPolicies => self.network_policies,
             Kind::ClusterNetworkPolicies => self.cluster_network_policies,
+            Kind::MultiNetworkPolicies => self.multi_network_policies,
             _ => 0,
         }
     }
@@ -117,6 +125,8 @@ struct Local {
     pod: Pod,
     /// The UID by which the kubelet calls a static pod.
     static_uid: Option<Uid>,
+    /// What it says of further networks.
+    further: Further,
 }
 
 /// All decisions of the service.
@@ -124,6 +134,8 @@ struct Local {
 pub(super) struct Engine {
     node: String,
     phase: Phase,
+    /// The further networks of pods.
+    networks: Networks,
     lists: Lists,
     records: Records,
     local: BTreeMap<Uid, Local>,
@@ -131,6 +143,7 @@ pub(super) struct Engine {
     of_records: BTreeMap<Id, Uid>,
     tell: Tell,
     unreadable: BTreeMap<String, Refused>,
+    remarks: Remarks,
     /// How many policies an earlier run knew.
     before: Known,
     /// The first lists lack most of those policies: when they are asked for again.
@@ -147,12 +160,14 @@ impl Engine {
         Engine {
             node: node.to_owned(),
             phase: Phase::Gathering(Box::new(World::new(Some(isolation)))),
+            networks: Networks::new(node),
             lists: Lists::new(origin),
             records: Records::default(),
             local: BTreeMap::new(),
             of_records: BTreeMap::new(),
             tell: Tell::new(node),
             unreadable: BTreeMap::new(),
+            remarks: Remarks::default(),
             before,
             doubt: None,
             confirming: BTreeSet::new(),
@@ -182,7 +197,7 @@ impl Engine {
         }
     }
 
-    /// Returns what the packet filter is to be; `None` before that is known.
+    /// Returns what the packet filter is to be for the pods' own network; `None` before that is known.
     pub(super) fn program(&self) -> Option<&Program> {
         match &self.phase {
             Phase::Gathering(_) => None,
@@ -211,12 +226,15 @@ impl Engine {
             Event::Unreadable(refused) => {
                 if self.unreadable.len() < MOST_UNREADABLE {
                     let text = refused.to_string();
-                    if self.unreadable.insert(text.clone(), refused).is_none() {
+                    let is_new = self.unreadable.insert(text.clone(), refused).is_none();
+                    // Files are read again and again, and have told it.
+                    if is_new && self.lists.origin() == Origin::Server {
                         self.news(true, text);
                     }
                 }
             }
             Event::Reread => self.unreadable.clear(),
+            Event::Remarks(remarks) => self.remarks = remarks,
             Event::Silent(kind, why) => {
                 let text = format!("{kind}: {why}; what is enforced stays");
                 if self.lists.fall_silent(kind, why) {
@@ -254,6 +272,10 @@ impl Engine {
                 let keys = world.policies().map(|policy| Key::Policy(policy.id.clone()));
                 Box::new(keys.filter(move |key| key.kind() == Some(kind)))
             }
+            Kind::MultiNetworkPolicies => {
+                let policies = self.networks.policies();
+                Box::new(policies.map(|policy| Key::Policy(policy.policy.id.clone())))
+            }
         }
     }
 
@@ -273,11 +295,15 @@ impl Engine {
                     self.change(node.into());
                 }
             }
-            What::Pod(pod) => self.take_pod(*pod, meta.static_uid),
+            What::Pod(pod) => self.take_pod(*pod, meta),
             What::Policy(policy) => {
                 self.tell.policy(&policy, meta);
                 self.todo.save |= self.world().policy(&policy.id).is_none();
                 self.change((*policy).into());
+            }
+            What::MultiPolicy(policy) => {
+                self.tell.policy(&policy.policy, meta);
+                self.take_multi_policy(*policy);
             }
         }
     }
@@ -287,13 +313,21 @@ impl Engine {
         match &key {
             Key::Pod(uid) => {
                 // Who has a record is closed from now on, until another pod has it.
-                let addresses = self.addresses_of(uid);
-                let local = self.local.remove(uid);
+                let uid = uid.clone();
+                let addresses = self.addresses_of(&uid);
+                let local = self.local.remove(&uid);
                 self.change(key.removal());
                 self.lead(addresses);
-                if let Some(Local { pod, .. }) = local {
-                    self.put_namesakes(&(pod.namespace, pod.name));
+                if let Some(Local { pod, .. }) = &local {
+                    self.put_namesakes(&(pod.namespace.clone(), pod.name.clone()));
                 }
+                self.remove_further(&uid, local.map(|local| local.pod));
+                return;
+            }
+            Key::Policy(id @ PolicyId::MultiNetwork { .. }) => {
+                self.todo.save = true;
+                let id = id.clone();
+                self.follow(|networks, world| networks.policy(&id, None, world));
                 return;
             }
             Key::Policy(_) => self.todo.save = true,
@@ -341,7 +375,7 @@ impl Engine {
         let world = std::mem::take(world);
         let mut compiler = Compiler::new(*world, &self.node);
         for attachment in self.records.all() {
-            for address in &attachment.addresses {
+            for address in attachment.own() {
                 compiler.start(*address, self.wanted(*address));
             }
         }
@@ -363,9 +397,7 @@ impl Engine {
         let known = self.known();
         let lost = |kind| self.before.of(kind).saturating_sub(known.of(kind));
         let is_most = |kind: &Kind| self.before.of(*kind) < lost(*kind).saturating_mul(2);
-        let Some(kind) =
-            [Kind::NetworkPolicies, Kind::ClusterNetworkPolicies].into_iter().find(is_most)
-        else {
+        let Some(kind) = Kind::POLICIES.into_iter().find(is_most) else {
             return false;
         };
         let patience = if FEW < lost(kind) { BRAKE } else { CONFIRM };
@@ -396,9 +428,16 @@ impl Engine {
     // What is to be done.
 
     fn change(&mut self, change: Change) {
+        let namespace = match &change {
+            Change::Namespace(name, _) => Some(name.clone()),
+            _ => None,
+        };
         match &mut self.phase {
             Phase::Gathering(world) => world.change(change),
             Phase::Standing(compiler) => self.todo.steps.extend(compiler.apply(change)),
+        }
+        if let Some(name) = namespace {
+            self.follow(|networks, world| networks.namespace(&name, world));
         }
     }
 
@@ -426,9 +465,8 @@ impl Engine {
             }
         }
         if self.program().is_none() && self.doubt.is_some_and(|due| due <= now) {
-            let policies = [Kind::NetworkPolicies, Kind::ClusterNetworkPolicies];
-            self.confirming = policies.into();
-            self.todo.relist.extend(policies);
+            self.confirming = Kind::POLICIES.into();
+            self.todo.relist.extend(Kind::POLICIES);
             self.doubt = Some(now + CONFIRM);
         }
     }
@@ -442,6 +480,12 @@ impl Engine {
             true => Concern::all(program),
             false => Concern::of(&todo.steps, program),
         };
+        for own in self.networks.programs() {
+            todo.concern.add(match todo.bring {
+                true => Concern::all(own),
+                false => Concern::of(&todo.steps, own),
+            });
+        }
         if self.lists.origin() == Origin::Server {
             self.tell.look(world, now);
             todo.tell = self.tell.take_due(world, now);

@@ -1,5 +1,6 @@
 use agent::config;
 use node_api::policy::{Enforced, Owner, Started};
+use policy::program::Link;
 use policy::{Direction, Protocol, Traffic, program};
 use serde_json::{Value, json};
 use testkit::Chance;
@@ -7,6 +8,9 @@ use testkit::Chance;
 use super::super::isolate::isolation;
 use super::super::lists::SETTLE;
 use super::*;
+
+#[path = "engine_further_tests.rs"]
+mod further;
 
 /// This node.
 const NODE: &str = "n1";
@@ -39,14 +43,14 @@ impl Rig {
     fn carry_out(&mut self) {
         let todo = self.engine.take_todo(self.now);
         if todo.bring {
-            self.filter = self.engine.program().unwrap().clone();
+            self.filter = self.engine.whole().unwrap().into_owned();
         } else {
             for step in &todo.steps {
                 self.filter.apply(step).unwrap_or_else(|error| panic!("{error}: {step:?}"));
             }
         }
         self.done.add(todo);
-        if let Some(program) = self.engine.program() {
+        if let Some(program) = self.engine.whole() {
             assert!(self.filter == *program, "the packet filter is not as the program");
         }
     }
@@ -87,7 +91,13 @@ impl Rig {
         for address in &started.addresses {
             for direction in Direction::ALL {
                 let unknown = program::unknown(direction);
-                self.filter.verdicts.insert((direction, *address), unknown);
+                match started.meets.clone() {
+                    None => self.filter.verdicts.insert((direction, *address), unknown),
+                    Some(interface) => {
+                        let link = Link { interface, address: *address };
+                        self.filter.links.insert((direction, link), unknown)
+                    }
+                };
             }
         }
         self.engine.start(started.clone());
@@ -119,6 +129,17 @@ impl Rig {
         match self.filter.verdicts.get(&key) {
             None => "open",
             Some(chain) if *chain == program::unknown(Direction::Ingress) => "closed",
+            Some(_) => "judged",
+        }
+    }
+
+    /// The same on a further network, at an interface of the node.
+    fn state_at(&self, interface: &str, address: &str) -> &'static str {
+        let link = Link { interface: interface.to_owned(), address: address.parse().unwrap() };
+        match self.filter.links.get(&(Direction::Ingress, link)).map(String::as_str) {
+            None => "gone",
+            Some(program::OPEN) => "open",
+            Some("unknown-in") => "closed",
             Some(_) => "judged",
         }
     }
@@ -206,6 +227,7 @@ fn nothing_is_enforced_before_everything_is_listed() {
     assert_eq!((rig.state("10.0.0.1"), rig.state("10.0.0.2")), ("closed", "closed"));
     rig.list(Kind::Nodes, &[]);
     rig.list(Kind::ClusterNetworkPolicies, &[]);
+    rig.list(Kind::MultiNetworkPolicies, &[]);
     assert_eq!((rig.state("10.0.0.1"), rig.state("10.0.0.2")), ("judged", "open"));
     assert!(rig.engine.enforced(&db.owner).known);
     assert!(rig.engine.waits_for().is_empty());
@@ -395,7 +417,7 @@ fn most_objects_do_not_vanish_at_once() {
 
 #[test]
 fn the_first_lists_are_not_believed_if_they_lack_what_there_was() {
-    let before = Known { network_policies: 2, cluster_network_policies: 0 };
+    let before = Known { network_policies: 2, ..Known::default() };
     let lists = |rig: &mut Rig, policies: &[Value]| {
         rig.list_all(&[
             (Kind::Namespaces, &[namespace("shop")]),
@@ -418,8 +440,9 @@ fn the_first_lists_are_not_believed_if_they_lack_what_there_was() {
     rig.list(Kind::Nodes, &[]);
     assert!(rig.engine.program().is_none());
     rig.wait();
-    assert_eq!(rig.done.relist, [Kind::NetworkPolicies, Kind::ClusterNetworkPolicies]);
+    assert_eq!(rig.done.relist, Kind::POLICIES);
     rig.list(Kind::ClusterNetworkPolicies, &[]);
+    rig.list(Kind::MultiNetworkPolicies, &[]);
     assert!(rig.engine.program().is_none());
     rig.list(Kind::NetworkPolicies, &[]);
     assert_eq!((rig.engine.program().is_some(), rig.state("10.0.0.1")), (true, "open"));
@@ -430,6 +453,7 @@ fn the_first_lists_are_not_believed_if_they_lack_what_there_was() {
     rig.wait();
     rig.list(Kind::NetworkPolicies, &[policy("db", "db"), policy("cache", "cache")]);
     rig.list(Kind::ClusterNetworkPolicies, &[]);
+    rig.list(Kind::MultiNetworkPolicies, &[]);
     rig.add(&db);
     assert_eq!(rig.state("10.0.0.1"), "judged");
     assert_eq!(rig.engine.known(), before);

@@ -7,16 +7,16 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use firewall::FirewallError;
-use firewall::pods::{self, Logging, PodsTable, TABLE};
+use firewall::pods::{self, Link, Logging, PodsTable, TABLE};
 use kernel::events::{TableEvent, TableListener};
 use kernel::netlink::NetlinkError;
 use node_api::policy::{LOCK, PLUGIN};
 use policy::program::Set;
-use policy::{Direction, Name, PerDirection, Program, Step};
+use policy::{Direction, Name, Program, Step};
 use state::{Index, Lock, Roots};
 
-use super::engine::Todo;
-use super::records::Attachment;
+use super::engine::{Expected, Place, Todo};
+use super::records::{Attachment, Id};
 use super::shared::Shared;
 
 /// How long a plugin may hold the lock: it makes one small transaction and writes a file.
@@ -42,6 +42,12 @@ pub(super) struct Filter {
     index: Index,
     /// The records that could not be read, as the log has told.
     damaged: BTreeSet<String>,
+    /// Records of the plugin are among them.
+    is_damaged: bool,
+    /// Nobody knows whose addresses some of these have.
+    is_blind: bool,
+    /// That was so, and is no longer: addresses may be closed that are to be open.
+    sees_again: bool,
 }
 
 impl Filter {
@@ -50,7 +56,15 @@ impl Filter {
         let mut table = PodsTable::open(logging)?;
         let mut listener = TableListener::open(TABLE).map_err(|error| failed(error.into()))?;
         listener.ignore(table.port().map_err(|error| failed(error.into()))?);
-        Ok(Filter { table, listener, index: Index::new(roots), damaged: BTreeSet::new() })
+        Ok(Filter {
+            table,
+            listener,
+            index: Index::new(roots),
+            damaged: BTreeSet::new(),
+            is_damaged: false,
+            is_blind: false,
+            sees_again: false,
+        })
     }
 
     /// Returns what is readable when somebody else has taken something from the table.
@@ -67,6 +81,11 @@ impl Filter {
         self.index.lock(LOCK, LOCK_TIME).map_err(FirewallError::Lock)
     }
 
+    /// Reports whether dropped packets are logged, as far as the kernel can.
+    pub(super) fn logs(&self) -> bool {
+        self.table.logs()
+    }
+
     /// Makes steps in one transaction.
     pub(super) fn apply(&mut self, steps: &[Step]) -> Result<(), FirewallError> {
         let _lock = self.lock()?;
@@ -74,22 +93,34 @@ impl Filter {
     }
 
     /// Lists the records, and brings the table to the program that follows from them. Adds what else
-    /// is to be done for them.
+    /// is to be done for them. While nobody knows the addresses of a record, an address that has a
+    /// verdict and no known owner is closed.
     pub(super) fn bring(
         &mut self,
         shared: &Shared,
         todo: &mut Todo,
     ) -> Result<Brought, FirewallError> {
         let _lock = self.lock()?;
-        let records = self.records();
+        let records = self.records(shared);
         let mut engine = shared.engine();
         engine.list_records(records);
         let more = engine.take_todo(Instant::now());
         let is_as_it_was = more.steps.is_empty() && todo.steps.is_empty() && !todo.bring;
         todo.add(more);
-        let Some(program) = engine.program() else { return Ok(Brought::default()) };
-        let lines = self.table.bring(program)?.lines().to_vec();
-        Ok(Brought { lines, is_as_it_was })
+        let Some(program) = engine.whole() else { return Ok(Brought::default()) };
+        let brought = if self.is_blind {
+            let known: BTreeSet<IpAddr> =
+                engine.attachments().flat_map(|one| one.own().iter().copied()).collect();
+            let known_links: BTreeSet<Link> =
+                engine.attachments().flat_map(Attachment::links).collect();
+            let (there, links) = (pods::addresses(&mut self.table)?, pods::links(&mut self.table)?);
+            let addresses = there.difference(&known).copied();
+            let links = links.difference(&known_links).cloned();
+            self.table.bring(&closing(program.into_owned(), addresses, links))?
+        } else {
+            self.table.bring(&program)?
+        };
+        Ok(Brought { lines: brought.lines().to_vec(), is_as_it_was })
     }
 
     /// If there is no table, makes one that closes all addresses with a record. Returns how many.
@@ -98,36 +129,48 @@ impl Filter {
             return Ok(0);
         }
         let _lock = self.lock()?;
-        let addresses: Vec<IpAddr> = {
+        let (addresses, links): (Vec<IpAddr>, Vec<Link>) = {
             let engine = shared.engine();
-            let recorded = engine.attachments().flat_map(|one| one.addresses.iter().copied());
+            let recorded = engine.attachments().flat_map(|one| one.own().iter().copied());
             let judged = engine.program().into_iter().flat_map(|program| program.verdicts.keys());
             let all: BTreeSet<IpAddr> =
                 recorded.chain(judged.map(|(_, address)| *address)).collect();
-            all.into_iter().collect()
+            let links = engine.attachments().flat_map(Attachment::links).collect();
+            (all.into_iter().collect(), links)
         };
         if !addresses.is_empty() {
             pods::close(&mut self.table, &addresses)?;
         }
-        Ok(addresses.len())
+        if !links.is_empty() {
+            pods::close_links(&mut self.table, &links)?;
+        }
+        Ok(addresses.len() + links.len())
     }
 
     /// Says how the table differs from where addresses are to lead, if it does.
     pub(super) fn differs(
         &mut self,
-        expected: &[(IpAddr, PerDirection<Option<Name>>)],
+        expected: &[Expected],
     ) -> Result<Option<String>, FirewallError> {
-        for (address, wanted) in expected {
-            let found = pods::verdicts(&mut self.table, *address)?;
+        for Expected { place, leads } in expected {
+            let (found, named) = match place {
+                Place::Own(address) => {
+                    (pods::verdicts(&mut self.table, *address)?, address.to_string())
+                }
+                Place::Further(link) => {
+                    let named = format!("{} at {}", link.address, link.interface);
+                    (pods::link_verdicts(&mut self.table, link)?, named)
+                }
+            };
             for direction in Direction::ALL {
-                let (wanted, found) = (wanted.get(direction), found.get(direction));
+                let (wanted, found) = (leads.get(direction), found.get(direction));
                 if wanted != found {
                     let chain = |chain: &Option<Name>| match chain {
                         Some(chain) => format!("leads to {chain}"),
                         None => "is not judged".to_owned(),
                     };
                     return Ok(Some(format!(
-                        "{direction} of {address} {} and not as it is to be: it {} there",
+                        "{direction} of {named} {} and not as it is to be: it {} there",
                         chain(found),
                         chain(wanted)
                     )));
@@ -137,17 +180,22 @@ impl Filter {
         Ok(None)
     }
 
-    /// Reads all records of the plugin. What cannot be read is told once; its addresses stay as they
-    /// are closed.
-    pub(super) fn records(&mut self) -> Vec<Attachment> {
+    /// Reads all records of the plugin. What cannot be read is told once, and counts as it was when
+    /// it could be read.
+    pub(super) fn records(&mut self, shared: &Shared) -> Vec<Attachment> {
         let listed = self.index.list();
         let mut damaged: BTreeSet<String> =
             listed.damaged.iter().map(ToString::to_string).collect();
+        // Whose they are; `None` if all records may be among them.
+        let own = listed.damaged.iter().filter(|one| one.may_be_of(PLUGIN));
+        let mut illegible: BTreeSet<Option<String>> =
+            own.map(|one| one.hash().map(str::to_owned)).collect();
         let mut attachments = Vec::new();
         for record in listed.found.iter().filter(|record| record.plugin == PLUGIN) {
             match Attachment::of(record) {
                 Ok(attachment) => attachments.push(attachment),
                 Err(error) => {
+                    illegible.insert(Some(record.attachment.hash()));
                     damaged.insert(format!("the record of {}: {error}", record.attachment));
                 }
             }
@@ -156,7 +204,32 @@ impl Filter {
             tracing::warn!("{what}");
         }
         self.damaged = damaged;
+        let was_blind = self.is_blind;
+        (self.is_damaged, self.is_blind) = (!illegible.is_empty(), false);
+        if self.is_damaged {
+            let found: BTreeSet<Id> = attachments.iter().map(|one| one.id.clone()).collect();
+            let any = illegible.contains(&None::<String>);
+            let engine = shared.engine();
+            let known = engine.attachments().filter(|one| !found.contains(&one.id));
+            let known = known.filter(|one| any || illegible.contains(&one.hash()));
+            attachments.extend(known.cloned());
+            let known: BTreeSet<Option<String>> =
+                attachments.iter().map(Attachment::hash).collect();
+            self.is_blind = illegible.iter().any(|hash| hash.is_none() || !known.contains(hash));
+        }
+        self.sees_again |= was_blind && !self.is_blind;
         attachments
+    }
+
+    /// Reports whether a record could not be read when the records were listed last.
+    pub(super) fn is_damaged(&self) -> bool {
+        self.is_damaged
+    }
+
+    /// Reports, once, whether the addresses of all records are known again, so that the table is to
+    /// be brought to the program.
+    pub(super) fn sees_again(&mut self) -> bool {
+        std::mem::take(&mut self.sees_again)
     }
 
     /// Removes the table.
@@ -164,6 +237,27 @@ impl Filter {
         let _lock = self.lock()?;
         self.table.remove()
     }
+}
+
+/// Adds to a program that these addresses are closed, unless it has a verdict for them.
+fn closing(
+    mut program: Program,
+    addresses: impl IntoIterator<Item = IpAddr>,
+    links: impl IntoIterator<Item = Link>,
+) -> Program {
+    for address in addresses {
+        for direction in Direction::ALL {
+            let verdict = program.verdicts.entry((direction, address));
+            verdict.or_insert_with(|| policy::program::unknown(direction));
+        }
+    }
+    for link in links {
+        for direction in Direction::ALL {
+            let verdict = program.links.entry((direction, link.clone()));
+            verdict.or_insert_with(|| policy::program::unknown(direction));
+        }
+    }
+    program
 }
 
 /// Reports whether a program takes some time to be written.

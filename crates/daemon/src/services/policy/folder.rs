@@ -3,16 +3,18 @@
 //! They are read again when they change. A file that cannot be read counts as it was when it could;
 //! at the start, nothing is enforced before each can be read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use policy::Refused;
+use serde_json::Value;
 
 use super::engine::Event;
 use super::kinds::{Key, Kind, Object};
-use super::objects::{self, FileRead};
+use super::objects::{self, FileRead, Place};
+use super::said::{PassedOver, Remarks, Said, said};
 use crate::services::folders::Folders;
 
 /// The files.
@@ -22,12 +24,61 @@ pub(super) struct Files {
     folders: Folders,
     /// What was in each file when it could be read last.
     last: BTreeMap<PathBuf, Content>,
+    /// What the log has of them.
+    told: BTreeSet<String>,
 }
 
+/// What is in a file.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Content {
     objects: Vec<Object>,
+    /// The objects that cannot be read, with their places.
     refused: Vec<Refused>,
+    /// What of others is refused, with their places.
+    faults: Vec<String>,
+    /// Policies of other programs.
+    foreign: PassedOver,
+    /// Everything else.
+    others: PassedOver,
+}
+
+impl Content {
+    /// Reads the objects of a file.
+    fn of(path: &Path, objects: &[Value], places: &[Place]) -> Self {
+        let mut content = Content::default();
+        let path = cni::text::one_line(path.display());
+        for (object, place) in objects.iter().zip(places) {
+            let read = match said(object) {
+                Ok(Said::Read(kind)) => Object::of(kind, object),
+                // A pod is known by its record, whatever makes it.
+                Ok(Said::Workload(_)) => {
+                    let kind = object.get("kind").and_then(Value::as_str);
+                    content.others.add(kind.unwrap_or_default());
+                    continue;
+                }
+                Ok(Said::Other(other)) => {
+                    let all = match other.is_policy {
+                        true => &mut content.foreign,
+                        false => &mut content.others,
+                    };
+                    all.add(other.name);
+                    continue;
+                }
+                Err(refused) => Err(refused),
+            };
+            let at = |what: &dyn std::fmt::Display| format!("{path}: {place}: {what}");
+            match read {
+                Ok(object) => {
+                    content.faults.extend(object.faults().iter().map(|fault| at(fault)));
+                    content.objects.push(object);
+                }
+                Err(refused) => {
+                    content.refused.push(Refused { object: at(&refused.object), ..refused });
+                }
+            }
+        }
+        content
+    }
 }
 
 impl Files {
@@ -36,7 +87,8 @@ impl Files {
         // Of what does not exist yet it is not known whether it is a folder.
         let both = paths.iter().flat_map(|path| [Some(path.as_path()), path.parent()]);
         let folders = Folders::watching(both.flatten())?;
-        Ok(Files { paths: paths.to_owned(), folders, last: BTreeMap::new() })
+        let (last, told) = (BTreeMap::new(), BTreeSet::new());
+        Ok(Files { paths: paths.to_owned(), folders, last, told })
     }
 
     /// Returns what is readable when something has changed.
@@ -49,30 +101,62 @@ impl Files {
         self.folders.heard();
     }
 
-    /// Reads everything. Returns what the files say, if that is known of all of them, and what is
-    /// wrong with them.
-    pub(super) fn look(&mut self) -> (Vec<Event>, Result<(), String>) {
+    /// Reads everything, and logs what it has not logged before. Returns what the files say, if that
+    /// is known of all of them, and what is to be known of them besides.
+    pub(super) fn look(&mut self) -> (Vec<Event>, Remarks) {
         self.folders.watch();
-        let read = match objects::read(&self.paths) {
-            Ok(read) => read,
-            // A folder that is gone is no folder without policies.
-            Err(why) => return (Vec::new(), Err(why)),
-        };
         let mut wrong = Vec::new();
+        let is_whole = match objects::read(&self.paths) {
+            Ok(read) => self.take(read, &mut wrong),
+            Err(why) => {
+                // A folder that is gone is no folder without policies.
+                wrong.push(why);
+                false
+            }
+        };
+        let events = if is_whole { self.events() } else { Vec::new() };
+        let mut remarks = Remarks { wrong, ..Remarks::default() };
+        let mut others = Vec::new();
+        for (path, content) in &self.last {
+            let path = cni::text::one_line(path.display());
+            remarks.wrong.extend(content.refused.iter().map(ToString::to_string));
+            remarks.faults.extend(content.faults.iter().cloned());
+            let foreign = content.foreign.list();
+            remarks.foreign.extend(
+                foreign.map(|kinds| format!("{path}: passed over, and not enforced here: {kinds}")),
+            );
+            let kinds = content.others.list();
+            others.extend(kinds.map(|kinds| format!("{path}: passed over: {kinds}")));
+        }
+        self.tell(&remarks, &others);
+        (events, remarks)
+    }
+
+    /// Logs what it has not logged before.
+    fn tell(&mut self, remarks: &Remarks, others: &[String]) {
+        let before = std::mem::take(&mut self.told);
+        let is_new = |text: &&String| !before.contains(*text);
+        for error in remarks.wrong.iter().chain(&remarks.faults).filter(is_new) {
+            tracing::error!(error, "files with policies");
+        }
+        for text in remarks.foreign.iter().filter(is_new) {
+            tracing::warn!("{text}");
+        }
+        for text in others.iter().filter(is_new) {
+            tracing::info!("{text}");
+        }
+        let Remarks { wrong, faults, foreign } = remarks;
+        self.told = wrong.iter().chain(faults).chain(foreign).chain(others).cloned().collect();
+    }
+
+    /// Takes what was read. Returns whether it is known of each file what is in it.
+    fn take(&mut self, read: Vec<FileRead>, wrong: &mut Vec<String>) -> bool {
         let mut now = BTreeMap::new();
         let mut is_whole = true;
-        for FileRead { path, objects, .. } in read {
+        for FileRead { path, objects, places } in read {
             match objects {
-                Ok(values) => {
-                    let mut content = Content::default();
-                    for value in &values {
-                        match Object::read(value) {
-                            Ok(Some(object)) => content.objects.push(object),
-                            // Another kind, such as a Deployment beside its policy.
-                            Ok(None) => {}
-                            Err(refused) => content.refused.push(refused),
-                        }
-                    }
+                Ok(objects) => {
+                    let content = Content::of(&path, &objects, &places);
                     now.insert(path, content);
                 }
                 Err(why) => {
@@ -86,8 +170,7 @@ impl Files {
         }
         wrong.extend(twice(&now));
         self.last = now;
-        let wrong = if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) };
-        (if is_whole { self.events() } else { Vec::new() }, wrong)
+        is_whole
     }
 
     fn events(&self) -> Vec<Event> {

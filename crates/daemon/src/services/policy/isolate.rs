@@ -16,7 +16,7 @@ const LABEL: &str = "policy.netwright.io/isolate";
 const DNS_PORTS: [u16; 2] = [53, 5353];
 
 /// Returns which namespaces are isolated, and what their pods may do all the same.
-pub(super) fn isolation(config: &config::Policy) -> Isolation {
+pub(crate) fn isolation(config: &config::Policy) -> Isolation {
     let of_label = |value: &str| BTreeSet::from([value.to_owned()]);
     let label = |must| Requirement { key: LABEL.to_owned(), must };
     let namespaces = match config.isolate.0 {

@@ -3,11 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
+use policy::multi_policy::{self, MultiPolicy};
 use policy::object::Uid;
 use policy::{
     Change, Namespace, Node, Pod, Policy, PolicyId, Refused, cluster_policy, network_policy,
 };
 use serde_json::Value;
+
+use super::further::Further;
 
 /// Where a kubelet notes in a static pod's object which UID it calls the pod by, also towards
 /// runtimes (Kubernetes, `pkg/kubelet/types` ConfigMirrorAnnotationKey).
@@ -20,37 +23,33 @@ pub(crate) enum Kind {
     Nodes,
     NetworkPolicies,
     ClusterNetworkPolicies,
+    MultiNetworkPolicies,
     Pods,
 }
 
 impl Kind {
     /// All of them. Pods, of which there are most, come last.
-    pub(super) const ALL: [Kind; 5] = [
+    pub(super) const ALL: [Kind; 6] = [
         Kind::Namespaces,
         Kind::Nodes,
         Kind::NetworkPolicies,
         Kind::ClusterNetworkPolicies,
+        Kind::MultiNetworkPolicies,
         Kind::Pods,
     ];
 
+    /// The policies.
+    pub(super) const POLICIES: [Kind; 3] =
+        [Kind::NetworkPolicies, Kind::ClusterNetworkPolicies, Kind::MultiNetworkPolicies];
+
     /// Reports whether the loss of one lets traffic through.
     pub(super) fn is_policy(self) -> bool {
-        matches!(self, Kind::NetworkPolicies | Kind::ClusterNetworkPolicies)
+        Kind::POLICIES.contains(&self)
     }
 
-    /// Finds the kind that an object says it is.
-    fn said_by(object: &Value) -> Option<Self> {
-        let version = object.get("apiVersion").and_then(Value::as_str)?;
-        Some(match (version, object.get("kind").and_then(Value::as_str)?) {
-            ("v1", "Namespace") => Kind::Namespaces,
-            ("v1", "Node") => Kind::Nodes,
-            ("v1", "Pod") => Kind::Pods,
-            ("networking.k8s.io/v1", "NetworkPolicy") => Kind::NetworkPolicies,
-            ("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy") => {
-                Kind::ClusterNetworkPolicies
-            }
-            _ => return None,
-        })
+    /// Reports whether a cluster may lack its definition.
+    pub(super) fn may_be_missing(self) -> bool {
+        matches!(self, Kind::ClusterNetworkPolicies | Kind::MultiNetworkPolicies)
     }
 }
 
@@ -61,6 +60,7 @@ impl fmt::Display for Kind {
             Kind::Nodes => "nodes",
             Kind::NetworkPolicies => "networkpolicies",
             Kind::ClusterNetworkPolicies => "clusternetworkpolicies",
+            Kind::MultiNetworkPolicies => "multi-networkpolicies",
             Kind::Pods => "pods",
         })
     }
@@ -84,6 +84,7 @@ impl Key {
             Key::Pod(_) => Kind::Pods,
             Key::Policy(PolicyId::Network { .. }) => Kind::NetworkPolicies,
             Key::Policy(PolicyId::Cluster { .. }) => Kind::ClusterNetworkPolicies,
+            Key::Policy(PolicyId::MultiNetwork { .. }) => Kind::MultiNetworkPolicies,
             Key::Policy(_) => return None,
         })
     }
@@ -124,6 +125,7 @@ pub(super) enum What {
     Node(Node),
     Pod(Box<Pod>),
     Policy(Box<Policy>),
+    MultiPolicy(Box<MultiPolicy>),
 }
 
 /// What is to be known of an object to write about it. Of pods and nodes nothing is.
@@ -136,6 +138,8 @@ pub(super) struct Meta {
     pub(super) conditions: Vec<Value>,
     /// The UID by which the kubelet calls a static pod.
     pub(super) static_uid: Option<Uid>,
+    /// The further networks of a pod.
+    pub(super) further: Further,
 }
 
 impl Meta {
@@ -152,20 +156,12 @@ impl Meta {
                 .unwrap_or_default(),
             version: text("/metadata/resourceVersion"),
             conditions: conditions.cloned().unwrap_or_default(),
-            static_uid: None,
+            ..Meta::default()
         }
     }
 }
 
 impl Object {
-    /// Reads an object that says its kind; `None` if it is of another one.
-    ///
-    /// # Errors
-    /// It cannot be told whose it is.
-    pub(crate) fn read(object: &Value) -> Result<Option<Self>, Refused> {
-        Kind::said_by(object).map(|kind| Object::of(kind, object)).transpose()
-    }
-
     /// Reads an object of a kind.
     ///
     /// # Errors
@@ -182,7 +178,8 @@ impl Object {
                 let static_uid = annotations.and_then(|all| all.get(STATIC)?.as_str());
                 let static_uid = static_uid.map(Arc::from);
                 let what = What::Pod(Box::new(Pod::read(object)?));
-                Object { what, meta: Meta { static_uid, ..meta } }
+                let further = Further::read(object);
+                Object { what, meta: Meta { static_uid, further, ..meta } }
             }
             Kind::NetworkPolicies => Object {
                 what: What::Policy(Box::new(network_policy::read(object)?)),
@@ -192,7 +189,21 @@ impl Object {
                 what: What::Policy(Box::new(cluster_policy::read(object)?)),
                 meta: Meta::read(object),
             },
+            Kind::MultiNetworkPolicies => Object {
+                what: What::MultiPolicy(Box::new(multi_policy::read(object)?)),
+                meta: Meta::read(object),
+            },
         })
+    }
+
+    /// Returns what of it is refused.
+    pub(super) fn faults(&self) -> &[Refused] {
+        match &self.what {
+            What::Namespace(namespace) => &namespace.faults,
+            What::Policy(policy) => &policy.faults,
+            What::MultiPolicy(policy) => &policy.policy.faults,
+            What::Node(_) | What::Pod(_) => &[],
+        }
     }
 
     /// Returns what names it.
@@ -202,17 +213,20 @@ impl Object {
             What::Node(node) => Key::Node(node.name.clone()),
             What::Pod(pod) => Key::Pod(pod.uid.clone()),
             What::Policy(policy) => Key::Policy(policy.id.clone()),
+            What::MultiPolicy(policy) => Key::Policy(policy.policy.id.clone()),
         }
     }
 }
 
-impl From<Object> for Change {
-    fn from(object: Object) -> Self {
-        match object.what {
+impl Object {
+    /// Returns the change of the pods' own network that it is, or what it is for further networks.
+    pub(super) fn into_change(self) -> Result<Change, Box<MultiPolicy>> {
+        Ok(match self.what {
             What::Namespace(namespace) => namespace.into(),
             What::Node(node) => node.into(),
             What::Pod(pod) => (*pod).into(),
             What::Policy(policy) => (*policy).into(),
-        }
+            What::MultiPolicy(policy) => return Err(policy),
+        })
     }
 }

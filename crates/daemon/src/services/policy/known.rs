@@ -18,6 +18,7 @@ struct Document {
     version: u32,
     network_policies: usize,
     cluster_network_policies: usize,
+    multi_network_policies: usize,
 }
 
 /// The file.
@@ -51,6 +52,7 @@ impl Disk {
         let known = Known {
             network_policies: document.network_policies,
             cluster_network_policies: document.cluster_network_policies,
+            multi_network_policies: document.multi_network_policies,
         };
         self.written = Some(known);
         known
@@ -88,6 +90,7 @@ impl Disk {
             version: VERSION,
             network_policies: known.network_policies,
             cluster_network_policies: known.cluster_network_policies,
+            multi_network_policies: known.multi_network_policies,
         };
         let text = serde_json::to_vec(&document).expect("it has string keys only");
         state::write_atomic(&self.path, &text, 0o600, Durability::Synced)?;
@@ -106,7 +109,8 @@ mod tests {
         let folder = folder.path().join("policy");
         let disk = || Disk::new(&folder);
         assert_eq!(disk().read(), Known::default());
-        let known = Known { network_policies: 7, cluster_network_policies: 2 };
+        let known =
+            Known { network_policies: 7, cluster_network_policies: 2, multi_network_policies: 1 };
         disk().write(known).unwrap();
         assert_eq!(disk().read(), known);
         disk().remove().unwrap();

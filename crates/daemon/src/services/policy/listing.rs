@@ -8,6 +8,10 @@ use policy::policy::Tier;
 use policy::{Direction, Pod, Policy, PolicyId, World};
 use serde::{Deserialize, Serialize};
 
+mod further;
+
+pub(crate) use self::further::NetworkRows;
+
 /// The version of what is answered.
 const VERSION: u32 = 1;
 
@@ -21,6 +25,9 @@ pub(crate) struct Listing {
     pub(crate) warnings: Vec<String>,
     pub(crate) policies: Vec<PolicyRow>,
     pub(crate) pods: Vec<PodRow>,
+    /// The further networks that policies are for, with the pods that are there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) networks: Vec<NetworkRows>,
 }
 
 /// A policy.
@@ -90,31 +97,8 @@ pub(crate) fn list(
     unknown: Vec<Unknown>,
     mut warnings: Vec<String>,
 ) -> Listing {
-    let mut pods: Vec<&Pod> = match node {
-        Some(node) => world.pods_on(node).collect(),
-        None => world.pods().collect(),
-    };
-    // Policies are about none of the others.
-    pods.retain(|pod| !pod.host_network && !pod.finished);
-    pods.sort_by_key(|pod| (&*pod.namespace, &pod.name));
     let mut selects: BTreeMap<&PolicyId, usize> = BTreeMap::new();
-    let mut rows: Vec<PodRow> = Vec::new();
-    for pod in pods {
-        let (ingress, egress) =
-            (world.asked(pod, Direction::Ingress), world.asked(pod, Direction::Egress));
-        let mut ids: Vec<&PolicyId> = ingress.iter().chain(&egress).map(|one| &one.id).collect();
-        ids.sort();
-        ids.dedup();
-        for id in ids {
-            *selects.entry(id).or_default() += 1;
-        }
-        rows.push(PodRow {
-            pod: cni::text::one_line(pod.full_name()),
-            addresses: pod.addresses.iter().copied().filter(|one| !is_stand_in(*one)).collect(),
-            ingress: under(world, pod, &ingress),
-            egress: under(world, pod, &egress),
-        });
-    }
+    let mut rows = pod_rows(world, node, &mut selects);
     rows.extend(unknown.into_iter().map(|one| {
         let why = "the API server has not named a pod for its address yet".to_owned();
         PodRow {
@@ -135,7 +119,41 @@ pub(crate) fn list(
         warnings: warnings.into_iter().map(cni::text::one_line).collect(),
         policies: policies.into_iter().map(row).collect(),
         pods: rows,
+        networks: Vec::new(),
     }
+}
+
+/// Returns what the pods of a node, or all pods, are under, and counts whom policies select.
+fn pod_rows<'w>(
+    world: &'w World,
+    node: Option<&str>,
+    selects: &mut BTreeMap<&'w PolicyId, usize>,
+) -> Vec<PodRow> {
+    let mut pods: Vec<&Pod> = match node {
+        Some(node) => world.pods_on(node).collect(),
+        None => world.pods().collect(),
+    };
+    // Policies are about none of the others.
+    pods.retain(|pod| !pod.host_network && !pod.finished);
+    pods.sort_by_key(|pod| (&*pod.namespace, &pod.name));
+    let mut rows: Vec<PodRow> = Vec::new();
+    for pod in pods {
+        let (ingress, egress) =
+            (world.asked(pod, Direction::Ingress), world.asked(pod, Direction::Egress));
+        let mut ids: Vec<&PolicyId> = ingress.iter().chain(&egress).map(|one| &one.id).collect();
+        ids.sort();
+        ids.dedup();
+        for id in ids {
+            *selects.entry(id).or_default() += 1;
+        }
+        rows.push(PodRow {
+            pod: cni::text::one_line(pod.full_name()),
+            addresses: pod.addresses.iter().copied().filter(|one| !is_stand_in(*one)).collect(),
+            ingress: under(world, pod, &ingress),
+            egress: under(world, pod, &egress),
+        });
+    }
+    rows
 }
 
 fn policy_row(policy: &Policy, selects: usize) -> PolicyRow {

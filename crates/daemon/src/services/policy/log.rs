@@ -1,6 +1,9 @@
 //! The packet filter's log and counters, in the namespace of the calling thread.
 
-use firewall::pods::{Dropped, Logging, PodsTable};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use firewall::FirewallError;
+use firewall::pods::{Dropped, Logging, NO_LOG, PodsTable, can_log};
 use kernel::nflog::{NflogSocket, Settings};
 use serde::{Deserialize, Serialize};
 
@@ -32,14 +35,35 @@ impl Counted {
     }
 }
 
-/// Reads the counters; `None` if that is impossible, such as without a table.
-pub(crate) fn counted() -> Option<Counted> {
-    let mut table = PodsTable::open(Logging::default()).ok()?;
-    if !table.exists().ok()? {
-        return None;
+/// Reads the packet filter's counters, for whoever asks; copies share one socket. To open one for each
+/// question would be no harm but for closing it: that may wait for the kernel (`firewall::close`).
+#[derive(Debug, Clone, Default)]
+pub(super) struct Counters(Arc<Mutex<Option<PodsTable>>>);
+
+impl Counters {
+    /// Returns how many packets were dropped; `None` if that cannot be read.
+    pub(super) fn dropped(&self) -> Option<Dropped> {
+        self.ask(PodsTable::dropped)
     }
-    let Dropped { incoming, outgoing, revived, .. } = table.dropped().ok()?;
-    Some(Counted { ingress: incoming, egress: outgoing, reset: revived })
+
+    /// Returns the counters; `None` if they cannot be read, such as without a table.
+    pub(super) fn counted(&self) -> Option<Counted> {
+        let (exists, Dropped { incoming, outgoing, revived }) =
+            self.ask(|table| Ok((table.exists()?, table.dropped()?)))?;
+        exists.then_some(Counted { ingress: incoming, egress: outgoing, reset: revived })
+    }
+
+    fn ask<T>(&self, read: impl FnOnce(&mut PodsTable) -> Result<T, FirewallError>) -> Option<T> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = match kept.take() {
+            Some(table) => table,
+            None => PodsTable::open(Logging::default()).ok()?,
+        };
+        // After an error, whoever asks next opens another.
+        let read = read(&mut table).ok()?;
+        *kept = Some(table);
+        Some(read)
+    }
 }
 
 /// Listens to a group of the log.
@@ -47,6 +71,8 @@ pub(crate) fn counted() -> Option<Counted> {
 /// # Errors
 /// Why that is impossible, in a sentence.
 pub(super) fn listen(group: u16) -> Result<NflogSocket, String> {
-    NflogSocket::open(group, &Settings::default())
-        .map_err(|error| cni::Error::from_chain(0, &error).msg)
+    NflogSocket::open(group, &Settings::default()).map_err(|error| match can_log() {
+        Ok(false) => NO_LOG.to_owned(),
+        _ => cni::Error::from_chain(0, &error).msg,
+    })
 }

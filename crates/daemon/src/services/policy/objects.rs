@@ -360,8 +360,11 @@ fn unfold(value: Value, document: usize, found: &mut Vec<(Value, Place)>) -> Res
 }
 
 /// Gives an object what an API server gives it: the namespace `default` if none is named, and, to a
-/// pod, a UID.
+/// pod, a UID. An object that says no version, which such a server refuses, says an empty one.
 fn created(mut object: Value) -> Value {
+    if let Some(fields) = object.as_object_mut() {
+        fields.entry("apiVersion").or_insert_with(|| "".into());
+    }
     let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
     let of_cluster = ["Namespace", "Node", "ClusterNetworkPolicy"].contains(&kind.as_str());
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {

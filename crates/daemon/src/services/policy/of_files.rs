@@ -7,16 +7,22 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use policy::isolation::Isolation;
 use policy::labels::Labels;
-use policy::{Change, Namespace, Node, Pod, PolicyId, World};
-use policy::{cluster_policy, multi_policy, network_policy, object};
+use policy::multi_policy::MultiPolicy;
+use policy::object::{self, Uid};
+use policy::{Change, Namespace, Networks, Pod, PolicyId, World};
 use serde_json::{Value, json};
 
+use super::further::Further;
+use super::kinds::{Kind, Object};
 use super::objects::FileRead;
+use super::said::{PassedOver, Said, said};
 
 /// What files describe.
 #[derive(Debug)]
 pub(crate) struct OfFiles {
     pub(crate) world: World,
+    /// The further networks that policies are for.
+    pub(crate) networks: Networks,
     /// What a reader should know of it, in sentences.
     pub(crate) notes: Vec<String>,
     /// What is wrong with objects, with their places. What holds instead is in the world.
@@ -54,92 +60,53 @@ pub(crate) fn world(
 #[derive(Debug, Default)]
 struct Maker {
     changes: Vec<Change>,
+    multi: Vec<MultiPolicy>,
+    /// What pods say of further networks.
+    further: BTreeMap<Uid, Further>,
     /// Kind and name of each object, with its place.
     seen: BTreeMap<String, String>,
-    /// How many objects of each other kind there are.
-    passed_over: BTreeMap<String, usize>,
+    passed_over: PassedOver,
     notes: Vec<String>,
     faults: Vec<String>,
     unreadable: Vec<String>,
 }
 
-/// The kinds that are read, with their groups and versions.
-const KINDS: [(&str, &str, &[&str]); 6] = [
-    ("Namespace", "", &["v1"]),
-    ("Node", "", &["v1"]),
-    ("Pod", "", &["v1"]),
-    ("NetworkPolicy", "networking.k8s.io", &["v1"]),
-    ("ClusterNetworkPolicy", "policy.networking.k8s.io", &["v1alpha2"]),
-    ("MultiNetworkPolicy", "k8s.cni.cncf.io", &["v1beta1", "v1beta2"]),
-];
-
-/// The kinds that make pods, with the place of the pods' template.
-const WORKLOADS: [(&str, &str); 7] = [
-    ("CronJob", "/spec/jobTemplate/spec/template"),
-    ("DaemonSet", "/spec/template"),
-    ("Deployment", "/spec/template"),
-    ("Job", "/spec/template"),
-    ("ReplicaSet", "/spec/template"),
-    ("ReplicationController", "/spec/template"),
-    ("StatefulSet", "/spec/template"),
-];
-
 impl Maker {
     fn add(&mut self, object: &Value, place: &str) {
-        let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
-        let (kind, api) = (text("kind").to_owned(), text("apiVersion").to_owned());
-        let (group, version) = api.rsplit_once('/').unwrap_or(("", &api));
-        if let Some((_, template)) = WORKLOADS.iter().find(|(name, _)| *name == kind) {
-            self.add_template(object, &kind, template, place);
-            return;
-        }
-        let known = KINDS.iter().find(|(name, of, _)| *name == kind && *of == group);
-        let Some((_, _, versions)) = known else {
-            let is_other = KINDS.iter().any(|(name, ..)| *name == kind);
-            let what = if is_other { format!("{kind} of {api}") } else { kind };
-            *self.passed_over.entry(what).or_default() += 1;
-            return;
+        let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
+        let read = match said(object) {
+            Ok(Said::Workload(template)) => {
+                self.add_template(object, kind, template, place);
+                Ok(())
+            }
+            Ok(Said::Other(other)) => {
+                self.passed_over.add(other.name);
+                Ok(())
+            }
+            Ok(Said::Read(of)) => {
+                self.see(object, kind, place);
+                self.read(of, object, place)
+            }
+            Err(refused) => Err(refused),
         };
-        if !versions.contains(&version) {
-            let versions = versions.join(" or ");
-            let group = if group.is_empty() { String::new() } else { format!("{group}/") };
-            self.unreadable.push(format!(
-                "{place}: a {kind} of apiVersion {:?}, and {group}{versions} is read",
-                cni::text::one_line(&api)
-            ));
-            return;
-        }
-        self.see(object, &kind, place);
-        if let Err(refused) = self.read(object, &kind, place) {
+        if let Err(refused) = read {
             self.unreadable.push(format!("{place}: {refused}"));
         }
     }
 
-    fn read(&mut self, object: &Value, kind: &str, place: &str) -> Result<(), policy::Refused> {
-        let change = match kind {
-            "Namespace" => Namespace::read(object)?.into(),
-            "Node" => Node::read(object)?.into(),
-            "Pod" => Pod::read(object)?.into(),
-            "MultiNetworkPolicy" => {
-                let read = multi_policy::read(object)?;
-                let faults = read.policy.faults.iter().map(|fault| format!("{place}: {fault}"));
-                self.faults.extend(faults);
-                self.notes.push(format!(
-                    "{} is about further networks of pods, and only their first one is judged",
-                    read.policy.id
-                ));
-                return Ok(());
+    fn read(&mut self, kind: Kind, object: &Value, place: &str) -> Result<(), policy::Refused> {
+        let object = Object::of(kind, object)?;
+        self.faults.extend(object.faults().iter().map(|fault| format!("{place}: {fault}")));
+        let further = object.meta.further.clone();
+        match object.into_change() {
+            Ok(change) => {
+                if let Change::Pod(uid, _) = &change {
+                    self.further.insert(uid.clone(), further);
+                }
+                self.changes.push(change);
             }
-            "ClusterNetworkPolicy" => cluster_policy::read(object)?.into(),
-            _ => network_policy::read(object)?.into(),
-        };
-        let faults = match &change {
-            Change::Policy(_, Some(policy)) => policy.faults.as_slice(),
-            Change::Namespace(_, Some(namespace)) => namespace.faults.as_slice(),
-            _ => &[],
-        };
-        self.faults.extend(faults.iter().map(|fault| format!("{place}: {fault}")));
-        self.changes.push(change);
+            Err(policy) => self.multi.push(*policy),
+        }
         Ok(())
     }
 
@@ -155,6 +122,7 @@ impl Maker {
                 "name": name,
                 "namespace": object.pointer("/metadata/namespace"),
                 "labels": template.pointer("/metadata/labels"),
+                "annotations": template.pointer("/metadata/annotations"),
             },
             "spec": template.get("spec"),
         });
@@ -163,7 +131,10 @@ impl Maker {
         pod["metadata"]["uid"] = format!("{kind} {namespace}/{name}").into();
         self.see(&pod, kind, place);
         match Pod::read(&pod) {
-            Ok(pod) => self.changes.push(pod.into()),
+            Ok(read) => {
+                self.further.insert(read.uid.clone(), Further::read(&pod));
+                self.changes.push(read.into());
+            }
             Err(refused) => self.unreadable.push(format!("{place}: {refused}")),
         }
     }
@@ -200,6 +171,10 @@ impl Maker {
                 _ => {}
             }
         }
+        used.extend(self.multi.iter().filter_map(|policy| match &policy.policy.id {
+            PolicyId::MultiNetwork { namespace, .. } => Some(namespace.clone()),
+            _ => None,
+        }));
         let missing: Vec<String> = used.difference(&known).cloned().collect();
         if !missing.is_empty() {
             self.notes.push(format!(
@@ -218,20 +193,47 @@ impl Maker {
                 pod.addresses = object::stand_ins(number).to_vec();
             }
         }
-        if !self.passed_over.is_empty() {
-            let kinds = self.passed_over.iter().map(|(kind, count)| match count {
-                1 => cni::text::one_line(kind),
-                _ => format!("{} ({count})", cni::text::one_line(kind)),
-            });
-            let kinds: Vec<String> = kinds.collect();
-            self.notes.push(format!("passed over: {}", kinds.join(", ")));
+        let world = World::of(isolation, self.changes);
+        let networks = networks(&world, self.multi, &self.further, number);
+        for policy in networks.policies() {
+            let without_pods = |name: &&String| {
+                let world = networks.world(name.as_str());
+                world.is_none_or(|world| world.pods().next().is_none())
+            };
+            for name in policy.networks.iter().filter(without_pods) {
+                let id = &policy.policy.id;
+                self.notes.push(cni::text::one_line(format!(
+                    "{id} is for network {name}, and no pod asks for that"
+                )));
+            }
         }
-        OfFiles {
-            world: World::of(isolation, self.changes),
-            notes: self.notes,
-            faults: self.faults,
-        }
+        let passed_over = self.passed_over.list();
+        self.notes.extend(passed_over.map(|kinds| format!("passed over: {kinds}")));
+        OfFiles { world, networks, notes: self.notes, faults: self.faults }
     }
+}
+
+/// Makes the further networks that policies are for. `number` is how many addresses are made up.
+fn networks(
+    world: &World,
+    policies: Vec<MultiPolicy>,
+    further: &BTreeMap<Uid, Further>,
+    mut number: u32,
+) -> Networks {
+    let mut networks = Networks::new("");
+    for policy in policies {
+        let id = policy.policy.id.clone();
+        networks.policy(&id, Some(policy), world);
+    }
+    for pod in world.pods().filter(|pod| !pod.host_network) {
+        let Some(further) = further.get(&pod.uid) else { continue };
+        let all = further.all(|| {
+            number += 1;
+            object::stand_ins(number).to_vec()
+        });
+        networks.pod(&pod.uid, Some((pod.clone(), all)), world);
+    }
+    networks
 }
 
 #[cfg(test)]
@@ -307,7 +309,6 @@ spec: {podSelector: {}}
                 shop/db
                 NetworkPolicy default/web
                 note: NetworkPolicy default/web is twice there, and the second counts: a.yaml: document 7, a.yaml: document 8
-                note: MultiNetworkPolicy default/storage is about further networks of pods, and only their first one is judged
                 note: no file has any of the namespaces default, shop: its labels are taken to be that of its name alone
                 note: passed over: NetworkPolicy of projectcalico.org/v3, Service (2)
                 fault: a.yaml: document 7: NetworkPolicy default/web: refused: spec.ingress[0].from[0].ipBlock.cidr: 10.0.0.1/8 has bits set after its length: 10.0.0.0/8 may be meant; the rule allows nothing
@@ -316,14 +317,34 @@ spec: {podSelector: {}}
         );
     }
 
+    /// It closes the pods that it selects, here as in the service.
     #[test]
-    fn what_cannot_be_read_is_not_judged() {
+    fn a_policy_of_another_version_is_closed() {
         check(
             "
 apiVersion: networking.k8s.io/v1beta1
 kind: NetworkPolicy
 metadata: {name: web}
+spec: {podSelector: {}, ingress: [{}]}
 ---
+kind: NetworkPolicy
+metadata: {name: db}
+spec: {podSelector: {}}
+",
+            expect![[r#"
+                NetworkPolicy default/db
+                NetworkPolicy default/web
+                note: no file has the namespace default: its labels are taken to be that of its name alone
+                fault: a.yaml: document 1: NetworkPolicy default/web: refused: apiVersion: "networking.k8s.io/v1beta1" is not read here, networking.k8s.io/v1 is; the policy allows nothing
+                fault: a.yaml: document 2: NetworkPolicy default/db: refused: apiVersion: "" is not read here, networking.k8s.io/v1 is; the policy allows nothing
+            "#]],
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_judged() {
+        check(
+            "
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: {namespace: shop}
@@ -336,10 +357,9 @@ kind: Pod
 metadata: {name: web}
 ",
             expect![[r#"
-                unreadable: a.yaml: document 1: a NetworkPolicy of apiVersion "networking.k8s.io/v1beta1", and networking.k8s.io/v1 is read
-                unreadable: a.yaml: document 2: a NetworkPolicy: refused: metadata.name: it is missing; the object is passed over
-                unreadable: a.yaml: document 3: a Deployment without a name or a template of pods
-                unreadable: a.yaml: document 4: a Pod of apiVersion "", and v1 is read
+                unreadable: a.yaml: document 1: a NetworkPolicy: refused: metadata.name: it is missing; the object is passed over
+                unreadable: a.yaml: document 2: a Deployment without a name or a template of pods
+                unreadable: a.yaml: document 3: Pod default/web: refused: apiVersion: "" is not read here, v1 is; the object is passed over
             "#]],
         );
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use policy::object::is_stand_in;
-use policy::{Direction, Family, Pod, Protocol, Traffic, World, explain};
+use policy::{Direction, Family, Networks, Pod, Protocol, Traffic, World, explain};
 use serde::{Deserialize, Serialize};
 
 /// The version of what is answered.
@@ -108,11 +108,34 @@ pub(crate) struct Question {
     pub(crate) source: End,
     pub(crate) destination: End,
     pub(crate) traffic: Traffic,
+    /// The further network that it is about; none if it is the pods' own.
+    pub(crate) network: Option<String>,
 }
 
 impl Question {
+    /// Returns the objects that answer it.
+    ///
+    /// # Errors
+    /// No policy is for the network: a sentence.
+    pub(crate) fn world<'w>(
+        &self,
+        own: &'w World,
+        networks: &'w Networks,
+    ) -> Result<&'w World, String> {
+        let Some(network) = &self.network else { return Ok(own) };
+        networks.world(network).ok_or_else(|| {
+            let there: Vec<String> = networks.worlds().map(|(name, _)| name.to_owned()).collect();
+            let start = format!("no policy is for the network {network}");
+            match there.is_empty() {
+                true => format!("{start}, nor for any other further one"),
+                false => format!("{start}; policies are for {}", some(there, "and")),
+            }
+        })
+    }
+
     /// Returns what is asked for after `/explain/`: `SOURCE/DESTINATION/PROTOCOL/PORT`, with
-    /// `NAMESPACE:POD` for a pod, the protocol's number, and `-` for no port.
+    /// `NAMESPACE:POD` for a pod, the protocol's number, and `-` for no port; and then
+    /// `/NAMESPACE:NETWORK` for a further one.
     pub(crate) fn target(&self) -> String {
         let protocol = match self.traffic.protocol {
             Protocol::Tcp => 6,
@@ -123,7 +146,9 @@ impl Question {
         };
         let port = self.traffic.port.map_or("-".to_owned(), |port| port.to_string());
         let (source, destination) = (self.source.segment(), self.destination.segment());
-        format!("{source}/{destination}/{protocol}/{port}")
+        let network = self.network.iter().map(|name| format!("/{}", name.replace('/', ":")));
+        let network: String = network.collect();
+        format!("{source}/{destination}/{protocol}/{port}{network}")
     }
 
     /// Reads what is asked for after `/explain/`. The protocol may be a name too.
@@ -132,9 +157,11 @@ impl Question {
     /// It is no question: a sentence.
     pub(crate) fn of_target(target: &str) -> Result<Self, String> {
         let parts: Vec<&str> = target.split('/').collect();
-        let [source, destination, protocol, port] = parts.as_slice() else {
-            return Err("ask /explain/SOURCE/DESTINATION/PROTOCOL/PORT".to_owned());
+        let (first, network) = parts.split_at(parts.len().min(4));
+        let ([source, destination, protocol, port], [] | [_]) = (first, network) else {
+            return Err("ask /explain/SOURCE/DESTINATION/PROTOCOL/PORT[/NETWORK]".to_owned());
         };
+        let network = network.first().map(|name| name.replace(':', "/"));
         let traffic = match (protocol.parse::<u8>().map(Protocol::of), *port) {
             (Ok(protocol @ Protocol::Other(_)), "-") => Traffic::of(protocol),
             (Ok(protocol), port) => traffic(&format!("{port}/{protocol}"))?,
@@ -143,7 +170,7 @@ impl Question {
         };
         let source = End::divided_by(':', source)?;
         let destination = End::divided_by(':', destination)?;
-        Ok(Question { source, destination, traffic })
+        Ok(Question { source, destination, traffic, network })
     }
 }
 
@@ -192,6 +219,9 @@ pub(crate) struct Cause {
 /// An end is not known, or the two have no family in common: a sentence.
 pub(crate) fn judge(world: &World, question: &Question) -> Result<Judged, String> {
     let mut notes = Vec::new();
+    if let Some(network) = &question.network {
+        notes.push(format!("judged on the network {network}, by MultiNetworkPolicies alone"));
+    }
     let source = addresses(world, &question.source, &mut notes)?;
     let destination = addresses(world, &question.destination, &mut notes)?;
     let mut families = Vec::new();
@@ -364,7 +394,8 @@ mod tests {
     fn check(source: &str, destination: &str, port: &str, expected: Expect) {
         let read = || {
             let (source, destination) = (End::read(source)?, End::read(destination)?);
-            let question = Question { source, destination, traffic: traffic(port)? };
+            let traffic = traffic(port)?;
+            let question = Question { source, destination, traffic, network: None };
             assert_eq!(Question::of_target(&question.target()), Ok(question.clone()));
             judge(&world(), &question)
         };

@@ -4,8 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use cni::AttachmentKey;
 use node_api::Pod;
 use node_api::policy::{Owner, Recorded, Started};
+use policy::program::Link;
 use state::Record;
 
 /// What names an attachment: network, container, interface.
@@ -20,6 +22,8 @@ pub(super) struct Attachment {
     pub(super) addresses: Vec<IpAddr>,
     /// The host's side of its link.
     pub(super) interface: Option<String>,
+    /// On a further network: where the packet filter sees its packets.
+    pub(super) meets: Option<String>,
     /// The labels that the runtime gave it.
     pub(super) labels: BTreeMap<String, String>,
 }
@@ -36,6 +40,7 @@ impl From<Started> for Attachment {
             pod: started.owner.pod,
             addresses: started.addresses,
             interface: started.interface,
+            meets: started.meets,
             labels: started.labels,
         }
     }
@@ -56,6 +61,42 @@ impl Attachment {
         Ok(attachment)
     }
 
+    /// Returns the [`AttachmentKey::hash`], by which its record is found.
+    pub(super) fn hash(&self) -> Option<String> {
+        let (network, container, ifname) = &self.id;
+        let key = AttachmentKey {
+            network: network.parse().ok()?,
+            container_id: container.parse().ok()?,
+            ifname: ifname.parse().ok()?,
+        };
+        Some(key.hash())
+    }
+
+    /// Returns its addresses on the pod's own network.
+    pub(super) fn own(&self) -> &[IpAddr] {
+        if self.meets.is_some() { &[] } else { &self.addresses }
+    }
+
+    /// Returns its addresses on a further network, each with its interface.
+    pub(super) fn links(&self) -> impl Iterator<Item = Link> {
+        let at = |interface: &str, address: &IpAddr| Link {
+            interface: interface.to_owned(),
+            address: *address,
+        };
+        let interfaces = self.meets.iter();
+        interfaces.flat_map(move |interface| {
+            self.addresses.iter().map(move |address| at(interface, address))
+        })
+    }
+
+    /// Returns its pod's name, or the container's.
+    pub(super) fn label(&self) -> String {
+        match &self.pod {
+            Some(pod) => format!("{}/{}", pod.namespace, pod.name),
+            None => self.id.1.clone(),
+        }
+    }
+
     /// Returns what it is called in messages.
     pub(super) fn name(&self) -> String {
         match &self.pod {
@@ -68,7 +109,7 @@ impl Attachment {
 /// What a change of records touches.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
-    /// The addresses that may lead elsewhere now.
+    /// The addresses of pods' own networks that may lead elsewhere now.
     pub(super) addresses: BTreeSet<IpAddr>,
     /// The attachments that came, as they are, and those that went, as they were.
     pub(super) attachments: Vec<Attachment>,
@@ -76,7 +117,7 @@ pub(super) struct Touched {
 
 impl Touched {
     fn add(&mut self, attachment: Attachment) {
-        self.addresses.extend(&attachment.addresses);
+        self.addresses.extend(attachment.own());
         self.attachments.push(attachment);
     }
 }
@@ -85,7 +126,7 @@ impl Touched {
 #[derive(Debug, Default)]
 pub(super) struct Records {
     all: BTreeMap<Id, Attachment>,
-    /// Who has an address: of several, who was told last.
+    /// Who has an address of the pods' own network: of several, who was told last.
     owners: BTreeMap<IpAddr, Vec<Id>>,
     /// Attachments that ended and whose records may still be there.
     ended: BTreeSet<Id>,
@@ -159,7 +200,7 @@ impl Records {
     }
 
     fn insert(&mut self, attachment: Attachment, touched: &mut Touched) {
-        for address in &attachment.addresses {
+        for address in attachment.own() {
             let owners = self.owners.entry(*address).or_default();
             // One that has ended has its addresses only if nobody else has.
             if self.ended.contains(&attachment.id) {
@@ -174,7 +215,7 @@ impl Records {
 
     fn remove(&mut self, id: &Id, touched: &mut Touched) {
         let Some(old) = self.all.remove(id) else { return };
-        for address in &old.addresses {
+        for address in old.own() {
             if let Some(owners) = self.owners.get_mut(address) {
                 owners.retain(|owner| owner != id);
                 if owners.is_empty() {
@@ -218,6 +259,24 @@ mod tests {
         records.end(&attachment("new", &[]).id);
         assert_eq!(owner(&records, "10.0.0.1").as_deref(), Some("old"));
         assert_eq!(owner(&records, "fd00::1"), None);
+    }
+
+    #[test]
+    fn addresses_of_further_networks_are_nobodys_own() {
+        let mut records = Records::default();
+        records.start(attachment("own", &["10.0.0.1"]));
+        let mut further = attachment("further", &["10.0.0.1", "fd00::1"]);
+        further.meets = Some("br1".to_owned());
+        let touched = records.start(further.clone());
+        assert!(touched.addresses.is_empty() && touched.attachments == [further.clone()]);
+        assert_eq!(owner(&records, "10.0.0.1").as_deref(), Some("own"));
+        assert_eq!(owner(&records, "fd00::1"), None);
+        assert!(further.own().is_empty());
+        let at: Vec<String> =
+            further.links().map(|link| format!("{} {}", link.interface, link.address)).collect();
+        assert_eq!(at, ["br1 10.0.0.1", "br1 fd00::1"]);
+        records.end(&further.id);
+        assert_eq!(owner(&records, "10.0.0.1").as_deref(), Some("own"));
     }
 
     #[test]

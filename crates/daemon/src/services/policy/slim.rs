@@ -7,10 +7,12 @@ use std::fmt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use kube::core::{ClusterResourceScope, NamespaceResourceScope};
+use policy::multi_policy::POLICY_FOR;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, de};
 use serde_json::{Map, Value};
 
+use super::further::ANNOTATIONS;
 use super::kinds::STATIC;
 
 /// What of a value is kept.
@@ -41,7 +43,17 @@ const POD: Want = Want::Keys(&[
             VERSION,
             LABELS,
             ("deletionTimestamp", Want::All),
-            ("annotations", Want::Keys(&[(STATIC, Want::All)])),
+            (
+                "annotations",
+                Want::Keys(&[
+                    (STATIC, Want::All),
+                    (ANNOTATIONS[0], Want::All),
+                    (ANNOTATIONS[1], Want::All),
+                    (ANNOTATIONS[2], Want::All),
+                    (ANNOTATIONS[3], Want::All),
+                    (ANNOTATIONS[4], Want::All),
+                ]),
+            ),
         ]),
     ),
     (
@@ -70,6 +82,21 @@ const POLICY: Want = Want::Keys(&[
     ("metadata", Want::Keys(&[NAME, NAMESPACE, UID, VERSION, GENERATION])),
     ("spec", Want::All),
     ("status", Want::Keys(&[("conditions", Want::All)])),
+]);
+
+const MULTI_POLICY: Want = Want::Keys(&[
+    (
+        "metadata",
+        Want::Keys(&[
+            NAME,
+            NAMESPACE,
+            UID,
+            VERSION,
+            GENERATION,
+            ("annotations", Want::Keys(&[(POLICY_FOR, Want::All)])),
+        ]),
+    ),
+    ("spec", Want::All),
 ]);
 
 impl<'de> DeserializeSeed<'de> for Want {
@@ -242,6 +269,24 @@ slim!(
     "ClusterNetworkPolicy",
     "clusternetworkpolicies"
 );
+slim!(
+    MultiNetworkPolicies,
+    MULTI_POLICY,
+    NamespaceResourceScope,
+    "k8s.cni.cncf.io",
+    "v1beta2",
+    "MultiNetworkPolicy",
+    "multi-networkpolicies"
+);
+slim!(
+    EarlierMultiNetworkPolicies,
+    MULTI_POLICY,
+    NamespaceResourceScope,
+    "k8s.cni.cncf.io",
+    "v1beta1",
+    "MultiNetworkPolicy",
+    "multi-networkpolicies"
+);
 
 #[cfg(test)]
 mod tests {
@@ -256,7 +301,7 @@ mod tests {
             "metadata": {
                 "name": "a", "namespace": "b", "uid": "u", "resourceVersion": "7",
                 "labels": {"app": "a"}, "deletionTimestamp": null, "managedFields": [{"a": 1}],
-                "annotations": {STATIC: "s", "other": "long"},
+                "annotations": {STATIC: "s", ANNOTATIONS[0]: "[]", "other": "long"},
             },
             "spec": {
                 "nodeName": "n", "volumes": [{"name": "v"}],
@@ -271,7 +316,8 @@ mod tests {
             json!({
                 "metadata": {
                     "name": "a", "namespace": "b", "uid": "u", "resourceVersion": "7",
-                    "labels": {"app": "a"}, "deletionTimestamp": null, "annotations": {STATIC: "s"},
+                    "labels": {"app": "a"}, "deletionTimestamp": null,
+                    "annotations": {STATIC: "s", ANNOTATIONS[0]: "[]"},
                 },
                 "spec": {
                     "nodeName": "n", "containers": [{"ports": [{"name": "p"}]}],

@@ -1,5 +1,6 @@
 //! What is written about policies: a condition in the status of each ClusterNetworkPolicy, and
-//! Events about NetworkPolicies and namespaces that do not hold as they are written.
+//! Events about NetworkPolicies, MultiNetworkPolicies and namespaces that do not hold as they are
+//! written.
 //!
 //! The API leaves the types of conditions to implementations (network-policy-api v0.2.0,
 //! ClusterNetworkPolicyStatus). Ours has our domain in its name, so that no other implementation
@@ -227,6 +228,17 @@ impl Tell {
                 self.note(of, &policy.faults, |message| Faulty {
                     kind: "NetworkPolicy",
                     api: "networking.k8s.io/v1",
+                    namespace: namespace.clone(),
+                    name: name.clone(),
+                    uid: meta.uid,
+                    message,
+                });
+            }
+            PolicyId::MultiNetwork { namespace, name } => {
+                let of = policy.id.to_string();
+                self.note(of, &policy.faults, |message| Faulty {
+                    kind: "MultiNetworkPolicy",
+                    api: "k8s.cni.cncf.io/v1beta1",
                     namespace: namespace.clone(),
                     name: name.clone(),
                     uid: meta.uid,

@@ -45,10 +45,11 @@ impl Counts {
 
 /// Returns what is known of the nodes, and what was counted.
 pub(super) fn figures(shared: &Shared, counts: &Counts) -> Vec<Figure> {
-    let (table, objects, is_silent) = {
+    let (table, objects, blocks, is_silent) = {
         let routing = shared.routing();
         let is_silent = routing.cluster().silent_since().is_some();
-        (routing.table(), routing.observed().objects().len(), is_silent)
+        let blocks = routing.cluster().block_prefixes().count();
+        (routing.table(), routing.observed().objects().len(), blocks, is_silent)
     };
     let mut nodes: BTreeMap<(String, &str), u64> = BTreeMap::new();
     for row in &table.rows {
@@ -63,8 +64,9 @@ pub(super) fn figures(shared: &Shared, counts: &Counts) -> Vec<Figure> {
         Figure::new("netwright_routing_changes_total", counted(which)).by("result", result)
     };
     let mut figures: Vec<Figure> = nodes.collect();
-    let objects = u64::try_from(objects).unwrap_or(u64::MAX);
+    let [objects, blocks] = [objects, blocks].map(|count| u64::try_from(count).unwrap_or(u64::MAX));
     figures.extend([
+        Figure::new("netwright_routing_blocks", blocks),
         Figure::new("netwright_routing_objects", objects),
         Figure::new("netwright_routing_source_silent", u64::from(is_silent)),
         changes("made", &counts.0.made),

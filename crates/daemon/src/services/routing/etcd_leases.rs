@@ -4,7 +4,7 @@
 //! and says what this node's lease is to be. Every write compares what is there first: a lease of
 //! another node is never touched.
 
-use std::convert::Infallible;
+use std::cell::Cell;
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
@@ -18,30 +18,21 @@ use k8s_openapi::ByteString;
 use routing::PerFamily;
 use routing::flannel::leases::{Lease, Leases, Windows};
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::super::Stop;
 use super::super::etcd::{
-    Etcd, EtcdError, EtcdFiles, Pages, Pair, RangeAnswer, TransactionAnswer, after_prefix, bytes,
+    Etcd, EtcdError, EtcdFiles, Pair, RangeAnswer, TransactionAnswer, after_prefix, bytes, number,
 };
 use super::super::outlet::{self, Inlet, Outlet};
 use super::super::setup::{LONG, failed, runtime};
+use super::etcd_keys::{self, Keys};
+use super::turns::{Turns, WRITE};
 
 /// How long a grant of etcd's lasts, as flanneld asks for it.
 const GRANT: Duration = Duration::from_secs(24 * 3600);
 /// A grant is renewed after so long: etcd may be away for 23 hours, and no lease ends.
 const RENEW: Duration = Duration::from_secs(3600);
-/// While nothing is reported, the member is asked so often whether it has a leader.
-const PROBE: Duration = Duration::from_secs(10);
-/// A watch that reports nothing for so long is deaf: etcd says every ten minutes that it goes on.
-const DEAF: Duration = Duration::from_secs(25 * 60);
-/// So long without an answer, and etcd counts as silent: one member may die in a moment.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Pauses between attempts to list and watch, at first and at most.
-const FOLLOW: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(4));
-/// Pauses between writes, at first and at most; after a minute without one, it is the first again.
-const WRITE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-const QUIET: Duration = Duration::from_secs(60);
 
 /// What the thread has heard.
 #[derive(Debug)]
@@ -125,7 +116,14 @@ impl EtcdLeases {
             let _context = runtime.enter();
             Registry::open(config)?
         };
-        let thread = Thread { registry, configuration, outlet };
+        let thread = Thread {
+            registry,
+            configuration,
+            outlet,
+            doubted: Cell::new(false),
+            away: Cell::new(false),
+            back: Notify::new(),
+        };
         std::thread::Builder::new()
             .name("leases".to_owned())
             .spawn(move || runtime.block_on(thread.run(wishes)))
@@ -165,6 +163,16 @@ impl EtcdLeases {
     }
 }
 
+/// Takes the addresses of etcd's members; sends nothing yet. A runtime is needed around it.
+pub(super) fn open(config: &config::Routing) -> Result<Etcd, Stop> {
+    let files = EtcdFiles {
+        ca: config.etcd_ca.clone(),
+        certificate: config.etcd_cert.clone(),
+        key: config.etcd_key.clone(),
+    };
+    Etcd::new(config.etcd.iter().map(ServerUrl::as_str), &files).map_err(failed)
+}
+
 /// flannel's keys in etcd.
 #[derive(Debug)]
 pub(super) struct Registry {
@@ -176,21 +184,18 @@ pub(super) struct Registry {
 enum Done {
     /// There is nothing to do for so long.
     Held(Duration),
+    /// Its grant is gone, and so is the lease: that will be heard, unless it was missed.
+    Gone,
     /// It was written, and will be heard.
     Written,
-    /// Something else is there by now, and will be heard.
+    /// Something else is there by now, and will be heard, unless it was missed.
     Conflict,
 }
 
 impl Registry {
     /// Takes the addresses of the members; sends nothing yet. A runtime is needed around it.
     pub(super) fn open(config: &config::Routing) -> Result<Self, Stop> {
-        let files = EtcdFiles {
-            ca: config.etcd_ca.clone(),
-            certificate: config.etcd_cert.clone(),
-            key: config.etcd_key.clone(),
-        };
-        let etcd = Etcd::new(config.etcd.iter().map(ServerUrl::as_str), &files).map_err(failed)?;
+        let etcd = open(config)?;
         Ok(Registry { etcd, prefix: config.etcd_prefix.trim_end_matches('/').to_owned() })
     }
 
@@ -206,8 +211,8 @@ impl Registry {
     /// Reads flanneld's configuration.
     pub(super) async fn configuration(&self) -> Result<Option<String>, EtcdError> {
         let body = json!({"key": bytes(&self.configuration_key())});
-        let answer: RangeAnswer = self.ask("kv/range", &body).await?;
-        Ok(value_of(answer))
+        let answer: RangeAnswer = self.etcd.ask_any("kv/range", &body).await?;
+        Ok(answer.value())
     }
 
     /// Removes the leases of a node with an address, but those that a person has reserved.
@@ -221,33 +226,13 @@ impl Registry {
         Ok(())
     }
 
-    /// Asks one member after the other. What is asked may happen several times.
-    async fn ask<T: serde::de::DeserializeOwned>(
-        &self,
-        call: &str,
-        body: &Value,
-    ) -> Result<T, EtcdError> {
-        let mut answer = self.etcd.ask(call, body).await;
-        for _ in 1..self.etcd.members() {
-            if !matches!(answer, Err(EtcdError::Away(_))) {
-                break;
-            }
-            answer = self.etcd.ask(call, body).await;
-        }
-        answer
+    async fn list(&self) -> Result<(Vec<Lease>, u64), EtcdError> {
+        let (all, revision) = self.etcd.list(&self.subnets()).await?;
+        Ok((self.leases(all), revision))
     }
 
-    async fn list(&self) -> Result<(Vec<Lease>, u64), EtcdError> {
-        let mut pages = Pages::of_prefix(&self.subnets());
-        let mut all = Vec::new();
-        loop {
-            let page: RangeAnswer = self.ask("kv/range", &pages.body()).await?;
-            let more = pages.turn(&page);
-            all.extend(page.kvs.into_iter().filter_map(|pair| self.lease(pair)));
-            if !more {
-                return Ok((all, number(pages.revision())));
-            }
-        }
+    fn leases(&self, pairs: Vec<Pair>) -> Vec<Lease> {
+        pairs.into_iter().filter_map(|pair| self.lease(pair)).collect()
     }
 
     /// Reads a key of ours.
@@ -275,8 +260,7 @@ impl Registry {
             // A person has reserved it.
             There::Lease { grant: None, .. } => Ok(Done::Held(LONG)),
             There::Lease { modified, grant: Some(grant), .. } => match self.renew(grant).await? {
-                // The record goes with it, and that will be heard.
-                None => Ok(Done::Held(WRITE.1)),
+                None => Ok(Done::Gone),
                 Some(left) if left < GRANT => self.update(wish, *modified, true).await,
                 Some(left) => Ok(Done::Held(renew_after(left, crate::clock::seed()))),
             },
@@ -307,7 +291,7 @@ impl Registry {
         if self.change(json!(compare), put).await? {
             return Ok(Done::Written);
         }
-        let _: Value = self.ask("lease/revoke", &json!({"ID": grant})).await?;
+        let _: Value = self.etcd.ask_any("lease/revoke", &json!({"ID": grant})).await?;
         Ok(Done::Conflict)
     }
 
@@ -343,14 +327,14 @@ impl Registry {
     /// Returns a new grant.
     async fn grant(&self) -> Result<String, EtcdError> {
         let body = json!({"TTL": GRANT.as_secs().to_string()});
-        let answer: Value = self.ask("lease/grant", &body).await?;
+        let answer: Value = self.etcd.ask_any("lease/grant", &body).await?;
         let none = || EtcdError::Away("a grant of etcd's has no number".to_owned());
         answer["ID"].as_str().map(str::to_owned).ok_or_else(none)
     }
 
     /// Renews a grant. Returns how long it lasts; `None` if it is gone.
     async fn renew(&self, grant: &str) -> Result<Option<Duration>, EtcdError> {
-        let answer: Value = self.ask("lease/keepalive", &json!({"ID": grant})).await?;
+        let answer: Value = self.etcd.ask_any("lease/keepalive", &json!({"ID": grant})).await?;
         let said = &answer["result"];
         if said.is_null() {
             return Err(EtcdError::Away(format!("renew this node's lease: {}", answer["error"])));
@@ -375,16 +359,6 @@ fn is_as_it_was(key: &ByteString, modified: u64) -> Value {
     json!({"key": key, "target": "MOD", "result": "EQUAL", "mod_revision": modified})
 }
 
-fn value_of(answer: RangeAnswer) -> Option<String> {
-    let value = answer.kvs.into_iter().next()?.value.unwrap_or_default();
-    Some(String::from_utf8_lossy(&value.0).into_owned())
-}
-
-/// Reads a number as the gateway writes it.
-fn number(text: &str) -> u64 {
-    text.parse().unwrap_or_default()
-}
-
 /// Returns after how long a grant is to be renewed that lasts so long. `random` is any number: not
 /// all nodes come at once.
 fn renew_after(left: Duration, random: u64) -> Duration {
@@ -397,34 +371,12 @@ struct Thread {
     registry: Registry,
     configuration: String,
     outlet: Outlet<Heard>,
-}
-
-/// What was told, and how far.
-#[derive(Debug)]
-struct Told {
-    /// The revision up to which everything was told; `None` before the first list.
-    revision: Option<u64>,
-    /// The cluster that this was.
-    cluster: String,
-    /// Since when there is no answer.
-    failing: Option<Instant>,
-    /// That was told.
-    silent: bool,
-    is_configured: bool,
-    pause: Duration,
-}
-
-/// Why following ended.
-enum Broken {
-    /// What was missed cannot be asked for: a list is needed.
-    Missed,
-    Error(EtcdError),
-}
-
-impl From<EtcdError> for Broken {
-    fn from(error: EtcdError) -> Self {
-        Broken::Error(error)
-    }
+    /// What was told of leases may be wrong.
+    doubted: Cell<bool>,
+    /// Nobody has answered the last attempt to write.
+    away: Cell<bool>,
+    /// Rung when somebody answers after that: nothing waits any more.
+    back: Notify,
 }
 
 impl Thread {
@@ -434,141 +386,78 @@ impl Thread {
 
     /// Passes on what etcd has, and every change.
     async fn follow(&self) {
-        let mut told = Told {
-            revision: None,
-            cluster: String::new(),
-            failing: None,
-            silent: false,
-            is_configured: true,
-            pause: FOLLOW.0,
+        let registry = &self.registry;
+        let keys = Keys {
+            etcd: &registry.etcd,
+            prefix: registry.subnets(),
+            probed: registry.configuration_key(),
+            doubted: Some(&self.doubted),
         };
-        loop {
-            let Err(broken) = self.follow_once(&mut told).await;
-            match broken {
-                Broken::Missed => told.revision = None,
-                Broken::Error(error) => {
-                    let since = *told.failing.get_or_insert_with(Instant::now);
-                    if PATIENCE <= since.elapsed() {
-                        told.silent = true;
-                        self.outlet.tell(Heard::Silent(error.to_string()));
-                    }
-                }
+        let is_configured = Cell::new(true);
+        let tell = |heard: etcd_keys::Heard| {
+            let is_back = matches!(heard, etcd_keys::Heard::Listed(..) | etcd_keys::Heard::Answers);
+            if is_back && self.away.get() {
+                self.back.notify_one();
             }
-            // Up to half as long again, so that not all nodes come at once when etcd is back.
-            let half = u64::try_from(told.pause.as_millis() / 2 + 1).unwrap_or(1);
-            let more = Duration::from_millis(crate::clock::seed() % half);
-            tokio::time::sleep(told.pause + more).await;
-            told.pause = (told.pause * 2).min(FOLLOW.1);
-        }
-    }
-
-    /// Lists if needed, and watches until something breaks.
-    async fn follow_once(&self, told: &mut Told) -> Result<Infallible, Broken> {
-        let revision = match told.revision {
-            Some(revision) => revision,
-            None => {
-                let (all, revision) = self.registry.list().await?;
-                self.outlet.tell(Heard::Listed(all, revision));
-                (told.revision, told.cluster) = (Some(revision), String::new());
-                (told.failing, told.silent) = (None, false);
-                revision
-            }
-        };
-        let etcd = &self.registry.etcd;
-        let place = etcd.preferred();
-        // A member that has no leader watches too, and hears of nothing.
-        self.probe(place, told).await?;
-        let from = revision.saturating_add(1);
-        let mut watch = etcd.watch(place, &self.registry.subnets(), from).await?;
-        let mut heard = Instant::now();
-        loop {
-            let Ok(report) = tokio::time::timeout(PROBE, watch.next()).await else {
-                self.probe(watch.place(), told).await?;
-                if DEAF <= heard.elapsed() {
-                    let why = "the watch reports nothing".to_owned();
-                    return Err(Broken::Error(EtcdError::Away(why)));
+            let heard = match heard {
+                etcd_keys::Heard::Listed(all, revision) => {
+                    Some(Heard::Listed(registry.leases(all), revision))
                 }
-                continue;
+                etcd_keys::Heard::Changed(pair) => registry.lease(pair).map(Heard::Changed),
+                etcd_keys::Heard::Deleted(pair) => {
+                    let lease = registry.lease(pair);
+                    lease.map(|lease| Heard::Deleted(lease.key, lease.modified))
+                }
+                etcd_keys::Heard::Silent(why) => Some(Heard::Silent(why)),
+                etcd_keys::Heard::Answers => Some(Heard::Answers),
+                etcd_keys::Heard::Probed(text) => {
+                    let is = text.is_some_and(|text| text == self.configuration);
+                    (is != is_configured.replace(is)).then_some(Heard::IsConfigured(is))
+                }
             };
-            let report = report?;
-            heard = Instant::now();
-            if report.compact_revision.is_some() {
-                return Err(Broken::Missed);
+            if let Some(heard) = heard {
+                self.outlet.tell(heard);
             }
-            if report.canceled {
-                let why = report.reason().to_owned();
-                return Err(Broken::Error(EtcdError::Away(why)));
-            }
-            (told.failing, told.pause) = (None, FOLLOW.0);
-            if report.created {
-                if std::mem::take(&mut told.silent) {
-                    self.outlet.tell(Heard::Answers);
-                }
-                continue;
-            }
-            // While it catches up, the header is ahead of the events.
-            let revisions = report.events.iter().map(|event| number(&event.kv.mod_revision));
-            let last = revisions.max().unwrap_or_else(|| number(&report.header.revision));
-            for event in report.events {
-                let is_deletion = event.is_deletion();
-                let Some(lease) = self.registry.lease(event.kv) else { continue };
-                self.outlet.tell(match is_deletion {
-                    true => Heard::Deleted(lease.key, lease.modified),
-                    false => Heard::Changed(lease),
-                });
-            }
-            told.revision = told.revision.max(Some(last));
-        }
-    }
-
-    /// Asks a member for flanneld's configuration: whoever answers has a leader, and says how far
-    /// etcd is.
-    async fn probe(&self, place: usize, told: &mut Told) -> Result<(), Broken> {
-        let body = json!({"key": bytes(&self.registry.configuration_key())});
-        let answer: RangeAnswer = self.registry.etcd.ask_member(place, "kv/range", &body).await?;
-        let (revision, cluster) =
-            (number(&answer.header.revision), answer.header.cluster_id.clone());
-        if told.cluster.is_empty() {
-            told.cluster = cluster;
-        } else if told.cluster != cluster {
-            return Err(Broken::Missed);
-        }
-        if told.revision.is_some_and(|told| revision < told) {
-            // It was put back to an earlier state.
-            return Err(Broken::Missed);
-        }
-        let is_configured = value_of(answer).is_some_and(|text| text == self.configuration);
-        if is_configured != std::mem::replace(&mut told.is_configured, is_configured) {
-            self.outlet.tell(Heard::IsConfigured(is_configured));
-        }
-        Ok(())
+        };
+        keys.follow(tell).await;
     }
 
     /// Makes this node's lease what it is to be, and renews it.
     async fn write(&self, mut wishes: watch::Receiver<Option<Wish>>) {
-        let mut pause = WRITE.0;
-        let mut again: Option<Instant> = None;
+        let mut turns = Turns::default();
+        let mut conflicted: Option<Wish> = None;
         loop {
             let wish = wishes.borrow_and_update().clone();
-            let wait = match (wish, again.map(|at| at.saturating_duration_since(Instant::now()))) {
-                (None, _) => LONG,
-                // Two nodes with one address would go on for ever.
-                (Some(wish), Some(rest)) if wish.is_write() && !rest.is_zero() => rest,
-                (Some(wish), _) => {
+            let rest = turns.rest(Instant::now());
+            let wait = match wish {
+                None => LONG,
+                Some(wish) if wish.is_write() && !rest.is_zero() => rest,
+                Some(wish) => {
                     let done = self.registry.hold(&wish).await;
                     let now = Instant::now();
-                    if again.is_some_and(|at| QUIET < now.saturating_duration_since(at)) {
-                        pause = WRITE.0;
+                    self.away.set(matches!(done, Err(EtcdError::Away(_))));
+                    if !self.away.get() {
+                        turns.answers();
                     }
-                    if !matches!(done, Ok(Done::Held(_))) {
-                        again = Some(now + pause);
-                        pause = (pause * 2).min(WRITE.1);
+                    // If the same wish conflicts twice, nothing was heard of what it conflicts with.
+                    let before = conflicted.take();
+                    conflicted = matches!(done, Ok(Done::Conflict)).then_some(wish);
+                    if conflicted.is_some() && conflicted == before {
+                        self.doubted.set(true);
                     }
                     let wait = match &done {
                         Ok(Done::Held(wait)) => *wait,
-                        // It will be heard.
-                        Ok(Done::Written | Done::Conflict) => WRITE.1,
-                        Err(_) => pause,
+                        Ok(Done::Gone) => {
+                            self.doubted.set(true);
+                            WRITE.1
+                        }
+                        Ok(Done::Written | Done::Conflict) => {
+                            turns.written(now, crate::clock::seed());
+                            // It will be heard.
+                            WRITE.1
+                        }
+                        Err(EtcdError::Refused(_)) => turns.written(now, crate::clock::seed()),
+                        Err(EtcdError::Away(_)) => turns.away(now, crate::clock::seed()),
                     };
                     if !matches!(done, Ok(Done::Conflict)) {
                         let done = done.map(|_| ()).map_err(|error| error.to_string());
@@ -577,9 +466,11 @@ impl Thread {
                     wait
                 }
             };
-            let (changed, waited) = (pin!(wishes.changed()), pin!(tokio::time::sleep(wait)));
-            if let Either::Left((Err(_), _)) = select(changed, waited).await {
-                return;
+            let (changed, back) = (pin!(wishes.changed()), pin!(self.back.notified()));
+            match select(select(changed, back), pin!(tokio::time::sleep(wait))).await {
+                Either::Left((Either::Left((Err(_), _)), _)) => return,
+                Either::Left((Either::Right(_), _)) => turns.answers(),
+                _ => {}
             }
         }
     }
@@ -604,7 +495,7 @@ mod tests {
         match done {
             Ok(Done::Written) => true,
             Ok(Done::Conflict) => false,
-            Ok(Done::Held(_)) => panic!("nothing was done"),
+            Ok(Done::Held(_) | Done::Gone) => panic!("nothing was done"),
             Err(error) => panic!("{error}"),
         }
     }
@@ -669,12 +560,14 @@ mod tests {
 
         // A grant of an hour becomes one of a day, and one that is gone is nothing to renew.
         let body = json!({"TTL": "3600"});
-        let short: Value = registry.ask("lease/grant", &body).await.unwrap();
+        let short: Value = registry.etcd.ask_any("lease/grant", &body).await.unwrap();
         let short = short["ID"].as_str().map(str::to_owned);
         assert!(is_written(&registry.hold(&there(changed.modified, short.clone(), true)).await));
         let short = short.unwrap();
-        let _: Value = registry.ask("lease/revoke", &json!({"ID": short})).await.unwrap();
+        let _: Value = registry.etcd.ask_any("lease/revoke", &json!({"ID": short})).await.unwrap();
         assert_eq!(registry.renew(&short).await, Ok(None));
+        let held = registry.hold(&there(changed.modified, Some(short), true)).await;
+        assert!(matches!(held, Ok(Done::Gone)));
         // A reservation has none, and keeps none.
         let (all, _) = registry.list().await.unwrap();
         let changed = all.into_iter().find(|lease| lease.key == first).unwrap();

@@ -9,12 +9,15 @@ use cni::NetworkName;
 use ipam::Store;
 use ipnet::IpNet;
 use routing::document::{self, Document};
+use routing::flannel::kept;
 use routing::flannel::subnet_env::SubnetEnv;
 use routing::mtu::IPV6_LEAST;
-use routing::render::{self, Attach, NetworkConfig};
+use routing::render::{self, Attach, NetworkConfig, Policy};
 use routing::routing::Leaving;
 use routing::{Routing, Settings};
 use state::{Durability, FileError};
+
+use super::super::setup::words;
 
 /// The bridge that pods are attached to.
 const BRIDGE: &str = "nw-pods";
@@ -81,22 +84,30 @@ impl Disk {
         state::write_atomic(&self.path, document.as_bytes(), 0o600, Durability::Synced)
     }
 
-    /// Reads flanneld's configuration as the server had it last.
-    pub(super) fn configuration(&self) -> Option<String> {
-        let read = state::read_optional(&self.configuration_path());
-        String::from_utf8(read.ok().flatten()?).ok()
+    /// Reads flanneld's configuration as the server had it last; `None` if it was never kept.
+    ///
+    /// # Errors
+    /// Why what is kept does not count, in a sentence.
+    pub(super) fn configuration(&self) -> Result<Option<String>, String> {
+        let path = self.configuration_path();
+        let Some(document) = state::read_optional(&path).map_err(|error| words(&error))? else {
+            return Ok(None);
+        };
+        let read = kept::read(&document);
+        read.map(Some).map_err(|damaged| format!("{damaged} ({})", path.display()))
     }
 
     /// Writes flanneld's configuration, unless the file has it.
     pub(super) fn write_configuration(&self, text: &str) -> Result<(), FileError> {
-        if self.configuration().as_deref() == Some(text) {
+        if self.configuration().is_ok_and(|kept| kept.as_deref() == Some(text)) {
             return Ok(());
         }
         if let Some(folder) = self.path.parent() {
             state::create_directory(folder, 0o700)?;
         }
-        let (path, text) = (self.configuration_path(), text.as_bytes());
-        state::write_atomic(&path, text, 0o600, Durability::Synced)
+        let document = kept::write(text);
+        let path = self.configuration_path();
+        state::write_atomic(&path, document.as_bytes(), 0o600, Durability::Synced)
     }
 
     fn configuration_path(&self) -> PathBuf {
@@ -133,6 +144,7 @@ pub(super) struct Published {
     network: String,
     attach: config::Attach,
     masquerade: bool,
+    policy: Option<Policy>,
     /// The bridge, by its place among [`Published::bridges`].
     bridge: usize,
     /// What was written last: what is otherwise was changed by somebody else.
@@ -140,13 +152,15 @@ pub(super) struct Published {
 }
 
 impl Published {
-    pub(super) fn new(config: &config::Routing) -> Self {
+    /// `policy` is the network policy that pods start under.
+    pub(super) fn new(config: &config::Routing, policy: Option<Policy>) -> Self {
         Published {
             conflist: config.conflist.clone(),
             subnet_env: config.subnet_env(),
             network: config.network.clone(),
             attach: config.attach.0,
             masquerade: config.masquerade,
+            policy,
             bridge: 0,
             written: Vec::new(),
         }
@@ -192,13 +206,16 @@ impl Published {
             let config = NetworkConfig {
                 name: self.network.clone(),
                 attach: match self.attach {
-                    config::Attach::Bridge => {
+                    // Network policy judges what is routed; a bridge needs `br_netfilter` for it.
+                    config::Attach::Auto if self.policy.is_some() => Attach::Ptp,
+                    config::Attach::Auto | config::Attach::Bridge => {
                         Attach::Bridge(Self::bridges().swap_remove(self.bridge))
                     }
                     config::Attach::Ptp => Attach::Ptp,
                 },
                 prefixes: own.prefixes.iter().filter(has_room).copied().collect(),
                 mtu,
+                policy: self.policy.clone(),
             };
             self.put(&path, render::conflist(&config).into_bytes(), 0o600)?;
         }

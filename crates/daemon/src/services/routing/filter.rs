@@ -23,6 +23,8 @@ pub(super) struct Filter {
     wanted: ClusterFilter,
     /// What of it follows from this node: the rest are elements that routing plans.
     of_node: Vec<Member>,
+    /// The ranges of spaces: what of them is this node's changes all the time.
+    spaces: Vec<IpNet>,
     index: Index,
     system_bus: Option<String>,
 }
@@ -39,6 +41,7 @@ impl Filter {
             table: ClusterTable::open()?,
             wanted: ClusterFilter::new(rules, []),
             of_node: Vec::new(),
+            spaces: settings.space_ranges.clone(),
             index: Index::new(roots),
             system_bus: roots.system_bus.clone(),
         })
@@ -47,7 +50,8 @@ impl Filter {
     /// Takes note of what follows from this node; [`Filter::bring`] makes it.
     pub(super) fn set_own(&mut self, own: &Own) {
         let node = &own.node;
-        let prefixes = node.prefixes.iter().chain(&node.kept).copied().map(Member::Own);
+        let prefixes = node.prefixes.iter().chain(&node.kept).chain(&self.spaces);
+        let prefixes = prefixes.copied().map(Member::Own);
         let tunnels = own.tunnels.iter().map(|(_, link)| Member::Tunnel(link.to_string()));
         let has_tunnels = node.offers.vxlan.is_some();
         let of_node: Vec<Member> = prefixes.chain(tunnels.filter(|_| has_tunnels)).collect();

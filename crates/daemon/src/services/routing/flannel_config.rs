@@ -62,7 +62,11 @@ fn of_cluster(config: &config::Routing, disk: &Disk) -> Result<Config, String> {
         }
         Err(why) => format!("read flanneld's configuration from {from}: {why}"),
     };
-    let Some(text) = disk.configuration() else { return Err(why) };
+    let text = match disk.configuration() {
+        Ok(Some(text)) => text,
+        Ok(None) => return Err(why),
+        Err(damaged) => return Err(format!("{why}; and {damaged}")),
+    };
     let read = parse(&text, "that the disk has")?;
     tracing::warn!(why, "the configuration that was read last counts");
     Ok(read)

@@ -23,6 +23,9 @@ use routing::{Family, MacAddr, PerFamily, Settings};
 
 const FAMILIES: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
 
+/// What the marks of our plugins' links begin with (`plugins::shared::owner`).
+const ATTACHMENT: &str = "netwright:";
+
 /// No link of ours has it: what differs from everything that is wanted.
 const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
@@ -196,6 +199,12 @@ fn is_tunnel(link: &Link, own: &Own) -> bool {
         && link.vxlan.as_ref().map(|info| info.options.vni)
             == own.node.offers.vxlan.map(|vxlan| vxlan.vni);
     link.vxlan.is_some() && (is_marked(link) || (is_named && (has_mac || is_flannels)))
+}
+
+/// Reports whether a link is the host's end of a container's interface: plugins mark those.
+fn is_of_attachment(link: &Link) -> bool {
+    let mark = link.alias.as_deref().and_then(|alias| alias.strip_prefix(ATTACHMENT));
+    mark.is_some_and(|rest| rest.contains(['/', '#']))
 }
 
 /// Reports whether a link has our mark.
@@ -427,19 +436,23 @@ impl Host {
         found.or_else(|| names.iter().position(is_free)).unwrap_or_default()
     }
 
-    /// Lists what this host uses itself: its addresses and routes, but those of our tunnels, those
-    /// in prefixes of nodes, and ours.
+    /// Lists what this host uses itself: its addresses and routes, but those of our tunnels and of
+    /// containers' links, those in prefixes of nodes, and ours.
     pub(super) fn prefixes(&self, of_nodes: &[IpNet]) -> Vec<HostPrefix> {
         let is_of_node = |prefix: IpNet| of_nodes.iter().any(|of| of.contains(&prefix.trunc()));
-        let is_tunnel = |index: u32| self.links.tunnels.contains_key(&index);
-        let addresses = self.addresses.iter().filter(|of| !is_tunnel(of.ifindex));
-        let addresses = addresses.map(|of| (Some(of.ifindex), of.address));
+        let is_ours = |index: u32| {
+            let link = self.links.by_index.get(&index);
+            self.links.tunnels.contains_key(&index) || link.is_some_and(is_of_attachment)
+        };
+        let addresses = self.addresses.iter().map(|of| (Some(of.ifindex), of.address));
         let routes = self
             .routes
             .iter()
             .filter(|route| route.kind == RouteKind::Unicast && !has_our_protocol(route));
         let routes = routes.map(|route| (route.oif, route.destination));
-        let all = addresses.chain(routes).filter(|(_, prefix)| !is_of_node(*prefix));
+        let all = addresses
+            .chain(routes)
+            .filter(|(index, prefix)| !is_of_node(*prefix) && !index.is_some_and(is_ours));
         all.map(|(index, prefix)| HostPrefix {
             link: index.map_or("a route".into(), |index| self.links.name_of(index)),
             prefix,
@@ -451,7 +464,7 @@ impl Host {
 /// Reports whether a route of others is in the cluster's ranges, and not for pods of this node.
 pub(super) fn is_foreign(route: &Route, ranges: &[IpNet], own: &Own) -> bool {
     let prefix = route.destination.trunc();
-    let mut owns = own.node.prefixes.iter().chain(&own.node.kept);
+    let mut owns = own.node.all_prefixes();
     route.table == TABLE_MAIN
         && !has_our_protocol(route)
         && ranges.iter().any(|range| range.contains(&prefix))

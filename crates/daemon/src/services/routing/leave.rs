@@ -1,5 +1,6 @@
 //! Leaves a node as if routing had never been there.
 
+use ipnet::IpNet;
 use kernel::route::RouteSocket;
 use routing::object::Key;
 use routing::routing::Leaving;
@@ -46,7 +47,8 @@ pub(super) fn leave(
     let mut routing = Routing::new(unmarked, node);
     let own = routing.cluster().own().clone();
     let mut host = Host::read(&mut netlink, &own).map_err(failed)?;
-    let observed = host.observe(&mut netlink, &settings.cluster_ranges, &own, Vec::new());
+    let ranges: Vec<IpNet> = settings.ranges().collect();
+    let observed = host.observe(&mut netlink, &ranges, &own, Vec::new());
     let observed = observed.map_err(failed)?;
     let is_route = |key: &Key| matches!(key, Key::Route { .. });
     if leaving == Leaving::ToFlannel
@@ -85,7 +87,7 @@ pub(super) fn leave(
     match Filter::open(settings, false, roots) {
         Ok(mut filter) => {
             // Those that the service opened, with the node's own prefixes among them.
-            let removed = filter.remove(&settings.cluster_ranges);
+            let removed = filter.remove(&ranges);
             errors.extend(removed.err().map(|error| words(&error)));
         }
         Err(error) => errors.push(words(&error)),

@@ -67,11 +67,12 @@ impl Configuration {
             Ok(None) => Err(format!("etcd has no {key}: write flanneld's configuration there")),
             Err(EtcdError::Refused(why)) => Err(format!("read {key}: etcd refuses: {why}")),
             Err(EtcdError::Away(why)) => match disk.configuration() {
-                Some(text) => {
+                Ok(Some(text)) => {
                     tracing::warn!(why, "etcd is away: its last known configuration counts");
                     Configuration::of(text, "etcd's last known configuration")
                 }
-                None => Err(format!("read {key}: {why}")),
+                Ok(None) => Err(format!("read {key}: {why}")),
+                Err(damaged) => Err(format!("read {key}: {why}; and {damaged}")),
             },
         }
     }
@@ -83,9 +84,9 @@ impl Configuration {
             let registry = Registry::open(config)?;
             let asked = registry.configuration().await;
             let found = Self::find(asked, &registry.configuration_key(), disk);
-            let known = |why| {
-                let text = disk.configuration().ok_or(why)?;
-                Configuration::of(text, "etcd's last known configuration")
+            let known = |why| match disk.configuration() {
+                Ok(Some(text)) => Configuration::of(text, "etcd's last known configuration"),
+                Ok(None) | Err(_) => Err(why),
             };
             found.or_else(known).map_err(Stop::Failed)
         })
@@ -415,5 +416,45 @@ impl Service {
         let outdated = source.leases.outdated(address, &source.windows);
         let outdated = outdated.map(|lease| (lease.key.clone(), lease.modified)).collect();
         source.wish(Wish { key, value, there, outdated });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "/coreos.com/network/config";
+    const TEXT: &str = r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}"#;
+
+    /// While etcd is away, what the disk has counts if it is whole, and no other cluster is ever read
+    /// from it.
+    #[test]
+    fn a_damaged_configuration_does_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = Disk::new(folder.path());
+        let find = || {
+            let away = Err(EtcdError::Away("nobody answers".to_owned()));
+            Configuration::find(away, KEY, &disk).map(|found| found.text)
+        };
+        assert_eq!(find(), Err(format!("read {KEY}: nobody answers")));
+        disk.write_configuration(TEXT).unwrap();
+        assert_eq!(find(), Ok(TEXT.to_owned()));
+        let path = folder.path().join("flannel-config");
+        let kept = std::fs::read_to_string(&path).unwrap();
+        for (bad, why) in [
+            (kept.replacen("10.244.", "10.245.", 1), "its sum is wrong"),
+            (TEXT.to_owned(), "it has no sum"),
+        ] {
+            std::fs::write(&path, bad).unwrap();
+            let said = format!(
+                "read {KEY}: nobody answers; and what the disk has of flanneld's configuration \
+                 does not count: {why} ({})",
+                path.display()
+            );
+            assert_eq!(find(), Err(said));
+        }
+        // What etcd says is kept anew.
+        disk.write_configuration(TEXT).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), kept);
     }
 }

@@ -1,20 +1,23 @@
 //! What others do to the packet filter's table.
 
+use std::fs;
+use std::path::PathBuf;
 use std::time::Instant;
 
+use serde_json::json;
 use testkit::{Place as _, wait_until};
 
 use super::{Cluster, allow};
 
 /// The table as `nft` lists it, without what counts.
-fn table(cluster: &Cluster) -> String {
+pub(super) fn table(cluster: &Cluster) -> String {
     let listed = cluster.node.lab.try_sh("nft -s list table inet netwright-policy");
     String::from_utf8_lossy(&listed.stdout).into_owned()
 }
 
 /// The words of a table in another order: chains are listed as they were made, and elements as they
 /// are stored.
-fn words(table: &str) -> Vec<&str> {
+pub(super) fn words(table: &str) -> Vec<&str> {
     let mut words: Vec<_> = table.split([' ', '\t', '\n', ',']).collect();
     words.retain(|word| !word.is_empty());
     words.sort_unstable();
@@ -71,6 +74,33 @@ fn check_tells_what_is_missing() {
     cluster.check(&db).silent();
 }
 
+/// However the service ends, it changes nothing; nor does its start before it knows of policies.
+#[test]
+fn a_service_that_ends_leaves_the_table_as_it_is() {
+    testkit::require!("root", "program:nft");
+    let mut cluster = Cluster::new("policy-ends");
+    cluster.api.create(&allow("db", "db", &["web"]));
+    cluster.start();
+    let [db, web, other] = ["db", "web", "other"].map(|name| cluster.pod(name));
+    // All three are known by then.
+    web.assert_reaches(&db, true);
+    db.assert_reaches(&other, true);
+    let whole = table(&cluster);
+    assert!(whole.contains(&db.v4()), "{whole}");
+    assert_eq!(cluster.service.take().unwrap().stop(), Some(0));
+    assert_eq!(table(&cluster), whole, "it was stopped");
+    cluster.start();
+    assert_eq!(words(&table(&cluster)), words(&whole), "it has started again");
+    let whole = table(&cluster);
+    cluster.kill();
+    assert_eq!(table(&cluster), whole, "it was killed");
+    cluster.api.refuse();
+    cluster.spawn();
+    assert_eq!(table(&cluster), whole, "it has started, and knows nothing");
+    web.assert_reaches(&db, true);
+    other.assert_reaches(&db, false);
+}
+
 /// Before anything is known of policies, a table that is gone comes back closed.
 #[test]
 fn without_policies_a_table_comes_back_closed() {
@@ -91,4 +121,40 @@ fn without_policies_a_table_comes_back_closed() {
     web.assert_reaches(&db, false);
     cluster.api.restore();
     wait_until("policies to be enforced", || web.reaches(&db));
+}
+
+/// A damaged record opens nothing: a service that has read it before goes on as it was, and one
+/// that starts beside it closes the address.
+#[test]
+fn a_damaged_record_opens_nothing() {
+    testkit::require!("root");
+    let mut cluster = Cluster::new("policy-garbled");
+    cluster.api.create(&allow("db", "db", &["web"]));
+    cluster.start();
+    let [db, web, other] = ["db", "web", "other"].map(|name| cluster.pod(name));
+    web.assert_reaches(&db, true);
+    let owners = cluster.node.roots.run.join("owners");
+    let find = format!("grep -l '\"container\":\"db\"' {}/*/policy.json", owners.display());
+    let record = PathBuf::from(cluster.node.sh(&find).trim());
+    let whole = fs::read(&record).unwrap();
+    // The service lists the records.
+    let collect = |cluster: &Cluster| {
+        let run = cluster.node.run("policy", "GC").of_network().network("pods");
+        let run = run.valid(&[("db", "eth0"), ("web", "eth0"), ("other", "eth0")]);
+        run.config(json!({"socketpath": cluster.socket()})).call().silent();
+    };
+    fs::write(&record, "{").unwrap();
+    collect(&cluster);
+    other.assert_reaches(&db, false);
+    web.assert_reaches(&db, true);
+    cluster.kill();
+    cluster.start();
+    collect(&cluster);
+    for pod in [&web, &other] {
+        pod.assert_reaches(&db, false);
+    }
+    fs::write(&record, whole).unwrap();
+    wait_until("the record to count", || web.reaches(&db));
+    other.assert_reaches(&db, false);
+    db.assert_reaches(&other, true);
 }

@@ -98,3 +98,70 @@ fn containers_are_isolated_by_default() {
          ip route add default via 192.0.2.1");
     testkit::traffic::assert_no_tcp(&cluster.others, &at);
 }
+
+/// A policy that nobody can read closes the pods that it selects. People are told of it, and of what
+/// is passed over, once.
+#[test]
+fn what_cannot_be_read_closes_its_pods_and_is_told() {
+    testkit::require!("root", "program:curl");
+    let mut cluster = Cluster::new("policy-unread");
+    let folder = folder(&cluster);
+    fs::create_dir(&folder).unwrap();
+    let mut policy = in_default(allow("db", "db", &["web"]));
+    write(&cluster, "db.json", &policy.to_string());
+    let flags = ["--objects", folder.to_str().unwrap()];
+    cluster.flags = flags.iter().chain(&FLAGS).map(|flag| (*flag).to_owned()).collect();
+    cluster.start();
+    let [db, web, other] = ["db", "web", "other"].map(|name| cluster.attach_container(name));
+    web.assert_reaches(&db, true);
+    let socket = cluster.node.roots.run.join("agent/policy.sock");
+    let ask = |cluster: &Cluster, what: &str| {
+        let socket = socket.display();
+        cluster.node.sh(&format!("curl -s --unix-socket {socket} {what}"))
+    };
+    let accept = "-X POST http://netwrightd/accept";
+    assert_eq!(ask(&cluster, "http://netwrightd/readyz"), "ok\n");
+
+    policy["apiVersion"] = json!("networking.k8s.io/v2");
+    write(&cluster, "db.json", &policy.to_string());
+    wait_until("the pod to be closed", || !web.reaches(&db));
+    db.assert_reaches(&web, false);
+    web.assert_reaches(&other, true);
+    let why = "is not read here, networking.k8s.io/v1 is; the policy allows nothing";
+    for question in ["http://netwrightd/readyz", "http://netwrightd/policies"] {
+        wait_until("the fault to be told", || ask(&cluster, question).contains(why));
+    }
+    let said = ask(&cluster, accept);
+    assert!(
+        said.starts_with("nothing is accepted: ") && said.contains("db.json: document 1"),
+        "{said}"
+    );
+
+    // What is another program's, and what is none of anybody's concern here.
+    let others = "
+apiVersion: projectcalico.org/v3
+kind: NetworkPolicy
+metadata: {name: db}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: db}
+";
+    write(&cluster, "others.yaml", others);
+    let foreign = "not enforced here: NetworkPolicy of projectcalico.org/v3";
+    wait_until("the other policy to be told", || cluster.log().contains(foreign));
+    let passed_over = "others.yaml: passed over: Deployment";
+    wait_until("the other object to be told", || cluster.log().contains(passed_over));
+    wait_until("the other policy to be listed", || {
+        ask(&cluster, "http://netwrightd/policies").contains(foreign)
+    });
+
+    policy["apiVersion"] = json!("networking.k8s.io/v1");
+    write(&cluster, "db.json", &policy.to_string());
+    wait_until("the pod to be open", || web.reaches(&db));
+    wait_until("the service to be ready", || ask(&cluster, "http://netwrightd/readyz") == "ok\n");
+    assert_eq!(ask(&cluster, accept), "accepted\n");
+    // It was read several times.
+    let log = cluster.log();
+    assert_eq!((log.matches(why).count(), log.matches(foreign).count()), (1, 1), "{log}");
+}

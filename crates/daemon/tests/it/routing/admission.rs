@@ -1,5 +1,7 @@
 //! What the chart's role and policy let the service write; the API server judges.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 use testkit::chart::{objects, render};
 use testkit::{Place as _, wait_until};
@@ -150,4 +152,33 @@ fn the_service_writes_what_its_role_and_policy_allow_and_nothing_else() {
     api.allow_only(&[(rules, None)]);
     api.admit(&policies, &json!({"username": user("a")["username"]}));
     assert_eq!(send(node, &ours).0, 422);
+}
+
+/// Only where spaces are routed may the service read who has which addresses, and it asks for no more.
+#[test]
+fn the_role_lets_the_service_read_the_records_of_spaces_that_it_routes() {
+    testkit::require!("root", "helm");
+    let mut fabric = Fabric::new("routing-admission-spaces", &[1]);
+    fabric.flags = ["--path", "direct", "--spaces", "storage", "--space-ranges", "10.60.0.0/16"]
+        .map(str::to_owned)
+        .to_vec();
+    let api = cluster(&mut fabric);
+    api.allow_only(&[(rendered(&[]).0, None)]);
+    fabric.start_on(0);
+    let warns = |words: &str| fabric.routes(0)["warnings"].to_string().contains(words);
+    wait_until("the role to be too small", || warns("of space storage cannot be read"));
+    let log = fabric.nodes[0].service.as_ref().unwrap().log();
+    assert!(!log.contains("10.60.0.0/16 overlaps"), "{log}");
+    let spaces = ["config.routing.spaces={storage}", "config.routing.space-ranges={10.60.0.0/16}"];
+    api.allow_only(&[(rendered(&spaces).0, None)]);
+    wait_until("the records to be read", || !warns("cannot be read"));
+    let asked = api.asked().into_iter().filter(|asked| asked.group == "ipam.netwright.io");
+    let asked: BTreeSet<String> =
+        asked.map(|asked| format!("{} {}", asked.verb, asked.resource)).collect();
+    let expected = ["addressblocks", "stickyaddresses"]
+        .map(|kind| ["list", "watch"].map(|verb| format!("{verb} {kind}")));
+    assert_eq!(asked, expected.into_iter().flatten().collect());
+    // With the records in etcd, none of the API server's.
+    let etcd = [&spaces[..], &["config.routing.etcd={https://192.0.2.1:2379}"]].concat();
+    assert!(!rendered(&etcd).0.to_string().contains("ipam.netwright.io"));
 }

@@ -124,10 +124,13 @@ fn vm_pods_of_a_cluster_reach_each_other() {
 }
 
 /// Tunnels' packets are dropped somewhere between the nodes, which answer by their own addresses:
-/// the cluster is told that pods have no network. An agent's condition beside it stays.
+/// the cluster is told that pods have no network. An agent's condition beside it stays. It takes more
+/// than half a minute, after which alone that is said, and runs with `--full`. In every run
+/// `netwright-routing` shows what is decided, where time is a number
+/// (`routing::a_node_without_peers_is_available_and_one_whose_peers_are_cut_off_is_not`).
 #[test]
 fn vm_a_node_that_is_cut_off_says_so() {
-    testkit::require!("root", "vxlan", "vm-full", "program:nft");
+    testkit::require!("root", "vxlan", "full", "program:nft");
     let mut fabric = Fabric::new("routing-cut-off", &[1, 1]);
     let api = cluster(&mut fabric);
     let pressure =

@@ -43,12 +43,17 @@ const DAMAGES: [(&str, &str); 15] = [
 
 /// The kernel's objects of a node, without what the kernel numbers anew.
 pub(super) fn objects(node: &super::Node) -> Vec<String> {
+    objects_with(node, super::TUNNELS)
+}
+
+/// The same, where tunnels are called so.
+pub(super) fn objects_with(node: &super::Node, tunnels: [&str; 2]) -> Vec<String> {
     let script = "ip -4 route show; ip -6 route show; ip nexthop show; \
                   for dev in nw-vxlan4 nw-vxlan6; do \
                     ip -d -o link show dev $dev | sed 's/^[0-9]*: //'; ip -o addr show dev $dev | sed 's/^[0-9]*: //'; \
                     ip neigh show dev $dev nud permanent; bridge fdb show dev $dev; \
                   done; nft -s list table inet netwright-routing";
-    let text = node.host.try_sh(script);
+    let text = node.host.try_sh(&super::with_tunnels(script, tunnels));
     let mut lines: Vec<String> =
         String::from_utf8_lossy(&text.stdout).lines().map(str::to_owned).collect();
     lines.sort();

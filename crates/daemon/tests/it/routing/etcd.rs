@@ -47,7 +47,7 @@ fn use_etcd(fabric: &mut Fabric, etcd: &Etcd<'_>) {
 }
 
 /// Starts etcd with flanneld's configuration.
-fn start<'lab>(fabric: &mut Fabric, lab: &'lab Lab, configuration: &str) -> Etcd<'lab> {
+pub(super) fn start<'lab>(fabric: &mut Fabric, lab: &'lab Lab, configuration: &str) -> Etcd<'lab> {
     let etcd = Etcd::start_at(lab, HOST);
     use_etcd(fabric, &etcd);
     put(&etcd, "config", configuration, None);
@@ -97,6 +97,69 @@ fn leases(etcd: &Etcd<'_>) -> BTreeMap<String, Lease> {
     found.collect()
 }
 
+/// What the leases say, by their keys.
+pub(super) fn values(etcd: &Etcd<'_>) -> BTreeMap<String, String> {
+    leases(etcd).into_iter().map(|(key, lease)| (key, lease.value)).collect()
+}
+
+/// Something happens to etcd: to one of its members, or to the lease of a node.
+pub(super) fn suffer(etcd: &mut Etcd<'_>, what: &str, member: usize, number: usize) {
+    match what {
+        "away" => (0..3).for_each(|member| etcd.kill(member)),
+        "without its leader" => etcd.leader().into_iter().for_each(|leader| etcd.kill(leader)),
+        "with a member that is silent" => etcd.freeze(member, true),
+        // What is missed meanwhile cannot be asked for.
+        "forgetful" => {
+            (0..3).for_each(|member| etcd.kill(member));
+            (0..3).for_each(|member| etcd.revive(member));
+            etcd.wait_for_leader();
+            delete_lease(etcd, &key(number));
+            // Nobody has compacted this revision yet.
+            put(etcd, "other", "", None);
+            let answer = etcd.ask("kv/range", &json!({"key": bytes(PREFIX)}));
+            let revision = answer["header"]["revision"].clone();
+            etcd.ask("kv/compaction", &json!({"revision": revision, "physical": true}));
+        }
+        "made anew" => {
+            etcd.make_anew();
+            put(etcd, "config", &Backend::Vxlan.config(), None);
+        }
+        _ if !etcd.has_quorum() => {}
+        "without leases" => {
+            let [prefix, end] = ["/", "0"].map(|end| bytes(&format!("{PREFIX}/subnets{end}")));
+            etcd.ask("kv/deleterange", &json!({"key": prefix, "range_end": end}));
+        }
+        "with a lease that has ended" => {
+            if let Some(lease) = leases(etcd).remove(&key(number)) {
+                etcd.ask("lease/revoke", &json!({"ID": lease.grant}));
+            }
+        }
+        "with a lease that is wrong" => {
+            if let Some(lease) = leases(etcd).remove(&key(number)) {
+                let wrong = lease.value.replace("\"VNI\":1", "\"VNI\":2");
+                put_lease(etcd, &key(number), &wrong, Some(&lease.grant));
+            }
+        }
+        _ => {
+            let passing = grant(etcd, 60);
+            let other = value("192.0.2.40", "5e:72:04:aa:00:40");
+            put_lease(etcd, "10.244.40.0-24", &other, Some(&passing));
+        }
+    }
+}
+
+/// All members run and answer, and have no lease of a stranger.
+pub(super) fn recover(etcd: &mut Etcd<'_>) {
+    for member in 0..3 {
+        etcd.freeze(member, false);
+        if !etcd.runs(member) {
+            etcd.revive(member);
+        }
+    }
+    etcd.wait_for_leader();
+    delete_lease(etcd, "10.244.40.0-24");
+}
+
 /// Waits until a lease is as it is to be.
 fn wait_for_lease(etcd: &Etcd<'_>, key: &str, is_so: impl Fn(&Lease) -> bool) -> Lease {
     wait_for(&format!("lease {key}"), || leases(etcd).remove(key).filter(&is_so))
@@ -130,7 +193,7 @@ fn value_of(node: &super::Node, backend: Backend, [mac4, mac6]: &[String; 2]) ->
 
 /// Writes `subnet.env` as an earlier flanneld would have left it: the node's pods have addresses of
 /// these prefixes.
-fn had_prefixes(fabric: &Fabric, node: usize) {
+pub(super) fn had_prefixes(fabric: &Fabric, node: usize) {
     let node = &fabric.nodes[node];
     let number = node.number;
     let env = format!(
@@ -153,12 +216,12 @@ fn had_prefix(fabric: &Fabric, node: usize) {
 }
 
 /// Starts the service as a node's flanneld.
-fn replace(fabric: &mut Fabric, node: usize) {
+pub(super) fn replace(fabric: &mut Fabric, node: usize) {
     flannel(fabric, node, "replace");
     fabric.start_on(node);
 }
 
-fn uninstall(fabric: &mut Fabric, node: usize, flags: &[&str]) -> String {
+pub(super) fn uninstall(fabric: &mut Fabric, node: usize, flags: &[&str]) -> String {
     flannel(fabric, node, "replace");
     fabric.leave(node, flags)
 }
@@ -234,13 +297,14 @@ fn vm_nodes_lease_their_prefixes_and_pods_reach_each_other() {
     put_lease(&etcd, &key(1), &wrong, Some(&again.grant));
     wait_for_lease(&etcd, &key(1), |lease| lease.value == all[&key(1)].value);
 
-    // Another node's ends.
-    let passing = grant(&etcd, 2);
+    // Another node's ends. etcd revokes its grant then, as is done here; nobody need wait for it.
+    let passing = grant(&etcd, 3600);
     let other = r#"{"PublicIP":"192.0.2.40","PublicIPv6":"2001:db8::40","BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"5e:72:04:aa:00:40"},"BackendV6Data":{"VNI":1,"VtepMAC":"5e:72:06:aa:00:40"}}"#;
     put_lease(&etcd, &key(40), other, Some(&passing));
     wait_until("the route to it", || {
         log(&fabric, 0).contains("node 10.244.40.0-24&fd00:244:40::-64: 10.244.40.0/24")
     });
+    etcd.ask("lease/revoke", &json!({"ID": passing}));
     wait_until("its end", || {
         log(&fabric, 0).contains("node 10.244.40.0-24&fd00:244:40::-64: gone")
             && !routes(&fabric, 0).contains("10.244.40.0/24")

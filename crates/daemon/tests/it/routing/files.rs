@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use testkit::traffic::{self, Server};
 use testkit::{Place as _, Snapshot, wait_until};
 
@@ -54,6 +54,43 @@ fn files_for_pods_are_written_last_and_put_back() {
     fabric.uninstall(0);
     assert!(!conflist.exists() && !env.exists());
     before.assert_same(&Snapshot::of(&fabric.nodes[0].host));
+}
+
+/// Where `[policy]` is enabled, pods start under network policy, and each has a pair of its own
+/// unless the configuration asks for a bridge.
+#[test]
+fn pods_start_under_network_policy_where_it_is_enabled() {
+    testkit::require!("root");
+    let mut fabric = Fabric::new("routing-policy", &[1]);
+    let folder = fabric.lab.dir().join("net.d");
+    fs::create_dir(&folder).unwrap();
+    let conflist = folder.join("10-pods.conflist");
+    let file = fabric.lab.dir().join("netwrightd.toml");
+    let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+    let (path, file_shown) = (text(&conflist), text(&file));
+    for (more, attach, shown) in [
+        (
+            "socketpath = \"/run/p.sock\"",
+            None,
+            json!({ "type": "policy", "socketpath": "/run/p.sock" }),
+        ),
+        ("", Some("bridge"), json!({ "type": "policy" })),
+    ] {
+        let policy = format!("[policy]\nenable = true\nobjects = [\"/etc/policies\"]\n{more}\n");
+        fs::write(&file, policy).unwrap();
+        let flags = ["--configuration", &file_shown, "--conflist", &path, "--path", "direct"];
+        let attached = attach.map(|attach| ["--attach", attach]);
+        let flags = flags.into_iter().chain(attached.into_iter().flatten());
+        fabric.flags = flags.map(str::to_owned).collect();
+        fabric.start_on(0);
+        wait_until("the configuration", || conflist.exists());
+        let list: Value = serde_json::from_slice(&fs::read(&conflist).unwrap()).unwrap();
+        let plugins = list["plugins"].as_array().unwrap();
+        let types: Vec<&str> = plugins.iter().filter_map(|one| one["type"].as_str()).collect();
+        assert_eq!(types, [attach.unwrap_or("ptp"), "policy", "portmap"]);
+        assert_eq!(plugins[1], shown);
+        fabric.uninstall(0);
+    }
 }
 
 /// A configuration that runtimes take before ours is named, with what to do, and stays.

@@ -117,6 +117,9 @@ fn vxlan(fabric: &Fabric, number: usize) -> String {
     script
 }
 
+/// How many pings there are each second, of all pods together.
+const PINGS: usize = 500;
+
 /// Pings from one pod to another all the time.
 struct Pings {
     ping: Running,
@@ -127,12 +130,18 @@ impl Pings {
     /// Starts pings between all pods, in both families and both directions.
     fn everywhere(fabric: &Fabric) -> Vec<Pings> {
         let mut all = Vec::new();
+        let nodes = fabric.nodes.len();
+        // To each other node in two families.
+        let milliseconds = nodes * (nodes - 1) * 2 * 1000 / PINGS;
         for from in &fabric.nodes {
             for to in fabric.nodes.iter().filter(|to| to.number != from.number) {
                 for address in to.pod_addresses() {
                     let name = format!("ping-{}-{address}", from.name());
                     let said = fabric.lab.dir().join(name.replace(':', "_"));
-                    let line = format!("exec ping -n -q -i 0.01 {address} >{}", said.display());
+                    let line = format!(
+                        "exec ping -n -q -i 0.{milliseconds:03} {address} >{}",
+                        said.display()
+                    );
                     all.push(Pings { ping: from.pod.start("sh", &["-c", &line]), said });
                 }
             }

@@ -16,8 +16,9 @@ use super::{DAEMON, Fabric, torture};
 const CHANGES: &str =
     "sendto,sendmsg,rename,renameat,renameat2,unlink,unlinkat,mkdir,mkdirat,ftruncate";
 
-/// How many moments every run tries, and the virtual machine, which is slow.
-const MOMENTS: usize = 4;
+/// How many moments every run tries, and the virtual machine, which is slow. With `--full` it is a
+/// share of all.
+const MOMENTS: usize = 2;
 
 /// The moments to try of `1..=all`; with `--full` others in each round.
 fn chosen(all: usize) -> Vec<usize> {

@@ -1,20 +1,25 @@
 //! Random acts of others on three nodes, while their pods ping each other.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testkit::kube::KubeApi;
+use testkit::real::Etcd;
 use testkit::{Chance, Place as _, Running, Snapshot, feature, wait_until};
 
-use super::{Fabric, Node, cluster, damage};
+use super::flannel::Backend;
+use super::{FLANNELS_TUNNELS, Fabric, Node, TUNNELS, cluster, damage, etcd, with_tunnels};
 
 /// How many acts there are: in every run and in the virtual machine, which is slow, and with
 /// `--full`.
-const ACTS: [usize; 2] = [60, 2_000];
+const ACTS: [usize; 2] = [20, 2_000];
 
-/// How many there are where an API server must answer first: its clients wait longer each time.
+/// How many there are where an API server, or etcd, must answer first: clients wait longer each time.
 const ACTS_ON_A_CLUSTER: usize = 300;
+const ACTS_WITH_LEASES: usize = 200;
 
 /// At most so many come at once.
 const BURST: usize = 6;
@@ -22,6 +27,10 @@ const BURST: usize = 6;
 /// What a node has, whatever the numbers of its nexthops: one that starts while their routes are
 /// gone takes others.
 pub(super) fn objects(node: &Node) -> Vec<String> {
+    unnumbered(damage::objects(node))
+}
+
+fn unnumbered(lines: Vec<String>) -> Vec<String> {
     let unnumbered = |line: String| {
         let mut words: Vec<&str> = line.split(' ').collect();
         if let Some(at) = words.iter().position(|word| ["id", "nhid"].contains(word)) {
@@ -29,7 +38,7 @@ pub(super) fn objects(node: &Node) -> Vec<String> {
         }
         words.join(" ")
     };
-    let mut lines: Vec<String> = damage::objects(node).into_iter().map(unnumbered).collect();
+    let mut lines: Vec<String> = lines.into_iter().map(unnumbered).collect();
     lines.sort();
     lines
 }
@@ -56,16 +65,18 @@ const TO_THE_KERNEL: [&str; 17] = [
 ];
 
 /// Where the nodes are learnt, and what becomes of it.
-enum Source {
+enum Source<'lab> {
     /// A file, which is to have this list.
     File(String),
     /// An API server.
     Cluster(KubeApi),
+    /// etcd, which is to have these leases.
+    Etcd(Etcd<'lab>, BTreeMap<String, String>),
 }
 
-impl Source {
-    const OF_A_FILE: [&str; 4] = ["gone", "empty", "torn", "without the last"];
-    const OF_A_CLUSTER: [&str; 8] = [
+impl Source<'_> {
+    const OF_A_FILE: [&'static str; 4] = ["gone", "empty", "torn", "without the last"];
+    const OF_A_CLUSTER: [&'static str; 8] = [
         "away",
         "silent",
         "failing",
@@ -75,10 +86,58 @@ impl Source {
         "without an annotation",
         "with a wrong annotation",
     ];
+    const OF_ETCD: [&'static str; 9] = [
+        "away",
+        "without its leader",
+        "with a member that is silent",
+        "forgetful",
+        "made anew",
+        "without leases",
+        "with a lease that has ended",
+        "with a lease that is wrong",
+        "with a lease of a stranger",
+    ];
+
+    /// How tunnels are called.
+    fn tunnels(&self) -> [&'static str; 2] {
+        if matches!(self, Source::Etcd(..)) { FLANNELS_TUNNELS } else { TUNNELS }
+    }
+
+    /// How often of ten acts it is what suffers.
+    fn share(&self) -> usize {
+        if matches!(self, Source::Etcd(..)) { 3 } else { 1 }
+    }
+
+    /// Starts the service on a node.
+    fn start_on(&self, fabric: &mut Fabric, node: usize) {
+        match self {
+            Source::Etcd(..) => etcd::replace(fabric, node),
+            _ => fabric.start_on(node),
+        }
+    }
+
+    /// Ends it, and removes everything of it.
+    fn uninstall(&self, fabric: &mut Fabric, node: usize) {
+        match self {
+            Source::Etcd(..) => drop(etcd::uninstall(fabric, node, &["--uninstall"])),
+            _ => drop(fabric.uninstall(node)),
+        }
+    }
+
+    /// What a node has.
+    fn objects(&self, node: &Node) -> Vec<String> {
+        unnumbered(damage::objects_with(node, self.tunnels()))
+    }
 
     /// Makes something of it, and says what.
-    fn suffer(&self, fabric: &Fabric, chance: &mut Chance) -> String {
+    fn suffer(&mut self, fabric: &Fabric, chance: &mut Chance) -> String {
         match self {
+            Source::Etcd(members, _) => {
+                let what = *chance.of(&Source::OF_ETCD);
+                let (member, number) = (chance.below(3), 1 + chance.below(3));
+                etcd::suffer(members, what, member, number);
+                format!("etcd is {what}")
+            }
             Source::File(list) => {
                 let what = *chance.of(&Source::OF_A_FILE);
                 let last = list.rfind("[[node]]").unwrap();
@@ -123,8 +182,9 @@ impl Source {
     }
 
     /// Makes it whole again.
-    fn recover(&self, fabric: &Fabric) {
+    fn recover(&mut self, fabric: &Fabric) {
         match self {
+            Source::Etcd(members, _) => etcd::recover(members),
             Source::File(list) => fabric.write_list(list),
             Source::Cluster(api) => {
                 api.restore();
@@ -141,10 +201,21 @@ impl Source {
     fn is_whole(&self, fabric: &Fabric) -> bool {
         match self {
             Source::File(_) => true,
+            Source::Etcd(members, leases) => etcd::values(members) == *leases,
             Source::Cluster(api) => fabric
                 .nodes
                 .iter()
                 .all(|node| cluster::annotation(api, &node.name())["underlay"].is_array()),
+        }
+    }
+
+    /// What it has to say where it does not become whole.
+    fn said(&self) -> String {
+        match self {
+            Source::Etcd(members, leases) => {
+                format!("{:#?}, not {leases:#?}\n{}", etcd::values(members), members.log())
+            }
+            Source::File(_) | Source::Cluster(_) => String::new(),
         }
     }
 }
@@ -152,12 +223,13 @@ impl Source {
 /// What becomes of the service.
 const TO_THE_SERVICE: [&str; 3] = ["killed", "ended", "stopped"];
 
-fn act(fabric: &mut Fabric, chance: &mut Chance, source: &Source) -> String {
+fn act(fabric: &mut Fabric, chance: &mut Chance, source: &mut Source<'_>) -> String {
     let number = chance.below(fabric.nodes.len());
     let name = fabric.nodes[number].name();
+    let share = source.share();
     match chance.below(10) {
-        0 => source.suffer(fabric, chance),
-        1 => {
+        die if die < share => source.suffer(fabric, chance),
+        die if die == share => {
             let what = *chance.of(&TO_THE_SERVICE);
             match what {
                 "killed" => fabric.nodes[number].service.take().unwrap().kill(),
@@ -170,11 +242,11 @@ fn act(fabric: &mut Fabric, chance: &mut Chance, source: &Source) -> String {
                 }
             }
             if fabric.nodes[number].service.is_none() {
-                fabric.start_on(number);
+                source.start_on(fabric, number);
             }
             format!("{name}: the service is {what}")
         }
-        2 => {
+        die if die == share + 1 => {
             let node = &fabric.nodes[number];
             node.host.sh(&uplink_flaps(node));
             format!("{name}: eth0 goes down and up")
@@ -188,6 +260,7 @@ fn act(fabric: &mut Fabric, chance: &mut Chance, source: &Source) -> String {
                 })
                 .collect();
             // What an act before has taken away cannot be taken again.
+            let what = with_tunnels(what, source.tunnels());
             let script = format!("peers='{}'; {what}", peers.join(" "));
             let _ = fabric.nodes[number].host.try_sh(&script);
             format!("{name}: {what}")
@@ -207,7 +280,7 @@ fn uplink_flaps(node: &Node) -> String {
 }
 
 /// Whatever others do, and however fast, all is as before when they are done, and nothing of theirs
-/// is touched. In the end nothing is left.
+/// is touched. In the end nothing is left. There are 2,000 acts with `--full`, and 20 else.
 #[test]
 fn vm_random_acts_on_three_nodes_are_put_right() {
     testkit::require!("root", "vxlan", "vm-full", "program:bridge", "program:nft");
@@ -215,7 +288,7 @@ fn vm_random_acts_on_three_nodes_are_put_right() {
     let acts = ACTS[usize::from(feature::available("full") && !is_slow)];
     let fabric = Fabric::new("routing-torture", &[2, 1]);
     let list = fs::read_to_string(fabric.list()).unwrap();
-    torture(fabric, &Source::File(list), acts);
+    torture(fabric, Source::File(list), acts);
 }
 
 /// The same where an API server must answer, and suffers too.
@@ -224,10 +297,30 @@ fn random_acts_on_three_nodes_of_a_cluster_are_put_right() {
     testkit::require!("root", "full", "program:bridge", "program:nft");
     let mut fabric = Fabric::new("routing-torture-cluster", &[2, 1]);
     let api = cluster::cluster(&mut fabric);
-    torture(fabric, &Source::Cluster(api), ACTS_ON_A_CLUSTER);
+    torture(fabric, Source::Cluster(api), ACTS_ON_A_CLUSTER);
 }
 
-fn torture(mut fabric: Fabric, source: &Source, acts: usize) {
+/// The same where leases in etcd are the list, and every node holds one: etcd's members are killed,
+/// stopped and made anew, and leases end, are deleted or say something else. In the end each lease
+/// says what it said at first.
+#[test]
+fn random_acts_on_three_nodes_with_leases_are_put_right() {
+    testkit::require!(
+        "root",
+        "full",
+        "program:bridge",
+        "program:nft",
+        "program:etcd",
+        "program:curl"
+    );
+    let mut fabric = Fabric::new("routing-torture-etcd", &[2, 1]);
+    let lab = Rc::clone(&fabric.lab);
+    let members = etcd::start(&mut fabric, &lab, &Backend::Vxlan.config());
+    (0..3).for_each(|node| etcd::had_prefixes(&fabric, node));
+    torture(fabric, Source::Etcd(members, BTreeMap::new()), ACTS_WITH_LEASES);
+}
+
+fn torture(mut fabric: Fabric, mut source: Source<'_>, acts: usize) {
     let mut chance = Chance::new(20_261_126);
     // Others' objects of every kind.
     for node in &fabric.nodes {
@@ -238,9 +331,13 @@ fn torture(mut fabric: Fabric, source: &Source, acts: usize) {
         );
     }
     let before: Vec<Snapshot> = fabric.nodes.iter().map(|node| Snapshot::of(&node.host)).collect();
-    fabric.start();
+    (0..fabric.nodes.len()).for_each(|node| source.start_on(&mut fabric, node));
     fabric.assert_all_reach_all();
-    let whole: Vec<Vec<String>> = fabric.nodes.iter().map(objects).collect();
+    if let Source::Etcd(members, leases) = &mut source {
+        *leases = etcd::values(members);
+        assert_eq!(leases.len(), 3, "{leases:?}");
+    }
+    let whole: Vec<Vec<String>> = fabric.nodes.iter().map(|node| source.objects(node)).collect();
     let pings: Vec<Running> = (0..3)
         .map(|from| {
             let to = &fabric.nodes[(from + 1) % 3].pod_addresses()[from % 2];
@@ -253,16 +350,22 @@ fn torture(mut fabric: Fabric, source: &Source, acts: usize) {
         let burst = (1 + chance.below(BURST)).min(left);
         left -= burst;
         let mut acts: Vec<String> =
-            (0..burst).map(|_| act(&mut fabric, &mut chance, source)).collect();
+            (0..burst).map(|_| act(&mut fabric, &mut chance, &mut source)).collect();
         source.recover(&fabric);
-        acts.push("the list of nodes is whole".to_owned());
+        acts.push("the source is whole".to_owned());
         let begin = Instant::now();
         let mut now: Vec<Vec<String>> = Vec::new();
-        let is_whole = || {
-            now = fabric.nodes.iter().map(objects).collect();
-            now == whole && source.is_whole(&fabric) || super::SOON < begin.elapsed()
+        // Each look at a node starts a dozen programs: the first that is not whole ends it.
+        let mut is_whole = || {
+            now.clear();
+            fabric.nodes.iter().zip(&whole).all(|(node, was)| {
+                now.push(source.objects(node));
+                now.last() == Some(was)
+            })
         };
-        wait_until("everything to be as before", is_whole);
+        wait_until("everything to be as before", || {
+            is_whole() && source.is_whole(&fabric) || super::SOON < begin.elapsed()
+        });
         times.push(begin.elapsed());
         for (node, (was, is)) in fabric.nodes.iter().zip(whole.iter().zip(&now)) {
             let log = || node.service.as_ref().unwrap().log();
@@ -271,6 +374,7 @@ fn torture(mut fabric: Fabric, source: &Source, acts: usize) {
             let name = node.name();
             assert!(was == is, "{acts:#?}\n{name}: gone {gone:#?}\nnew {new:#?}\n{}", log());
         }
+        assert!(source.is_whole(&fabric), "{acts:#?}\n{}", source.said());
     }
     drop(pings);
     fabric.assert_all_reach_all();
@@ -282,7 +386,7 @@ fn torture(mut fabric: Fabric, source: &Source, acts: usize) {
         times.len()
     );
     for (number, before) in before.iter().enumerate() {
-        fabric.uninstall(number);
+        source.uninstall(&mut fabric, number);
         before.assert_same(&Snapshot::of(&fabric.nodes[number].host));
     }
 }

@@ -14,17 +14,17 @@ use serde_json::{Value, json};
 use testkit::probe::Ends;
 use testkit::{Container, Place};
 
-use super::clusters::support::{namespace, network, node, pod};
+use super::clusters::support::{cluster, namespace, network, node, pod};
 use super::clusters::{NODE, PODS, of_pod};
 use super::lab::{ACK, Fate, OWN, PodLab, Probe, Where};
 use crate::support::Node;
 
-const PORT: u16 = 5432;
+pub(super) const PORT: u16 = 5432;
 /// How long an answer may take on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// The pods of the lab, `shop/pod-1` and so on, with the label `app`, and these policies.
-fn program(policies: impl IntoIterator<Item = Policy>) -> Program {
+pub(super) fn program(policies: impl IntoIterator<Item = Policy>) -> Program {
     program_of((1..=PODS).map(of_pod), policies)
 }
 
@@ -44,19 +44,19 @@ fn program_of(
     Compiler::new(World::of(None, objects), NODE).program().clone()
 }
 
-fn app(number: u8) -> Value {
+pub(super) fn app(number: u8) -> Value {
     json!({"matchLabels": {"app": format!("pod-{number}")}})
 }
 
 /// Pod 2 may be reached by pod 1 only, or by nobody.
-fn guarded(by_pod_one: bool) -> Policy {
+pub(super) fn guarded(by_pod_one: bool) -> Policy {
     let from = json!([{"from": [{"podSelector": app(1)}]}]);
     let ingress = if by_pod_one { from } else { json!([]) };
     network("shop/guarded", json!({"podSelector": app(2), "ingress": ingress}))
 }
 
 /// Pod 1 may reach pod 2 only, or nobody.
-fn confined(to_pod_two: bool) -> Policy {
+pub(super) fn confined(to_pod_two: bool) -> Policy {
     let to = json!([{"to": [{"podSelector": app(2)}]}]);
     let egress = if to_pod_two { to } else { json!([]) };
     let spec = json!({"podSelector": app(1), "policyTypes": ["Egress"], "egress": egress});
@@ -314,6 +314,47 @@ fn an_accept_of_egress_does_not_skip_ingress() {
     ] {
         lab.table.put(&program(policies.clone())).unwrap();
         assert_eq!(lab.try_all(&probes), [expected; 2], "{policies:?}");
+    }
+}
+
+/// An error about a connection that is allowed comes back, whatever may not be begun that way.
+#[test]
+fn errors_about_a_connection_pass() {
+    testkit::require!("root");
+    let mut lab = PodLab::new("podserror");
+    let all = json!([{"namespaces": {}}]);
+    let of_cluster = |name: &str, number: u8, key: &str, peers: &str| {
+        let mut spec = json!({
+            "tier": "Admin", "priority": number, "subject": {"pods": {"podSelector": app(number)}},
+        });
+        spec[key] = json!([{"action": "Deny", peers: all}]);
+        cluster(name, spec)
+    };
+    let mute = json!({"podSelector": app(2), "policyTypes": ["Egress"]});
+    for policies in [
+        // Pod 1 hears of nobody, and pod 2 tells nobody anything.
+        vec![
+            confined(true),
+            network("shop/deaf", json!({"podSelector": app(1)})),
+            network("shop/mute", mute),
+        ],
+        vec![of_cluster("deaf", 1, "ingress", "from"), of_cluster("mute", 2, "egress", "to")],
+    ] {
+        lab.table.put(&program(policies)).unwrap();
+        for family in [0, 1] {
+            let [from, to] = [1, 2].map(|number| of_pod(number)[family]);
+            let socket = lab.pods[0].enter(|| UdpSocket::bind((from, 0)).unwrap());
+            socket.set_read_timeout(Some(DEADLINE)).unwrap();
+            socket.connect((to, PORT)).unwrap();
+            socket.send(b"?").unwrap();
+            let error = socket.recv(&mut [0; 8]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{to}");
+            // What is no answer is not let through.
+            let back =
+                Probe { source: to, destination: from, traffic: Traffic::to(Protocol::Tcp, PORT) };
+            let denied = Fate { denied: Some(Direction::Egress), ..Fate::default() };
+            assert_eq!(lab.try_all(&[back]), [denied], "{to}");
+        }
     }
 }
 

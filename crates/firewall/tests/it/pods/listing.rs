@@ -76,6 +76,38 @@ fn the_table_reads_well() {
         		type ipv6_addr
         	}
 
+        	map net-in4 {
+        		type ifname . ipv4_addr : verdict
+        	}
+
+        	set has-net-in4 {
+        		type ifname . ipv4_addr
+        	}
+
+        	map net-in6 {
+        		type ifname . ipv6_addr : verdict
+        	}
+
+        	set has-net-in6 {
+        		type ifname . ipv6_addr
+        	}
+
+        	map net-out4 {
+        		type ifname . ipv4_addr : verdict
+        	}
+
+        	set has-net-out4 {
+        		type ifname . ipv4_addr
+        	}
+
+        	map net-out6 {
+        		type ifname . ipv6_addr : verdict
+        	}
+
+        	set has-net-out6 {
+        		type ifname . ipv6_addr
+        	}
+
         	set blk4-dbxzin7ftpfukakhxmpd {
         		type ipv4_addr
         		flags interval
@@ -105,29 +137,41 @@ fn the_table_reads_well() {
         		type filter hook forward priority filter + 5; policy accept;
         		ct state established,related accept
         		tcp flags != syn / fin,syn,rst,ack jump revived
+        		iifname . ip saddr vmap @net-out4
         		ip saddr vmap @out4
         		icmpv6 type 133-137 accept
+        		iifname . ip6 saddr vmap @net-out6
         		ip6 saddr vmap @out6
         	}
 
         	chain ingress {
         		type filter hook forward priority filter + 6; policy accept;
         		ct state established,related accept
+        		oifname . ip daddr vmap @net-in4
         		ip daddr vmap @in4
         		icmpv6 type 133-137 accept
+        		oifname . ip6 daddr vmap @net-in6
         		ip6 daddr vmap @in6
         	}
 
         	chain revived {
         		ct state ! new return
         		ip saddr @has-in4 goto cut
+        		iifname . ip saddr @has-net-in4 goto cut
         		ip6 saddr @has-in6 goto cut
+        		iifname . ip6 saddr @has-net-in6 goto cut
         		ip daddr @has-out4 goto cut
+        		oifname . ip daddr @has-net-out4 goto cut
         		ip6 daddr @has-out6 goto cut
+        		oifname . ip6 daddr @has-net-out6 goto cut
         	}
 
         	chain cut {
         		counter packets 0 bytes 0 reject with tcp reset
+        	}
+
+        	chain open {
+        		accept
         	}
 
         	chain deny-in {

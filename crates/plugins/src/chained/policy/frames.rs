@@ -165,19 +165,21 @@ pub(super) fn hold(
     if need.tagged { hold_tagged(index, key) } else { Ok(()) }
 }
 
-/// Releases every bridge that an attachment holds. The last attachment of a bridge restores it.
+/// Releases the bridge that an attachment holds, if there is one, and what it holds of all bridges.
+/// The last attachment restores what was there.
 ///
 /// # Errors
 /// As [`hold`].
-pub(super) fn release(index: &Index, key: &AttachmentKey) -> Result<(), Failure> {
-    let mut failures = Failures::new();
-    for object in objects(index) {
-        failures.note_as_it_is(release_object(index, key, &object));
-    }
-    failures.into_result()
+pub(super) fn release(
+    index: &Index,
+    key: &AttachmentKey,
+    bridge: Option<&str>,
+) -> Result<(), Failure> {
+    let Some(bridge) = bridge else { return Ok(()) };
+    release_objects(index, key, [object(bridge), tagged()])
 }
 
-/// Releases one bridge that an attachment holds.
+/// Releases one bridge, and not what concerns all of them.
 ///
 /// # Errors
 /// As [`hold`].
@@ -187,6 +189,26 @@ pub(super) fn release_bridge(
     bridge: &str,
 ) -> Result<(), Failure> {
     release_object(index, key, &object(bridge))
+}
+
+/// Releases all that an attachment holds, where it is not recorded which bridge that is.
+///
+/// # Errors
+/// As [`hold`].
+pub(super) fn release_all(index: &Index, key: &AttachmentKey) -> Result<(), Failure> {
+    release_objects(index, key, objects(index))
+}
+
+fn release_objects(
+    index: &Index,
+    key: &AttachmentKey,
+    objects: impl IntoIterator<Item = String>,
+) -> Result<(), Failure> {
+    let mut failures = Failures::new();
+    for object in objects {
+        failures.note_as_it_is(release_object(index, key, &object));
+    }
+    failures.into_result()
 }
 
 /// Lists the attachments that hold a bridge.

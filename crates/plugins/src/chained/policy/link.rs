@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use cni::{AddResult, AttachmentKey, code};
 use kernel::route::{BridgeInfo, Link, RouteSocket};
-use node_api::policy::Recorded;
+use node_api::policy::{Recorded, is_further};
 
 use crate::shared::failure::Failure;
 use crate::shared::namespaces::Namespaces;
@@ -85,6 +85,15 @@ pub(super) fn find(
     }
     let master = peer.master.map(|master| host.link_by_index(master)).transpose()?.flatten();
     let bridge = match master {
+        // There the filter sees a packet at the link, or at the domain or the VLAN's interface.
+        Some(master) if is_further(ifname) && is_seen_elsewhere(&master) => {
+            let kind = master.kind.as_deref().unwrap_or_default();
+            let text = format!(
+                "behind {:?} ({kind}), packets of a further network are seen at several interfaces",
+                master.name
+            );
+            return Err(refused(text));
+        }
         // A routing domain routes, so its packets are filtered like others.
         None => None,
         Some(master) if master.is_kind("vrf") => None,
@@ -96,6 +105,22 @@ pub(super) fn find(
         }
     };
     Ok(HostSide { name: peer.name, index: peer.index, bridge })
+}
+
+/// Says whether packets of a port are seen at other interfaces too: a routing domain, and a bridge
+/// that tells VLANs apart.
+fn is_seen_elsewhere(master: &Link) -> bool {
+    let tells_vlans = master.bridge.as_ref().is_some_and(|info| info.vlan_filtering);
+    tells_vlans || master.is_kind("vrf")
+}
+
+impl HostSide {
+    /// Returns where the packet filter sees its packets, if the interface in the container is that
+    /// of a further network. Frames that a bridge shows it are at the bridge.
+    pub(super) fn meets(&self, ifname: &str) -> Option<String> {
+        let seen_at = self.bridge.as_ref().map_or(&self.name, |bridge| &bridge.name);
+        is_further(ifname).then(|| seen_at.clone())
+    }
 }
 
 impl Bridge {

@@ -3,16 +3,16 @@
 //! The daemon and all plugins write them under one lock, under which records are listed too. So
 //! neither removes what the other has just written for a record that it has not seen.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use ::firewall::pods::{self, Logging, PodsTable};
+use ::firewall::pods::{Logging, PodsTable};
 use cni::{AttachmentKey, code};
 use cni_plugin::{Call, codes};
 use node_api::policy::{LOCK, Recorded};
-use state::{Index, Lock};
+use state::{Damaged, Index, Lock};
 
 use super::NAME;
+use super::ends::Ends;
 use crate::shared::attachment::recorded_in;
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
@@ -22,51 +22,76 @@ use crate::shared::shared_object::LOCK_TIMEOUT;
 ///
 /// # Errors
 /// Code 101 when the kernel refuses, 11 when the lock cannot be taken in time.
-pub(super) fn close(index: &Index, addresses: &[IpAddr]) -> Result<(), Failure> {
+pub(super) fn close(index: &Index, ends: &Ends) -> Result<(), Failure> {
     let (_lock, mut table) = open(index)?;
-    Ok(pods::close(&mut table, addresses)?)
+    Ok(ends.close(&mut table)?)
+}
+
+/// What has become of verdicts that were to go.
+#[derive(Debug)]
+#[must_use]
+pub(super) enum Forgotten {
+    /// They are gone, but for those that another attachment has.
+    Gone,
+    /// They stay: a damaged record may have one of the addresses too.
+    Stay(Failure),
+}
+
+impl Forgotten {
+    /// Takes it for a failure that verdicts stay.
+    ///
+    /// # Errors
+    /// Code 105.
+    pub(super) fn required(self) -> Result<(), Failure> {
+        match self {
+            Forgotten::Gone => Ok(()),
+            Forgotten::Stay(why) => Err(why),
+        }
+    }
 }
 
 /// Removes the verdicts of an attachment's addresses, but of those that another attachment has.
 ///
 /// # Errors
-/// As [`close`]; code 105 when a record cannot be read, since it may have one of them.
+/// As [`close`].
 pub(super) fn forget(
     index: &Index,
     key: &AttachmentKey,
-    addresses: &[IpAddr],
-) -> Result<(), Failure> {
-    if addresses.is_empty() {
-        return Ok(());
+    ends: &Ends,
+) -> Result<Forgotten, Failure> {
+    if ends.is_empty() {
+        return Ok(Forgotten::Gone);
     }
     let (_lock, mut table) = open(index)?;
-    let others = recorded(index, |owner| owner != key)?;
-    let own: Vec<IpAddr> = addresses.iter().copied().filter(|at| !others.contains(at)).collect();
-    Ok(pods::forget(&mut table, &own)?)
+    let others = match recorded(index, Some(key)) {
+        Ok(others) => others,
+        Err(illegible) => return Ok(Forgotten::Stay(illegible)),
+    };
+    ends.without(&others).forget(&mut table)?;
+    Ok(Forgotten::Gone)
 }
 
 /// Removes the verdicts of addresses that no attachment has.
 ///
 /// # Errors
-/// As [`forget`].
+/// As [`close`]; code 105 when a record is damaged, since it may have one of them.
 pub(super) fn sweep(index: &Index) -> Result<(), Failure> {
     let (_lock, mut table) = open(index)?;
-    let known = recorded(index, |_| true)?;
-    let there = pods::addresses(&mut table)?;
-    let left: Vec<IpAddr> = there.difference(&known).copied().collect();
-    Ok(pods::forget(&mut table, &left)?)
+    let known = recorded(index, None)?;
+    let there = Ends::there(&mut table)?;
+    Ok(there.without(&known).forget(&mut table)?)
 }
 
 /// Removes the table if no attachment is recorded.
 ///
 /// # Errors
-/// As [`forget`].
+/// As [`sweep`].
 pub(super) fn remove_unused(index: &Index) -> Result<(), Failure> {
     if !PodsTable::open(Logging::default())?.exists()? {
         return Ok(());
     }
     let (_lock, mut table) = open(index)?;
-    let is_unused = recorded(index, |_| true)?.is_empty();
+    let is_unused = recorded(index, None)?.is_empty();
     if is_unused { Ok(table.remove()?) } else { Ok(()) }
 }
 
@@ -82,32 +107,28 @@ pub(super) fn remove() -> Result<(), Failure> {
 ///
 /// # Errors
 /// Code 101 when the kernel does not answer.
-pub(super) fn without_verdict(addresses: &[IpAddr]) -> Result<Option<Vec<IpAddr>>, Failure> {
+pub(super) fn without_verdict(ends: &Ends) -> Result<Option<Vec<IpAddr>>, Failure> {
     let mut table = PodsTable::open(Logging::default())?;
     if !table.exists()? {
         return Ok(None);
     }
-    let mut without = Vec::new();
-    for address in addresses {
-        let found = pods::verdicts(&mut table, *address)?;
-        if found.ingress.is_none() || found.egress.is_none() {
-            without.push(*address);
-        }
-    }
-    Ok(Some(without))
+    Ok(Some(ends.without_verdict(&mut table)?))
 }
 
-/// Records a failure of a removal. Verdicts that stay because somebody holds the lock close an
-/// address that nobody has; they go when the records are listed next.
-pub(super) fn note(call: &Call<'_>, done: Result<(), Failure>, failures: &mut Failures) {
-    match done {
-        Err(busy) if busy.code() == code::TRY_AGAIN_LATER => {
-            call.warn(busy.context("verdicts of network policy stay"));
+/// Records a failure of a removal. Verdicts may stay, because somebody holds the lock, or because a
+/// damaged record may have the address too. The next ADD with that address closes it first. They go
+/// when the records are listed next.
+pub(super) fn note(call: &Call<'_>, done: Result<Forgotten, Failure>, failures: &mut Failures) {
+    let stays = match done {
+        Ok(Forgotten::Gone) => return,
+        Ok(Forgotten::Stay(why)) => why,
+        Err(busy) if busy.code() == code::TRY_AGAIN_LATER => busy,
+        Err(failure) => {
+            failures.note("remove the verdicts of network policy", Err::<(), _>(failure));
+            return;
         }
-        done => {
-            failures.note("remove the verdicts of network policy", done);
-        }
-    }
+    };
+    call.warn(stays.context("verdicts of network policy stay"));
 }
 
 fn open(index: &Index) -> Result<(Lock, PodsTable), Failure> {
@@ -115,26 +136,26 @@ fn open(index: &Index) -> Result<(Lock, PodsTable), Failure> {
     Ok((index.lock(LOCK, LOCK_TIMEOUT)?, table))
 }
 
-/// Lists the addresses of attachments. The caller has the lock.
-fn recorded(
-    index: &Index,
-    counts: impl Fn(&AttachmentKey) -> bool,
-) -> Result<BTreeSet<IpAddr>, Failure> {
+/// Lists the addresses of all attachments, but of the one that goes. The caller has the lock.
+fn recorded(index: &Index, without: Option<&AttachmentKey>) -> Result<Ends, Failure> {
     let records = index.list();
-    if let Some(damaged) = records.damaged.first() {
+    let hash = without.map(AttachmentKey::hash);
+    let goes = |damaged: &Damaged| hash.is_some() && damaged.hash() == hash.as_deref();
+    let mut damaged = records.damaged.iter().filter(|damaged| damaged.may_be_of(NAME));
+    if let Some(damaged) = damaged.find(|damaged| !goes(damaged)) {
         return Err(Failure::new(codes::STATE, damaged.to_string())
             .with_details("it may have addresses whose verdicts would be removed"));
     }
     let own = records.found.iter().filter(|record| record.plugin == NAME);
-    let own = own.filter(|record| counts(&record.attachment));
-    let mut addresses = BTreeSet::new();
+    let own = own.filter(|record| Some(&record.attachment) != without);
+    let mut ends = Ends::default();
     for record in own {
         let recorded: Option<Recorded> = recorded_in(record);
         let Some(recorded) = recorded else {
             let text = format!("what {NAME} recorded of {} is not legible", record.attachment);
             return Err(Failure::new(codes::STATE, text));
         };
-        addresses.extend(recorded.started.addresses);
+        ends.add(Ends::of(&recorded.started));
     }
-    Ok(addresses)
+    Ok(ends)
 }

@@ -7,6 +7,7 @@ use wanted::{Because, Item, State, Wanted};
 
 use super::config::Config;
 use super::daemon::{Daemon, Judged};
+use super::ends::Ends;
 use super::frames::{self, Need};
 use super::link::{self, Bridge, HostSide};
 use super::{NAME, Policy, owner, plan_of, table};
@@ -99,8 +100,8 @@ impl Wants for Policy {
                 frames::hold(host, index, key, &bridge, Need::from_wanted(shown))?;
             }
             State::Verdicts { addresses } => {
-                table::close(index, addresses)?;
                 let recorded: Option<Recorded> = attachment::recorded(index, key, NAME);
+                table::close(index, &ends(recorded.as_ref(), addresses))?;
                 if let Some(recorded) = recorded {
                     Daemon::new(call, config.socket.clone()).start(call, &recorded.started);
                 }
@@ -115,9 +116,17 @@ impl Wants for Policy {
 fn unrecorded(attached: &Attached<'_, Policy>, link: &HostSide) -> Recorded {
     let addresses = link::addresses(attached.result, attached.ifname);
     let (interface, bridge) = (Some(link.name.clone()), link.bridge.as_ref());
-    let started = Started { addresses, interface, ..Started::default() };
+    let meets = link.meets(attached.ifname);
+    let started = Started { addresses, interface, meets, ..Started::default() };
     let bridge = bridge.map(|bridge| bridge.name.clone());
     Recorded { started, index: Some(link.index), bridge }
+}
+
+/// Returns what leads to the verdicts of these addresses. Of an attachment without a record nothing
+/// but its addresses is known here.
+fn ends(recorded: Option<&Recorded>, addresses: &[IpAddr]) -> Ends {
+    let meets = recorded.and_then(|recorded| recorded.started.meets.clone());
+    Ends::of(&Started { addresses: addresses.to_vec(), meets, ..Started::default() })
 }
 
 /// Without a daemon an address without a verdict may be one that no policy selects. But if there is
@@ -130,7 +139,8 @@ fn compare_verdicts(config: &Config, picture: &mut Picture<'_>, addresses: &[IpA
         Some(Judged::Differs(text)) => return differs(text),
         None => {}
     }
-    match table::without_verdict(addresses)? {
+    let recorded: Option<Recorded> = attachment::recorded(picture.index, call.attachment(), NAME);
+    match table::without_verdict(&ends(recorded.as_ref(), addresses))? {
         None => differs("the packet filter has no verdicts of network policy".to_owned()),
         Some(without) => {
             for address in without {

@@ -61,6 +61,22 @@ fn interfaces_that_nothing_here_can_judge() {
     assert_eq!((verdicts(&node), links(&node)), (Vec::new(), String::new()));
 }
 
+/// Of a further network all packets have to be seen at one interface.
+#[test]
+fn vm_a_further_network_is_refused_where_packets_are_seen_at_several_interfaces() {
+    testkit::require!("root", "bridge-vlan-filtering");
+    let node = Node::new("policy-several");
+    no_bridge_shows(&node);
+    let keys = super::keys(&node, "bridge");
+    let c1 = Pod::of(&node, node.container("c1"), "bridge", keys, ("n", "net1"));
+    node.sh("ip link set br0 type bridge vlan_filtering 1");
+    c1.policy("ADD").call().fails(7, "are seen at several interfaces");
+    assert_eq!((c1.recorded(), verdicts(&node)), (None, Vec::new()));
+    node.sh("ip link set br0 type bridge vlan_filtering 0");
+    c1.add();
+    assert_eq!(verdicts(&node), closed(&c1));
+}
+
 /// No space is left for one file after another: ADD fails with nothing changed, or does without the
 /// file.
 #[test]

@@ -138,7 +138,52 @@ fn del_with_less_and_less() {
         assert_eq!(verdicts(&node), closed(&c1));
         node.run("policy", "GC").of_network().valid(&[]).call().silent();
         assert_eq!((verdicts(&node), links(&node)), (Vec::new(), String::new()));
+        // GC alone, where the other plugin's record is not lost.
+        let c2 = Pod::new(&node, "c2", by);
+        c2.add();
+        assert!(index.remove(&c2.key(), "policy").unwrap());
+        node.run("policy", "GC").of_network().valid(&[]).call().silent();
+        assert_eq!((verdicts(&node), links(&node)), (Vec::new(), String::new()));
+        if by == "bridge" {
+            assert_eq!(shows(&node, "br0"), "0 0", "GC");
+        }
     }
+}
+
+/// A damaged record may have the address too. Then its verdict stays, and DEL and a second ADD say
+/// so and succeed. What other plugins have recorded does not matter, nor does the record of the
+/// attachment that goes.
+#[test]
+fn del_beside_a_damaged_record() {
+    testkit::require!("root");
+    let node = Node::new("policy-damaged");
+    let (c1, c2) = (Pod::new(&node, "c1", "ptp"), Pod::new(&node, "c2", "ptp"));
+    c1.add();
+    c2.add();
+    let damage = |plugin: &str| {
+        let path = node.roots.run.join("owners").join(c2.key().hash()).join(plugin);
+        std::fs::write(path, b"{").unwrap();
+    };
+    damage("policy.json");
+    let mut both = [closed(&c1), closed(&c2)].concat();
+    both.sort();
+    let mut fewer = c1.prev.clone();
+    fewer["ips"].as_array_mut().unwrap().pop();
+    for run in [c1.policy("ADD").prev(&fewer), c1.policy("DEL")] {
+        let answer = run.call();
+        let told = answer.stderr().contains("verdicts of network policy stay");
+        assert!(answer.succeeded() && told, "{answer:?}");
+        assert_eq!(verdicts(&node), both);
+    }
+    assert_eq!(c1.recorded(), None);
+    // The next ADD of the container writes it anew.
+    c2.add();
+    damage("ptp.json");
+    node.run("policy", "GC").of_network().valid(&[("c2", "eth0")]).call().silent();
+    assert_eq!(verdicts(&node), closed(&c2));
+    damage("policy.json");
+    c2.del();
+    assert_eq!((verdicts(&node), links(&node)), (Vec::new(), String::new()));
 }
 
 /// DEL finds the link that ADD saw, and no other that has its name by now.
@@ -212,6 +257,8 @@ fn two_networks_of_one_container() {
     let both = Pod::of(&node, c1, "ptp", second, ("m", "net1"));
     first.add();
     both.add();
+    assert_eq!(first.recorded().unwrap().started.meets, None);
+    assert_eq!(both.recorded().unwrap().started.meets, Some(both.host_ifname()));
     let mut all = closed(&first);
     all.extend(closed(&both));
     all.sort();
@@ -228,6 +275,41 @@ fn two_networks_of_one_container() {
     both.check();
     super::assert_silent(&*third.c, &both.addresses());
     both.del();
+    assert_eq!(verdicts(&node), Vec::<String>::new());
+}
+
+/// Two further networks have the same addresses, on bridges of their own: of each only the own bridge
+/// counts, and what is lost is closed again.
+#[test]
+fn further_networks_may_have_the_same_addresses() {
+    testkit::require!("root");
+    let node = Node::new("policy-same");
+    no_bridge_shows(&node);
+    let ranges = json!([[{ "subnet": "10.2.0.0/24" }]]);
+    let keys = |bridge: &str| {
+        let ipam = json!({ "type": "host-local", "dataDir": node.dir(bridge), "ranges": ranges });
+        json!({ "bridge": bridge, "ipam": ipam })
+    };
+    let one = Pod::of(&node, node.container("c1"), "bridge", keys("br0"), ("n", "net1"));
+    let two = Pod::of(&node, node.container("c2"), "bridge", keys("br1"), ("m", "net2"));
+    assert_eq!(one.addresses(), two.addresses());
+    one.add();
+    two.add();
+    let at = |pod: &Pod<'_>| pod.recorded().unwrap().started.meets.unwrap();
+    assert_eq!((at(&one), at(&two)), ("br0".to_owned(), "br1".to_owned()));
+    let of_one = closed(&one);
+    let of_two: Vec<String> = of_one.iter().map(|line| line.replace("br0", "br1")).collect();
+    let mut all = [of_one.clone(), of_two.clone()].concat();
+    all.sort();
+    assert_eq!(verdicts(&node), all);
+    one.check();
+    node.sh("nft delete table inet netwright-policy");
+    assert!(!one.repair().is_empty() && verdicts(&node) == of_one);
+    two.add();
+    assert_eq!(verdicts(&node), all);
+    one.del();
+    assert_eq!(verdicts(&node), of_two);
+    two.del();
     assert_eq!(verdicts(&node), Vec::<String>::new());
 }
 

@@ -3,9 +3,13 @@
 use std::net::IpAddr;
 
 use node_api::policy::{Enforced, Owner};
-use policy::{Direction, Name, PerDirection, PolicyId, Refused, Traffic, program, verdict};
+use policy::program::Link;
+use policy::{
+    Direction, Name, PerDirection, PolicyId, Program, Refused, Traffic, program, verdict,
+};
 
 use super::super::records::{Attachment, id};
+use super::super::said::Remarks;
 use super::{Engine, Known};
 
 impl Engine {
@@ -47,10 +51,19 @@ impl Engine {
         let world = self.world();
         let of_policies = world.policies().flat_map(|policy| &policy.faults);
         let of_namespaces = world.namespaces().flat_map(|namespace| &namespace.faults);
-        let mut all: Vec<&Refused> =
-            of_policies.chain(of_namespaces).chain(self.unreadable.values()).collect();
+        let further = self.networks.policies().flat_map(|policy| &policy.policy.faults);
+        let mut all: Vec<&Refused> = of_policies
+            .chain(of_namespaces)
+            .chain(further)
+            .chain(self.unreadable.values())
+            .collect();
         all.sort_by(|one, other| one.object.cmp(&other.object));
         all
+    }
+
+    /// Returns what is to be known of files besides their objects.
+    pub(in super::super) fn remarks(&self) -> &Remarks {
+        &self.remarks
     }
 
     /// Says what is kept although the last list lacks it.
@@ -59,9 +72,8 @@ impl Engine {
     }
 
     /// Returns sentences that people are to know, besides faults.
-    #[allow(dead_code, reason = "whoever answers the command calls it")]
     pub(in super::super) fn notices(&self) -> Vec<String> {
-        let mut notices = self.waits_for();
+        let mut notices = Vec::new();
         if let (Some((kind, why)), true) = (self.lists.silence(), self.program().is_some()) {
             notices.push(format!("{kind}: {why}; what was known last counts"));
         }
@@ -73,7 +85,14 @@ impl Engine {
                 held.join(", ")
             ));
         }
-        notices.extend(self.world().shared_priorities());
+        let Remarks { wrong, foreign, .. } = &self.remarks;
+        let unreadable = self.unreadable.values().map(ToString::to_string);
+        notices.extend(unreadable.filter(|text| !wrong.contains(text)));
+        let namespaces = self.world().namespaces();
+        let faults = namespaces.flat_map(|namespace| &namespace.faults);
+        notices.extend(faults.map(ToString::to_string));
+        notices.extend(wrong.iter().chain(foreign).cloned());
+        notices.extend(self.not_judged());
         notices
     }
 
@@ -84,7 +103,8 @@ impl Engine {
 
     /// Returns how many policies there are.
     pub(in super::super) fn known(&self) -> Known {
-        let mut known = Known::default();
+        let mut known =
+            Known { multi_network_policies: self.networks.policies().count(), ..Known::default() };
         for policy in self.world().policies() {
             match policy.id {
                 PolicyId::Network { .. } => known.network_policies += 1,
@@ -104,18 +124,31 @@ impl Engine {
         traffic: Traffic,
     ) -> bool {
         let Some(program) = self.program() else { return false };
+        let further = self.networks.forbid(source, destination, traffic);
+        let own = self.forbids_on_own(program, (source, destination), traffic);
+        // Of several networks that have these addresses, nobody knows which one it is.
+        own.into_iter().chain(further).reduce(|one, other| one && other).unwrap_or_default()
+    }
+
+    /// Says the same of the pods' own network; `None` if neither end has an address there that is of
+    /// this node.
+    fn forbids_on_own(
+        &self,
+        program: &Program,
+        (source, destination): (IpAddr, IpAddr),
+        traffic: Traffic,
+    ) -> Option<bool> {
         let mut judged = None;
-        [(Direction::Egress, source), (Direction::Ingress, destination)].into_iter().any(
-            |(direction, end)| match program.verdicts.get(&(direction, end)) {
-                None => false,
-                Some(chain) if *chain == program::unknown(direction) => true,
-                Some(_) => {
-                    let judge = || verdict(self.world(), source, destination, traffic);
-                    let verdict = judged.get_or_insert_with(judge);
-                    !verdict.side(direction).decision.allows()
-                }
-            },
-        )
+        let (mut is_here, mut forbids) = (false, false);
+        for (direction, end) in [(Direction::Egress, source), (Direction::Ingress, destination)] {
+            is_here |= self.records.owner_of(end).is_some();
+            let Some(chain) = program.verdicts.get(&(direction, end)) else { continue };
+            is_here = true;
+            let judge = || verdict(self.world(), source, destination, traffic);
+            forbids |= *chain == program::unknown(direction)
+                || !judged.get_or_insert_with(judge).side(direction).decision.allows();
+        }
+        is_here.then_some(forbids)
     }
 
     /// Says what holds for an attachment.
@@ -124,12 +157,43 @@ impl Engine {
             let notice = "nothing is recorded of the attachment".to_owned();
             return Enforced { known: false, notice: Some(notice) };
         };
-        let closed = attachment.addresses.iter().find(|address| self.is_closed(**address));
-        match closed {
-            None => Enforced { known: true, notice: None },
-            Some(address) => {
-                Enforced { known: false, notice: Some(self.why_closed(attachment, *address)) }
-            }
+        let own = attachment.own().iter().find(|address| self.is_closed(**address));
+        let further = attachment.links().find(|link| self.is_closed_link(link));
+        let notice = match (own, further) {
+            (None, None) => return Enforced { known: true, notice: None },
+            (Some(address), _) => self.why_closed(attachment, *address),
+            (None, Some(link)) => self.why_closed_link(attachment, &link),
+        };
+        Enforced { known: false, notice: Some(notice) }
+    }
+
+    /// Reports whether an address of a further network is closed.
+    pub(in super::super) fn is_closed_link(&self, link: &Link) -> bool {
+        self.program().is_none() || self.networks.is_closed(link)
+    }
+
+    pub(super) fn why_closed_link(&self, attachment: &Attachment, link: &Link) -> String {
+        let (name, ifname) = (attachment.name(), &attachment.id.2);
+        let closed = "closed but for its node until then";
+        let pod = self.pod_of(attachment);
+        let on = self.networks.network_at(&link.interface, link.address);
+        match (pod, on) {
+            _ if !self.waits_for().is_empty() => self.why_closed(attachment, link.address),
+            (None, _) => self.why_closed(attachment, link.address),
+            (Some(_), None) => format!(
+                "neither the status of {name} nor its annotation {} says which network {ifname} \
+                 is on: it is {closed}",
+                npwg::annotation::NETWORKS
+            ),
+            (Some(_), Some(network)) => match self.networks.world(network) {
+                Some(world) if world.claimants(link.address).len() == 1 => {
+                    format!("{name} is not known on {network} yet, and {closed}")
+                }
+                _ => format!(
+                    "{} is closed at {}: several have it, until only one of them is left",
+                    link.address, link.interface
+                ),
+            },
         }
     }
 
@@ -162,15 +226,33 @@ impl Engine {
 
     /// Returns where the addresses of an attachment are to lead; `None` if it is not known, or
     /// nothing is enforced yet.
-    pub(in super::super) fn expected(
-        &self,
-        owner: &Owner,
-    ) -> Option<Vec<(IpAddr, PerDirection<Option<Name>>)>> {
+    pub(in super::super) fn expected(&self, owner: &Owner) -> Option<Vec<Expected>> {
         let attachment = self.records.get(&id(owner))?;
         let program = self.program()?;
-        let leads = |address: IpAddr| {
-            PerDirection::of(|direction| program.verdicts.get(&(direction, address)).cloned())
-        };
-        Some(attachment.addresses.iter().map(|address| (*address, leads(*address))).collect())
+        let own = attachment.own().iter().map(|address| Expected {
+            place: Place::Own(*address),
+            leads: PerDirection::of(|direction| {
+                program.verdicts.get(&(direction, *address)).cloned()
+            }),
+        });
+        let further = attachment.links().map(|link| Expected {
+            leads: PerDirection::of(|direction| self.networks.leads(direction, &link).cloned()),
+            place: Place::Further(link),
+        });
+        Some(own.chain(further).collect())
     }
+}
+
+/// Where an address is to lead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in super::super) struct Expected {
+    pub(in super::super) place: Place,
+    pub(in super::super) leads: PerDirection<Option<Name>>,
+}
+
+/// An address of an attachment, as the packet filter knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in super::super) enum Place {
+    Own(IpAddr),
+    Further(Link),
 }

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use node_api::policy::{Owner, Started};
 use policy::labels::Labels;
 use policy::object::Uid;
+use policy::program::Link;
 use policy::{Change, Namespace, Pod, Step};
 
-use super::super::kinds::{Key, Kind};
+use super::super::kinds::{Key, Kind, Meta};
 use super::super::lists::Origin;
 use super::super::records::{Attachment, Id, Touched, id};
 use super::{Engine, Local, Phase, nobody};
@@ -19,8 +20,17 @@ const DEFAULT: &str = "default";
 
 impl Engine {
     /// Takes a pod as its source says it.
-    pub(super) fn take_pod(&mut self, pod: Pod, static_uid: Option<Uid>) {
+    pub(super) fn take_pod(&mut self, pod: Pod, meta: Meta) {
         let uid = pod.uid.clone();
+        let further = meta.further.clone();
+        self.take_own(pod, meta);
+        self.take_further(&uid, further);
+    }
+
+    /// Takes a pod as it is on its own network.
+    fn take_own(&mut self, pod: Pod, meta: Meta) {
+        let uid = pod.uid.clone();
+        let Meta { static_uid, further, .. } = meta;
         if self.lists.holds(Kind::Pods) {
             self.yield_addresses(&pod);
         }
@@ -30,12 +40,14 @@ impl Engine {
             }
             return;
         }
-        let is_known = |known: &Local| known.pod == pod && known.static_uid == static_uid;
+        let is_known = |known: &Local| {
+            known.pod == pod && known.static_uid == static_uid && known.further == further
+        };
         if self.local.get(&uid).is_some_and(is_known) {
             return;
         }
         let name = (pod.namespace.clone(), pod.name.clone());
-        self.local.insert(uid.clone(), Local { pod, static_uid });
+        self.local.insert(uid.clone(), Local { pod, static_uid, further });
         self.put_namesakes(&name);
     }
 
@@ -56,7 +68,13 @@ impl Engine {
     /// Takes an attachment that starts. Its addresses are closed in the packet filter by now,
     /// whatever they led to before.
     pub(in super::super) fn start(&mut self, started: Started) {
-        for address in &started.addresses {
+        if let Some(interface) = &started.meets {
+            for address in &started.addresses {
+                self.networks.closed(&Link { interface: interface.clone(), address: *address });
+            }
+        }
+        let own: &[IpAddr] = if started.meets.is_some() { &[] } else { &started.addresses };
+        for address in own {
             if let Phase::Standing(compiler) = &mut self.phase {
                 let steps = compiler.start(*address, nobody());
                 // That the packet filter has already.
@@ -86,9 +104,13 @@ impl Engine {
     }
 
     /// Returns the pod that an attachment is of, if it is known.
-    fn pod_of(&self, attachment: &Attachment) -> Option<Uid> {
+    pub(super) fn pod_of(&self, attachment: &Attachment) -> Option<Uid> {
         if self.lists.origin() == Origin::Files {
-            return self.of_records.get(&attachment.id).cloned();
+            let is_own = attachment.meets.is_none();
+            return match is_own {
+                true => self.of_records.get(&attachment.id).cloned(),
+                false => Some(uid_of(&attachment.id)),
+            };
         }
         let pod = attachment.pod.as_ref()?;
         if pod.uid.is_empty() {
@@ -119,7 +141,7 @@ impl Engine {
     pub(super) fn addresses_of(&self, uid: &Uid) -> Vec<IpAddr> {
         let is_of = |attachment: &&Attachment| self.pod_of(attachment).as_ref() == Some(uid);
         let of_pod = self.records.all().filter(is_of);
-        let addresses = of_pod.flat_map(|attachment| &attachment.addresses).copied();
+        let addresses = of_pod.flat_map(Attachment::own).copied();
         addresses.filter(|address| self.wanted(*address) == *uid).collect()
     }
 
@@ -172,6 +194,11 @@ impl Engine {
             }
         }
         self.lead(touched.addresses);
+        let further = touched.attachments.into_iter().filter(|one| one.meets.is_some());
+        let ids: BTreeSet<Id> = further.map(|one| one.id).collect();
+        for id in ids {
+            self.settle_further(&id);
+        }
     }
 
     /// Leads addresses to where their records say.
@@ -190,10 +217,10 @@ impl Engine {
     /// Where no source knows pods, each attachment is one.
     fn put_pods_of(&mut self, attachments: &[Attachment]) {
         // Others may have lost an address to them, or have got it.
-        let addresses = attachments.iter().flat_map(|one| &one.addresses);
+        let own = attachments.iter().filter(|one| one.meets.is_none());
+        let addresses = own.clone().flat_map(|one| &one.addresses);
         let others = addresses.flat_map(|address| self.records.claimants(*address));
-        let ids: BTreeSet<Id> =
-            attachments.iter().chain(others).map(|one| one.id.clone()).collect();
+        let ids: BTreeSet<Id> = own.chain(others).map(|one| one.id.clone()).collect();
         for id in ids {
             let there = self.records.get(&id).filter(|_| !self.records.has_ended(&id));
             let Some(pod) = there.map(|attachment| self.made_of(attachment)) else {
@@ -210,17 +237,17 @@ impl Engine {
         self.imply_namespaces();
     }
 
-    fn made_of(&self, attachment: &Attachment) -> Pod {
+    /// Returns the pod that an attachment is where no source knows pods.
+    pub(super) fn made_of(&self, attachment: &Attachment) -> Pod {
         let pod = attachment.pod.as_ref();
-        let (network, container, ifname) = &attachment.id;
-        let uid = cni::owner::sha512_hex(format!("{network}\0{container}\0{ifname}"), 32);
+        let container = &attachment.id.1;
         let is_own = |address: &&IpAddr| {
             self.records.owner_of(**address).is_some_and(|owner| owner.id == attachment.id)
         };
         Pod {
             namespace: pod.map_or(DEFAULT, |pod| &pod.namespace).into(),
             name: pod.map_or(container, |pod| &pod.name).clone(),
-            uid: uid.into(),
+            uid: uid_of(&attachment.id),
             node: Some(self.node.as_str().into()),
             labels: Arc::new(attachment.labels.clone()),
             addresses: attachment.addresses.iter().filter(is_own).copied().collect(),
@@ -246,4 +273,9 @@ impl Engine {
             self.change(Namespace::new(&name, Labels::new()).into());
         }
     }
+}
+
+/// Returns the UID of the pod that an attachment is where no source knows pods.
+pub(super) fn uid_of((network, container, ifname): &Id) -> Uid {
+    cni::owner::sha512_hex(format!("{network}\0{container}\0{ifname}"), 32).into()
 }

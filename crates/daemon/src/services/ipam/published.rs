@@ -1,0 +1,36 @@
+//! What the service publishes, for other services that read it: records in the API server, or in
+//! etcd.
+
+use cluster_ipam::store::{Entry, Kind};
+use kube::Client;
+use kube::api::{Api, DynamicObject};
+use kube::runtime::watcher;
+
+use super::super::etcd::Pair;
+use super::super::kubernetes::watch_config;
+use super::{etcd, objects};
+
+/// Returns the API of a kind of records, and how to watch those of a space.
+pub(in super::super) fn of_space(
+    client: Client,
+    kind: Kind,
+    space: &str,
+) -> (Api<DynamicObject>, watcher::Config) {
+    let records = Api::all_with(client, &objects::resource(kind));
+    (records, watch_config().labels(&objects::of_space(space)))
+}
+
+/// Returns the record of an object.
+pub(in super::super) fn of_object(kind: Kind, object: DynamicObject) -> Option<Entry> {
+    objects::entry(kind, object)
+}
+
+/// Returns what the keys of a space's records of a kind begin with in etcd.
+pub(in super::super) fn keys_of_space(kind: Kind, space: &str) -> String {
+    format!("{}{}/{space}/", etcd::PREFIX, kind.plural())
+}
+
+/// Returns the record of a pair.
+pub(in super::super) fn of_pair(kind: Kind, pair: Pair) -> Option<Entry> {
+    etcd::entry(kind, pair)
+}

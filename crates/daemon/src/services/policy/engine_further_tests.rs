@@ -1,0 +1,125 @@
+//! Further networks: which are judged, and by whom.
+
+use super::*;
+
+/// An attachment of a pod to a further network, at a bridge.
+fn further(container: &str, pod: (&str, &str), bridge: &str, address: &str) -> Started {
+    let mut started = started(container, Some(pod), &[address]);
+    started.owner.ifname = "net1".to_owned();
+    started.meets = Some(bridge.to_owned());
+    started
+}
+
+/// A pod that asks for a further network as `net1`.
+fn asks(mut pod: Value, network: &str) -> Value {
+    pod["metadata"]["annotations"] = json!({"k8s.v1.cni.cncf.io/networks": network});
+    pod
+}
+
+/// A pod's status on a further network.
+fn has(mut pod: Value, network: &str, address: &str) -> Value {
+    let status = json!([{"name": network, "interface": "net1", "ips": [address]}]);
+    pod["metadata"]["annotations"] =
+        json!({"k8s.v1.cni.cncf.io/network-status": status.to_string()});
+    pod
+}
+
+fn multi(name: &str, app: &str, networks: &str) -> Value {
+    let mut policy = policy(name, app);
+    policy["metadata"]["annotations"] = json!({"k8s.v1.cni.cncf.io/policy-for": networks});
+    policy
+}
+
+#[test]
+fn further_networks_have_policies_of_their_own() {
+    let mut rig = shop();
+    rig.changed(Kind::MultiNetworkPolicies, &multi("db", "db", "storage"));
+    // The pods' own network has the policy `db` too. Who says nothing of the network is closed.
+    rig.changed(Kind::Pods, &pod("db", "u1", NODE));
+    let db = further("c1", ("db", "u1"), "br1", "10.0.0.1");
+    let enforced = rig.add(&db);
+    let notice = enforced.notice.unwrap();
+    assert!(!enforced.known && notice.contains("says which network net1 is on"), "{notice}");
+    assert_eq!((rig.state_at("br1", "10.0.0.1"), rig.state("10.0.0.1")), ("closed", "open"));
+    rig.changed(Kind::Pods, &asks(pod("db", "u1", NODE), "storage"));
+    assert_eq!(rig.state_at("br1", "10.0.0.1"), "judged");
+    assert!(rig.engine.enforced(&db.owner).known);
+    // The same address on another network.
+    rig.changed(Kind::Pods, &asks(pod("cache", "u2", NODE), "other/backup"));
+    assert!(rig.add(&further("c2", ("cache", "u2"), "br2", "10.0.0.1")).known);
+    assert_eq!((rig.state_at("br2", "10.0.0.1"), rig.state("10.0.0.1")), ("open", "open"));
+    rig.changed(Kind::MultiNetworkPolicies, &multi("db", "db", "backup"));
+    assert_eq!(rig.state_at("br1", "10.0.0.1"), "open");
+    rig.changed(Kind::MultiNetworkPolicies, &multi("db", "db", "a,,b"));
+    assert_eq!(rig.state_at("br1", "10.0.0.1"), "judged", "it was meant for some network");
+    // Who is a peer, by the status of pods of other nodes.
+    let web = has(pod("web", "u3", "n2"), "shop/storage", "10.0.0.9");
+    rig.changed(Kind::Pods, &web);
+    let tcp = Traffic::to(Protocol::Tcp, 80);
+    let at = |text: &str| text.parse().unwrap();
+    assert!(!rig.engine.forbids(at("10.0.0.9"), at("10.0.0.1"), tcp));
+    rig.gone(Kind::MultiNetworkPolicies, &multi("db", "db", ""));
+    assert_eq!(rig.state_at("br1", "10.0.0.1"), "open");
+    // Pods and records go.
+    rig.gone(Kind::Pods, &pod("db", "u1", NODE));
+    assert_eq!(rig.state_at("br1", "10.0.0.1"), "closed");
+    rig.end(&db);
+    assert_eq!(rig.state_at("br1", "10.0.0.1"), "gone");
+}
+
+#[test]
+fn connections_on_further_networks_are_judged() {
+    let mut rig = shop();
+    rig.changed(Kind::MultiNetworkPolicies, &multi("db", "db", "storage"));
+    rig.changed(Kind::Pods, &asks(pod("db", "u1", NODE), "storage"));
+    rig.add(&further("c1", ("db", "u1"), "br1", "10.0.0.1"));
+    for (name, uid, address) in [("web", "u2", "10.0.0.2"), ("other", "u3", "10.0.0.3")] {
+        rig.changed(Kind::Pods, &has(pod(name, uid, "n2"), "shop/storage", address));
+    }
+    let tcp = Traffic::to(Protocol::Tcp, 80);
+    let at = |text: &str| text.parse().unwrap();
+    let forbids = |rig: &Rig, source: &str| rig.engine.forbids(at(source), at("10.0.0.1"), tcp);
+    assert!(!forbids(&rig, "10.0.0.2") && forbids(&rig, "10.0.0.3"));
+    // A pod of its own network has the address too, and lets everybody in: nobody knows which of
+    // the two a connection is.
+    rig.changed(Kind::Pods, &pod("web", "u4", NODE));
+    rig.add(&started("c4", Some(("web", "u4")), &["10.0.0.1"]));
+    assert!(!forbids(&rig, "10.0.0.3"));
+}
+
+#[test]
+fn a_network_without_the_plugin_is_told() {
+    let mut rig = shop();
+    rig.changed(Kind::Pods, &has(pod("db", "u1", NODE), "shop/storage", "10.0.0.1"));
+    assert_eq!(rig.engine.not_judged(), [""; 0]);
+    rig.changed(Kind::MultiNetworkPolicies, &multi("db", "db", "storage"));
+    assert_eq!(
+        rig.engine.not_judged(),
+        ["shop/db is on shop/storage at net1 without the plugin policy: no MultiNetworkPolicy \
+          judges it there"]
+    );
+    rig.add(&further("c1", ("db", "u1"), "br1", "10.0.0.1"));
+    assert_eq!(rig.engine.not_judged(), [""; 0]);
+    assert_eq!(rig.state_at("br1", "10.0.0.1"), "judged");
+}
+
+/// Without a cluster a network is what its configuration calls it.
+#[test]
+fn files_have_further_networks_too() {
+    let mut rig = Rig::new(Origin::Files);
+    let mut policy = multi("db", "db", "pods");
+    policy["metadata"]["namespace"] = json!("default");
+    rig.list_all(&[(Kind::MultiNetworkPolicies, &[policy])]);
+    let mut db = further("c1", ("db", "u1"), "br1", "10.0.0.1");
+    db.owner.pod = None;
+    db.labels.insert("app".to_owned(), "db".to_owned());
+    assert!(rig.add(&db).known);
+    assert_eq!((rig.state_at("br1", "10.0.0.1"), rig.state("10.0.0.1")), ("judged", "open"));
+    let mut other = db.clone();
+    (other.owner.network, other.owner.container) = ("else".to_owned(), "c2".to_owned());
+    other.addresses = vec!["10.0.0.2".parse().unwrap()];
+    assert!(rig.add(&other).known);
+    assert_eq!(rig.state_at("br1", "10.0.0.2"), "open");
+    rig.list_records(&[&other]);
+    assert_eq!(rig.state_at("br1", "10.0.0.1"), "gone");
+}

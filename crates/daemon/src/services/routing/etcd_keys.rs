@@ -1,0 +1,209 @@
+//! Follows the keys of etcd that begin with a prefix: lists them, watches them, and lists them again
+//! if what was missed cannot be asked for.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::super::etcd::{Etcd, EtcdError, Pair, RangeAnswer, bytes, number};
+
+/// While nothing is reported, the member is asked so often whether it has a leader.
+const PROBE: Duration = Duration::from_secs(10);
+/// A watch that reports nothing for so long is deaf: etcd says every ten minutes that it goes on.
+const DEAF: Duration = Duration::from_secs(25 * 60);
+/// So long without an answer, and etcd counts as silent: one member may die in a moment.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Pauses between attempts to list and watch, at first and at most: up to half as long again, and yet
+/// less than five seconds after etcd is back.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(3));
+
+/// What is heard of the keys.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// These are all, at this revision.
+    Listed(Vec<Pair>, u64),
+    Changed(Pair),
+    /// A key was deleted, or has expired; the pair has no value.
+    Deleted(Pair),
+    /// etcd does not answer: the reason.
+    Silent(String),
+    /// It answers again, and nothing has changed.
+    Answers,
+    /// What the key that is asked for has by now.
+    Probed(Option<String>),
+}
+
+/// Which keys are followed.
+#[derive(Debug)]
+pub(super) struct Keys<'e> {
+    pub(super) etcd: &'e Etcd,
+    pub(super) prefix: String,
+    /// The key that is asked for while nothing is reported. Whoever answers has a leader, and says how
+    /// far etcd is.
+    pub(super) probed: String,
+    /// Set by whoever finds that etcd does not have what was told: all keys are listed again then.
+    pub(super) doubted: Option<&'e Cell<bool>>,
+}
+
+/// What was told, and how far.
+#[derive(Debug)]
+struct Told {
+    /// The revision up to which everything was told; `None` before the first list.
+    revision: Option<u64>,
+    /// The cluster that this was, and how many leaders it had had.
+    cluster: String,
+    term: u64,
+    /// Since when there is no answer.
+    failing: Option<Instant>,
+    /// That was told.
+    silent: bool,
+    pause: Duration,
+}
+
+/// Why following ended.
+enum Broken {
+    /// What was missed cannot be asked for: a list is needed.
+    Missed,
+    Error(EtcdError),
+}
+
+impl From<EtcdError> for Broken {
+    fn from(error: EtcdError) -> Self {
+        Broken::Error(error)
+    }
+}
+
+impl Keys<'_> {
+    /// Passes on what etcd has, and every change, for ever.
+    pub(super) async fn follow(&self, tell: impl Fn(Heard)) {
+        let mut told = Told {
+            revision: None,
+            cluster: String::new(),
+            term: 0,
+            failing: None,
+            silent: false,
+            pause: PAUSE.0,
+        };
+        loop {
+            let Err(broken) = self.follow_once(&mut told, &tell).await;
+            match broken {
+                Broken::Missed => told.revision = None,
+                Broken::Error(error) => {
+                    let since = *told.failing.get_or_insert_with(Instant::now);
+                    if PATIENCE <= since.elapsed() {
+                        told.silent = true;
+                        tell(Heard::Silent(error.to_string()));
+                    }
+                }
+            }
+            tokio::time::sleep(spread(told.pause, crate::clock::seed())).await;
+            told.pause = (told.pause * 2).min(PAUSE.1);
+        }
+    }
+
+    /// Lists if needed, and watches until something breaks.
+    async fn follow_once(
+        &self,
+        told: &mut Told,
+        tell: &impl Fn(Heard),
+    ) -> Result<Infallible, Broken> {
+        if self.is_doubted() {
+            told.revision = None;
+        }
+        let revision = match told.revision {
+            Some(revision) => revision,
+            None => {
+                let (all, revision) = self.etcd.list(&self.prefix).await?;
+                tell(Heard::Listed(all, revision));
+                (told.revision, told.cluster, told.term) = (Some(revision), String::new(), 0);
+                (told.failing, told.silent) = (None, false);
+                revision
+            }
+        };
+        let place = self.etcd.preferred();
+        // A member that has no leader watches too, and hears of nothing.
+        self.probe(place, told, tell).await?;
+        let from = revision.saturating_add(1);
+        let mut watch = self.etcd.watch(place, &self.prefix, from).await?;
+        let mut heard = Instant::now();
+        loop {
+            let report = tokio::time::timeout(PROBE, watch.next()).await;
+            if self.is_doubted() {
+                return Err(Broken::Missed);
+            }
+            let Ok(report) = report else {
+                self.probe(watch.place(), told, tell).await?;
+                if DEAF <= heard.elapsed() {
+                    let why = "the watch reports nothing".to_owned();
+                    return Err(Broken::Error(EtcdError::Away(why)));
+                }
+                continue;
+            };
+            let report = report?;
+            heard = Instant::now();
+            if report.compact_revision.is_some() {
+                return Err(Broken::Missed);
+            }
+            if report.canceled {
+                let why = report.reason().to_owned();
+                return Err(Broken::Error(EtcdError::Away(why)));
+            }
+            (told.failing, told.pause) = (None, PAUSE.0);
+            if report.created {
+                if std::mem::take(&mut told.silent) {
+                    tell(Heard::Answers);
+                }
+                continue;
+            }
+            // While it catches up, the header is ahead of the events.
+            let revisions = report.events.iter().map(|event| number(&event.kv.mod_revision));
+            let last = revisions.max().unwrap_or_else(|| number(&report.header.revision));
+            for event in report.events {
+                tell(match event.is_deletion() {
+                    true => Heard::Deleted(event.kv),
+                    false => Heard::Changed(event.kv),
+                });
+            }
+            told.revision = told.revision.max(Some(last));
+        }
+    }
+
+    fn is_doubted(&self) -> bool {
+        self.doubted.is_some_and(Cell::take)
+    }
+
+    /// Asks a member for one key.
+    async fn probe(
+        &self,
+        place: usize,
+        told: &mut Told,
+        tell: &impl Fn(Heard),
+    ) -> Result<(), Broken> {
+        let body = json!({"key": bytes(&self.probed)});
+        let answer: RangeAnswer = self.etcd.ask_member(place, "kv/range", &body).await?;
+        let header = &answer.header;
+        let (revision, term) = (number(&header.revision), number(&header.raft_term));
+        if told.cluster.is_empty() {
+            told.cluster.clone_from(&header.cluster_id);
+        } else if told.cluster != header.cluster_id {
+            return Err(Broken::Missed);
+        }
+        // It was put back to an earlier state, or made anew by the same members, which give it the
+        // same number.
+        if told.revision.is_some_and(|told| revision < told) || term < told.term {
+            return Err(Broken::Missed);
+        }
+        told.term = term;
+        tell(Heard::Probed(answer.value()));
+        Ok(())
+    }
+}
+
+/// Returns a pause that is up to half as long again: not all nodes come at once when etcd is back.
+/// `random` is any number.
+pub(super) fn spread(pause: Duration, random: u64) -> Duration {
+    let half = u64::try_from(pause.as_millis() / 2).unwrap_or_default();
+    pause + Duration::from_millis(random % (half + 1))
+}

@@ -1,0 +1,461 @@
+//! Blocks of spaces of `cluster-ipam`, and addresses that pods keep: who has which, as the service
+//! `ipam` of each node writes it.
+//!
+//! A thread of its own follows the records, in etcd or in the API server. They make no node: the crate
+//! `routing` finds out whose a block is.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::time::Duration;
+
+use agent::config;
+use cluster_ipam::record::{self, BlockRecord, StickyRecord};
+use cluster_ipam::store::{Entry, Key, Kind};
+use futures_util::future::{join_all, select};
+use ipnet::IpNet;
+use kube::Client;
+use kube::api::{Api, DynamicObject, ListParams};
+use kube::runtime::watcher::watcher;
+use routing::blocks::{Block, Event, Holder, Records, Shown};
+
+use super::super::Stop;
+use super::super::etcd::Etcd;
+use super::super::ipam::published;
+use super::super::kubernetes::{self, CONNECT_TIME, Change, follow, within};
+use super::super::outlet::{self, Inlet, Outlet};
+use super::super::setup::{failed, runtime, words};
+use super::Service;
+use super::etcd_keys::{self, Keys};
+use super::etcd_leases;
+
+/// Pauses between attempts to find the API server: at first, and at most.
+const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// After a watch broke, the server is asked for one object when no attempt has failed for so long.
+/// An attempt that fails takes less.
+const QUIET: Duration = Duration::from_secs(15);
+
+/// How many changes may wait for the thread.
+const WAITING: usize = 64;
+
+/// What the thread has heard.
+#[derive(Debug)]
+pub(super) enum Heard {
+    /// Of the records.
+    Event(Event),
+    /// They cannot be asked for: the reason.
+    Silent(Records, String),
+}
+
+/// The loop's end of the thread.
+#[derive(Debug)]
+pub(super) struct Spaces(Inlet<Heard>);
+
+impl Spaces {
+    /// Starts the thread, if there are spaces to be routed.
+    pub(super) fn follow(config: &config::Routing) -> Result<Option<Self>, Stop> {
+        if config.spaces.is_empty() {
+            return Ok(None);
+        }
+        let (inlet, outlet) = outlet::pair().map_err(failed)?;
+        let runtime = runtime(1)?;
+        let store = if config.etcd.is_empty() {
+            Store::Api(config.kubeconfig.clone())
+        } else {
+            let _context = runtime.enter();
+            Store::Etcd(etcd_leases::open(config)?)
+        };
+        let thread = Thread { store, records: Records::of(&config.spaces).collect(), outlet };
+        std::thread::Builder::new()
+            .name("spaces".to_owned())
+            .spawn(move || runtime.block_on(thread.run()))
+            .map_err(failed)?;
+        Ok(Some(Spaces(inlet)))
+    }
+
+    /// Returns what is readable when something was heard.
+    pub(super) fn bell(&self) -> &UnixStream {
+        self.0.bell()
+    }
+
+    /// Takes what was heard since the last call. Changes that came together are one event: a block
+    /// that moves is deleted and made anew.
+    pub(super) fn heard(&self) -> Vec<Heard> {
+        let mut together: Vec<Heard> = Vec::new();
+        for heard in self.0.heard() {
+            match (together.last_mut(), heard) {
+                (Some(Heard::Event(Event::Changed(all))), Heard::Event(Event::Changed(more))) => {
+                    all.extend(more);
+                }
+                (_, heard) => together.push(heard),
+            }
+        }
+        together
+    }
+}
+
+impl Service {
+    /// Learns who holds which block now.
+    pub(super) fn learn_blocks(&mut self) {
+        let heard = self.spaces.as_ref().map(Spaces::heard).unwrap_or_default();
+        let was_listed = self.shared.routing().cluster().blocks_listed();
+        for heard in heard {
+            let event = match heard {
+                Heard::Event(event) => event,
+                Heard::Silent(records, why) => {
+                    self.away.insert(records.clone(), why);
+                    Event::Silent(records)
+                }
+            };
+            if let Event::Listed(records, _) | Event::Answers(records) = &event {
+                self.away.remove(records);
+            }
+            let todo = self.shared.routing().blocks(event, self.clock.now());
+            self.obey(todo);
+        }
+        let away = self.away.first_key_value();
+        let away = away.map(|(records, why)| format!("{records}: {why}"));
+        self.health.needs("records of spaces", away.map_or(Ok(()), Err));
+        if !was_listed && self.shared.routing().cluster().blocks_listed() {
+            // What an earlier run has made of blocks that are others' goes now.
+            self.look();
+        }
+    }
+}
+
+/// Where the records are.
+enum Store {
+    Etcd(Etcd),
+    Api(Option<PathBuf>),
+}
+
+struct Thread {
+    store: Store,
+    records: Vec<Records>,
+    outlet: Outlet<Heard>,
+}
+
+impl Thread {
+    async fn run(self) {
+        match &self.store {
+            Store::Etcd(etcd) => {
+                let all = self.records.iter().map(|records| self.follow_keys(etcd, records));
+                join_all(all).await;
+            }
+            Store::Api(kubeconfig) => {
+                let client = self.client(kubeconfig.as_ref()).await;
+                let all = self.records.iter().map(|records| self.follow_objects(&client, records));
+                join_all(all).await;
+            }
+        }
+    }
+
+    fn tell(&self, event: Event) {
+        self.outlet.tell(Heard::Event(event));
+    }
+
+    fn silent(&self, records: &Records, why: String) {
+        self.outlet.tell(Heard::Silent(records.clone(), why));
+    }
+
+    async fn follow_keys(&self, etcd: &Etcd, records: &Records) {
+        let reader = Reader::new(records);
+        let prefix = published::keys_of_space(reader.kind, &records.space);
+        let keys = Keys { etcd, probed: prefix.clone(), prefix, doubted: None };
+        let entry = |pair| published::of_pair(reader.kind, pair);
+        let tell = |heard| match heard {
+            etcd_keys::Heard::Listed(all, _) => {
+                let all: Vec<Entry> = all.into_iter().filter_map(entry).collect();
+                self.tell(reader.list(&all));
+            }
+            etcd_keys::Heard::Changed(pair) => self.tell(reader.change(entry(pair).as_ref())),
+            etcd_keys::Heard::Deleted(pair) => self.tell(reader.gone(entry(pair).as_ref())),
+            etcd_keys::Heard::Silent(why) => self.silent(records, why),
+            etcd_keys::Heard::Answers => self.tell(Event::Answers(records.clone())),
+            etcd_keys::Heard::Probed(_) => {}
+        };
+        keys.follow(tell).await;
+    }
+
+    /// Finds the server. A file that is wrong may be put right.
+    async fn client(&self, kubeconfig: Option<&PathBuf>) -> Client {
+        let mut pause = RETRY.0;
+        loop {
+            let path = kubeconfig.map(PathBuf::as_path);
+            match kubernetes::client(path, CONNECT_TIME, true).await {
+                Ok(client) => return client,
+                Err(error) => {
+                    self.records.iter().for_each(|records| self.silent(records, words(&error)));
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RETRY.1);
+        }
+    }
+
+    async fn follow_objects(&self, client: &Client, records: &Records) {
+        let reader = Reader::new(records);
+        let kind = reader.kind;
+        let (objects, config) = published::of_space(client.clone(), kind, &records.space);
+        let (to, changes) = tokio::sync::mpsc::channel(WAITING);
+        let entry = move |object| published::of_object(kind, object);
+        let following = follow(watcher(objects.clone(), config), entry, to);
+        let listening = self.listen(&reader, &objects, changes);
+        select(pin!(following), pin!(listening)).await;
+    }
+
+    /// Passes on what the watch reports.
+    async fn listen(
+        &self,
+        reader: &Reader<'_>,
+        objects: &Api<DynamicObject>,
+        mut changes: tokio::sync::mpsc::Receiver<Change<Option<Entry>>>,
+    ) {
+        let mut listing = Vec::new();
+        let mut lost = false;
+        let answers = || self.tell(Event::Answers(reader.records.clone()));
+        loop {
+            let change = if lost {
+                match tokio::time::timeout(QUIET, changes.recv()).await {
+                    Ok(change) => change,
+                    // The watch stands again, it seems, and has nothing to say.
+                    Err(_) => {
+                        let one = ListParams::default().limit(1);
+                        if within(objects.list_metadata(&one)).await.is_ok() {
+                            lost = false;
+                            answers();
+                        }
+                        continue;
+                    }
+                }
+            } else {
+                changes.recv().await
+            };
+            let Some(change) = change else { return };
+            let event = match change {
+                Change::Begin => {
+                    listing = Vec::new();
+                    continue;
+                }
+                Change::Listed(entry) => {
+                    listing.extend(entry);
+                    continue;
+                }
+                Change::Complete => reader.list(&std::mem::take(&mut listing)),
+                Change::Changed(entry) => reader.change(entry.as_ref()),
+                Change::Gone(entry) => reader.gone(entry.as_ref()),
+                Change::Lost(error) => {
+                    lost = true;
+                    self.silent(reader.records, error.to_string());
+                    continue;
+                }
+            };
+            if std::mem::take(&mut lost) {
+                answers();
+            }
+            self.tell(event);
+        }
+    }
+}
+
+/// Reads records. Of one that is gone, or cannot be read any more, it knows what it was of.
+struct Reader<'r> {
+    records: &'r Records,
+    kind: Kind,
+    known: RefCell<BTreeMap<String, Block>>,
+}
+
+impl<'r> Reader<'r> {
+    fn new(records: &'r Records) -> Self {
+        let kind = if records.kept { Kind::Sticky } else { Kind::Block };
+        Reader { records, kind, known: RefCell::default() }
+    }
+
+    /// Reads all records that there are.
+    fn list(&self, all: &[Entry]) -> Event {
+        let before = self.known.take();
+        let mut shown = Vec::new();
+        for entry in all {
+            match self.read(entry) {
+                Ok((block, is)) => {
+                    self.known.borrow_mut().insert(entry.key.name.clone(), block.clone());
+                    shown.push((block, is));
+                }
+                Err(why) => {
+                    let Some(block) =
+                        before.get(&entry.key.name).cloned().or_else(|| self.named(&entry.key))
+                    else {
+                        continue;
+                    };
+                    self.known.borrow_mut().insert(entry.key.name.clone(), block.clone());
+                    shown.push((block, Shown::Unreadable(why)));
+                }
+            }
+        }
+        Event::Listed(self.records.clone(), shown)
+    }
+
+    /// Reads a record that is new, or has changed.
+    fn change(&self, entry: Option<&Entry>) -> Event {
+        let Some(entry) = entry else { return Event::Changed(Vec::new()) };
+        let name = &entry.key.name;
+        let before = self.known.borrow().get(name).cloned();
+        let mut shown = Vec::new();
+        match self.read(entry) {
+            Ok((block, is)) => {
+                shown.extend(
+                    before.filter(|before| *before != block).map(|before| (before, Shown::Nobody)),
+                );
+                self.known.borrow_mut().insert(name.clone(), block.clone());
+                shown.push((block, is));
+            }
+            Err(why) => {
+                let block = before.or_else(|| self.named(&entry.key));
+                shown.extend(block.map(|block| (block, Shown::Unreadable(why))));
+            }
+        }
+        Event::Changed(shown)
+    }
+
+    /// Takes note that a record is gone.
+    fn gone(&self, entry: Option<&Entry>) -> Event {
+        let block = entry.and_then(|entry| self.known.borrow_mut().remove(&entry.key.name));
+        Event::Changed(block.map(|block| (block, Shown::Nobody)).into_iter().collect())
+    }
+
+    fn read(&self, entry: &Entry) -> Result<(Block, Shown), String> {
+        let wrong = || format!("{} is not that of one", entry.key);
+        match self.kind {
+            Kind::Sticky => read_kept(&self.records.space, entry).ok_or_else(wrong),
+            _ => {
+                self.named(&entry.key).and_then(|block| read_block(block, entry)).ok_or_else(wrong)
+            }
+        }
+    }
+
+    /// Finds which block a record is of by its name, which tells nothing of kept addresses.
+    fn named(&self, key: &Key) -> Option<Block> {
+        let (space, block) = key.name.rsplit_once('/')?;
+        let (address, length) = block.rsplit_once('-')?;
+        let prefix = IpNet::new(address.parse().ok()?, length.parse().ok()?).ok()?;
+        let is_it = self.kind == Kind::Block && space == self.records.space;
+        is_it.then(|| Block { prefix, space: space.to_owned(), kept: false })
+    }
+}
+
+fn read_block(block: Block, entry: &Entry) -> Option<(Block, Shown)> {
+    let record: BlockRecord = record::read(&entry.value)?;
+    let is_of_block = (&record.space, record.block) == (&block.space, block.prefix)
+        && block.prefix.trunc() == block.prefix;
+    let BlockRecord { node, addresses, .. } = record;
+    let shown = if node.is_empty() { Shown::Nobody } else { Shown::By(Holder { node, addresses }) };
+    is_of_block.then_some((block, shown))
+}
+
+/// Reads the record of an address that a pod keeps. Between two lives of the pod it is nobody's: who
+/// holds the block answers for it.
+fn read_kept(space: &str, entry: &Entry) -> Option<(Block, Shown)> {
+    let record: StickyRecord = record::read(&entry.value)?;
+    if record.space != space {
+        return None;
+    }
+    let prefix = IpNet::from(record.address?);
+    let StickyRecord { node, addresses, holder, .. } = record;
+    let shown = match holder {
+        Some(_) if !node.is_empty() => Shown::By(Holder { node, addresses }),
+        _ => Shown::Nobody,
+    };
+    Some((Block { prefix, space: space.to_owned(), kept: true }, shown))
+}
+
+#[cfg(test)]
+mod tests {
+    use cluster_ipam::store::Revision;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn entry(kind: Kind, name: &str, value: Value) -> Entry {
+        Entry { key: Key::new(kind, name), revision: Revision("7".to_owned()), value }
+    }
+
+    /// Says who has what, in lines.
+    fn lines(event: Event) -> Vec<String> {
+        let (Event::Listed(_, all) | Event::Changed(all)) = event else { panic!("{event:?}") };
+        let line = |(block, shown): (Block, Shown)| match shown {
+            Shown::By(holder) => format!("{block} {} {:?}", holder.node, holder.addresses),
+            Shown::Nobody => format!("{block} nobody"),
+            Shown::Unreadable(why) => format!("{block}: {why}"),
+        };
+        all.into_iter().map(line).collect()
+    }
+
+    #[test]
+    fn a_record_says_who_holds_its_block() {
+        let records = Records { space: "storage".to_owned(), kept: false };
+        let reader = Reader::new(&records);
+        let record = |block: &str, node: &str| json!({"space": "storage", "block": block, "node": node, "epoch": 1, "addresses": ["192.0.2.1"]});
+        let name = "storage/10.60.0.64-26";
+        let change =
+            |name: &str, value: Value| lines(reader.change(Some(&entry(Kind::Block, name, value))));
+        let held = "10.60.0.64/26 a [192.0.2.1]";
+        assert_eq!(change(name, record("10.60.0.64/26", "a")), [held]);
+        assert_eq!(change(name, record("10.60.0.64/26", "")), ["10.60.0.64/26 nobody"]);
+        let older = json!({"space": "storage", "block": "10.60.0.64/26", "node": "a", "epoch": 1});
+        assert_eq!(change(name, older), ["10.60.0.64/26 a []"]);
+        let spoilt = "10.60.0.64/26: blocks/storage/10.60.0.64-26 is not that of one";
+        for value in [
+            Value::Null,
+            json!({}),
+            record("10.60.0.0/26", "a"),
+            json!({"space": "other", "block": "10.60.0.64/26", "node": "a", "epoch": 1}),
+            json!({"space": "storage", "block": "10.60.0.64/26", "node": "a", "epoch": 1, "addresses": ["tea"]}),
+        ] {
+            assert_eq!(change(name, value.clone()), [spoilt], "{value}");
+            let all = [entry(Kind::Block, name, value)];
+            assert_eq!(lines(reader.list(&all)), [spoilt]);
+        }
+        let bits = change("storage/10.60.0.65-26", record("10.60.0.65/26", "a"));
+        assert!(bits[0].contains("is not that of one"), "{bits:?}");
+        for name in ["tea", "other/10.60.0.64-26", "storage/10.60.0.64-99"] {
+            assert_eq!(change(name, record("10.60.0.64/26", "a")), [""; 0], "{name}");
+        }
+        // etcd says of what is gone its key alone.
+        let gone = |name: &str| lines(reader.gone(Some(&entry(Kind::Block, name, Value::Null))));
+        assert_eq!(gone(name), ["10.60.0.64/26 nobody"]);
+        assert_eq!(gone(name), [""; 0]);
+    }
+
+    #[test]
+    fn a_record_says_where_the_pod_is_that_keeps_an_address() {
+        let records = Records { space: "storage".to_owned(), kept: true };
+        let reader = Reader::new(&records);
+        let record = |address: &str, node: &str, container: Option<&str>| {
+            let holder = container.map(|container| json!({"container": container}));
+            json!({"space": "storage", "name": "web-0", "address": address, "node": node, "holder": holder})
+        };
+        let change =
+            |value: Value| lines(reader.change(Some(&entry(Kind::Sticky, "storage/abc", value))));
+        assert_eq!(change(record("10.60.0.70", "b", Some("c1"))), ["10.60.0.70 b []"]);
+        assert_eq!(change(record("10.60.0.70", "b", None)), ["10.60.0.70 nobody"]);
+        assert_eq!(
+            change(record("10.60.0.71", "c", Some("c2"))),
+            ["10.60.0.70 nobody", "10.60.0.71 c []"]
+        );
+        assert_eq!(
+            change(json!({"address": "tea"})),
+            ["10.60.0.71: sticky/storage/abc is not that of one"]
+        );
+        let gone = reader.gone(Some(&entry(Kind::Sticky, "storage/abc", Value::Null)));
+        assert_eq!(lines(gone), ["10.60.0.71 nobody"]);
+        // Of one that never was readable there is nothing to say.
+        assert_eq!(change(Value::Null), [""; 0]);
+        // Somebody has put a record of another space where this one's are.
+        let other = json!({"space": "other", "address": "10.60.0.72", "node": "b", "holder": {"container": "c3"}});
+        let all = [entry(Kind::Sticky, "storage/other", other)];
+        assert_eq!(lines(reader.list(&all)), [""; 0]);
+    }
+}

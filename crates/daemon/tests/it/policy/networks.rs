@@ -1,0 +1,152 @@
+//! MultiNetworkPolicies: who reaches whom on further networks of pods.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::traffic::{Server, assert_no_tcp, assert_tcp, try_tcp};
+use testkit::wait_until;
+
+use super::{Cluster, PORT, Pod, allow, object, uid};
+
+/// An interface of a pod on a further network.
+struct Further<'c> {
+    cluster: &'c Cluster,
+    pod: &'c Pod,
+    network: &'static str,
+    ifname: &'static str,
+    /// What its first plugin answered.
+    result: Value,
+    address: IpAddr,
+    servers: Vec<Server>,
+}
+
+impl<'c> Further<'c> {
+    /// Attaches a pod, as who attaches further networks does.
+    fn attach(
+        cluster: &'c Cluster,
+        pod: &'c Pod,
+        (network, ifname): (&'static str, &'static str),
+    ) -> Self {
+        let (by, keys) = match network {
+            "storage" => ("bridge", json!({"bridge": "br-storage"})),
+            _ => ("ptp", json!({})),
+        };
+        let range = if network == "storage" { "172.16.0.0/24" } else { "172.17.0.0/24" };
+        let ipam = json!({"type": "host-local", "ranges": [[{"subnet": range}]]});
+        let run = cluster.node.run(by, "ADD").network(network).ifname(ifname).to(&pod.container);
+        let result = run.args(&pod.args()).config(keys).config(json!({"ipam": ipam})).call().ok();
+        let text = result["ips"][0]["address"].as_str().unwrap();
+        let address: IpAddr = text.split('/').next().unwrap().parse().unwrap();
+        let servers = Vec::new();
+        let mut further = Further { cluster, pod, network, ifname, result, address, servers };
+        further.admit();
+        let at = SocketAddr::new(address, PORT).to_string();
+        further.servers.push(Server::tcp(&pod.container, &at, &pod.name));
+        further
+    }
+
+    /// Calls the plugin `policy`; returns what it warned of.
+    fn admit(&self) -> String {
+        let run = self.cluster.policy("ADD", self.pod).ifname(self.ifname).network(self.network);
+        let answer = run.prev(&self.result).call();
+        let told = answer.stderr();
+        assert_eq!(answer.ok(), self.result);
+        told
+    }
+
+    fn reaches(&self, to: &Further<'_>) -> bool {
+        let at = SocketAddr::new(to.address, PORT);
+        try_tcp(&self.pod.container, at, Duration::from_millis(300)).is_ok()
+    }
+
+    #[track_caller]
+    fn assert_reaches(&self, to: &Further<'_>, reaches: bool) {
+        let at = SocketAddr::new(to.address, PORT).to_string();
+        match reaches {
+            true => drop(assert_tcp(&self.pod.container, &at)),
+            false => assert_no_tcp(&self.pod.container, &at),
+        }
+    }
+}
+
+/// A pod that asks for further networks.
+fn asks(name: &str, networks: &str) -> Value {
+    let mut pod = object(name, &uid(name), "n1");
+    pod["metadata"]["annotations"] = json!({"k8s.v1.cni.cncf.io/networks": networks});
+    pod
+}
+
+/// The same as a NetworkPolicy, for further networks.
+fn on(networks: &str, policy: Value) -> Value {
+    let mut policy = policy;
+    policy["apiVersion"] = json!("k8s.cni.cncf.io/v1beta1");
+    policy["kind"] = json!("MultiNetworkPolicy");
+    policy["metadata"]["annotations"] = json!({"k8s.v1.cni.cncf.io/policy-for": networks});
+    policy
+}
+
+/// On a bridge and on a routed link: only the networks that a policy names are limited, from the
+/// first packet on, and policies of the pods' own network are about neither.
+#[test]
+fn pods_reach_each_other_on_further_networks_as_policies_say() {
+    testkit::require!("root");
+    let mut cluster = Cluster::new("policy-further");
+    cluster.api.create(&on("storage", allow("db", "db", &["web"])));
+    cluster.api.create(&allow("shut", "db", &[]));
+    cluster.start();
+    let names = ["db", "web", "other"];
+    for name in names {
+        cluster.api.create(&asks(name, "storage, shop/backup"));
+    }
+    let pods = names.map(|name| cluster.attach(name));
+    let attach = |network| [0, 1, 2].map(|at: usize| Further::attach(&cluster, &pods[at], network));
+    let change = |change: &Value| cluster.api.change("multi-networkpolicies", "shop", "db", change);
+    let [db, web, other] = attach(("storage", "net1"));
+    web.assert_reaches(&db, true);
+    other.assert_reaches(&db, false);
+    db.assert_reaches(&other, true);
+    change(&json!({"spec": {"ingress": []}}));
+    wait_until("the other policy", || !web.reaches(&db));
+
+    // The policy is not for this one.
+    let [backup_db, backup_web, backup_other] = attach(("backup", "net2"));
+    backup_web.assert_reaches(&backup_db, true);
+    backup_other.assert_reaches(&backup_db, true);
+    let backup = json!({"k8s.v1.cni.cncf.io/policy-for": "backup"});
+    change(&json!({"metadata": {"annotations": backup}}));
+    wait_until("the policy for the other network", || {
+        web.reaches(&db) && other.reaches(&db) && !backup_web.reaches(&backup_db)
+    });
+    cluster.api.remove("multi-networkpolicies", "shop", "db");
+    wait_until("no policy", || backup_web.reaches(&backup_db));
+    // Their own network is another matter.
+    pods[1].assert_reaches(&pods[0], false);
+    pods[0].assert_reaches(&pods[1], true);
+}
+
+/// An interface of which nobody says the network is closed until the status does.
+#[test]
+fn an_interface_is_closed_until_its_network_is_known() {
+    testkit::require!("root");
+    let mut cluster = Cluster::new("policy-whose");
+    cluster.start();
+    let pods = ["db", "web"].map(|name| cluster.pod(name));
+    let on = ("storage", "net1");
+    let [db, web] = [0, 1].map(|at: usize| Further::attach(&cluster, &pods[at], on));
+    let told = db.admit();
+    assert!(told.contains("says which network net1 is on"), "{told}");
+    web.assert_reaches(&db, false);
+    db.assert_reaches(&web, false);
+    for one in [&db, &web] {
+        let status = json!([
+            {"name": "pods", "interface": "eth0", "ips": [], "default": true},
+            {"name": "shop/storage", "interface": "net1", "ips": [one.address]},
+        ]);
+        let annotations = json!({"k8s.v1.cni.cncf.io/network-status": status.to_string()});
+        let change = json!({"metadata": {"annotations": annotations}});
+        cluster.api.change("pods", "shop", &one.pod.name, &change);
+    }
+    wait_until("both to be known", || web.reaches(&db) && db.reaches(&web));
+    assert_eq!(db.admit(), "");
+}

@@ -1,0 +1,315 @@
+//! Beside what leads packets for Services to pods. kube-proxy's rules are as its sources make them, for
+//! these services:
+//!
+//! | service | endpoint |
+//! |---|---|
+//! | 10.96.0.11, port 80 | pod 1 |
+//! | 10.96.0.12, port 80, and port 30080 of the node | pod 2 |
+//!
+//! A policy sees a packet after its destination was translated and before its source is. IPVS is
+//! another matter: what it translates is not forwarded.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use firewall::pods::log_prefix;
+use kernel::nflog;
+use netwright_firewall as firewall;
+use policy::{Direction, Policy};
+use serde_json::json;
+use testkit::Place as _;
+use testkit::probe::{self, Ends};
+use testkit::traffic::{Server, assert_tcp};
+
+use super::clusters::support::{cluster, network};
+use super::clusters::{PODS, of_pod};
+use super::flows::{PORT, app, confined, guarded, program};
+use super::lab::{PodLab, SYN, Where};
+
+/// How long a packet may be on its way on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+const OF_ONE: &str = "10.96.0.11:80";
+const OF_TWO: &str = "10.96.0.12:80";
+const NODE_PORT: &str = "192.0.2.1:30080";
+/// A client outside the cluster.
+const CLIENT: &str = "203.0.113.7";
+
+/// `pkg/proxy/iptables/proxier.go`.
+const IPTABLES: &str = "iptables-nft-restore --noflush <<'X'
+*filter
+:KUBE-EXTERNAL-SERVICES - [0:0]
+:KUBE-FORWARD - [0:0]
+:KUBE-NODEPORTS - [0:0]
+:KUBE-PROXY-FIREWALL - [0:0]
+:KUBE-SERVICES - [0:0]
+-A FORWARD -m conntrack --ctstate NEW -m comment --comment \"kubernetes load balancer firewall\" -j KUBE-PROXY-FIREWALL
+-A FORWARD -m comment --comment \"kubernetes forwarding rules\" -j KUBE-FORWARD
+-A FORWARD -m conntrack --ctstate NEW -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES
+-A FORWARD -m conntrack --ctstate NEW -m comment --comment \"kubernetes externally-visible service portals\" -j KUBE-EXTERNAL-SERVICES
+-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP
+-A KUBE-FORWARD -m comment --comment \"kubernetes forwarding rules\" -m mark --mark 0x4000/0x4000 -j ACCEPT
+-A KUBE-FORWARD -m comment --comment \"kubernetes forwarding conntrack rule\" -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+COMMIT
+*nat
+:KUBE-EXT-TWO - [0:0]
+:KUBE-MARK-MASQ - [0:0]
+:KUBE-NODEPORTS - [0:0]
+:KUBE-POSTROUTING - [0:0]
+:KUBE-SEP-ONE - [0:0]
+:KUBE-SEP-TWO - [0:0]
+:KUBE-SERVICES - [0:0]
+:KUBE-SVC-ONE - [0:0]
+:KUBE-SVC-TWO - [0:0]
+-A PREROUTING -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES
+-A OUTPUT -m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES
+-A POSTROUTING -m comment --comment \"kubernetes postrouting rules\" -j KUBE-POSTROUTING
+-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
+-A KUBE-POSTROUTING -j MARK --xor-mark 0x4000
+-A KUBE-POSTROUTING -m comment --comment \"kubernetes service traffic requiring SNAT\" -j MASQUERADE --random-fully
+-A KUBE-MARK-MASQ -j MARK --or-mark 0x4000
+-A KUBE-SERVICES -d 10.96.0.11/32 -p tcp -m comment --comment \"shop/one cluster IP\" -m tcp --dport 80 -j KUBE-SVC-ONE
+-A KUBE-SERVICES -d 10.96.0.12/32 -p tcp -m comment --comment \"shop/two cluster IP\" -m tcp --dport 80 -j KUBE-SVC-TWO
+-A KUBE-SERVICES -m comment --comment \"kubernetes service nodeports; NOTE: this must be the last rule in this chain\" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
+-A KUBE-NODEPORTS -p tcp -m comment --comment shop/two -m tcp --dport 30080 -j KUBE-EXT-TWO
+-A KUBE-EXT-TWO -m comment --comment \"masquerade traffic for shop/two external destinations\" -j KUBE-MARK-MASQ
+-A KUBE-EXT-TWO -j KUBE-SVC-TWO
+-A KUBE-SVC-ONE ! -s 10.244.0.0/16 -d 10.96.0.11/32 -p tcp -m comment --comment \"shop/one cluster IP\" -m tcp --dport 80 -j KUBE-MARK-MASQ
+-A KUBE-SVC-ONE -m comment --comment \"shop/one -> 10.244.1.1:5432\" -j KUBE-SEP-ONE
+-A KUBE-SEP-ONE -s 10.244.1.1/32 -m comment --comment shop/one -j KUBE-MARK-MASQ
+-A KUBE-SEP-ONE -p tcp -m comment --comment shop/one -m tcp -j DNAT --to-destination 10.244.1.1:5432
+-A KUBE-SVC-TWO ! -s 10.244.0.0/16 -d 10.96.0.12/32 -p tcp -m comment --comment \"shop/two cluster IP\" -m tcp --dport 80 -j KUBE-MARK-MASQ
+-A KUBE-SVC-TWO -m comment --comment \"shop/two -> 10.244.1.2:5432\" -j KUBE-SEP-TWO
+-A KUBE-SEP-TWO -s 10.244.1.2/32 -m comment --comment shop/two -j KUBE-MARK-MASQ
+-A KUBE-SEP-TWO -p tcp -m comment --comment shop/two -m tcp -j DNAT --to-destination 10.244.1.2:5432
+COMMIT
+X";
+
+/// `pkg/proxy/nftables/proxier.go`.
+const NFTABLES: &str = "nft -f - <<'X'
+table ip kube-proxy {
+  map service-ips {
+    type ipv4_addr . inet_proto . inet_service : verdict
+    elements = { 10.96.0.11 . tcp . 80 : goto service-one, 10.96.0.12 . tcp . 80 : goto service-two }
+  }
+  map service-nodeports {
+    type inet_proto . inet_service : verdict
+    elements = { tcp . 30080 : goto external-two }
+  }
+  chain filter-forward { type filter hook forward priority filter - 1; ct state new jump cluster-ips-check; }
+  chain cluster-ips-check { }
+  chain nat-prerouting { type nat hook prerouting priority dstnat; jump services; }
+  chain nat-output { type nat hook output priority -100; jump services; }
+  chain nat-postrouting { type nat hook postrouting priority srcnat; jump masquerading; }
+  chain services {
+    ip daddr . meta l4proto . th dport vmap @service-ips
+    fib daddr type local meta l4proto . th dport vmap @service-nodeports
+  }
+  chain mark-for-masquerade { meta mark set meta mark or 0x4000; }
+  chain masquerading {
+    meta mark and 0x4000 == 0 return
+    meta mark set meta mark xor 0x4000
+    masquerade fully-random
+  }
+  chain external-two { jump mark-for-masquerade; goto service-two; }
+  chain service-one {
+    ip daddr 10.96.0.11 tcp dport 80 ip saddr != 10.244.0.0/16 jump mark-for-masquerade
+    numgen random mod 1 vmap { 0 : goto endpoint-one }
+  }
+  chain service-two {
+    ip daddr 10.96.0.12 tcp dport 80 ip saddr != 10.244.0.0/16 jump mark-for-masquerade
+    numgen random mod 1 vmap { 0 : goto endpoint-two }
+  }
+  chain endpoint-one {
+    ip saddr 10.244.1.1 jump mark-for-masquerade
+    meta l4proto tcp dnat to 10.244.1.1:5432
+  }
+  chain endpoint-two {
+    ip saddr 10.244.1.2 jump mark-for-masquerade
+    meta l4proto tcp dnat to 10.244.1.2:5432
+  }
+}
+X";
+
+/// What became of the first packet of a connection.
+#[derive(Debug, PartialEq, Eq)]
+enum Came {
+    /// It came to a pod, from this address.
+    To(u8, IpAddr),
+    /// It was dropped there, on its way from one address to another.
+    Dropped(Direction, IpAddr, IpAddr),
+}
+
+/// A first packet: where it is sent, from which address and to what, and what becomes of it.
+type Sent = (Where, IpAddr, &'static str, Came);
+
+/// Sends the first packet of a connection, and follows it.
+fn send(lab: &mut PodLab, from: Where, source: IpAddr, to: &str) -> Came {
+    let to: SocketAddr = to.parse().unwrap();
+    let (id, ends) = (lab.id(), Ends { source, destination: to.ip() });
+    lab.station(from).send(&ends.tcp(id, to.port(), SYN));
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let mut came = None;
+        for logged in lab.log.heard().unwrap().packets {
+            let is = |direction: &Direction| log_prefix(*direction) == logged.prefix;
+            let direction = Direction::ALL.into_iter().find(is).unwrap();
+            let packet = logged.packet().unwrap();
+            came = Some(Came::Dropped(direction, packet.source, packet.destination));
+        }
+        for number in 1..=PODS {
+            lab.station(Where::Pod(number)).heard(|bytes| {
+                let Some(packet) = nflog::Packet::read(bytes) else { return };
+                if packet.tcp_flags == Some(SYN) && packet.ports.map(|(_, to)| to) == Some(PORT) {
+                    came = Some(Came::To(number, packet.source));
+                }
+            });
+        }
+        if let Some(came) = came {
+            return came;
+        }
+        let stations = (1..=PODS).map(|number| lab.station(Where::Pod(number)));
+        let mut waiting: Vec<BorrowedFd<'_>> = vec![lab.log.as_fd()];
+        waiting.extend(stations.flat_map(probe::Station::descriptors));
+        let left = deadline.saturating_duration_since(Instant::now());
+        assert!(probe::wait(&waiting, left), "{source} to {to} is neither dropped nor heard");
+    }
+}
+
+/// Only clients outside reach pod 2.
+fn clients() -> Policy {
+    let from = json!([{"ipBlock": {"cidr": "203.0.113.0/24"}}]);
+    network("shop/clients", json!({"podSelector": app(2), "ingress": [{"from": from}]}))
+}
+
+/// No pod reaches pod 1.
+fn lonely() -> Policy {
+    cluster(
+        "lonely",
+        json!({
+            "tier": "Admin", "priority": 1, "subject": {"pods": {"podSelector": app(1)}},
+            "ingress": [{"action": "Deny", "from": [{"namespaces": {}}]}],
+        }),
+    )
+}
+
+fn check(name: &str, proxy: &str) {
+    let mut lab = PodLab::new(name);
+    lab.lab.sh(proxy);
+    let [one, two, three] = [1, 2, 3].map(|number| of_pod(number)[0]);
+    let [node, client]: [IpAddr; 2] = ["192.0.2.1", CLIENT].map(|text| text.parse().unwrap());
+    let pod = Where::Pod;
+    let dropped = |direction, from| Came::Dropped(direction, from, two);
+    let cases: [(&str, Vec<Policy>, Vec<Sent>); 5] = [
+        (
+            "no policies",
+            vec![],
+            vec![
+                (pod(1), one, OF_TWO, Came::To(2, one)),
+                (pod(2), two, OF_TWO, Came::To(2, node)),
+                (Where::Outside, client, NODE_PORT, Came::To(2, node)),
+            ],
+        ),
+        (
+            "only from pod 1, and only to pod 2",
+            vec![guarded(true), confined(true)],
+            vec![
+                (pod(1), one, OF_TWO, Came::To(2, one)),
+                (pod(3), three, OF_TWO, dropped(Direction::Ingress, three)),
+                // Itself by its own service is not the other pod.
+                (pod(1), one, OF_ONE, Came::Dropped(Direction::Egress, one, one)),
+                (Where::Outside, client, NODE_PORT, dropped(Direction::Ingress, client)),
+            ],
+        ),
+        (
+            "to nobody",
+            vec![guarded(true), confined(false)],
+            vec![(pod(1), one, OF_TWO, dropped(Direction::Egress, one))],
+        ),
+        (
+            "only from outside",
+            vec![clients()],
+            vec![
+                (pod(1), one, OF_TWO, dropped(Direction::Ingress, one)),
+                (Where::Outside, client, NODE_PORT, Came::To(2, node)),
+            ],
+        ),
+        (
+            "pod 1 by no pod, which it is itself",
+            vec![lonely()],
+            vec![
+                (pod(1), one, OF_ONE, Came::Dropped(Direction::Ingress, one, one)),
+                (pod(1), one, OF_TWO, Came::To(2, one)),
+            ],
+        ),
+    ];
+    for (what, policies, packets) in cases {
+        lab.table.put(&program(policies)).unwrap();
+        for (from, source, to, came) in packets {
+            assert_eq!(send(&mut lab, from, source, to), came, "{what}: {source} to {to}");
+        }
+    }
+    // A connection, not only its first packet, and from the node too, whatever policies say.
+    let _server = Server::tcp(&lab.pods[1], &SocketAddr::new(two, PORT).to_string(), "two");
+    lab.table.put(&program([guarded(true), confined(true)])).unwrap();
+    assert_eq!(assert_tcp(&lab.pods[0], OF_TWO).seen.ip(), one);
+    lab.table.put(&program([guarded(false)])).unwrap();
+    assert_eq!(assert_tcp(&lab.lab, OF_TWO).seen.ip(), node);
+}
+
+#[test]
+fn policies_hold_beside_kube_proxys_iptables_mode() {
+    testkit::require!("root", "program:iptables-nft-restore");
+    check("podskubeipt", IPTABLES);
+}
+
+#[test]
+fn policies_hold_beside_kube_proxys_nftables_mode() {
+    testkit::require!("root");
+    check("podskubenft", NFTABLES);
+}
+
+/// As kube-proxy's IPVS mode has it: the Service's address is one of the node, and flows are tracked
+/// (`pkg/proxy/ipvs/proxier.go`).
+const IPVSADM: &str = "set -e
+    ip link set lo up; ip addr add 10.96.0.12/32 dev lo
+    echo 1 >/proc/sys/net/ipv4/vs/conntrack
+    ipvsadm -A -t 10.96.0.12:80 -s rr
+    ipvsadm -a -t 10.96.0.12:80 -r 10.244.1.2:5432 -m";
+
+/// `docs/policy.md`, "What cannot be promised". What is allowed works, with replies; what comes from
+/// elsewhere is judged by the pods' own addresses; and the node that translates asks no policy.
+#[test]
+fn vm_ipvs_leads_packets_past_the_policies_of_its_node() {
+    testkit::require!("root", "ip_vs", "program:ipvsadm");
+    let mut lab = PodLab::new("podsipvs");
+    assert!(!lab.lab.enter(firewall::pods::is_led_past));
+    lab.lab.sh(IPVSADM);
+    assert!(lab.lab.enter(firewall::pods::is_led_past));
+    let [one, two, three] = [1, 2, 3].map(|number| of_pod(number)[0]);
+    let direct = SocketAddr::new(two, PORT).to_string();
+    let direct = direct.as_str();
+    let elsewhere: IpAddr = "10.244.9.1".parse().unwrap();
+    lab.table.put(&program([guarded(true), confined(true)])).unwrap();
+    let dropped = |direction, from| Came::Dropped(direction, from, two);
+    for (from, source, to, came) in [
+        (Where::Pod(1), one, OF_TWO, Came::To(2, one)),
+        (Where::Pod(1), one, direct, Came::To(2, one)),
+        // Another node's pod, whose node has translated.
+        (Where::Outside, elsewhere, direct, dropped(Direction::Ingress, elsewhere)),
+        (Where::Pod(3), three, direct, dropped(Direction::Ingress, three)),
+        (Where::Pod(3), three, OF_TWO, Came::To(2, three)),
+    ] {
+        assert_eq!(send(&mut lab, from, source, to), came, "{source} to {to}");
+    }
+    lab.table.put(&program([confined(false)])).unwrap();
+    assert_eq!(send(&mut lab, Where::Pod(1), one, direct), dropped(Direction::Egress, one));
+    assert_eq!(send(&mut lab, Where::Pod(1), one, OF_TWO), Came::To(2, one));
+    // Replies are forwarded, and belong to a connection that is known.
+    let _server = Server::tcp(&lab.pods[1], direct, "two");
+    let deaf = network("shop/deaf", json!({"podSelector": app(1)}));
+    let mute = network("shop/mute", json!({"podSelector": app(2), "policyTypes": ["Egress"]}));
+    lab.table.put(&program([deaf, mute])).unwrap();
+    assert_eq!(assert_tcp(&lab.pods[0], OF_TWO).seen.ip(), one);
+}

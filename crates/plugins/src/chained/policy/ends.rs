@@ -1,0 +1,174 @@
+//! What of an attachment leads to verdicts: its addresses, and those of a further network at one
+//! interface of this node.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ::firewall::FirewallError;
+use ::firewall::pods::{self, Link, PodsTable};
+use cni::{AddResult, AttachmentKey};
+use node_api::policy::{Started, is_further};
+
+use super::link;
+
+/// Addresses of attachments.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Ends {
+    /// Of containers' own networks.
+    addresses: BTreeSet<IpAddr>,
+    /// Of further networks.
+    links: BTreeSet<Link>,
+}
+
+impl Ends {
+    /// Returns those of an attachment.
+    pub(super) fn of(started: &Started) -> Self {
+        let mut ends = Ends::default();
+        match &started.meets {
+            None => ends.addresses.extend(&started.addresses),
+            Some(interface) => ends.links.extend(at(interface, &started.addresses)),
+        }
+        ends
+    }
+
+    /// Returns those that an attachment without a record may have, by its result. Of a further
+    /// network they are at one of the links of the node that the result lists.
+    pub(super) fn unrecorded(key: &AttachmentKey, result: &AddResult) -> Self {
+        let addresses = link::all_addresses(result);
+        if !is_further(key.ifname.as_str()) {
+            return Ends { addresses: addresses.into_iter().collect(), ..Ends::default() };
+        }
+        let of_node = result.interfaces.iter().filter(|listed| listed.sandbox.is_empty());
+        let links = of_node.flat_map(|listed| at(&listed.name, &addresses));
+        Ends { links: links.collect(), ..Ends::default() }
+    }
+
+    /// Returns those that lead to a verdict now.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub(super) fn there(table: &mut PodsTable) -> Result<Self, FirewallError> {
+        Ok(Ends { addresses: pods::addresses(table)?, links: pods::links(table)? })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.addresses.is_empty() && self.links.is_empty()
+    }
+
+    /// Adds others.
+    pub(super) fn add(&mut self, others: Ends) {
+        self.addresses.extend(others.addresses);
+        self.links.extend(others.links);
+    }
+
+    /// Returns those that are not among others.
+    pub(super) fn without(&self, others: &Ends) -> Self {
+        Ends {
+            addresses: self.addresses.difference(&others.addresses).copied().collect(),
+            links: self.links.difference(&others.links).cloned().collect(),
+        }
+    }
+
+    /// Leads them to the chains that drop everything.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(super) fn close(&self, table: &mut PodsTable) -> Result<(), FirewallError> {
+        if !self.addresses.is_empty() {
+            pods::close(table, &Vec::from_iter(self.addresses.iter().copied()))?;
+        }
+        if !self.links.is_empty() {
+            pods::close_links(table, &Vec::from_iter(self.links.iter().cloned()))?;
+        }
+        Ok(())
+    }
+
+    /// Removes their verdicts.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(super) fn forget(&self, table: &mut PodsTable) -> Result<(), FirewallError> {
+        pods::forget(table, &Vec::from_iter(self.addresses.iter().copied()))?;
+        pods::forget_links(table, &Vec::from_iter(self.links.iter().cloned()))
+    }
+
+    /// Returns the addresses of which a direction has no verdict.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub(super) fn without_verdict(
+        &self,
+        table: &mut PodsTable,
+    ) -> Result<Vec<IpAddr>, FirewallError> {
+        let mut without = Vec::new();
+        for address in &self.addresses {
+            let found = pods::verdicts(table, *address)?;
+            if found.ingress.is_none() || found.egress.is_none() {
+                without.push(*address);
+            }
+        }
+        for link in &self.links {
+            let found = pods::link_verdicts(table, link)?;
+            if found.ingress.is_none() || found.egress.is_none() {
+                without.push(link.address);
+            }
+        }
+        Ok(without)
+    }
+}
+
+fn at(interface: &str, addresses: &[IpAddr]) -> impl Iterator<Item = Link> {
+    let link = move |address: &IpAddr| Link { interface: interface.to_owned(), address: *address };
+    addresses.iter().map(link)
+}
+
+#[cfg(test)]
+mod tests {
+    use cni::{Interface, IpConfig};
+
+    use super::*;
+
+    fn links(ends: &Ends) -> Vec<String> {
+        ends.links.iter().map(|link| format!("{} {}", link.interface, link.address)).collect()
+    }
+
+    #[test]
+    fn of_a_further_network_addresses_are_at_an_interface() {
+        let addresses: Vec<IpAddr> = vec!["192.0.2.5".parse().unwrap()];
+        let mut started = Started { addresses: addresses.clone(), ..Started::default() };
+        let own = Ends::of(&started);
+        assert_eq!((own.addresses.len(), own.links.len()), (1, 0));
+        started.meets = Some("br0".to_owned());
+        let further = Ends::of(&started);
+        assert!(further.addresses.is_empty());
+        assert_eq!(links(&further), ["br0 192.0.2.5"]);
+        assert_eq!(own.without(&further), own);
+        assert!(further.without(&further).is_empty());
+    }
+
+    #[test]
+    fn without_a_record_it_may_be_any_link_of_the_node() {
+        let interface = |name: &str, sandbox: &str| Interface {
+            name: name.to_owned(),
+            sandbox: sandbox.to_owned(),
+            ..Interface::default()
+        };
+        let result = AddResult {
+            interfaces: vec![
+                interface("br0", ""),
+                interface("veth1", ""),
+                interface("net1", "/run/netns/c1"),
+            ],
+            ips: vec![IpConfig::new("192.0.2.5/24".parse().unwrap(), None)],
+            ..AddResult::default()
+        };
+        let key = |ifname: &str| AttachmentKey {
+            network: "n".parse().unwrap(),
+            container_id: "c1".parse().unwrap(),
+            ifname: ifname.parse().unwrap(),
+        };
+        let further = Ends::unrecorded(&key("net1"), &result);
+        assert_eq!(links(&further), ["br0 192.0.2.5", "veth1 192.0.2.5"]);
+        assert_eq!(links(&Ends::unrecorded(&key("eth0"), &result)), [""; 0]);
+    }
+}

@@ -1,0 +1,41 @@
+//! flanneld's configuration as a server had it last, as it is kept on the disk.
+//!
+//! ```json
+//! {"version":1,"sum":"…","known":"{\"Network\": \"10.244.0.0/16\", …}"}
+//! ```
+//!
+//! The text is kept as it was. A digit that somebody or something has changed in it would be the
+//! configuration of another cluster, with other ranges and tunnels: so it has a sum.
+
+use super::config;
+use crate::sealed;
+
+/// The version of the format.
+pub const VERSION: u32 = 1;
+
+/// The longest document that is read, in bytes: of each byte of the text, JSON makes six at most.
+const LONGEST: usize = 8 * config::LONGEST;
+
+/// Why a document was not read. Nothing of it counts: the server will tell.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("what the disk has of flanneld's configuration does not count: {0}")]
+pub struct Damaged(pub String);
+
+/// Writes a configuration.
+#[must_use]
+pub fn write(configuration: &str) -> String {
+    sealed::write(VERSION, &configuration)
+}
+
+/// Reads the configuration that [`write()`] has written.
+///
+/// # Errors
+/// If anything at all is wrong, nothing is taken. Before there were versions and sums, the file was
+/// the configuration itself: that is refused too, since nobody knows whether it is whole.
+pub fn read(document: &[u8]) -> Result<String, Damaged> {
+    sealed::read(document, VERSION, LONGEST).map_err(|why| {
+        let text = std::str::from_utf8(document).unwrap_or_default();
+        let is_plain = config::Config::read(text).is_ok();
+        Damaged(if is_plain { "it has no sum".to_owned() } else { why })
+    })
+}
