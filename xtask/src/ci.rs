@@ -9,7 +9,7 @@ use crate::run::{Program, quiet};
 use crate::runtimes::{self, Words};
 use crate::skips::{self, Skip};
 use crate::torture::{self, Tried};
-use crate::{dependencies, executable, fuzz, matrix, publish, setup, spec, suite, vm};
+use crate::{dependencies, executable, fuzz, matrix, publish, release, setup, spec, suite, vm};
 
 /// How much is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +61,7 @@ type Stage = &'static [&'static [Step]];
 
 /// What everything else needs.
 const FIRST: Stage = &[&[
-    ("setup", |_| setup::install().map(Report::check)),
+    ("setup", |extent| setup::install(extent).map(Report::check)),
     ("format", |_| cargo("cargo fmt --all --check", "fmt")),
     ("spec", |_| spec::check().map(Report::check)),
     ("dependencies", |_| dependencies::check().map(Report::check)),
@@ -85,6 +85,7 @@ const DOCTESTS: Step = ("doctests", |extent| {
 });
 const EXECUTABLE: Step = ("executable", executable::ship);
 const PUBLISH: Step = ("publish", publish::check);
+const RELEASE: Step = ("release", release::draft);
 
 /// The stages of a run, in order.
 ///
@@ -96,12 +97,15 @@ const PUBLISH: Step = ("publish", publish::check);
 /// gets so little that it seems to be dead, so it comes after them.
 fn stages(extent: Extent) -> &'static [Stage] {
     match extent {
-        Extent::EveryChange => {
-            &[FIRST, &[&[TESTS, FUZZ], &[VM], &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH]]]
-        }
-        Extent::Full => {
-            &[FIRST, &[&[TESTS]], &[&[VM], &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, FUZZ]]]
-        }
+        Extent::EveryChange => &[
+            FIRST,
+            &[&[TESTS, FUZZ], &[VM], &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, RELEASE]],
+        ],
+        Extent::Full => &[
+            FIRST,
+            &[&[TESTS]],
+            &[&[VM], &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, RELEASE, FUZZ]],
+        ],
     }
 }
 

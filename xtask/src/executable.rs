@@ -42,14 +42,18 @@ impl Shipped {
     /// Each package is built by itself: features that one needs of a crate must not get into the
     /// other.
     pub(crate) fn build(&self) -> Result<PathBuf, String> {
-        let linked = Linked::prepare()?;
+        self.build_into(&Linked::prepare()?, &target_dir().join("dist"))
+    }
+
+    /// Does the same in a way of linking, and copies it to a folder.
+    pub(crate) fn build_into(&self, linked: &Linked, dist: &Path) -> Result<PathBuf, String> {
         // Niced: if an emulated machine beside it loses a processor for a moment, it loses more
         // than that moment.
         let line = format!("nice cargo build --release --locked --package {}", self.package);
         linked.release(&line)?.deadline(DEADLINE).logged("dist", quiet)?;
-        let to = self.path();
+        let to = dist.join(self.name);
         place(&linked.target_dir().join("release").join(self.name), &to)?;
-        sbom::write(self.package, &to, &linked)?;
+        sbom::write(self.package, &to, linked)?;
         Ok(to)
     }
 

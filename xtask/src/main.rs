@@ -20,6 +20,7 @@ mod musl;
 mod place;
 mod publish;
 mod reference;
+mod release;
 mod remap;
 mod run;
 mod runtimes;
@@ -36,7 +37,8 @@ use std::process::ExitCode;
 const HELP: &str = "\
 cargo xtask COMMAND
 
-  setup             install the Debian packages that tests need (xtask/debian-packages.txt), only those missing
+  setup [--full]    install the Debian packages that tests need (xtask/debian-packages.txt), only those missing;
+                    --full adds those of debian-packages-full.txt
   test [--full]     setup, then everything that ci does: what the README promises
   ci [--full]       everything a change must pass; --full adds soaks, large counts and fuzzing
   only [--full] FILTER…
@@ -48,6 +50,11 @@ cargo xtask COMMAND
   runtimes          show again what real runtimes said in the last ci's tests
   torture           show again what the last ci's tests killed, failed, corrupted and interleaved
   dist              build the static executables, each with its bill of materials: target/dist/netwright and netwrightd
+  release --draft   make archive, packages, image and hashes of what is here: target/release-VERSION
+  release --sign KEY
+                    the same of a clean tag, for both architectures, signed (RELEASING.md)
+  release --verify FOLDER
+                    build again, and say which file of which artefact in FOLDER differs
   deps              check licences, sources, forbidden crates, duplicates and layers; runs cargo-deny if it is installed
   spec              check that each rule in docs/spec has a test that exists, or a reason
   vm [--full] [-p PACKAGE] [-- FILTER…]
@@ -63,7 +70,8 @@ fn main() -> ExitCode {
         _ => Ok(()),
     };
     let result = placed.and_then(|()| match args.as_slice() {
-        ["setup"] => setup::install().map(|note| println!("{note}")),
+        ["setup"] => setup::install(ci::Extent::EveryChange).map(|note| println!("{note}")),
+        ["setup", "--full"] => setup::install(ci::Extent::Full).map(|note| println!("{note}")),
         ["test" | "ci"] => ci::run(ci::Extent::EveryChange),
         ["test" | "ci", "--full"] => ci::run(ci::Extent::Full),
         ["only", "--full", chosen @ ..] => suite::command(ci::Extent::Full, chosen),
@@ -77,6 +85,7 @@ fn main() -> ExitCode {
         ["dist"] => executable::SHIPPED
             .iter()
             .try_for_each(|shipped| shipped.build().map(|path| println!("{}", path.display()))),
+        ["release", rest @ ..] => release::command(rest),
         ["deps"] => dependencies::check().map(|note| println!("{note}")),
         ["spec"] => spec::check().map(|note| println!("{note}")),
         ["vm", "--sh", script] => vm::shell(script),

@@ -49,6 +49,25 @@ const NO_LINES: &str = "profile.dev.package.\"*\".debug=false";
 /// compile them too.
 const LINTER: &str = "clippy-driver";
 
+/// The flags for an architecture that is not this machine's: what is said above of [`STATIC`], in
+/// the words of Rust's linker, which is called without a compiler.
+const CROSS: [&str; 10] = [
+    "-C",
+    "target-feature=+crt-static",
+    "-C",
+    "relocation-model=static",
+    "-C",
+    "linker=rust-lld",
+    "-C",
+    "link-arg=-znoseparate-code",
+    "--cfg",
+    "sha2_backend=\"soft\"",
+];
+
+/// The compiler of C for arm64, and the packages of Debian with it and with headers for it.
+const CROSS_COMPILER: &str = "aarch64-linux-gnu-gcc";
+const CROSS_PACKAGES: &str = "gcc-aarch64-linux-gnu, libc6-dev-arm64-cross";
+
 /// Cargo's variable for the compiler's flags.
 const RUSTFLAGS: &str = "CARGO_ENCODED_RUSTFLAGS";
 
@@ -91,6 +110,19 @@ impl Linked {
         Ok(Self { way: Way::Shim, triple: host, flags: flags(Way::Shim, &[lacking, quicker]) })
     }
 
+    /// Prepares for an architecture that is not this machine's: by Rust's target, its linker, and
+    /// Debian's compiler for the C code of others.
+    pub(crate) fn cross(triple: &str) -> Result<Self, String> {
+        if !has_standard_library(triple)? {
+            return Err(format!("rustup target add {triple}"));
+        }
+        if !exists(CROSS_COMPILER) {
+            return Err(format!("{CROSS_COMPILER} is not installed ({CROSS_PACKAGES})"));
+        }
+        let flags = CROSS.map(str::to_owned).to_vec();
+        Ok(Self { way: Way::Target, triple: triple.to_owned(), flags })
+    }
+
     /// Says which way it is.
     pub(crate) fn way(&self) -> Way {
         self.way
@@ -127,7 +159,16 @@ impl Linked {
     pub(crate) fn program(&self, line: &str) -> Program {
         let (cargo, rest) = line.split_once(" -- ").map_or((line, None), |(a, b)| (a, Some(b)));
         let rest = rest.map(|rest| format!(" -- {rest}")).unwrap_or_default();
-        Program::new(&format!("{cargo} --target {} --config {NO_LINES}{rest}", self.triple))
+        let program =
+            Program::new(&format!("{cargo} --target {} --config {NO_LINES}{rest}", self.triple));
+        // The compiler for C, where the target is not this machine's.
+        let program = match self.triple.split('-').next() {
+            Some("aarch64") if cfg!(not(target_arch = "aarch64")) => {
+                program.variable(&format!("CC_{}", self.triple), CROSS_COMPILER)
+            }
+            _ => program,
+        };
+        program
             .variable(RUSTFLAGS, self.flags.join(BETWEEN))
             .variable("CARGO_ENCODED_RUSTDOCFLAGS", self.flags.join(BETWEEN))
     }

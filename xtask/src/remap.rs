@@ -28,12 +28,7 @@ pub(crate) fn folders() -> Result<Vec<Folder>, String> {
     let of = |real: PathBuf, name: &str| Folder { real, name: name.to_owned() };
     // The compiler takes the last that fits: the target folder may be in the checkout.
     let mut folders = vec![of(root(), OURS), of(target_dir(), BUILT)];
-    // Cargo names a registry's folder after the address by which it is reached.
-    let registries = cargo_home().map(|home| home.join("registry/src"));
-    let entries = registries.and_then(|folder| fs::read_dir(folder).ok());
-    for entry in entries.into_iter().flatten().flatten() {
-        folders.push(of(entry.path(), OTHERS));
-    }
+    folders.extend(registries().into_iter().map(|folder| of(folder, OTHERS)));
     // The compiler's own name of its sources, for what it finds of them in the toolchain.
     let version = Program::new("rustc --version --verbose").output()?;
     let commit = version.lines().find_map(|line| line.strip_prefix("commit-hash: "));
@@ -41,6 +36,17 @@ pub(crate) fn folders() -> Result<Vec<Folder>, String> {
     let sources = Path::new(sysroot.trim_end()).join("lib/rustlib/src/rust");
     folders.push(of(sources, &format!("/rustc/{}", commit.unwrap_or("unknown"))));
     Ok(folders)
+}
+
+/// Returns the folders with the sources of crates. Cargo names each after the address by which it
+/// reaches a registry.
+pub(crate) fn registries() -> Vec<PathBuf> {
+    let folder = cargo_home().map(|home| home.join("registry/src"));
+    let entries = folder.and_then(|folder| fs::read_dir(folder).ok());
+    let mut folders: Vec<PathBuf> =
+        entries.into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    folders.sort();
+    folders
 }
 
 /// Returns the compiler's flags for these names.

@@ -6,11 +6,15 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use crate::ci::Extent;
 use crate::kubernetes;
 use crate::reference;
 use crate::run::{Program, exists, quiet};
 
 const PACKAGES: &str = include_str!("../debian-packages.txt");
+
+/// What only a full run uses.
+const FULL_PACKAGES: &str = include_str!("../debian-packages-full.txt");
 
 /// The program that Debian's packages ask before they start a service (`man 8 invoke-rc.d`).
 const POLICY: &str = "/usr/sbin/policy-rc.d";
@@ -19,9 +23,13 @@ const POLICY: &str = "/usr/sbin/policy-rc.d";
 const NO_SERVICE: &str =
     "#!/bin/sh\n# Here while `cargo xtask setup` installs packages.\nexit 101\n";
 
-/// Installs what is missing, and returns what that was.
-pub(crate) fn install() -> Result<String, String> {
-    let installed = packages_of_debian(&packages().collect::<Vec<_>>())?;
+/// Installs what is missing for a run, and returns what that was.
+pub(crate) fn install(extent: Extent) -> Result<String, String> {
+    let mut wanted: Vec<&str> = packages(PACKAGES).collect();
+    if extent == Extent::Full {
+        wanted.extend(packages(FULL_PACKAGES));
+    }
+    let installed = packages_of_debian(&wanted)?;
     Ok(format!("{installed}; {}; {}", reference::unpacked()?, kubernetes::fetched()?))
 }
 
@@ -95,15 +103,15 @@ impl Drop for NoServices<'_> {
     }
 }
 
-fn packages() -> impl Iterator<Item = &'static str> {
-    PACKAGES.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
+fn packages(list: &'static str) -> impl Iterator<Item = &'static str> {
+    list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
-    use super::{NO_SERVICE, NoServices, fs, packages};
+    use super::{FULL_PACKAGES, NO_SERVICE, NoServices, PACKAGES, fs, packages};
 
     #[test]
     fn services_do_not_start_while_packages_are_installed() {
@@ -130,7 +138,7 @@ mod tests {
     #[test]
     fn packages_are_names_each_once() {
         let mut seen = std::collections::BTreeSet::new();
-        for name in packages() {
+        for name in [PACKAGES, FULL_PACKAGES].into_iter().flat_map(packages) {
             let valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c);
             assert!(name.chars().all(valid), "{name}");
             assert!(seen.insert(name), "{name} is listed twice");

@@ -155,7 +155,7 @@ pub(crate) enum Command {
     ///
     /// Each name is replaced in one step, so that runtimes can call plugins meanwhile. Files of
     /// others are kept in DIR/.netwright-replaced, and `uninstall` puts them back.
-    Install(Install),
+    Install(InstallHere),
     /// Undo `install`, and remove our state from this machine.
     Uninstall(Uninstall),
     /// Put Netwright on a machine with systemd: plugins, services and their configuration.
@@ -384,9 +384,22 @@ pub(crate) struct Install {
     /// Do not write the default network's configuration.
     #[arg(long)]
     pub(crate) no_config: bool,
+    /// Whether to link to this executable where it is ([`InstallHere`]).
+    #[arg(skip)]
+    pub(crate) linked: bool,
     /// Replace a newer version, too.
     #[arg(long)]
     pub(crate) allow_downgrade: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InstallHere {
+    #[command(flatten)]
+    pub(crate) install: Install,
+    /// Link to this executable where it is, in place of a copy: a package manager replaces it there.
+    /// An installation that was made so stays so.
+    #[arg(long)]
+    pub(crate) linked: bool,
 }
 
 #[derive(Debug, Args)]
@@ -402,6 +415,10 @@ pub(crate) struct Uninstall {
     /// rest then, instead of refusing. It is no error that nothing is installed.
     #[arg(long)]
     pub(crate) wait: bool,
+    /// Give back the plugins, and nothing else: attached containers keep their networks, and our
+    /// state stays.
+    #[arg(long, conflicts_with_all = ["force", "wait", "conflist"])]
+    pub(crate) keep_state: bool,
     /// The configuration that `netwrightd multinet` wrote (its key `conflist`), which is removed
     /// first: runtimes then use the next one. Stop the daemon before.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]

@@ -24,6 +24,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use serde::Serialize;
 
+use crate::VERSION;
 use crate::args::{Command, CommandLine, Common};
 use crate::daemon_process;
 use crate::failure::{EXIT_ENVIRONMENT, EXIT_USAGE, Failure};
@@ -48,6 +49,13 @@ pub(crate) fn main(
     {
         names::main(kind, world, shell);
         return ExitCode::SUCCESS;
+    }
+    if let [one, other] = &arguments[..]
+        && ["--version", "-V"].iter().any(|asked| one == asked)
+        && other == "--verbose"
+    {
+        shell.raw(about_this_build().as_bytes());
+        return if shell.lost() { ExitCode::from(EXIT_ENVIRONMENT) } else { ExitCode::SUCCESS };
     }
     let parsed = CommandLine::try_parse_from(std::iter::once(program).chain(arguments));
     let line = match parsed {
@@ -76,6 +84,17 @@ pub(crate) fn main(
             failure.exit_code()
         }
     }
+}
+
+/// Returns the version, and what the executable is linked with.
+fn about_this_build() -> String {
+    let library = match (cfg!(target_env = "musl"), cfg!(target_feature = "crt-static")) {
+        (true, _) => "musl, by Rust's target for it",
+        (false, true) => "musl, by Rust's target for GNU systems",
+        (false, false) => "the system's",
+    };
+    let architecture = std::env::consts::ARCH;
+    format!("netwright {VERSION}\narchitecture: {architecture}\nC library: {library}\n")
 }
 
 fn dispatch(command: &Command, line: &CommandLine, world: &World, shell: &mut Shell) -> Outcome {

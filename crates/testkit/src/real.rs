@@ -18,6 +18,7 @@ use std::process::Output;
 
 pub(crate) mod cgroup;
 mod containerd;
+mod debian;
 mod docker;
 mod etcd;
 mod image;
@@ -30,6 +31,7 @@ mod root;
 mod rootfs;
 
 pub use containerd::{Containerd, Pod};
+pub use debian::Debian;
 pub use docker::{Docker, Engine};
 pub use etcd::Etcd;
 pub use manifest::{Manifest, manifest_file, manifests};

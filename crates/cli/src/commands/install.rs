@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use super::Outcome;
 use crate::VERSION;
-use crate::args::{Common, Install};
+use crate::args::{Common, Install, InstallHere};
 use crate::daemon_process::DAEMON;
 use crate::failure::Failure;
 use crate::net::default;
@@ -102,11 +102,12 @@ impl Report for Installed {
 }
 
 pub(crate) fn install(
-    args: &Install,
+    args: &InstallHere,
     common: &Common,
     world: &World,
     shell: &mut Shell,
 ) -> Outcome {
+    let args = &Install { linked: args.linked, ..args.install.clone() };
     let session = Session::open(world, common, shell, PluginSource::None)?;
     let runtimes = Runtimes::find(world);
     let goods = Goods::of_this_process(args)?;
@@ -147,6 +148,8 @@ pub(crate) fn install(
 #[derive(Debug)]
 pub(super) struct Goods {
     pub(super) links: Vec<&'static str>,
+    /// Where the executable is that runs.
+    pub(super) own: PathBuf,
     pub(super) executable: Arc<Vec<u8>>,
     /// The daemon's executable, if it is beside the one that runs.
     pub(super) daemon: Option<Arc<Vec<u8>>>,
@@ -160,11 +163,10 @@ impl Goods {
         let executable = std::fs::read("/proc/self/exe").map_err(|error| {
             Failure::of(code::IO_FAILURE, &error).context("read this executable")
         })?;
-        let daemon = std::fs::read_link("/proc/self/exe")
-            .and_then(|own| std::fs::read(own.with_file_name(DAEMON)))
-            .ok();
         let links = own.chain(also).collect();
-        Ok(Goods { links, executable: Arc::new(executable), daemon: daemon.map(Arc::new) })
+        let own = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+        let daemon = std::fs::read(own.with_file_name(DAEMON)).ok().map(Arc::new);
+        Ok(Goods { links, own, executable: Arc::new(executable), daemon })
     }
 
     /// Returns which plugins a folder has already, whoever made them.
@@ -278,6 +280,8 @@ pub(super) struct Planned {
     obsolete: Vec<String>,
     /// The folders that it creates, the outer ones first.
     created: Vec<PathBuf>,
+    /// Whether the executables there are links to those of a package.
+    linked: bool,
     config: Option<PathBuf>,
     notes: Vec<String>,
 }
@@ -359,6 +363,8 @@ impl Planned {
         if goods.links.is_empty() {
             notes.push("this build holds no plugins".to_owned());
         }
+        let is_link = |target: PathBuf| target == goods.own;
+        let linked = args.linked || std::fs::read_link(dir.join(EXECUTABLE)).is_ok_and(is_link);
         Ok(Planned {
             dir: dir.to_owned(),
             old,
@@ -366,6 +372,7 @@ impl Planned {
             foreign,
             obsolete,
             created,
+            linked,
             config,
             notes,
         })
@@ -403,14 +410,17 @@ impl Planned {
             let executables =
                 [(EXECUTABLE, Some(&goods.executable)), (DAEMON, goods.daemon.as_ref())];
             for (name, bytes) in executables {
-                if let Some(bytes) = bytes {
-                    undo.executable(name);
+                let Some(bytes) = bytes else { continue };
+                undo.executable(name);
+                if self.linked {
+                    folder.put_link(name, &goods.own.with_file_name(name))?;
+                } else {
                     folder.put_executable(name, bytes)?;
                 }
             }
             for name in &goods.links {
                 undo.link(name);
-                folder.put_link(name, EXECUTABLE)?;
+                folder.put_link(name, Path::new(EXECUTABLE))?;
             }
             for name in &self.obsolete {
                 undo.obsolete(name);

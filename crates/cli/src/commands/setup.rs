@@ -116,8 +116,9 @@ pub(crate) fn main(args: &Setup, common: &Common, world: &World, shell: &mut She
 fn set_up(args: &Setup, common: &Common, world: &World, shell: &mut Shell) -> Outcome {
     let session = Session::open(world, common, shell, PluginSource::None)?;
     let record = Record::read(&session.roots)?;
-    let install = machine::options(args, record.as_ref());
+    let mut install = machine::options(args, record.as_ref());
     let goods = Goods::of_this_process(&install)?;
+    install.linked |= machine::packaged(&goods).is_some();
     let Some(daemon) = &goods.daemon else {
         return Err(Failure::new(
             code::INVALID_CONFIG,

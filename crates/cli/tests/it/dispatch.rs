@@ -18,6 +18,17 @@ fn call_as(program: &str, name: &str, args: &[&str], vars: &[(&str, &str)], inpu
 }
 
 #[test]
+fn a_build_says_what_it_is_linked_with() {
+    let said = Scratch::new().call(&["--version", "--verbose"]).succeeded();
+    let lines: Vec<&str> = said.stdout.lines().collect();
+    let version = concat!("netwright ", env!("CARGO_PKG_VERSION"));
+    assert_eq!(lines[..2], [version, &format!("architecture: {}", std::env::consts::ARCH)]);
+    let libraries = ["musl, by Rust's target for it", "musl, by Rust's target for GNU systems"];
+    let library = lines[2].strip_prefix("C library: ").unwrap();
+    assert!(libraries.contains(&library) || library == "the system's", "{library}");
+}
+
+#[test]
 fn list_prints_every_plugin() {
     let scratch = Scratch::new();
     let said = scratch.call(&["--list"]).succeeded();

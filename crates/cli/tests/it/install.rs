@@ -270,6 +270,36 @@ fn uninstall_refuses_while_containers_are_attached_unless_forced() {
     crate::support::assert_as_before(&before, &lab);
 }
 
+/// As the package of the plugins is removed: runtimes have what they had, and containers go on.
+#[test]
+fn plugins_are_given_back_while_containers_go_on() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-uninstall-package");
+    lab.sh("mkdir -p /etc/cni/net.d /opt/cni/bin && echo theirs >/opt/cni/bin/bridge");
+    let before = testkit::Snapshot::take(&lab);
+    let call = |args: &[&str]| crate::support::call_in(&lab, args);
+    let there = ["--bin-dir", "/opt/cni/bin"];
+    let install = || call(&[&["install", "--linked"][..], &there].concat()).succeeded();
+    let give_back = || call(&[&["uninstall", "--keep-state"][..], &there].concat()).succeeded();
+    install();
+    let c1 = lab.container("c1");
+    call(&["add", "netwright", "c1", "--container-id", "web"]).succeeded();
+    let said = give_back();
+    assert!(said.stderr.contains(": netwright/web/eth0 are attached, and keep"), "{said:#?}");
+    assert_eq!(lab.sh("ls -A /opt/cni/bin; cat /opt/cni/bin/bridge"), "bridge\ntheirs\n");
+    testkit::traffic::assert_pings(&c1, "10.63.0.1");
+    // Installed again, it knows them; the last one takes the tables with it.
+    install();
+    call(&["del", "netwright", "c1", "--container-id", "web"]).succeeded();
+    drop(c1);
+    give_back();
+    assert_eq!(lab.sh("ls -A /opt/cni/bin"), "bridge\n");
+    lab.sh("rm -r /run/netwright /var/lib/netwright");
+    crate::support::assert_as_before(&before, &lab);
+    // Nothing is left to give back: a package may be removed that was never configured.
+    give_back();
+}
+
 /// What `netwrightd multinet` writes.
 const CONFLIST: &str = r#"{"cniVersion": "1.0.0", "name": "netwright-multi", "plugins": [{"type": "netwright-multi", "clusterNetwork": "cluster"}]}"#;
 
@@ -414,6 +444,37 @@ fn an_older_version_does_not_replace_a_newer() {
     let said = install(&scratch, &["--no-config"]).failed(1);
     assert!(said.stderr.starts_with("error: version 99.0.0 is installed in "), "{said:#?}");
     install(&scratch, &["--no-config", "--allow-downgrade"]).succeeded();
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the program is what is tested")]
+fn a_package_links_to_its_own_executable() {
+    let scratch = Scratch::new();
+    scratch.write("opt/bin/tuning", "theirs");
+    let alone = Alone::new();
+    let dir = scratch.path("opt/bin");
+    let args = ["install", "--no-config", "--bin-dir", dir.to_str().unwrap()];
+    let target = || std::fs::read_link(dir.join("netwright")).unwrap().canonicalize().unwrap();
+    let own = alone.0.path().join("netwright").canonicalize().unwrap();
+    install_from(&alone, &scratch, &[&args[..], &["--linked"]].concat()).succeeded();
+    assert_eq!(target(), own);
+    assert!(version(&dir.join("bridge")).unwrap().status.success());
+    // It stays so without the flag, as when `setup` looks after the plugins.
+    install_from(&alone, &scratch, &args).succeeded();
+    assert_eq!(target(), own);
+    // A failure puts the link back.
+    let mut command = Command::new(&own);
+    command.args(["install", "--linked", "--bin-dir"]).arg(&dir).env_clear();
+    for (key, value) in scratch.command(&[]).get_envs() {
+        command.env(key, value.unwrap());
+    }
+    command.env("NETCONFPATH", "/proc/nwt-none/net.d");
+    said(command).failed(3);
+    assert_eq!(target(), own);
+    // Another executable, which no package has there, is copied over the link.
+    install(&scratch, &["--no-config"]).succeeded();
+    assert!(std::fs::read_link(dir.join("netwright")).is_err(), "a copy");
+    assert!(own.exists());
 }
 
 #[test]

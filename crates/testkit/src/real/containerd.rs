@@ -379,7 +379,8 @@ impl<'lab> Containerd<'lab> {
         self.take(&scratch_image(self.lab, name, files));
     }
 
-    fn take(&self, archive: &Path) {
+    /// Gives containerd the images of an archive, for pods.
+    pub fn take(&self, archive: &Path) {
         self.sh_in_root(&format!(
             "ctr --address {} --namespace k8s.io images import {}",
             self.socket().display(),
@@ -396,6 +397,14 @@ impl<'lab> Containerd<'lab> {
         let archive = archive.display();
         self.sh_in_root(&format!("ctr --address {socket} images import {archive}"));
         [("CONTAINERD_ADDRESS".to_owned(), socket)]
+    }
+
+    /// Returns what containerd knows of the images for pods, a line each, and what it lacks of them.
+    #[must_use]
+    pub fn images(&self) -> String {
+        let address = self.socket().display().to_string();
+        let ctr = format!("ctr --address {address} --namespace k8s.io images");
+        self.sh_in_root(&format!("{ctr} list && {ctr} check"))
     }
 
     /// Starts a container in a pod as a kubelet does for a manifest, and returns its ID.

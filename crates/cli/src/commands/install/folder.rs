@@ -90,8 +90,8 @@ impl Folder {
     }
 
     /// Moves a link into place.
-    pub(super) fn put_link(&self, name: &str, target: &str) -> Result<(), Failure> {
-        replace_by_link(&self.dir.join(name), Path::new(target), &self.temporary(name))
+    pub(super) fn put_link(&self, name: &str, target: &Path) -> Result<(), Failure> {
+        replace_by_link(&self.dir.join(name), target, &self.temporary(name))
             .map_err(|error| self.failed("link", name, &error))
     }
 
@@ -128,7 +128,7 @@ impl Folder {
     pub(super) fn undo(&self, old: Option<&Manifest>) -> Undo {
         Undo {
             old: old.cloned(),
-            executables: EXECUTABLES.map(|name| (name, fs::read(self.dir.join(name)).ok())).into(),
+            executables: EXECUTABLES.map(|name| (name, Was::at(&self.dir.join(name)))).into(),
             kept: Vec::new(),
             placed: Vec::new(),
             executables_placed: Vec::new(),
@@ -239,11 +239,26 @@ fn copy_attributes(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// What was there of an executable.
+#[derive(Debug)]
+enum Was {
+    Copy(Vec<u8>),
+    /// A link to a package's.
+    Link(PathBuf),
+}
+
+impl Was {
+    fn at(path: &Path) -> Option<Was> {
+        let link = fs::read_link(path).map(Was::Link);
+        link.or_else(|_| fs::read(path).map(Was::Copy)).ok()
+    }
+}
+
 /// How to restore everything when a step fails.
 #[derive(Debug)]
 pub(super) struct Undo {
     old: Option<Manifest>,
-    executables: Vec<(&'static str, Option<Vec<u8>>)>,
+    executables: Vec<(&'static str, Option<Was>)>,
     kept: Vec<String>,
     placed: Vec<String>,
     executables_placed: Vec<&'static str>,
@@ -292,9 +307,9 @@ impl Undo {
             note(match look(&folder.dir, name) {
                 Ok(Entry::Ours) => Ok(()),
                 Ok(Entry::Foreign) => {
-                    folder.keep(name).and_then(|()| folder.put_link(name, EXECUTABLE))
+                    folder.keep(name).and_then(|()| folder.put_link(name, Path::new(EXECUTABLE)))
                 }
-                Ok(Entry::Absent) => folder.put_link(name, EXECUTABLE),
+                Ok(Entry::Absent) => folder.put_link(name, Path::new(EXECUTABLE)),
                 Err(failure) => Err(failure),
             });
         }
@@ -307,9 +322,10 @@ impl Undo {
         }
         for name in self.executables_placed.iter().rev() {
             let was_there = self.executables.iter().find(|(known, _)| known == name);
-            let bytes = was_there.and_then(|(_, bytes)| bytes.as_ref());
-            match bytes.filter(|_| !self.kept.iter().any(|kept| kept == name)) {
-                Some(bytes) => note(folder.put_executable(name, bytes)),
+            let was = was_there.and_then(|(_, was)| was.as_ref());
+            match was.filter(|_| !self.kept.iter().any(|kept| kept == name)) {
+                Some(Was::Copy(bytes)) => note(folder.put_executable(name, bytes)),
+                Some(Was::Link(target)) => note(folder.put_link(name, target)),
                 None => note(folder.give_back(name).map(drop)),
             }
         }

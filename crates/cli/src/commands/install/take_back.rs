@@ -71,6 +71,14 @@ pub(crate) fn uninstall(
             return Err(failure);
         }
     };
+    let mut report = Removed { dir: dir.clone(), ..Removed::default() };
+    if args.keep_state {
+        let session = |source| Session::open(world, common, shell, source);
+        return give_back_only(&dir, installed.as_ref(), session, report).map(|report| {
+            shell.confirm(&report);
+            ExitCode::SUCCESS
+        });
+    }
     if setup::is_recorded(&world.roots()) {
         return Err(Failure::new(
             code::INVALID_CONFIG,
@@ -78,7 +86,6 @@ pub(crate) fn uninstall(
         )
         .hint("`netwright setup --undo` removes both"));
     }
-    let mut report = Removed { dir: dir.clone(), ..Removed::default() };
     let conflist = match &args.conflist {
         Some(path) => {
             let next = args.next_network.as_deref();
@@ -117,6 +124,29 @@ pub(crate) fn uninstall(
     remove_state(&session, &mut report);
     shell.confirm(&report);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Gives back the plugins, as when a package is removed. What containers have that are gone is
+/// removed, while our plugins are still there; the packet filter's tables go with the last container.
+fn give_back_only(
+    dir: &Path,
+    installed: Option<&Manifest>,
+    session: impl Fn(PluginSource) -> Result<Session, Failure>,
+    mut report: Removed,
+) -> Result<Removed, Failure> {
+    let attached = detach_gone(false, &session(PluginSource::WithOwn)?, &mut report)?;
+    if let Some(installed) = installed {
+        remove(dir, installed, &mut report)?;
+    }
+    let session = session(PluginSource::None)?;
+    match attached {
+        Some(attached) => report.left.push(format!(
+            "{}: {attached} are attached, and keep their networks",
+            session.roots.run.display()
+        )),
+        None => remove_tables(&session, &mut report),
+    }
+    Ok(report)
 }
 
 /// Gives new containers the plugins that they would have without us; ours keep the other names, for
@@ -189,8 +219,9 @@ fn remove(dir: &Path, installed: &Manifest, report: &mut Removed) -> Result<(), 
     Ok(())
 }
 
-/// Finds the installation that is meant, and its manifest. There may be none if the command waits:
-/// what it has waited for may be done.
+/// Finds the installation that is meant, and its manifest. There may be none if the command waits,
+/// since what it has waited for may be done, or if a package manager gives back what it may never
+/// have put.
 fn installation(args: &Uninstall, world: &World) -> Result<(PathBuf, Option<Manifest>), Failure> {
     let dir = match &args.bin_dir {
         Some(dir) => world.absolute(dir),
@@ -199,7 +230,7 @@ fn installation(args: &Uninstall, world: &World) -> Result<(PathBuf, Option<Mani
     let installed = if dir.is_dir() { Manifest::read(&dir)? } else { None };
     match installed {
         Some(_) => Ok((dir, installed)),
-        None if args.wait => Ok((dir, None)),
+        None if args.wait || args.keep_state => Ok((dir, None)),
         None => Err(Failure::new(
             code::INVALID_CONFIG,
             format!("nothing was installed in {} by `netwright install`", dir.display()),
@@ -326,21 +357,26 @@ fn leave(folder: &Folder, name: &str, report: &mut Removed) {
     report.left.push(line);
 }
 
+/// Removes our tables of the packet filter; reports what cannot be removed.
+fn remove_tables(session: &Session, report: &mut Removed) {
+    if !session.roots.run.exists() {
+        return;
+    }
+    let index = Index::new(&session.roots);
+    report.left.extend(forwarding::left_on(&index));
+    let removed = firewall::Firewall::open(&index).and_then(|mut firewall| firewall.remove_all());
+    if let Err(error) = removed {
+        report.left.push(format!("our tables in the packet filter: {error}"));
+    }
+    if let Err(error) = plugins::chained::policy::remove_table() {
+        report.left.push(format!("the table of network policy: {error}"));
+    }
+}
+
 /// Removes our tables and our state; reports what cannot be removed.
 pub(in crate::commands) fn remove_state(session: &Session, report: &mut Removed) {
     let roots = &session.roots;
-    if roots.run.exists() {
-        let index = Index::new(roots);
-        report.left.extend(forwarding::left_on(&index));
-        let removed =
-            firewall::Firewall::open(&index).and_then(|mut firewall| firewall.remove_all());
-        if let Err(error) = removed {
-            report.left.push(format!("our tables in the packet filter: {error}"));
-        }
-        if let Err(error) = plugins::chained::policy::remove_table() {
-            report.left.push(format!("the table of network policy: {error}"));
-        }
-    }
+    remove_tables(session, report);
     for dir in [&roots.run, &roots.lib] {
         match std::fs::remove_dir_all(dir) {
             Ok(()) => report.removed.push(dir.display().to_string()),

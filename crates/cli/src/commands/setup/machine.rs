@@ -9,7 +9,8 @@ use cni::code;
 use rustix::fs::{Access, access};
 
 use super::plan::{
-    FIREWALLD, Facts, NETWORK_MANAGER, NETWORKD, OTHERS, Paths, Plugins, Wanted, unit_names,
+    FIREWALLD, Facts, GENERATOR, NETWORK_MANAGER, NETWORKD, OTHERS, Paths, Plugins, Wanted,
+    unit_names,
 };
 use super::record::{self, Here, Options, Record};
 use super::systemctl::{self, Unit};
@@ -26,6 +27,9 @@ const SUPERVISOR: &str = "agent/agent.sock";
 /// Where packages put their units.
 const PACKAGED: [&str; 3] =
     ["/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
+
+/// systemd's folder for packages.
+const PACKAGES: &str = "/usr/lib/systemd";
 
 /// Looks for everything that the plan depends on.
 pub(super) fn facts(
@@ -54,10 +58,13 @@ pub(super) fn facts(
             is_done: planned.is_done(goods),
         });
     }
-    let programs = match (&args.program_dir, &record) {
-        (Some(dir), _) => world.absolute(dir),
-        (None, Some(record)) => record.programs.clone(),
-        (None, None) => units::PROGRAMS.into(),
+    let packaged = packaged(goods).filter(|_| args.program_dir.is_none());
+    let is_packaged = packaged.is_some();
+    let programs = match (packaged, &args.program_dir, &record) {
+        (Some(dir), _, _) => dir,
+        (None, Some(dir), _) => world.absolute(dir),
+        (None, None, Some(record)) => record.programs.clone(),
+        (None, None, None) => units::PROGRAMS.into(),
     };
     // systemd would split or replace anything else.
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+".contains(letter);
@@ -104,6 +111,7 @@ pub(super) fn facts(
         found,
         notes,
         programs,
+        is_packaged,
         plugins,
         configuration: (!loaded.files.is_empty()).then_some(loaded.config),
         units: known.into_iter().map(|unit| (unit.name.clone(), unit)).collect(),
@@ -114,6 +122,19 @@ pub(super) fn facts(
         },
         record,
     })
+}
+
+/// Returns the folder of the executables that run, if a package installed them, and units that start
+/// them: those of this version, all of them, and the generator.
+pub(super) fn packaged(goods: &Goods) -> Option<PathBuf> {
+    let programs = goods.own.parent()?;
+    let folder = Path::new(PACKAGES);
+    let is_there = |(name, text): &(String, String)| {
+        std::fs::read(folder.join("system").join(name)).is_ok_and(|is| is == text.as_bytes())
+    };
+    let generator = folder.join("system-generators").join(GENERATOR);
+    let all = generator.exists() && units::all(programs).iter().all(is_there);
+    all.then(|| programs.to_owned())
 }
 
 /// Returns what the command line says about plugins, and what it says nothing of as before.

@@ -22,7 +22,7 @@ const UNITS: &str = "/etc/systemd/system";
 const GENERATORS: &str = "/etc/systemd/system-generators";
 
 /// The name under which systemd calls `netwrightd` as a generator.
-const GENERATOR: &str = "netwright-generator";
+pub(super) const GENERATOR: &str = "netwright-generator";
 
 /// Units of other projects that containers' networks have to do with.
 pub(super) const NETWORK_MANAGER: &str = "NetworkManager.service";
@@ -75,6 +75,8 @@ pub(super) struct Facts {
     pub(super) notes: Vec<String>,
     /// The folder for the executables.
     pub(super) programs: PathBuf,
+    /// Whether a package has them, and units that start them.
+    pub(super) is_packaged: bool,
     pub(super) plugins: Vec<Plugins>,
     /// The configuration of `netwrightd`, if there is one.
     pub(super) configuration: Option<Config>,
@@ -254,29 +256,15 @@ pub(super) struct Plan {
 pub(super) fn wanted(facts: &Facts, own: &Arc<Vec<u8>>, daemon: &Arc<Vec<u8>>) -> Wanted {
     let config = facts.configuration.clone().unwrap_or_else(|| first_configuration(facts));
     let mut files = Vec::new();
-    // In a folder of plugins they are beside the plugins.
-    if facts.plugins.iter().all(|plugins| plugins.dir != facts.programs) {
-        for (name, bytes) in [("netwright", own), (DAEMON, daemon)] {
-            files.push(File {
-                path: facts.programs.join(name),
-                digest: Digest::of(bytes),
-                content: Content::File { bytes: Arc::clone(bytes), mode: 0o755 },
-                kind: Kind::Program,
-            });
-        }
+    // A package replaces its own executables and units, and removes them.
+    if !facts.is_packaged {
+        files.extend(programs(facts, own, daemon));
     }
     let text = show::first(&config);
     files.push(File::text(load::FILE, text, Kind::First));
-    let folder = Path::new(UNITS);
-    let systemds = units::all(&facts.programs).into_iter();
-    files.extend(systemds.map(|(name, text)| File::text(folder.join(name), text, Kind::Unit)));
-    let target = facts.programs.join(DAEMON);
-    files.push(File {
-        path: Path::new(GENERATORS).join(GENERATOR),
-        digest: Digest::Link(target.clone()),
-        content: Content::Link(target),
-        kind: Kind::Unit,
-    });
+    if !facts.is_packaged {
+        files.extend(systemds(&facts.programs));
+    }
     if facts.units.get(NETWORK_MANAGER).is_some_and(|unit| unit.is_loaded) {
         let text = NETWORK_MANAGERS_TEXT.to_owned();
         files.push(File::text(NETWORK_MANAGERS, text, Kind::Configuration));
@@ -302,6 +290,35 @@ pub(super) fn wanted(facts: &Facts, own: &Arc<Vec<u8>>, daemon: &Arc<Vec<u8>>) -
     let takes_over = config.dhcp.enable
         && units::socket("dhcp", &config) == units::socket("dhcp", &Config::default());
     Wanted { files, folders, services, takes_over }
+}
+
+/// The executables. In a folder of plugins they are beside the plugins.
+fn programs(facts: &Facts, own: &Arc<Vec<u8>>, daemon: &Arc<Vec<u8>>) -> Vec<File> {
+    if facts.plugins.iter().any(|plugins| plugins.dir == facts.programs) {
+        return Vec::new();
+    }
+    let file = |(name, bytes): (&str, &Arc<Vec<u8>>)| File {
+        path: facts.programs.join(name),
+        digest: Digest::of(bytes),
+        content: Content::File { bytes: Arc::clone(bytes), mode: 0o755 },
+        kind: Kind::Program,
+    };
+    [("netwright", own), (DAEMON, daemon)].map(file).into()
+}
+
+/// The units, and the link by which systemd calls the generator.
+fn systemds(programs: &Path) -> Vec<File> {
+    let folder = Path::new(UNITS);
+    let unit = |(name, text): (String, String)| File::text(folder.join(name), text, Kind::Unit);
+    let mut files: Vec<File> = units::all(programs).into_iter().map(unit).collect();
+    let target = programs.join(DAEMON);
+    files.push(File {
+        path: Path::new(GENERATORS).join(GENERATOR),
+        digest: Digest::Link(target.clone()),
+        content: Content::Link(target),
+        kind: Kind::Unit,
+    });
+    files
 }
 
 /// The configuration of a machine that has none: what needs no decision is enabled.
@@ -376,14 +393,12 @@ pub(super) fn plan(
     paths: &Paths,
     sends_packet: bool,
 ) -> Result<Plan, Failure> {
-    if let Some(path) = paths.packaged.first() {
+    if let Some(path) = paths.packaged.first().filter(|_| !facts.is_packaged) {
         return Err(Failure::new(
             code::INVALID_CONFIG,
             format!("{} is there: a package installed Netwright's services", path.display()),
         )
-        .hint(
-            "remove that package first, or use its units: systemctl enable --now netwright.target",
-        ));
+        .hint("call the `netwright` of that package, or remove it first"));
     }
     let old = facts.record.as_ref();
     let nothing = Unit::default();
@@ -716,6 +731,44 @@ mod tests {
     }
 
     #[test]
+    fn a_package_keeps_its_executables_and_units() {
+        let mut facts = machine();
+        (facts.programs, facts.is_packaged) = ("/usr/bin".into(), true);
+        let mut paths = fresh(&wants(&facts));
+        paths.packaged.push("/usr/lib/systemd/system/netwright.target".into());
+        check(
+            &facts,
+            &paths,
+            &expect![[r#"
+                install netwright 0.1.0 and its plugins in /usr/lib/cni
+                write /etc/netwright/netwrightd.toml
+                have systemd read its units again
+                enable netwright.target
+                start netwright.target, netwrightd@collect.service, netwrightd@repair.service
+                send packets from a new container, to its gateway and to the outside
+            "#]],
+        );
+        let first = planned(&facts, &paths).unwrap();
+        let (facts, paths) = done(&facts, &paths, &first);
+        assert_eq!(planned(&facts, &paths).unwrap().steps, []);
+        // What an earlier setup had written itself makes room.
+        let mut before = machine();
+        before.plugins = facts.plugins.clone();
+        let fresh = fresh(&wants(&before));
+        let by_hand = planned(&before, &fresh).unwrap();
+        let (mut after, paths) = done(&before, &fresh, &by_hand);
+        (after.programs, after.is_packaged) = ("/usr/bin".into(), true);
+        let steps = planned(&after, &paths).unwrap().steps;
+        let removed = |path: &str| {
+            let step = Step::RemoveFile { path: path.into(), restores: false };
+            steps.contains(&step)
+        };
+        assert!(
+            removed("/usr/local/bin/netwright") && removed("/etc/systemd/system/netwright.target")
+        );
+    }
+
+    #[test]
     fn a_second_setup_does_nothing() {
         let facts = machine();
         let paths = fresh(&wants(&facts));
@@ -982,7 +1035,7 @@ mod tests {
         .assert_eq(&with(&|paths| unit(&Here::Other, paths)));
         expect![[r#"
             error: /usr/lib/systemd/system/netwright.target is there: a package installed Netwright's services
-            hint: remove that package first, or use its units: systemctl enable --now netwright.target
+            hint: call the `netwright` of that package, or remove it first
         "#]].assert_eq(&with(&|paths| {
             paths.packaged.push("/usr/lib/systemd/system/netwright.target".into());
         }));

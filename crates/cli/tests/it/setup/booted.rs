@@ -2,37 +2,18 @@
 //! has it: its units, its podman and containerd, and the reference's plugins with their socket.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::process::Output;
 
-use testkit::{Lab, Place as _, Running, require, wait_for, wait_until};
+use testkit::real::Debian;
+use testkit::{require, wait_for, wait_until};
 
 use crate::system::{NETWRIGHT, SERVE, netwrightd};
 
-/// A booted system.
-struct Booted {
-    lab: Lab,
-    /// The process ID of its systemd in the lab.
-    leader: String,
-    _machine: Running,
-}
-
-/// What the machine's administrator configured is left out: the units that are wanted are those
-/// that Debian's packages want by themselves.
-const ROOT: &str = r"
-mkdir layer root && mount -t tmpfs tmpfs layer && mkdir layer/upper layer/work
-mount -t overlay overlay -o lowerdir=/,upperdir=layer/upper,workdir=layer/work root
-rm -rf root/etc/systemd/system/* root/etc/cni root/etc/netwright root/etc/fstab root/var/lib/cni \
-    root/var/lib/netwright root/opt/cni root/etc/resolv.conf root/var/log/journal
-: >root/etc/machine-id
-echo nameserver 192.0.2.1 >root/etc/resolv.conf
+/// Our executables, and an image for containers.
+const PREPARE: &str = r"
 mkdir -p root/root/dist && cp $NETWRIGHT $NETWRIGHTD root/root/dist/
 mkdir -p root/root/image/bin && cp /usr/bin/busybox root/root/image/bin/busybox
 for name in sh httpd mkdir hostname; do ln -s busybox root/root/image/bin/$name; done
 ";
-
-const BOOT: &str = "systemd-nspawn --quiet --directory=root --register=no --keep-unit --private-network \
-                    --console=pipe --system-call-filter=@keyring --tmpfs=/var/lib/containers --tmpfs=/var/lib/containerd --boot >console 2>&1 & echo $! >nspawn.pid; wait";
 
 /// Everything that setup could leave, a line each.
 const SNAPSHOT: &str = r"
@@ -45,60 +26,6 @@ systemctl list-unit-files --no-legend | sort
 systemctl list-units --all --plain --no-legend 'netwright*' 'cni*'
 true
 ";
-
-impl Booted {
-    fn new() -> Self {
-        let lab = Lab::with_processes("setup-booted");
-        let dir = lab.dir().display().to_string();
-        let variables =
-            format!("cd {dir}; NETWRIGHT={NETWRIGHT}; NETWRIGHTD={};", netwrightd().display());
-        lab.sh(&format!("set -e; {variables} {ROOT}"));
-        let machine = lab.start("sh", &["-c", &format!("cd {dir}; {BOOT}")]);
-        let leader = || {
-            let said = lab.try_sh(&format!("cat /proc/$(cat {dir}/nspawn.pid)/task/*/children"));
-            String::from_utf8_lossy(&said.stdout).trim().to_owned()
-        };
-        wait_until("systemd-nspawn to start systemd", || {
-            let leader = leader();
-            !leader.is_empty()
-                && lab.try_sh(&format!("grep -q systemd /proc/{leader}/comm")).status.success()
-        });
-        let booted = Booted { leader: leader(), lab, _machine: machine };
-        wait_until("Debian to boot", || {
-            let said = booted.try_sh("systemctl is-system-running");
-            ["running\n", "degraded\n"].contains(&&*String::from_utf8_lossy(&said.stdout))
-        });
-        booted
-    }
-
-    fn try_sh(&self, script: &str) -> Output {
-        let mut command = self.lab.command("nsenter");
-        command.arg(format!("--target={}", self.leader));
-        command.args(["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--wdns=/", "--"]);
-        command.args([
-            "env",
-            "-i",
-            "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            "HOME=/root",
-        ]);
-        command.args(["sh", "-c", script]).output().unwrap()
-    }
-
-    #[track_caller]
-    fn sh(&self, script: &str) -> String {
-        let output = self.try_sh(script);
-        let text = |octets: &[u8]| String::from_utf8_lossy(octets).into_owned();
-        let console = || fs::read_to_string(self.lab.dir().join("console")).unwrap_or_default();
-        assert!(
-            output.status.success(),
-            "{script}: {}{}{}",
-            text(&output.stdout),
-            text(&output.stderr),
-            console()
-        );
-        text(&output.stdout)
-    }
-}
 
 #[test]
 fn debian_is_set_up_and_is_as_before_afterwards() {
@@ -113,7 +40,9 @@ fn debian_is_set_up_and_is_as_before_afterwards() {
         "file:/usr/bin/busybox",
         "file:/lib/systemd/system/cni-dhcp.socket"
     );
-    let debian = Booted::new();
+    let daemon = netwrightd();
+    let variables = format!("NETWRIGHT={NETWRIGHT}; NETWRIGHTD={};", daemon.display());
+    let debian = Debian::boot("setup-booted", &format!("{variables} {PREPARE}"));
     debian.sh(
         "systemctl enable --now cni-dhcp.socket && tar -C /root/image -c . | podman import - web",
     );

@@ -129,7 +129,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_changed() {
             : >/usr/local/lib/systemd/system/netwrightd@dhcp.socket");
     host.refuses(&["--yes"], 1, &expect![[r#"
         error: /usr/local/lib/systemd/system/netwrightd@dhcp.socket is there: a package installed Netwright's services
-        hint: remove that package first, or use its units: systemctl enable --now netwright.target
+        hint: call the `netwright` of that package, or remove it first
     "#]]);
     lab.sh("rm -r /usr/local/lib/systemd");
     // A folder that cannot be written.

@@ -1,0 +1,100 @@
+//! The machine's Debian, booted by its own systemd in `systemd-nspawn`, as a person has it.
+
+use std::fs;
+use std::process::Output;
+
+use crate::lab::Lab;
+use crate::place::{Place as _, Running};
+use crate::service::wait_until;
+
+/// What the machine's administrator configured is left out: the units that are wanted are those
+/// that Debian's packages want by themselves. So is what the machine has of ours.
+const ROOT: &str = r"
+mkdir layer root && mount -t tmpfs tmpfs layer && mkdir layer/upper layer/work
+mount -t overlay overlay -o lowerdir=/,upperdir=layer/upper,workdir=layer/work root
+rm -rf root/etc/systemd/system/* root/etc/cni root/etc/netwright root/etc/fstab root/var/lib/cni \
+    root/var/lib/netwright root/opt/cni root/etc/resolv.conf root/var/log/journal
+: >root/etc/machine-id
+echo nameserver 192.0.2.1 >root/etc/resolv.conf
+";
+
+const BOOT: &str = "systemd-nspawn --quiet --directory=root --register=no --keep-unit --private-network \
+                    --console=pipe --system-call-filter=@keyring --tmpfs=/var/lib/containers --tmpfs=/var/lib/containerd --boot >console 2>&1 & echo $! >nspawn.pid; wait";
+
+/// A booted system.
+///
+/// A test that uses it needs `testkit::require!("root", "program:systemd-nspawn")`.
+#[derive(Debug)]
+pub struct Debian {
+    lab: Lab,
+    /// The process ID of its systemd in the lab.
+    leader: String,
+    _machine: Running,
+}
+
+impl Debian {
+    /// Boots it. `prepare` is a shell script that runs before, in the folder that has the system's
+    /// root as `root`.
+    ///
+    /// # Panics
+    /// When it does not boot.
+    #[must_use]
+    pub fn boot(name: &str, prepare: &str) -> Self {
+        let lab = Lab::with_processes(name);
+        let dir = lab.dir().display().to_string();
+        lab.sh(&format!("set -e; cd {dir}; {ROOT}{prepare}"));
+        let machine = lab.start("sh", &["-c", &format!("cd {dir}; {BOOT}")]);
+        let leader = || {
+            let said = lab.try_sh(&format!("cat /proc/$(cat {dir}/nspawn.pid)/task/*/children"));
+            String::from_utf8_lossy(&said.stdout).trim().to_owned()
+        };
+        wait_until("systemd-nspawn to start systemd", || {
+            let leader = leader();
+            !leader.is_empty()
+                && lab.try_sh(&format!("grep -q systemd /proc/{leader}/comm")).status.success()
+        });
+        let booted = Debian { leader: leader(), lab, _machine: machine };
+        wait_until("Debian to boot", || {
+            let said = booted.try_sh("systemctl is-system-running");
+            ["running\n", "degraded\n"].contains(&&*String::from_utf8_lossy(&said.stdout))
+        });
+        booted
+    }
+
+    /// Runs a shell script in it, and returns its output, whether it succeeds or not.
+    ///
+    /// # Panics
+    /// When the script cannot be run at all.
+    #[must_use]
+    pub fn try_sh(&self, script: &str) -> Output {
+        let mut command = self.lab.command("nsenter");
+        command.arg(format!("--target={}", self.leader));
+        command.args(["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--wdns=/", "--"]);
+        command.args([
+            "env",
+            "-i",
+            "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME=/root",
+        ]);
+        command.args(["sh", "-c", script]).output().expect("nsenter can be run")
+    }
+
+    /// Runs a shell script in it, and returns its standard output.
+    ///
+    /// # Panics
+    /// When the script fails, with its outputs and what the system printed on its console.
+    #[track_caller]
+    pub fn sh(&self, script: &str) -> String {
+        let output = self.try_sh(script);
+        let text = |octets: &[u8]| String::from_utf8_lossy(octets).into_owned();
+        let console = || fs::read_to_string(self.lab.dir().join("console")).unwrap_or_default();
+        assert!(
+            output.status.success(),
+            "{script}: {}{}{}",
+            text(&output.stdout),
+            text(&output.stderr),
+            console()
+        );
+        text(&output.stdout)
+    }
+}

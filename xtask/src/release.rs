@@ -1,0 +1,306 @@
+//! `cargo xtask release`: everything that is released of a version, in `target/release-VERSION`.
+//!
+//! The executables are built here; the artefacts are made of them by the package
+//! `netwright-release`, which needs crates of others for that. A release is made from a clean tag, by
+//! Rust's own target for musl, for both architectures, and signed. A draft need be none of these:
+//! what it lacks is printed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::ci::{Extent, Report};
+use crate::executable::SHIPPED;
+use crate::musl::{Linked, Way};
+use crate::remap;
+use crate::run::{Program, quiet, root, target_dir};
+use crate::skips::Skip;
+
+/// How long the package may take to be built, and to compress everything.
+const DEADLINE: Duration = Duration::from_secs(1800);
+
+/// The other architecture, which is built by a compiler for it.
+const CROSS: &str = "aarch64-unknown-linux-musl";
+
+/// The compiler of releases.
+const TOOLCHAIN: &str = include_str!("../../release/toolchain.toml");
+
+/// What a signature is for, in the words of `man 1 ssh-keygen`: it is not valid for anything else.
+const NAMESPACE: &str = "netwright-release";
+
+/// Whether what is made is for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Release,
+    Draft,
+}
+
+/// `cargo xtask release [--draft] [--sign KEY]`, or `release --verify FOLDER`.
+pub(crate) fn command(arguments: &[&str]) -> Result<(), String> {
+    match arguments {
+        ["--sign", key] => {
+            if !Path::new(key).is_file() {
+                return Err(format!("the signer's key {key} is not here"));
+            }
+            let into = make(Kind::Release, &named("release")?)?;
+            sign(key, &into)
+        }
+        ["--draft"] => make(Kind::Draft, &named("release")?).map(drop),
+        ["--verify", released] => verify(Path::new(released)),
+        _ => Err("release --sign KEY, release --draft, or release --verify FOLDER".to_owned()),
+    }
+}
+
+/// Makes a draft, in a full run, and compares it with its own list of hashes.
+pub(crate) fn draft(extent: Extent) -> Result<Report, String> {
+    if extent == Extent::EveryChange {
+        let (name, reason) = ("release::draft".to_owned(), "only with --full".to_owned());
+        println!("    SKIP {name}: {reason}");
+        return Ok(Report { passed: 1, skips: vec![Skip { name, reason }], ..Report::default() });
+    }
+    let into = make(Kind::Draft, &named("release")?)?;
+    maker().arg("check").arg(into.display().to_string()).logged("release-check", quiet)?;
+    let files = fs::read_dir(&into).map_err(|error| format!("{}: {error}", into.display()))?;
+    Ok(Report::check(format!("a draft of {} files", files.count())))
+}
+
+/// Returns a folder for this version.
+fn named(name: &str) -> Result<PathBuf, String> {
+    Ok(target_dir().join(format!("{name}-{}", version()?)))
+}
+
+/// Makes the artefacts in a folder, which is emptied before.
+fn make(kind: Kind, into: &Path) -> Result<PathBuf, String> {
+    let facts = Facts::find()?;
+    let mut lacks = facts.lacks();
+    let linked = Linked::prepare()?;
+    if linked.way() == Way::Shim {
+        lacks.push(format!("it is built without Rust's target for musl ({})", linked.about()));
+    }
+    let mut dists = Vec::new();
+    let host = linked.triple().replace("-gnu", "-musl");
+    let dist = target_dir().join("dist");
+    for shipped in &SHIPPED {
+        shipped.build_into(&linked, &dist)?;
+        shipped.check()?;
+    }
+    dists.push(format!("{host}={}", dist.display()));
+    if host != CROSS {
+        match Linked::cross(CROSS) {
+            Ok(linked) => {
+                let dist = target_dir().join("dist-cross");
+                for shipped in &SHIPPED {
+                    shipped.build_into(&linked, &dist)?;
+                }
+                dists.push(format!("{CROSS}={}", dist.display()));
+            }
+            Err(why) => lacks.push(format!("there is nothing for {CROSS}: {why}")),
+        }
+    }
+    if kind == Kind::Release && !lacks.is_empty() {
+        return Err(format!(
+            "this is no release:\n{}\n--draft makes it all the same",
+            lacks.join("\n")
+        ));
+    }
+    let _ = fs::remove_dir_all(into);
+    let program = maker()
+        .arg("make")
+        .arg(root().display().to_string())
+        .arg(into.display().to_string())
+        .arg(&facts.version)
+        .arg(&facts.revision)
+        .arg(&facts.epoch);
+    let sources = remap::registries().into_iter().map(|folder| folder.display().to_string());
+    let program = dists.into_iter().chain(sources).fold(program, Program::arg);
+    program.logged("release", |line| !line.starts_with("warning"))?;
+    for lack in lacks {
+        println!("draft: {lack}");
+    }
+    Ok(into.to_owned())
+}
+
+/// Returns the program that makes and compares artefacts.
+fn maker() -> Program {
+    Program::new("cargo run --quiet --release --locked --package netwright-release --")
+        .deadline(DEADLINE)
+}
+
+/// Signs the list of hashes.
+fn sign(key: &str, into: &Path) -> Result<(), String> {
+    Program::new("ssh-keygen -Y sign -n")
+        .arg(NAMESPACE)
+        .arg("-f")
+        .arg(key)
+        .arg(into.join("SHA256SUMS").display().to_string())
+        .logged("sign", quiet)?;
+    println!("signed: {}", into.join("SHA256SUMS.sig").display());
+    Ok(())
+}
+
+/// Builds again, and compares with what was released.
+fn verify(released: &Path) -> Result<(), String> {
+    let released = std::path::absolute(released).map_err(|error| error.to_string())?;
+    let folder = |path: &Path| path.display().to_string();
+    maker().arg("check").arg(folder(&released)).logged("release", |_| true)?;
+    let own = make(Kind::Draft, &named("verify")?)?;
+    // A signature is made by one who has the key.
+    let signature = released.join("SHA256SUMS.sig");
+    if signature.exists() {
+        let copy = own.join("SHA256SUMS.sig");
+        fs::copy(&signature, &copy).map_err(|error| format!("{}: {error}", copy.display()))?;
+    }
+    let compare = maker().arg("compare").arg(folder(&released)).arg(folder(&own));
+    compare.logged("release", quiet)?;
+    println!("{} is what this checkout makes", released.display());
+    Ok(())
+}
+
+/// What makes a version of a checkout.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Facts {
+    version: String,
+    revision: String,
+    /// The time of the commit, in seconds.
+    epoch: String,
+    /// What git says is not committed.
+    uncommitted: String,
+    /// The tags of the commit.
+    tags: String,
+    /// The version of the compiler.
+    compiler: String,
+    changelog: String,
+    /// The chart's description.
+    chart: String,
+}
+
+impl Facts {
+    fn find() -> Result<Self, String> {
+        let git = |line: &str| -> Result<String, String> {
+            let said = Program::new(&format!("git {line}")).output()?;
+            Ok(said.trim_end().to_owned())
+        };
+        let read = |path: &str| {
+            let path = root().join(path);
+            fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
+        };
+        Ok(Self {
+            version: version()?,
+            revision: git("rev-parse HEAD")?,
+            epoch: git("log -1 --format=%ct")?,
+            uncommitted: git("status --porcelain")?,
+            tags: git("tag --points-at HEAD")?,
+            compiler: Program::new("rustc --version").output()?,
+            changelog: read("CHANGELOG.md")?,
+            chart: read("deploy/chart/netwright/Chart.yaml")?,
+        })
+    }
+
+    /// Returns why this is no release.
+    fn lacks(&self) -> Vec<String> {
+        let mut lacks = Vec::new();
+        if let Some(first) = self.uncommitted.lines().next() {
+            lacks.push(format!("the checkout has changes that are not committed: {first}"));
+        }
+        let tag = format!("v{}", self.version);
+        if !self.tags.lines().any(|other| other == tag) {
+            let has = if self.tags.is_empty() { "none" } else { &self.tags };
+            lacks.push(format!("the commit has not the tag {tag}; it has {has}"));
+        }
+        let channel = channel_in(TOOLCHAIN).unwrap_or_default();
+        if self.compiler.split(' ').nth(1) != Some(channel) {
+            let is = self.compiler.trim_end();
+            lacks.push(format!("{is} is here; releases are by RUSTUP_TOOLCHAIN={channel}"));
+        }
+        let title = format!("## {}", self.version);
+        let has_section = self.changelog.lines().any(|line| {
+            line.strip_prefix(&title).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+        });
+        let version = format!("version: {}", self.version);
+        if !self.chart.lines().any(|line| line == version) {
+            lacks.push(format!("Chart.yaml of the chart has no line \"{version}\""));
+        }
+        if !has_section {
+            lacks.push(format!("CHANGELOG.md has no section \"{title}\""));
+        }
+        lacks
+    }
+}
+
+/// Returns the version that a toolchain file names.
+fn channel_in(toolchain: &str) -> Option<&str> {
+    let channel = toolchain.lines().find_map(|line| line.strip_prefix("channel = \""));
+    channel?.strip_suffix('"')
+}
+
+/// Returns the version of the workspace.
+fn version() -> Result<String, String> {
+    let path = root().join("Cargo.toml");
+    let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    version_in(&text).ok_or_else(|| format!("{} names no version", path.display()))
+}
+
+fn version_in(manifest: &str) -> Option<String> {
+    let (_, package) = manifest.split_once("\n[workspace.package]\n")?;
+    let lines = package.lines().take_while(|line| !line.starts_with('['));
+    let mut versions = lines.filter_map(|line| line.strip_prefix("version = \""));
+    versions.next()?.strip_suffix('"').map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Facts, TOOLCHAIN, channel_in, command, version, version_in};
+
+    fn facts() -> Facts {
+        Facts {
+            version: "0.2.0".to_owned(),
+            revision: "abc".to_owned(),
+            epoch: "1".to_owned(),
+            uncommitted: String::new(),
+            tags: "v0.2.0".to_owned(),
+            compiler: format!("rustc {} (abc 2026-04-14)\n", channel_in(TOOLCHAIN).unwrap()),
+            changelog: "# Changelog\n\n## Unreleased\n\n## 0.2.0 (2026-12-01)\n".to_owned(),
+            chart: "name: netwright\nversion: 0.2.0\n".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_release_comes_from_a_clean_tag_with_its_notes() {
+        assert_eq!(facts().lacks(), [""; 0]);
+        let dirty = Facts { uncommitted: " M README.md\n?? x".to_owned(), ..facts() };
+        assert_eq!(
+            dirty.lacks(),
+            ["the checkout has changes that are not committed:  M README.md"]
+        );
+        let compiler = Facts { compiler: "rustc 1.0.0 (abc)\n".to_owned(), ..facts() };
+        assert!(compiler.lacks()[0].starts_with("rustc 1.0.0 (abc) is here; releases are by "));
+        let other = Facts { tags: "v0.1.0".to_owned(), ..facts() };
+        assert_eq!(other.lacks(), ["the commit has not the tag v0.2.0; it has v0.1.0"]);
+        let chart = Facts { chart: "version: 0.1.0\n".to_owned(), ..facts() };
+        assert_eq!(chart.lacks(), ["Chart.yaml of the chart has no line \"version: 0.2.0\""]);
+        let none = Facts { tags: String::new(), changelog: "## 0.2.01\n".to_owned(), ..facts() };
+        assert_eq!(
+            none.lacks(),
+            [
+                "the commit has not the tag v0.2.0; it has none",
+                "CHANGELOG.md has no section \"## 0.2.0\""
+            ]
+        );
+    }
+
+    #[test]
+    fn the_version_is_the_workspaces() {
+        let manifest =
+            "[workspace]\n\n[workspace.package]\nedition = \"2024\"\nversion = \"3.2.1\"\n";
+        assert_eq!(version_in(manifest).as_deref(), Some("3.2.1"));
+        assert!(version().unwrap().starts_with(|digit: char| digit.is_ascii_digit()));
+        assert_eq!(version_in("\n[package]\nversion = \"0.1.0\"\n"), None);
+    }
+
+    #[test]
+    fn a_missing_signer_is_told_before_anything_is_built() {
+        let told = command(&["--sign", "/nonexistent/key"]).unwrap_err();
+        assert_eq!(told, "the signer's key /nonexistent/key is not here");
+        assert!(command(&[]).unwrap_err().starts_with("release --sign KEY"));
+    }
+}
