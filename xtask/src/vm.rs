@@ -116,9 +116,18 @@ fn run_jobs(jobs: &[Job], extent: Extent) -> Result<Report, String> {
         ));
     }
     let report = RefCell::new(Report::default());
-    let mut left: Vec<&Job> = jobs.iter().collect();
+    let (mut left, later) = match extent {
+        Extent::EveryChange => jobs::due(jobs)?,
+        Extent::Full => (jobs.iter().collect(), Vec::new()),
+    };
+    for line in later.iter().flat_map(|job| job.skipped()) {
+        note(&line, &mut report.borrow_mut());
+    }
     let mut boots = 0;
     let booted = loop {
+        if left.is_empty() {
+            break Ok(());
+        }
         let said = RefCell::new(BTreeSet::new());
         let booted = boot(&left, extent, 0 < boots, |line| {
             said.borrow_mut().extend(jobs::said(line));
