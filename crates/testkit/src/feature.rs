@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::env;
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -111,7 +112,11 @@ pub const KERNEL: &[(&str, &str)] = &[
     ),
 ];
 
-/// Whether a feature exists; the answer for kernel features is cached for the process's lifetime.
+/// Where the virtual machine notes which features its kernel has. No lab has a `/tmp` of its own.
+const NOTED: &str = "/tmp/netwright-features";
+
+/// Whether a feature exists; the answer for kernel features is cached for the process's lifetime,
+/// in the virtual machine for the machine's.
 ///
 /// # Panics
 /// When the feature's name is not known.
@@ -150,7 +155,22 @@ pub fn available(feature: &str) -> bool {
     }
     static KNOWN: Mutex<BTreeMap<String, bool>> = Mutex::new(BTreeMap::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    *known.entry(feature.to_owned()).or_insert_with(|| probe(feature))
+    *known.entry(feature.to_owned()).or_insert_with(|| match env::var_os(VM_VARIABLE) {
+        Some(_) => noted(feature),
+        None => probe(feature),
+    })
+}
+
+/// Probes a feature in the virtual machine, once: each test is a process there, and a probe takes
+/// it a third of a second.
+fn noted(feature: &str) -> bool {
+    let note = Path::new(NOTED).join(feature);
+    let exists = note.exists() || probe(feature);
+    if exists {
+        // Without the note the next test probes again.
+        let _ = fs::create_dir_all(NOTED).and_then(|()| fs::write(note, ""));
+    }
+    exists
 }
 
 /// Returns where a program is in `PATH`.
