@@ -21,8 +21,17 @@ const NO_SERVICE: &str =
 
 /// Installs what is missing, and returns what that was.
 pub(crate) fn install() -> Result<String, String> {
-    let installed = packages_of_debian(&packages().collect::<Vec<_>>())?;
-    Ok(format!("{installed}; {}; {}", reference::unpacked()?, kubernetes::fetched()?))
+    Ok(format!("{}; {}", installed()?, unpacked()?))
+}
+
+/// Installs the packages that are missing: compilers are among them.
+pub(crate) fn installed() -> Result<String, String> {
+    packages_of_debian(&packages().collect::<Vec<_>>())
+}
+
+/// Unpacks what is not installed: only tests need it.
+pub(crate) fn unpacked() -> Result<String, String> {
+    Ok(format!("{}; {}", reference::unpacked()?, kubernetes::fetched()?))
 }
 
 /// Installs one of the packages, for callers that need no other.

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::ci::{self, Extent, Report};
-use crate::run::{Failed, Program, target_dir};
+use crate::run::{Failed, Program, shown, target_dir};
 use crate::skips;
 use crate::suite::{self, FULL_VARIABLE, ROUND_VARIABLE};
 use jobs::Job;
@@ -84,6 +84,22 @@ pub(crate) fn tests(extent: Extent) -> Result<Report, String> {
     }
     ci::begun("vm");
     run_jobs(&jobs, extent)
+}
+
+/// Makes sure that a kernel is there, before the machine needs it.
+pub(crate) fn fetched() -> Result<String, String> {
+    if cfg!(not(target_arch = "x86_64")) {
+        return Ok("no kernel for this processor".to_owned());
+    }
+    let kernel = kernel::unpacked(&folder()?)?;
+    Ok(format!("Linux {} is in {}", kernel.version, shown(&kernel.dir)))
+}
+
+/// The folder of the machine's files.
+fn folder() -> Result<PathBuf, String> {
+    let dir = target_dir().join("vm");
+    fs::create_dir_all(&dir).map_err(|error| format!("create {}: {error}", dir.display()))?;
+    Ok(dir)
 }
 
 /// `cargo xtask vm [--full] [-p PACKAGE] [-- FILTER…]`
@@ -238,8 +254,7 @@ fn prepare(jobs: &[&Job], extent: Extent) -> Result<(kernel::Kernel, PathBuf), S
     if cfg!(not(target_arch = "x86_64")) {
         return Err("the virtual machine is made for x86_64 only".to_owned());
     }
-    let dir = target_dir().join("vm");
-    fs::create_dir_all(&dir).map_err(|error| format!("create {}: {error}", dir.display()))?;
+    let dir = folder()?;
     let kernel = kernel::unpacked(&dir)?;
     let stage = write(&dir.join("stage.sh"), STAGE.as_bytes())?;
     let list: String = jobs.iter().map(|job| job.line()).collect();
