@@ -60,13 +60,19 @@ type Step = (&'static str, Work);
 type Stage = &'static [&'static [Step]];
 
 /// What everything else needs.
-const FIRST: Stage = &[&[
-    ("setup", |extent| setup::install(extent).map(Report::check)),
-    ("format", |_| cargo("cargo fmt --all --check", "fmt")),
-    ("spec", |_| spec::check().map(Report::check)),
-    ("dependencies", |_| dependencies::check().map(Report::check)),
-    ("build", |_| suite::build()),
-]];
+const SETUP: Stage = &[&[("setup", |extent| setup::installed(extent).map(Report::check))]];
+
+/// What the tests need. The build leaves no processor idle, and downloads need none for most of
+/// their time.
+const BUILD: Stage = &[
+    &[("build", |_| suite::build())],
+    &[
+        ("downloads", |_| downloads().map(Report::check)),
+        ("format", |_| cargo("cargo fmt --all --check", "fmt")),
+        ("spec", |_| spec::check().map(Report::check)),
+        ("dependencies", |_| dependencies::check().map(Report::check)),
+    ],
+];
 
 const TESTS: Step = ("tests", suite::unit_and_integration);
 const VM: Step = ("vm", vm::tests);
@@ -98,11 +104,13 @@ const RELEASE: Step = ("release", release::draft);
 fn stages(extent: Extent) -> &'static [Stage] {
     match extent {
         Extent::EveryChange => &[
-            FIRST,
+            SETUP,
+            BUILD,
             &[&[TESTS, FUZZ], &[VM], &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, RELEASE]],
         ],
         Extent::Full => &[
-            FIRST,
+            SETUP,
+            BUILD,
             &[&[TESTS]],
             &[&[VM], &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, RELEASE, FUZZ]],
         ],
@@ -257,6 +265,11 @@ fn result(report: &Report) -> String {
 
 fn seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
+}
+
+/// Fetches what is not installed: other releases of what we are compared with, and a kernel.
+fn downloads() -> Result<String, String> {
+    Ok(format!("{}; {}", setup::unpacked()?, vm::fetched()?))
 }
 
 fn cargo(line: &str, log: &str) -> Result<Report, String> {

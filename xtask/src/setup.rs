@@ -25,12 +25,21 @@ const NO_SERVICE: &str =
 
 /// Installs what is missing for a run, and returns what that was.
 pub(crate) fn install(extent: Extent) -> Result<String, String> {
+    Ok(format!("{}; {}", installed(extent)?, unpacked()?))
+}
+
+/// Installs the packages that are missing for a run: compilers are among them.
+pub(crate) fn installed(extent: Extent) -> Result<String, String> {
     let mut wanted: Vec<&str> = packages(PACKAGES).collect();
     if extent == Extent::Full {
         wanted.extend(packages(FULL_PACKAGES));
     }
-    let installed = packages_of_debian(&wanted)?;
-    Ok(format!("{installed}; {}; {}", reference::unpacked()?, kubernetes::fetched()?))
+    packages_of_debian(&wanted)
+}
+
+/// Unpacks what is not installed: only tests need it.
+pub(crate) fn unpacked() -> Result<String, String> {
+    Ok(format!("{}; {}", reference::unpacked()?, kubernetes::fetched()?))
 }
 
 /// Installs one of the packages, for callers that need no other.

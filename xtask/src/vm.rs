@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::ci::{self, Extent, Report};
-use crate::run::{Failed, Program, target_dir};
+use crate::run::{Failed, Program, shown, target_dir};
 use crate::skips;
 use crate::suite::{self, FULL_VARIABLE, ROUND_VARIABLE};
 use jobs::Job;
@@ -86,6 +86,22 @@ pub(crate) fn tests(extent: Extent) -> Result<Report, String> {
     run_jobs(&jobs, extent)
 }
 
+/// Makes sure that a kernel is there, before the machine needs it.
+pub(crate) fn fetched() -> Result<String, String> {
+    if cfg!(not(target_arch = "x86_64")) {
+        return Ok("no kernel for this processor".to_owned());
+    }
+    let kernel = kernel::unpacked(&folder()?)?;
+    Ok(format!("Linux {} is in {}", kernel.version, shown(&kernel.dir)))
+}
+
+/// The folder of the machine's files.
+fn folder() -> Result<PathBuf, String> {
+    let dir = target_dir().join("vm");
+    fs::create_dir_all(&dir).map_err(|error| format!("create {}: {error}", dir.display()))?;
+    Ok(dir)
+}
+
 /// `cargo xtask vm [--full] [-p PACKAGE] [-- FILTER…]`
 pub(crate) fn command(extent: Extent, chosen: &[&str]) -> Result<(), String> {
     let (packages, filters) = match chosen {
@@ -116,9 +132,18 @@ fn run_jobs(jobs: &[Job], extent: Extent) -> Result<Report, String> {
         ));
     }
     let report = RefCell::new(Report::default());
-    let mut left: Vec<&Job> = jobs.iter().collect();
+    let (mut left, later) = match extent {
+        Extent::EveryChange => jobs::due(jobs)?,
+        Extent::Full => (jobs.iter().collect(), Vec::new()),
+    };
+    for line in later.iter().flat_map(|job| job.skipped()) {
+        note(&line, &mut report.borrow_mut());
+    }
     let mut boots = 0;
     let booted = loop {
+        if left.is_empty() {
+            break Ok(());
+        }
         let said = RefCell::new(BTreeSet::new());
         let booted = boot(&left, extent, 0 < boots, |line| {
             said.borrow_mut().extend(jobs::said(line));
@@ -229,8 +254,7 @@ fn prepare(jobs: &[&Job], extent: Extent) -> Result<(kernel::Kernel, PathBuf), S
     if cfg!(not(target_arch = "x86_64")) {
         return Err("the virtual machine is made for x86_64 only".to_owned());
     }
-    let dir = target_dir().join("vm");
-    fs::create_dir_all(&dir).map_err(|error| format!("create {}: {error}", dir.display()))?;
+    let dir = folder()?;
     let kernel = kernel::unpacked(&dir)?;
     let stage = write(&dir.join("stage.sh"), STAGE.as_bytes())?;
     let list: String = jobs.iter().map(|job| job.line()).collect();

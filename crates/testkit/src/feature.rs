@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::env;
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -13,6 +14,10 @@ pub const VM_VARIABLE: &str = "NETWRIGHT_VM";
 
 /// Set when soaks and large counts are run too.
 pub const FULL_VARIABLE: &str = "NETWRIGHT_FULL";
+
+/// Set to ask tests for the virtual machine whether they would be skipped there for want of
+/// [`FULL_VARIABLE`]. They say so, and do nothing else.
+pub const ASKED_VARIABLE: &str = "NETWRIGHT_ASKED";
 
 /// The part of a test's name that marks it for the virtual machine.
 pub const VM_MARK: &str = "vm_";
@@ -107,7 +112,11 @@ pub const KERNEL: &[(&str, &str)] = &[
     ),
 ];
 
-/// Whether a feature exists; the answer for kernel features is cached for the process's lifetime.
+/// Where the virtual machine notes which features its kernel has. No lab has a `/tmp` of its own.
+const NOTED: &str = "/tmp/netwright-features";
+
+/// Whether a feature exists; the answer for kernel features is cached for the process's lifetime,
+/// in the virtual machine for the machine's.
 ///
 /// # Panics
 /// When the feature's name is not known.
@@ -146,7 +155,22 @@ pub fn available(feature: &str) -> bool {
     }
     static KNOWN: Mutex<BTreeMap<String, bool>> = Mutex::new(BTreeMap::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    *known.entry(feature.to_owned()).or_insert_with(|| probe(feature))
+    *known.entry(feature.to_owned()).or_insert_with(|| match env::var_os(VM_VARIABLE) {
+        Some(_) => noted(feature),
+        None => probe(feature),
+    })
+}
+
+/// Probes a feature in the virtual machine, once: each test is a process there, and a probe takes
+/// it a third of a second.
+fn noted(feature: &str) -> bool {
+    let note = Path::new(NOTED).join(feature);
+    let exists = note.exists() || probe(feature);
+    if exists {
+        // Without the note the next test probes again.
+        let _ = fs::create_dir_all(NOTED).and_then(|()| fs::write(note, ""));
+    }
+    exists
 }
 
 /// Returns where a program is in `PATH`.
@@ -226,6 +250,12 @@ pub fn skip(test: &str, features: &[&str]) -> bool {
             "test {test} needs {feature}: give it a name with \"{VM_MARK}\" in it"
         );
     }
+    if env::var_os(ASKED_VARIABLE).is_some() {
+        if needs_full(features) {
+            eprintln!("SKIP {test}: {ONLY_FULL}");
+        }
+        return true;
+    }
     let Some(missing) = features.iter().find(|feature| !available(feature)) else { return false };
     assert!(
         env::var_os(VM_VARIABLE).is_none() || !is_kernel(missing),
@@ -234,23 +264,33 @@ pub fn skip(test: &str, features: &[&str]) -> bool {
     let reason = match missing.split_once(':') {
         Some((kind, name)) => format!("no {kind} {name}"),
         None if *missing == "root" => "needs root".to_owned(),
-        None if *missing == "vm-full" => "only with --full".to_owned(),
+        None if ["full", "vm-full"].contains(missing) => ONLY_FULL.to_owned(),
         None if *missing == "go-plugins" => "no Go plugins (cargo xtask setup)".to_owned(),
         None if *missing == "newest-engine" => {
             "no Docker Engine of Debian unstable (cargo xtask setup)".to_owned()
         }
         None if *missing == "helm" => "no Helm (cargo xtask setup)".to_owned(),
         None if *missing == "ptrace" => "programs cannot be traced here".to_owned(),
-        None if *missing == "full" => "only with --full".to_owned(),
         None => format!("the kernel has no {missing}"),
     };
     eprintln!("SKIP {test}: {reason}");
     true
 }
 
+/// The reason of a test that only a full run includes.
+const ONLY_FULL: &str = "only with --full";
+
+/// Whether a full run is the first that is missing in the virtual machine, but for what its kernel
+/// has: only the machine can say that.
+fn needs_full(features: &[&str]) -> bool {
+    let is_full = |feature: &&str| ["full", "vm-full"].contains(feature) && !available("full");
+    let mut others = features.iter().copied().filter(|feature| !is_kernel(feature));
+    others.find(|feature| is_full(feature) || !available(feature)).is_some_and(|one| is_full(&one))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Path, moved, test_name};
+    use super::{Path, moved, needs_full, test_name};
 
     /// The probes themselves must be right: whatever machine this is, its kernel has some of these.
     #[test]
@@ -276,6 +316,19 @@ mod tests {
         );
         // A copy: the old place still exists.
         assert!(moved(Path::new("/etc"), Some(here)).is_some());
+    }
+
+    #[test]
+    fn what_only_a_full_run_includes_is_known_before() {
+        let is_full = super::available("full");
+        for (features, expected) in [
+            (&["file:/", "vlan", "vm-full"][..], true),
+            (&["full", "vlan"][..], true),
+            (&["vlan", "program:no-such-program", "full"][..], false),
+            (&["file:/", "vlan"][..], false),
+        ] {
+            assert_eq!(needs_full(features), expected && !is_full, "{features:?}");
+        }
     }
 
     #[test]

@@ -7,9 +7,10 @@ mod sysctl;
 pub(crate) use setup::unshare;
 
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -254,6 +255,10 @@ impl Place for Lab {
     fn place_name(&self) -> String {
         format!("host of lab {}", self.inner.name)
     }
+
+    fn shell(&self, script: &str) -> io::Result<Output> {
+        self.inner.shell(script, None)
+    }
 }
 
 impl Container {
@@ -334,12 +339,15 @@ impl Place for Container {
     fn place_name(&self) -> String {
         format!("container {} of lab {}", self.name, self.lab.name)
     }
+
+    fn shell(&self, script: &str) -> io::Result<Output> {
+        self.lab.shell(script, Some(&self.netns_path()))
+    }
 }
 
 impl Place for Visit {
     fn command(&self, program: &str) -> Command {
-        let fd = format!("/proc/{}/fd/{}", std::process::id(), self.netns.as_raw_fd());
-        self.lab.command(program, Some(Path::new(&fd)))
+        self.lab.command(program, Some(&self.descriptor()))
     }
 
     fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
@@ -355,6 +363,17 @@ impl Place for Visit {
 
     fn place_name(&self) -> String {
         format!("{} of lab {}", self.name, self.lab.name)
+    }
+
+    fn shell(&self, script: &str) -> io::Result<Output> {
+        self.lab.shell(script, Some(&self.descriptor()))
+    }
+}
+
+impl Visit {
+    /// A path of the namespace, for programs.
+    fn descriptor(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.netns.as_raw_fd()))
     }
 }
 
@@ -387,6 +406,28 @@ impl Inner {
         }
         command.arg("--").arg(program);
         command
+    }
+
+    /// Runs a shell script, from a thread in the namespaces: the two programs of
+    /// [`Inner::command`] take longer to start than most scripts take to run, above all in the
+    /// virtual machine.
+    ///
+    /// Only a program enters a PID namespace. If a network namespace is gone, `nsenter` says so.
+    fn shell(&self, script: &str, netns: Option<&Path>) -> io::Result<Output> {
+        match netns.map(fs::File::open).transpose() {
+            Ok(opened) if self.init.is_none() => {
+                let keeper = &self.keeper;
+                let net = opened.as_ref().map_or_else(|| keeper.net.as_fd(), AsFd::as_fd);
+                enter_namespaces(
+                    &[
+                        (keeper.mount.as_fd(), LinkNameSpaceType::Mount),
+                        (net, LinkNameSpaceType::Network),
+                    ],
+                    || Command::new("sh").args(["-c", script]).stdin(Stdio::null()).output(),
+                )
+            }
+            _ => self.command("sh", netns).args(["-c", script]).stdin(Stdio::null()).output(),
+        }
     }
 
     fn path(&self, inside: &Path) -> PathBuf {

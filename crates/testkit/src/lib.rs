@@ -71,5 +71,5 @@ pub use memory::MemoryLimit;
 pub use modules::ModuleRequests;
 pub use place::{Place, Running, without_linkdown};
 pub use service::{Service, wait_for, wait_until};
-pub use snapshot::Snapshot;
+pub use snapshot::{Snapshot, sysctls};
 pub use tally::Tally;

@@ -1,5 +1,6 @@
 //! Runs programs and code inside a namespace.
 
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::panic::resume_unwind;
 use std::process::{Child, Command, Output, Stdio};
@@ -54,10 +55,15 @@ pub trait Place {
     /// Runs a shell script here and returns its output, whether it succeeds or not.
     #[track_caller]
     fn try_sh(&self, script: &str) -> Output {
-        let mut command = self.command("sh");
-        let output = command.args(["-c", script]).stdin(Stdio::null()).output();
+        let output = self.shell(script);
         output.unwrap_or_else(|error| panic!("sh in {}: {error}", self.place_name()))
     }
+
+    /// Runs a shell script here, as [`Place::try_sh`] does.
+    ///
+    /// # Errors
+    /// When the shell cannot be started.
+    fn shell(&self, script: &str) -> io::Result<Output>;
 
     /// Starts a program that runs until the guard is dropped. Its output goes where the test's
     /// goes.

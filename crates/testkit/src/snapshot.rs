@@ -2,6 +2,9 @@
 
 mod collect;
 mod json;
+mod sysctl;
+
+pub use sysctl::sysctls;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,16 +79,19 @@ impl Snapshot {
     /// Returns the differences, one readable line each; nothing if there are none.
     #[must_use]
     pub fn diff(&self, after: &Self) -> Vec<String> {
+        if self == after {
+            return Vec::new();
+        }
         let all: BTreeSet<&Fact> = self.facts.keys().chain(after.facts.keys()).collect();
         let mut lines = Vec::new();
         let stays_on = Forwarding::switched_on(self, after);
         for fact in all {
             let Fact { section, name } = fact;
-            if stays_on.explains(fact, self.facts.get(fact), after.facts.get(fact)) {
+            let (was, is) = (self.facts.get(fact), after.facts.get(fact));
+            if was == is || stays_on.explains(fact, was, is) {
                 continue;
             }
-            match (self.facts.get(fact), after.facts.get(fact)) {
-                (Some(was), Some(is)) if was == is => {}
+            match (was, is) {
                 (Some(was), Some(is)) => {
                     lines.push(format!("{section}: {name} was `{was}`, is `{is}`"));
                 }

@@ -1,5 +1,6 @@
 //! Chooses which tests run in the virtual machine.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -7,9 +8,17 @@ use std::time::Duration;
 use super::MARK;
 use crate::musl::Linked;
 use crate::run::root;
+use crate::skips;
 
 /// Building all tests on a small machine.
 const BUILD: Duration = Duration::from_secs(900);
+
+/// Set to ask a test whether it would be skipped in the machine for want of `--full`
+/// (`testkit::feature::ASKED_VARIABLE`), what it then says, and how many seconds the tests of an
+/// executable may take for it.
+const ASKED: &str = "NETWRIGHT_ASKED";
+const ONLY_FULL: &str = "only with --full";
+const ASKING: &str = "120";
 
 /// Something to run: a test, or a script.
 #[derive(Debug, PartialEq, Eq)]
@@ -38,6 +47,12 @@ impl Job {
     pub(super) fn label(&self) -> (String, String) {
         let folder = Path::new(&self.directory).file_name().unwrap_or_default();
         (folder.to_string_lossy().into_owned(), self.name.clone())
+    }
+
+    /// The lines that the machine would print for a test that runs with `--full` only.
+    pub(super) fn skipped(&self) -> [String; 2] {
+        let (package, name) = self.label();
+        [format!("@test SKIP 0 {package} {name}"), format!("SKIP {name}: {ONLY_FULL}")]
     }
 
     /// Three lines of the list that the machine reads.
@@ -80,6 +95,33 @@ pub(super) fn find(packages: &str, filters: &[&str]) -> Result<Vec<Job>, String>
     Ok(jobs)
 }
 
+/// Separates tests into those that are due and those that would only say in the machine that they
+/// run with `--full`: starting them there takes as long as a few of the others. Their executables
+/// are asked here. A test that does not answer is due.
+pub(super) fn due(jobs: &[Job]) -> Result<(Vec<&Job>, Vec<&Job>), String> {
+    let mut asked: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    for job in jobs {
+        let executable = (job.directory.as_str(), job.program.as_str());
+        asked.entry(executable).or_default().push(&job.name);
+    }
+    let mut later = BTreeSet::new();
+    for ((directory, program), names) in asked {
+        let said = Command::new("timeout")
+            .args([ASKING, program, "--exact", "--nocapture", "--test-threads=1"])
+            .args(names)
+            .current_dir(directory)
+            .envs([("CARGO_MANIFEST_DIR", directory), (ASKED, "1")])
+            .output()
+            .map_err(|error| format!("{program}: {error}"))?;
+        let said = String::from_utf8_lossy(&said.stderr).into_owned();
+        let skips = skips::find(said.lines()).into_iter();
+        let skips = skips.filter(|skip| skip.reason == ONLY_FULL);
+        later.extend(skips.map(|skip| (program.to_owned(), skip.name)));
+    }
+    let is_due = |job: &&Job| !later.contains(&(job.program.clone(), job.name.clone()));
+    Ok(jobs.iter().partition(is_due))
+}
+
 /// Returns a package's directory and a test binary of it, from one of cargo's messages.
 fn test_binary(message: &str) -> Option<(&str, &str)> {
     let is_test =
@@ -109,6 +151,20 @@ mod tests {
         assert_eq!(said("@test PASS 120 plugins tap::vm_a"), Some(job.label()));
         assert_eq!(said("@test of something"), None);
         assert_eq!(said("SKIP tap::vm_a: only with --full"), None);
+    }
+
+    #[test]
+    fn a_test_of_full_runs_is_counted_as_if_the_machine_had_skipped_it() {
+        let job = Job {
+            directory: "/w/crates/plugins".to_owned(),
+            program: "/t/it-1".to_owned(),
+            name: "tap::vm_a".to_owned(),
+        };
+        let report = crate::vm::report(&job.skipped());
+        assert_eq!(report.tests, [("tap::vm_a".to_owned(), true)]);
+        let skips: Vec<_> = report.skips.iter().map(|skip| skip.name.as_str()).collect();
+        assert_eq!((skips.as_slice(), report.passed, report.failed), (&["tap::vm_a"][..], 0, 0));
+        assert_eq!(report.skips[0].reason, "only with --full");
     }
 
     #[test]

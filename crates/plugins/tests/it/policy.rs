@@ -195,15 +195,29 @@ fn assert_silent(from: &impl Place, addresses: &[String]) {
 /// The verdicts in the packet filter: maps, addresses and chains, and on further networks the
 /// interface before the address.
 fn verdicts(node: &Node) -> Vec<String> {
+    let maps = ["in4", "in6", "out4", "out6", "net-in4", "net-in6", "net-out4", "net-out6"];
+    let listed = node.sh("nft -j list table inet netwright-policy 2>/dev/null || true");
+    // Without the table there is nothing to read.
+    let table: Value = match listed.trim() {
+        "" => Value::Null,
+        listed => serde_json::from_str(listed).unwrap(),
+    };
+    let parts = table["nftables"].as_array().into_iter().flatten();
     let mut all = Vec::new();
-    let further = ["net-in4", "net-in6", "net-out4", "net-out6"];
-    for map in ["in4", "in6", "out4", "out6"].into_iter().chain(further) {
-        let text = node.sh(&format!(
-            "nft -j list map inet netwright-policy {map} 2>/dev/null | \
-             jq -r '.nftables[].map? | select(. != null) | .elem[]? | \
-                    \"\\((.[0].concat? // [.[0]]) | join(\" \")) \\(.[1].goto.target)\"'"
-        ));
-        all.extend(text.lines().map(|line| format!("{map} {line}")));
+    for map in parts.filter_map(|part| part.get("map")) {
+        let name = map["name"].as_str().unwrap();
+        if !maps.contains(&name) {
+            continue;
+        }
+        for element in map["elem"].as_array().into_iter().flatten() {
+            let (key, chain) = (&element[0], &element[1]["goto"]["target"]);
+            let words: Vec<&Value> = match key["concat"].as_array() {
+                Some(words) => words.iter().collect(),
+                None => vec![key],
+            };
+            let words: Vec<&str> = words.iter().map(|word| word.as_str().unwrap()).collect();
+            all.push(format!("{name} {} {}", words.join(" "), chain.as_str().unwrap_or("null")));
+        }
     }
     all.sort();
     all
@@ -236,11 +250,10 @@ fn links(node: &Node) -> String {
 
 /// The switches of a bridge: for IPv4, for IPv6.
 fn shows(node: &Node, bridge: &str) -> String {
-    node.sh(&format!(
-        "ip -d -j link show {bridge} | jq -r '.[0].linkinfo.info_data | \"\\(.nf_call_iptables) \\(.nf_call_ip6tables)\"'"
-    ))
-    .trim()
-    .to_owned()
+    let links: Value =
+        serde_json::from_str(&node.sh(&format!("ip -d -j link show {bridge}"))).unwrap();
+    let switches = &links[0]["linkinfo"]["info_data"];
+    format!("{} {}", switches["nf_call_iptables"], switches["nf_call_ip6tables"])
 }
 
 /// Switches off what concerns all bridges.

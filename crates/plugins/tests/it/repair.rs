@@ -96,29 +96,86 @@ impl<'n> Chain<'n> {
     }
 }
 
+/// Shows what a repair may touch, with as few programs as do it: starting them takes most of the
+/// time, above all in the virtual machine.
+const STATE: &str = "
+ip -o addr show scope global
+ip -j -d link
+for family in -4 -6; do
+    echo '@@ routes'
+    ip $family -force -batch - <<END
+route show table all
+rule show
+neigh show nud permanent
+END
+    echo '@@'
+done
+nft list ruleset
+bridge -d link
+echo '@@ qdiscs'
+tc qdisc
+echo '@@'
+read -r four </proc/sys/net/ipv4/ip_forward
+read -r six </proc/sys/net/ipv6/conf/all/forwarding
+echo \"forwarding: $four, IPv6 $six\"
+";
+
 /// Everything a repair may touch, as text, without the numbers that the kernel assigns.
 pub(super) fn picture(lab: &Lab, container: &Container) -> Vec<String> {
-    let state = "ip -o addr show scope global | sed -E 's/(valid|preferred)_lft [^ ]+//g'; \
-                 ip -j -d link | jq -c '.[] | [.ifname, (if .linkinfo.info_kind == \"ifb\" then 0 else .address end), .mtu, .master, .ifalias, .flags, .txqlen]'; \
-                 (ip route show table all; ip -6 route show table all) | grep -v -e '^multicast' -e fe80 -e 'table local'; \
-                 ip rule; ip -6 rule; ip neigh show nud permanent; nft list ruleset; bridge -d link; \
-                 tc qdisc | grep -e tbf -e ingress; \
-                 sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding; true";
     let mut lines = Vec::new();
-    for text in [lab.sh(state), container.sh(state)] {
-        let mut part: Vec<String> = text.lines().map(without_numbers).collect();
+    for text in [lab.sh(STATE), container.sh(STATE)] {
+        let mut part = Vec::new();
+        let mut section = "";
+        for line in text.lines() {
+            if let Some(name) = line.strip_prefix("@@") {
+                section = name.trim();
+                continue;
+            }
+            match (section, serde_json::from_str(line)) {
+                ("", Ok(Value::Array(links))) => {
+                    part.extend(links.iter().map(|link| without_numbers(&shown(link))));
+                }
+                ("routes", _) if is_the_kernels(line) => {}
+                ("qdiscs", _) if !line.contains("tbf") && !line.contains("ingress") => {}
+                _ => part.push(without_numbers(line)),
+            }
+        }
         part.sort();
         lines.extend(part);
     }
     lines
 }
 
-/// Removes the numbers of links, which the kernel assigns.
+/// What is compared of a link. The address of an ifb link is random.
+fn shown(link: &Value) -> String {
+    let is_ifb = link["linkinfo"]["info_kind"] == "ifb";
+    let address = if is_ifb { &Value::Null } else { &link["address"] };
+    let rest = ["mtu", "master", "ifalias", "flags", "txqlen"].map(|key| &link[key]);
+    json!([link["ifname"], address, rest]).to_string()
+}
+
+/// Whether a line is a route that the kernel makes by itself. Rules and neighbour entries are among
+/// these lines, and are none.
+fn is_the_kernels(line: &str) -> bool {
+    let is_route = !line.contains(":\t") && !line.contains(" PERMANENT");
+    is_route
+        && (line.starts_with("multicast") || line.contains("fe80") || line.contains("table local"))
+}
+
+/// Removes the numbers of links, which the kernel assigns, and how long addresses are valid.
 fn without_numbers(line: &str) -> String {
     let line = line.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start_matches(':');
-    // `veth0@if2` is `veth0@cni0` if the peer's number happens to be that of a link here.
-    let name = |word: &str| word.split('@').next().unwrap_or_default().to_owned();
-    line.split_whitespace().map(name).collect::<Vec<_>>().join(" ")
+    let mut words = Vec::new();
+    let mut all = line.split_whitespace();
+    while let Some(word) = all.next() {
+        if ["valid_lft", "preferred_lft"].contains(&word) {
+            all.next();
+            continue;
+        }
+        // `veth0@if2` is `veth0@cni0` if the peer's number happens to be that of a link here.
+        words.push(word.split('@').next().unwrap_or_default());
+    }
+    words.join(" ")
 }
 
 /// Returns what only one of the pictures has.

@@ -19,6 +19,7 @@ pub(crate) mod on_parent;
 pub(crate) mod ready;
 pub(crate) mod versions;
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;
@@ -390,23 +391,26 @@ impl Answer {
 /// later. It leaves out the routes for all multicast, which the kernel adds when it notices that a
 /// link has a carrier.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Picture(Vec<String>);
+pub(crate) struct Picture(BTreeSet<String>);
 
 impl Picture {
     #[track_caller]
     pub(crate) fn of(container: &Container) -> Self {
         let text = container.sh(
-            "for i in $(seq 100); do ip -6 addr | grep -q tentative || break; sleep 0.05; done; \
+            "n=0; while [ $((n += 1)) -le 100 ]; do \
+               case $(ip -6 addr) in *tentative*) sleep 0.05 ;; *) break ;; esac; done; \
              ip -o -d addr | sed -E 's/(state|mode) [A-Z]+//; s/(valid|preferred)_lft [^ ]+//g'; \
-             ip -4 route show table all; ip -6 route show table all | grep -v '^multicast ff00::/8 '; \
-             sysctl -a -r '^net' 2>/dev/null | grep -v -e conntrack_count -e stable_secret",
+             ip -4 route show table all; ip -6 route show table all",
         );
-        Picture(text.lines().map(str::to_owned).collect())
+        let lines = text.lines().filter(|line| !line.starts_with("multicast ff00::/8 "));
+        let sysctls = testkit::sysctls(container);
+        let sysctls = sysctls.into_iter().map(|(name, value)| format!("{name} = {value}"));
+        Picture(lines.map(str::to_owned).chain(sysctls).collect())
     }
 
     /// What exists only afterwards, or has changed.
     pub(crate) fn new_in<'p>(&self, after: &'p Picture) -> Vec<&'p str> {
-        after.0.iter().filter(|line| !self.0.contains(line)).map(String::as_str).collect()
+        after.0.iter().filter(|line| !self.0.contains(*line)).map(String::as_str).collect()
     }
 
     /// Asserts that nothing is different afterwards.

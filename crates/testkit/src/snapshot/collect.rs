@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{Fact, Snapshot, json};
+use super::{Fact, Snapshot, json, sysctl};
 use crate::place::Place;
 
 /// Fields in the output of `ip -details` that change by themselves or mean nothing.
@@ -46,9 +46,6 @@ const VOLATILE_LINK: [&str; 25] = [
 /// Link flags that follow the other end.
 const VOLATILE_FLAGS: [&str; 3] = ["LOWER_UP", "NO-CARRIER", "RUNNING"];
 
-/// Sysctls that count, or that cannot be read.
-const VOLATILE_SYSCTLS: [&str; 3] = ["nf_conntrack_count", "stable_secret", "dad_transmits_count"];
-
 /// Qdiscs that the kernel adds to links by itself.
 const DEFAULT_QDISCS: [&str; 6] = ["noqueue", "pfifo_fast", "pfifo", "mq", "fq_codel", "noop"];
 
@@ -62,12 +59,16 @@ const COMING_DEADLINE: Duration = Duration::from_secs(2);
 type Facts = BTreeMap<Fact, String>;
 
 /// One script for all programs: starting them takes most of a snapshot's time, above all in the
-/// virtual machine. So `ip` is started once for several queries, and the programs that show
-/// iptables rules are started only if there are any.
+/// virtual machine. So `ip` is started once for several queries, the shell starts no other to hand
+/// it these, and the programs that show iptables rules are started only if there are any.
 ///
 /// Each part is named by a line `@@ NAME` before it.
 const SCRIPT: &str = "
-ask() { printf '%s\\n' \"$@\" | ip $family -force -batch -; }
+ask() { ip $family -force -batch - <<END
+$1
+$2
+END
+}
 some() { [ -e \"$1\" ] && read -r table <\"$1\"; }
 save() { command -v $1 >/dev/null && echo \"@@ iptables $1\" && $1; }
 echo '@@ links'; ip -json -details address show
@@ -113,7 +114,9 @@ pub(super) fn all(place: &impl Place, directories: &[&str]) -> Facts {
         }
     }
     place.enter(|| {
-        sysctls(Path::new("/proc/sys/net"), &mut facts);
+        for (name, value) in sysctl::here() {
+            add(&mut facts, "sysctls", name, value);
+        }
         mounts(&mut facts);
         for dir in directories {
             files(Path::new(dir), &mut facts);
@@ -333,21 +336,6 @@ fn traffic_control(place: &impl Place, output: &str, facts: &mut Facts) {
             {
                 let name = format!("{device} {hook} filter {}", json::text(&filter, "pref"));
                 add(facts, "tc", name, filter.to_string());
-            }
-        }
-    }
-}
-
-fn sysctls(dir: &Path, facts: &mut Facts) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            sysctls(&path, facts);
-        } else if !VOLATILE_SYSCTLS.iter().any(|name| path.ends_with(name)) {
-            // Some can only be written, some have no value yet.
-            if let Ok(value) = fs::read_to_string(&path) {
-                let name = path.strip_prefix("/proc/sys").unwrap_or(&path).display().to_string();
-                add(facts, "sysctls", name, value.trim_end());
             }
         }
     }

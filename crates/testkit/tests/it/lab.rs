@@ -74,6 +74,44 @@ fn what_a_lab_writes_does_not_reach_the_machine() {
     assert_eq!(lab.sh(&format!("cat {}/shared", lab.dir().display())), "both");
 }
 
+/// The tests of the virtual machine are chosen so: asked, each says whether it would be skipped for
+/// want of `--full`, and does nothing else.
+#[test]
+fn a_test_that_is_asked_does_nothing() {
+    let ask = |name: &str| {
+        let asked = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env("NWT_VICTIM", "1")
+            .env(testkit::feature::ASKED_VARIABLE, "1")
+            .env_remove(testkit::feature::FULL_VARIABLE)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&asked.stderr).into_owned();
+        assert!(asked.status.success(), "{said}");
+        said
+    };
+    let said = ask("lab::runs_in_a_full_run");
+    assert!(said.contains("SKIP lab::runs_in_a_full_run: only with --full\n"), "{said}");
+    let said = ask("lab::runs_in_every_run");
+    assert!(!said.contains("SKIP"), "{said}");
+}
+
+#[test]
+fn runs_in_a_full_run() {
+    if std::env::var_os("NWT_VICTIM").is_some() {
+        require!("full");
+        panic!("it was run");
+    }
+}
+
+#[test]
+fn runs_in_every_run() {
+    if std::env::var_os("NWT_VICTIM").is_some() {
+        require!("file:/");
+        panic!("it was run");
+    }
+}
+
 /// A lab stands for a machine whose checkout is in `/opt`, where a lab puts an overlay.
 #[test]
 fn a_checkout_that_a_lab_would_cover_is_the_machines() {

@@ -407,7 +407,7 @@ fn an_interface_that_is_another_link_by_now_is_left_alone() {
         let look = || {
             // Without link-local routes, which come once the kernel has found no other address.
             let more = "ip rule; ip route show table all | grep -v fe80; \
-                        sysctl -a 2>/dev/null | grep log_martians";
+                        grep . /proc/sys/net/ipv4/conf/*/log_martians";
             (c1.sh(&format!("{links}; {more}")), node.sh(&format!("{links}; tc qdisc")))
         };
         let found = look();
