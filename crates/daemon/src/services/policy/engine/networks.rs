@@ -108,6 +108,7 @@ impl Engine {
             network,
             pod,
             interface: attachment.meets.clone().unwrap_or_default(),
+            inside: false,
             addresses: attachment.addresses.clone(),
         }
     }
