@@ -16,6 +16,11 @@
 //! An accept of `egress` does not end `ingress`. An address that is in no map is not judged. What
 //! the node itself sends and receives is not forwarded, and meets nothing of this.
 //!
+//! Packets of macvlan, SR-IOV and their kind do not pass the node. They are judged by a table of the
+//! same name in the container's own namespace ([`PodsTable::open_inside`]): the hooks are output,
+//! input and forward, and maps `at-in` and `at-out` lead the container's interface to the chain of its
+//! pod. Everything else is the same. Where a container has no such network there is no such table.
+//!
 //! A packet that is denied is logged to a group of nflog ([`kernel::nflog`]) with the prefix of
 //! [`log_prefix`], as many of them as [`Logging`] says. All of them are counted
 //! ([`PodsTable::dropped`]). If the kernel cannot log, the rules that log are left out
@@ -53,7 +58,8 @@ use policy::{Direction, Step};
 use crate::error::FirewallError;
 
 pub use self::closed::{
-    addresses, close, close_links, forget, forget_links, link_verdicts, links, verdicts,
+    addresses, close, close_interface, close_links, forget, forget_interface, forget_links,
+    interface_verdicts, interfaces, link_verdicts, links, verdicts,
 };
 pub use self::past::{LED_PAST, is_led_past};
 pub use self::table::PodsTable;

@@ -1,6 +1,7 @@
 //! What of `inet netwright-policy` is the same for each program: maps, chains, rules.
 //!
-//! `docs/firewall.md` explains them; the snapshot in the tests shows them.
+//! `docs/firewall.md` explains them; the snapshot in the tests shows them. The table in a container's
+//! namespace (`inside`) has other maps and hooks, and the same chains otherwise.
 
 use kernel::nft::field::{self, Field, ct_state_bits, tcp_flag_bits};
 use kernel::nft::{
@@ -10,6 +11,25 @@ use policy::program::OPEN;
 use policy::{Direction, Family};
 
 use super::{Logging, TABLE, log_prefix};
+
+mod inside;
+
+/// Which table it is, and how it logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Form {
+    pub(crate) site: Site,
+    /// `None` once the kernel has shown that it cannot log.
+    pub(crate) logging: Option<Logging>,
+}
+
+/// Where the table is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Site {
+    /// On the node, at what that forwards.
+    Node,
+    /// In a container's own namespace, at what that sends and receives.
+    Container,
+}
 
 /// The table's comment.
 pub(crate) const COMMENT: &str = "Netwright. Filled by netwrightd policy: do not edit.";
@@ -58,6 +78,16 @@ pub(crate) fn link_keys(direction: Direction, family: Family) -> String {
     format!("has-{}", link_map(direction, family))
 }
 
+/// The map from an interface of a container to the chain of its pod.
+pub(crate) fn interface_map(direction: Direction) -> String {
+    format!("at-{}", way(direction))
+}
+
+/// The set of the keys of that map which policies are about.
+pub(crate) fn interface_keys(direction: Direction) -> String {
+    format!("has-{}", interface_map(direction))
+}
+
 /// The chain that ends what is denied.
 pub(crate) fn deny(direction: Direction) -> String {
     format!("deny-{}", way(direction))
@@ -98,7 +128,14 @@ pub(crate) fn destination(family: Family) -> Field {
 }
 
 /// Lists the maps and sets that no program has.
-pub(crate) fn sets() -> Vec<NewSet> {
+pub(crate) fn sets(site: Site) -> Vec<NewSet> {
+    match site {
+        Site::Node => node_sets(),
+        Site::Container => inside::sets(),
+    }
+}
+
+fn node_sets() -> Vec<NewSet> {
     let table = table();
     let mut sets = Vec::new();
     for direction in Direction::ALL {
@@ -119,34 +156,48 @@ pub(crate) fn sets() -> Vec<NewSet> {
 }
 
 /// Lists the chains that no program has.
-pub(crate) fn chains() -> Vec<NewChain> {
+pub(crate) fn chains(site: Site) -> Vec<NewChain> {
     let table = table();
-    let base = |name: &str, priority| {
-        NewChain::base(&table, name, Hook::filter(HookPoint::Forward, priority))
-    };
     let regular = |name: &str| NewChain::regular(&table, name);
-    let mut chains = vec![base(EGRESS, EGRESS_PRIORITY), base(INGRESS, INGRESS_PRIORITY)];
+    let mut chains = match site {
+        Site::Node => vec![
+            base(EGRESS, HookPoint::Forward, EGRESS_PRIORITY),
+            base(INGRESS, HookPoint::Forward, INGRESS_PRIORITY),
+        ],
+        Site::Container => inside::chains(),
+    };
     chains.extend([regular(REVIVED), regular(CUT), regular(OPEN)]);
     chains.extend(Direction::ALL.map(|direction| regular(&deny(direction))));
     chains
+}
+
+fn base(name: &str, hook: HookPoint, priority: i32) -> NewChain {
+    NewChain::base(&table(), name, Hook::filter(hook, priority))
 }
 
 /// Lists the rules of these chains, chain by chain.
 ///
 /// What most packets meet comes first, and each rule that the first packet of a connection passes
 /// costs it.
-/// Nothing is logged with `None`.
-pub(crate) fn rules(logging: Option<Logging>) -> Vec<NewRule> {
-    let mut rules = Vec::new();
-    for direction in Direction::ALL {
-        rules.extend(base_rules(direction));
-    }
-    rules.extend(revived_rules());
+pub(crate) fn rules(form: Form) -> Vec<NewRule> {
+    let mut rules = match form.site {
+        Site::Node => {
+            let base = Direction::ALL.into_iter().flat_map(base_rules);
+            base.chain(revived_rules()).collect()
+        }
+        Site::Container => inside::rules(),
+    };
+    rules.push(cut_rule());
     rules.push(NewRule::new(&table(), OPEN).accept());
     for direction in Direction::ALL {
-        rules.extend(deny_rules(direction, logging));
+        rules.extend(deny_rules(direction, form.logging));
     }
     rules
+}
+
+/// Ends a connection.
+fn cut_rule() -> NewRule {
+    NewRule::new(&table(), CUT).counter().reject_with_reset()
 }
 
 fn base_rules(direction: Direction) -> Vec<NewRule> {
@@ -200,7 +251,7 @@ fn in_the_middle(rule: NewRule) -> NewRule {
 /// begin nothing, and a reset for one of them would end a connection that is alive.
 fn revived_rules() -> Vec<NewRule> {
     let rule = |chain: &str| NewRule::new(&table(), chain);
-    let mut rules = vec![rule(REVIVED).has_none(field::ct_state(), ct_state_bits::NEW).returns()];
+    let mut rules = vec![known_returns()];
     let ends = [
         (Direction::Ingress, source as fn(Family) -> Field, field::iifname()),
         (Direction::Egress, destination, field::oifname()),
@@ -215,8 +266,12 @@ fn revived_rules() -> Vec<NewRule> {
             rules.push(known.goto(CUT));
         }
     }
-    rules.push(rule(CUT).counter().reject_with_reset());
     rules
+}
+
+/// Leaves alone what connection tracking has not just begun to track.
+fn known_returns() -> NewRule {
+    NewRule::new(&table(), REVIVED).has_none(field::ct_state(), ct_state_bits::NEW).returns()
 }
 
 fn deny_rules(direction: Direction, logging: Option<Logging>) -> Vec<NewRule> {

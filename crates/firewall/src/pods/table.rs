@@ -7,7 +7,7 @@ use kernel::netns::Netns;
 use kernel::nft::{Batch, Expr, NftError, NftSocket, Operation};
 use policy::{Direction, Program, Step};
 
-use super::layout;
+use super::layout::{self, Form, Site};
 use super::state::{SetKind, SetState, TableState};
 use super::{Difference, Dropped, Logging, NO_LOG, encode};
 use crate::close::LateSocket;
@@ -20,8 +20,7 @@ use crate::tables::TablesError;
 #[derive(Debug)]
 pub struct PodsTable {
     socket: LateSocket,
-    /// `None` once the kernel has shown that it cannot log.
-    logging: Option<Logging>,
+    form: Form,
 }
 
 impl PodsTable {
@@ -32,8 +31,8 @@ impl PodsTable {
     /// # Errors
     /// [`FirewallError::Open`].
     pub fn open(logging: Logging) -> Result<Self, FirewallError> {
-        let logging = Some(logging);
-        LateSocket::open().map(|socket| PodsTable { socket, logging }).map_err(unopened)
+        let form = Form { site: Site::Node, logging: Some(logging) };
+        LateSocket::open().map(|socket| PodsTable { socket, form }).map_err(unopened)
     }
 
     /// Opens a socket in another network namespace.
@@ -41,8 +40,18 @@ impl PodsTable {
     /// # Errors
     /// [`FirewallError::Open`].
     pub fn open_in(netns: &Netns, logging: Logging) -> Result<Self, FirewallError> {
-        let logging = Some(logging);
-        LateSocket::open_in(netns).map(|socket| PodsTable { socket, logging }).map_err(unopened)
+        let form = Form { site: Site::Node, logging: Some(logging) };
+        LateSocket::open_in(netns).map(|socket| PodsTable { socket, form }).map_err(unopened)
+    }
+
+    /// Opens a socket in a container's namespace, whose table has other maps and hooks: those for
+    /// what the container itself sends and receives. An open socket keeps the namespace alive.
+    ///
+    /// # Errors
+    /// [`FirewallError::Open`].
+    pub fn open_inside(netns: &Netns, logging: Logging) -> Result<Self, FirewallError> {
+        let form = Form { site: Site::Container, logging: Some(logging) };
+        LateSocket::open_in(netns).map(|socket| PodsTable { socket, form }).map_err(unopened)
     }
 
     /// Returns the number by which the kernel names the table's socket in messages to listeners
@@ -57,7 +66,7 @@ impl PodsTable {
     /// Says whether packets are logged: not if the kernel has refused a rule that logs ([`NO_LOG`]).
     #[must_use]
     pub fn logs(&self) -> bool {
-        self.logging.is_some()
+        self.form.logging.is_some()
     }
 
     /// Says whether there is a table at all.
@@ -77,7 +86,7 @@ impl PodsTable {
     /// # Errors
     /// [`FirewallError::Tables`] when the kernel refuses; nothing has changed then.
     pub fn put(&mut self, program: &Program) -> Result<(), FirewallError> {
-        let batch = encode::whole(program, self.logging);
+        let batch = encode::whole(program, self.form);
         self.commit(&batch).map_err(failed)
     }
 
@@ -108,8 +117,8 @@ impl PodsTable {
     /// [`FirewallError::Tables`] when the kernel does not answer.
     pub fn observe(&mut self, program: &Program) -> Result<Difference, FirewallError> {
         let found = self.read().map_err(unread)?;
-        let wanted = TableState::of(program, self.logging);
-        Ok(wanted.difference(&found, program, self.logging))
+        let wanted = TableState::of(program, self.form);
+        Ok(wanted.difference(&found, program, self.form))
     }
 
     /// Brings the kernel to a program: finds what is different and repairs only that, as
@@ -164,8 +173,8 @@ impl PodsTable {
         })
     }
 
-    pub(super) fn logging(&self) -> Option<Logging> {
-        self.logging
+    pub(super) fn form(&self) -> Form {
+        self.form
     }
 
     pub(super) fn ask(&mut self) -> &mut NftSocket {
@@ -178,7 +187,7 @@ impl PodsTable {
         }
         if !commit(batch, |batch| self.socket.commit(batch))? {
             tracing::warn!("{NO_LOG}");
-            self.logging = None;
+            self.form.logging = None;
         }
         Ok(())
     }
@@ -287,10 +296,10 @@ mod tests {
         lab.enter(|| {
             let mut table = PodsTable::open(Logging::default()).unwrap();
             let program = Program::empty();
-            let whole = encode::whole(&program, table.logging);
+            let whole = encode::whole(&program, table.form);
             let logs = commit(&whole, |batch| table.socket.commit(&as_if_unable(batch))).unwrap();
             assert!(table.logs() && !logs);
-            table.logging = None;
+            table.form.logging = None;
             assert!(table.observe(&program).unwrap().is_empty());
             // What the plugin finds it leaves as it is, and what it needs is there.
             let address = "192.0.2.7".parse().unwrap();
@@ -318,7 +327,7 @@ mod tests {
         let lab = Lab::new("pods-no-chain");
         lab.enter(|| {
             let mut table = PodsTable::open(Logging::default()).unwrap();
-            let mut batch = encode::whole(&Program::empty(), table.logging);
+            let mut batch = encode::whole(&Program::empty(), table.form);
             batch.add_rule(NewRule::new(&layout::table(), "nowhere"));
             let mut sent = 0;
             let refused = commit(&batch, |batch| {

@@ -6,6 +6,7 @@ mod clusters;
 mod cost;
 mod damage;
 mod flows;
+mod inside;
 mod lab;
 mod links;
 mod listing;
