@@ -17,6 +17,7 @@
 //! | `writer` | statuses and Events |
 //! | `folder`, `objects`, `said` | the source `file` |
 //! | `filter` | the packet filter's table, under its lock |
+//! | `inside` | the tables in containers' own namespaces |
 //! | `cuts` | ends connections |
 //! | `known` | how many policies there were, on the disk |
 //! | `answers`, `drops`, `listing`, `question`, `log` | what `netwright policy` asks |
@@ -37,6 +38,7 @@ mod engine;
 mod filter;
 mod folder;
 mod further;
+mod inside;
 pub(crate) mod isolate;
 mod kinds;
 mod known;
@@ -54,6 +56,7 @@ mod slim;
 mod tell;
 mod writer;
 
+use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -75,6 +78,7 @@ use self::folder::Files;
 use self::known::Disk;
 use self::lists::Origin;
 use self::log::Counters;
+use self::records::{Id, id};
 use self::server::{Heard, Order, Reply, Server};
 use self::shared::Shared;
 use super::Stop;
@@ -368,6 +372,9 @@ impl Service {
         match request {
             Request::Start(started) => match done {
                 Ok(()) => {
+                    if let Some(why) = self.filter.inside().failure(&id(&started.owner)) {
+                        return refused(why);
+                    }
                     let enforced = self.shared.engine().enforced(&started.owner);
                     tracing::info!(
                         container_id = started.owner.container,
@@ -403,7 +410,11 @@ impl Service {
         };
         // Before anything is enforced, only the plugin knows what it has closed.
         let Some(expected) = expected else { return Answer::Enforced(enforced) };
-        match self.filter.differs(&expected) {
+        let differs = self.filter.differs(&expected).and_then(|what| match what {
+            None => self.filter.inside().differs(&id(owner)),
+            what => Ok(what),
+        });
+        match differs {
             Ok(None) => Answer::Enforced(enforced),
             Ok(Some(what)) => {
                 self.pace.hurry(Instant::now());
@@ -421,8 +432,39 @@ impl Service {
         let mut todo = self.shared.engine().take_todo(Instant::now());
         todo.bring |= self.filter.sees_again();
         let done = self.change_filter(&mut todo);
+        self.change_inside(&todo);
         self.do_the_rest(todo);
         done
+    }
+
+    /// Does the same in containers' namespaces.
+    fn change_inside(&mut self, todo: &Todo) {
+        let (is_judged, stands) = {
+            let engine = self.shared.engine();
+            (engine.judges_inside(), engine.program().is_some())
+        };
+        if !stands || !(is_judged || !self.filter.inside().is_empty()) {
+            return;
+        }
+        let is_small = !todo.bring && !todo.inside && todo.closed.is_empty();
+        if is_small && (todo.steps.is_empty() || self.filter.apply_inside(&todo.steps)) {
+            return;
+        }
+        self.bring_inside(&todo.closed, todo.bring);
+    }
+
+    /// Brings containers' namespaces to what they are to have.
+    fn bring_inside(&mut self, closed: &BTreeSet<Id>, all: bool) {
+        let brought = self.filter.bring_inside(&self.shared, closed, all);
+        match &brought {
+            Ok(count) => (0..*count).for_each(|_| self.counts.put_back()),
+            Err(error) => tracing::error!(error = words(error), "containers are not judged"),
+        }
+        if brought.is_err() || self.filter.inside().has_failed() {
+            self.pace.hurry(Instant::now());
+        }
+        let done = brought.map(drop).map_err(|error| words(&error));
+        self.health.needs("containers' packet filters", done);
     }
 
     /// Does what comes after the packet filter has changed.
@@ -449,6 +491,9 @@ impl Service {
         }
         let awaits = self.shared.engine().awaits_ends() || self.filter.is_damaged();
         self.list_at = awaits.then(|| self.list_at.unwrap_or(now + ENDED));
+        if self.shared.engine().has_todo() {
+            self.list_at = Some(now);
+        }
     }
 
     fn change_filter(&mut self, todo: &mut Todo) -> Result<(), String> {
@@ -514,6 +559,9 @@ impl Service {
             Ok(()) if enforces => self.compare(),
             other => other,
         };
+        if enforces && self.shared.engine().judges_inside() {
+            self.bring_inside(&BTreeSet::new(), true);
+        }
         self.close_if_missing();
         self.look_for_ipvs();
         let worked = processor_time().saturating_sub(worked);

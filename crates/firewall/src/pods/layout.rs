@@ -18,7 +18,7 @@ mod inside;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Form {
     pub(crate) site: Site,
-    /// `None` once the kernel has shown that it cannot log.
+    /// `None` once the kernel has shown that it cannot log, and in a container.
     pub(crate) logging: Option<Logging>,
 }
 

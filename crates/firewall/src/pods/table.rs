@@ -45,12 +45,13 @@ impl PodsTable {
     }
 
     /// Opens a socket in a container's namespace, whose table has other maps and hooks: those for
-    /// what the container itself sends and receives. An open socket keeps the namespace alive.
+    /// what the container itself sends and receives. Nothing is logged there: whoever listens keeps the
+    /// namespace alive, and so does an open socket of the table.
     ///
     /// # Errors
     /// [`FirewallError::Open`].
-    pub fn open_inside(netns: &Netns, logging: Logging) -> Result<Self, FirewallError> {
-        let form = Form { site: Site::Container, logging: Some(logging) };
+    pub fn open_inside(netns: &Netns) -> Result<Self, FirewallError> {
+        let form = Form { site: Site::Container, logging: None };
         LateSocket::open_in(netns).map(|socket| PodsTable { socket, form }).map_err(unopened)
     }
 

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use expect_test::expect;
-use firewall::pods::{self, Dropped, Logging, PodsTable};
+use firewall::pods::{self, Dropped, PodsTable};
 use kernel::conntrack::{ConntrackSocket, FlowFilter};
 use kernel::netns::Netns;
 use kernel::route::IpFamily;
@@ -62,7 +62,7 @@ impl Macvlans {
         };
         let containers: Vec<Container> = (1..=3).map(attach).collect();
         let netns = Netns::open(&containers[0].netns_path()).unwrap();
-        let table = PodsTable::open_inside(&netns, Logging::default()).unwrap();
+        let table = PodsTable::open_inside(&netns).unwrap();
         let conntrack = ConntrackSocket::open_in(&netns).unwrap();
         Macvlans { lab, containers, table, conntrack }
     }
