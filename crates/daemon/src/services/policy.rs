@@ -460,7 +460,7 @@ impl Service {
             Ok(count) => (0..*count).for_each(|_| self.counts.put_back()),
             Err(error) => tracing::error!(error = words(error), "containers are not judged"),
         }
-        if brought.is_err() || self.filter.inside().has_failed() {
+        if brought.is_err() || self.filter.inside().is_refused() {
             self.pace.hurry(Instant::now());
         }
         let done = brought.map(drop).map_err(|error| words(&error));

@@ -23,6 +23,8 @@ pub(super) struct Inside {
     held: BTreeMap<Site, Held>,
     /// Why the namespaces of attachments are not as they are to be.
     failed: BTreeMap<Id, String>,
+    /// The kernel has refused something.
+    is_refused: bool,
 }
 
 #[derive(Debug)]
@@ -59,9 +61,10 @@ impl Inside {
         self.failed.get(id)
     }
 
-    /// Reports whether some namespace is not as it is to be.
-    pub(super) fn has_failed(&self) -> bool {
-        !self.failed.is_empty()
+    /// Reports whether the kernel has refused something in a namespace. One that is gone is none of
+    /// these.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused
     }
 
     /// Makes those of these steps that are elements of sets which containers have. Returns whether
@@ -99,6 +102,7 @@ impl Inside {
         let census = Census::new();
         let mut held = std::mem::take(&mut self.held);
         let told = std::mem::take(&mut self.failed);
+        self.is_refused = false;
         let mut put_back = 0;
         for (container, program) in programs {
             let before = held.remove(&container.site).filter(|held| held.program == program);
@@ -123,7 +127,10 @@ impl Inside {
                     continue;
                 }
                 Ok(None) => "nothing leads to its network namespace".to_owned(),
-                Err(error) => words(&error),
+                Err(error) => {
+                    self.is_refused = true;
+                    words(&error)
+                }
             };
             if !container.ids.iter().any(|id| told.get(id) == Some(&why)) {
                 tracing::warn!(error = why, "{} is not judged as it is to be", container.name);

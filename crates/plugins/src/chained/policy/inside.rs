@@ -1,0 +1,111 @@
+//! The table in the container's own namespace, for further networks whose packets do not pass this
+//! node: macvlan, ipvlan, SR-IOV and other devices that were moved there, VLANs, Open vSwitch.
+//!
+//! The container's interface leads to the verdicts of its pod. Other interfaces of the container may
+//! have theirs in the same table.
+
+use ::firewall::pods::{self, PodsTable};
+use kernel::living::Census;
+use kernel::netns::Netns;
+use kernel::route::{Change, Link, LinkSet, RouteSocket};
+use state::Index;
+
+use super::{Policy, table};
+use crate::engine::Removal;
+use crate::shared::attachment::recorded_netns;
+use crate::shared::failure::Failure;
+use crate::shared::failures::Failures;
+
+/// Closes an interface of the container, whatever verdict it has.
+///
+/// # Errors
+/// Code 101 when the kernel refuses, 11 when the lock cannot be taken in time.
+pub(super) fn close(index: &Index, netns: &Netns, ifname: &str) -> Result<(), Failure> {
+    let mut inside = PodsTable::open_inside(netns)?;
+    let _lock = table::lock(index)?;
+    Ok(pods::close_interface(&mut inside, ifname)?)
+}
+
+/// Removes the verdicts of an interface, and with the last one the table.
+///
+/// # Errors
+/// As [`close`].
+pub(super) fn forget(index: &Index, netns: &Netns, ifname: &str) -> Result<(), Failure> {
+    let mut inside = PodsTable::open_inside(netns)?;
+    let _lock = table::lock(index)?;
+    if !inside.exists()? {
+        return Ok(());
+    }
+    pods::forget_interface(&mut inside, ifname)?;
+    let is_unused = pods::interfaces(&mut inside)?.is_empty();
+    if is_unused { Ok(inside.remove()?) } else { Ok(()) }
+}
+
+/// Says what is missing of an interface's verdicts: there is no table, or a direction leads nowhere.
+/// Where no policy is about it, it leads to a chain that lets all pass.
+///
+/// # Errors
+/// Code 101 when the kernel does not answer.
+pub(super) fn difference(netns: &Netns, ifname: &str) -> Result<Option<String>, Failure> {
+    let mut inside = PodsTable::open_inside(netns)?;
+    if !inside.exists()? {
+        let text = "the packet filter of the container's namespace has no verdicts of network policy";
+        return Ok(Some(text.to_owned()));
+    }
+    let found = pods::interface_verdicts(&mut inside, ifname)?;
+    let is_whole = found.ingress.is_some() && found.egress.is_some();
+    Ok((!is_whole).then(|| format!("interface {ifname} has no verdict in the container's namespace")))
+}
+
+/// Takes down what stands in the container's namespace, if that lives: the link first, so that it
+/// carries nothing when it loses its verdicts. `tell` has the daemon leave it alone.
+pub(super) fn take_down(
+    removal: &Removal<'_, Policy>,
+    tell: impl FnOnce(),
+    failures: &mut Failures,
+) {
+    let (index, ifname) = (removal.index, removal.key.ifname.as_str());
+    let opened = match (removal.is_own_call(), &removal.record) {
+        (true, _) => removal.call.open_netns_if_there().map_err(Failure::from),
+        (false, Some(record)) => recorded_netns(record, &Census::new()),
+        (false, None) => Ok(None),
+    };
+    let Some(netns) = failures.note("open the container's namespace", opened) else { return };
+    match netns {
+        Some(netns) => remove(index, (&netns, ifname), tell, failures),
+        None => tell(),
+    }
+}
+
+/// Does the same for an attachment without a record, if there is something of it.
+pub(super) fn take_down_unrecorded(removal: &Removal<'_, Policy>, failures: &mut Failures) {
+    let (index, ifname) = (removal.index, removal.key.ifname.as_str());
+    let Ok(Some(netns)) = removal.call.open_netns_if_there() else { return };
+    if matches!(difference(&netns, ifname), Ok(None)) {
+        remove(index, (&netns, ifname), || (), failures);
+    }
+}
+
+fn remove(
+    index: &Index,
+    (netns, ifname): (&Netns, &str),
+    tell: impl FnOnce(),
+    failures: &mut Failures,
+) {
+    let off = set_down(netns, ifname);
+    if failures.note("set the container's link down", off).is_some() {
+        tell();
+        let forgotten = forget(index, netns, ifname);
+        failures.note("remove the verdicts of network policy", forgotten);
+    }
+}
+
+fn set_down(netns: &Netns, ifname: &str) -> Result<(), Failure> {
+    let mut inside = RouteSocket::open_in(netns)?;
+    let Some(link) = inside.link_by_name(ifname)?.filter(Link::up) else { return Ok(()) };
+    let set = LinkSet::default().up(false);
+    match inside.apply_one(&Change::SetLink { ifindex: link.index, set }) {
+        Err(error) if !error.is_not_found() => Err(error.into()),
+        _ => Ok(()),
+    }
+}
