@@ -443,7 +443,8 @@ impl Service {
             let engine = self.shared.engine();
             (engine.judges_inside(), engine.program().is_some())
         };
-        if !stands || !(is_judged || !self.filter.inside().is_empty()) {
+        let is_nothing = !is_judged && self.filter.inside().is_empty();
+        if !stands || is_nothing {
             return;
         }
         let is_small = !todo.bring && !todo.inside && todo.closed.is_empty();

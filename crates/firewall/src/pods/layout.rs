@@ -180,7 +180,7 @@ fn base(name: &str, hook: HookPoint, priority: i32) -> NewChain {
 /// What most packets meet comes first, and each rule that the first packet of a connection passes
 /// costs it.
 pub(crate) fn rules(form: Form) -> Vec<NewRule> {
-    let mut rules = match form.site {
+    let mut rules: Vec<NewRule> = match form.site {
         Site::Node => {
             let base = Direction::ALL.into_iter().flat_map(base_rules);
             base.chain(revived_rules()).collect()

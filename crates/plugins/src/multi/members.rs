@@ -187,7 +187,7 @@ impl<'c> Container<'c> {
     ) -> Result<Vec<AddResult>, NotAttached> {
         let deadline = self.call.context().deadline;
         for (place, member) in members.iter().enumerate() {
-            judge::refuse_unfiltered(&member.list, member.attachment.ifname.as_ref()).map_err(|error| NotAttached {
+            judge::refuse_unfiltered(&member.list, member.attachment.ifname.as_str()).map_err(|error| NotAttached {
                 error: error.into(),
                 place: Some(place),
                 is_undone: true,

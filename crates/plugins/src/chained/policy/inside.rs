@@ -4,6 +4,7 @@
 //! The container's interface leads to the verdicts of its pod. Other interfaces of the container may
 //! have theirs in the same table.
 
+use ::firewall::FirewallError;
 use ::firewall::pods::{self, PodsTable};
 use kernel::living::Census;
 use kernel::netns::Netns;
@@ -36,9 +37,14 @@ pub(super) fn forget(index: &Index, netns: &Netns, ifname: &str) -> Result<(), F
     if !inside.exists()? {
         return Ok(());
     }
-    pods::forget_interface(&mut inside, ifname)?;
-    let is_unused = pods::interfaces(&mut inside)?.is_empty();
-    if is_unused { Ok(inside.remove()?) } else { Ok(()) }
+    let forgotten = pods::forget_interface(&mut inside, ifname);
+    match forgotten.and_then(|()| pods::interfaces(&mut inside)) {
+        Ok(others) if !others.is_empty() => Ok(()),
+        // What cannot be read any more is the container's work. If others are judged there, the daemon
+        // makes it anew.
+        Ok(_) | Err(FirewallError::Tables(_)) => Ok(inside.remove()?),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Says what is missing of an interface's verdicts: there is no table, or a direction leads nowhere.
@@ -49,12 +55,12 @@ pub(super) fn forget(index: &Index, netns: &Netns, ifname: &str) -> Result<(), F
 pub(super) fn difference(netns: &Netns, ifname: &str) -> Result<Option<String>, Failure> {
     let mut inside = PodsTable::open_inside(netns)?;
     if !inside.exists()? {
-        let text = "the packet filter of the container's namespace has no verdicts of network policy";
+        let text = "the container's packet filter has no verdicts of network policy";
         return Ok(Some(text.to_owned()));
     }
     let found = pods::interface_verdicts(&mut inside, ifname)?;
     let is_whole = found.ingress.is_some() && found.egress.is_some();
-    Ok((!is_whole).then(|| format!("interface {ifname} has no verdict in the container's namespace")))
+    Ok((!is_whole).then(|| format!("the container's {ifname} has no verdict of network policy")))
 }
 
 /// Takes down what stands in the container's namespace, if that lives: the link first, so that it

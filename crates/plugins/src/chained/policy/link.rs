@@ -130,14 +130,15 @@ pub(super) fn find(
 /// Says whether a link without a side at this node can be judged in its container.
 fn inside_of(link: &Link) -> Result<Side, String> {
     if link.tun.is_some() {
-        return Err("it is a tap, by which its machine's packets come in and do not go out".to_owned());
+        let why = "it is a tap, by which its machine's packets come in and do not go out";
+        return Err(why.to_owned());
     }
     // They are received in the parent's namespace, and handed to the container's sockets behind the
     // hook (linux drivers/net/ipvlan/ipvlan_l3s.c `ipvlan_nf_input`).
     if link.ipvlan_mode == Some(IpvlanMode::L3s) {
-        return Err("packets of an ipvlan in mode l3s are received in its parent's namespace: mode l2 \
-                    or l3 can be judged"
-            .to_owned());
+        let why = "packets of an ipvlan in mode l3s are received in its parent's namespace: it can be \
+                   judged in mode l2 or l3";
+        return Err(why.to_owned());
     }
     Ok(Side::Inside)
 }
