@@ -493,9 +493,7 @@ impl Networks {
 
     fn where_to(&self, direction: Direction, link: &Link) -> Option<Name> {
         let has = |one: &&Attachment| {
-            !one.inside
-                && one.interface == link.interface
-                && one.addresses.contains(&link.address)
+            !one.inside && one.interface == link.interface && one.addresses.contains(&link.address)
         };
         let mut found: BTreeSet<Option<Name>> = BTreeSet::new();
         for attachment in self.attachments.values().filter(has) {

@@ -9,9 +9,9 @@ use policy::program::Link;
 use policy::{Direction, Family, Name, PerDirection, Program, program};
 
 use super::encode::At;
+use super::layout::{self, Form};
 use super::state::ChainState;
 use super::table::{failed, unread};
-use super::layout::{self, Form};
 use super::{PodsTable, encode};
 use crate::error::FirewallError;
 

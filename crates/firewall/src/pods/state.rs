@@ -7,9 +7,9 @@ use kernel::nft::{
 };
 use policy::Program;
 
-use super::repair::Repair;
 use super::encode;
 use super::layout::{self, Form};
+use super::repair::Repair;
 use crate::difference::Difference;
 
 /// `linux include/uapi/linux/netfilter/nf_tables.h` NFT_SET_*.

@@ -427,7 +427,10 @@ fn what_does_not_pass_the_node_is_judged_inside() {
     let peer = pod("shop/web-2", "two", json!({"app": "web"}), &["172.16.0.3"]);
     let says = says(0, &peer);
     let steps = networks.pod(&peer.uid.clone(), Some((peer, says)), &own);
-    assert!(matches!(&steps[..], [Step::AddElement { set: into, .. }] if into == *set), "{steps:?}");
+    assert!(
+        matches!(&steps[..], [Step::AddElement { set: into, .. }] if into == *set),
+        "{steps:?}"
+    );
     assert!(!networks.take_moved());
     let forbids = |networks: &Networks, source: &str, destination: &str| {
         networks.forbids_inside(["shop/db"], ip(source), ip(destination), tcp(80))

@@ -110,13 +110,11 @@ fn what_does_not_pass_the_node_is_judged_inside() {
         program.interfaces[&(Direction::Ingress, "net1".to_owned())].clone()
     };
     assert_eq!(leads(&rig.engine), program::unknown(Direction::Ingress));
-    rig.engine.hear(
-        Event::Changed(read(Kind::Pods, &asks(pod("db", "u1", NODE), "storage"))),
-        rig.now,
-    );
+    rig.engine
+        .hear(Event::Changed(read(Kind::Pods, &asks(pod("db", "u1", NODE), "storage"))), rig.now);
     let todo = rig.engine.take_todo(rig.now);
     assert!(todo.inside && todo.closed.is_empty());
-    let address = "10.0.0.1".parse().unwrap();
+    let address: std::net::IpAddr = "10.0.0.1".parse().unwrap();
     assert!(todo.concern.local.contains(&address), "its connections are judged again");
     assert!(rig.engine.enforced(&db.owner).known);
     assert!(leads(&rig.engine).starts_with("ci-"));
@@ -131,9 +129,8 @@ fn what_does_not_pass_the_node_is_judged_inside() {
     assert!(matches!(&todo.steps[..], [Step::AddElement { .. }]), "{:?}", todo.steps);
     let container = rig.engine.containers().remove(0);
     let tcp = Traffic::to(Protocol::Tcp, 80);
-    let forbids = |from: &str| {
-        rig.engine.forbids_inside(&container, (from.parse().unwrap(), address), tcp)
-    };
+    let forbids =
+        |from: &str| rig.engine.forbids_inside(&container, (from.parse().unwrap(), address), tcp);
     assert!(!forbids("10.0.0.9") && forbids("10.0.0.8"));
     // It ends: what is in its namespace is the plugin's to remove.
     rig.engine.end(&db.owner);
@@ -163,7 +160,10 @@ fn who_may_undo_policies_is_told() {
         let told = rig.engine.who_may_undo();
         assert_eq!(told.len(), usize::from(may), "{context}: {told:?}");
         if may {
-            assert!(told[0].starts_with("shop/db: packets of net1 do not pass the node"), "{told:?}");
+            assert!(
+                told[0].starts_with("shop/db: packets of net1 do not pass the node"),
+                "{told:?}"
+            );
         }
         events.extend(todo.tell);
     }

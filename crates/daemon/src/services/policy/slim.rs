@@ -31,10 +31,8 @@ const UID: (&str, Want) = ("uid", Want::All);
 const VERSION: (&str, Want) = ("resourceVersion", Want::All);
 const LABELS: (&str, Want) = ("labels", Want::All);
 const GENERATION: (&str, Want) = ("generation", Want::All);
-const SECURITY: Want = Want::Keys(&[
-    ("privileged", Want::All),
-    ("capabilities", Want::Keys(&[("add", Want::All)])),
-]);
+const SECURITY: Want =
+    Want::Keys(&[("privileged", Want::All), ("capabilities", Want::Keys(&[("add", Want::All)]))]);
 const CONTAINER: Want = Want::Keys(&[
     ("ports", Want::All),
     ("restartPolicy", Want::All),

@@ -48,7 +48,8 @@ impl<'c> Further<'c> {
         let texts = ips.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap());
         let mut others: Vec<IpAddr> = texts.map(|text| text.parse().unwrap()).collect();
         let (address, servers) = (others.remove(0), Vec::new());
-        let mut further = Further { cluster, pod, network, ifname, result, address, others, servers };
+        let mut further =
+            Further { cluster, pod, network, ifname, result, address, others, servers };
         further.admit();
         let serve = |address: IpAddr| {
             Server::tcp(&pod.container, &SocketAddr::new(address, PORT).to_string(), &pod.name)

@@ -101,7 +101,8 @@ impl Cluster {
         let mut networks = Networks::new(NODE);
         for (number, name) in [(1, "shop/db"), (2, "shop/web")] {
             let addresses = of(number);
-            let pod = pod(name, NODE, json!({"app": name[5..]}), &addresses.each_ref().map(|a| &**a));
+            let pod =
+                pod(name, NODE, json!({"app": name[5..]}), &addresses.each_ref().map(|a| &**a));
             let attachment = Attachment {
                 network: Some("shop/a".to_owned()),
                 pod: Some(pod.uid.clone()),
@@ -147,9 +148,8 @@ fn packets_that_do_not_pass_the_node_are_judged_in_the_container() {
     macvlans.pings(1, 1, true);
     macvlans.pings(2, 3, true);
     // Addresses that nobody has recorded are no way around.
-    let link_local = macvlans.containers[0].sh(
-        "ip -j -6 addr show dev net1 scope link | jq -r '.[0].addr_info[0].local'",
-    );
+    let link_local = macvlans.containers[0]
+        .sh("ip -j -6 addr show dev net1 scope link | jq -r '.[0].addr_info[0].local'");
     let link_local = format!("{}%net1", link_local.trim());
     silent(&macvlans.containers[1], &format!("{} {link_local}", of(1).join(" ")));
     assert_eq!(pods::interfaces(&mut macvlans.table).unwrap(), ["net1".to_owned()].into());
@@ -189,14 +189,10 @@ fn packets_that_do_not_pass_the_node_are_judged_in_the_container() {
 fn a_container_that_forwards_is_no_way_around() {
     testkit::require!("root");
     let mut macvlans = Macvlans::new("podsrouter");
-    macvlans.lab.sh(
-        "ip link add h0 type veth peer name eth0 netns c1 && ip link set h0 up && \
-         ip addr add 192.0.2.1/24 dev h0 && ip route add 172.16.0.0/24 via 192.0.2.2",
-    );
-    macvlans.containers[0].sh(
-        "ip addr add 192.0.2.2/24 dev eth0 && ip link set eth0 up && \
-         echo 1 > /proc/sys/net/ipv4/ip_forward",
-    );
+    macvlans.lab.sh("ip link add h0 type veth peer name eth0 netns c1 && ip link set h0 up && \
+         ip addr add 192.0.2.1/24 dev h0 && ip route add 172.16.0.0/24 via 192.0.2.2");
+    macvlans.containers[0].sh("ip addr add 192.0.2.2/24 dev eth0 && ip link set eth0 up && \
+         echo 1 > /proc/sys/net/ipv4/ip_forward");
     macvlans.containers[1].sh("ip route add 192.0.2.0/24 via 172.16.0.1");
     assert_pings(&macvlans.lab, "172.16.0.2");
     pods::close_interface(&mut macvlans.table, "net1").unwrap();
@@ -217,8 +213,7 @@ fn a_connection_that_was_cut_in_a_container_stays_cut() {
     for (family, client_is_first) in [(0, true), (1, true), (0, false), (1, false)] {
         macvlans.table.bring(&open).unwrap();
         let address: IpAddr = at(1, family).ip();
-        let listener =
-            macvlans.containers[0].enter(|| TcpListener::bind((address, PORT)).unwrap());
+        let listener = macvlans.containers[0].enter(|| TcpListener::bind((address, PORT)).unwrap());
         let client = macvlans.containers[1]
             .enter(|| TcpStream::connect_timeout(&at(1, family), DEADLINE).unwrap());
         let (server, _) = listener.accept().unwrap();

@@ -51,7 +51,8 @@ fn a_container_on_a_macvlan_is_closed_in_its_namespace() {
     assert_eq!((verdicts(&node), node.sh("nft list ruleset")), (Vec::new(), before));
     assert_eq!(c2.c.sh("nft list ruleset"), "");
     c1.check();
-    for damage in ["nft flush ruleset", "nft delete element inet netwright-policy at-in '{ net1 }'"] {
+    for damage in ["nft flush ruleset", "nft delete element inet netwright-policy at-in '{ net1 }'"]
+    {
         c1.c.sh(damage);
         c1.policy("CHECK").call().fails(104, "network policy");
         assert_ne!(c1.repair(), Vec::<String>::new(), "{damage}");

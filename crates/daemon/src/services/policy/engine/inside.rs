@@ -74,8 +74,7 @@ impl Engine {
         traffic: Traffic,
     ) -> bool {
         let keys = container.keys.iter().map(String::as_str);
-        self.program().is_some()
-            && self.networks.forbids_inside(keys, source, destination, traffic)
+        self.program().is_some() && self.networks.forbids_inside(keys, source, destination, traffic)
     }
 
     /// Reports whether an attachment that is judged in its container's namespace is closed there.
