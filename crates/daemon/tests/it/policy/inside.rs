@@ -15,14 +15,14 @@ const DEADLINE: Duration = Duration::from_secs(20);
 const NETWORK: (&str, &str) = ("fabric", "net1");
 
 /// A cluster with a policy for the network, and pods that ask for it.
-fn cluster(name: &str) -> Cluster {
+pub(super) fn cluster(name: &str) -> Cluster {
     let cluster = Cluster::new(name);
     cluster.node.sh("ip link add p0 type dummy && ip link set p0 up");
     cluster.api.create(&on("fabric", allow("db", "db", &["web"])));
     cluster
 }
 
-fn pods<const N: usize>(cluster: &Cluster, names: [&str; N]) -> [Pod; N] {
+pub(super) fn pods<const N: usize>(cluster: &Cluster, names: [&str; N]) -> [Pod; N] {
     names.map(|name| {
         cluster.api.create(&asks(name, "fabric"));
         cluster.attach(name)
@@ -42,7 +42,7 @@ fn pods_on_a_macvlan_reach_each_other_as_policies_say() {
     cluster.start();
     let pods = pods(&cluster, ["db", "web", "other"]);
     let [db, web, other] = [0, 1, 2].map(|at: usize| Further::attach(&cluster, &pods[at], NETWORK));
-    assert_eq!(db.admit(), "");
+    assert_eq!(db.admit(&cluster), "");
     web.assert_reaches(&db, true);
     other.assert_reaches(&db, false);
     db.assert_reaches(&other, true);
@@ -59,14 +59,14 @@ fn pods_on_a_macvlan_reach_each_other_as_policies_say() {
     web.assert_reaches(&db, false);
     db.assert_reaches(&web, true);
     // Who comes meanwhile is closed. DEL needs no service.
-    assert!(other.admit().contains("nobody reaches net1"));
+    assert!(other.admit(&cluster).contains("nobody reaches net1"));
     other.assert_reaches(&web, false);
-    assert!(other.policy("DEL").call().succeeded());
+    assert!(other.policy(&cluster, "DEL").call().succeeded());
     assert_eq!(other.pod.container.sh("nft list ruleset"), "");
     cluster.api.remove("multi-networkpolicies", "shop", "db");
     cluster.start();
     wait_until("no policy", || web.reaches(&db));
-    db.policy("DEL").call().silent();
+    db.policy(&cluster, "DEL").call().silent();
     assert_eq!(db.pod.container.sh("nft list ruleset"), "");
 }
 
@@ -86,9 +86,9 @@ fn what_a_pod_does_to_its_table_is_put_back() {
     ] {
         db.pod.container.sh(damage);
         // CHECK sees it, and has the service look again.
-        db.policy("CHECK").call().fails(104, "netwright-policy");
+        db.policy(&cluster, "CHECK").call().fails(104, "netwright-policy");
         wait_until("the table to be put back", || !other.reaches(&db));
-        wait_until("CHECK to be content", || db.policy("CHECK").call().succeeded());
+        wait_until("CHECK to be content", || db.policy(&cluster, "CHECK").call().succeeded());
     }
     // Elements of a set that is gone make it look too.
     db.pod.container.sh("nft delete table inet netwright-policy");

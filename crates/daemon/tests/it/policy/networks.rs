@@ -12,7 +12,6 @@ use crate::support::Run;
 
 /// An interface of a pod on a further network.
 pub(super) struct Further<'c> {
-    cluster: &'c Cluster,
     pub(super) pod: &'c Pod,
     network: &'static str,
     ifname: &'static str,
@@ -27,7 +26,7 @@ pub(super) struct Further<'c> {
 impl<'c> Further<'c> {
     /// Attaches a pod, as who attaches further networks does.
     pub(super) fn attach(
-        cluster: &'c Cluster,
+        cluster: &Cluster,
         pod: &'c Pod,
         (network, ifname): (&'static str, &'static str),
     ) -> Self {
@@ -48,9 +47,8 @@ impl<'c> Further<'c> {
         let texts = ips.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap());
         let mut others: Vec<IpAddr> = texts.map(|text| text.parse().unwrap()).collect();
         let (address, servers) = (others.remove(0), Vec::new());
-        let mut further =
-            Further { cluster, pod, network, ifname, result, address, others, servers };
-        further.admit();
+        let mut further = Further { pod, network, ifname, result, address, others, servers };
+        further.admit(cluster);
         let serve = |address: IpAddr| {
             Server::tcp(&pod.container, &SocketAddr::new(address, PORT).to_string(), &pod.name)
         };
@@ -63,14 +61,14 @@ impl<'c> Further<'c> {
     }
 
     /// A call of the plugin `policy`.
-    pub(super) fn policy(&self, verb: &str) -> Run<'c> {
-        let run = self.cluster.policy(verb, self.pod).ifname(self.ifname).network(self.network);
+    pub(super) fn policy<'n>(&self, cluster: &'n Cluster, verb: &str) -> Run<'n> {
+        let run = cluster.policy(verb, self.pod).ifname(self.ifname).network(self.network);
         run.prev(&self.result)
     }
 
     /// Calls the plugin `policy`; returns what it warned of.
-    pub(super) fn admit(&self) -> String {
-        let answer = self.policy("ADD").call();
+    pub(super) fn admit(&self, cluster: &Cluster) -> String {
+        let answer = self.policy(cluster, "ADD").call();
         let told = answer.stderr();
         assert_eq!(answer.ok(), self.result);
         told
@@ -157,7 +155,7 @@ fn an_interface_is_closed_until_its_network_is_known() {
     let pods = ["db", "web"].map(|name| cluster.pod(name));
     let on = ("storage", "net1");
     let [db, web] = [0, 1].map(|at: usize| Further::attach(&cluster, &pods[at], on));
-    let told = db.admit();
+    let told = db.admit(&cluster);
     assert!(told.contains("says which network net1 is on"), "{told}");
     web.assert_reaches(&db, false);
     db.assert_reaches(&web, false);
@@ -171,5 +169,5 @@ fn an_interface_is_closed_until_its_network_is_known() {
         cluster.api.change("pods", "shop", &one.pod.name, &change);
     }
     wait_until("both to be known", || web.reaches(&db) && db.reaches(&web));
-    assert_eq!(db.admit(), "");
+    assert_eq!(db.admit(&cluster), "");
 }
