@@ -256,7 +256,14 @@ json\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from drops" -l socketpath -d 'where the service answers [default: /run/netwright/agent/policy.sock]' -r -F
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from drops" -s f -l follow -d 'go on with those that follow, until interrupted; as JSON, one object on each line'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from drops" -s h -l help -d 'Print help'
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l network -d 'judge on this further network of the pods, by MultiNetworkPolicies' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l file -d 'judge the objects of this file or folder (YAML, JSON; - is standard input), without a service or a cluster; may be given several times' -r -F
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l isolate -d 'namespaces: the pods of each namespace reach their own namespace and what the keys isolate-… list, and nobody else reaches them, where no NetworkPolicy says otherwise; or none; a namespace\'s label policy.netwright.io/isolate (true or false) counts before it [default: none]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l isolate-dns -d 'the servers of the cluster\'s names, which isolated pods reach at port 53 (and 5353) [default: [kube-system:k8s-app=kube-dns]]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l isolate-except -d 'namespaces that isolate leaves out [default: [kube-system]]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l isolate-from -d 'who reaches isolated pods: namespaces, pods of one by a label, or ranges of addresses' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l isolate-to -d 'whom isolated pods reach, written in the same way' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l expect -d 'exit code 1 if it is otherwise' -r -f -a "allow\t''
 deny\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -s o -l output -d 'text or json' -r -f -a "text\t''
@@ -264,6 +271,12 @@ json\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -l socketpath -d 'where the service answers [default: /run/netwright/agent/policy.sock]' -r -F
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from explain" -s h -l help -d 'Print help'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l file -d 'judge the objects of this file or folder (YAML, JSON; - is standard input), without a service or a cluster; may be given several times' -r -F
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l isolate -d 'namespaces: the pods of each namespace reach their own namespace and what the keys isolate-… list, and nobody else reaches them, where no NetworkPolicy says otherwise; or none; a namespace\'s label policy.netwright.io/isolate (true or false) counts before it [default: none]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l isolate-dns -d 'the servers of the cluster\'s names, which isolated pods reach at port 53 (and 5353) [default: [kube-system:k8s-app=kube-dns]]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l isolate-except -d 'namespaces that isolate leaves out [default: [kube-system]]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l isolate-from -d 'who reaches isolated pods: namespaces, pods of one by a label, or ranges of addresses' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l isolate-to -d 'whom isolated pods reach, written in the same way' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -s o -l output -d 'text or json' -r -f -a "text\t''
 json\t''"
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand policies; and __fish_seen_subcommand_from list" -l socketpath -d 'where the service answers [default: /run/netwright/agent/policy.sock]' -r -F

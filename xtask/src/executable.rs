@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::ci::{Extent, Report};
 use crate::musl::Linked;
 use crate::run::{quiet, target_dir};
-use crate::sbom;
 use crate::skips::Skip;
+use crate::{remap, sbom};
 
 /// A release build with link-time optimisation takes a while on a small machine.
 const DEADLINE: Duration = Duration::from_secs(2700);
@@ -46,10 +46,10 @@ impl Shipped {
         // Niced: if an emulated machine beside it loses a processor for a moment, it loses more
         // than that moment.
         let line = format!("nice cargo build --release --locked --package {}", self.package);
-        linked.program(&line).deadline(DEADLINE).logged("dist", quiet)?;
+        linked.release(&line)?.deadline(DEADLINE).logged("dist", quiet)?;
         let to = self.path();
         place(&linked.target_dir().join("release").join(self.name), &to)?;
-        sbom::write(self.package, &to)?;
+        sbom::write(self.package, &to, &linked)?;
         Ok(to)
     }
 
@@ -63,10 +63,14 @@ impl Shipped {
         Ok(Linked::prepare()?.target_dir().join("debug").join(self.name))
     }
 
-    /// Checks that the built executable is static and small.
+    /// Checks that the built executable is static and small, and names no folder of this machine.
     pub(crate) fn check(&self) -> Result<String, String> {
         let path = self.path();
         let size = static_size(&path)?;
+        let named = remap::found(&read(&path)?);
+        if !named.is_empty() {
+            return Err(format!("{} contains paths of this machine: {named:?}", path.display()));
+        }
         if self.most_bytes < size {
             return Err(format!(
                 "{} has {size} bytes, more than {}",
@@ -98,13 +102,18 @@ pub(crate) fn ship(extent: Extent) -> Result<Report, String> {
         println!("    SKIP {name}: {reason}");
         report.skips.push(Skip { name, reason });
     }
+    notes.push(Linked::prepare()?.about());
     report.note = notes.join("; ");
     Ok(report)
 }
 
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    fs::read(path).map_err(|error| format!("read {}: {error}", path.display()))
+}
+
 /// Returns the size of an executable that must need no dynamic loader.
 fn static_size(path: &Path) -> Result<u64, String> {
-    let bytes = fs::read(path).map_err(|error| format!("read {}: {error}", path.display()))?;
+    let bytes = read(path)?;
     if program_headers(&bytes)?.contains(&PT_INTERP) {
         return Err(format!("{} needs a dynamic loader", path.display()));
     }

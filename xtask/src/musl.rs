@@ -2,10 +2,13 @@
 //!
 //! A plugin is a process that lives for a millisecond. glibc's start-up asks the processor some
 //! thirty questions, and in a virtual machine each of them traps: that is half of a call's cost.
-//! musl asks none. Rust's standard library for musl is a download of rustup's. But its standard
-//! library for GNU systems, which every toolchain has, links with musl as well, since musl keeps
-//! glibc's binary interface (types, constants, calls) on purpose. The few lines that musl lacks are
-//! in `musl.c`.
+//! musl asks none. There are two ways to it ([`Way`]):
+//!
+//! - The ordinary one is the target `…-unknown-linux-musl`. Its standard library is a download:
+//!   `rustup target add` has it. Where it is installed, it is used.
+//! - Where it is not, the standard library for GNU systems, which every toolchain has, is linked
+//!   with musl, since musl keeps glibc's binary interface (types, constants, calls) on purpose. The
+//!   few lines that musl lacks are in `musl.c`.
 //!
 //! `cargo build --release` still builds the ordinary way, with the system's C library.
 
@@ -14,7 +17,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 
 use crate::run::{Program, exists, host_triple, quiet, target_dir};
-use crate::setup;
+use crate::{remap, setup};
 
 /// gcc with musl's headers, start files and archive (Debian: `musl-tools`).
 const LINKER: &str = "musl-gcc";
@@ -46,27 +49,75 @@ const NO_LINES: &str = "profile.dev.package.\"*\".debug=false";
 /// compile them too.
 const LINTER: &str = "clippy-driver";
 
+/// Cargo's variable for the compiler's flags.
+const RUSTFLAGS: &str = "CARGO_ENCODED_RUSTFLAGS";
+
 /// The separator between flags in cargo's variables: a path may contain a space.
 const BETWEEN: &str = "\u{1f}";
+
+/// How musl comes into an executable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By Rust's target for musl.
+    Target,
+    /// By the target for GNU systems, linked with musl.
+    Shim,
+}
 
 /// What cargo's programs need for this way of linking.
 #[derive(Debug)]
 pub(crate) struct Linked {
+    way: Way,
     triple: String,
-    flags: String,
+    flags: Vec<String>,
 }
 
 impl Linked {
-    /// Checks for the linker and compiles what musl lacks.
+    /// Chooses the way, checks for the linker, and compiles what musl lacks.
     pub(crate) fn prepare() -> Result<Self, String> {
         if !exists(LINKER) {
             setup::install_only("musl-tools")?;
         }
         let dir = target_dir().join("musl");
         fs::create_dir_all(&dir).map_err(|error| format!("create {}: {error}", dir.display()))?;
-        let [lacking, quicker] =
-            [compile(&dir, "lacking", LACKING)?, compile(&dir, "quicker", QUICKER)?];
-        Ok(Self { triple: host_triple()?, flags: flags(&[lacking, quicker]) })
+        let quicker = compile(&dir, "quicker", QUICKER)?;
+        let host = host_triple()?;
+        let ordinary = host.replace("-gnu", "-musl");
+        if has_standard_library(&ordinary)? {
+            let flags = flags(Way::Target, &[quicker]);
+            return Ok(Self { way: Way::Target, triple: ordinary, flags });
+        }
+        let lacking = compile(&dir, "lacking", LACKING)?;
+        Ok(Self { way: Way::Shim, triple: host, flags: flags(Way::Shim, &[lacking, quicker]) })
+    }
+
+    /// Says which way it is.
+    pub(crate) fn way(&self) -> Way {
+        self.way
+    }
+
+    /// Says the same to a person, and what to do for the ordinary way.
+    pub(crate) fn about(&self) -> String {
+        match self.way {
+            Way::Target => format!("for {}", self.triple),
+            Way::Shim => format!(
+                "musl under {}; for the ordinary way: rustup target add {}",
+                self.triple,
+                self.triple.replace("-gnu", "-musl")
+            ),
+        }
+    }
+
+    /// Returns the target's name.
+    pub(crate) fn triple(&self) -> &str {
+        &self.triple
+    }
+
+    /// Returns a program of cargo that links this way, and compiles no path of this machine into
+    /// what it builds.
+    pub(crate) fn release(&self, line: &str) -> Result<Program, String> {
+        let flags = [self.flags.clone(), remap::flags(&remap::folders()?)].concat();
+        Ok(self.program(line).variable(RUSTFLAGS, flags.join(BETWEEN)))
     }
 
     /// Returns a program of cargo that links this way. The flags are given here and not in
@@ -77,8 +128,8 @@ impl Linked {
         let (cargo, rest) = line.split_once(" -- ").map_or((line, None), |(a, b)| (a, Some(b)));
         let rest = rest.map(|rest| format!(" -- {rest}")).unwrap_or_default();
         Program::new(&format!("{cargo} --target {} --config {NO_LINES}{rest}", self.triple))
-            .variable("CARGO_ENCODED_RUSTFLAGS", self.flags.clone())
-            .variable("CARGO_ENCODED_RUSTDOCFLAGS", self.flags.clone())
+            .variable(RUSTFLAGS, self.flags.join(BETWEEN))
+            .variable("CARGO_ENCODED_RUSTDOCFLAGS", self.flags.join(BETWEEN))
     }
 
     /// Returns a program of cargo that builds tests this way. Clippy compiles them, so that linting
@@ -96,19 +147,31 @@ impl Linked {
     }
 }
 
-/// Returns the compiler's flags in the format of cargo's variables.
-fn flags(objects: &[PathBuf]) -> String {
+/// Returns the compiler's flags.
+fn flags(way: Way, objects: &[PathBuf]) -> Vec<String> {
     let mut flags = STATIC.map(str::to_owned).to_vec();
     let mut codegen = |flag: String| flags.extend(["-C".to_owned(), flag]);
-    codegen(format!("linker={LINKER}"));
+    if way == Way::Shim {
+        codegen(format!("linker={LINKER}"));
+    }
     for name in WRAPPED {
         codegen(format!("link-arg=-Wl,--wrap={name}"));
     }
     for object in objects {
         codegen(format!("link-arg={}", object.display()));
     }
-    codegen("link-arg=-l:libc.a".to_owned());
-    flags.join(BETWEEN)
+    if way == Way::Shim {
+        codegen("link-arg=-l:libc.a".to_owned());
+    }
+    flags
+}
+
+/// Says whether the standard library for a target is installed.
+fn has_standard_library(triple: &str) -> Result<bool, String> {
+    let dir = Program::new("rustc --print target-libdir --target").arg(triple).output()?;
+    let entries = fs::read_dir(dir.trim_end()).into_iter().flatten().flatten();
+    let mut names = entries.map(|entry| entry.file_name());
+    Ok(names.any(|name| name.to_string_lossy().starts_with("libstd-")))
 }
 
 /// Compiles a source once. Cargo compares only the flags, so different content gets a different
@@ -131,13 +194,29 @@ fn compile(dir: &Path, name: &str, content: &str) -> Result<PathBuf, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{BETWEEN, flags};
+    use super::{BETWEEN, LINKER, Linked, Way, flags, has_standard_library, host_triple};
 
     #[test]
     fn an_object_in_a_folder_with_a_space_is_one_flag() {
-        let flags = flags(&["/tmp/my checkout/target/musl/a.o".into()]);
-        let flags: Vec<&str> = flags.split(BETWEEN).collect();
-        assert!(flags.contains(&"link-arg=/tmp/my checkout/target/musl/a.o"), "{flags:?}");
-        assert!(flags.iter().all(|flag| !flag.is_empty()));
+        let object = "link-arg=/tmp/my checkout/target/musl/a.o";
+        for way in [Way::Target, Way::Shim] {
+            let flags = flags(way, &["/tmp/my checkout/target/musl/a.o".into()]);
+            assert!(flags.iter().any(|flag| flag == object), "{flags:?}");
+            assert!(flags.iter().all(|flag| !flag.is_empty() && !flag.contains(BETWEEN)));
+            let by_gcc = flags.contains(&format!("linker={LINKER}"));
+            assert_eq!(by_gcc, way == Way::Shim, "the ordinary target brings its own start files");
+        }
+    }
+
+    #[test]
+    fn the_ordinary_way_is_taken_where_it_can_be() {
+        let host = host_triple().unwrap();
+        assert!(has_standard_library(&host).unwrap(), "this test is built with it");
+        assert!(!has_standard_library("riscv64gc-unknown-linux-musl").unwrap());
+        let linked = Linked::prepare().unwrap();
+        let can = has_standard_library(&host.replace("-gnu", "-musl")).unwrap();
+        assert_eq!(linked.way() == Way::Target, can);
+        assert_eq!(linked.triple().ends_with("-musl"), can);
+        assert_eq!(linked.about().contains("rustup target add"), !can);
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! `cargo xtask dist` writes it beside the executable. It names the linked crates, with the
 //! checksums of `Cargo.lock`, and what else a static executable contains: Rust's standard library,
-//! musl, and gcc's unwinder. The same sources and tools give the same text.
+//! musl, and an unwinder. The same sources and tools give the same text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,6 +11,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::deny::packages;
+use crate::musl::{Linked, Way};
 use crate::run::{Program, root};
 
 /// The second half of the file's name.
@@ -36,9 +37,9 @@ struct Graph {
 }
 
 /// Writes an executable's bill of materials beside it.
-pub(crate) fn write(package: &str, executable: &Path) -> Result<(), String> {
-    let mut graph = crates_of(package)?;
-    for component in toolchain()? {
+pub(crate) fn write(package: &str, executable: &Path, linked: &Linked) -> Result<(), String> {
+    let mut graph = crates_of(package, linked.triple())?;
+    for component in toolchain(linked)? {
         let (root, purl) = (graph.root.clone(), component.purl.clone());
         graph.needs.entry(root).or_default().insert(purl.clone());
         graph.needs.entry(purl.clone()).or_default();
@@ -54,8 +55,7 @@ pub(crate) fn write(package: &str, executable: &Path) -> Result<(), String> {
 }
 
 /// Returns the crates that are linked into a package's executable.
-fn crates_of(package: &str) -> Result<Graph, String> {
-    let triple = crate::run::host_triple()?;
+fn crates_of(package: &str, triple: &str) -> Result<Graph, String> {
     let line = format!(
         "cargo tree --locked --target {triple} --package {package} --edges normal,no-proc-macro --prefix depth --charset ascii --format"
     );
@@ -112,12 +112,10 @@ fn read(line: &str) -> Option<(usize, Component)> {
 }
 
 /// What the linker adds.
-fn toolchain() -> Result<Vec<Component>, String> {
+fn toolchain(linked: &Linked) -> Result<Vec<Component>, String> {
     let version = |line: &str| Program::new(line).output().map(|text| text.trim().to_owned());
     let rust = version("rustc --version")?;
     let rust = rust.split(' ').nth(1).unwrap_or_default().to_owned();
-    let musl = version("dpkg-query --show --showformat=${Version} musl-dev")?;
-    let gcc = version("gcc -dumpfullversion")?;
     let component =
         |name: &str, version: String, kind: &str, licence: &str, repository: &str| Component {
             purl: format!("pkg:{kind}/{name}@{version}"),
@@ -127,23 +125,46 @@ fn toolchain() -> Result<Vec<Component>, String> {
             repository: repository.to_owned(),
             sha256: String::new(),
         };
-    Ok(vec![
-        component(
-            "rust-std",
-            rust,
-            "generic",
-            "MIT OR Apache-2.0",
-            "https://github.com/rust-lang/rust",
-        ),
-        component("musl", musl, "deb/debian", "MIT", "https://git.musl-libc.org/cgit/musl"),
-        component(
-            "libgcc",
-            gcc,
-            "generic",
-            "GPL-3.0-or-later WITH GCC-exception-3.1",
-            "https://gcc.gnu.org/git/gcc.git",
-        ),
-    ])
+    let std = |rust| {
+        let repository = "https://github.com/rust-lang/rust";
+        component("rust-std", rust, "generic", "MIT OR Apache-2.0", repository)
+    };
+    let musl = |version, kind| {
+        component("musl", version, kind, "MIT", "https://git.musl-libc.org/cgit/musl")
+    };
+    // Rust's target for musl comes with musl, and with LLVM's unwinder.
+    if linked.way() == Way::Target {
+        let repository = "https://github.com/llvm/llvm-project";
+        let licence = "Apache-2.0 WITH LLVM-exception";
+        let unwinder = component("libunwind", rust.clone(), "generic", licence, repository);
+        return Ok(vec![std(rust), musl(musl_of_rust(linked.triple())?, "generic"), unwinder]);
+    }
+    let debians = version("dpkg-query --show --showformat=${Version} musl-dev")?;
+    let licence = "GPL-3.0-or-later WITH GCC-exception-3.1";
+    let gcc = version("gcc -dumpfullversion")?;
+    let repository = "https://gcc.gnu.org/git/gcc.git";
+    let unwinder = component("libgcc", gcc, "generic", licence, repository);
+    Ok(vec![std(rust), musl(debians, "deb/debian"), unwinder])
+}
+
+/// Returns the version of musl that comes with Rust's target for it: the archive has it as a text.
+fn musl_of_rust(triple: &str) -> Result<String, String> {
+    let dir = Program::new("rustc --print target-libdir --target").arg(triple).output()?;
+    let path = Path::new(dir.trim_end()).join("self-contained/libc.a");
+    let archive = fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let version = version_of_musl(&archive);
+    version.ok_or_else(|| format!("{} does not say its version", path.display()))
+}
+
+/// Finds musl's version (`src/internal/version.c`): a C string such as `1.2.5`.
+fn version_of_musl(archive: &[u8]) -> Option<String> {
+    let mut texts = archive.split(|byte| *byte == 0).filter_map(|text| str::from_utf8(text).ok());
+    let is_version = |text: &&str| {
+        let parts: Vec<&str> = text.split('.').collect();
+        let numbers = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+        parts.len() == 3 && parts[0] == "1" && parts.iter().all(numbers)
+    };
+    texts.find(is_version).map(str::to_owned)
 }
 
 fn document(graph: &Graph) -> String {
@@ -279,8 +300,9 @@ mod tests {
 
     #[test]
     fn the_bills_of_what_ships_are_valid_and_whole() {
+        let linked = Linked::prepare().unwrap();
         for crate::executable::Shipped { package, .. } in crate::executable::SHIPPED {
-            let mut graph = crates_of(package).unwrap();
+            let mut graph = crates_of(package, linked.triple()).unwrap();
             let root = graph.components.get_mut(&graph.root).unwrap();
             assert_eq!(root.name, package);
             root.sha256 = "ab".repeat(32);
@@ -294,7 +316,7 @@ mod tests {
             assert_eq!(
                 document(&graph),
                 document(
-                    &crates_of(package)
+                    &crates_of(package, linked.triple())
                         .map(|mut again| {
                             again.components.get_mut(&graph.root).unwrap().sha256 = "ab".repeat(32);
                             again
@@ -311,23 +333,36 @@ mod tests {
         fs::create_dir_all(&dir).unwrap();
         let executable = dir.join("netwright");
         fs::write(&executable, "abc").unwrap();
-        write("netwright", &executable).unwrap();
+        let linked = Linked::prepare().unwrap();
+        write("netwright", &executable, &linked).unwrap();
         let bill = valid(&fs::read_to_string(dir.join("netwright.cdx.json")).unwrap());
         let sum = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(bill["metadata"]["component"]["hashes"][0]["content"], sum);
         let names = bill["components"].as_array().unwrap().iter().map(|one| one["name"].as_str());
         let names: Vec<_> = names.map(Option::unwrap).collect();
-        for name in ["rust-std", "musl", "libgcc", "rustix", "netwright-kernel"] {
+        for name in ["rust-std", "musl", unwinder(&linked), "rustix", "netwright-kernel"] {
             assert!(names.contains(&name), "{name}: {names:?}");
         }
         fs::remove_dir_all(dir).unwrap();
     }
 
+    fn unwinder(linked: &Linked) -> &'static str {
+        if linked.way() == Way::Target { "libunwind" } else { "libgcc" }
+    }
+
+    #[test]
+    fn musls_version_is_read_from_its_archive() {
+        let archive = b"!<arch>\n1.2.3.lo\x000\x001.2\x001.x.5\x00.1.2.4\x001.2.5\x009.9.9\x00";
+        assert_eq!(version_of_musl(archive).as_deref(), Some("1.2.5"));
+        assert_eq!(version_of_musl(b"no version"), None);
+    }
+
     #[test]
     fn the_toolchain_is_named() {
-        let Ok(parts) = toolchain() else { return };
+        let linked = Linked::prepare().unwrap();
+        let Ok(parts) = toolchain(&linked) else { return };
         let names: Vec<_> = parts.iter().map(|part| part.name.as_str()).collect();
-        assert_eq!(names, ["rust-std", "musl", "libgcc"]);
+        assert_eq!(names, ["rust-std", "musl", unwinder(&linked)]);
         assert!(
             parts.iter().all(|part| part.version.starts_with(|c: char| c.is_ascii_digit())),
             "{parts:?}"

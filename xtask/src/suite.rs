@@ -167,7 +167,7 @@ pub(crate) fn is_every() -> bool {
 
 fn is_news(line: &str) -> bool {
     let line = line.trim_start();
-    ["FAIL", "SLOW", "TIMEOUT", "LEAK", "SIG", "Summary", "test result: F"]
+    ["FAIL", "TRY", "FLAKY", "SLOW", "TIMEOUT", "LEAK", "SIG", "Summary", "test result: F"]
         .iter()
         .any(|start| line.starts_with(start))
 }
@@ -191,10 +191,11 @@ fn count(
     // The runner counted a test that skipped itself as passed.
     let skipped = u64::try_from(found.skips.len()).unwrap_or(u64::MAX);
     let failed = if failure.is_some() { failed.max(1) } else { failed };
+    let flaky = flaky(&lines).map(|count| format!("{count} FLAKY: passed when tried once more"));
     Ok(Report {
         passed: passed.saturating_sub(skipped),
         failed,
-        note: failure.unwrap_or_default(),
+        note: failure.or(flaky).unwrap_or_default(),
         ..found
     })
 }
@@ -205,7 +206,10 @@ pub(crate) fn report(lines: &[String]) -> Report {
         skips: skips::find(lines.iter().map(String::as_str)),
         runtimes: runtimes::find(lines.iter().map(String::as_str)),
         tortures: torture::find(lines.iter().map(String::as_str)),
-        tests: lines.iter().filter_map(|line| one(line)).collect(),
+        // After `TRY 1`, which failed, comes `TRY 2`.
+        tests: (lines.iter().filter(|line| !line.trim_start().starts_with("TRY 1 ")))
+            .filter_map(|line| one(line))
+            .collect(),
         failures: failures(lines),
         ..Report::default()
     }
@@ -242,7 +246,8 @@ fn failures(lines: &[String]) -> Vec<String> {
 
 /// Returns a test's name within its crate, and whether it passed.
 ///
-/// `PASS [ 0.1s] (1/2) netwright-plugins::it bridge::gateway` or `test bridge::gateway ... ok`.
+/// `PASS [ 0.1s] (1/2) netwright-plugins::it bridge::gateway` or `test bridge::gateway ... ok`. A
+/// test that failed is tried once more: `TRY 1 FAIL [ 0.1s] …`, then `TRY 2 PASS [ 0.1s] …`.
 fn one(line: &str) -> Option<(String, bool)> {
     if let Some((name, result)) =
         line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "))
@@ -250,8 +255,13 @@ fn one(line: &str) -> Option<(String, bool)> {
         return Some((name.to_owned(), result.ends_with("ok")));
     }
     let (result, rest) = line.trim_start().split_once(" [")?;
+    let (tried, result) = match result.strip_prefix("TRY ").and_then(|rest| rest.split_once(' ')) {
+        Some((_, result)) => (true, result),
+        None => (false, result),
+    };
     let passed = match result {
         "PASS" => true,
+        _ if tried => false,
         "FAIL" | "TIMEOUT" | "ABORT" => false,
         signal if signal.starts_with("SIG") => false,
         _ => return None,
@@ -271,6 +281,13 @@ fn nextest(lines: &[String]) -> Option<(u64, u64)> {
     Some((number(" passed"), number(" failed") + number(" timed out") + number("exec failed")))
 }
 
+/// How many tests failed once and passed when they were tried once more:
+/// `Summary [ 4.0s] 14 tests run: 13 passed (1 slow, 1 flaky), 1 failed, 0 skipped`
+fn flaky(lines: &[String]) -> Option<u64> {
+    let summary = lines.iter().rev().find(|line| line.trim_start().starts_with("Summary ["))?;
+    summary.split_once(" flaky")?.0.rsplit(['(', ' ']).next()?.parse().ok()
+}
+
 /// `test result: ok. 13 passed; 1 failed; …`, once per binary.
 fn libtest(lines: &[String]) -> Option<(u64, u64)> {
     let mut sum = None;
@@ -287,7 +304,7 @@ fn libtest(lines: &[String]) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{PANIC_LINES, failures, libtest, nextest, one, warnings};
+    use super::{PANIC_LINES, failures, flaky, libtest, nextest, one, report, warnings};
 
     fn lines(text: &str) -> Vec<String> {
         text.lines().map(str::to_owned).collect()
@@ -310,6 +327,9 @@ mod tests {
             ("        PASS [   0.015s] (  1/341) netwright-plugins::it a::b", Some(("a::b", true))),
             ("        PASS [   0.015s] netwright-plugins a::b", Some(("a::b", true))),
             ("     SIGABRT [   0.015s] netwright-plugins::it a::b", Some(("a::b", false))),
+            ("  TRY 1 FAIL [   0.015s] (1/3) netwright-plugins::it a::b", Some(("a::b", false))),
+            ("  TRY 2 PASS [   0.015s] (1/3) netwright-plugins::it a::b", Some(("a::b", true))),
+            ("   TRY 1 TMT [   0.015s] (1/3) netwright-plugins::it a::b", Some(("a::b", false))),
             ("        SLOW [> 30.000s] netwright-plugins::it a::b", None),
             ("test a::b ... ok", Some(("a::b", true))),
             ("test a::b ... FAILED", Some(("a::b", false))),
@@ -318,6 +338,20 @@ mod tests {
             let expected = expected.map(|(name, passed)| (name.to_owned(), passed));
             assert_eq!(one(line), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn a_test_that_passes_at_its_second_try_is_counted() {
+        let text = "  TRY 1 FAIL [ 0.1s] (1/3) netwright-plugins::it a::b\n\
+                    \x20 TRY 2 PASS [ 0.1s] (1/3) netwright-plugins::it a::b\n\
+                    \x20    Summary [ 9.0s] 2 tests run: 2 passed (1 slow, 12 flaky), 0 skipped\n";
+        assert_eq!(flaky(&lines(text)), Some(12));
+        assert_eq!(report(&lines(text)).tests, [("a::b".to_owned(), true)]);
+        assert_eq!(failures(&lines(text)), ["TRY 1 FAIL [ 0.1s] (1/3) netwright-plugins::it a::b"]);
+        assert_eq!(
+            flaky(&lines("Summary [ 9.0s] 2 tests run: 2 passed (1 slow), 0 skipped")),
+            None
+        );
     }
 
     #[test]

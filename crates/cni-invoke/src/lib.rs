@@ -1,15 +1,4 @@
-//! Finds CNI plugins and calls them.
-//!
-//! A plugin is an executable, found by its type in the directories of `CNI_PATH` ([`find()`]). A
-//! call passes it an environment and a standard input ([`Request`]), and returns its standard
-//! output, its standard error and its exit status ([`Output`]). [`Exec`] starts a process for each
-//! call. [`Mixed`] calls plugins of this very executable without starting a process, and starts one
-//! for all others; a caller cannot tell the difference. Both the runtime's side
-//! (`netwright-cni-runtime`) and delegating plugins (`netwright-cni-plugin`) call through the
-//! [`Executor`] interface.
-//!
-//! This is the only crate that starts plugin processes.
-
+#![doc = include_str!("../README.md")]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod exec;

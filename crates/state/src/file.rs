@@ -247,18 +247,32 @@ fn link_complete(
     if mode & EXECUTABLE != 0 {
         return Ok(false);
     }
+    let Some(mut file) = open_unnamed(directory, path, mode)? else { return Ok(false) };
+    fill(&mut file, path, bytes, mode, durability)?;
+    match link(&file, path) {
+        Err(source) if path.parent().is_some_and(|parent| !parent.exists()) => {
+            Err(FileError::Create { path: path.to_owned(), source: source.into() })
+        }
+        linked => Ok(linked.is_ok()),
+    }
+}
+
+/// Opens a new file without a name; `None` when the file system does not support them.
+fn open_unnamed(directory: &Path, path: &Path, mode: u32) -> Result<Option<File>, FileError> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-    let descriptor = match rustix::fs::open(directory, flags, Mode::from_raw_mode(mode)) {
-        Ok(descriptor) => descriptor,
+    match rustix::fs::open(directory, flags, Mode::from_raw_mode(mode)) {
+        Ok(descriptor) => Ok(Some(File::from(descriptor))),
         Err(Errno::NOENT) => {
             let source = Errno::NOENT.into();
-            return Err(FileError::Create { path: path.to_owned(), source });
+            Err(FileError::Create { path: path.to_owned(), source })
         }
-        Err(_) => return Ok(false),
-    };
-    let mut file = File::from(descriptor);
-    fill(&mut file, path, bytes, mode, durability)?;
-    let linked = match rustix::fs::linkat(&file, "", CWD, path, AtFlags::EMPTY_PATH) {
+        Err(_) => Ok(None),
+    }
+}
+
+/// Gives a file without a name its name.
+fn link(file: &File, path: &Path) -> Result<(), Errno> {
+    match rustix::fs::linkat(file, "", CWD, path, AtFlags::EMPTY_PATH) {
         // Either the path or CAP_DAC_READ_SEARCH is missing; linking through /proc does not need
         // the latter.
         Err(Errno::NOENT) => {
@@ -266,13 +280,40 @@ fn link_complete(
             rustix::fs::linkat(CWD, &from, CWD, path, AtFlags::SYMLINK_FOLLOW)
         }
         linked => linked,
-    };
-    match linked {
-        Err(source) if path.parent().is_some_and(|parent| !parent.exists()) => {
-            Err(FileError::Create { path: path.to_owned(), source: source.into() })
-        }
-        linked => Ok(linked.is_ok()),
     }
+}
+
+/// Creates a file with its whole content, locked (`man 2 flock`) before any process can see it, and
+/// returns it; `None` when there is a file of that name, which stays as it is. The lock ends when
+/// the file is closed; a file system without locks gives none.
+///
+/// Of two processes that create a name at the same time one gets it. A process killed in between
+/// leaves nothing, or, on a file system without unnamed files, what [`remove_abandoned`] removes.
+///
+/// # Errors
+/// [`FileError::Create`] or [`FileError::Write`]; nothing is created then.
+pub fn create_locked(path: &Path, bytes: &[u8], mode: u32) -> Result<Option<File>, FileError> {
+    let directory = path.parent().unwrap_or(Path::new("."));
+    if let Some(mut file) = open_unnamed(directory, path, mode)? {
+        let _ = file.lock();
+        fill(&mut file, path, bytes, mode, Durability::Volatile)?;
+        match link(&file, path) {
+            Ok(()) => return Ok(Some(file)),
+            Err(Errno::EXIST) => return Ok(None),
+            Err(_) => {}
+        }
+    }
+    let (temporary, mut file) = create_temporary(directory, path, mode)?;
+    let _ = file.lock();
+    let linked = fill(&mut file, &temporary, bytes, mode, Durability::Volatile).and_then(|()| {
+        match fs::hard_link(&temporary, path) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(source) => Err(FileError::Create { path: path.to_owned(), source }),
+        }
+    });
+    let _ = fs::remove_file(&temporary);
+    Ok(linked?.then_some(file))
 }
 
 fn create_temporary(

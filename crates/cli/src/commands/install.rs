@@ -135,6 +135,9 @@ pub(crate) fn install(
         }
     }
     report.notes.extend(warnings);
+    if report.config.is_some() {
+        report.notes.extend(runtimes.unread(&session.conf_dir));
+    }
     report.notes.extend(renew_tables(&session));
     shell.confirm(&report);
     Ok(ExitCode::SUCCESS)

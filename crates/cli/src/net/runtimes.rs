@@ -209,6 +209,24 @@ impl Runtimes {
         (used, notes)
     }
 
+    /// Reports that no runtime looks for networks in a folder. In a container it is the container's
+    /// own, which its user may take for the host's.
+    pub(crate) fn unread(&self, networks: &Path) -> Option<String> {
+        let reads = |runtime: &Runtime| runtime.conf_dir == networks;
+        if !self.unknown.is_empty() || self.found.iter().any(reads) {
+            return None;
+        }
+        let elsewhere = |runtime: &Runtime| {
+            format!("{} reads {} ({})", runtime.name, runtime.conf_dir.display(), runtime.said_by())
+        };
+        let elsewhere: Vec<String> = self.found.iter().map(elsewhere).collect();
+        let why = match elsewhere.is_empty() {
+            true => "none was found on this machine, or in this container".to_owned(),
+            false => elsewhere.join(", "),
+        };
+        Some(format!("no container runtime reads networks from {}: {why}", networks.display()))
+    }
+
     /// Reports which runtimes that look into a list's folder cannot run a container on it, because
     /// of its version.
     pub(crate) fn too_old_for(&self, list: &NetworkList, file: &Path) -> Vec<String> {
@@ -374,6 +392,34 @@ mod tests {
         let (used, notes) = all.tell(&[PathBuf::from("/usr/lib/cni")], &plugins);
         assert_eq!(used, ["containerd (/etc/containerd/config.toml)", "podman (its default)"]);
         assert_eq!(notes, [""; 0]);
+    }
+
+    #[test]
+    fn a_folder_of_networks_that_nobody_reads_is_said() {
+        let root =
+            Root::new(&[("/usr/bin/containerd", ""), ("/etc/containerd/config.toml", DEBIANS)]);
+        let all = root.find(&[]);
+        assert_eq!(all.unread(Path::new(NETWORKS)), None);
+        assert_eq!(
+            all.unread(Path::new("/tmp/networks")).as_deref(),
+            Some(
+                "no container runtime reads networks from /tmp/networks: containerd reads /etc/cni/net.d \
+                 (/etc/containerd/config.toml)"
+            )
+        );
+        assert_eq!(
+            Root::new(&[]).find(&[]).unread(Path::new(NETWORKS)).as_deref(),
+            Some(
+                "no container runtime reads networks from /etc/cni/net.d: none was found on this \
+                 machine, or in this container"
+            )
+        );
+        // What is not known is said elsewhere.
+        let root = Root::new(&[
+            ("/usr/bin/containerd", ""),
+            ("/etc/containerd/config.toml", "version = [\n"),
+        ]);
+        assert_eq!(root.find(&[]).unread(Path::new(NETWORKS)), None);
     }
 
     /// As k3s 1.31 and RKE2 write them for the containerd within them; no program of that name is

@@ -36,6 +36,21 @@ fn the_help_of_every_command_is_in_the_docs() {
     check(&docs().join("cli.md"), &text);
 }
 
+/// The list is in `cni-plugin`; the page is outside that crate's package.
+#[test]
+fn every_error_code_of_ours_has_its_line_in_the_docs() {
+    let page = std::fs::read_to_string(docs().join("errors.md")).unwrap();
+    let codes = docs().join("../crates/cni-plugin/src/codes.rs");
+    let codes = std::fs::read_to_string(codes).unwrap();
+    let codes = codes.lines().filter_map(|line| line.strip_prefix("pub const "));
+    let numbers: Vec<&str> = codes.map(|line| line.split_once(" = ").unwrap().1).collect();
+    assert!(numbers.contains(&"100;"), "{numbers:?}");
+    for number in numbers {
+        let number = number.trim_end_matches(';');
+        assert!(page.contains(&format!("\n| {number} | ")), "{number} is not in docs/errors.md");
+    }
+}
+
 #[test]
 fn the_man_pages_are_current() {
     let scratch = Scratch::new();

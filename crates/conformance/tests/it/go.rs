@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::support::{compare, compare_asked, failures, run, suite, told};
 
-/// Fails once in many runs: the reference's `portmap` gives up when another call of `iptables` has
-/// changed the same chain meanwhile.
+/// What fails once in many runs, and was not examined: calls of the reference's `portmap` at the same
+/// time.
 const BY_CHANCE: [&str; 1] = ["portmap/add-many-at-once"];
 
 /// Their failures are in `go.txt`, each with the reason: a bug or a gap of theirs that was

@@ -98,6 +98,10 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     }
     let port_runtime = runtime.clone().with_cache(Cache::new(roots.run.join("docker/ports")));
     let runtime = runtime.with_cache(Cache::new(&flags.cachedir));
+    for runtime in [&port_runtime, &runtime] {
+        // What a killed driver was writing there.
+        state::remove_abandoned(runtime.cache().results_dir());
+    }
     let intents = pending_calls::Intents::open(&roots.run.join("docker/calls")).map_err(failed)?;
     let driver = Arc::new(Driver::new(
         (journal, intents),

@@ -101,7 +101,8 @@ const FILES: u64 = 5;
 /// How many policies there are is written at most so often.
 const BETWEEN_WRITES: Duration = Duration::from_secs(5);
 
-/// Records of attachments that have ended, and damaged ones, are looked for again after so long.
+/// Records of attachments that have ended, and damaged ones, are looked for again after so long; so
+/// are all of them after a start.
 const ENDED: Duration = Duration::from_secs(2);
 
 /// After a change of files, more are awaited for so long.
@@ -195,6 +196,9 @@ struct Service {
     counts: Counts,
     health: Health,
     pace: Pace,
+    /// Records were not listed again since the start. A plugin that had found nobody listening may
+    /// have removed one that the start found.
+    is_new: bool,
     /// IPVS leads packets past the packet filter, as the log has told.
     led_past: bool,
     /// When files are read again, when records are listed, and when the number of policies is
@@ -234,6 +238,7 @@ impl Service {
             counts,
             health,
             pace: Pace::new(config.interval),
+            is_new: true,
             led_past: false,
             read_at: None,
             list_at: None,
@@ -321,6 +326,7 @@ impl Service {
         if self.pace.is_due(now) {
             self.look();
         } else if is_due(self.list_at) {
+            self.is_new = false;
             self.list_records();
             let _ = self.carry_out();
         }
@@ -491,6 +497,7 @@ impl Service {
             self.save_at = Some(earliest.max(now));
         }
         let awaits = self.shared.engine().awaits_ends() || self.filter.is_damaged();
+        let awaits = awaits || self.is_new;
         self.list_at = awaits.then(|| self.list_at.unwrap_or(now + ENDED));
         if self.shared.engine().has_todo() {
             self.list_at = Some(now);

@@ -20,7 +20,7 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testkit::kube::KubeApi;
@@ -353,6 +353,36 @@ fn pods_reach_each_other_as_policies_say() {
         !pod_addresses(&[&db, &web, &other]).any(|address| rules.contains(&address)),
         "{rules}"
     );
+}
+
+/// DEL found nobody listening, and removes its record when the service has just read it.
+#[test]
+fn a_record_that_goes_while_the_service_starts_leaves_nothing_behind() {
+    testkit::require!("root", "program:nft");
+    let mut cluster = Cluster::new("policy-start");
+    cluster.api.create(&allow("web", "web", &["other"]));
+    cluster.start();
+    let web = cluster.pod("web");
+    let found =
+        cluster.node.sh(&format!("find {} -name policy.json", cluster.node.roots.run.display()));
+    let path = PathBuf::from(found.trim());
+    let record = fs::read(&path).unwrap();
+    loop {
+        cluster.kill();
+        fs::write(&path, &record).unwrap();
+        let begin = Instant::now();
+        cluster.start();
+        let is_there = damage::table(&cluster).contains(&format!("{} ", web.v4()));
+        assert!(is_there, "{}", damage::table(&cluster));
+        fs::remove_file(&path).unwrap();
+        // Later it may have read the records again.
+        if begin.elapsed() < Duration::from_secs(1) {
+            break;
+        }
+    }
+    wait_until("the pod's address to lead nowhere", || {
+        !damage::table(&cluster).contains(&format!("{} ", web.v4()))
+    });
 }
 
 fn pod_addresses<'p>(pods: &'p [&Pod]) -> impl Iterator<Item = String> + use<'p> {

@@ -163,10 +163,13 @@ impl NetlinkError {
     /// EBUSY.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        match self {
-            Self::TimedOut { .. } | Self::Interrupted { .. } => true,
-            _ => matches!(self.errno(), Some(Errno::AGAIN | Errno::BUSY)),
-        }
+        self.is_unanswered() || matches!(self.errno(), Some(Errno::AGAIN | Errno::BUSY))
+    }
+
+    /// Whether the kernel was too busy to answer: no reply in time, or an interrupted dump.
+    #[must_use]
+    pub fn is_unanswered(&self) -> bool {
+        matches!(self, Self::TimedOut { .. } | Self::Interrupted { .. })
     }
 }
 

@@ -117,12 +117,14 @@ fn words(events: &[ObjectEvent]) -> Vec<String> {
     words.collect()
 }
 
-/// A tunnel over a link, with what a peer needs.
+/// A tunnel over a link, with what a peer needs. The kernel sets a link up before it reads
+/// `addrgenmode` of the same request, so each has a request of its own.
 const PEER: &str = "ip link set lo up; ip link add v0 type veth peer name v1; \
-    ip link set v0 addrgenmode none up; ip link set v1 addrgenmode none up; \
+    ip link set v0 addrgenmode none; ip link set v1 addrgenmode none; \
+    ip link set v0 up; ip link set v1 up; \
     ip addr add 192.0.2.1/24 dev v0; \
     ip link add vx type vxlan id 1 local 192.0.2.1 dev v0 dstport 8472 nolearning; \
-    ip link set vx addrgenmode none up; \
+    ip link set vx addrgenmode none; ip link set vx up; \
     ip neigh add 10.244.2.0 lladdr 02:00:00:00:00:02 dev vx nud permanent; \
     bridge fdb add 02:00:00:00:00:02 dst 192.0.2.2 dev vx self permanent; \
     ip nexthop add id 1 via 10.244.2.0 dev vx onlink; \

@@ -100,12 +100,19 @@ macro_rules! always {
 }
 
 always! {
-    NetlinkError => codes::KERNEL,
     SysctlError => codes::KERNEL,
     EthtoolError => codes::KERNEL,
     IptablesError => codes::FIREWALL,
     FileError => codes::STATE,
     NetnsError => code::INVALID_NETNS,
+}
+
+impl From<NetlinkError> for Failure {
+    /// A kernel that is too busy to answer may do so later.
+    fn from(error: NetlinkError) -> Self {
+        let code = if error.is_unanswered() { code::TRY_AGAIN_LATER } else { codes::KERNEL };
+        Failure(Error::from_chain(code, &error))
+    }
 }
 
 /// Takes over errors that say themselves what the caller gets for them.
@@ -176,5 +183,23 @@ impl From<ChangeError> for Failure {
             _ => codes::FIREWALL,
         };
         Failure(Error::from_chain(code, &error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_does_not_answer_is_asked_again_later() {
+        let operation = || "delete link 7".to_owned();
+        let late = NetlinkError::TimedOut { operation: operation(), waited_s: 20 };
+        let late = Failure::from(late);
+        assert_eq!(late.code(), code::TRY_AGAIN_LATER);
+        assert_eq!(late.to_string(), "delete link 7: no reply from the kernel within 20 s");
+        let changing = NetlinkError::Interrupted { operation: operation(), tries: 5 };
+        assert_eq!(Failure::from(changing).code(), code::TRY_AGAIN_LATER);
+        let wrong = NetlinkError::TooLarge { operation: operation(), what: "the name" };
+        assert_eq!(Failure::from(wrong).code(), codes::KERNEL);
     }
 }

@@ -374,7 +374,7 @@ fn connections_are_judged_where_their_ends_are() {
         |source: &str, destination: &str| networks.forbid(ip(source), ip(destination), tcp(80));
     assert_eq!(forbid("172.16.0.1", "172.16.0.2"), [true]);
     assert_eq!(forbid("172.16.0.2", "172.16.0.1"), [false]);
-    assert_eq!(forbid("172.16.0.9", "172.16.0.8"), []);
+    assert!(forbid("172.16.0.9", "172.16.0.8").is_empty());
     assert_eq!(networks.network_at("br-a", ip("172.16.0.1")), Some("shop/a"));
     assert_eq!(networks.network_at("br-b", ip("172.16.0.1")), None);
 }

@@ -2,7 +2,10 @@
 
 use std::fs;
 
-use state::{Durability, FileError, publish, read_optional, remove_file, withdraw, write_atomic};
+use state::{
+    Durability, FileError, create_locked, publish, read_optional, remove_file, withdraw,
+    write_atomic,
+};
 use testkit::watcher::{Runtime, Watcher};
 
 use crate::{mode_of, names_in};
@@ -172,4 +175,21 @@ fn writers_of_one_published_file_take_turns() {
     let error = publish(&dir.path().join("full"), b"x", 0o600, Durability::Volatile).unwrap_err();
     assert!(matches!(error, FileError::Rename { .. }), "{error:?}");
     assert_eq!(names_in(dir.path()), ["file", "full"]);
+}
+
+#[test]
+fn a_file_that_is_created_replaces_none_and_is_locked() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let file = create_locked(&path, b"first", 0o600).unwrap().unwrap();
+    let other = fs::File::open(&path).unwrap();
+    assert!(matches!(other.try_lock(), Err(fs::TryLockError::WouldBlock)));
+    drop(file);
+    other.try_lock().unwrap();
+    assert_eq!(mode_of(&path), 0o600);
+    assert!(create_locked(&path, b"second", 0o600).unwrap().is_none());
+    assert_eq!(fs::read(&path).unwrap(), b"first");
+    assert_eq!(names_in(dir.path()), ["file"]);
+    let error = create_locked(&dir.path().join("absent/file"), b"x", 0o600).unwrap_err();
+    assert!(error.is_not_found(), "{error:?}");
 }

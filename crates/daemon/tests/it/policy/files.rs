@@ -129,8 +129,7 @@ fn what_cannot_be_read_closes_its_pods_and_is_told() {
     web.assert_reaches(&other, true);
     let why = "is not read here, networking.k8s.io/v1 is; the policy allows nothing";
     for question in ["http://netwrightd/readyz", "http://netwrightd/policies"] {
-        let said = ask(&cluster, question);
-        assert!(said.contains(why), "{question}: {said}");
+        wait_until("the fault to be told", || ask(&cluster, question).contains(why));
     }
     let said = ask(&cluster, accept);
     assert!(
@@ -151,9 +150,11 @@ metadata: {name: db}
     write(&cluster, "others.yaml", others);
     let foreign = "not enforced here: NetworkPolicy of projectcalico.org/v3";
     wait_until("the other policy to be told", || cluster.log().contains(foreign));
-    assert!(cluster.log().contains("others.yaml: passed over: Deployment"));
-    let said = ask(&cluster, "http://netwrightd/policies");
-    assert!(said.contains(foreign), "{said}");
+    let passed_over = "others.yaml: passed over: Deployment";
+    wait_until("the other object to be told", || cluster.log().contains(passed_over));
+    wait_until("the other policy to be listed", || {
+        ask(&cluster, "http://netwrightd/policies").contains(foreign)
+    });
 
     policy["apiVersion"] = json!("networking.k8s.io/v1");
     write(&cluster, "db.json", &policy.to_string());

@@ -5,6 +5,7 @@
 //! same as after a start of the service without a table. When all pods and policies are gone,
 //! nothing of them is left.
 
+mod last;
 mod made;
 
 use std::fs;
@@ -14,13 +15,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testkit::traffic::try_tcp;
-use testkit::{Chance, Container, Place as _, Service, feature, wait_until};
+use testkit::{Chance, Container, Place as _, Service, wait_until};
 
 use super::damage::{table, words};
 use super::{Cluster, PORT, Pod, daemon, object, uid};
 
-/// How many acts there are: in every run, and with `--full`.
-const ACTS: [usize; 2] = [24, 1_200];
+/// How many acts there are. A burst takes seconds, so all of it is for `--full`.
+const ACTS: usize = 1_200;
 
 /// After so many it is looked whether all is right.
 const BURST: usize = 24;
@@ -64,8 +65,10 @@ struct Torture {
     policies: Vec<Made>,
     /// All addresses that pods have had.
     addresses: Vec<IpAddr>,
-    /// How many pods and marks have come.
+    /// How many pods have come.
     count: usize,
+    /// How often the last objects have changed.
+    marks: usize,
     /// How often a service had begun to enforce policies when the present one started.
     enforced: usize,
 }
@@ -77,6 +80,9 @@ impl Torture {
             "apiVersion": "v1", "kind": "Namespace",
             "metadata": {"name": "bank", "labels": {"team": "red"}},
         }));
+        for (_, _, mark) in last::marks(0) {
+            cluster.api.create(&mark);
+        }
         cluster.start();
         Torture {
             cluster,
@@ -85,6 +91,7 @@ impl Torture {
             policies: Vec::new(),
             addresses: Vec::new(),
             count: 0,
+            marks: 0,
             enforced: 0,
         }
     }
@@ -254,63 +261,6 @@ impl Torture {
         let _ = command.output().unwrap();
     }
 
-    /// Waits until the service has heard of all that has happened, and has carried it out: it
-    /// enforces policies, and knows what has come last of each kind.
-    fn settle(&mut self) {
-        self.count += 1;
-        let mark = format!("mark{}", self.count);
-        let api = &self.cluster.api;
-        api.create(&json!({
-            "apiVersion": "v1", "kind": "Namespace",
-            "metadata": {"name": mark, "labels": {"mark": mark}},
-        }));
-        let mut pod = object(&mark, &uid(&mark), "n2");
-        pod["metadata"]["namespace"] = json!(mark);
-        api.create(&pod);
-        api.create(&json!({
-            "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
-            "metadata": {"namespace": mark, "name": mark},
-            "spec": {"podSelector": {}, "policyTypes": ["Egress"]},
-        }));
-        api.create(&json!({
-            "apiVersion": "policy.networking.k8s.io/v1alpha2", "kind": "ClusterNetworkPolicy",
-            "metadata": {"name": mark},
-            "spec": {
-                "tier": "Admin", "priority": 900,
-                "subject": {"namespaces": {"matchLabels": {"mark": mark}}},
-                "egress": [{"action": "Accept", "to": [{"networks": ["198.51.100.0/24"]}]}],
-            },
-        }));
-        wait_until("the service to know what has come last", || {
-            self.accept();
-            // The policy of the namespace denies the one, that of the cluster allows the other.
-            self.enforced < self.times_enforced()
-                && self.said_of(&mark, "203.0.113.7") == Some(false)
-                && self.said_of(&mark, "198.51.100.7") == Some(true)
-        });
-        // It answers a plugin when everything that it knows is carried out.
-        for pod in &self.pods {
-            let _ = self.cluster.check(pod);
-        }
-        for (plural, namespace) in [
-            ("networkpolicies", mark.as_str()),
-            ("clusternetworkpolicies", ""),
-            ("pods", mark.as_str()),
-            ("namespaces", ""),
-        ] {
-            api.remove(plural, namespace, &mark);
-        }
-    }
-
-    /// What the service says of a connection from a mark's pod; nothing if it does not know it.
-    fn said_of(&self, mark: &str, to: &str) -> Option<bool> {
-        let mut command = self.cluster.node.lab.command(&daemon());
-        command.args(["policies", "explain", "-o", "json", &format!("{mark}/{mark}"), to, "80"]);
-        command.env("NETWRIGHT_RUN_DIR", &self.cluster.node.roots.run);
-        let said: Value = serde_json::from_slice(&command.output().unwrap().stdout).ok()?;
-        said["allowed"].as_bool()
-    }
-
     /// Each pod and each address of another one.
     fn pairs(&self) -> Vec<(&Pod, SocketAddr)> {
         let all = || self.pods.iter().flat_map(|pod| &pod.addresses);
@@ -381,7 +331,7 @@ impl Torture {
         });
         assert_eq!(found, expected, "{acts:#?}\n{}", self.cluster.log());
         // Packets may meet the same before it has heard of the last changes.
-        self.settle();
+        self.settle(acts);
         self.cluster.kill();
         let by_changes = table(&self.cluster);
         let _ = self.cluster.node.lab.try_sh("nft delete table inet netwright-policy");
@@ -399,17 +349,21 @@ impl Torture {
 
 #[test]
 fn random_acts_on_a_node_end_as_the_evaluator_says() {
-    testkit::require!("root", "program:nft");
+    testkit::require!("root", "program:nft", "full");
     let mut torture = Torture::new();
     // The table as one pod leaves it.
     torture.pod_comes();
     torture.remove_pod(0, false);
     let empty = table(&torture.cluster);
-    let mut left = ACTS[usize::from(feature::available("full"))];
+    let mut left = ACTS;
     while 0 < left {
         let burst = BURST.min(left);
         left -= burst;
-        let acts: Vec<String> = (0..burst).map(|_| torture.act()).collect();
+        let mut acts: Vec<String> = (0..burst).map(|_| torture.act()).collect();
+        // Who is to meet something must be there.
+        while torture.pods.len() < PODS - 1 {
+            acts.push(torture.pod_comes());
+        }
         torture.recover();
         torture.assert_right(&acts);
     }

@@ -11,6 +11,7 @@ use policy::networks::Attachment;
 use policy::program::{Link, OPEN, unknown};
 use policy::{Direction, Family, Networks, PerDirection, Program, Protocol, Step, Traffic, World};
 use serde_json::{Value, json};
+use testkit::Place as _;
 
 use super::clusters::support::{namespace, pod};
 use super::clusters::{NODE, PODS, of_pod};

@@ -63,8 +63,8 @@ fn interfaces_that_nothing_here_can_judge() {
 
 /// Of a further network all packets have to be seen at one interface.
 #[test]
-fn a_further_network_is_refused_where_packets_are_seen_at_several_interfaces() {
-    testkit::require!("root");
+fn vm_a_further_network_is_refused_where_packets_are_seen_at_several_interfaces() {
+    testkit::require!("root", "bridge-vlan-filtering");
     let node = Node::new("policy-several");
     no_bridge_shows(&node);
     let keys = super::keys(&node, "bridge");

@@ -1,0 +1,124 @@
+//! The crates that are published, and that they can be.
+//!
+//! Whoever writes a plugin or a runtime needs six of them; `ovsdb` and `dhcp` are of use by
+//! themselves. All others say `publish = false`.
+
+use std::time::Duration;
+
+use crate::ci::{Extent, Report};
+use crate::run::{Program, quiet};
+
+/// The folders of the published crates, each after those that it needs.
+const PUBLISHED: [&str; 8] =
+    ["cni", "kernel", "state", "cni-invoke", "cni-plugin", "cni-runtime", "ovsdb", "dhcp"];
+
+/// With `--full` cargo also compiles what it has packed.
+const DEADLINE: Duration = Duration::from_secs(1200);
+
+/// Packs the published crates as `cargo publish` would upload them. With `--full` cargo also
+/// compiles each of them from its package, and asks the registry what it would.
+pub(crate) fn check(extent: Extent) -> Result<Report, String> {
+    let (verb, what) = match extent {
+        Extent::EveryChange => ("package --no-verify", "packed"),
+        Extent::Full => ("publish --dry-run", "ready to publish"),
+    };
+    let line = format!("nice -n 5 cargo {verb} --quiet --locked --allow-dirty");
+    let program = Program::new(&line).deadline(DEADLINE);
+    let names = PUBLISHED.map(|folder| format!("--package=netwright-{folder}"));
+    names.into_iter().fold(program, Program::arg).logged("publish", quiet)?;
+    Ok(Report::check(format!("{} crates {what}", PUBLISHED.len())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::PUBLISHED;
+    use crate::run::root;
+
+    fn read(path: &Path) -> String {
+        fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    fn folders() -> Vec<PathBuf> {
+        let entries = fs::read_dir(root().join("crates")).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+
+    /// Returns what `[package]` says of a key.
+    fn said<'m>(manifest: &'m str, key: &str) -> Option<&'m str> {
+        let package = manifest.split("\n[").next().unwrap();
+        package.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "))
+    }
+
+    #[test]
+    fn a_crate_is_published_or_says_that_it_is_not() {
+        for folder in folders() {
+            let name = folder.file_name().unwrap().to_str().unwrap();
+            let manifest = read(&folder.join("Cargo.toml"));
+            if !PUBLISHED.contains(&name) {
+                assert_eq!(said(&manifest, "publish"), Some("false"), "{name}");
+                continue;
+            }
+            let package = format!("\"netwright-{name}\"");
+            assert_eq!(said(&manifest, "name"), Some(package.as_str()));
+            assert_eq!(said(&manifest, "publish"), None, "{name}");
+            for key in ["description", "readme", "keywords", "categories", "documentation"] {
+                assert!(said(&manifest, key).is_some_and(|value| 4 < value.len()), "{name}: {key}");
+            }
+            let keywords = said(&manifest, "keywords").unwrap().matches(',').count() + 1;
+            assert!((1..=5).contains(&keywords), "{name}: the registry takes five keywords");
+            assert!(manifest.contains("\n[package.metadata.docs.rs]\n"), "{name}");
+            let readme = read(&folder.join("README.md"));
+            let has_example = ["```rust", "```no_run"].iter().any(|fence| readme.contains(fence));
+            assert!(has_example, "{name}: README.md");
+            let library = read(&folder.join("src/lib.rs"));
+            let tested = "#![doc = include_str!(\"../README.md\")]";
+            assert!(library.starts_with(tested), "{name}: nothing compiles the README's example");
+            assert_eq!(read(&folder.join("LICENSE")), read(&root().join("LICENSE")), "{name}");
+        }
+    }
+
+    /// A published crate needs published ones only, except in its tests.
+    #[test]
+    fn what_is_published_needs_nothing_that_is_not() {
+        for (place, folder) in PUBLISHED.iter().enumerate() {
+            let manifest = read(&root().join("crates").join(folder).join("Cargo.toml"));
+            let (_, needed) = manifest.split_once("\n[dependencies]\n").unwrap();
+            let needed = needed.split("\n[").next().unwrap();
+            for (name, _) in needed.lines().filter_map(|line| line.split_once(" = ")) {
+                let ours = root().join("crates").join(name).is_dir();
+                assert!(!ours || PUBLISHED[..place].contains(&name), "{folder} needs {name}");
+            }
+        }
+    }
+
+    /// Its package has nothing of the folders around it.
+    #[test]
+    fn no_file_of_a_published_crate_is_outside_it() {
+        for folder in PUBLISHED {
+            let folder = root().join("crates").join(folder);
+            let mut open = vec![folder.clone()];
+            let mut sources = 0;
+            while let Some(path) = open.pop() {
+                if path.is_dir() {
+                    open.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+                } else if path.extension().is_some_and(|extension| extension == "rs") {
+                    sources += 1;
+                    let text = read(&path);
+                    let named = ["include_str!(\"", "include_bytes!(\""]
+                        .iter()
+                        .flat_map(|call| text.split(call).skip(1))
+                        .map(|rest| rest.split('"').next().unwrap());
+                    for named in named {
+                        let is = path.parent().unwrap().join(named).canonicalize().unwrap();
+                        let within = is.starts_with(folder.canonicalize().unwrap());
+                        assert!(within, "{} includes {named}", path.display());
+                    }
+                }
+            }
+            assert!(0 < sources);
+        }
+    }
+}
