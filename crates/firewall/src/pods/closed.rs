@@ -9,9 +9,10 @@ use policy::program::Link;
 use policy::{Direction, Family, Name, PerDirection, Program, program};
 
 use super::encode::At;
+use super::layout::{self, Parts};
 use super::state::ChainState;
 use super::table::{failed, unread};
-use super::{Logging, PodsTable, encode, layout};
+use super::{PodsTable, encode};
 use crate::error::FirewallError;
 
 /// How often addresses are looked up again when somebody else changed them in between.
@@ -55,6 +56,24 @@ pub fn forget(table: &mut PodsTable, addresses: &[IpAddr]) -> Result<(), Firewal
 /// As [`forget`].
 pub fn forget_links(table: &mut PodsTable, links: &[Link]) -> Result<(), FirewallError> {
     move_all(table, &further(links), |_| None)
+}
+
+/// Makes what is missing or damaged of the parts that are the same for each program, if there is a
+/// table.
+///
+/// For the daemon when IPVS gets services ([`PodsTable::look_for_services`]) before it knows the
+/// cluster.
+///
+/// # Errors
+/// [`FirewallError::Tables`] when the kernel refuses; nothing has changed then.
+pub fn complete(table: &mut PodsTable) -> Result<(), FirewallError> {
+    if !table.exists()? {
+        return Ok(());
+    }
+    commit(table, |table| {
+        let mut batch = Batch::new();
+        skeleton(table, &mut batch).map(|()| batch)
+    })
 }
 
 /// Returns the chains to which an address leads; `None` where it has no verdict.
@@ -175,10 +194,18 @@ fn move_all(
     all: &BTreeSet<At>,
     to: impl Fn(Direction) -> Option<Name>,
 ) -> Result<(), FirewallError> {
+    commit(table, |table| moving(table, all, &to))
+}
+
+/// Commits a transaction from what is there, anew if somebody else has changed that meanwhile.
+fn commit(
+    table: &mut PodsTable,
+    make: impl Fn(&mut PodsTable) -> Result<Batch, NetlinkError>,
+) -> Result<(), FirewallError> {
     let mut tries = 0;
     loop {
         tries += 1;
-        let batch = moving(table, all, &to).map_err(unread)?;
+        let batch = make(table).map_err(unread)?;
         match table.commit(&batch) {
             Err(error) if tries < TRIES && (error.is_exists() || error.is_not_found()) => {}
             other => return other.map_err(failed),
@@ -214,9 +241,9 @@ fn moving(
 /// about which not enough is known, and writes those anew that have other rules.
 fn skeleton(table: &mut PodsTable, batch: &mut Batch) -> Result<(), NetlinkError> {
     let own = layout::table();
-    let logging = table.logging();
+    let parts = table.parts();
     if table.ask().get_table(&own)?.is_none() {
-        *batch = encode::whole(&Program::empty(), logging);
+        *batch = encode::whole(&Program::empty(), parts);
         return Ok(());
     }
     for set in layout::sets() {
@@ -224,7 +251,7 @@ fn skeleton(table: &mut PodsTable, batch: &mut Batch) -> Result<(), NetlinkError
             batch.add_set(set);
         }
     }
-    let wanted = chains(logging);
+    let wanted = chains(parts);
     let mut again = Vec::new();
     for (chain, rules) in &wanted {
         let found = table.ask().get_chain(&own, &chain.name)?;
@@ -245,7 +272,7 @@ fn skeleton(table: &mut PodsTable, batch: &mut Batch) -> Result<(), NetlinkError
         again.push(chain.name.clone());
     }
     again.iter().for_each(|name| batch.flush_chain(&own, name));
-    for rule in layout::rules(logging) {
+    for rule in layout::rules(parts) {
         if again.contains(&rule.chain) {
             batch.add_rule(rule);
         }
@@ -273,13 +300,13 @@ fn logs_otherwise(chain: &str, there: &ChainState, wanted: &ChainState) -> bool 
 }
 
 /// The chains of a table about which nothing is known, and their rules.
-fn chains(logging: Option<Logging>) -> Vec<(NewChain, ChainState)> {
+fn chains(parts: Parts) -> Vec<(NewChain, ChainState)> {
     let empty = Program::empty();
     let regular = |name: &Name| NewChain::regular(&layout::table(), name);
-    let all = layout::chains().into_iter().chain(empty.chains.keys().map(regular));
+    let all = layout::chains(parts).into_iter().chain(empty.chains.keys().map(regular));
     let of = |chain: NewChain| {
         let mut state = ChainState { hook: chain.hook.clone(), ..ChainState::default() };
-        let fixed = layout::rules(logging);
+        let fixed = layout::rules(parts);
         fixed.into_iter().filter(|rule| rule.chain == chain.name).for_each(|rule| {
             state.add_rule(rule.exprs);
         });

@@ -9,7 +9,7 @@ use kernel::nft::{
 use policy::program::{self, End, Line, Link, Match, Set, Then};
 use policy::{Direction, Family, Name, Program, Protocol, Step};
 
-use super::{Logging, layout};
+use super::layout::{self, Parts};
 
 /// Where addresses lead before and after.
 type Moves = BTreeMap<(Direction, At), (Option<Name>, Option<Name>)>;
@@ -58,7 +58,7 @@ pub(crate) fn judges(chain: Option<&Name>) -> bool {
 }
 
 /// Returns the transaction that makes the whole table anew, whatever was there.
-pub(crate) fn whole(program: &Program, logging: Option<Logging>) -> Batch {
+pub(crate) fn whole(program: &Program, parts: Parts) -> Batch {
     let table = layout::table();
     let mut batch = Batch::new();
     batch.add_table(&table, None);
@@ -70,13 +70,13 @@ pub(crate) fn whole(program: &Program, logging: Option<Logging>) -> Batch {
     for (name, set) in &program.sets {
         add_set(&mut batch, name, set, Mode::Add);
     }
-    for chain in layout::chains() {
+    for chain in layout::chains(parts) {
         batch.add_chain(chain);
     }
     for name in program.chains.keys() {
         batch.add_chain(NewChain::regular(&table, name));
     }
-    for rule in layout::rules(logging) {
+    for rule in layout::rules(parts) {
         batch.add_rule(rule);
     }
     for (name, lines) in &program.chains {

@@ -2,6 +2,8 @@
 //!
 //! `docs/firewall.md` explains them; the snapshot in the tests shows them.
 
+use std::net::{IpAddr, Ipv6Addr};
+
 use kernel::nft::field::{self, Field, ct_state_bits, tcp_flag_bits};
 use kernel::nft::{
     self, Expr, Hook, HookPoint, KeyType, NewChain, NewRule, NewSet, TableRef, Value,
@@ -10,6 +12,16 @@ use policy::program::OPEN;
 use policy::{Direction, Family};
 
 use super::{Logging, TABLE, log_prefix};
+use crate::layout::net;
+
+/// What of the table depends on the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Parts {
+    /// How denied packets are logged; not at all with `None`.
+    pub(crate) logging: Option<Logging>,
+    /// Whether packets that IPVS sends on are judged: they are not forwarded.
+    pub(crate) services: bool,
+}
 
 /// The table's comment.
 pub(crate) const COMMENT: &str = "Netwright. Filled by netwrightd policy: do not edit.";
@@ -21,6 +33,8 @@ const INGRESS_PRIORITY: i32 = 6;
 
 const EGRESS: &str = "egress";
 const INGRESS: &str = "ingress";
+const EGRESS_SERVICES: &str = "egress-services";
+const INGRESS_SERVICES: &str = "ingress-services";
 const REVIVED: &str = "revived";
 /// The chain that ends a connection that had been cut.
 pub(crate) const CUT: &str = "cut";
@@ -119,13 +133,18 @@ pub(crate) fn sets() -> Vec<NewSet> {
 }
 
 /// Lists the chains that no program has.
-pub(crate) fn chains() -> Vec<NewChain> {
+pub(crate) fn chains(parts: Parts) -> Vec<NewChain> {
     let table = table();
-    let base = |name: &str, priority| {
-        NewChain::base(&table, name, Hook::filter(HookPoint::Forward, priority))
-    };
+    let base =
+        |name: &str, point, priority| NewChain::base(&table, name, Hook::filter(point, priority));
     let regular = |name: &str| NewChain::regular(&table, name);
-    let mut chains = vec![base(EGRESS, EGRESS_PRIORITY), base(INGRESS, INGRESS_PRIORITY)];
+    let mut chains = Vec::new();
+    let order = [(Direction::Egress, EGRESS_PRIORITY), (Direction::Ingress, INGRESS_PRIORITY)];
+    for hook in Base::all(parts.services) {
+        for (direction, priority) in order {
+            chains.push(base(hook.chain(direction), hook.point(), priority));
+        }
+    }
     chains.extend([regular(REVIVED), regular(CUT), regular(OPEN)]);
     chains.extend(Direction::ALL.map(|direction| regular(&deny(direction))));
     chains
@@ -135,25 +154,61 @@ pub(crate) fn chains() -> Vec<NewChain> {
 ///
 /// What most packets meet comes first, and each rule that the first packet of a connection passes
 /// costs it.
-/// Nothing is logged with `None`.
-pub(crate) fn rules(logging: Option<Logging>) -> Vec<NewRule> {
+pub(crate) fn rules(parts: Parts) -> Vec<NewRule> {
     let mut rules = Vec::new();
-    for direction in Direction::ALL {
-        rules.extend(base_rules(direction));
+    for hook in Base::all(parts.services) {
+        for direction in Direction::ALL {
+            rules.extend(base_rules(*hook, direction));
+        }
     }
     rules.extend(revived_rules());
     rules.push(NewRule::new(&table(), OPEN).accept());
     for direction in Direction::ALL {
-        rules.extend(deny_rules(direction, logging));
+        rules.extend(deny_rules(direction, parts.logging));
     }
     rules
 }
 
-fn base_rules(direction: Direction) -> Vec<NewRule> {
-    let name = match direction {
-        Direction::Ingress => INGRESS,
-        Direction::Egress => EGRESS,
-    };
+/// Where packets are judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Base {
+    /// What this node forwards.
+    Forward,
+    /// What IPVS sends on, to the address of the pod. It came to this node's input, and leaves like
+    /// what a process of this node sends.
+    Services,
+}
+
+impl Base {
+    fn all(services: bool) -> &'static [Base] {
+        if services { &[Base::Forward, Base::Services] } else { &[Base::Forward] }
+    }
+
+    fn chain(self, direction: Direction) -> &'static str {
+        match (self, direction) {
+            (Base::Forward, Direction::Egress) => EGRESS,
+            (Base::Forward, Direction::Ingress) => INGRESS,
+            (Base::Services, Direction::Egress) => EGRESS_SERVICES,
+            (Base::Services, Direction::Ingress) => INGRESS_SERVICES,
+        }
+    }
+
+    fn point(self) -> HookPoint {
+        match self {
+            Base::Forward => HookPoint::Forward,
+            Base::Services => HookPoint::Output,
+        }
+    }
+
+    /// Whether a rule can see the interface at the end that a direction is about: at the hook output
+    /// no packet has come in by one.
+    fn knows_interface(self, direction: Direction) -> bool {
+        (self, direction) != (Base::Services, Direction::Egress)
+    }
+}
+
+fn base_rules(hook: Base, direction: Direction) -> Vec<NewRule> {
+    let name = hook.chain(direction);
     let rule = || NewRule::new(&table(), name);
     let address = |family| match direction {
         Direction::Ingress => destination(family),
@@ -163,18 +218,52 @@ fn base_rules(direction: Direction) -> Vec<NewRule> {
     let lead_link =
         |family| rule().vmap(&[interface, address(family)], link_map(direction, family));
     let lead = |family| rule().vmap(&[address(family)], map(direction, family));
+    let leads = |family| {
+        let link = hook.knows_interface(direction).then(|| lead_link(family));
+        link.into_iter().chain([lead(family)])
+    };
     let known = ct_state_bits::ESTABLISHED | ct_state_bits::RELATED;
     let mut rules = vec![rule().has_any(field::ct_state(), known).accept()];
+    if hook == Base::Services {
+        rules.extend(own_rules(rule));
+    }
     if direction == Direction::Egress {
         rules.push(in_the_middle(rule()).jump(REVIVED));
     }
-    rules.extend([lead_link(Family::V4), lead(Family::V4)]);
+    rules.extend(leads(Family::V4));
     let (first, last) = NEIGHBOURS;
     let neighbours =
         rule().in_range(field::icmp6_type(), Value::Icmp6Type(first), Value::Icmp6Type(last));
     rules.push(neighbours.accept());
-    rules.extend([lead_link(Family::V6), lead(Family::V6)]);
+    if (hook, direction) == (Base::Services, Direction::Egress) {
+        rules.extend(nameless_rules(rule));
+    }
+    rules.extend(leads(Family::V6));
     rules
+}
+
+/// Lets pass what the node sends by itself. A process is known by its socket, whatever its address:
+/// that of a VRF is not found to be the node's. What the kernel sends has no such socket, but an
+/// address of the node.
+fn own_rules(rule: impl Fn() -> NewRule) -> [NewRule; 2] {
+    [rule().from_process().accept(), rule().is(field::fib_saddr_type(), Value::LOCAL).accept()]
+}
+
+/// Denies what IPVS sends on with a source that could be any pod's. The kernel forwards no such
+/// packets, and nobody can answer them. To its own link and to groups the kernel sends some itself
+/// (RFC 3810 §5.2.13).
+fn nameless_rules(rule: impl Fn() -> NewRule) -> [NewRule; 2] {
+    let unspecified = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    let (own_link, groups) = (net("fe80::/10"), net("ff00::/8"));
+    let denied = |rule: NewRule| {
+        rule.not_in_net(field::ip6_daddr(), own_link)
+            .not_in_net(field::ip6_daddr(), groups)
+            .goto(deny(Direction::Egress))
+    };
+    [
+        denied(rule().in_net(field::ip6_saddr(), own_link)),
+        denied(rule().is(field::ip6_saddr(), unspecified)),
+    ]
 }
 
 /// The interface at the end that a direction is about.

@@ -6,8 +6,9 @@ use std::fmt::Write as _;
 use kernel::nft::{Batch, Element, ElementData, Mode, NewChain, Verdict};
 use policy::Program;
 
+use super::encode;
+use super::layout::{self, Parts};
 use super::state::{SetState, TableState};
-use super::{Logging, encode, layout};
 use crate::difference::Difference;
 
 /// Chains within rules have such names, and go with their rules.
@@ -21,7 +22,7 @@ pub(crate) struct Repair<'a> {
     wanted: &'a TableState,
     found: &'a TableState,
     program: &'a Program,
-    logging: Option<Logging>,
+    parts: Parts,
     lines: Vec<String>,
 }
 
@@ -37,9 +38,9 @@ impl<'a> Repair<'a> {
         wanted: &'a TableState,
         found: &'a TableState,
         program: &'a Program,
-        logging: Option<Logging>,
+        parts: Parts,
     ) -> Self {
-        Repair { wanted, found, program, logging, lines: Vec::new() }
+        Repair { wanted, found, program, parts, lines: Vec::new() }
     }
 
     pub(crate) fn difference(mut self) -> Difference {
@@ -51,14 +52,14 @@ impl<'a> Repair<'a> {
     fn batches(&mut self) -> [Batch; 2] {
         if !self.found.exists {
             self.tell(format!("missing: table {}", layout::table()));
-            return [Batch::new(), encode::whole(self.program, self.logging)];
+            return [Batch::new(), encode::whole(self.program, self.parts)];
         }
         // What cannot be changed is made anew, and with it everything.
         let anew = self.unchangeable();
         let chains = self.chains();
         let sets = self.sets();
         if anew {
-            return [Batch::new(), encode::whole(self.program, self.logging)];
+            return [Batch::new(), encode::whole(self.program, self.parts)];
         }
         [self.first(), self.repair(&chains, sets)]
     }
@@ -187,7 +188,7 @@ impl<'a> Repair<'a> {
             }
         }
         let is_missing = |name: &String| !found.chains.contains_key(name);
-        for chain in layout::chains() {
+        for chain in layout::chains(self.parts) {
             if is_missing(&chain.name) {
                 batch.add_chain(chain);
             }
@@ -201,7 +202,7 @@ impl<'a> Repair<'a> {
 
     /// Writes the rules of some chains.
     fn write(&self, batch: &mut Batch, which: impl Fn(&String) -> bool) {
-        for rule in layout::rules(self.logging) {
+        for rule in layout::rules(self.parts) {
             if which(&rule.chain) {
                 batch.add_rule(rule);
             }

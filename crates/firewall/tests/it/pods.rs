@@ -6,6 +6,7 @@ mod clusters;
 mod cost;
 mod damage;
 mod flows;
+mod ipvs;
 mod lab;
 mod links;
 mod listing;
