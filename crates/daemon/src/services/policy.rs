@@ -64,7 +64,7 @@ use std::time::{Duration, Instant};
 use agent::Config;
 use agent::config::{self, PolicySource};
 use clap::{Arg, ArgAction};
-use firewall::pods::{LED_PAST, Logging, NO_LOG, is_led_past};
+use firewall::pods::{Logging, NO_LOG, ipvs};
 use kernel::events::TableEvent;
 use node_api::Refusal;
 use node_api::policy::{Answer, Owner, Request};
@@ -104,6 +104,9 @@ const BETWEEN_WRITES: Duration = Duration::from_secs(5);
 /// Records of attachments that have ended, and damaged ones, are looked for again after so long; so
 /// are all of them after a start.
 const ENDED: Duration = Duration::from_secs(2);
+
+/// Whether IPVS has services is looked at so often, until it has. Nothing tells of that.
+const SERVICES: Duration = Duration::from_secs(1);
 
 /// After a change of files, more are awaited for so long.
 const FILES_SETTLE: Duration = Duration::from_millis(20);
@@ -199,10 +202,13 @@ struct Service {
     /// Records were not listed again since the start. A plugin that had found nobody listening may
     /// have removed one that the start found.
     is_new: bool,
-    /// IPVS leads packets past the packet filter, as the log has told.
-    led_past: bool,
-    /// When files are read again, when records are listed, and when the number of policies is
-    /// written.
+    /// What IPVS sends on is judged.
+    judges_services: bool,
+    /// What of IPVS is judged wrongly, as the log has told.
+    judged_wrongly: Vec<&'static str>,
+    /// When services of IPVS are looked for, when files are read again, when records are listed, and
+    /// when the number of policies is written.
+    services_at: Option<Instant>,
     read_at: Option<Instant>,
     list_at: Option<Instant>,
     save_at: Option<Instant>,
@@ -239,7 +245,9 @@ impl Service {
             health,
             pace: Pace::new(config.interval),
             is_new: true,
-            led_past: false,
+            judges_services: false,
+            judged_wrongly: Vec::new(),
+            services_at: None,
             read_at: None,
             list_at: None,
             save_at: None,
@@ -250,21 +258,41 @@ impl Service {
     /// Takes the records, and what files say. Where the packet filter has nothing of ours, pods with
     /// a record are closed until more is known.
     fn start(&mut self) {
+        self.look_for_services();
         self.list_records();
         self.read_files();
         // What becomes of it is in the service's status.
         let _ = self.carry_out();
         self.close_if_missing();
-        self.look_for_ipvs();
+        self.look_at_services();
         self.say_what_is_missing();
     }
 
-    /// Logs when IPVS begins to lead packets past the packet filter.
-    fn look_for_ipvs(&mut self) {
-        let before = std::mem::replace(&mut self.led_past, is_led_past());
-        if self.led_past && !before {
-            tracing::warn!("{LED_PAST}");
+    /// Has what IPVS sends on judged, from its first service on.
+    fn look_for_services(&mut self) {
+        if self.judges_services {
+            return;
         }
+        match self.filter.judge_services() {
+            Ok(false) => {}
+            Ok(true) => {
+                self.judges_services = true;
+                tracing::info!("IPVS has services: what it sends on is judged");
+            }
+            Err(error) => {
+                tracing::error!(error = words(&error), "what IPVS sends on is not judged");
+            }
+        }
+        self.services_at = (!self.judges_services).then(|| Instant::now() + SERVICES);
+    }
+
+    /// Logs what of IPVS is judged wrongly, once.
+    fn look_at_services(&mut self) {
+        let found = ipvs::judged_wrongly();
+        for warning in found.iter().filter(|warning| !self.judged_wrongly.contains(*warning)) {
+            tracing::warn!("{warning}");
+        }
+        self.judged_wrongly = found;
     }
 
     fn serve(
@@ -311,7 +339,7 @@ impl Service {
     fn pause(&self) -> Duration {
         let now = Instant::now();
         let due = self.shared.engine().due();
-        let all = [due, self.read_at, self.list_at, self.save_at];
+        let all = [due, self.services_at, self.read_at, self.list_at, self.save_at];
         let until = all.into_iter().flatten().map(|at| at.saturating_duration_since(now));
         until.chain([self.pace.until_due(now)]).min().unwrap_or(LONG)
     }
@@ -319,6 +347,9 @@ impl Service {
     fn do_what_is_due(&mut self) {
         let now = Instant::now();
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if is_due(self.services_at) {
+            self.look_for_services();
+        }
         if is_due(self.read_at) {
             self.read_files();
             let _ = self.carry_out();
@@ -523,6 +554,7 @@ impl Service {
 
     /// Brings the packet filter to what it is to be, whatever it is.
     fn bring(&mut self, todo: &mut Todo) -> Result<(), String> {
+        self.look_for_services();
         let brought = self.filter.bring(&self.shared, todo).map_err(|error| words(&error));
         self.health.needs("packet filter", brought.as_ref().map(drop).map_err(Clone::clone));
         let Brought { lines, is_as_it_was } = match brought {
@@ -571,7 +603,7 @@ impl Service {
             self.bring_inside(&BTreeSet::new(), true);
         }
         self.close_if_missing();
-        self.look_for_ipvs();
+        self.look_at_services();
         let worked = processor_time().saturating_sub(worked);
         self.pace.looked(begin, Instant::now(), worked, done.is_err());
     }

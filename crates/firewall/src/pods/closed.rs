@@ -105,6 +105,24 @@ pub fn interfaces(table: &mut PodsTable) -> Result<BTreeSet<String>, FirewallErr
     Ok(all)
 }
 
+/// Makes what is missing or damaged of the parts that are the same for each program, if there is a
+/// table.
+///
+/// For the daemon when IPVS gets services ([`PodsTable::look_for_services`]) before it knows the
+/// cluster.
+///
+/// # Errors
+/// [`FirewallError::Tables`] when the kernel refuses; nothing has changed then.
+pub fn complete(table: &mut PodsTable) -> Result<(), FirewallError> {
+    if !table.exists()? {
+        return Ok(());
+    }
+    commit(table, |table| {
+        let mut batch = Batch::new();
+        skeleton(table, &mut batch).map(|()| batch)
+    })
+}
+
 /// Returns the chains to which an address leads; `None` where it has no verdict.
 ///
 /// # Errors
@@ -227,10 +245,18 @@ fn move_all(
     all: &BTreeSet<At>,
     to: impl Fn(Direction) -> Option<Name>,
 ) -> Result<(), FirewallError> {
+    commit(table, |table| moving(table, all, &to))
+}
+
+/// Commits a transaction from what is there, anew if somebody else has changed that meanwhile.
+fn commit(
+    table: &mut PodsTable,
+    make: impl Fn(&mut PodsTable) -> Result<Batch, NetlinkError>,
+) -> Result<(), FirewallError> {
     let mut tries = 0;
     loop {
         tries += 1;
-        let batch = moving(table, all, &to).map_err(unread)?;
+        let batch = make(table).map_err(unread)?;
         match table.commit(&batch) {
             Err(error) if tries < TRIES && (error.is_exists() || error.is_not_found()) => {}
             other => return other.map_err(failed),

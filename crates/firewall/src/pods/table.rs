@@ -9,7 +9,7 @@ use policy::{Direction, Program, Step};
 
 use super::layout::{self, Form, Site};
 use super::state::{SetKind, SetState, TableState};
-use super::{Difference, Dropped, Logging, NO_LOG, encode};
+use super::{Difference, Dropped, Logging, NO_LOG, encode, ipvs};
 use crate::close::LateSocket;
 use crate::error::FirewallError;
 use crate::tables::TablesError;
@@ -20,28 +20,32 @@ use crate::tables::TablesError;
 #[derive(Debug)]
 pub struct PodsTable {
     socket: LateSocket,
+    /// It logs nothing once the kernel has shown that it cannot.
     form: Form,
 }
 
 impl PodsTable {
-    /// Opens a socket in the caller's network namespace. Creates nothing.
+    /// Opens a socket in the caller's network namespace, and looks whether IPVS has services there.
+    /// Creates nothing.
     ///
     /// **Privileges**: `CAP_NET_ADMIN` there.
     ///
     /// # Errors
     /// [`FirewallError::Open`].
     pub fn open(logging: Logging) -> Result<Self, FirewallError> {
-        let form = Form { site: Site::Node, logging: Some(logging) };
-        LateSocket::open().map(|socket| PodsTable { socket, form }).map_err(unopened)
+        let socket = LateSocket::open().map_err(unopened)?;
+        let site = Site::Node { services: ipvs::has_services() };
+        Ok(PodsTable { socket, form: Form { site, logging: Some(logging) } })
     }
 
-    /// Opens a socket in another network namespace.
+    /// Opens a socket in another network namespace. Whether IPVS has services there is not known.
     ///
     /// # Errors
     /// [`FirewallError::Open`].
     pub fn open_in(netns: &Netns, logging: Logging) -> Result<Self, FirewallError> {
-        let form = Form { site: Site::Node, logging: Some(logging) };
-        LateSocket::open_in(netns).map(|socket| PodsTable { socket, form }).map_err(unopened)
+        let socket = LateSocket::open_in(netns).map_err(unopened)?;
+        let site = Site::Node { services: false };
+        Ok(PodsTable { socket, form: Form { site, logging: Some(logging) } })
     }
 
     /// Opens a socket in a container's namespace, whose table has other maps and hooks: those for
@@ -53,6 +57,21 @@ impl PodsTable {
     pub fn open_inside(netns: &Netns) -> Result<Self, FirewallError> {
         let form = Form { site: Site::Container, logging: None };
         LateSocket::open_in(netns).map(|socket| PodsTable { socket, form }).map_err(unopened)
+    }
+
+    /// Looks whether IPVS has services in the network namespace of the calling thread, which must be
+    /// the table's. From the first time that it has, the chains for what IPVS sends on belong to the
+    /// table: [`put`](Self::put), [`bring`](Self::bring), [`close`](super::close) and
+    /// [`complete`](super::complete) make them. They stay for good, so that no packet passes while
+    /// services are made anew. Reports whether it has had some: never of a container's table.
+    pub fn look_for_services(&mut self) -> bool {
+        match &mut self.form.site {
+            Site::Node { services } => {
+                *services = *services || ipvs::has_services();
+                *services
+            }
+            Site::Container => false,
+        }
     }
 
     /// Returns the number by which the kernel names the table's socket in messages to listeners

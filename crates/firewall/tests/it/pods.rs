@@ -7,6 +7,7 @@ mod cost;
 mod damage;
 mod flows;
 mod inside;
+mod ipvs;
 mod lab;
 mod links;
 mod listing;

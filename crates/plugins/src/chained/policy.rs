@@ -101,8 +101,8 @@ impl Kind for Policy {
         if let Ok(false) = ::firewall::pods::can_log() {
             call.warn(format_args!("{}", ::firewall::pods::NO_LOG));
         }
-        if ::firewall::pods::is_led_past() {
-            call.warn(format_args!("{}", ::firewall::pods::LED_PAST));
+        for warning in ::firewall::pods::ipvs::judged_wrongly() {
+            call.warn(format_args!("{warning}"));
         }
         let asked = Daemon::new(call, config.socket).status(call.network().as_str());
         asked.map_err(|failure| match failure.code() {

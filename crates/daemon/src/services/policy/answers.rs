@@ -1,6 +1,6 @@
 //! What `netwright policy` asks, by HTTP at the service's status socket.
 
-use firewall::pods::{LED_PAST, is_led_past};
+use firewall::pods::ipvs;
 
 use crate::exchange::Answer;
 
@@ -56,7 +56,7 @@ fn policies(shared: &Shared) -> Answer {
     let unknown = unknown.collect();
     let mut warnings = not_enforced(&engine.waits_for());
     warnings.extend(engine.notices());
-    warnings.extend(is_led_past().then(|| LED_PAST.to_owned()));
+    warnings.extend(ipvs::judged_wrongly().into_iter().map(str::to_owned));
     let node = Some(engine.node());
     let mut listing = list(engine.world(), node, unknown, warnings).with(engine.networks(), node);
     listing.pods.extend(engine.closed_further().map(|(attachment, why)| PodRow {

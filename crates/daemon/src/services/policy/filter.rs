@@ -91,6 +91,16 @@ impl Filter {
         self.table.logs()
     }
 
+    /// Makes the chains for what IPVS sends on if it has services. Reports whether it has.
+    pub(super) fn judge_services(&mut self) -> Result<bool, FirewallError> {
+        if !self.table.look_for_services() {
+            return Ok(false);
+        }
+        let _lock = self.lock()?;
+        pods::complete(&mut self.table)?;
+        Ok(true)
+    }
+
     /// Makes steps in one transaction.
     pub(super) fn apply(&mut self, steps: &[Step]) -> Result<(), FirewallError> {
         let _lock = self.lock()?;
