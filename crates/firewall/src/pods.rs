@@ -60,7 +60,7 @@ use policy::{Direction, Step};
 use crate::error::FirewallError;
 
 pub use self::closed::{
-    addresses, close, close_interface, close_links, complete, forget, forget_interface,
+    addresses, close, close_alone, close_interface, close_links, complete, forget, forget_interface,
     forget_links, interface_verdicts, interfaces, link_verdicts, links, verdicts,
 };
 pub use self::table::PodsTable;

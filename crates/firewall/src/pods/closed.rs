@@ -74,6 +74,21 @@ pub fn forget_interface(table: &mut PodsTable, interface: &str) -> Result<(), Fi
     move_all(table, &inside(interface), |_| None)
 }
 
+/// Makes the table of a container anew, whatever was there, in one transaction: only these interfaces
+/// lead to a chain, and are closed.
+///
+/// # Errors
+/// [`FirewallError::Tables`] when the kernel refuses; nothing has changed then.
+pub fn close_alone(table: &mut PodsTable, interfaces: &[String]) -> Result<(), FirewallError> {
+    let mut program = Program::empty();
+    for direction in Direction::ALL {
+        for name in interfaces {
+            program.interfaces.insert((direction, name.clone()), program::unknown(direction));
+        }
+    }
+    table.put(&program)
+}
+
 /// Returns the chains to which an interface of a container leads.
 ///
 /// # Errors

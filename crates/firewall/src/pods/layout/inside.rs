@@ -8,8 +8,8 @@ use kernel::nft::{HookPoint, KeyType, NewChain, NewRule, NewSet, Value};
 use policy::Direction;
 
 use super::{
-    EGRESS, EGRESS_PRIORITY, INGRESS, INGRESS_PRIORITY, NEIGHBOURS, REVIVED, base, in_the_middle,
-    interface_keys, interface_map, known_returns, table,
+    CUT, EGRESS, EGRESS_PRIORITY, INGRESS, INGRESS_PRIORITY, NEIGHBOURS, REVIVED, base,
+    in_the_middle, interface_keys, interface_map, known_returns, table,
 };
 
 /// What is forwarded out of a judged interface, and into the container by one.
@@ -60,13 +60,16 @@ pub(super) fn rules() -> Vec<NewRule> {
         (Direction::Egress, interface(Direction::Ingress)),
     ] {
         let rule = NewRule::new(&table(), REVIVED);
-        rules.push(rule.in_set(&[at], interface_keys(known)).goto(super::CUT));
+        rules.push(rule.in_set(&[at], interface_keys(known)).goto(CUT));
     }
     rules
 }
 
 /// Replies pass, and what neighbours need. Its own packets to itself are at the loopback interface,
 /// which leads nowhere.
+///
+/// Of an interface in a VRF the kernel says the VRF as where a packet came in, and apart from that the
+/// interface (`meta sdifname`, which the hook output does not have).
 fn base_rules(chain: &str, direction: Direction) -> Vec<NewRule> {
     let rule = || NewRule::new(&table(), chain);
     let known = ct_state_bits::ESTABLISHED | ct_state_bits::RELATED;
@@ -74,14 +77,26 @@ fn base_rules(chain: &str, direction: Direction) -> Vec<NewRule> {
         let (first, last) = (Value::Icmp6Type(first), Value::Icmp6Type(last));
         rule().in_range(field::icmp6_type(), first, last).accept()
     };
-    vec![
+    let is_ingress = direction == Direction::Ingress;
+    let mut rules = vec![
         rule().has_any(field::ct_state(), known).accept(),
         in_the_middle(rule()).jump(REVIVED),
+    ];
+    if is_ingress {
+        let begun = rule().has_any(field::ct_state(), ct_state_bits::NEW);
+        let known = interface_keys(Direction::Egress);
+        rules.push(in_the_middle(begun).in_set(&[field::sdifname()], known).goto(CUT));
+    }
+    rules.extend([
         types(NEIGHBOURS),
         types(LISTENERS),
         rule().is(field::icmp6_type(), Value::Icmp6Type(LISTENERS_V2)).accept(),
         rule().vmap(&[interface(direction)], interface_map(direction)),
-    ]
+    ]);
+    if is_ingress {
+        rules.push(rule().vmap(&[field::sdifname()], interface_map(direction)));
+    }
+    rules
 }
 
 /// The container's interface.

@@ -1,6 +1,7 @@
 //! The table in a container's own namespace: real packets between macvlans of one parent, which pass
 //! no filter of the node.
 
+use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use policy::networks::{Attachment, OnNetwork};
 use policy::{Networks, Program, World};
 use serde_json::{Value, json};
 use testkit::traffic::{Server, assert_no_tcp, assert_pings, assert_tcp};
-use testkit::{Container, Lab, Place};
+use testkit::{Container, Lab, Place, wait_until};
 
 use super::clusters::NODE;
 use super::clusters::support::{namespace, pod};
@@ -152,7 +153,8 @@ fn packets_that_do_not_pass_the_node_are_judged_in_the_container() {
         .sh("ip -j -6 addr show dev net1 scope link | jq -r '.[0].addr_info[0].local'");
     let link_local = format!("{}%net1", link_local.trim());
     silent(&macvlans.containers[1], &format!("{} {link_local}", of(1).join(" ")));
-    assert_eq!(pods::interfaces(&mut macvlans.table).unwrap(), ["net1".to_owned()].into());
+    let judged = pods::interfaces(&mut macvlans.table).unwrap();
+    assert_eq!(judged, BTreeSet::from(["net1".to_owned()]));
     // Nothing of it is on the node.
     assert_eq!(macvlans.lab.sh("nft list ruleset"), "");
 
@@ -200,6 +202,39 @@ fn a_container_that_forwards_is_no_way_around() {
     silent(&macvlans.containers[1], "192.0.2.1");
     // The container's other interfaces are none of it.
     assert_pings(&macvlans.lab, "192.0.2.2");
+}
+
+/// An interface in a VRF is where the kernel says the VRF.
+#[test]
+fn vm_an_interface_in_a_vrf_is_judged_in_the_container() {
+    testkit::require!("root", "vrf");
+    let mut macvlans = Macvlans::new("podsinsidevrf");
+    let [v4, v6] = of(1);
+    // What joins a VRF loses its IPv6 addresses.
+    macvlans.containers[0].sh(&format!(
+        "ip link add red type vrf table 10 && ip link set red up && \
+         ip link set net1 master red && ip addr replace {v4}/24 dev net1 && \
+         ip addr replace {v6}/64 dev net1 nodad"
+    ));
+    let leaves = |macvlans: &Macvlans, to: &str| {
+        let ping = format!("ping -n -q -c 1 -W 0.4 -I red {to}");
+        macvlans.containers[0].try_sh(&ping).status.success()
+    };
+    macvlans.pings(2, 1, true);
+    for address in of(2) {
+        wait_until("the other one to answer", || leaves(&macvlans, &address));
+    }
+    pods::close_interface(&mut macvlans.table, "net1").unwrap();
+    macvlans.pings(2, 1, false);
+    assert!(of(2).iter().all(|address| !leaves(&macvlans, address)));
+    // What it forwards is no way around either.
+    macvlans.containers[0].sh("ip link add h0 type dummy && ip link set h0 master red up && \
+         ip addr add 192.0.2.1/24 dev h0 && echo 1 > /proc/sys/net/ipv4/ip_forward");
+    macvlans.containers[1].sh("ip route add 192.0.2.0/24 via 172.16.0.1");
+    let before = macvlans.table.dropped().unwrap();
+    silent(&macvlans.containers[1], "192.0.2.1 192.0.2.9");
+    let after = macvlans.table.dropped().unwrap();
+    assert!(before.incoming + 1 < after.incoming, "{after:?}");
 }
 
 /// A connection that was cut ends at both ends, whoever says something first.
@@ -290,10 +325,12 @@ fn the_table_of_a_container_reads_well() {
         		type filter hook input priority filter + 6; policy accept;
         		ct state established,related accept
         		tcp flags != syn / fin,syn,rst,ack jump revived
+        		ct state new tcp flags != syn / fin,syn,rst,ack meta sdifname @has-at-out goto cut
         		icmpv6 type 133-137 accept
         		icmpv6 type 130-132 accept
         		icmpv6 type mld2-listener-report accept
         		iifname vmap @at-in
+        		meta sdifname vmap @at-in
         	}
         }
         table inet netwright-policy {
