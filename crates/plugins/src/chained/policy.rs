@@ -64,6 +64,7 @@ use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::filter::{self, remove_own, remove_stale, with_firewall};
 use crate::shared::namespaces::Namespaces;
+use crate::shared::pair;
 
 /// What the plugin is.
 pub const INFO: Info = Info::new(PLUGIN).role(Role::Chained);
@@ -151,7 +152,7 @@ impl Kind for Policy {
     /// does GC.
     fn take_down(removal: &Removal<'_, Self>, failures: &mut Failures) {
         let (index, key, recorded) = (removal.index, removal.key, removal.recorded.as_ref());
-        // GC comes with a key that has no record only if it holds something.
+        // GC comes with a key that has no record only if it holds something, or if its link is there.
         if recorded.is_none() && removal.is_own_call() && index.made_nothing(key, NAME) {
             return;
         }
@@ -194,8 +195,12 @@ impl Kind for Policy {
         failures.note("frames", released);
     }
 
-    fn unrecorded(_: &Call<'_>, index: &Index, _: &mut Failures) -> Vec<AttachmentKey> {
-        frames::holders(index)
+    /// Those that hold something, and those whose links are there: a link is set down before its
+    /// verdicts go (`collect`).
+    fn unrecorded(call: &Call<'_>, index: &Index, failures: &mut Failures) -> Vec<AttachmentKey> {
+        let mut found = failures.note("list links", pair::marked(call)).unwrap_or_default();
+        found.extend(frames::holders(index));
+        found
     }
 
     fn collect(collecting: &Collecting<'_, Self>, failures: &mut Failures) {
@@ -408,6 +413,7 @@ fn traffic_off(removal: &Removal<'_, Policy>) -> Result<bool, Failure> {
     let mut host = RouteSocket::open()?;
     let found = match &removal.recorded {
         Some(recorded) => link::recorded(&mut host, removal.key, recorded)?,
+        None if !removal.is_own_call() => link::marked(&mut host, removal.key)?,
         None => {
             let result = removal.prev_result().unwrap_or_default();
             match link::listed(&mut host, removal.key, &result)? {

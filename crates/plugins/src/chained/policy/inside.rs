@@ -9,11 +9,12 @@ use ::firewall::pods::{self, PodsTable};
 use kernel::living::Census;
 use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
-use state::Index;
+use node_api::policy::Recorded;
+use state::{Index, Record};
 
-use super::{Policy, table};
+use super::{NAME, Policy, table};
 use crate::engine::Removal;
-use crate::shared::attachment::recorded_netns;
+use crate::shared::attachment::{recorded_in, recorded_netns};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 
@@ -40,11 +41,28 @@ pub(super) fn forget(index: &Index, netns: &Netns, ifname: &str) -> Result<(), F
     let forgotten = pods::forget_interface(&mut inside, ifname);
     match forgotten.and_then(|()| pods::interfaces(&mut inside)) {
         Ok(others) if !others.is_empty() => Ok(()),
-        // What cannot be read any more is the container's work. If others are judged there, the daemon
-        // makes it anew.
-        Ok(_) | Err(FirewallError::Tables(_)) => Ok(inside.remove()?),
+        Ok(_) => Ok(inside.remove()?),
+        // What cannot be read any more is the container's work. Others that are judged there are closed
+        // until the daemon makes it anew.
+        Err(FirewallError::Tables(_)) => match judged_besides(index, netns, ifname) {
+            others if others.is_empty() => Ok(inside.remove()?),
+            others => Ok(pods::close_alone(&mut inside, &others)?),
+        },
         Err(error) => Err(error.into()),
     }
+}
+
+/// Lists the other interfaces that are judged in a namespace, by their records.
+fn judged_besides(index: &Index, netns: &Netns, ifname: &str) -> Vec<String> {
+    let is_there = |record: &Record| {
+        let recorded: Option<Recorded> = recorded_in(record);
+        recorded.is_some_and(|recorded| recorded.started.inside)
+            && record.noted().is_some_and(|noted| noted.id == Some(netns.id()))
+    };
+    let records = index.list().found;
+    let own = records.iter().filter(|record| record.plugin == NAME && is_there(record));
+    let names = own.map(|record| record.attachment.ifname.to_string());
+    names.filter(|name| name != ifname).collect()
 }
 
 /// Says what is missing of an interface's verdicts: there is no table, or a direction leads nowhere.
@@ -71,10 +89,13 @@ pub(super) fn take_down(
     failures: &mut Failures,
 ) {
     let (index, ifname) = (removal.index, removal.key.ifname.as_str());
-    let opened = match (removal.is_own_call(), &removal.record) {
-        (true, _) => removal.call.open_netns_if_there().map_err(Failure::from),
-        (false, Some(record)) => recorded_netns(record, &Census::new()),
-        (false, None) => Ok(None),
+    let opened = match removal.is_own_call() {
+        true => removal.call.open_netns_if_there().map_err(Failure::from),
+        false => Ok(None),
+    };
+    let opened = match (opened, &removal.record) {
+        (Ok(None), Some(record)) => recorded_netns(record, &Census::new()),
+        (opened, _) => opened,
     };
     let Some(netns) = failures.note("open the container's namespace", opened) else { return };
     match netns {

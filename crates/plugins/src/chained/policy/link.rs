@@ -72,9 +72,21 @@ pub(super) fn find(
     let Some(link) = inside.link_by_name(ifname)? else {
         return Err(refused("it is not in the container".to_owned()));
     };
+    let mut in_the_container = || -> Result<Side, Failure> {
+        match link.master.map(|master| inside.link_by_index(master)).transpose()?.flatten() {
+            // What it passes on no hook of IP sees at it.
+            Some(master) if !master.is_kind("vrf") => {
+                Err(refused(format!("it is a port of {:?} in the container", master.name)))
+            }
+            _ => Ok(Side::Inside),
+        }
+    };
     let peer = match (link.kind.as_deref(), link.peer_index) {
         (Some("veth"), Some(peer)) => peer,
-        _ if is_further => return inside_of(&link).map_err(refused),
+        _ if is_further => {
+            can_be_judged(&link).map_err(refused)?;
+            return in_the_container();
+        }
         (kind, _) => {
             let kind = kind.unwrap_or("physical");
             return Err(refused(format!("it is a {kind} link, not one of a pair with the node")));
@@ -85,7 +97,7 @@ pub(super) fn find(
     let peer = peer.filter(|peer| peer.is_kind("veth") && peer.peer_index == Some(link.index));
     let Some(peer) = peer else {
         return match is_further {
-            true => Ok(Side::Inside),
+            true => in_the_container(),
             false => Err(refused("its other end is not on this node".to_owned())),
         };
     };
@@ -95,7 +107,7 @@ pub(super) fn find(
     };
     // A device that was lent to the container may have its other end here, which is somebody else's.
     if !is_listed(&peer) && is_further {
-        return Ok(Side::Inside);
+        return in_the_container();
     }
     if !is_listed(&peer) {
         let text = format!("prevResult does not list its other end, {:?}", peer.name);
@@ -117,7 +129,7 @@ pub(super) fn find(
         Some(master) if master.is_kind("vrf") => None,
         Some(master) if master.bridge.is_some() => Bridge::of(master),
         // A switch, which shows its frames to no filter of IP.
-        Some(_) if is_further => return Ok(Side::Inside),
+        Some(_) if is_further => return in_the_container(),
         Some(master) => {
             let kind = master.kind.as_deref().unwrap_or("physical");
             let text = format!("its other end is a port of {:?} ({kind})", master.name);
@@ -127,8 +139,8 @@ pub(super) fn find(
     Ok(Side::Host(HostSide { name: peer.name, index: peer.index, bridge }))
 }
 
-/// Says whether a link without a side at this node can be judged in its container.
-fn inside_of(link: &Link) -> Result<Side, String> {
+/// Says why a link without a side at this node cannot be judged in its container either, if that is so.
+fn can_be_judged(link: &Link) -> Result<(), String> {
     if link.tun.is_some() {
         let why = "it is a tap, by which its machine's packets come in and do not go out";
         return Err(why.to_owned());
@@ -140,7 +152,7 @@ fn inside_of(link: &Link) -> Result<Side, String> {
                    judged in mode l2 or l3";
         return Err(why.to_owned());
     }
-    Ok(Side::Inside)
+    Ok(())
 }
 
 /// Says whether packets of a port are seen at other interfaces too: a routing domain, and a bridge
@@ -204,6 +216,14 @@ pub(super) fn recorded(
     let name = recorded.started.interface.as_deref();
     let found = host.link_by_index(index)?;
     Ok(found.filter(|link| name == Some(link.name.as_str()) || is_marked(link, key)))
+}
+
+/// Finds the link that has the mark of an attachment of which nothing else is known.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub(super) fn marked(host: &mut RouteSocket, key: &AttachmentKey) -> Result<Option<Link>, Failure> {
+    Ok(host.links()?.into_iter().find(|link| link.is_kind("veth") && is_marked(link, key)))
 }
 
 /// Finds the link of an attachment without a record.

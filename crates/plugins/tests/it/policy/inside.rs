@@ -94,7 +94,17 @@ fn interfaces_of_one_container_share_the_table() {
     assert_eq!(inside(&one).len(), 4);
     assert_eq!(verdicts(&node), super::closed(&own));
     one.del();
-    assert_eq!(inside(&two), ["at-in net2 unknown-in", "at-out net2 unknown-out"]);
+    let second = ["at-in net2 unknown-in", "at-out net2 unknown-out"];
+    assert_eq!(inside(&two), second);
+    two.check();
+    // What the container has made illegible does not open the other one.
+    one.add();
+    one.c.sh(
+        "nft flush ruleset && \
+         nft 'table inet netwright-policy { map at-in { type ipv4_addr : verdict; }; }'",
+    );
+    one.del();
+    assert_eq!(inside(&two), second);
     two.check();
     two.del();
     own.check();
@@ -103,12 +113,15 @@ fn interfaces_of_one_container_share_the_table() {
     assert_eq!(verdicts(&node), Vec::<String>::new());
 }
 
-/// DEL without a record, and GC, which has no path but that of the record.
+/// DEL without a path, DEL without a record, and GC, which has no path but that of the record.
 #[test]
 fn what_is_stale_goes_from_the_namespace() {
     testkit::require!("root");
     let node = on_parent::host("policy-inside-stale");
     let (c1, c2) = (Pod::new(&node, "c1", "macvlan"), Pod::new(&node, "c2", "macvlan"));
+    c1.add();
+    c1.policy("DEL").without("prevResult").netns("").call().silent();
+    assert_eq!((inside(&c1), c1.recorded()), (Vec::new(), None));
     c1.add();
     c2.add();
     let owners = node.roots.run.join("owners");
@@ -142,6 +155,17 @@ fn a_device_that_was_lent_is_judged_inside() {
     assert_silent(&node.lab, &c1.addresses());
     c1.del();
     c1.detach();
+}
+
+/// Hooks of IP see nothing of what a switch in the container passes on.
+#[test]
+fn a_port_of_a_bridge_in_the_container_is_refused() {
+    testkit::require!("root");
+    let node = on_parent::host("policy-inside-port");
+    let c1 = Pod::new(&node, "c1", "macvlan");
+    c1.c.sh("ip link add br0 type bridge && ip link set net1 master br0");
+    c1.policy("ADD").call().fails(7, "it is a port of \"br0\" in the container");
+    assert_eq!((c1.recorded(), c1.c.sh("nft list ruleset")), (None, String::new()));
 }
 
 /// Attaches two containers by a plugin, and closes the first.
