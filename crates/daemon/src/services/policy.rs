@@ -585,6 +585,7 @@ impl Service {
     fn compare(&mut self) -> Result<(), String> {
         let mut todo = Todo::default();
         let done = self.bring(&mut todo);
+        self.change_inside(&todo);
         self.do_the_rest(todo);
         done
     }
@@ -595,13 +596,15 @@ impl Service {
         self.read_files();
         self.list_records();
         let enforces = self.shared.engine().program().is_some();
-        let done = match self.carry_out() {
-            Ok(()) if enforces => self.compare(),
-            other => other,
-        };
+        let done = self.carry_out();
         if enforces && self.shared.engine().judges_inside() {
             self.bring_inside(&BTreeSet::new(), true);
         }
+        // What else the records say by now is done with the comparison.
+        let done = match done {
+            Ok(()) if enforces => self.compare(),
+            other => other,
+        };
         self.close_if_missing();
         self.look_at_services();
         let worked = processor_time().saturating_sub(worked);

@@ -109,14 +109,20 @@ impl Cutter {
         concern: &Concern,
     ) -> Result<usize, NetlinkError> {
         let Some(netns) = inside::find(&container.noted, census) else { return Ok(0) };
+        let stand_ins = inside::stand_ins(&netns, container)?;
+        let mut concern = concern.clone();
+        let of = stand_ins.iter().filter(|(_, of)| concern.local.contains(*of));
+        let of: Vec<IpAddr> = of.map(|(address, _)| *address).collect();
+        concern.local.extend(of);
         let mut conntrack = ConntrackSocket::open_in(&netns)?;
         let goes = |flow: &Flow| {
             let Some((ends, traffic)) = ends(flow) else { return false };
+            let [source, destination] = ends.map(|end| stand_ins.get(&end).copied().unwrap_or(end));
             concern.has(ends)
-                && self.shared.engine().forbids_inside(container, (ends[0], ends[1]), traffic)
+                && self.shared.engine().forbids_inside(container, (source, destination), traffic)
         };
         let mut count = 0;
-        for filter in filters(concern) {
+        for filter in filters(&concern) {
             count += conntrack.delete_flows_if(&filter, goes)?;
         }
         Ok(count)

@@ -284,16 +284,17 @@ impl Filter {
         std::mem::take(&mut self.sees_again)
     }
 
-    /// Removes the table, and those in containers' namespaces.
+    /// Removes the table, and those in containers' namespaces. One that cannot be removed keeps none
+    /// of the others.
     pub(super) fn remove(&mut self) -> Result<(), FirewallError> {
         let _lock = self.lock()?;
-        let census = Census::new();
+        let (census, mut removed) = (Census::new(), self.table.remove());
         for record in self.index.list().found.iter().filter(|record| record.plugin == PLUGIN) {
             if let Ok(Attachment { inside: Some(noted), .. }) = Attachment::of(record) {
-                inside::remove(&noted, &census)?;
+                removed = removed.and(inside::remove(&noted, &census));
             }
         }
-        self.table.remove()
+        removed
     }
 }
 

@@ -6,11 +6,14 @@
 //! nothing follows from it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use firewall::FirewallError;
 use firewall::pods::{self, Dropped, PodsTable};
 use kernel::living::{Census, Noted};
+use kernel::netlink::NetlinkError;
 use kernel::netns::Netns;
+use kernel::route::RouteSocket;
 use policy::{Direction, Program, Step, program};
 
 use super::engine::{Container, Site};
@@ -149,6 +152,30 @@ impl Inside {
         let found = with_table(noted, &Census::new(), |table| table.observe(&held.program))?;
         Ok(found.and_then(|difference| difference.lines().first().cloned()))
     }
+}
+
+/// Lists the addresses of a container's judged interfaces that nobody has recorded, such as link-local
+/// ones, each with one of its interface that is recorded: connections are judged as if they were of
+/// that one.
+pub(super) fn stand_ins(
+    netns: &Netns,
+    container: &Container,
+) -> Result<BTreeMap<IpAddr, IpAddr>, NetlinkError> {
+    let mut route = RouteSocket::open_in(netns)?;
+    let mut all = BTreeMap::new();
+    for (ifname, recorded) in &container.interfaces {
+        let Some(link) = route.link_by_name(ifname)? else { continue };
+        for found in route.addresses(Some(link.index))? {
+            let address = found.address.addr();
+            let same = recorded.iter().find(|one| one.is_ipv4() == address.is_ipv4());
+            if let Some(stand_in) = same.or(recorded.first())
+                && !recorded.contains(&address)
+            {
+                all.insert(address, *stand_in);
+            }
+        }
+    }
+    Ok(all)
 }
 
 /// Returns how many packets were dropped in a container's namespace; `None` if that cannot be read.

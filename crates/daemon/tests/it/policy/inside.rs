@@ -2,7 +2,7 @@
 //! the pods' own namespaces.
 
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -99,7 +99,7 @@ fn what_a_pod_does_to_its_table_is_put_back() {
     assert!(cluster.log().contains("put back what was changed in the namespace of pod shop/db"));
 }
 
-/// A connection that a change forbids ends.
+/// A connection that a change forbids ends, also one by addresses that nobody has recorded.
 #[test]
 fn connections_on_a_macvlan_are_cut() {
     testkit::require!("root");
@@ -107,26 +107,34 @@ fn connections_on_a_macvlan_are_cut() {
     cluster.start();
     let pods = pods(&cluster, ["db", "web"]);
     let [db, web] = [0, 1].map(|at: usize| Further::attach(&cluster, &pods[at], NETWORK));
-    let at = SocketAddr::new(db.address, 9000);
-    change(&cluster, &json!({"spec": {"ingress": [{"ports": [{"port": 9000}]}]}}));
-    let listener = db.pod.container.enter(|| TcpListener::bind(at).unwrap());
-    let connect = || TcpStream::connect_timeout(&at, Duration::from_millis(300)).ok();
-    let mut client = None;
-    wait_until("the connection", || {
-        client = web.pod.container.enter(connect);
-        client.is_some()
-    });
-    let mut client = client.unwrap();
-    let (mut server, _) = listener.accept().unwrap();
-    client.set_read_timeout(Some(DEADLINE)).unwrap();
-    client.write_all(b"?").unwrap();
-    server.read_exact(&mut [0; 1]).unwrap();
-    change(&cluster, &json!({"spec": {"ingress": []}}));
-    wait_until("the end of the connection", || {
-        client.write_all(b"?").is_err_and(|error| {
-            matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
-        })
-    });
+    let link_local = db
+        .pod
+        .container
+        .sh("ip -j -6 addr show dev net1 scope link | jq -r '.[0].addr_info[0].local'");
+    let index = web.pod.container.sh("ip -j link show dev net1 | jq '.[0].ifindex'");
+    let link_local: Ipv6Addr = link_local.trim().parse().unwrap();
+    let link_local = SocketAddrV6::new(link_local, 9000, 0, index.trim().parse().unwrap());
+    let listener = db.pod.container.enter(|| TcpListener::bind("[::]:9000").unwrap());
+    for at in [SocketAddr::new(db.address, 9000), link_local.into()] {
+        change(&cluster, &json!({"spec": {"ingress": [{"ports": [{"port": 9000}]}]}}));
+        let connect = || TcpStream::connect_timeout(&at, Duration::from_millis(300)).ok();
+        let mut client = None;
+        wait_until("the connection", || {
+            client = web.pod.container.enter(connect);
+            client.is_some()
+        });
+        let mut client = client.unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        client.set_read_timeout(Some(DEADLINE)).unwrap();
+        client.write_all(b"?").unwrap();
+        server.read_exact(&mut [0; 1]).unwrap();
+        change(&cluster, &json!({"spec": {"ingress": []}}));
+        wait_until("the end of the connection", || {
+            client.write_all(b"?").is_err_and(|error| {
+                matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
+            })
+        });
+    }
 }
 
 /// A pod with NET_ADMIN can undo it: it gets an Event, once.

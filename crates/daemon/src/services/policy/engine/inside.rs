@@ -22,6 +22,8 @@ pub(in super::super) struct Container {
     pub(in super::super) noted: Noted,
     /// Its attachments.
     pub(in super::super) ids: Vec<Id>,
+    /// Their interfaces, with the addresses that are recorded.
+    pub(in super::super) interfaces: Vec<(String, Vec<IpAddr>)>,
     /// What names them among the attachments to further networks.
     keys: Vec<String>,
     /// What it is called in messages.
@@ -43,12 +45,14 @@ impl Engine {
                 site,
                 noted: noted.clone(),
                 ids: Vec::new(),
+                interfaces: Vec::new(),
                 keys: Vec::new(),
                 name: attachment.name(),
             });
             // Not each plugin enters the namespace for its cookie.
             container.noted.cookie = container.noted.cookie.or(noted.cookie);
             container.ids.push(attachment.id.clone());
+            container.interfaces.push((attachment.id.2.clone(), attachment.addresses.clone()));
             container.keys.push(attachment.key());
         }
         all.into_values().collect()
