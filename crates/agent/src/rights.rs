@@ -188,16 +188,18 @@ pub const RIGHTS: &[Rights] = &[
     },
     Rights {
         service: "policy",
-        capabilities: &["NET_ADMIN"],
+        capabilities: &["SYS_ADMIN", "SYS_PTRACE", "NET_ADMIN"],
         reason: "It writes its table of the packet filter, hears what that drops, and makes connection \
-                 tracking forget connections. It asks the API server.",
+                 tracking forget connections. It enters the network namespaces of containers whose \
+                 networks do not pass the node (SYS_ADMIN, SYS_PTRACE), for the same there. It asks the \
+                 API server.",
         user: None,
         more_calls: &[],
         families: &["UNIX", "NETLINK", "INET", "INET6"],
-        namespaces: Namespaces::None,
+        namespaces: Namespaces::Network,
         files: Files::Only { runtime: &["netwright"], state: &["netwright/policy"], more: &[] },
         devices: &[],
-        sees: Sees::NoContainers,
+        sees: Sees::Containers,
         open_files: Some(1 << 16),
     },
     Rights {

@@ -33,6 +33,8 @@ pub(crate) const MASQUERADE_RULES: usize = 3;
 const HOSTPORTS_PRIORITY: i32 = -90;
 /// The usual priority of source translation (`srcnat`).
 const SRCNAT: i32 = 100;
+/// Before all that translate sources.
+const BEFORE_SRCNAT: i32 = 90;
 /// Behind source translation on the way in, which has the same priority as on the way out.
 pub(crate) const BEHIND_SRCNAT: i32 = 110;
 /// Before connection tracking (`raw`).
@@ -157,6 +159,7 @@ fn inet(table: &TableRef) -> (Vec<NewChain>, Vec<NewRule>) {
         base("raw_output", Hook::filter(HookPoint::Output, RAW)),
         base("prerouting", Hook::nat(HookPoint::Prerouting, HOSTPORTS_PRIORITY)),
         base("output", Hook::nat(HookPoint::Output, HOSTPORTS_PRIORITY)),
+        base(pod_link::SOURCES, Hook::nat(HookPoint::Postrouting, BEFORE_SRCNAT)),
         base("postrouting", Hook::nat(HookPoint::Postrouting, SRCNAT)),
         base("input", Hook::filter(HookPoint::Input, BEHIND_SRCNAT)),
         base("forward", Hook::filter(HookPoint::Forward, FILTER)),

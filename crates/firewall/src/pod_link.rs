@@ -6,7 +6,7 @@
 //!
 //! | link | table | rules |
 //! |---|---|---|
-//! | routed (`ptp`) | `inet netwright` | of what is forwarded, the source or the destination is the pod's |
+//! | routed (`ptp`) | `inet netwright` | of what is forwarded, and of what IPVS sends on, the source or the destination is the pod's |
 //! | port of a bridge | `bridge netwright` | the same for frames, which carry nothing but IP and ARP |
 //!
 //! Frames need more. `br_netfilter` shows the hooks of IP no packet in a frame with a tag, and a tag
@@ -14,6 +14,9 @@
 //! verdict, and would lead past it. So between ports only neighbour discovery passes with such
 //! addresses (RFC 4861), and what DHCP needs before there is an address (RFC 2131 §4.1). A pod's
 //! router advertisements and redirects go no further.
+//!
+//! A routed link may be in a VRF. What is forwarded has come in by the VRF then, and the kernel says
+//! apart from that by which link (`meta sdifname`).
 //!
 //! What the host itself sends and receives meets none of this, but for frames from another address.
 //!
@@ -62,6 +65,8 @@ const REDIRECT: u8 = 137;
 const DHCP_SERVER: u16 = 67;
 const DHCP_CLIENT: u16 = 68;
 
+/// The chain of `inet netwright` that sees what IPVS sends on.
+pub(crate) const SOURCES: &str = "pod_sources";
 const FROM_POD: &str = "from_pod";
 const TO_POD: &str = "to_pod";
 
@@ -83,16 +88,26 @@ pub fn plan(host_ifname: &str, place: Place, addresses: &[IpAddr]) -> Plan {
     plan
 }
 
-/// Returns the rules of `inet netwright`, which come first in its chain `forward`.
+/// Returns the rules of `inet netwright`. They come first in its chain `forward`.
+///
+/// What IPVS sends on is not forwarded, and only at the hook postrouting is seen by which link it
+/// came in. A chain of translations sees the first packet of each flow there, so this costs the
+/// others nothing. It comes before those that translate, as only the first of them is asked.
 pub(crate) fn inet_rules(table: &TableRef) -> Vec<NewRule> {
+    let (iif, vrf, oif) = (field::iifname(), field::sdifname(), field::oifname());
+    let (source, source6) = (field::ip_saddr(), field::ip6_saddr());
     let ways = [
-        (field::iifname(), field::ip_saddr(), Set::PodAddresses4),
-        (field::iifname(), field::ip6_saddr(), Set::PodAddresses6),
-        (field::oifname(), field::ip_daddr(), Set::PodAddresses4),
-        (field::oifname(), field::ip6_daddr(), Set::PodAddresses6),
+        ("forward", iif, source, Set::PodAddresses4),
+        ("forward", iif, source6, Set::PodAddresses6),
+        ("forward", vrf, source, Set::PodAddresses4),
+        ("forward", vrf, source6, Set::PodAddresses6),
+        ("forward", oif, field::ip_daddr(), Set::PodAddresses4),
+        ("forward", oif, field::ip6_daddr(), Set::PodAddresses6),
+        (SOURCES, iif, source, Set::PodAddresses4),
+        (SOURCES, iif, source6, Set::PodAddresses6),
     ];
-    let drops = ways.into_iter().map(|(link, address, known)| {
-        NewRule::new(table, "forward")
+    let drops = ways.into_iter().map(|(chain, link, address, known)| {
+        NewRule::new(table, chain)
             .in_set(&[link], Set::PodLinks.name())
             .not_in_set(&[link, address], known.name())
             .counter()

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | chain `egress`, hook forward, priority 5 | replies pass; a pod's packets go where `out4`, `out6` lead their source |
 //! | chain `ingress`, hook forward, priority 6 | replies pass; packets go where `in4`, `in6` lead their destination |
+//! | chains `egress-services`, `ingress-services`, hook output | the same for what IPVS sends on ([`ipvs`]); only where it has services |
 //! | maps `net-in4`, `net-in6`, `net-out4`, `net-out6` | the same for addresses of further networks, at one interface each; asked first |
 //! | chain `open` | lets everything pass, where such an address leads that no policy is about |
 //! | sets `has-in4`, `has-in6`, `has-out4`, `has-out6`, and `has-net-…` | the keys of these maps that policies are about: not every kernel can look up a map for a key alone |
@@ -14,7 +15,13 @@
 //! | chains `deny-in`, `deny-out` | logs, counts, and drops |
 //!
 //! An accept of `egress` does not end `ingress`. An address that is in no map is not judged. What
-//! the node itself sends and receives is not forwarded, and meets nothing of this.
+//! the node itself sends and receives is not forwarded, and meets nothing of this; at the hook output
+//! it is let through.
+//!
+//! Packets of macvlan, SR-IOV and their kind do not pass the node. They are judged by a table of the
+//! same name in the container's own namespace ([`PodsTable::open_inside`]): the hooks are output,
+//! input and forward, and maps `at-in` and `at-out` lead the container's interface to the chain of its
+//! pod. Everything else is the same. Where a container has no such network there is no such table.
 //!
 //! A packet that is denied is logged to a group of nflog ([`kernel::nflog`]) with the prefix of
 //! [`log_prefix`], as many of them as [`Logging`] says. All of them are counted
@@ -41,8 +48,8 @@
 
 mod closed;
 mod encode;
+pub mod ipvs;
 mod layout;
-mod past;
 mod repair;
 mod state;
 mod table;
@@ -53,9 +60,9 @@ use policy::{Direction, Step};
 use crate::error::FirewallError;
 
 pub use self::closed::{
-    addresses, close, close_links, forget, forget_links, link_verdicts, links, verdicts,
+    addresses, close, close_alone, close_interface, close_links, complete, forget, forget_interface,
+    forget_links, interface_verdicts, interfaces, link_verdicts, links, verdicts,
 };
-pub use self::past::{LED_PAST, is_led_past};
 pub use self::table::PodsTable;
 pub use crate::difference::Difference;
 pub use policy::program::Link;

@@ -132,6 +132,10 @@ pub struct Started {
     /// which is the bridge, or the host's side of the link if the host routes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub meets: Option<String>,
+    /// On a further network whose packets do not pass this node: they are judged in the container's
+    /// own namespace, at its interface. Then the link has no side here.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub inside: bool,
     /// The labels that the runtime gave it (`args.cni.labels`). In a cluster those of the pod's
     /// object count, not these.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -229,6 +233,7 @@ mod tests {
             addresses: vec!["192.0.2.5".parse().unwrap(), "2001:db8::5".parse().unwrap()],
             interface: Some("veth1".into()),
             meets: None,
+            inside: false,
             labels: BTreeMap::from([("app".to_owned(), "web".to_owned())]),
         }
     }
@@ -248,7 +253,11 @@ mod tests {
         let meets = Some("br1".to_owned());
         requests(
             r#"{"version":1,"start":{"owner":{"network":"pods","container":"c1","ifname":"net1"},"addresses":[],"meets":"br1"}}"#,
-            &Request::Start(Started { owner: further, meets, ..Started::default() }),
+            &Request::Start(Started { owner: further.clone(), meets, ..Started::default() }),
+        );
+        requests(
+            r#"{"version":1,"start":{"owner":{"network":"pods","container":"c1","ifname":"net1"},"addresses":[],"inside":true}}"#,
+            &Request::Start(Started { owner: further, inside: true, ..Started::default() }),
         );
         requests(
             r#"{"version":1,"verdicts":{"network":"pods","container":"c1","ifname":"eth0"}}"#,

@@ -185,7 +185,10 @@ impl<'c> Links<'c> {
             if plugins.is_empty() {
                 return Err(no_plugins());
             }
-            if let Some(refused) = policy::behind(plugins.iter().map(|one| &one.plugin_type)) {
+            // Nobody names an interface who only asks whether the configuration is sound.
+            let ifname = Some(call.env().ifname.as_str()).filter(|ifname| !ifname.is_empty());
+            let types = plugins.iter().map(|one| &one.plugin_type);
+            if let Some(refused) = policy::behind(ifname, types) {
                 return Err(Failure::new(code::INVALID_CONFIG, policy::why_not(refused))
                     .with_details(policy::INSTEAD));
             }

@@ -8,6 +8,7 @@ use cni::{CallEnv, Error, NetworkList, PluginConfig, Version, code};
 use cni_invoke::Exec;
 use cni_plugin::{Call, Context, Inner, Plugin, Role, examine};
 use ipnet::IpNet;
+use node_api::policy::OWN_IFNAME;
 use state::Roots;
 
 use crate::chained::policy;
@@ -116,21 +117,29 @@ fn link(list: &NetworkList, position: usize) -> Option<Refusal> {
             "it changes what plugins before it made, but is the first".to_owned(),
             "put a plugin that makes an interface before it, such as bridge".to_owned(),
         ),
-        _ => (policy::why_not(&behind(list, position)?), policy::INSTEAD.to_owned()),
+        _ => (policy::why_not(&behind(list, position, None)?), policy::INSTEAD.to_owned()),
     };
     let error = Error::new(code::INVALID_CONFIG, text).with_details(details);
     Some(Refusal { plugin_type: name.clone(), is_ipam: false, is_hosts: false, error })
 }
 
 /// Looks at the plugin `policy` at this place of a list, or within the plugin there: returns the
-/// plugin before it whose interface it refuses. A chain judges by itself what it holds.
+/// plugin before it whose interface it refuses under this name, or under any. A chain judges by itself
+/// what it holds.
 #[must_use]
-pub fn behind(list: &NetworkList, position: usize) -> Option<String> {
+pub fn behind(list: &NetworkList, position: usize, ifname: Option<&str>) -> Option<String> {
     let own = types(&list.plugins[position..=position]);
-    if !own.iter().any(|name| name == policy::INFO.name) || policy::behind(&own).is_some() {
+    let holds = own.iter().any(|name| name == policy::INFO.name);
+    if !holds || policy::behind(ifname, &own).is_some() {
         return None;
     }
-    policy::behind(types(&list.plugins[..=position]))
+    policy::behind(ifname, types(&list.plugins[..=position]))
+}
+
+/// The same for a container's own interface.
+#[must_use]
+pub fn behind_as_own(list: &NetworkList, position: usize) -> Option<String> {
+    behind(list, position, Some(OWN_IFNAME))
 }
 
 /// Lists the types of plugins, and of those that they call in their place.
@@ -144,12 +153,12 @@ fn types(plugins: &[PluginConfig]) -> Vec<String> {
     types
 }
 
-/// Refuses a list whose interface the plugin `policy` would refuse once it is there.
+/// Refuses a list whose interface of this name the plugin `policy` would refuse once it is there.
 ///
 /// # Errors
 /// Code 7.
-pub fn refuse_unfiltered(list: &NetworkList) -> Result<(), Error> {
-    match (0..list.plugins.len()).find_map(|position| behind(list, position)) {
+pub fn refuse_unfiltered(list: &NetworkList, ifname: &str) -> Result<(), Error> {
+    match (0..list.plugins.len()).find_map(|position| behind(list, position, Some(ifname))) {
         Some(refused) => Err(Error::new(code::INVALID_CONFIG, policy::why_not(&refused))
             .with_details(policy::INSTEAD)),
         None => Ok(()),
@@ -273,7 +282,8 @@ mod tests {
             json!([{ "type": "ptp" }, { "type": "policy" }, { "type": "macvlan" }]),
             json!([{ "type": "chain", "plugins": [{ "type": "ptp" }, { "type": "policy" }] }]),
         ] {
-            assert_eq!((out_of_place(&of(&sound)), refuse_unfiltered(&of(&sound))), (None, Ok(())));
+            let list = of(&sound);
+            assert_eq!((out_of_place(&list), refuse_unfiltered(&list, "eth0")), (None, Ok(())));
         }
         for (refused, by, what) in [
             (
@@ -297,20 +307,26 @@ mod tests {
                 "ovs",
             ),
         ] {
+            // As the container's own network it is refused; as a further one it is judged inside.
             let list = of(&refused);
+            let words = policy::why_not(what);
+            assert_eq!(refuse_unfiltered(&list, "eth0").unwrap_err().msg, words);
+            assert_eq!((out_of_place(&list), refuse_unfiltered(&list, "net1")), (None, Ok(())));
+            // A tap is refused as either.
+            let text = refused.to_string().replace(&format!("\"{what}\""), "\"tap\"");
+            let list = of(&serde_json::from_str(&text).unwrap());
             let refusal = out_of_place(&list).unwrap();
             assert_eq!(refusal.plugin_type, list.plugins[by].plugin_type, "{refused}");
-            let words = format!("network policy cannot judge packets of \"{what}\"");
-            assert!(refusal.error.msg.contains(&words), "{refusal:?}");
-            assert_eq!(refuse_unfiltered(&list), Err(refusal.error));
+            assert_eq!(refusal.error.msg, policy::why_not("tap"));
+            assert_eq!(refuse_unfiltered(&list, "net1"), Err(refusal.error));
         }
         // Said by the chain itself, and once.
-        let held = json!([{ "type": "macvlan" }, { "type": "policy" }]);
+        let held = json!([{ "type": "tap" }, { "type": "policy" }]);
         let chain = of(&json!([{ "type": "chain", "plugins": held }]));
         let said = super::list(&chain, &is_own_name);
         let said: Vec<&str> = said.iter().map(|refusal| refusal.error.msg.as_str()).collect();
-        assert_eq!(said, [policy::why_not("macvlan")]);
-        assert_eq!(refuse_unfiltered(&chain), Ok(()));
+        assert_eq!(said, [policy::why_not("tap")]);
+        assert_eq!(refuse_unfiltered(&chain, "eth0"), Ok(()));
     }
 
     /// Network policy judges what a plugin makes, or refuses it, or the plugin leaves the interface
@@ -323,7 +339,7 @@ mod tests {
             if plugin.info().role == Role::Interface {
                 let name = plugin.name();
                 let known = judged.contains(&name) || by_others.contains(&name);
-                let refused = policy::behind([name, policy::INFO.name]).is_some();
+                let refused = policy::behind(Some("eth0"), [name, policy::INFO.name]).is_some();
                 assert_ne!(known, refused, "{name}");
             }
         }

@@ -10,6 +10,9 @@
 //! an attachment whose pod or whose network is not known is closed, and so is one that two
 //! attachments would lead to different chains.
 //!
+//! Packets of macvlan, SR-IOV and their kind never pass the node. Such an attachment is judged in the
+//! container's own namespace, by a program of its own (`inside`).
+//!
 //! Whoever uses this says, of everything, what is so now; the steps that follow are returned. They
 //! are to be made in their order, together with those of the pods' own network.
 
@@ -24,6 +27,8 @@ use crate::object::{Namespace, Pod, Uid};
 use crate::policy::{Direction, PolicyId, Traffic};
 use crate::program::{self, Link, Name, Program, Step};
 use crate::world::{Change, World};
+
+mod inside;
 
 /// What a pod says that it has on a further network.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,20 +48,24 @@ pub struct Attachment {
     pub network: Option<String>,
     /// The pod; `None` while it is not known.
     pub pod: Option<Uid>,
-    /// The interface of this node at which the packet filter sees its packets.
+    /// The interface of this node at which the packet filter sees its packets; of one that is judged
+    /// inside, that of the container.
     pub interface: String,
+    /// Its packets do not pass the node: they are judged in the container's namespace.
+    pub inside: bool,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
 }
 
 impl Attachment {
-    /// Returns its addresses with its interface.
+    /// Returns its addresses with the interface of this node; none if it is judged inside.
     pub fn links(&self) -> impl Iterator<Item = Link> {
         let at = |address: &IpAddr, interface: &str| Link {
             interface: interface.to_owned(),
             address: *address,
         };
-        self.addresses.iter().map(move |address| at(address, &self.interface))
+        let here: &[IpAddr] = if self.inside { &[] } else { &self.addresses };
+        here.iter().map(move |address| at(address, &self.interface))
     }
 
     fn has(&self, network: &str, address: IpAddr) -> bool {
@@ -82,6 +91,8 @@ pub struct Networks {
     attachments: BTreeMap<String, Attachment>,
     /// Where addresses lead in the packet filter.
     links: BTreeMap<(Direction, Link), Name>,
+    /// The program of a container may be another one, and not only by elements of sets.
+    moved: bool,
 }
 
 impl Networks {
@@ -181,6 +192,7 @@ impl Networks {
             Some(attachment) => self.attachments.insert(key.to_owned(), attachment),
             None => self.attachments.remove(key),
         };
+        self.moved |= attachment.iter().chain(&old).any(|one| one.inside);
         // Where it leads to comes first, and what it led to goes last.
         let both = [attachment, old];
         let [new_links, old_links]: [BTreeSet<Link>; 2] =
@@ -260,20 +272,21 @@ impl Networks {
     /// Returns the network at an interface of this node that has an address, if there is one.
     #[must_use]
     pub fn network_at(&self, interface: &str, address: IpAddr) -> Option<&str> {
-        let is_there =
-            |one: &&Attachment| one.interface == interface && one.addresses.contains(&address);
+        let is_there = |one: &&Attachment| {
+            !one.inside && one.interface == interface && one.addresses.contains(&address)
+        };
         self.attachments.values().find(is_there)?.network.as_deref()
     }
 
     /// Says of each network that has one of these ends on this node whether its policies forbid the
-    /// connection there.
+    /// connection there. Those that are judged inside have no connections on the node.
     #[must_use]
     pub fn forbid(&self, source: IpAddr, destination: IpAddr, traffic: Traffic) -> Vec<bool> {
         let ends = [(Direction::Egress, source), (Direction::Ingress, destination)];
         let mut said = Vec::new();
         for (name, compiler) in &self.networks {
             let is_here = |(_, end): &(Direction, IpAddr)| {
-                self.attachments.values().any(|one| one.has(name, *end))
+                self.attachments.values().any(|one| !one.inside && one.has(name, *end))
             };
             let here: Vec<_> = ends.into_iter().filter(is_here).collect();
             if here.is_empty() {
@@ -441,7 +454,9 @@ impl Networks {
         let Some(compiler) = self.networks.get_mut(network) else { return };
         let mut made = Vec::new();
         let mut led: BTreeSet<IpAddr> = BTreeSet::new();
+        let mut moved = false;
         for step in change(compiler) {
+            moved |= !matches!(step, Step::AddElement { .. } | Step::RemoveElement { .. });
             match step {
                 Step::Verdict { address, .. } => {
                     led.insert(address);
@@ -451,6 +466,7 @@ impl Networks {
         }
         let all = self.attachments.values();
         let here = all.filter(|one| one.network.as_deref() == Some(network));
+        self.moved |= moved && here.clone().any(|one| one.inside);
         let links = here.flat_map(Attachment::links).filter(|link| led.contains(&link.address));
         let links: BTreeSet<Link> = links.collect();
         for link in &links {
@@ -477,7 +493,7 @@ impl Networks {
 
     fn where_to(&self, direction: Direction, link: &Link) -> Option<Name> {
         let has = |one: &&Attachment| {
-            one.interface == link.interface && one.addresses.contains(&link.address)
+            !one.inside && one.interface == link.interface && one.addresses.contains(&link.address)
         };
         let mut found: BTreeSet<Option<Name>> = BTreeSet::new();
         for attachment in self.attachments.values().filter(has) {

@@ -77,6 +77,10 @@ pub struct Program {
     pub verdicts: BTreeMap<(Direction, IpAddr), Name>,
     /// The chain to which an address of a further network leads, which is asked before `verdicts`.
     pub links: BTreeMap<(Direction, Link), Name>,
+    /// The chain to which an interface of a container leads, whatever the address: in the program of
+    /// a container's own namespace, which has no other verdicts ([`Program::part`]). No step changes
+    /// these.
+    pub interfaces: BTreeMap<(Direction, String), Name>,
     /// The chains.
     pub chains: BTreeMap<Name, Vec<Line>>,
     /// The sets.
@@ -290,8 +294,8 @@ impl Program {
         if let Some(long) = names.into_iter().find(|name| LONGEST_NAME < name.len()) {
             return misstep("the name is too long", long);
         }
-        let links = self.links.values().filter(|name| *name != OPEN);
-        let mut leads = self.verdicts.values().chain(links);
+        let others = self.links.values().chain(self.interfaces.values());
+        let mut leads = self.verdicts.values().chain(others.filter(|name| *name != OPEN));
         if let Some(chain) = leads.find(|name| !self.chains.contains_key(*name)) {
             return misstep("a verdict leads to a chain that is not there", chain);
         }
@@ -310,6 +314,42 @@ impl Program {
             }
         }
         Ok(())
+    }
+
+    /// Returns the program of a container's namespace: where these interfaces lead, with the chains
+    /// and sets of this program that are needed for it.
+    #[must_use]
+    pub fn part(&self, interfaces: BTreeMap<(Direction, String), Name>) -> Program {
+        let mut part = Program::empty();
+        let mut names: Vec<&Name> = interfaces.values().collect();
+        while let Some(name) = names.pop() {
+            let Some(lines) = self.chains.get(name) else { continue };
+            if part.chains.contains_key(name) {
+                continue;
+            }
+            part.chains.insert(name.clone(), lines.clone());
+            for line in lines {
+                if let Then::Jump(chain) = &line.then {
+                    names.push(chain);
+                }
+                for matched in &line.matches {
+                    if let Match::Address { set, .. } | Match::NamedPort { set, .. } = matched
+                        && let Some(elements) = self.sets.get(set)
+                    {
+                        part.sets.entry(set.clone()).or_insert_with(|| elements.clone());
+                    }
+                }
+            }
+        }
+        part.interfaces = interfaces;
+        part
+    }
+
+    /// Adds what another program of the same container leads to.
+    pub fn join(&mut self, other: Program) {
+        self.interfaces.extend(other.interfaces);
+        self.chains.extend(other.chains);
+        self.sets.extend(other.sets);
     }
 
     /// Returns the steps from one program to another.

@@ -314,13 +314,13 @@ fn missing_plugins_are_named() {
 fn network_policy_needs_packets_that_this_node_filters() {
     check(
         r#"{"cniVersion": "1.1.0", "name": "x", "plugins": [
-    {"type": "macvlan", "master": "eth1"},
+    {"type": "tap"},
     {"type": "policy"}
 ]}
 "#,
         1,
         expect![[r#"
-            error: network policy cannot judge packets of "macvlan", which pass this node's packet filter by
+            error: network policy cannot judge packets of "tap", which pass this node's packet filter by
               --> SCRATCH/net.d/10-x.conflist:3:14
               |
             3 |     {"type": "policy"}
@@ -332,19 +332,37 @@ fn network_policy_needs_packets_that_this_node_filters() {
     );
     check(
         r#"{"cniVersion": "1.1.0", "name": "x", "plugins": [
-    {"type": "chain", "plugins": [{"type": "macvlan", "master": "eth1"}, {"type": "policy"}]}
+    {"type": "chain", "plugins": [{"type": "tap"}, {"type": "policy"}]}
 ]}
 "#,
         1,
         expect![[r#"
-            error: plugin "chain": network policy cannot judge packets of "macvlan", which pass this node's packet filter by
+            error: plugin "chain": network policy cannot judge packets of "tap", which pass this node's packet filter by
               --> SCRATCH/net.d/10-x.conflist:2:14
               |
-            2 |     {"type": "chain", "plugins": [{"type": "macvlan", "master": "eth1"}, {"type": "policy"}]}
+            2 |     {"type": "chain", "plugins": [{"type": "tap"}, {"type": "policy"}]}
               |              ^
               hint: attach by ptp or bridge where network policy is to hold
 
             1 file looked at: 1 error, 0 warnings
+        "#]],
+    );
+    // In the container, on further networks.
+    check(
+        r#"{"cniVersion": "1.1.0", "name": "x", "plugins": [
+    {"type": "macvlan", "master": "eth1"},
+    {"type": "policy"}
+]}
+"#,
+        0,
+        expect![[r#"
+            warning: network policy judges packets of "macvlan" in the container, and only on further networks: as eth0 it is refused
+              --> SCRATCH/net.d/10-x.conflist:3:14
+              |
+            3 |     {"type": "policy"}
+              |              ^
+
+            1 file looked at: 0 errors, 1 warning
         "#]],
     );
 }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use crate::routes_command::columns;
 use crate::services::policy::drops::{DroppedPacket, Page};
 use crate::services::policy::listing::{Listing, NetworkRows, PodRow, PolicyRow, ShownTier, Under};
+use crate::services::policy::log::Counted;
 use crate::services::policy::question::{Judged, OfFamily};
 
 /// Returns what is to be known beside an answer.
@@ -217,6 +218,15 @@ pub(super) fn summary(page: &Page) -> String {
         let _ = write!(text, "; {} older ones are not kept", page.gone);
     }
     text.push('\n');
+    for one in &page.inside {
+        let Counted { ingress, egress, reset } = one.counted;
+        let _ = writeln!(
+            text,
+            "{}: {ingress} into it and {egress} out of it were dropped in its own network namespace, \
+             {reset} reset, none listed",
+            one.pod
+        );
+    }
     text
 }
 
@@ -398,7 +408,7 @@ mod tests {
 
     #[test]
     fn what_is_not_listed_is_counted() {
-        use crate::services::policy::log::Counted;
+        use crate::services::policy::drops::DroppedInside;
         let page = Page {
             version: 1,
             drops: Vec::new(),
@@ -409,13 +419,21 @@ mod tests {
             listed: 7,
             overrun: 0,
             fault: None,
+            inside: Vec::new(),
         };
         let counted = |ingress, egress| Some(Counted { ingress, egress, reset: egress / 2 });
         let pages = [
             page.clone(),
             Page { since_start: counted(7, 0), ..page.clone() },
             Page { since_start: counted(20, 4), overrun: 2, gone: 3, ..page.clone() },
-            Page { fault: Some("no such log".to_owned()), ..page },
+            Page { fault: Some("no such log".to_owned()), ..page.clone() },
+            Page {
+                inside: vec![DroppedInside {
+                    pod: "pod shop/db".to_owned(),
+                    counted: Counted { ingress: 3, egress: 2, reset: 1 },
+                }],
+                ..page
+            },
         ];
         let all: String = pages.iter().map(summary).collect();
         expect![[r#"
@@ -424,6 +442,8 @@ mod tests {
             24 dropped since the service began to listen (20 into pods, 4 out of pods), 7 listed; 15 were more than are logged in a second; 2 more were of connections that had been cut, and were answered with a reset; 2 were logged and not read in time; 3 older ones are not kept
             warning: nothing is listed any more: no such log
             7 listed; the packet filter's counters cannot be read
+            7 listed; the packet filter's counters cannot be read
+            pod shop/db: 3 into it and 2 out of it were dropped in its own network namespace, 1 reset, none listed
         "#]]
         .assert_eq(&all);
     }

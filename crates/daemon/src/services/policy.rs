@@ -17,6 +17,7 @@
 //! | `writer` | statuses and Events |
 //! | `folder`, `objects`, `said` | the source `file` |
 //! | `filter` | the packet filter's table, under its lock |
+//! | `inside` | the tables in containers' own namespaces |
 //! | `cuts` | ends connections |
 //! | `known` | how many policies there were, on the disk |
 //! | `answers`, `drops`, `listing`, `question`, `log` | what `netwright policy` asks |
@@ -37,6 +38,7 @@ mod engine;
 mod filter;
 mod folder;
 mod further;
+mod inside;
 pub(crate) mod isolate;
 mod kinds;
 mod known;
@@ -54,6 +56,7 @@ mod slim;
 mod tell;
 mod writer;
 
+use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -61,7 +64,7 @@ use std::time::{Duration, Instant};
 use agent::Config;
 use agent::config::{self, PolicySource};
 use clap::{Arg, ArgAction};
-use firewall::pods::{LED_PAST, Logging, NO_LOG, is_led_past};
+use firewall::pods::{Logging, NO_LOG, ipvs};
 use kernel::events::TableEvent;
 use node_api::Refusal;
 use node_api::policy::{Answer, Owner, Request};
@@ -75,6 +78,7 @@ use self::folder::Files;
 use self::known::Disk;
 use self::lists::Origin;
 use self::log::Counters;
+use self::records::{Id, id};
 use self::server::{Heard, Order, Reply, Server};
 use self::shared::Shared;
 use super::Stop;
@@ -100,6 +104,9 @@ const BETWEEN_WRITES: Duration = Duration::from_secs(5);
 /// Records of attachments that have ended, and damaged ones, are looked for again after so long; so
 /// are all of them after a start.
 const ENDED: Duration = Duration::from_secs(2);
+
+/// Whether IPVS has services is looked at so often, until it has. Nothing tells of that.
+const SERVICES: Duration = Duration::from_secs(1);
 
 /// After a change of files, more are awaited for so long.
 const FILES_SETTLE: Duration = Duration::from_millis(20);
@@ -195,10 +202,13 @@ struct Service {
     /// Records were not listed again since the start. A plugin that had found nobody listening may
     /// have removed one that the start found.
     is_new: bool,
-    /// IPVS leads packets past the packet filter, as the log has told.
-    led_past: bool,
-    /// When files are read again, when records are listed, and when the number of policies is
-    /// written.
+    /// What IPVS sends on is judged.
+    judges_services: bool,
+    /// What of IPVS is judged wrongly, as the log has told.
+    judged_wrongly: Vec<&'static str>,
+    /// When services of IPVS are looked for, when files are read again, when records are listed, and
+    /// when the number of policies is written.
+    services_at: Option<Instant>,
     read_at: Option<Instant>,
     list_at: Option<Instant>,
     save_at: Option<Instant>,
@@ -235,7 +245,9 @@ impl Service {
             health,
             pace: Pace::new(config.interval),
             is_new: true,
-            led_past: false,
+            judges_services: false,
+            judged_wrongly: Vec::new(),
+            services_at: None,
             read_at: None,
             list_at: None,
             save_at: None,
@@ -246,21 +258,41 @@ impl Service {
     /// Takes the records, and what files say. Where the packet filter has nothing of ours, pods with
     /// a record are closed until more is known.
     fn start(&mut self) {
+        self.look_for_services();
         self.list_records();
         self.read_files();
         // What becomes of it is in the service's status.
         let _ = self.carry_out();
         self.close_if_missing();
-        self.look_for_ipvs();
+        self.look_at_services();
         self.say_what_is_missing();
     }
 
-    /// Logs when IPVS begins to lead packets past the packet filter.
-    fn look_for_ipvs(&mut self) {
-        let before = std::mem::replace(&mut self.led_past, is_led_past());
-        if self.led_past && !before {
-            tracing::warn!("{LED_PAST}");
+    /// Has what IPVS sends on judged, from its first service on.
+    fn look_for_services(&mut self) {
+        if self.judges_services {
+            return;
         }
+        match self.filter.judge_services() {
+            Ok(false) => {}
+            Ok(true) => {
+                self.judges_services = true;
+                tracing::info!("IPVS has services: what it sends on is judged");
+            }
+            Err(error) => {
+                tracing::error!(error = words(&error), "what IPVS sends on is not judged");
+            }
+        }
+        self.services_at = (!self.judges_services).then(|| Instant::now() + SERVICES);
+    }
+
+    /// Logs what of IPVS is judged wrongly, once.
+    fn look_at_services(&mut self) {
+        let found = ipvs::judged_wrongly();
+        for warning in found.iter().filter(|warning| !self.judged_wrongly.contains(*warning)) {
+            tracing::warn!("{warning}");
+        }
+        self.judged_wrongly = found;
     }
 
     fn serve(
@@ -307,7 +339,7 @@ impl Service {
     fn pause(&self) -> Duration {
         let now = Instant::now();
         let due = self.shared.engine().due();
-        let all = [due, self.read_at, self.list_at, self.save_at];
+        let all = [due, self.services_at, self.read_at, self.list_at, self.save_at];
         let until = all.into_iter().flatten().map(|at| at.saturating_duration_since(now));
         until.chain([self.pace.until_due(now)]).min().unwrap_or(LONG)
     }
@@ -315,6 +347,9 @@ impl Service {
     fn do_what_is_due(&mut self) {
         let now = Instant::now();
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if is_due(self.services_at) {
+            self.look_for_services();
+        }
         if is_due(self.read_at) {
             self.read_files();
             let _ = self.carry_out();
@@ -374,6 +409,9 @@ impl Service {
         match request {
             Request::Start(started) => match done {
                 Ok(()) => {
+                    if let Some(why) = self.filter.inside().failure(&id(&started.owner)) {
+                        return refused(why);
+                    }
                     let enforced = self.shared.engine().enforced(&started.owner);
                     tracing::info!(
                         container_id = started.owner.container,
@@ -409,7 +447,11 @@ impl Service {
         };
         // Before anything is enforced, only the plugin knows what it has closed.
         let Some(expected) = expected else { return Answer::Enforced(enforced) };
-        match self.filter.differs(&expected) {
+        let differs = self.filter.differs(&expected).and_then(|what| match what {
+            None => self.filter.inside().differs(&id(owner)),
+            what => Ok(what),
+        });
+        match differs {
             Ok(None) => Answer::Enforced(enforced),
             Ok(Some(what)) => {
                 self.pace.hurry(Instant::now());
@@ -427,8 +469,40 @@ impl Service {
         let mut todo = self.shared.engine().take_todo(Instant::now());
         todo.bring |= self.filter.sees_again();
         let done = self.change_filter(&mut todo);
+        self.change_inside(&todo);
         self.do_the_rest(todo);
         done
+    }
+
+    /// Does the same in containers' namespaces.
+    fn change_inside(&mut self, todo: &Todo) {
+        let (is_judged, stands) = {
+            let engine = self.shared.engine();
+            (engine.judges_inside(), engine.program().is_some())
+        };
+        let is_nothing = !is_judged && self.filter.inside().is_empty();
+        if !stands || is_nothing {
+            return;
+        }
+        let is_small = !todo.bring && !todo.inside && todo.closed.is_empty();
+        if is_small && (todo.steps.is_empty() || self.filter.apply_inside(&todo.steps)) {
+            return;
+        }
+        self.bring_inside(&todo.closed, todo.bring);
+    }
+
+    /// Brings containers' namespaces to what they are to have.
+    fn bring_inside(&mut self, closed: &BTreeSet<Id>, all: bool) {
+        let brought = self.filter.bring_inside(&self.shared, closed, all);
+        match &brought {
+            Ok(count) => (0..*count).for_each(|_| self.counts.put_back()),
+            Err(error) => tracing::error!(error = words(error), "containers are not judged"),
+        }
+        if brought.is_err() || self.filter.inside().is_refused() {
+            self.pace.hurry(Instant::now());
+        }
+        let done = brought.map(drop).map_err(|error| words(&error));
+        self.health.needs("containers' packet filters", done);
     }
 
     /// Does what comes after the packet filter has changed.
@@ -456,6 +530,9 @@ impl Service {
         let awaits = self.shared.engine().awaits_ends() || self.filter.is_damaged();
         let awaits = awaits || self.is_new;
         self.list_at = awaits.then(|| self.list_at.unwrap_or(now + ENDED));
+        if self.shared.engine().has_todo() {
+            self.list_at = Some(now);
+        }
     }
 
     fn change_filter(&mut self, todo: &mut Todo) -> Result<(), String> {
@@ -477,6 +554,7 @@ impl Service {
 
     /// Brings the packet filter to what it is to be, whatever it is.
     fn bring(&mut self, todo: &mut Todo) -> Result<(), String> {
+        self.look_for_services();
         let brought = self.filter.bring(&self.shared, todo).map_err(|error| words(&error));
         self.health.needs("packet filter", brought.as_ref().map(drop).map_err(Clone::clone));
         let Brought { lines, is_as_it_was } = match brought {
@@ -507,6 +585,7 @@ impl Service {
     fn compare(&mut self) -> Result<(), String> {
         let mut todo = Todo::default();
         let done = self.bring(&mut todo);
+        self.change_inside(&todo);
         self.do_the_rest(todo);
         done
     }
@@ -517,12 +596,17 @@ impl Service {
         self.read_files();
         self.list_records();
         let enforces = self.shared.engine().program().is_some();
-        let done = match self.carry_out() {
+        let done = self.carry_out();
+        if enforces && self.shared.engine().judges_inside() {
+            self.bring_inside(&BTreeSet::new(), true);
+        }
+        // What else the records say by now is done with the comparison.
+        let done = match done {
             Ok(()) if enforces => self.compare(),
             other => other,
         };
         self.close_if_missing();
-        self.look_for_ipvs();
+        self.look_at_services();
         let worked = processor_time().saturating_sub(worked);
         self.pace.looked(begin, Instant::now(), worked, done.is_err());
     }

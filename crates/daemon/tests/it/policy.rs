@@ -8,6 +8,7 @@ mod bad;
 mod cuts;
 mod damage;
 mod files;
+mod inside;
 mod kill;
 mod load;
 mod networks;

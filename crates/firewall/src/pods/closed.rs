@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use kernel::netlink::NetlinkError;
-use kernel::nft::{Batch, ElementData, Expr, NewChain, Value, Verdict};
+use kernel::nft::{Batch, ElementData, Expr, KeyType, NewChain, Value, Verdict};
 use policy::program::Link;
 use policy::{Direction, Family, Name, PerDirection, Program, program};
 
 use super::encode::At;
+use super::layout::{self, Form};
 use super::state::ChainState;
 use super::table::{failed, unread};
-use super::{Logging, PodsTable, encode, layout};
+use super::{PodsTable, encode};
 use crate::error::FirewallError;
 
 /// How often addresses are looked up again when somebody else changed them in between.
@@ -55,6 +56,86 @@ pub fn forget(table: &mut PodsTable, addresses: &[IpAddr]) -> Result<(), Firewal
 /// As [`forget`].
 pub fn forget_links(table: &mut PodsTable, links: &[Link]) -> Result<(), FirewallError> {
     move_all(table, &further(links), |_| None)
+}
+
+/// The same for an interface of a container, in the table of its own namespace.
+///
+/// # Errors
+/// As [`close`].
+pub fn close_interface(table: &mut PodsTable, interface: &str) -> Result<(), FirewallError> {
+    move_all(table, &inside(interface), |direction| Some(program::unknown(direction)))
+}
+
+/// Removes the verdicts of an interface of a container.
+///
+/// # Errors
+/// As [`forget`].
+pub fn forget_interface(table: &mut PodsTable, interface: &str) -> Result<(), FirewallError> {
+    move_all(table, &inside(interface), |_| None)
+}
+
+/// Makes the table of a container anew, whatever was there, in one transaction: only these interfaces
+/// lead to a chain, and are closed.
+///
+/// # Errors
+/// [`FirewallError::Tables`] when the kernel refuses; nothing has changed then.
+pub fn close_alone(table: &mut PodsTable, interfaces: &[String]) -> Result<(), FirewallError> {
+    let mut program = Program::empty();
+    for direction in Direction::ALL {
+        for name in interfaces {
+            program.interfaces.insert((direction, name.clone()), program::unknown(direction));
+        }
+    }
+    table.put(&program)
+}
+
+/// Returns the chains to which an interface of a container leads.
+///
+/// # Errors
+/// As [`verdicts`].
+pub fn interface_verdicts(
+    table: &mut PodsTable,
+    interface: &str,
+) -> Result<PerDirection<Option<Name>>, FirewallError> {
+    verdicts_at(table, &At::Interface(interface.to_owned()))
+}
+
+/// Lists the interfaces of a container that lead to a chain; none if there is no table.
+///
+/// # Errors
+/// As [`addresses`].
+pub fn interfaces(table: &mut PodsTable) -> Result<BTreeSet<String>, FirewallError> {
+    let mut all = BTreeSet::new();
+    if !table.exists()? {
+        return Ok(all);
+    }
+    for direction in Direction::ALL {
+        let map = layout::interface_map(direction);
+        for element in table.ask().elements(&layout::table(), &map).map_err(unread)? {
+            if let Some([Value::IfName(name)]) = element.key.values(&[KeyType::IfName]).as_deref() {
+                all.insert(name.clone());
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Makes what is missing or damaged of the parts that are the same for each program, if there is a
+/// table.
+///
+/// For the daemon when IPVS gets services ([`PodsTable::look_for_services`]) before it knows the
+/// cluster.
+///
+/// # Errors
+/// [`FirewallError::Tables`] when the kernel refuses; nothing has changed then.
+pub fn complete(table: &mut PodsTable) -> Result<(), FirewallError> {
+    if !table.exists()? {
+        return Ok(());
+    }
+    commit(table, |table| {
+        let mut batch = Batch::new();
+        skeleton(table, &mut batch).map(|()| batch)
+    })
 }
 
 /// Returns the chains to which an address leads; `None` where it has no verdict.
@@ -152,6 +233,10 @@ fn own(addresses: &[IpAddr]) -> BTreeSet<At> {
     addresses.iter().copied().map(At::Address).collect()
 }
 
+fn inside(interface: &str) -> BTreeSet<At> {
+    BTreeSet::from([At::Interface(interface.to_owned())])
+}
+
 fn further(links: &[Link]) -> BTreeSet<At> {
     links.iter().cloned().map(At::Link).collect()
 }
@@ -175,10 +260,18 @@ fn move_all(
     all: &BTreeSet<At>,
     to: impl Fn(Direction) -> Option<Name>,
 ) -> Result<(), FirewallError> {
+    commit(table, |table| moving(table, all, &to))
+}
+
+/// Commits a transaction from what is there, anew if somebody else has changed that meanwhile.
+fn commit(
+    table: &mut PodsTable,
+    make: impl Fn(&mut PodsTable) -> Result<Batch, NetlinkError>,
+) -> Result<(), FirewallError> {
     let mut tries = 0;
     loop {
         tries += 1;
-        let batch = moving(table, all, &to).map_err(unread)?;
+        let batch = make(table).map_err(unread)?;
         match table.commit(&batch) {
             Err(error) if tries < TRIES && (error.is_exists() || error.is_not_found()) => {}
             other => return other.map_err(failed),
@@ -214,17 +307,17 @@ fn moving(
 /// about which not enough is known, and writes those anew that have other rules.
 fn skeleton(table: &mut PodsTable, batch: &mut Batch) -> Result<(), NetlinkError> {
     let own = layout::table();
-    let logging = table.logging();
+    let form = table.form();
     if table.ask().get_table(&own)?.is_none() {
-        *batch = encode::whole(&Program::empty(), logging);
+        *batch = encode::whole(&Program::empty(), form);
         return Ok(());
     }
-    for set in layout::sets() {
+    for set in layout::sets(form.site) {
         if table.ask().get_set(&own, &set.name)?.is_none() {
             batch.add_set(set);
         }
     }
-    let wanted = chains(logging);
+    let wanted = chains(form);
     let mut again = Vec::new();
     for (chain, rules) in &wanted {
         let found = table.ask().get_chain(&own, &chain.name)?;
@@ -245,7 +338,7 @@ fn skeleton(table: &mut PodsTable, batch: &mut Batch) -> Result<(), NetlinkError
         again.push(chain.name.clone());
     }
     again.iter().for_each(|name| batch.flush_chain(&own, name));
-    for rule in layout::rules(logging) {
+    for rule in layout::rules(form) {
         if again.contains(&rule.chain) {
             batch.add_rule(rule);
         }
@@ -273,13 +366,13 @@ fn logs_otherwise(chain: &str, there: &ChainState, wanted: &ChainState) -> bool 
 }
 
 /// The chains of a table about which nothing is known, and their rules.
-fn chains(logging: Option<Logging>) -> Vec<(NewChain, ChainState)> {
+fn chains(form: Form) -> Vec<(NewChain, ChainState)> {
     let empty = Program::empty();
     let regular = |name: &Name| NewChain::regular(&layout::table(), name);
-    let all = layout::chains().into_iter().chain(empty.chains.keys().map(regular));
+    let all = layout::chains(form.site).into_iter().chain(empty.chains.keys().map(regular));
     let of = |chain: NewChain| {
         let mut state = ChainState { hook: chain.hook.clone(), ..ChainState::default() };
-        let fixed = layout::rules(logging);
+        let fixed = layout::rules(form);
         fixed.into_iter().filter(|rule| rule.chain == chain.name).for_each(|rule| {
             state.add_rule(rule.exprs);
         });

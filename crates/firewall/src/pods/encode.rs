@@ -9,7 +9,7 @@ use kernel::nft::{
 use policy::program::{self, End, Line, Link, Match, Set, Then};
 use policy::{Direction, Family, Name, Program, Protocol, Step};
 
-use super::{Logging, layout};
+use super::layout::{self, Form};
 
 /// Where addresses lead before and after.
 type Moves = BTreeMap<(Direction, At), (Option<Name>, Option<Name>)>;
@@ -21,6 +21,8 @@ pub(crate) enum At {
     Address(IpAddr),
     /// One of a further network.
     Link(Link),
+    /// An interface of a container, in its own namespace.
+    Interface(String),
 }
 
 impl At {
@@ -29,6 +31,7 @@ impl At {
         match self {
             At::Address(address) => layout::map(direction, Family::of(*address)),
             At::Link(link) => layout::link_map(direction, Family::of(link.address)),
+            At::Interface(_) => layout::interface_map(direction),
         }
     }
 
@@ -37,6 +40,7 @@ impl At {
         match self {
             At::Address(address) => layout::keys(direction, Family::of(*address)),
             At::Link(link) => layout::link_keys(direction, Family::of(link.address)),
+            At::Interface(_) => layout::interface_keys(direction),
         }
     }
 
@@ -48,6 +52,7 @@ impl At {
                 let interface = Value::IfName(link.interface.clone());
                 Key::of([interface, Value::from(link.address)])
             }
+            At::Interface(name) => Key::from(Value::IfName(name.clone())),
         }
     }
 }
@@ -58,25 +63,25 @@ pub(crate) fn judges(chain: Option<&Name>) -> bool {
 }
 
 /// Returns the transaction that makes the whole table anew, whatever was there.
-pub(crate) fn whole(program: &Program, logging: Option<Logging>) -> Batch {
+pub(crate) fn whole(program: &Program, form: Form) -> Batch {
     let table = layout::table();
     let mut batch = Batch::new();
     batch.add_table(&table, None);
     batch.delete_table(&table);
     batch.add_table(&table, Some(layout::COMMENT));
-    for set in layout::sets() {
+    for set in layout::sets(form.site) {
         batch.add_set(set);
     }
     for (name, set) in &program.sets {
         add_set(&mut batch, name, set, Mode::Add);
     }
-    for chain in layout::chains() {
+    for chain in layout::chains(form.site) {
         batch.add_chain(chain);
     }
     for name in program.chains.keys() {
         batch.add_chain(NewChain::regular(&table, name));
     }
-    for rule in layout::rules(logging) {
+    for rule in layout::rules(form) {
         batch.add_rule(rule);
     }
     for (name, lines) in &program.chains {
@@ -95,7 +100,10 @@ pub(crate) fn leading(program: &Program) -> impl Iterator<Item = ((Direction, At
     let links = program.links.iter();
     let links =
         links.map(|((direction, link), chain)| ((*direction, At::Link(link.clone())), chain));
-    verdicts.chain(links)
+    let interfaces = program.interfaces.iter();
+    let interfaces = interfaces
+        .map(|((direction, name), chain)| ((*direction, At::Interface(name.clone())), chain));
+    verdicts.chain(links).chain(interfaces)
 }
 
 /// Returns the transactions of steps, in their order: what comes and is not referred to yet, and

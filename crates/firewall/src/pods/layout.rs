@@ -1,6 +1,9 @@
 //! What of `inet netwright-policy` is the same for each program: maps, chains, rules.
 //!
-//! `docs/firewall.md` explains them; the snapshot in the tests shows them.
+//! `docs/firewall.md` explains them; the snapshot in the tests shows them. The table in a container's
+//! namespace (`inside`) has other maps and hooks, and the same chains otherwise.
+
+use std::net::{IpAddr, Ipv6Addr};
 
 use kernel::nft::field::{self, Field, ct_state_bits, tcp_flag_bits};
 use kernel::nft::{
@@ -10,6 +13,29 @@ use policy::program::OPEN;
 use policy::{Direction, Family};
 
 use super::{Logging, TABLE, log_prefix};
+use crate::layout::net;
+
+mod inside;
+
+/// Which table it is, and how it logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Form {
+    pub(crate) site: Site,
+    /// `None` once the kernel has shown that it cannot log, and in a container.
+    pub(crate) logging: Option<Logging>,
+}
+
+/// Where the table is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Site {
+    /// On the node, at what that forwards.
+    Node {
+        /// Whether packets that IPVS sends on are judged too: they are not forwarded.
+        services: bool,
+    },
+    /// In a container's own namespace, at what that sends and receives.
+    Container,
+}
 
 /// The table's comment.
 pub(crate) const COMMENT: &str = "Netwright. Filled by netwrightd policy: do not edit.";
@@ -21,6 +47,8 @@ const INGRESS_PRIORITY: i32 = 6;
 
 const EGRESS: &str = "egress";
 const INGRESS: &str = "ingress";
+const EGRESS_SERVICES: &str = "egress-services";
+const INGRESS_SERVICES: &str = "ingress-services";
 const REVIVED: &str = "revived";
 /// The chain that ends a connection that had been cut.
 pub(crate) const CUT: &str = "cut";
@@ -56,6 +84,16 @@ pub(crate) fn link_map(direction: Direction, family: Family) -> String {
 /// The set of the keys of that map which policies are about.
 pub(crate) fn link_keys(direction: Direction, family: Family) -> String {
     format!("has-{}", link_map(direction, family))
+}
+
+/// The map from an interface of a container to the chain of its pod.
+pub(crate) fn interface_map(direction: Direction) -> String {
+    format!("at-{}", way(direction))
+}
+
+/// The set of the keys of that map which policies are about.
+pub(crate) fn interface_keys(direction: Direction) -> String {
+    format!("has-{}", interface_map(direction))
 }
 
 /// The chain that ends what is denied.
@@ -98,7 +136,14 @@ pub(crate) fn destination(family: Family) -> Field {
 }
 
 /// Lists the maps and sets that no program has.
-pub(crate) fn sets() -> Vec<NewSet> {
+pub(crate) fn sets(site: Site) -> Vec<NewSet> {
+    match site {
+        Site::Node { .. } => node_sets(),
+        Site::Container => inside::sets(),
+    }
+}
+
+fn node_sets() -> Vec<NewSet> {
     let table = table();
     let mut sets = Vec::new();
     for direction in Direction::ALL {
@@ -119,41 +164,103 @@ pub(crate) fn sets() -> Vec<NewSet> {
 }
 
 /// Lists the chains that no program has.
-pub(crate) fn chains() -> Vec<NewChain> {
+pub(crate) fn chains(site: Site) -> Vec<NewChain> {
     let table = table();
-    let base = |name: &str, priority| {
-        NewChain::base(&table, name, Hook::filter(HookPoint::Forward, priority))
-    };
     let regular = |name: &str| NewChain::regular(&table, name);
-    let mut chains = vec![base(EGRESS, EGRESS_PRIORITY), base(INGRESS, INGRESS_PRIORITY)];
+    let mut chains = match site {
+        Site::Node { services } => node_chains(services),
+        Site::Container => inside::chains(),
+    };
     chains.extend([regular(REVIVED), regular(CUT), regular(OPEN)]);
     chains.extend(Direction::ALL.map(|direction| regular(&deny(direction))));
     chains
+}
+
+fn node_chains(services: bool) -> Vec<NewChain> {
+    let of = |hook: &Base| {
+        [(Direction::Egress, EGRESS_PRIORITY), (Direction::Ingress, INGRESS_PRIORITY)]
+            .map(|(direction, priority)| base(hook.chain(direction), hook.point(), priority))
+    };
+    Base::all(services).iter().flat_map(of).collect()
+}
+
+fn base(name: &str, point: HookPoint, priority: i32) -> NewChain {
+    NewChain::base(&table(), name, Hook::filter(point, priority))
 }
 
 /// Lists the rules of these chains, chain by chain.
 ///
 /// What most packets meet comes first, and each rule that the first packet of a connection passes
 /// costs it.
-/// Nothing is logged with `None`.
-pub(crate) fn rules(logging: Option<Logging>) -> Vec<NewRule> {
-    let mut rules = Vec::new();
-    for direction in Direction::ALL {
-        rules.extend(base_rules(direction));
-    }
-    rules.extend(revived_rules());
+pub(crate) fn rules(form: Form) -> Vec<NewRule> {
+    let mut rules: Vec<NewRule> = match form.site {
+        Site::Node { services } => node_rules(services),
+        Site::Container => inside::rules(),
+    };
+    rules.push(cut_rule());
     rules.push(NewRule::new(&table(), OPEN).accept());
     for direction in Direction::ALL {
-        rules.extend(deny_rules(direction, logging));
+        rules.extend(deny_rules(direction, form.logging));
     }
     rules
 }
 
-fn base_rules(direction: Direction) -> Vec<NewRule> {
-    let name = match direction {
-        Direction::Ingress => INGRESS,
-        Direction::Egress => EGRESS,
-    };
+/// Ends a connection.
+fn cut_rule() -> NewRule {
+    NewRule::new(&table(), CUT).counter().reject_with_reset()
+}
+
+fn node_rules(services: bool) -> Vec<NewRule> {
+    let mut rules = Vec::new();
+    for hook in Base::all(services) {
+        for direction in Direction::ALL {
+            rules.extend(base_rules(*hook, direction));
+        }
+    }
+    rules.extend(revived_rules());
+    rules
+}
+
+/// Where packets are judged on the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Base {
+    /// What this node forwards.
+    Forward,
+    /// What IPVS sends on, to the address of the pod. It came to this node's input, and leaves like
+    /// what a process of this node sends.
+    Services,
+}
+
+impl Base {
+    fn all(services: bool) -> &'static [Base] {
+        if services { &[Base::Forward, Base::Services] } else { &[Base::Forward] }
+    }
+
+    fn chain(self, direction: Direction) -> &'static str {
+        match (self, direction) {
+            (Base::Forward, Direction::Egress) => EGRESS,
+            (Base::Forward, Direction::Ingress) => INGRESS,
+            (Base::Services, Direction::Egress) => EGRESS_SERVICES,
+            (Base::Services, Direction::Ingress) => INGRESS_SERVICES,
+        }
+    }
+
+    fn point(self) -> HookPoint {
+        match self {
+            Base::Forward => HookPoint::Forward,
+            Base::Services => HookPoint::Output,
+        }
+    }
+
+    /// Whether a rule can see the interface at the end that a direction is about: at the hook output
+    /// no packet has come in by one.
+    fn knows_interface(self, direction: Direction) -> bool {
+        (self, direction) != (Base::Services, Direction::Egress)
+    }
+}
+
+fn base_rules(hook: Base, direction: Direction) -> Vec<NewRule> {
+    let name = hook.chain(direction);
     let rule = || NewRule::new(&table(), name);
     let address = |family| match direction {
         Direction::Ingress => destination(family),
@@ -163,18 +270,52 @@ fn base_rules(direction: Direction) -> Vec<NewRule> {
     let lead_link =
         |family| rule().vmap(&[interface, address(family)], link_map(direction, family));
     let lead = |family| rule().vmap(&[address(family)], map(direction, family));
+    let leads = |family| {
+        let link = hook.knows_interface(direction).then(|| lead_link(family));
+        link.into_iter().chain([lead(family)])
+    };
     let known = ct_state_bits::ESTABLISHED | ct_state_bits::RELATED;
     let mut rules = vec![rule().has_any(field::ct_state(), known).accept()];
+    if hook == Base::Services {
+        rules.extend(own_rules(rule));
+    }
     if direction == Direction::Egress {
         rules.push(in_the_middle(rule()).jump(REVIVED));
     }
-    rules.extend([lead_link(Family::V4), lead(Family::V4)]);
+    rules.extend(leads(Family::V4));
     let (first, last) = NEIGHBOURS;
     let neighbours =
         rule().in_range(field::icmp6_type(), Value::Icmp6Type(first), Value::Icmp6Type(last));
     rules.push(neighbours.accept());
-    rules.extend([lead_link(Family::V6), lead(Family::V6)]);
+    if (hook, direction) == (Base::Services, Direction::Egress) {
+        rules.extend(nameless_rules(rule));
+    }
+    rules.extend(leads(Family::V6));
     rules
+}
+
+/// Lets pass what the node sends by itself. A process is known by its socket, whatever its address:
+/// that of a VRF is not found to be the node's. What the kernel sends has no such socket, but an
+/// address of the node.
+fn own_rules(rule: impl Fn() -> NewRule) -> [NewRule; 2] {
+    [rule().from_process().accept(), rule().is(field::fib_saddr_type(), Value::LOCAL).accept()]
+}
+
+/// Denies what IPVS sends on with a source that could be any pod's. The kernel forwards no such
+/// packets, and nobody can answer them. To its own link and to groups the kernel sends some itself
+/// (RFC 3810 §5.2.13).
+fn nameless_rules(rule: impl Fn() -> NewRule) -> [NewRule; 2] {
+    let unspecified = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    let (own_link, groups) = (net("fe80::/10"), net("ff00::/8"));
+    let denied = |rule: NewRule| {
+        rule.not_in_net(field::ip6_daddr(), own_link)
+            .not_in_net(field::ip6_daddr(), groups)
+            .goto(deny(Direction::Egress))
+    };
+    [
+        denied(rule().in_net(field::ip6_saddr(), own_link)),
+        denied(rule().is(field::ip6_saddr(), unspecified)),
+    ]
 }
 
 /// The interface at the end that a direction is about.
@@ -200,7 +341,7 @@ fn in_the_middle(rule: NewRule) -> NewRule {
 /// begin nothing, and a reset for one of them would end a connection that is alive.
 fn revived_rules() -> Vec<NewRule> {
     let rule = |chain: &str| NewRule::new(&table(), chain);
-    let mut rules = vec![rule(REVIVED).has_none(field::ct_state(), ct_state_bits::NEW).returns()];
+    let mut rules = vec![known_returns()];
     let ends = [
         (Direction::Ingress, source as fn(Family) -> Field, field::iifname()),
         (Direction::Egress, destination, field::oifname()),
@@ -215,8 +356,12 @@ fn revived_rules() -> Vec<NewRule> {
             rules.push(known.goto(CUT));
         }
     }
-    rules.push(rule(CUT).counter().reject_with_reset());
     rules
+}
+
+/// Leaves alone what connection tracking has not just begun to track.
+fn known_returns() -> NewRule {
+    NewRule::new(&table(), REVIVED).has_none(field::ct_state(), ct_state_bits::NEW).returns()
 }
 
 fn deny_rules(direction: Direction, logging: Option<Logging>) -> Vec<NewRule> {

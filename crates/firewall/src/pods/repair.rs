@@ -6,8 +6,9 @@ use std::fmt::Write as _;
 use kernel::nft::{Batch, Element, ElementData, Mode, NewChain, Verdict};
 use policy::Program;
 
+use super::encode;
+use super::layout::{self, Form};
 use super::state::{SetState, TableState};
-use super::{Logging, encode, layout};
 use crate::difference::Difference;
 
 /// Chains within rules have such names, and go with their rules.
@@ -21,7 +22,7 @@ pub(crate) struct Repair<'a> {
     wanted: &'a TableState,
     found: &'a TableState,
     program: &'a Program,
-    logging: Option<Logging>,
+    form: Form,
     lines: Vec<String>,
 }
 
@@ -37,9 +38,9 @@ impl<'a> Repair<'a> {
         wanted: &'a TableState,
         found: &'a TableState,
         program: &'a Program,
-        logging: Option<Logging>,
+        form: Form,
     ) -> Self {
-        Repair { wanted, found, program, logging, lines: Vec::new() }
+        Repair { wanted, found, program, form, lines: Vec::new() }
     }
 
     pub(crate) fn difference(mut self) -> Difference {
@@ -51,14 +52,14 @@ impl<'a> Repair<'a> {
     fn batches(&mut self) -> [Batch; 2] {
         if !self.found.exists {
             self.tell(format!("missing: table {}", layout::table()));
-            return [Batch::new(), encode::whole(self.program, self.logging)];
+            return [Batch::new(), encode::whole(self.program, self.form)];
         }
         // What cannot be changed is made anew, and with it everything.
         let anew = self.unchangeable();
         let chains = self.chains();
         let sets = self.sets();
         if anew {
-            return [Batch::new(), encode::whole(self.program, self.logging)];
+            return [Batch::new(), encode::whole(self.program, self.form)];
         }
         [self.first(), self.repair(&chains, sets)]
     }
@@ -176,7 +177,7 @@ impl<'a> Repair<'a> {
         let table = layout::table();
         let found = self.found;
         let mut batch = Batch::new();
-        for set in layout::sets() {
+        for set in layout::sets(self.form.site) {
             if !found.sets.contains_key(&set.name) {
                 batch.add_set(set);
             }
@@ -187,7 +188,7 @@ impl<'a> Repair<'a> {
             }
         }
         let is_missing = |name: &String| !found.chains.contains_key(name);
-        for chain in layout::chains() {
+        for chain in layout::chains(self.form.site) {
             if is_missing(&chain.name) {
                 batch.add_chain(chain);
             }
@@ -201,7 +202,7 @@ impl<'a> Repair<'a> {
 
     /// Writes the rules of some chains.
     fn write(&self, batch: &mut Batch, which: impl Fn(&String) -> bool) {
-        for rule in layout::rules(self.logging) {
+        for rule in layout::rules(self.form) {
             if which(&rule.chain) {
                 batch.add_rule(rule);
             }
@@ -238,7 +239,7 @@ impl<'a> Repair<'a> {
 
     /// Fills the maps of the layout that were missing, now that the chains are there.
     fn fill_new_maps(&self, batch: &mut Batch) {
-        let fixed = layout::sets().into_iter().map(|set| set.name);
+        let fixed = layout::sets(self.form.site).into_iter().map(|set| set.name);
         for name in fixed.filter(|name| !self.found.sets.contains_key(name)) {
             let Some(set) = self.wanted.sets.get(&name) else { continue };
             let filled = set.elements.iter().map(|(span, leads)| {

@@ -7,8 +7,9 @@ use kernel::nft::{
 };
 use policy::Program;
 
+use super::encode;
+use super::layout::{self, Form};
 use super::repair::Repair;
-use super::{Logging, encode, layout};
 use crate::difference::Difference;
 
 /// `linux include/uapi/linux/netfilter/nf_tables.h` NFT_SET_*.
@@ -152,12 +153,12 @@ impl SetKind {
 
 impl TableState {
     /// Says what should be there.
-    pub(crate) fn of(program: &Program, logging: Option<Logging>) -> Self {
+    pub(crate) fn of(program: &Program, form: Form) -> Self {
         let mut chains: BTreeMap<String, ChainState> = BTreeMap::new();
-        for chain in layout::chains() {
+        for chain in layout::chains(form.site) {
             chains.entry(chain.name).or_default().hook = chain.hook;
         }
-        for rule in layout::rules(logging) {
+        for rule in layout::rules(form) {
             chains.entry(rule.chain).or_default().add_rule(rule.exprs);
         }
         for (name, lines) in &program.chains {
@@ -173,7 +174,7 @@ impl TableState {
             }
         }
         let mut sets: BTreeMap<String, SetState> = BTreeMap::new();
-        for set in layout::sets() {
+        for set in layout::sets(form.site) {
             let elements = verdicts.remove(&set.name).unwrap_or_default();
             sets.insert(set.name.clone(), SetState::of(&set, &elements));
         }
@@ -189,8 +190,8 @@ impl TableState {
         &self,
         found: &TableState,
         program: &Program,
-        logging: Option<Logging>,
+        form: Form,
     ) -> Difference {
-        Repair::new(self, found, program, logging).difference()
+        Repair::new(self, found, program, form).difference()
     }
 }

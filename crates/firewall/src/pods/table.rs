@@ -7,9 +7,9 @@ use kernel::netns::Netns;
 use kernel::nft::{Batch, Expr, NftError, NftSocket, Operation};
 use policy::{Direction, Program, Step};
 
-use super::layout;
+use super::layout::{self, Form, Site};
 use super::state::{SetKind, SetState, TableState};
-use super::{Difference, Dropped, Logging, NO_LOG, encode};
+use super::{Difference, Dropped, Logging, NO_LOG, encode, ipvs};
 use crate::close::LateSocket;
 use crate::error::FirewallError;
 use crate::tables::TablesError;
@@ -20,29 +20,58 @@ use crate::tables::TablesError;
 #[derive(Debug)]
 pub struct PodsTable {
     socket: LateSocket,
-    /// `None` once the kernel has shown that it cannot log.
-    logging: Option<Logging>,
+    /// It logs nothing once the kernel has shown that it cannot.
+    form: Form,
 }
 
 impl PodsTable {
-    /// Opens a socket in the caller's network namespace. Creates nothing.
+    /// Opens a socket in the caller's network namespace, and looks whether IPVS has services there.
+    /// Creates nothing.
     ///
     /// **Privileges**: `CAP_NET_ADMIN` there.
     ///
     /// # Errors
     /// [`FirewallError::Open`].
     pub fn open(logging: Logging) -> Result<Self, FirewallError> {
-        let logging = Some(logging);
-        LateSocket::open().map(|socket| PodsTable { socket, logging }).map_err(unopened)
+        let socket = LateSocket::open().map_err(unopened)?;
+        let site = Site::Node { services: ipvs::has_services() };
+        Ok(PodsTable { socket, form: Form { site, logging: Some(logging) } })
     }
 
-    /// Opens a socket in another network namespace.
+    /// Opens a socket in another network namespace. Whether IPVS has services there is not known.
     ///
     /// # Errors
     /// [`FirewallError::Open`].
     pub fn open_in(netns: &Netns, logging: Logging) -> Result<Self, FirewallError> {
-        let logging = Some(logging);
-        LateSocket::open_in(netns).map(|socket| PodsTable { socket, logging }).map_err(unopened)
+        let socket = LateSocket::open_in(netns).map_err(unopened)?;
+        let site = Site::Node { services: false };
+        Ok(PodsTable { socket, form: Form { site, logging: Some(logging) } })
+    }
+
+    /// Opens a socket in a container's namespace, whose table has other maps and hooks: those for
+    /// what the container itself sends and receives. Nothing is logged there: whoever listens keeps the
+    /// namespace alive, and so does an open socket of the table.
+    ///
+    /// # Errors
+    /// [`FirewallError::Open`].
+    pub fn open_inside(netns: &Netns) -> Result<Self, FirewallError> {
+        let form = Form { site: Site::Container, logging: None };
+        LateSocket::open_in(netns).map(|socket| PodsTable { socket, form }).map_err(unopened)
+    }
+
+    /// Looks whether IPVS has services in the network namespace of the calling thread, which must be
+    /// the table's. From the first time that it has, the chains for what IPVS sends on belong to the
+    /// table: [`put`](Self::put), [`bring`](Self::bring), [`close`](super::close) and
+    /// [`complete`](super::complete) make them. They stay for good, so that no packet passes while
+    /// services are made anew. Reports whether it has had some: never of a container's table.
+    pub fn look_for_services(&mut self) -> bool {
+        match &mut self.form.site {
+            Site::Node { services } => {
+                *services = *services || ipvs::has_services();
+                *services
+            }
+            Site::Container => false,
+        }
     }
 
     /// Returns the number by which the kernel names the table's socket in messages to listeners
@@ -57,7 +86,7 @@ impl PodsTable {
     /// Says whether packets are logged: not if the kernel has refused a rule that logs ([`NO_LOG`]).
     #[must_use]
     pub fn logs(&self) -> bool {
-        self.logging.is_some()
+        self.form.logging.is_some()
     }
 
     /// Says whether there is a table at all.
@@ -77,7 +106,7 @@ impl PodsTable {
     /// # Errors
     /// [`FirewallError::Tables`] when the kernel refuses; nothing has changed then.
     pub fn put(&mut self, program: &Program) -> Result<(), FirewallError> {
-        let batch = encode::whole(program, self.logging);
+        let batch = encode::whole(program, self.form);
         self.commit(&batch).map_err(failed)
     }
 
@@ -108,8 +137,8 @@ impl PodsTable {
     /// [`FirewallError::Tables`] when the kernel does not answer.
     pub fn observe(&mut self, program: &Program) -> Result<Difference, FirewallError> {
         let found = self.read().map_err(unread)?;
-        let wanted = TableState::of(program, self.logging);
-        Ok(wanted.difference(&found, program, self.logging))
+        let wanted = TableState::of(program, self.form);
+        Ok(wanted.difference(&found, program, self.form))
     }
 
     /// Brings the kernel to a program: finds what is different and repairs only that, as
@@ -164,8 +193,8 @@ impl PodsTable {
         })
     }
 
-    pub(super) fn logging(&self) -> Option<Logging> {
-        self.logging
+    pub(super) fn form(&self) -> Form {
+        self.form
     }
 
     pub(super) fn ask(&mut self) -> &mut NftSocket {
@@ -178,7 +207,7 @@ impl PodsTable {
         }
         if !commit(batch, |batch| self.socket.commit(batch))? {
             tracing::warn!("{NO_LOG}");
-            self.logging = None;
+            self.form.logging = None;
         }
         Ok(())
     }
@@ -287,10 +316,10 @@ mod tests {
         lab.enter(|| {
             let mut table = PodsTable::open(Logging::default()).unwrap();
             let program = Program::empty();
-            let whole = encode::whole(&program, table.logging);
+            let whole = encode::whole(&program, table.form);
             let logs = commit(&whole, |batch| table.socket.commit(&as_if_unable(batch))).unwrap();
             assert!(table.logs() && !logs);
-            table.logging = None;
+            table.form.logging = None;
             assert!(table.observe(&program).unwrap().is_empty());
             // What the plugin finds it leaves as it is, and what it needs is there.
             let address = "192.0.2.7".parse().unwrap();
@@ -318,7 +347,7 @@ mod tests {
         let lab = Lab::new("pods-no-chain");
         lab.enter(|| {
             let mut table = PodsTable::open(Logging::default()).unwrap();
-            let mut batch = encode::whole(&Program::empty(), table.logging);
+            let mut batch = encode::whole(&Program::empty(), table.form);
             batch.add_rule(NewRule::new(&layout::table(), "nowhere"));
             let mut sent = 0;
             let refused = commit(&batch, |batch| {

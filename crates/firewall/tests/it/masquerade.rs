@@ -176,6 +176,12 @@ fn tables_read_well_and_can_be_read_back() {
         		fib daddr type local jump hostports
         	}
 
+        	chain pod_sources {
+        		type nat hook postrouting priority srcnat - 10; policy accept;
+        		iifname @pod_links iifname . ip saddr != @pod_addresses4 counter packets 0 bytes 0 drop
+        		iifname @pod_links iifname . ip6 saddr != @pod_addresses6 counter packets 0 bytes 0 drop
+        	}
+
         	chain postrouting {
         		type nat hook postrouting priority srcnat; policy accept;
         		ct status dnat jump hostport_snat
@@ -192,6 +198,8 @@ fn tables_read_well_and_can_be_read_back() {
         		type filter hook forward priority filter; policy accept;
         		iifname @pod_links iifname . ip saddr != @pod_addresses4 counter packets 0 bytes 0 drop
         		iifname @pod_links iifname . ip6 saddr != @pod_addresses6 counter packets 0 bytes 0 drop
+        		meta sdifname @pod_links meta sdifname . ip saddr != @pod_addresses4 counter packets 0 bytes 0 drop
+        		meta sdifname @pod_links meta sdifname . ip6 saddr != @pod_addresses6 counter packets 0 bytes 0 drop
         		oifname @pod_links oifname . ip daddr != @pod_addresses4 counter packets 0 bytes 0 drop
         		oifname @pod_links oifname . ip6 daddr != @pod_addresses6 counter packets 0 bytes 0 drop
         		iifname . oifname @policy_isolated drop

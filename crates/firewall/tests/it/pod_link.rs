@@ -320,17 +320,106 @@ fn a_routed_link_passes_the_pods_own_packets_alone() {
     ];
     let path = Path::new(&c3, &c4, ["10.9.4.2", "fd00:9:4::2"]);
     path.assert_all(&all, true);
-    for (name, last) in [("c3", 3), ("c4", 4)] {
-        let addresses =
-            [format!("10.9.{last}.2"), format!("fd00:9:{last}::2")].map(|at| address(&at));
-        let plan = pod_link::plan(&format!("v{name}"), Link::Routed, &addresses);
-        node.add(&key("n", name), &plan);
-        assert_eq!(node.check(&key("n", name), &plan), Vec::<String>::new());
+    for (name, plan) in &both_routed() {
+        node.add(&key("n", name), plan);
+        assert_eq!(node.check(&key("n", name), plan), Vec::<String>::new());
     }
     path.assert_all(&all, false);
     for to in ["10.9.4.2", "fd00:9:4::2", "10.9.3.1", "fd00:9:3::1"] {
         traffic::assert_pings(&c3, to);
     }
+}
+
+/// Where the links are in a VRF, a packet is forwarded as one that came in by the VRF.
+#[test]
+fn vm_a_routed_link_in_a_vrf_passes_the_pods_own_packets_alone() {
+    testkit::require!("root", "vrf");
+    let node = Node::new("podvrf");
+    let (c3, c4) = (routed(&node, "c3", 3), routed(&node, "c4", 4));
+    node.lab.sh("ip link add red type vrf table 10 && ip link set red up");
+    for number in [3, 4] {
+        // What joins a VRF loses its IPv6 addresses.
+        node.lab.sh(&format!(
+            "ip link set vc{number} master red && \
+             ip addr replace fd00:9:{number}::1/64 dev vc{number} nodad"
+        ));
+    }
+    node.lab.sh(
+        "ip route add 10.99.0.0/24 dev vc4 table 10 && ip -6 route add fd00:99::/64 dev vc4 table 10",
+    );
+    c4.sh("ip addr add 10.99.0.1/32 dev eth0 && ip addr add fd00:99::1/128 dev eth0 nodad");
+    let way = [mac(&node.lab, "vc3"), mac(&c3, "eth0")];
+    let all = [
+        forged("another source", way, &[IPV4], "10.9.3.77", "10.9.4.2"),
+        forged("another source, IPv6", way, &[IPV6], "fd00:9:3::77", "fd00:9:4::2"),
+        forged("an unknown address", way, &[IPV4], "10.9.3.2", "10.99.0.1"),
+        forged("an unknown address, IPv6", way, &[IPV6], "fd00:9:3::2", "fd00:99::1"),
+    ];
+    let path = Path::new(&c3, &c4, ["10.9.4.2", "fd00:9:4::2"]);
+    for to in ["10.9.4.2", "fd00:9:4::2"] {
+        traffic::assert_pings(&c3, to);
+    }
+    path.assert_all(&all, true);
+    let plans = both_routed();
+    for (name, plan) in &plans {
+        node.add(&key("n", name), plan);
+        assert_eq!(node.check(&key("n", name), plan), Vec::<String>::new());
+    }
+    path.assert_all(&all, false);
+    for to in ["10.9.4.2", "fd00:9:4::2"] {
+        traffic::assert_pings(&c3, to);
+    }
+    // A link without addresses is closed there too.
+    node.remove(&key("n", "c3"), &plans[0].1);
+    node.add(&key("n", "c3"), &pod_link::plan("vc3", Link::Routed, &[]));
+    assert_silent(&c3, ["10.9.4.2", "fd00:9:4::2"]);
+}
+
+/// What IPVS sends on is not forwarded.
+#[test]
+fn vm_a_routed_link_passes_the_pods_own_packets_alone_to_services_of_ipvs() {
+    testkit::require!("root", "ip_vs", "program:ipvsadm", "program:conntrack");
+    let node = Node::new("podipvs");
+    let (c3, c4) = (routed(&node, "c3", 3), routed(&node, "c4", 4));
+    node.lab.sh(&format!(
+        "set -e
+        ip link set lo up
+        echo 1 > /proc/sys/net/ipv4/vs/conntrack
+        ip addr add 10.96.0.9/32 dev lo
+        ip addr add fd00:96::9/128 dev lo nodad
+        ipvsadm -A -u 10.96.0.9:{PORT4} -s rr
+        ipvsadm -a -u 10.96.0.9:{PORT4} -r 10.9.4.2:{PORT4} -m
+        ipvsadm -A -u [fd00:96::9]:{PORT6} -s rr
+        ipvsadm -a -u [fd00:96::9]:{PORT6} -r [fd00:9:4::2]:{PORT6} -m"
+    ));
+    let way = [mac(&node.lab, "vc3"), mac(&c3, "eth0")];
+    let all = [
+        forged("another source", way, &[IPV4], "10.9.3.77", "10.96.0.9"),
+        forged("another source, IPv6", way, &[IPV6], "fd00:9:3::77", "fd00:96::9"),
+        forged("from link-local", way, &[IPV6], "fe80::77", "fd00:96::9"),
+    ];
+    let own = [
+        forged("its own", way, &[IPV4], "10.9.3.2", "10.96.0.9"),
+        forged("its own, IPv6", way, &[IPV6], "fd00:9:3::2", "fd00:96::9"),
+    ];
+    let path = Path::new(&c3, &c4, ["10.9.4.2", "fd00:9:4::2"]);
+    path.assert_all(&all, true);
+    for (name, plan) in &both_routed() {
+        node.add(&key("n", name), plan);
+    }
+    // What was let through before would go on: the first packet of a flow is judged.
+    node.lab.sh("conntrack -F 2>/dev/null");
+    path.assert_all(&all, false);
+    path.assert_all(&own, true);
+}
+
+/// The plans of two links that the host routes ([`routed`]).
+fn both_routed() -> [(&'static str, firewall::Plan); 2] {
+    [("c3", 3), ("c4", 4)].map(|(name, last)| {
+        let addresses =
+            [format!("10.9.{last}.2"), format!("fd00:9:{last}::2")].map(|at| address(&at));
+        (name, pod_link::plan(&format!("v{name}"), Link::Routed, &addresses))
+    })
 }
 
 /// Asserts that none of these addresses answers; both are asked at once.

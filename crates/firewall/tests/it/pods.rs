@@ -6,6 +6,8 @@ mod clusters;
 mod cost;
 mod damage;
 mod flows;
+mod inside;
+mod ipvs;
 mod lab;
 mod links;
 mod listing;

@@ -152,6 +152,13 @@ pub const fn ibrname() -> Field {
     Field::meta(MetaKey::BridgeIifName, KeyType::IfName)
 }
 
+/// `meta sdifname`: the link by which it came into its VRF, where [`iifname`] is the VRF; empty
+/// outside a VRF. At the hooks input and forward alone.
+#[must_use]
+pub const fn sdifname() -> Field {
+    Field::meta(MetaKey::VrfLinkName, KeyType::IfName)
+}
+
 /// `meta mark`.
 #[must_use]
 pub const fn mark() -> Field {

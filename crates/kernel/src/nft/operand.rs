@@ -102,6 +102,8 @@ pub enum MetaKey {
     OifName,
     /// Hardware type of the link it came in by (NFT_META_IIFTYPE).
     IifType,
+    /// User of the socket that sent it (NFT_META_SKUID).
+    SocketUser,
     /// IP version (NFT_META_NFPROTO).
     NfProto,
     /// Protocol above IP (NFT_META_L4PROTO).
@@ -110,13 +112,15 @@ pub enum MetaKey {
     BridgeIifName,
     /// Unicast, broadcast, multicast (NFT_META_PKTTYPE).
     PktType,
+    /// Name of the link by which it came into its VRF (NFT_META_SDIFNAME).
+    VrfLinkName,
     /// A number unknown to this code.
     Other(u32),
 }
 
 numbers!(MetaKey, or Other:
-    Protocol = 1, Mark = 3, Iif = 4, Oif = 5, IifName = 6, OifName = 7, IifType = 8, NfProto = 15, L4Proto = 16,
-    BridgeIifName = 17, PktType = 19);
+    Protocol = 1, Mark = 3, Iif = 4, Oif = 5, IifName = 6, OifName = 7, IifType = 8, SocketUser = 10, NfProto = 15,
+    L4Proto = 16, BridgeIifName = 17, PktType = 19, VrfLinkName = 34);
 
 /// A header of a packet (NFT_PAYLOAD_*).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -206,6 +206,19 @@ impl NewRule {
             .expr(which.store(register))
     }
 
+    /// `meta skuid >= 0`: continues if a process of this host sent the packet, by a socket that it has
+    /// open. Packets that pass this host have no socket, and those that the kernel makes by itself
+    /// have none of a process.
+    #[must_use]
+    pub fn from_process(self) -> Self {
+        let register = Register::FIRST;
+        self.expr(Expr::Meta { key: MetaKey::SocketUser, register }).expr(Expr::Cmp {
+            op: CmpOp::Ge,
+            register,
+            data: vec![0; 4],
+        })
+    }
+
     /// `tcp flags & MASK == FLAGS`: continues if these of a TCP packet's flags are so
     /// ([`tcp_flag_bits`]).
     #[must_use]

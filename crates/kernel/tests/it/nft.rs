@@ -173,6 +173,7 @@ fn rules_of_a_policy_read_well() {
         batch.add_set(NewSet::set(&table, "named", key));
         batch.add_set(NewSet::set(&table, "kinds", [KeyType::Icmp6Type]));
         batch.add_elements(&table, "kinds", [Element::new(Value::Icmp6Type(135))]);
+        batch.add_set(NewSet::set(&table, "links", [KeyType::IfName]));
         batch.add_chain(NewChain::regular(&table, "c"));
         let port = Key::of([Value::from(ip("192.0.2.1")), Value::SCTP, Value::Port(80)]);
         batch.add_elements(&table, "named", [Element::new(port)]);
@@ -187,6 +188,8 @@ fn rules_of_a_policy_read_well() {
         batch.add_rule(rule().tcp_flags(tcp_flag_bits::FIN, 0).counter());
         batch.add_rule(rule().limit(100, 7).log_to_group("nwt-in ", 7, 128));
         batch.add_rule(rule().limit(1, 1).drop());
+        batch.add_rule(rule().in_set(&[field::sdifname()], "links").drop());
+        batch.add_rule(rule().from_process().accept());
         check(
             &batch,
             "ruleset",
@@ -202,6 +205,10 @@ fn rules_of_a_policy_read_well() {
             elements = { 135 }
             }
 
+            set links {
+            type ifname
+            }
+
             chain c {
             ip daddr . meta l4proto . th dport @named accept
             icmpv6 type 133-137 accept
@@ -210,6 +217,8 @@ fn rules_of_a_policy_read_well() {
             tcp flags ! 0x1 counter packets 0 bytes 0
             limit rate 100/second burst 7 packets log prefix "nwt-in " group 7 snaplen 128
             limit rate 1/second burst 1 packets drop
+            meta sdifname @links drop
+            meta skuid >= 0 accept
             }
             }"#,
         );

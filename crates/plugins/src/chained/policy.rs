@@ -18,11 +18,16 @@
 //! DEL sets the host's side of the link down first, so the address carries nothing when it loses its
 //! verdicts. It needs no daemon.
 //!
+//! Of a further network whose packets do not pass the node, the link is closed in the container's own
+//! namespace (`inside`), in place of everything between record and daemon. DEL sets the container's
+//! link down, and removes what is there if the namespace lives.
+//!
 //! | module | what |
 //! |---|---|
 //! | `config` | the configuration, checked |
 //! | `link` | the host's side of the container's link: what packets pass |
 //! | `ends` | addresses, and on further networks the interface at which they count |
+//! | `inside` | the table in the container's own namespace |
 //! | `frames` | bridges that show their packets to the filter: shared objects |
 //! | `table` | verdicts, written under the lock that the daemon takes too |
 //! | `daemon` | what the daemon is asked |
@@ -32,6 +37,7 @@ mod config;
 mod daemon;
 mod ends;
 mod frames;
+mod inside;
 mod link;
 mod table;
 mod wanted;
@@ -41,8 +47,9 @@ use std::net::IpAddr;
 use ::firewall::{Concern, Plan, pod_link};
 use cni::{AddResult, AttachmentKey, Error, code};
 use cni_plugin::{Call, Info, Role};
+use kernel::netns::Netns;
 use kernel::route::{Change, Link, LinkSet, RouteSocket};
-use node_api::policy::{Owner, PLUGIN, Recorded, Started};
+use node_api::policy::{OWN_IFNAME, Owner, PLUGIN, Recorded, Started, is_further};
 use node_api::{Pod, socket_in};
 use state::{Index, Roots};
 
@@ -50,13 +57,14 @@ use self::config::Config;
 use self::daemon::Daemon;
 use self::ends::Ends;
 use self::frames::Need;
-use self::link::HostSide;
+use self::link::{HostSide, Side};
 use crate::engine::{Attaching, Collecting, Enter, Kind, Removal, Undo};
 use crate::shared::attachment::{recorded_in, unavailable};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::filter::{self, remove_own, remove_stale, with_firewall};
 use crate::shared::namespaces::Namespaces;
+use crate::shared::pair;
 
 /// What the plugin is.
 pub const INFO: Info = Info::new(PLUGIN).role(Role::Chained);
@@ -94,8 +102,8 @@ impl Kind for Policy {
         if let Ok(false) = ::firewall::pods::can_log() {
             call.warn(format_args!("{}", ::firewall::pods::NO_LOG));
         }
-        if ::firewall::pods::is_led_past() {
-            call.warn(format_args!("{}", ::firewall::pods::LED_PAST));
+        for warning in ::firewall::pods::ipvs::judged_wrongly() {
+            call.warn(format_args!("{warning}"));
         }
         let asked = Daemon::new(call, config.socket).status(call.network().as_str());
         asked.map_err(|failure| match failure.code() {
@@ -109,16 +117,21 @@ impl Kind for Policy {
         let result = call.require_prev_result(NO_PREVIOUS)?;
         let mut namespaces = Namespaces::open(call.open_netns()?)?;
         let ifname = call.ifname().as_str();
-        let link = link::find(&mut namespaces, ifname, &result)?;
-        frames::require(&link)?;
-        let wanted = recorded(call, config, &link, &result)?;
+        let side = link::find(&mut namespaces, ifname, &result)?;
+        if let Side::Host(link) = &side {
+            frames::require(link)?;
+        }
+        let wanted = recorded(call, config, &side, &result)?;
         let before = attaching.earlier_record();
         let earlier: Option<Recorded> = before.as_ref().and_then(recorded_in);
         let is_first = before.is_none();
         attaching.replace_record(before, &wanted, &namespaces.netns)?;
         let mut undo = Undo::new();
-        let host = &mut namespaces.host;
-        let enforced = enforce(index, attaching.key(), host, &link, &wanted, &mut undo);
+        let Namespaces { host, netns, .. } = &mut namespaces;
+        let enforced = match &side {
+            Side::Host(link) => enforce(index, attaching.key(), host, link, &wanted, &mut undo),
+            Side::Inside => enforce_inside(index, netns, ifname, &mut undo),
+        };
         match enforced {
             Err(cause) if is_first => return Err(undo.run(cause)),
             // What an earlier ADD closed or opened is not taken from the container.
@@ -126,6 +139,9 @@ impl Kind for Policy {
         }
         if let Some(earlier) = earlier {
             remove_what_changed(call, index, &earlier, &wanted)?;
+            if earlier.started.inside && !wanted.started.inside {
+                inside::forget(index, &namespaces.netns, ifname)?;
+            }
         }
         Daemon::new(call, config.socket.clone()).start(call, &wanted.started);
         Ok(result)
@@ -136,9 +152,19 @@ impl Kind for Policy {
     /// does GC.
     fn take_down(removal: &Removal<'_, Self>, failures: &mut Failures) {
         let (index, key, recorded) = (removal.index, removal.key, removal.recorded.as_ref());
-        // GC comes with a key that has no record only if it holds something.
+        // GC comes with a key that has no record only if it holds something, or if its link is there.
         if recorded.is_none() && removal.is_own_call() && index.made_nothing(key, NAME) {
             return;
+        }
+        if let Some(recorded) = recorded.filter(|recorded| recorded.started.inside) {
+            let daemon = Daemon::new(removal.call, config::socket_of(removal.call));
+            let tell = || {
+                let _told = daemon.end(removal.call, &recorded.started.owner);
+            };
+            return inside::take_down(removal, tell, failures);
+        }
+        if recorded.is_none() && removal.is_own_call() && is_further(key.ifname.as_str()) {
+            inside::take_down_unrecorded(removal, failures);
         }
         let off = traffic_off(removal);
         let Some(is_off) = failures.note("set the host's side of the link down", off) else {
@@ -169,8 +195,12 @@ impl Kind for Policy {
         failures.note("frames", released);
     }
 
-    fn unrecorded(_: &Call<'_>, index: &Index, _: &mut Failures) -> Vec<AttachmentKey> {
-        frames::holders(index)
+    /// Those that hold something, and those whose links are there: a link is set down before its
+    /// verdicts go (`collect`).
+    fn unrecorded(call: &Call<'_>, index: &Index, failures: &mut Failures) -> Vec<AttachmentKey> {
+        let mut found = failures.note("list links", pair::marked(call)).unwrap_or_default();
+        found.extend(frames::holders(index));
+        found
     }
 
     fn collect(collecting: &Collecting<'_, Self>, failures: &mut Failures) {
@@ -183,23 +213,33 @@ impl Kind for Policy {
     }
 }
 
-/// Plugins of ours whose interfaces are refused whatever their configuration: packets of these do
-/// not pass the node's packet filter. Others are judged when they are there (`link::find`).
+/// Plugins of ours whose interfaces are refused as a container's own one, whatever their
+/// configuration: packets of these do not pass the node's packet filter. Others are judged when they
+/// are there (`link::find`).
 const NOT_FILTERED: [&str; 7] = ["dummy", "host-device", "ipvlan", "macvlan", "ovs", "tap", "vlan"];
+
+/// The one of them that cannot be judged in the container either.
+const NEVER: &[&str] = &["tap"];
 
 /// What to do where [`behind`] finds something.
 pub const INSTEAD: &str = "attach by ptp or bridge where network policy is to hold";
 
 /// Returns the plugin before [`PLUGIN`] in a list whose interface it refuses, so that the list can
-/// be refused before anything is made.
+/// be refused before anything is made. Without the name of the interface, only what is refused under
+/// any name.
 #[must_use]
-pub fn behind<T: AsRef<str>>(types: impl IntoIterator<Item = T>) -> Option<T> {
+pub fn behind<T: AsRef<str>>(
+    ifname: Option<&str>,
+    types: impl IntoIterator<Item = T>,
+) -> Option<T> {
+    let is_own = ifname.is_some_and(|ifname| !is_further(ifname));
+    let not_judged: &[&str] = if is_own { &NOT_FILTERED } else { NEVER };
     let mut refused = None;
     for name in types {
         if name.as_ref() == NAME {
             return refused;
         }
-        if refused.is_none() && NOT_FILTERED.contains(&name.as_ref()) {
+        if refused.is_none() && not_judged.contains(&name.as_ref()) {
             refused = Some(name);
         }
     }
@@ -211,6 +251,16 @@ pub fn behind<T: AsRef<str>>(types: impl IntoIterator<Item = T>) -> Option<T> {
 pub fn why_not(refused: &str) -> String {
     format!(
         "network policy cannot judge packets of {refused:?}, which pass this node's packet filter by"
+    )
+}
+
+/// Says of a list that it is refused for a container's own interface, given the plugin that [`behind`]
+/// finds in it then.
+#[must_use]
+pub fn only_further(refused: &str) -> String {
+    format!(
+        "network policy judges packets of {refused:?} in the container, and only on further networks: \
+         as {OWN_IFNAME} it is refused"
     )
 }
 
@@ -247,7 +297,7 @@ fn owner(call: &Call<'_>, key: &AttachmentKey) -> Owner {
 fn recorded(
     call: &Call<'_>,
     config: &Config,
-    link: &HostSide,
+    side: &Side,
     result: &AddResult,
 ) -> Result<Recorded, Failure> {
     let addresses = link::addresses(result, call.ifname().as_str());
@@ -259,17 +309,27 @@ fn recorded(
         )
         .with_details("prevResult lists no address of it"));
     }
-    Ok(Recorded {
-        started: Started {
-            owner: owner(call, call.attachment()),
-            addresses,
-            interface: Some(link.name.clone()),
-            meets: link.meets(call.ifname().as_str()),
-            labels: config.labels.clone(),
+    let owner = owner(call, call.attachment());
+    let started = Started { owner, addresses, labels: config.labels.clone(), ..Started::default() };
+    Ok(at(side, started, call.ifname().as_str()))
+}
+
+/// Adds where an attachment is judged.
+fn at(side: &Side, started: Started, ifname: &str) -> Recorded {
+    match side {
+        Side::Host(link) => Recorded {
+            started: Started {
+                interface: Some(link.name.clone()),
+                meets: link.meets(ifname),
+                ..started
+            },
+            index: Some(link.index),
+            bridge: link.bridge.as_ref().map(|bridge| bridge.name.clone()),
         },
-        index: Some(link.index),
-        bridge: link.bridge.as_ref().map(|bridge| bridge.name.clone()),
-    })
+        Side::Inside => {
+            Recorded { started: Started { inside: true, ..started }, ..Recorded::default() }
+        }
+    }
 }
 
 /// Returns what the recorded link passes.
@@ -312,6 +372,18 @@ fn enforce<'a>(
     with_firewall(index, |firewall| firewall.add(key, &all))
 }
 
+/// Closes a container in its own namespace.
+fn enforce_inside<'a>(
+    index: &'a Index,
+    netns: &Netns,
+    ifname: &'a str,
+    undo: &mut Undo<'a>,
+) -> Result<(), Failure> {
+    let of_undo = netns.clone();
+    undo.push("remove the verdicts", move || inside::forget(index, &of_undo, ifname));
+    inside::close(index, netns, ifname)
+}
+
 /// Removes what an earlier ADD of the attachment made, and this one does not want.
 fn remove_what_changed(
     call: &Call<'_>,
@@ -341,6 +413,7 @@ fn traffic_off(removal: &Removal<'_, Policy>) -> Result<bool, Failure> {
     let mut host = RouteSocket::open()?;
     let found = match &removal.recorded {
         Some(recorded) => link::recorded(&mut host, removal.key, recorded)?,
+        None if !removal.is_own_call() => link::marked(&mut host, removal.key)?,
         None => {
             let result = removal.prev_result().unwrap_or_default();
             match link::listed(&mut host, removal.key, &result)? {

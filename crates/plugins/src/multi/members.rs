@@ -187,11 +187,9 @@ impl<'c> Container<'c> {
     ) -> Result<Vec<AddResult>, NotAttached> {
         let deadline = self.call.context().deadline;
         for (place, member) in members.iter().enumerate() {
-            judge::refuse_unfiltered(&member.list).map_err(|error| NotAttached {
-                error: error.into(),
-                place: Some(place),
-                is_undone: true,
-            })?;
+            judge::refuse_unfiltered(&member.list, member.attachment.ifname.as_str()).map_err(
+                |error| NotAttached { error: error.into(), place: Some(place), is_undone: true },
+            )?;
         }
         let added = self.runtime.add_several(members, deadline).map_err(|failed| {
             let is_failed = |member: &Member| member.attachment.ifname == failed.ifname;

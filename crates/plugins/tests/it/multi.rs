@@ -181,12 +181,16 @@ fn what_is_asked_for_needs_a_plugin_that_gives_it() {
             "networks[1]: eth0 has the default route already",
         ),
         (json!([{ "config": { "type": "multi" } }]), "is one of several networks itself"),
-        // There is no such parent: this is said before anything is made.
+        // Before anything is made. Of the container's own interface more is refused.
         (
             json!([
                 { "config": bridge(1) },
-                { "config": { "plugins": [{ "type": "macvlan", "master": "p0" }, { "type": "policy" }] } },
+                { "config": { "plugins": [{ "type": "tap" }, { "type": "policy" }] } },
             ]),
+            "network policy cannot judge packets of \"tap\"",
+        ),
+        (
+            json!([{ "config": { "plugins": [{ "type": "macvlan", "master": "p0" }, { "type": "policy" }] } }]),
             "network policy cannot judge packets of \"macvlan\"",
         ),
     ] {

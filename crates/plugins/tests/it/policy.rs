@@ -7,6 +7,7 @@
 mod bad;
 mod daemon;
 mod frames;
+mod inside;
 mod killed;
 mod life;
 mod matrix;
@@ -24,7 +25,8 @@ use crate::support::matrix::{Family, ipam};
 use crate::support::ready::Ready;
 use crate::support::{Node, Run};
 
-/// A container attached by a plugin that makes a pair: `bridge` or `ptp`.
+/// A container attached by a plugin that makes a pair, `bridge` or `ptp`, or to a further network by
+/// `macvlan`.
 struct Pod<'n> {
     node: &'n Node,
     c: Rc<Container>,
@@ -51,6 +53,7 @@ fn bridge(node: &Node) -> Value {
 fn keys(node: &Node, by: &str) -> Value {
     match by {
         "bridge" => bridge(node),
+        "macvlan" => json!({ "master": "p0", "ipam": ipam(node, Family::Dual) }),
         _ => json!({ "ipam": ipam(node, Family::Dual) }),
     }
 }
@@ -59,7 +62,8 @@ impl<'n> Pod<'n> {
     /// Attaches a container, without network policy.
     #[track_caller]
     fn new(node: &'n Node, name: &str, by: &'static str) -> Self {
-        Pod::of(node, node.container(name), by, keys(node, by), ("n", "eth0"))
+        let ifname = if by == "macvlan" { "net1" } else { "eth0" };
+        Pod::of(node, node.container(name), by, keys(node, by), ("n", ifname))
     }
 
     #[track_caller]

@@ -97,6 +97,7 @@ fn attachment(network: usize, pod: &Pod) -> Option<Attachment> {
         network: Some(NETWORKS[network].0.to_owned()),
         pod: Some(pod.uid.clone()),
         interface: NETWORKS[network].1.to_owned(),
+        inside: false,
         addresses: pod.addresses.clone(),
     })
 }
@@ -376,4 +377,85 @@ fn connections_are_judged_where_their_ends_are() {
     assert!(forbid("172.16.0.9", "172.16.0.8").is_empty());
     assert_eq!(networks.network_at("br-a", ip("172.16.0.1")), Some("shop/a"));
     assert_eq!(networks.network_at("br-b", ip("172.16.0.1")), None);
+}
+
+/// Takes the attachment of `shop/db` for one that is judged inside.
+fn db_inside(own: &World, networks: &mut Networks) -> Attachment {
+    let db = attachment(0, &pod("shop/db", NODE, json!({}), &["172.16.0.2"])).unwrap();
+    let db = Attachment { interface: "net1".to_owned(), inside: true, ..db };
+    networks.attachment("shop/db", Some(db.clone()), own);
+    db
+}
+
+#[test]
+fn what_does_not_pass_the_node_is_judged_inside() {
+    let (own, mut networks) = two_pods();
+    assert!(!networks.take_moved());
+    let db = db_inside(&own, &mut networks);
+    assert!(networks.take_moved() && !networks.take_moved());
+    let leads = |networks: &Networks, direction: Direction| {
+        let program = networks.inside(["shop/db", "shop/web", "nobody"]);
+        program.check().unwrap();
+        assert_eq!(program.interfaces.len(), 2, "only of the interface that is judged inside");
+        program.interfaces[&(direction, "net1".to_owned())].clone()
+    };
+    assert_eq!(leads(&networks, Direction::Ingress), OPEN);
+    assert!(whole(&networks).links.keys().all(|(_, link)| link.interface != "net1"));
+    assert_eq!(networks.network_at("net1", ip("172.16.0.2")), None);
+    assert_eq!(networks.network_of("shop/db"), Some("shop/a"));
+    let policy = for_networks(
+        "a",
+        json!({
+            "podSelector": {"matchLabels": {"app": "db"}},
+            "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "web"}}}]}],
+        }),
+    );
+    networks.policy(&policy.policy.id.clone(), Some(policy), &own);
+    assert!(networks.take_moved() && networks.is_judged_inside("shop/db"));
+    assert_eq!(leads(&networks, Direction::Egress), OPEN);
+    let chain = leads(&networks, Direction::Ingress);
+    let program = networks.inside(["shop/db"]);
+    assert!(program.chains.contains_key(&chain) && program.verdicts.is_empty());
+    let sets: Vec<&String> = program.sets.keys().collect();
+    assert_eq!(sets.len(), 2, "the selector's addresses of both families: {sets:?}");
+    let set = sets.iter().find(|name| name.starts_with("sel4")).unwrap();
+    assert_eq!(
+        program.sets[*set],
+        netwright_policy::program::Set::Addresses([ip("172.16.0.1")].into())
+    );
+    // Another peer is an element, and nothing else.
+    let peer = pod("shop/web-2", "two", json!({"app": "web"}), &["172.16.0.3"]);
+    let says = says(0, &peer);
+    let steps = networks.pod(&peer.uid.clone(), Some((peer, says)), &own);
+    assert!(
+        matches!(&steps[..], [Step::AddElement { set: into, .. }] if into == *set),
+        "{steps:?}"
+    );
+    assert!(!networks.take_moved());
+    let forbids = |networks: &Networks, source: &str, destination: &str| {
+        networks.forbids_inside(["shop/db"], ip(source), ip(destination), tcp(80))
+    };
+    assert!(!forbids(&networks, "172.16.0.1", "172.16.0.2"));
+    assert!(forbids(&networks, "172.16.0.9", "172.16.0.2"));
+    assert!(!forbids(&networks, "172.16.0.2", "172.16.0.9"));
+    assert!(!forbids(&networks, "172.16.0.9", "172.16.0.8"), "neither end is here");
+    assert_eq!(networks.forbid(ip("172.16.0.9"), ip("172.16.0.2"), tcp(80)), []);
+    // What is not known is closed.
+    for less in [Attachment { network: None, ..db.clone() }, Attachment { pod: None, ..db.clone() }]
+    {
+        networks.attachment("shop/db", Some(less), &own);
+        assert_eq!(networks.is_closed_inside("shop/db"), Some(true));
+        assert_eq!(leads(&networks, Direction::Ingress), unknown(Direction::Ingress));
+        assert!(forbids(&networks, "172.16.0.2", "172.16.0.9"));
+    }
+    networks.attachment("shop/db", Some(db), &own);
+    assert_eq!(networks.is_closed_inside("shop/db"), Some(false));
+    assert_eq!(networks.is_closed_inside("shop/web"), None);
+    assert_eq!(leads(&networks, Direction::Ingress), chain);
+    // Of two that have its address nobody knows which one it is.
+    let other = Attachment { pod: Some("other".into()), ..db_inside(&own, &mut networks) };
+    networks.attachment("other", Some(other), &own);
+    assert_eq!(networks.is_closed_inside("shop/db"), Some(true));
+    networks.attachment("other", None, &own);
+    assert_eq!(networks.is_closed_inside("shop/db"), Some(false));
 }

@@ -48,13 +48,15 @@ pub(super) fn lint(list: &NetworkList, top: &Top<'_>, examined: &mut Examined<'_
                 format!("plugin {name:?} makes an interface of its own and ignores what {before:?} before it made"),
                 Some("put the second interface in a network of its own".to_owned()),
             );
-        } else if let Some(refused) = judge::behind(list, index) {
+        } else if let Some(refused) = judge::behind(list, index, None) {
             examined.find(
                 Severity::Error,
                 place,
                 policy::why_not(&refused),
                 Some(policy::INSTEAD.to_owned()),
             );
+        } else if let Some(refused) = judge::behind_as_own(list, index) {
+            examined.find(Severity::Warning, place, policy::only_further(&refused), None);
         } else if twice {
             examined.find(
                 Severity::Warning,

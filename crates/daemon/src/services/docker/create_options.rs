@@ -16,6 +16,7 @@ use cni_runtime::{ConfigFolder, LoadError, Runtime};
 use cnm::network::{CreateNetwork, IpamData};
 use cnm::options;
 use ipnet::IpNet;
+use node_api::policy::OWN_IFNAME;
 use plugins::judge;
 use serde_json::{Value, json};
 
@@ -97,6 +98,9 @@ pub(super) fn plan(asked: &CreateNetwork, shelf: Shelf<'_>) -> Result<Network, E
     if let Some(refusal) = judge::list(&list, &judge::is_own_name).first() {
         return Err(refusal.to_error(&list.name));
     }
+    // What is judged in the container's namespace stays behind when Docker moves the link there.
+    judge::refuse_unfiltered(&list, OWN_IFNAME)
+        .map_err(|error| error.context(format!("network list {:?}", list.name)))?;
     network.conflist = String::from_utf8(list.source)
         .map_err(|error| Error::new(code::DECODE_FAILURE, error.to_string()))?;
     Ok(network)

@@ -19,7 +19,9 @@ use cnm::network::{
     OperInfo, StaticRoute,
 };
 use cnm::options;
+use firewall::pods::PodsTable;
 use ipnet::IpNet;
+use kernel::netns::Netns;
 use serde_json::json;
 
 use super::driver::{Driver, texts};
@@ -86,6 +88,7 @@ impl Driver {
         let deadline = Instant::now() + self.timeout;
         let added = self.runtime.add_list(list, &attachment, Some(deadline));
         let added = added.map_err(|error| error.to_cni())?;
+        refuse_judged_inside(&netns)?;
         endpoint.layout = handover::look(&netns, &network.ifname)?;
         let wanted = endpoint.asked.interface.clone().unwrap_or_default();
         endpoint.answer = answer(&wanted, &endpoint.layout, &list.name)?;
@@ -262,6 +265,20 @@ impl Driver {
         value.retain(|_, text| !text.is_empty());
         Ok(OperInfo { value })
     }
+}
+
+/// Refuses a network that network policy judges in the namespace in which it was made: Docker takes
+/// the link away from there, and what judges it would stay behind.
+fn refuse_judged_inside(netns: &Netns) -> Result<(), Error> {
+    // A kernel without nftables has no such table.
+    let table = PodsTable::open_inside(netns).and_then(|mut table| table.exists());
+    if !table.unwrap_or_default() {
+        return Ok(());
+    }
+    let text = "network policy judges this network in the container's namespace, from which Docker \
+                takes the link away";
+    Err(Error::new(code::INVALID_CONFIG, text)
+        .with_details("take the plugin policy out of the list, or attach by ptp or bridge"))
 }
 
 /// Returns the alias of an attachment's links.

@@ -1,10 +1,10 @@
 //! What `netwright policy` asks, by HTTP at the service's status socket.
 
-use firewall::pods::{LED_PAST, is_led_past};
+use firewall::pods::ipvs;
 
 use crate::exchange::Answer;
 
-use super::drops::Drops;
+use super::drops::{self, Drops, Page};
 use super::listing::{PodRow, Under, Unknown, list};
 use super::question::{Question, judge};
 use super::shared::Shared;
@@ -18,7 +18,7 @@ pub(crate) const DROPS: &str = "/drops/";
 pub(crate) const ACCEPT: &str = "POST /accept";
 
 /// Answers a question, if it is one of these.
-pub(super) fn answer(shared: &Shared, drops: &Drops, target: &str) -> Option<Answer> {
+pub(super) fn answer(shared: &Shared, kept: &Drops, target: &str) -> Option<Answer> {
     if target == POLICIES {
         return Some(policies(shared));
     }
@@ -35,7 +35,10 @@ pub(super) fn answer(shared: &Shared, drops: &Drops, target: &str) -> Option<Ans
     }
     let number = target.strip_prefix(DROPS)?;
     Some(match number.parse() {
-        Ok(number) => Answer::json(&drops.after(number, drops.counted())),
+        Ok(number) => {
+            let page = kept.after(number, kept.counted());
+            Answer::json(&Page { inside: drops::in_containers(shared), ..page })
+        }
         Err(_) => Answer::text(404, "ask /drops/NUMBER, from 0"),
     })
 }
@@ -53,7 +56,7 @@ fn policies(shared: &Shared) -> Answer {
     let unknown = unknown.collect();
     let mut warnings = not_enforced(&engine.waits_for());
     warnings.extend(engine.notices());
-    warnings.extend(is_led_past().then(|| LED_PAST.to_owned()));
+    warnings.extend(ipvs::judged_wrongly().into_iter().map(str::to_owned));
     let node = Some(engine.node());
     let mut listing = list(engine.world(), node, unknown, warnings).with(engine.networks(), node);
     listing.pods.extend(engine.closed_further().map(|(attachment, why)| PodRow {

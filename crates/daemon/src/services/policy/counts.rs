@@ -101,6 +101,15 @@ fn of_engine(shared: &Shared) -> Vec<Figure> {
             open += 1;
         }
     }
+    for inside in engine.attachments().filter(|one| one.inside.is_some()) {
+        if engine.is_closed_inside(inside) {
+            closed += 1;
+        } else if engine.networks().is_judged_inside(&inside.key()) {
+            judged += 1;
+        } else {
+            open += 1;
+        }
+    }
     for link in engine.attachments().flat_map(Attachment::links) {
         let is_judged = |direction| {
             let chain = engine.networks().leads(direction, &link);

@@ -5,6 +5,9 @@
 //! connection tracking forget those that are forbidden. Their next packet is a new connection's, and
 //! meets the rules. It is judged by where it really goes, behind the translation of a service.
 //!
+//! Connections of networks that do not pass the node are tracked in their containers' own namespaces,
+//! and are judged there.
+//!
 //! Connections of the host itself never meet the packet filter's rules, and stay.
 
 use std::collections::BTreeSet;
@@ -12,12 +15,15 @@ use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use kernel::conntrack::{ConntrackSocket, Flow, FlowFilter};
+use kernel::living::Census;
 use kernel::netlink::NetlinkError;
 use kernel::route::{IpFamily, RouteSocket};
 use policy::{Protocol, Traffic};
 
 use super::concern::Concern;
 use super::counts::Counts;
+use super::engine::Container;
+use super::inside;
 use super::shared::Shared;
 use crate::health::Health;
 use crate::services::setup::words;
@@ -82,6 +88,41 @@ impl Cutter {
         };
         let mut count = 0;
         for filter in filters(concern) {
+            count += conntrack.delete_flows_if(&filter, goes)?;
+        }
+        let (census, mut failed) = (Census::new(), None);
+        let containers = self.shared.engine().containers();
+        for container in containers {
+            match self.cut_inside(&container, &census, concern) {
+                Ok(more) => count += more,
+                Err(error) => failed = Some(error),
+            }
+        }
+        failed.map_or(Ok(count), Err)
+    }
+
+    /// Does the same in a container's namespace.
+    fn cut_inside(
+        &self,
+        container: &Container,
+        census: &Census,
+        concern: &Concern,
+    ) -> Result<usize, NetlinkError> {
+        let Some(netns) = inside::find(&container.noted, census) else { return Ok(0) };
+        let stand_ins = inside::stand_ins(&netns, container)?;
+        let mut concern = concern.clone();
+        let of = stand_ins.iter().filter(|(_, of)| concern.local.contains(*of));
+        let of: Vec<IpAddr> = of.map(|(address, _)| *address).collect();
+        concern.local.extend(of);
+        let mut conntrack = ConntrackSocket::open_in(&netns)?;
+        let goes = |flow: &Flow| {
+            let Some((ends, traffic)) = ends(flow) else { return false };
+            let [source, destination] = ends.map(|end| stand_ins.get(&end).copied().unwrap_or(end));
+            concern.has(ends)
+                && self.shared.engine().forbids_inside(container, (source, destination), traffic)
+        };
+        let mut count = 0;
+        for filter in filters(&concern) {
             count += conntrack.delete_flows_if(&filter, goes)?;
         }
         Ok(count)

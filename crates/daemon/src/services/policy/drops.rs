@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::UNIX_EPOCH;
 
+use firewall::pods::Dropped;
 use kernel::nflog::{Heard, Logged, NflogSocket};
 use kernel::route::RouteSocket;
 use policy::networks::Attachment;
@@ -18,6 +19,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::inside;
 use super::log::{self, Counted, Counters};
 use super::shared::Shared;
 use crate::health::Health;
@@ -83,6 +85,30 @@ pub(crate) struct Page {
     pub(crate) overrun: u64,
     /// Why nobody listens to the log.
     pub(crate) fault: Option<String>,
+    /// What was dropped in containers' own network namespaces, of which nothing is listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) inside: Vec<DroppedInside>,
+}
+
+/// What was dropped in the network namespace of a container, on networks that do not pass the node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DroppedInside {
+    /// The pod, or the container.
+    pub(crate) pod: String,
+    /// Since its table was made.
+    pub(crate) counted: Counted,
+}
+
+/// Reads the counters in containers' namespaces, of those that have dropped something.
+pub(super) fn in_containers(shared: &Shared) -> Vec<DroppedInside> {
+    let containers = shared.engine().containers();
+    let read = containers.iter().filter_map(|container| {
+        let Dropped { incoming, outgoing, revived } = inside::dropped(container)?;
+        let counted = Counted { ingress: incoming, egress: outgoing, reset: revived };
+        let is_some = counted != Counted::default();
+        is_some.then(|| DroppedInside { pod: cni::text::one_line(&container.name), counted })
+    });
+    read.collect()
 }
 
 /// The drops, for the thread that hears of them and for whoever asks.
@@ -221,6 +247,7 @@ impl Drops {
             listed: kept.listed,
             overrun: kept.overrun,
             fault: kept.fault.clone(),
+            inside: Vec::new(),
         }
     }
 }

@@ -6,6 +6,7 @@
 //! An address of a record is closed until its pod is known, and belongs to that pod from then on,
 //! whatever the pod's status says.
 
+mod inside;
 mod known;
 mod local;
 mod networks;
@@ -18,6 +19,7 @@ use policy::isolation::Isolation;
 use policy::object::Uid;
 use policy::{Change, Compiler, Networks, Pod, PolicyId, Program, Refused, Step, World};
 
+pub(super) use self::inside::{Container, Site};
 pub(super) use self::known::{Expected, Place};
 use super::concern::Concern;
 use super::further::Further;
@@ -62,6 +64,10 @@ pub(super) struct Todo {
     pub(super) steps: Vec<Step>,
     /// The packet filter is to be brought to the program, whatever it is now.
     pub(super) bring: bool,
+    /// Programs of containers' namespaces may be other ones, and not only by elements of sets.
+    pub(super) inside: bool,
+    /// The attachments that plugins have closed in containers' namespaces, whatever was there.
+    pub(super) closed: BTreeSet<Id>,
     /// The connections that are to be judged again, after that.
     pub(super) concern: Concern,
     /// The kinds that are to be listed again.
@@ -90,8 +96,10 @@ pub(super) struct Known {
 }
 
 impl Todo {
-    /// Adds what is to be done besides, but for the steps: they are in the program that is brought.
+    /// Adds what is to be done besides, but for the steps: they are in the programs that are brought.
     pub(super) fn add(&mut self, more: Todo) {
+        self.inside |= more.inside || !more.steps.is_empty();
+        self.closed.extend(more.closed);
         self.concern.add(more.concern);
         self.relist.extend(more.relist);
         self.tell.extend(more.tell);
@@ -127,6 +135,8 @@ struct Local {
     static_uid: Option<Uid>,
     /// What it says of further networks.
     further: Further,
+    /// One of its containers may change what is judged in its own namespace.
+    may_undo: bool,
 }
 
 /// All decisions of the service.
@@ -441,6 +451,12 @@ impl Engine {
         }
     }
 
+    /// Reports whether there is something to be done by now.
+    pub(super) fn has_todo(&self) -> bool {
+        let Todo { steps, bring, inside, closed, .. } = &self.todo;
+        *bring || *inside || !steps.is_empty() || !closed.is_empty()
+    }
+
     /// Returns when [`Engine::tick`] has something to do.
     pub(super) fn due(&self) -> Option<Instant> {
         let tell = self.program().and_then(|_| self.tell.due());
@@ -485,6 +501,11 @@ impl Engine {
                 true => Concern::all(own),
                 false => Concern::of(&todo.steps, own),
             });
+        }
+        if todo.inside || todo.bring {
+            // No step says where an interface of a container leads.
+            let inside = self.records.all().filter(|one| one.inside.is_some());
+            todo.concern.local.extend(inside.flat_map(|one| &one.addresses));
         }
         if self.lists.origin() == Origin::Server {
             self.tell.look(world, now);

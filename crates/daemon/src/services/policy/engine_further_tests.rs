@@ -87,6 +87,93 @@ fn connections_on_further_networks_are_judged() {
     assert!(!forbids(&rig, "10.0.0.3"));
 }
 
+/// Packets of macvlan and its kind are judged in the container's namespace; the node has nothing of
+/// their addresses.
+#[test]
+fn what_does_not_pass_the_node_is_judged_inside() {
+    let mut rig = shop();
+    rig.changed(Kind::MultiNetworkPolicies, &multi("db", "db", "storage"));
+    rig.changed(Kind::Pods, &pod("db", "u1", NODE));
+    let mut db = further("c1", ("db", "u1"), "br1", "10.0.0.1");
+    (db.meets, db.inside) = (None, true);
+    db.owner.netns = "/run/netns/c1".to_owned();
+    rig.engine.start(db.clone());
+    let todo = rig.engine.take_todo(rig.now);
+    assert!(todo.inside && todo.closed.len() == 1, "the plugin has closed it");
+    let notice = rig.engine.enforced(&db.owner).notice.unwrap();
+    assert!(notice.contains("says which network net1 is on: it is closed until then"), "{notice}");
+    let leads = |engine: &Engine| {
+        let containers = engine.containers();
+        let [container] = containers.as_slice() else { panic!("{containers:?}") };
+        assert_eq!(container.noted.path.to_str(), Some("/run/netns/c1"));
+        let program = engine.program_inside(container).unwrap();
+        program.interfaces[&(Direction::Ingress, "net1".to_owned())].clone()
+    };
+    assert_eq!(leads(&rig.engine), program::unknown(Direction::Ingress));
+    rig.engine
+        .hear(Event::Changed(read(Kind::Pods, &asks(pod("db", "u1", NODE), "storage"))), rig.now);
+    let todo = rig.engine.take_todo(rig.now);
+    assert!(todo.inside && todo.closed.is_empty());
+    let address: std::net::IpAddr = "10.0.0.1".parse().unwrap();
+    assert!(todo.concern.local.contains(&address), "its connections are judged again");
+    assert!(rig.engine.enforced(&db.owner).known);
+    assert!(leads(&rig.engine).starts_with("ci-"));
+    // The node's table has nothing of it.
+    assert_eq!(rig.engine.expected(&db.owner), Some(Vec::new()));
+    assert!(!rig.engine.is_closed(address) && rig.engine.whole().unwrap().links.is_empty());
+    // A peer is an element, by which no program becomes another one.
+    let web = has(pod("web", "u3", "n2"), "shop/storage", "10.0.0.9");
+    rig.engine.hear(Event::Changed(read(Kind::Pods, &web)), rig.now);
+    let todo = rig.engine.take_todo(rig.now);
+    assert!(!todo.inside, "{:?}", todo.steps);
+    assert!(matches!(&todo.steps[..], [Step::AddElement { .. }]), "{:?}", todo.steps);
+    let container = rig.engine.containers().remove(0);
+    let tcp = Traffic::to(Protocol::Tcp, 80);
+    let forbids =
+        |from: &str| rig.engine.forbids_inside(&container, (from.parse().unwrap(), address), tcp);
+    assert!(!forbids("10.0.0.9") && forbids("10.0.0.8"));
+    // It ends: what is in its namespace is the plugin's to remove.
+    rig.engine.end(&db.owner);
+    assert!(rig.engine.containers().is_empty() && rig.engine.judges_inside());
+    rig.engine.list_records(Vec::new());
+    assert!(!rig.engine.judges_inside());
+}
+
+#[test]
+fn who_may_undo_policies_is_told() {
+    let mut rig = shop();
+    let mut db = further("c1", ("db", "u1"), "br1", "10.0.0.1");
+    (db.meets, db.inside) = (None, true);
+    let mut events = Vec::new();
+    for (context, may) in [
+        (json!({}), false),
+        (json!({"capabilities": {"add": ["NET_BIND_SERVICE"], "drop": ["ALL"]}}), false),
+        (json!({"capabilities": {"add": ["NET_ADMIN"]}}), true),
+        (json!({"capabilities": {"add": ["CAP_NET_ADMIN"]}}), true),
+        (json!({"privileged": true}), true),
+    ] {
+        let mut object = asks(pod("db", "u1", NODE), "storage");
+        object["spec"]["containers"] = json!([{"name": "c", "securityContext": context}]);
+        rig.engine.hear(Event::Changed(read(Kind::Pods, &object)), rig.now);
+        rig.engine.start(db.clone());
+        let todo = rig.engine.take_todo(rig.now);
+        let told = rig.engine.who_may_undo();
+        assert_eq!(told.len(), usize::from(may), "{context}: {told:?}");
+        if may {
+            assert!(
+                told[0].starts_with("shop/db: packets of net1 do not pass the node"),
+                "{told:?}"
+            );
+        }
+        events.extend(todo.tell);
+    }
+    // By this node, and once.
+    let [Telling::Event(event)] = events.as_slice() else { panic!("{events:?}") };
+    assert_eq!(event.body["reason"], "PolicyCanBeUndone");
+    assert_eq!(event.body["involvedObject"]["kind"], "Pod");
+    assert_eq!(event.body["involvedObject"]["uid"], "u1");
+}
+
 #[test]
 fn a_network_without_the_plugin_is_told() {
     let mut rig = shop();

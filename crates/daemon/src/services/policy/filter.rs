@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use firewall::FirewallError;
 use firewall::pods::{self, Link, Logging, PodsTable, TABLE};
 use kernel::events::{TableEvent, TableListener};
+use kernel::living::Census;
 use kernel::netlink::NetlinkError;
 use node_api::policy::{LOCK, PLUGIN};
 use policy::program::Set;
@@ -16,6 +17,7 @@ use policy::{Direction, Name, Program, Step};
 use state::{Index, Lock, Roots};
 
 use super::engine::{Expected, Place, Todo};
+use super::inside::{self, Inside, Wanted};
 use super::records::{Attachment, Id};
 use super::shared::Shared;
 
@@ -39,6 +41,8 @@ pub(super) struct Brought {
 pub(super) struct Filter {
     table: PodsTable,
     listener: TableListener,
+    /// The tables in containers' namespaces.
+    inside: Inside,
     index: Index,
     /// The records that could not be read, as the log has told.
     damaged: BTreeSet<String>,
@@ -59,6 +63,7 @@ impl Filter {
         Ok(Filter {
             table,
             listener,
+            inside: Inside::default(),
             index: Index::new(roots),
             damaged: BTreeSet::new(),
             is_damaged: false,
@@ -84,6 +89,16 @@ impl Filter {
     /// Reports whether dropped packets are logged, as far as the kernel can.
     pub(super) fn logs(&self) -> bool {
         self.table.logs()
+    }
+
+    /// Makes the chains for what IPVS sends on if it has services. Reports whether it has.
+    pub(super) fn judge_services(&mut self) -> Result<bool, FirewallError> {
+        if !self.table.look_for_services() {
+            return Ok(false);
+        }
+        let _lock = self.lock()?;
+        pods::complete(&mut self.table)?;
+        Ok(true)
     }
 
     /// Makes steps in one transaction.
@@ -121,6 +136,43 @@ impl Filter {
             self.table.bring(&program)?
         };
         Ok(Brought { lines: brought.lines().to_vec(), is_as_it_was })
+    }
+
+    /// Makes those of these steps that concern containers' namespaces. Returns whether that was all
+    /// that was to be done.
+    pub(super) fn apply_inside(&mut self, steps: &[Step]) -> bool {
+        let Ok(_lock) = self.lock() else { return false };
+        self.inside.apply(steps)
+    }
+
+    /// Lists the records, and brings containers' namespaces to what follows from them; `all` those
+    /// too that should be so. `closed` are attachments that a plugin has closed since. Returns how
+    /// many were changed by somebody else.
+    pub(super) fn bring_inside(
+        &mut self,
+        shared: &Shared,
+        closed: &BTreeSet<Id>,
+        all: bool,
+    ) -> Result<usize, FirewallError> {
+        let _lock = self.lock()?;
+        let records = self.records(shared);
+        let programs = {
+            let mut engine = shared.engine();
+            engine.list_records(records);
+            let mut programs = Vec::new();
+            for container in engine.containers() {
+                let Some(program) = engine.program_inside(&container) else { continue };
+                programs.push((container, program));
+            }
+            programs
+        };
+        let wanted = Wanted { programs, all, is_blind: self.is_blind };
+        Ok(self.inside.bring(wanted, closed))
+    }
+
+    /// Returns what is known of containers' namespaces.
+    pub(super) fn inside(&self) -> &Inside {
+        &self.inside
     }
 
     /// If there is no table, makes one that closes all addresses with a record. Returns how many.
@@ -232,10 +284,17 @@ impl Filter {
         std::mem::take(&mut self.sees_again)
     }
 
-    /// Removes the table.
+    /// Removes the table, and those in containers' namespaces. One that cannot be removed keeps none
+    /// of the others.
     pub(super) fn remove(&mut self) -> Result<(), FirewallError> {
         let _lock = self.lock()?;
-        self.table.remove()
+        let (census, mut removed) = (Census::new(), self.table.remove());
+        for record in self.index.list().found.iter().filter(|record| record.plugin == PLUGIN) {
+            if let Ok(Attachment { inside: Some(noted), .. }) = Attachment::of(record) {
+                removed = removed.and(inside::remove(&noted, &census));
+            }
+        }
+        removed
     }
 }
 

@@ -128,7 +128,7 @@ pub(super) enum What {
     MultiPolicy(Box<MultiPolicy>),
 }
 
-/// What is to be known of an object to write about it. Of pods and nodes nothing is.
+/// What is to be known of an object to write about it, and of pods besides. Of nodes nothing is.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Meta {
     pub(super) uid: String,
@@ -140,6 +140,8 @@ pub(super) struct Meta {
     pub(super) static_uid: Option<Uid>,
     /// The further networks of a pod.
     pub(super) further: Further,
+    /// One of a pod's containers may change the pod's network namespace.
+    pub(super) may_undo: bool,
 }
 
 impl Meta {
@@ -178,8 +180,8 @@ impl Object {
                 let static_uid = annotations.and_then(|all| all.get(STATIC)?.as_str());
                 let static_uid = static_uid.map(Arc::from);
                 let what = What::Pod(Box::new(Pod::read(object)?));
-                let further = Further::read(object);
-                Object { what, meta: Meta { static_uid, further, ..meta } }
+                let (further, may_undo) = (Further::read(object), may_undo(object));
+                Object { what, meta: Meta { static_uid, further, may_undo, ..meta } }
             }
             Kind::NetworkPolicies => Object {
                 what: What::Policy(Box::new(network_policy::read(object)?)),
@@ -216,6 +218,23 @@ impl Object {
             What::MultiPolicy(policy) => Key::Policy(policy.policy.id.clone()),
         }
     }
+}
+
+/// Reports whether a container of a pod has CAP_NET_ADMIN: by its name, with all others, or since it is
+/// privileged (Kubernetes, core/v1 SecurityContext). Runtimes give it to no container that does not
+/// ask for it.
+fn may_undo(pod: &Value) -> bool {
+    let lists = ["containers", "initContainers", "ephemeralContainers"];
+    let lists = lists.into_iter().filter_map(|list| pod["spec"][list].as_array());
+    lists.flatten().any(|container| {
+        let context = &container["securityContext"];
+        let added = context["capabilities"]["add"].as_array();
+        let is_it = |one: &Value| {
+            let name = one.as_str().unwrap_or_default().to_uppercase();
+            matches!(name.trim_start_matches("CAP_"), "NET_ADMIN" | "ALL")
+        };
+        context["privileged"] == true || added.is_some_and(|all| all.iter().any(is_it))
+    })
 }
 
 impl Object {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use cni::AttachmentKey;
+use kernel::living::Noted;
 use node_api::Pod;
 use node_api::policy::{Owner, Recorded, Started};
 use policy::program::Link;
@@ -24,6 +25,9 @@ pub(super) struct Attachment {
     pub(super) interface: Option<String>,
     /// On a further network: where the packet filter sees its packets.
     pub(super) meets: Option<String>,
+    /// On a further network whose packets do not pass the node: what leads to the namespace in which
+    /// they are judged.
+    pub(super) inside: Option<Noted>,
     /// The labels that the runtime gave it.
     pub(super) labels: BTreeMap<String, String>,
 }
@@ -33,9 +37,16 @@ pub(super) fn id(owner: &Owner) -> Id {
     (owner.network.clone(), owner.container.clone(), owner.ifname.clone())
 }
 
+/// Returns what names an attachment to a further network.
+pub(super) fn key_of((network, container, ifname): &Id) -> String {
+    format!("{network}\0{container}\0{ifname}")
+}
+
 impl From<Started> for Attachment {
     fn from(started: Started) -> Self {
+        let path = started.owner.netns.clone().into();
         Attachment {
+            inside: started.inside.then(|| Noted { path, ..Noted::default() }),
             id: id(&started.owner),
             pod: started.owner.pod,
             addresses: started.addresses,
@@ -58,6 +69,9 @@ impl Attachment {
         let key = &record.attachment;
         attachment.id =
             (key.network.to_string(), key.container_id.to_string(), key.ifname.to_string());
+        if let Some(noted) = &mut attachment.inside {
+            *noted = record.noted().unwrap_or_default();
+        }
         Ok(attachment)
     }
 
@@ -74,10 +88,20 @@ impl Attachment {
 
     /// Returns its addresses on the pod's own network.
     pub(super) fn own(&self) -> &[IpAddr] {
-        if self.meets.is_some() { &[] } else { &self.addresses }
+        if self.is_further() { &[] } else { &self.addresses }
     }
 
-    /// Returns its addresses on a further network, each with its interface.
+    /// Reports whether it is on a further network.
+    pub(super) fn is_further(&self) -> bool {
+        self.meets.is_some() || self.inside.is_some()
+    }
+
+    /// Returns what names it among the attachments to further networks.
+    pub(super) fn key(&self) -> String {
+        key_of(&self.id)
+    }
+
+    /// Returns its addresses on a further network that this node judges, each with its interface.
     pub(super) fn links(&self) -> impl Iterator<Item = Link> {
         let at = |interface: &str, address: &IpAddr| Link {
             interface: interface.to_owned(),

@@ -31,7 +31,15 @@ const UID: (&str, Want) = ("uid", Want::All);
 const VERSION: (&str, Want) = ("resourceVersion", Want::All);
 const LABELS: (&str, Want) = ("labels", Want::All);
 const GENERATION: (&str, Want) = ("generation", Want::All);
-const CONTAINER: Want = Want::Keys(&[("ports", Want::All), ("restartPolicy", Want::All)]);
+const SECURITY: Want =
+    Want::Keys(&[("privileged", Want::All), ("capabilities", Want::Keys(&[("add", Want::All)]))]);
+const CONTAINER: Want = Want::Keys(&[
+    ("ports", Want::All),
+    ("restartPolicy", Want::All),
+    ("securityContext", SECURITY),
+]);
+/// One that is added to a running pod.
+const EPHEMERAL: Want = Want::Keys(&[("securityContext", SECURITY)]);
 
 const POD: Want = Want::Keys(&[
     (
@@ -63,6 +71,7 @@ const POD: Want = Want::Keys(&[
             ("hostNetwork", Want::All),
             ("containers", Want::Each(&CONTAINER)),
             ("initContainers", Want::Each(&CONTAINER)),
+            ("ephemeralContainers", Want::Each(&EPHEMERAL)),
         ]),
     ),
     ("status", Want::Keys(&[("phase", Want::All), ("podIP", Want::All), ("podIPs", Want::All)])),

@@ -9,6 +9,8 @@
 //! as it is alive. A write names the version of the object that was seen, so the server refuses all
 //! but one of several.
 //!
+//! A pod of this node that may undo what is judged in its own namespace gets an Event too.
+//!
 //! The name of an Event follows from its words. Three nodes send it, those with the policy's pods
 //! first; the server refuses what is there.
 
@@ -161,8 +163,16 @@ pub(super) struct Faulty {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) uid: String,
+    pub(super) reason: &'static str,
     pub(super) message: String,
 }
+
+/// An object does not hold as it is written.
+const NOT_AS_WRITTEN: &str = "NotAsWritten";
+/// A pod, which only its own node tells of.
+const POD: &str = "Pod";
+/// A pod may undo what policies say of it.
+const MAY_UNDO: &str = "PolicyCanBeUndone";
 
 impl Faulty {
     fn event(&self) -> EventWrite {
@@ -177,7 +187,7 @@ impl Faulty {
                 "apiVersion": self.api, "kind": self.kind, "namespace": self.namespace,
                 "name": self.name, "uid": self.uid,
             },
-            "reason": "NotAsWritten", "message": message, "type": "Warning",
+            "reason": self.reason, "message": message, "type": "Warning",
             "source": {"component": COMPONENT},
             "reportingComponent": COMPONENT, "reportingInstance": COMPONENT, "count": 1,
         });
@@ -231,6 +241,7 @@ impl Tell {
                     namespace: namespace.clone(),
                     name: name.clone(),
                     uid: meta.uid,
+                    reason: NOT_AS_WRITTEN,
                     message,
                 });
             }
@@ -242,6 +253,7 @@ impl Tell {
                     namespace: namespace.clone(),
                     name: name.clone(),
                     uid: meta.uid,
+                    reason: NOT_AS_WRITTEN,
                     message,
                 });
             }
@@ -258,8 +270,32 @@ impl Tell {
             namespace: String::new(),
             name: namespace.name.clone(),
             uid: meta.uid,
+            reason: NOT_AS_WRITTEN,
             message,
         });
+    }
+
+    /// Takes note of a pod of this node that may undo what policies say of it.
+    pub(super) fn may_undo(&mut self, namespace: &str, name: &str, uid: &str, message: String) {
+        let faulty = Faulty {
+            kind: POD,
+            api: "v1",
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            reason: MAY_UNDO,
+            message,
+        };
+        let of = Key::Pod(uid.into()).to_string();
+        if self.faulty.get(&of) != Some(&faulty) {
+            self.faulty.insert(of, faulty);
+            self.unsent = true;
+        }
+    }
+
+    /// It is one no longer.
+    pub(super) fn may_not_undo(&mut self, uid: &str) {
+        self.faulty.remove(&Key::Pod(uid.into()).to_string());
     }
 
     fn note(&mut self, of: String, faults: &[Refused], faulty: impl FnOnce(String) -> Faulty) {
@@ -364,8 +400,11 @@ impl Tell {
         }
     }
 
-    /// Reports whether this node sends an Event.
+    /// Reports whether this node sends an Event. Of a pod only its own node knows.
     fn sends(&self, faulty: &Faulty, event: &str, world: &World) -> bool {
+        if faulty.kind == POD {
+            return true;
+        }
         let subject = world
             .policy(&PolicyId::Network {
                 namespace: faulty.namespace.clone(),

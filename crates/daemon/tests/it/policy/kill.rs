@@ -9,10 +9,14 @@ use std::process::Command;
 use serde_json::json;
 use testkit::{Place as _, Service, feature, share, wait_until};
 
-use super::{Cluster, DAEMON, Pod, allow};
+use super::networks::Further;
+use super::{Cluster, DAEMON, allow};
 
 /// The calls at which it is killed.
 const CHANGES: &str = "sendto,sendmsg,rename,renameat,renameat2,unlink,unlinkat,mkdir,mkdirat";
+
+/// The pods: `db` is the one that others reach, or do not.
+const NAMES: [&str; 4] = ["db", "web", "cache", "other"];
 
 /// How many moments every run tries.
 const MOMENTS: usize = 4;
@@ -74,11 +78,12 @@ fn is_dead(cluster: &mut Cluster) -> bool {
     status.is_some()
 }
 
-/// Who reaches `db`: `web` by the old policy, `cache` by the new one.
-fn who(pods: &[Pod; 4]) -> (bool, bool) {
-    let [db, web, cache, other] = pods;
-    other.assert_reaches(db, false);
-    (web.reaches(db), cache.reaches(db))
+/// What a kill is tried with.
+struct Tried<'t> {
+    /// Who reaches `db`: `web` by the old policy, `cache` by the new one.
+    who: &'t dyn Fn() -> (bool, bool),
+    /// Lets another one reach it.
+    switch: &'t dyn Fn(&Cluster, &str),
 }
 
 #[test]
@@ -87,22 +92,54 @@ fn a_service_killed_at_any_change_of_a_policy_leaves_the_old_or_the_new_one() {
     let mut cluster = Cluster::new("policy-kill");
     cluster.api.create(&allow("db", "db", &["web"]));
     cluster.start();
-    let pods = ["db", "web", "cache", "other"].map(|name| cluster.pod(name));
+    let pods = NAMES.map(|name| cluster.pod(name));
+    let who = || {
+        let [db, web, cache, other] = &pods;
+        other.assert_reaches(db, false);
+        (web.reaches(db), cache.reaches(db))
+    };
     let switch = |cluster: &Cluster, to: &str| {
         let new = allow("db", "db", &[to]);
         cluster.api.change("networkpolicies", "shop", "db", &json!({"spec": new["spec"]}));
     };
+    killed(&mut cluster, &Tried { who: &who, switch: &switch });
+}
+
+/// The same where pods are judged in their own namespaces.
+#[test]
+fn a_service_killed_at_any_change_leaves_the_old_or_the_new_policy_inside() {
+    testkit::require!("root", "program:strace");
+    let mut cluster = super::inside::cluster("policy-kill-inside");
+    cluster.start();
+    let pods = super::inside::pods(&cluster, NAMES);
+    let further =
+        [0, 1, 2, 3].map(|at: usize| Further::attach(&cluster, &pods[at], ("fabric", "net1")));
+    let who = || {
+        let [db, web, cache, other] = &further;
+        other.assert_reaches(db, false);
+        (web.reaches(db), cache.reaches(db))
+    };
+    let switch = |cluster: &Cluster, to: &str| {
+        let new = allow("db", "db", &[to]);
+        cluster.api.change("multi-networkpolicies", "shop", "db", &json!({"spec": new["spec"]}));
+    };
+    killed(&mut cluster, &Tried { who: &who, switch: &switch });
+}
+
+/// Kills the service at each moment while it starts and follows a change. It runs, and `web` may
+/// reach `db`.
+fn killed(cluster: &mut Cluster, Tried { who, switch }: &Tried<'_>) {
     cluster.kill();
     // How many calls the start makes, and the change.
     let times = |cluster: &Cluster| cluster.log().matches("policies are enforced").count();
-    let enforced = times(&cluster);
-    start(&mut cluster, None);
-    wait_until("policies to be enforced", || enforced < times(&cluster));
-    assert_eq!(who(&pods), (true, false));
-    let of_start = calls(&cluster);
-    switch(&cluster, "cache");
-    wait_until("the new policy", || who(&pods) == (false, true));
-    let all = calls(&cluster);
+    let enforced = times(cluster);
+    start(cluster, None);
+    wait_until("policies to be enforced", || enforced < times(cluster));
+    assert_eq!(who(), (true, false));
+    let of_start = calls(cluster);
+    switch(cluster, "cache");
+    wait_until("the new policy", || who() == (false, true));
+    let all = calls(cluster);
     assert!(of_start < all, "{of_start} calls, and then {all}");
     cluster.kill();
 
@@ -110,30 +147,30 @@ fn a_service_killed_at_any_change_of_a_policy_leaves_the_old_or_the_new_one() {
     for moment in chosen(1, all) {
         eprintln!("killed at {moment} of {all}, of which {of_start} start it");
         let then = if now == "web" { "cache" } else { "web" };
-        let enforced = times(&cluster);
-        start(&mut cluster, Some(moment));
+        let enforced = times(cluster);
+        start(cluster, Some(moment));
         let mut dead = false;
         wait_until("the service to be dead, or to enforce", || {
-            dead = is_dead(&mut cluster);
-            dead || enforced < times(&cluster)
+            dead = is_dead(cluster);
+            dead || enforced < times(cluster)
         });
         let old = (now == "web", now == "cache");
         if dead {
-            assert_eq!(who(&pods), old, "a start changes nothing");
+            assert_eq!(who(), old, "a start changes nothing");
         }
-        switch(&cluster, then);
+        switch(cluster, then);
         let new = (then == "web", then == "cache");
         if !dead {
             wait_until("the service to be dead, or to enforce the new policy", || {
-                is_dead(&mut cluster) || who(&pods) == new
+                is_dead(cluster) || who() == new
             });
         }
-        let found = who(&pods);
+        let found = who();
         assert!(found == old || found == new, "killed at {moment}: {found:?}");
         cluster.kill();
         now = then;
         cluster.start();
-        wait_until("the new policy", || who(&pods) == new);
+        wait_until("the new policy", || who() == new);
         cluster.kill();
     }
 }

@@ -8,77 +8,98 @@ use testkit::traffic::{Server, assert_no_tcp, assert_tcp, try_tcp};
 use testkit::wait_until;
 
 use super::{Cluster, PORT, Pod, allow, object, uid};
+use crate::support::Run;
 
 /// An interface of a pod on a further network.
-struct Further<'c> {
-    cluster: &'c Cluster,
-    pod: &'c Pod,
+pub(super) struct Further<'c> {
+    pub(super) pod: &'c Pod,
     network: &'static str,
     ifname: &'static str,
     /// What its first plugin answered.
     result: Value,
-    address: IpAddr,
+    pub(super) address: IpAddr,
+    /// Those of the other family.
+    others: Vec<IpAddr>,
     servers: Vec<Server>,
 }
 
 impl<'c> Further<'c> {
     /// Attaches a pod, as who attaches further networks does.
-    fn attach(
-        cluster: &'c Cluster,
+    pub(super) fn attach(
+        cluster: &Cluster,
         pod: &'c Pod,
         (network, ifname): (&'static str, &'static str),
     ) -> Self {
         let (by, keys) = match network {
             "storage" => ("bridge", json!({"bridge": "br-storage"})),
+            "fabric" => ("macvlan", json!({"master": "p0"})),
             _ => ("ptp", json!({})),
         };
-        let range = if network == "storage" { "172.16.0.0/24" } else { "172.17.0.0/24" };
-        let ipam = json!({"type": "host-local", "ranges": [[{"subnet": range}]]});
+        let ranges = match network {
+            "storage" => json!([[{"subnet": "172.16.0.0/24"}]]),
+            "fabric" => json!([[{"subnet": "172.18.0.0/24"}], [{"subnet": "fd00:18::/64"}]]),
+            _ => json!([[{"subnet": "172.17.0.0/24"}]]),
+        };
+        let ipam = json!({"type": "host-local", "ranges": ranges});
         let run = cluster.node.run(by, "ADD").network(network).ifname(ifname).to(&pod.container);
         let result = run.args(&pod.args()).config(keys).config(json!({"ipam": ipam})).call().ok();
-        let text = result["ips"][0]["address"].as_str().unwrap();
-        let address: IpAddr = text.split('/').next().unwrap().parse().unwrap();
-        let servers = Vec::new();
-        let mut further = Further { cluster, pod, network, ifname, result, address, servers };
-        further.admit();
-        let at = SocketAddr::new(address, PORT).to_string();
-        further.servers.push(Server::tcp(&pod.container, &at, &pod.name));
+        let ips = result["ips"].as_array().unwrap().iter();
+        let texts = ips.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap());
+        let mut others: Vec<IpAddr> = texts.map(|text| text.parse().unwrap()).collect();
+        let (address, servers) = (others.remove(0), Vec::new());
+        let mut further = Further { pod, network, ifname, result, address, others, servers };
+        further.admit(cluster);
+        let serve = |address: IpAddr| {
+            Server::tcp(&pod.container, &SocketAddr::new(address, PORT).to_string(), &pod.name)
+        };
+        further.servers = further.addresses().map(serve).collect();
         further
     }
 
+    fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        [self.address].into_iter().chain(self.others.iter().copied())
+    }
+
+    /// A call of the plugin `policy`.
+    pub(super) fn policy<'n>(&self, cluster: &'n Cluster, verb: &str) -> Run<'n> {
+        let run = cluster.policy(verb, self.pod).ifname(self.ifname).network(self.network);
+        run.prev(&self.result)
+    }
+
     /// Calls the plugin `policy`; returns what it warned of.
-    fn admit(&self) -> String {
-        let run = self.cluster.policy("ADD", self.pod).ifname(self.ifname).network(self.network);
-        let answer = run.prev(&self.result).call();
+    pub(super) fn admit(&self, cluster: &Cluster) -> String {
+        let answer = self.policy(cluster, "ADD").call();
         let told = answer.stderr();
         assert_eq!(answer.ok(), self.result);
         told
     }
 
-    fn reaches(&self, to: &Further<'_>) -> bool {
+    pub(super) fn reaches(&self, to: &Further<'_>) -> bool {
         let at = SocketAddr::new(to.address, PORT);
         try_tcp(&self.pod.container, at, Duration::from_millis(300)).is_ok()
     }
 
     #[track_caller]
-    fn assert_reaches(&self, to: &Further<'_>, reaches: bool) {
-        let at = SocketAddr::new(to.address, PORT).to_string();
-        match reaches {
-            true => drop(assert_tcp(&self.pod.container, &at)),
-            false => assert_no_tcp(&self.pod.container, &at),
+    pub(super) fn assert_reaches(&self, to: &Further<'_>, reaches: bool) {
+        for address in to.addresses() {
+            let at = SocketAddr::new(address, PORT).to_string();
+            match reaches {
+                true => drop(assert_tcp(&self.pod.container, &at)),
+                false => assert_no_tcp(&self.pod.container, &at),
+            }
         }
     }
 }
 
 /// A pod that asks for further networks.
-fn asks(name: &str, networks: &str) -> Value {
+pub(super) fn asks(name: &str, networks: &str) -> Value {
     let mut pod = object(name, &uid(name), "n1");
     pod["metadata"]["annotations"] = json!({"k8s.v1.cni.cncf.io/networks": networks});
     pod
 }
 
 /// The same as a NetworkPolicy, for further networks.
-fn on(networks: &str, policy: Value) -> Value {
+pub(super) fn on(networks: &str, policy: Value) -> Value {
     let mut policy = policy;
     policy["apiVersion"] = json!("k8s.cni.cncf.io/v1beta1");
     policy["kind"] = json!("MultiNetworkPolicy");
@@ -134,7 +155,7 @@ fn an_interface_is_closed_until_its_network_is_known() {
     let pods = ["db", "web"].map(|name| cluster.pod(name));
     let on = ("storage", "net1");
     let [db, web] = [0, 1].map(|at: usize| Further::attach(&cluster, &pods[at], on));
-    let told = db.admit();
+    let told = db.admit(&cluster);
     assert!(told.contains("says which network net1 is on"), "{told}");
     web.assert_reaches(&db, false);
     db.assert_reaches(&web, false);
@@ -148,5 +169,5 @@ fn an_interface_is_closed_until_its_network_is_known() {
         cluster.api.change("pods", "shop", &one.pod.name, &change);
     }
     wait_until("both to be known", || web.reaches(&db) && db.reaches(&web));
-    assert_eq!(db.admit(), "");
+    assert_eq!(db.admit(&cluster), "");
 }

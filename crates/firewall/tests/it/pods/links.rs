@@ -50,6 +50,7 @@ fn on_network(count: u8) -> Networks {
             network: Some(NETWORK.to_owned()),
             pod: Some(made.uid),
             interface: interface(number),
+            inside: false,
             addresses: of_pod(number).to_vec(),
         };
         networks.attachment(&name, Some(attachment), &own);
@@ -203,6 +204,7 @@ fn an_address_of_a_further_network_is_closed_and_forgotten() {
         network: Some(NETWORK.to_owned()),
         pod: Some(made.uid),
         interface: interface(2),
+        inside: false,
         addresses: of_pod(2).to_vec(),
     };
     let steps = networks.attachment("two", Some(attachment), &own);

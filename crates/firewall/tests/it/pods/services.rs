@@ -6,8 +6,7 @@
 //! | 10.96.0.11, port 80 | pod 1 |
 //! | 10.96.0.12, port 80, and port 30080 of the node | pod 2 |
 //!
-//! A policy sees a packet after its destination was translated and before its source is. IPVS is
-//! another matter: what it translates is not forwarded.
+//! A policy sees a packet after its destination was translated and before its source is.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -31,8 +30,8 @@ use super::lab::{PodLab, SYN, Where};
 const DEADLINE: Duration = Duration::from_secs(20);
 
 const OF_ONE: &str = "10.96.0.11:80";
-const OF_TWO: &str = "10.96.0.12:80";
-const NODE_PORT: &str = "192.0.2.1:30080";
+pub(super) const OF_TWO: &str = "10.96.0.12:80";
+pub(super) const NODE_PORT: &str = "192.0.2.1:30080";
 /// A client outside the cluster.
 const CLIENT: &str = "203.0.113.7";
 
@@ -134,7 +133,7 @@ X";
 
 /// What became of the first packet of a connection.
 #[derive(Debug, PartialEq, Eq)]
-enum Came {
+pub(super) enum Came {
     /// It came to a pod, from this address.
     To(u8, IpAddr),
     /// It was dropped there, on its way from one address to another.
@@ -145,7 +144,7 @@ enum Came {
 type Sent = (Where, IpAddr, &'static str, Came);
 
 /// Sends the first packet of a connection, and follows it.
-fn send(lab: &mut PodLab, from: Where, source: IpAddr, to: &str) -> Came {
+pub(super) fn send(lab: &mut PodLab, from: Where, source: IpAddr, to: &str) -> Came {
     let to: SocketAddr = to.parse().unwrap();
     let (id, ends) = (lab.id(), Ends { source, destination: to.ip() });
     lab.station(from).send(&ends.tcp(id, to.port(), SYN));
@@ -268,48 +267,4 @@ fn policies_hold_beside_kube_proxys_iptables_mode() {
 fn policies_hold_beside_kube_proxys_nftables_mode() {
     testkit::require!("root");
     check("podskubenft", NFTABLES);
-}
-
-/// As kube-proxy's IPVS mode has it: the Service's address is one of the node, and flows are tracked
-/// (`pkg/proxy/ipvs/proxier.go`).
-const IPVSADM: &str = "set -e
-    ip link set lo up; ip addr add 10.96.0.12/32 dev lo
-    echo 1 >/proc/sys/net/ipv4/vs/conntrack
-    ipvsadm -A -t 10.96.0.12:80 -s rr
-    ipvsadm -a -t 10.96.0.12:80 -r 10.244.1.2:5432 -m";
-
-/// `docs/policy.md`, "What cannot be promised". What is allowed works, with replies; what comes from
-/// elsewhere is judged by the pods' own addresses; and the node that translates asks no policy.
-#[test]
-fn vm_ipvs_leads_packets_past_the_policies_of_its_node() {
-    testkit::require!("root", "ip_vs", "program:ipvsadm");
-    let mut lab = PodLab::new("podsipvs");
-    assert!(!lab.lab.enter(firewall::pods::is_led_past));
-    lab.lab.sh(IPVSADM);
-    assert!(lab.lab.enter(firewall::pods::is_led_past));
-    let [one, two, three] = [1, 2, 3].map(|number| of_pod(number)[0]);
-    let direct = SocketAddr::new(two, PORT).to_string();
-    let direct = direct.as_str();
-    let elsewhere: IpAddr = "10.244.9.1".parse().unwrap();
-    lab.table.put(&program([guarded(true), confined(true)])).unwrap();
-    let dropped = |direction, from| Came::Dropped(direction, from, two);
-    for (from, source, to, came) in [
-        (Where::Pod(1), one, OF_TWO, Came::To(2, one)),
-        (Where::Pod(1), one, direct, Came::To(2, one)),
-        // Another node's pod, whose node has translated.
-        (Where::Outside, elsewhere, direct, dropped(Direction::Ingress, elsewhere)),
-        (Where::Pod(3), three, direct, dropped(Direction::Ingress, three)),
-        (Where::Pod(3), three, OF_TWO, Came::To(2, three)),
-    ] {
-        assert_eq!(send(&mut lab, from, source, to), came, "{source} to {to}");
-    }
-    lab.table.put(&program([confined(false)])).unwrap();
-    assert_eq!(send(&mut lab, Where::Pod(1), one, direct), dropped(Direction::Egress, one));
-    assert_eq!(send(&mut lab, Where::Pod(1), one, OF_TWO), Came::To(2, one));
-    // Replies are forwarded, and belong to a connection that is known.
-    let _server = Server::tcp(&lab.pods[1], direct, "two");
-    let deaf = network("shop/deaf", json!({"podSelector": app(1)}));
-    let mute = network("shop/mute", json!({"podSelector": app(2), "policyTypes": ["Egress"]}));
-    lab.table.put(&program([deaf, mute])).unwrap();
-    assert_eq!(assert_tcp(&lab.pods[0], OF_TWO).seen.ip(), one);
 }

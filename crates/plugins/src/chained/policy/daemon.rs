@@ -49,9 +49,12 @@ impl Daemon {
             Ok(Answer::Ok) => nonsense().to_string(),
             Err(failure) => failure.to_string(),
         };
-        call.warn(format_args!(
-            "only this node reaches the container until its policies are known: {why}"
-        ));
+        let ifname = &started.owner.ifname;
+        let who = match started.inside {
+            true => format!("nobody reaches {ifname} of the container"),
+            false => "only this node reaches the container".to_owned(),
+        };
+        call.warn(format_args!("{who} until its policies are known: {why}"));
     }
 
     /// Tells that an attachment goes; `false` if no daemon has heard it.

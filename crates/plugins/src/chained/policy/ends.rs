@@ -25,6 +25,8 @@ impl Ends {
     pub(super) fn of(started: &Started) -> Self {
         let mut ends = Ends::default();
         match &started.meets {
+            // The node's table has nothing of it.
+            None if started.inside => {}
             None => ends.addresses.extend(&started.addresses),
             Some(interface) => ends.links.extend(at(interface, &started.addresses)),
         }

@@ -1,14 +1,23 @@
-//! The host's side of a container's link: what its packets pass.
+//! Where packets of a container's link are judged: at the host's side of it, or in the container.
 
 use std::net::IpAddr;
 
 use cni::{AddResult, AttachmentKey, code};
-use kernel::route::{BridgeInfo, Link, RouteSocket};
+use kernel::route::{BridgeInfo, IpvlanMode, Link, RouteSocket};
 use node_api::policy::{Recorded, is_further};
 
 use crate::shared::failure::Failure;
 use crate::shared::namespaces::Namespaces;
 use crate::shared::owner;
+
+/// Where packets of a container's link are judged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// By this node, which filters them.
+    Host(HostSide),
+    /// In the container's own namespace: they do not pass this node, or nothing here shows them.
+    Inside,
+}
 
 /// The host's side of a container's link.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,27 +52,41 @@ pub(super) enum Listed {
     Anothers,
 }
 
-/// Finds the host's side of the container's interface. Its packets must pass this node's packet
-/// filter.
+/// Finds where the packets of the container's interface are judged. On the container's own network
+/// they must pass this node's packet filter.
 ///
 /// # Errors
-/// Code 7 for an interface whose packets do not.
+/// Code 7 for an interface that cannot be judged.
 pub(super) fn find(
     namespaces: &mut Namespaces,
     ifname: &str,
     result: &AddResult,
-) -> Result<HostSide, Failure> {
+) -> Result<Side, Failure> {
     let Namespaces { host, inside, .. } = namespaces;
     let refused = |why: String| {
         let text = format!("network policy cannot judge interface {ifname}: {why}");
         Failure::new(code::INVALID_CONFIG, text)
             .with_details("the plugin works behind bridge and ptp, whose packets this node filters")
     };
+    let is_further = is_further(ifname);
     let Some(link) = inside.link_by_name(ifname)? else {
         return Err(refused("it is not in the container".to_owned()));
     };
+    let mut in_the_container = || -> Result<Side, Failure> {
+        match link.master.map(|master| inside.link_by_index(master)).transpose()?.flatten() {
+            // What it passes on no hook of IP sees at it.
+            Some(master) if !master.is_kind("vrf") => {
+                Err(refused(format!("it is a port of {:?} in the container", master.name)))
+            }
+            _ => Ok(Side::Inside),
+        }
+    };
     let peer = match (link.kind.as_deref(), link.peer_index) {
         (Some("veth"), Some(peer)) => peer,
+        _ if is_further => {
+            can_be_judged(&link).map_err(refused)?;
+            return in_the_container();
+        }
         (kind, _) => {
             let kind = kind.unwrap_or("physical");
             return Err(refused(format!("it is a {kind} link, not one of a pair with the node")));
@@ -73,12 +96,19 @@ pub(super) fn find(
     let peer = host.link_by_index(peer)?;
     let peer = peer.filter(|peer| peer.is_kind("veth") && peer.peer_index == Some(link.index));
     let Some(peer) = peer else {
-        return Err(refused("its other end is not on this node".to_owned()));
+        return match is_further {
+            true => in_the_container(),
+            false => Err(refused("its other end is not on this node".to_owned())),
+        };
     };
     let is_listed = |peer: &Link| {
         let mut host = result.interfaces.iter().filter(|listed| listed.sandbox.is_empty());
         host.any(|listed| listed.name == peer.name)
     };
+    // A device that was lent to the container may have its other end here, which is somebody else's.
+    if !is_listed(&peer) && is_further {
+        return in_the_container();
+    }
     if !is_listed(&peer) {
         let text = format!("prevResult does not list its other end, {:?}", peer.name);
         return Err(refused(text));
@@ -86,7 +116,7 @@ pub(super) fn find(
     let master = peer.master.map(|master| host.link_by_index(master)).transpose()?.flatten();
     let bridge = match master {
         // There the filter sees a packet at the link, or at the domain or the VLAN's interface.
-        Some(master) if is_further(ifname) && is_seen_elsewhere(&master) => {
+        Some(master) if is_further && is_seen_elsewhere(&master) => {
             let kind = master.kind.as_deref().unwrap_or_default();
             let text = format!(
                 "behind {:?} ({kind}), packets of a further network are seen at several interfaces",
@@ -98,13 +128,31 @@ pub(super) fn find(
         None => None,
         Some(master) if master.is_kind("vrf") => None,
         Some(master) if master.bridge.is_some() => Bridge::of(master),
+        // A switch, which shows its frames to no filter of IP.
+        Some(_) if is_further => return in_the_container(),
         Some(master) => {
             let kind = master.kind.as_deref().unwrap_or("physical");
             let text = format!("its other end is a port of {:?} ({kind})", master.name);
             return Err(refused(text));
         }
     };
-    Ok(HostSide { name: peer.name, index: peer.index, bridge })
+    Ok(Side::Host(HostSide { name: peer.name, index: peer.index, bridge }))
+}
+
+/// Says why a link without a side at this node cannot be judged in its container either, if that is so.
+fn can_be_judged(link: &Link) -> Result<(), String> {
+    if link.tun.is_some() {
+        let why = "it is a tap, by which its machine's packets come in and do not go out";
+        return Err(why.to_owned());
+    }
+    // They are received in the parent's namespace, and handed to the container's sockets behind the
+    // hook (linux drivers/net/ipvlan/ipvlan_l3s.c `ipvlan_nf_input`).
+    if link.ipvlan_mode == Some(IpvlanMode::L3s) {
+        let why = "packets of an ipvlan in mode l3s are received in its parent's namespace: it can be \
+                   judged in mode l2 or l3";
+        return Err(why.to_owned());
+    }
+    Ok(())
 }
 
 /// Says whether packets of a port are seen at other interfaces too: a routing domain, and a bridge
@@ -168,6 +216,14 @@ pub(super) fn recorded(
     let name = recorded.started.interface.as_deref();
     let found = host.link_by_index(index)?;
     Ok(found.filter(|link| name == Some(link.name.as_str()) || is_marked(link, key)))
+}
+
+/// Finds the link that has the mark of an attachment of which nothing else is known.
+///
+/// # Errors
+/// Code 100 when the kernel does not answer.
+pub(super) fn marked(host: &mut RouteSocket, key: &AttachmentKey) -> Result<Option<Link>, Failure> {
+    Ok(host.links()?.into_iter().find(|link| link.is_kind("veth") && is_marked(link, key)))
 }
 
 /// Finds the link of an attachment without a record.

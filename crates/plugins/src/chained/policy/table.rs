@@ -131,9 +131,17 @@ pub(super) fn note(call: &Call<'_>, done: Result<Forgotten, Failure>, failures: 
     call.warn(stays.context("verdicts of network policy stay"));
 }
 
+/// Takes the lock under which plugin and daemon write tables.
+///
+/// # Errors
+/// Code 11 when it cannot be taken in time.
+pub(super) fn lock(index: &Index) -> Result<Lock, Failure> {
+    Ok(index.lock(LOCK, LOCK_TIMEOUT)?)
+}
+
 fn open(index: &Index) -> Result<(Lock, PodsTable), Failure> {
     let table = PodsTable::open(Logging::default())?;
-    Ok((index.lock(LOCK, LOCK_TIMEOUT)?, table))
+    Ok((lock(index)?, table))
 }
 
 /// Lists the addresses of all attachments, but of the one that goes. The caller has the lock.

@@ -9,8 +9,8 @@ use super::config::Config;
 use super::daemon::{Daemon, Judged};
 use super::ends::Ends;
 use super::frames::{self, Need};
-use super::link::{self, Bridge, HostSide};
-use super::{NAME, Policy, owner, plan_of, table};
+use super::link::{self, Bridge, Side};
+use super::{NAME, Policy, at, inside, owner, plan_of, table};
 use crate::engine::{
     Attached, Compared, Found, Picture, Wants, differs, sound, unknown, wanted_of_another,
 };
@@ -19,8 +19,9 @@ use crate::shared::{attachment, drift, rules};
 
 impl Wants for Policy {
     const NO_PREVIOUS: &'static str = super::NO_PREVIOUS;
-    /// The host's side of the link, which by now may be the port of another bridge, or of none.
-    type Observed = Option<HostSide>;
+    /// Where its packets are judged: the host's side of the link may by now be the port of another
+    /// bridge, or of none.
+    type Observed = Option<Side>;
 
     fn observe(
         attached: &Attached<'_, Self>,
@@ -34,6 +35,12 @@ impl Wants for Policy {
         }
         let found = link::find(namespaces, ifname, attached.result)
             .map_err(|refused| drift(refused.message().to_owned()))?;
+        let is_inside = found == Side::Inside;
+        if recorded.is_some_and(|recorded| recorded.started.inside != is_inside) {
+            let text = format!("interface {ifname} is another link than the one that ADD saw");
+            return Err(drift(text).with_details("detach the container, and attach it anew"));
+        }
+        let Side::Host(found) = found else { return Ok(Some(Side::Inside)) };
         let place = recorded.map(|recorded| recorded.bridge.as_deref());
         let now = found.bridge.as_ref().map(|bridge| bridge.name.as_str());
         if recorded.and_then(|recorded| recorded.index).is_some_and(|index| index != found.index) {
@@ -51,17 +58,21 @@ impl Wants for Policy {
             );
             return Err(drift(text).with_details("detach the container, and attach it anew"));
         }
-        Ok(Some(found))
+        Ok(Some(Side::Host(found)))
     }
 
     fn wanted(attached: &Attached<'_, Self>, observed: &Self::Observed) -> Wanted {
         let mut wanted = wanted_of_another(attached.ifname);
-        let Some(link) = observed else { return wanted };
+        let Some(side) = observed else { return wanted };
         let recorded = match attached.recorded {
             Some(recorded) => recorded.clone(),
-            None => unrecorded(attached, link),
+            None => unrecorded(attached, side),
         };
         let addresses = recorded.started.addresses.clone();
+        let Side::Host(link) = side else {
+            wanted.push(Item::host(State::Verdicts { addresses }, Because::Policy));
+            return wanted;
+        };
         let peer = State::Peer { link: link.name.clone(), of: attached.ifname.to_owned() };
         wanted.push(Item::host(peer, Because::Created));
         wanted.extend(rules::wanted(None, plan_of(&recorded), Vec::new(), Because::Policy));
@@ -101,7 +112,13 @@ impl Wants for Policy {
             }
             State::Verdicts { addresses } => {
                 let recorded: Option<Recorded> = attachment::recorded(index, key, NAME);
-                table::close(index, &ends(recorded.as_ref(), addresses))?;
+                match recorded.as_ref().is_some_and(|recorded| recorded.started.inside) {
+                    true => {
+                        let netns = &picture.namespaces.get()?.netns;
+                        inside::close(index, netns, call.ifname().as_str())?;
+                    }
+                    false => table::close(index, &ends(recorded.as_ref(), addresses))?,
+                }
                 if let Some(recorded) = recorded {
                     Daemon::new(call, config.socket.clone()).start(call, &recorded.started);
                 }
@@ -113,13 +130,9 @@ impl Wants for Policy {
 }
 
 /// Returns what ADD would have recorded of an attachment without a record.
-fn unrecorded(attached: &Attached<'_, Policy>, link: &HostSide) -> Recorded {
+fn unrecorded(attached: &Attached<'_, Policy>, side: &Side) -> Recorded {
     let addresses = link::addresses(attached.result, attached.ifname);
-    let (interface, bridge) = (Some(link.name.clone()), link.bridge.as_ref());
-    let meets = link.meets(attached.ifname);
-    let started = Started { addresses, interface, meets, ..Started::default() };
-    let bridge = bridge.map(|bridge| bridge.name.clone());
-    Recorded { started, index: Some(link.index), bridge }
+    at(side, Started { addresses, ..Started::default() }, attached.ifname)
 }
 
 /// Returns what leads to the verdicts of these addresses. Of an attachment without a record nothing
@@ -140,6 +153,13 @@ fn compare_verdicts(config: &Config, picture: &mut Picture<'_>, addresses: &[IpA
         None => {}
     }
     let recorded: Option<Recorded> = attachment::recorded(picture.index, call.attachment(), NAME);
+    if recorded.as_ref().is_some_and(|recorded| recorded.started.inside) {
+        let netns = &picture.namespaces.get()?.netns;
+        return match inside::difference(netns, call.ifname().as_str())? {
+            Some(text) => differs(text),
+            None => sound(),
+        };
+    }
     match table::without_verdict(&ends(recorded.as_ref(), addresses))? {
         None => differs("the packet filter has no verdicts of network policy".to_owned()),
         Some(without) => {

@@ -1,10 +1,11 @@
 //! An ADD, or a DEL, that is killed between any two of its steps.
 
-use testkit::feature;
+use testkit::{Place as _, feature};
 
+use super::inside::{CLOSED, inside};
 use super::{Pod, closed, links, no_bridge_shows, shows, verdicts};
-use crate::support::Node;
 use crate::support::kill::traced;
+use crate::support::{Node, on_parent};
 
 /// The calls that change something, or request a change from the kernel.
 const CHANGES: &str =
@@ -109,6 +110,43 @@ fn a_killed_del_leaves_nothing_open() {
         };
         struck(&node, (by, "DEL"), &KILLED, prepare, look);
     }
+}
+
+/// The same where the container is judged in its own namespace: what is there is whole, and nobody
+/// gets through it.
+#[test]
+fn a_killed_call_leaves_nothing_open_inside() {
+    testkit::require!("root", "program:strace");
+    let node = on_parent::host("policy-kill-inside");
+    let other = Pod::new(&node, "c1", "macvlan");
+    let silent = |pod: &Pod<'_>| {
+        super::assert_silent(&*other.c, &pod.addresses());
+        super::assert_silent(&*pod.c, &other.addresses());
+    };
+    let is_gone = |pod: &Pod<'_>, what: &str| {
+        pod.del();
+        assert_eq!((inside(pod), pod.recorded()), (Vec::new(), None), "{what}");
+        assert_eq!(pod.c.sh("nft list ruleset"), "", "{what}");
+    };
+    let open = |pod: &Pod<'_>| pod.assert_open(&[&other]);
+    let look = |pod: &Pod<'_>, _, what: &str| {
+        if !inside(pod).is_empty() {
+            silent(pod);
+        }
+        pod.add();
+        assert_eq!(inside(pod), CLOSED, "{what}");
+        silent(pod);
+        pod.check();
+        is_gone(pod, what);
+    };
+    struck(&node, ("macvlan", "ADD"), &KILLED, open, look);
+    let added = |pod: &Pod<'_>| drop(pod.add());
+    let look = |pod: &Pod<'_>, _, what: &str| {
+        silent(pod);
+        is_gone(pod, what);
+    };
+    struck(&node, ("macvlan", "DEL"), &KILLED, added, look);
+    assert_eq!(verdicts(&node), Vec::<String>::new());
 }
 
 fn shows_of(node: &Node, by: &str) -> String {

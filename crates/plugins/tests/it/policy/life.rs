@@ -144,6 +144,8 @@ fn del_with_less_and_less() {
         assert!(index.remove(&c2.key(), "policy").unwrap());
         node.run("policy", "GC").of_network().valid(&[]).call().silent();
         assert_eq!((verdicts(&node), links(&node)), (Vec::new(), String::new()));
+        let shown = node.sh(&format!("ip link show {}", c2.host_ifname()));
+        assert!(!shown.contains(",UP"), "{by}: its verdicts are gone, and it is up: {shown}");
         if by == "bridge" {
             assert_eq!(shows(&node, "br0"), "0 0", "GC");
         }

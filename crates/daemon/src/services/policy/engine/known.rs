@@ -93,6 +93,7 @@ impl Engine {
         notices.extend(faults.map(ToString::to_string));
         notices.extend(wrong.iter().chain(foreign).cloned());
         notices.extend(self.not_judged());
+        notices.extend(self.who_may_undo());
         notices
     }
 
@@ -159,7 +160,9 @@ impl Engine {
         };
         let own = attachment.own().iter().find(|address| self.is_closed(**address));
         let further = attachment.links().find(|link| self.is_closed_link(link));
+        let is_closed_inside = attachment.inside.is_some() && self.is_closed_inside(attachment);
         let notice = match (own, further) {
+            _ if is_closed_inside => self.why_closed_inside(attachment),
             (None, None) => return Enforced { known: true, notice: None },
             (Some(address), _) => self.why_closed(attachment, *address),
             (None, Some(link)) => self.why_closed_link(attachment, &link),
@@ -173,25 +176,36 @@ impl Engine {
     }
 
     pub(super) fn why_closed_link(&self, attachment: &Attachment, link: &Link) -> String {
-        let (name, ifname) = (attachment.name(), &attachment.id.2);
-        let closed = "closed but for its node until then";
-        let pod = self.pod_of(attachment);
         let on = self.networks.network_at(&link.interface, link.address);
+        self.why_closed_further(attachment, link.address, on, &link.interface)
+    }
+
+    /// Says why an address is closed at an interface. `on` is the network, if it is known.
+    pub(super) fn why_closed_further(
+        &self,
+        attachment: &Attachment,
+        address: IpAddr,
+        on: Option<&str>,
+        interface: &str,
+    ) -> String {
+        let (name, ifname) = (attachment.name(), &attachment.id.2);
+        let closed = until_then(attachment);
+        let pod = self.pod_of(attachment);
         match (pod, on) {
-            _ if !self.waits_for().is_empty() => self.why_closed(attachment, link.address),
-            (None, _) => self.why_closed(attachment, link.address),
+            _ if !self.waits_for().is_empty() => self.why_closed(attachment, address),
+            (None, _) => self.why_closed(attachment, address),
             (Some(_), None) => format!(
                 "neither the status of {name} nor its annotation {} says which network {ifname} \
                  is on: it is {closed}",
                 npwg::annotation::NETWORKS
             ),
             (Some(_), Some(network)) => match self.networks.world(network) {
-                Some(world) if world.claimants(link.address).len() == 1 => {
+                Some(world) if world.claimants(address).len() == 1 => {
                     format!("{name} is not known on {network} yet, and {closed}")
                 }
                 _ => format!(
-                    "{} is closed at {}: several have it, until only one of them is left",
-                    link.address, link.interface
+                    "{address} is closed at {interface}: several have it, until only one of them is \
+                     left"
                 ),
             },
         }
@@ -199,7 +213,7 @@ impl Engine {
 
     fn why_closed(&self, attachment: &Attachment, address: IpAddr) -> String {
         let name = attachment.name();
-        let closed = "closed but for its node until then";
+        let closed = until_then(attachment);
         let waits_for = self.waits_for();
         if !waits_for.is_empty() {
             return format!("{name} is not known yet, and {closed}: {}", waits_for.join("; "));
@@ -240,6 +254,15 @@ impl Engine {
             place: Place::Further(link),
         });
         Some(own.chain(further).collect())
+    }
+}
+
+/// What becomes of an attachment of which too little is known. In a container's namespace its node is
+/// a host like others.
+fn until_then(attachment: &Attachment) -> &'static str {
+    match attachment.inside {
+        Some(_) => "closed until then",
+        None => "closed but for its node until then",
     }
 }
 

@@ -30,7 +30,7 @@ impl Engine {
     /// Takes a pod as it is on its own network.
     fn take_own(&mut self, pod: Pod, meta: Meta) {
         let uid = pod.uid.clone();
-        let Meta { static_uid, further, .. } = meta;
+        let Meta { static_uid, further, may_undo, .. } = meta;
         if self.lists.holds(Kind::Pods) {
             self.yield_addresses(&pod);
         }
@@ -41,13 +41,16 @@ impl Engine {
             return;
         }
         let is_known = |known: &Local| {
-            known.pod == pod && known.static_uid == static_uid && known.further == further
+            known.pod == pod
+                && known.static_uid == static_uid
+                && known.further == further
+                && known.may_undo == may_undo
         };
         if self.local.get(&uid).is_some_and(is_known) {
             return;
         }
         let name = (pod.namespace.clone(), pod.name.clone());
-        self.local.insert(uid.clone(), Local { pod, static_uid, further });
+        self.local.insert(uid.clone(), Local { pod, static_uid, further, may_undo });
         self.put_namesakes(&name);
     }
 
@@ -73,7 +76,12 @@ impl Engine {
                 self.networks.closed(&Link { interface: interface.clone(), address: *address });
             }
         }
-        let own: &[IpAddr] = if started.meets.is_some() { &[] } else { &started.addresses };
+        let is_own = started.meets.is_none() && !started.inside;
+        let own: &[IpAddr] = if is_own { &started.addresses } else { &[] };
+        if started.inside {
+            self.todo.closed.insert(id(&started.owner));
+            self.todo.inside = true;
+        }
         for address in own {
             if let Phase::Standing(compiler) = &mut self.phase {
                 let steps = compiler.start(*address, nobody());
@@ -106,10 +114,9 @@ impl Engine {
     /// Returns the pod that an attachment is of, if it is known.
     pub(super) fn pod_of(&self, attachment: &Attachment) -> Option<Uid> {
         if self.lists.origin() == Origin::Files {
-            let is_own = attachment.meets.is_none();
-            return match is_own {
-                true => self.of_records.get(&attachment.id).cloned(),
-                false => Some(uid_of(&attachment.id)),
+            return match attachment.is_further() {
+                false => self.of_records.get(&attachment.id).cloned(),
+                true => Some(uid_of(&attachment.id)),
             };
         }
         let pod = attachment.pod.as_ref()?;
@@ -194,7 +201,7 @@ impl Engine {
             }
         }
         self.lead(touched.addresses);
-        let further = touched.attachments.into_iter().filter(|one| one.meets.is_some());
+        let further = touched.attachments.into_iter().filter(Attachment::is_further);
         let ids: BTreeSet<Id> = further.map(|one| one.id).collect();
         for id in ids {
             self.settle_further(&id);
@@ -217,7 +224,7 @@ impl Engine {
     /// Where no source knows pods, each attachment is one.
     fn put_pods_of(&mut self, attachments: &[Attachment]) {
         // Others may have lost an address to them, or have got it.
-        let own = attachments.iter().filter(|one| one.meets.is_none());
+        let own = attachments.iter().filter(|one| !one.is_further());
         let addresses = own.clone().flat_map(|one| &one.addresses);
         let others = addresses.flat_map(|address| self.records.claimants(*address));
         let ids: BTreeSet<Id> = own.chain(others).map(|one| one.id.clone()).collect();

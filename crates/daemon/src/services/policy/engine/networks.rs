@@ -9,7 +9,7 @@ use policy::{Networks, Pod, Program, Step, World};
 
 use super::super::further::Further;
 use super::super::lists::Origin;
-use super::super::records::{Attachment, Id};
+use super::super::records::{Attachment, Id, key_of};
 use super::local::uid_of;
 use super::{Engine, Phase};
 
@@ -21,6 +21,7 @@ impl Engine {
             Phase::Standing(compiler) => (compiler.world(), true),
         };
         let steps = change(&mut self.networks, world);
+        self.todo.inside |= self.networks.take_moved();
         if stands {
             self.todo.steps.extend(steps);
         }
@@ -73,7 +74,7 @@ impl Engine {
     fn settle_namesakes(&mut self, pod: &Pod) {
         let is_of = |one: &&Attachment| {
             let named = one.pod.as_ref();
-            one.meets.is_some()
+            one.is_further()
                 && named.is_some_and(|named| {
                     named.name == pod.name && *named.namespace == *pod.namespace
                 })
@@ -86,13 +87,16 @@ impl Engine {
 
     /// Follows an attachment to a further network.
     pub(super) fn settle_further(&mut self, id: &Id) {
-        let found = self.records.get(id).filter(|one| one.meets.is_some()).cloned();
-        let key = format!("{}\0{}\0{}", id.0, id.1, id.2);
+        let found = self.records.get(id).filter(|one| one.is_further()).cloned();
+        let key = key_of(id);
         if self.lists.origin() == Origin::Files {
             // Each attachment is a pod.
             let made = found.as_ref().map(|attachment| (self.made_of(attachment), Vec::new()));
             let uid = uid_of(id);
             self.follow(|networks, world| networks.pod(&uid, made, world));
+        }
+        if let Some(attachment) = found.as_ref().filter(|one| one.inside.is_some()) {
+            self.tell_who_may_undo(attachment);
         }
         let attachment = found.map(|attachment| self.on_network(&attachment));
         self.follow(|networks, world| networks.attachment(&key, attachment, world));
@@ -107,7 +111,11 @@ impl Engine {
         networks::Attachment {
             network,
             pod,
-            interface: attachment.meets.clone().unwrap_or_default(),
+            interface: match &attachment.inside {
+                Some(_) => attachment.id.2.clone(),
+                None => attachment.meets.clone().unwrap_or_default(),
+            },
+            inside: attachment.inside.is_some(),
             addresses: attachment.addresses.clone(),
         }
     }
@@ -131,8 +139,12 @@ impl Engine {
 
     /// Returns the attachments to further networks that are closed, with the reason.
     pub(in super::super) fn closed_further(&self) -> impl Iterator<Item = (&Attachment, String)> {
-        let further = self.records.all().filter(|one| one.meets.is_some());
+        let further = self.records.all().filter(|one| one.is_further());
         further.filter_map(move |attachment| {
+            if attachment.inside.is_some() {
+                let is_closed = self.is_closed_inside(attachment);
+                return is_closed.then(|| (attachment, self.why_closed_inside(attachment)));
+            }
             let link = attachment.links().find(|link| self.is_closed_link(link))?;
             Some((attachment, self.why_closed_link(attachment, &link)))
         })
@@ -145,7 +157,7 @@ impl Engine {
         for local in self.local.values() {
             let judged = |interface: &str| {
                 self.records.all().any(|one| {
-                    one.meets.is_some()
+                    one.is_further()
                         && one.id.2 == interface
                         && self.pod_of(one).as_ref() == Some(&local.pod.uid)
                 })

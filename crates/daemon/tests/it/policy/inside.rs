@@ -1,0 +1,159 @@
+//! Further networks whose packets do not pass the node: macvlans of one parent. They are judged in
+//! the pods' own namespaces.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use testkit::{Place as _, wait_until};
+
+use super::networks::{Further, asks, on};
+use super::{Cluster, Pod, allow};
+
+const DEADLINE: Duration = Duration::from_secs(20);
+const NETWORK: (&str, &str) = ("fabric", "net1");
+
+/// A cluster with a policy for the network, and pods that ask for it.
+pub(super) fn cluster(name: &str) -> Cluster {
+    let cluster = Cluster::new(name);
+    cluster.node.sh("ip link add p0 type dummy && ip link set p0 up");
+    cluster.api.create(&on("fabric", allow("db", "db", &["web"])));
+    cluster
+}
+
+pub(super) fn pods<const N: usize>(cluster: &Cluster, names: [&str; N]) -> [Pod; N] {
+    names.map(|name| {
+        cluster.api.create(&asks(name, "fabric"));
+        cluster.attach(name)
+    })
+}
+
+fn change(cluster: &Cluster, change: &Value) {
+    cluster.api.change("multi-networkpolicies", "shop", "db", change);
+}
+
+/// From the first packet on, in both families, and after each change: of a policy, of a label, and
+/// of pods that come.
+#[test]
+fn pods_on_a_macvlan_reach_each_other_as_policies_say() {
+    testkit::require!("root");
+    let mut cluster = cluster("policy-inside");
+    cluster.start();
+    let pods = pods(&cluster, ["db", "web", "other"]);
+    let [db, web, other] = [0, 1, 2].map(|at: usize| Further::attach(&cluster, &pods[at], NETWORK));
+    assert_eq!(db.admit(&cluster), "");
+    web.assert_reaches(&db, true);
+    other.assert_reaches(&db, false);
+    db.assert_reaches(&other, true);
+    // The pods' own network is another matter, and the node has nothing of this one.
+    pods[2].assert_reaches(&pods[0], true);
+    let table = cluster.node.sh("nft list table inet netwright-policy");
+    assert!(!table.contains("net1"), "{table}");
+    cluster.api.change("pods", "shop", "other", &json!({"metadata": {"labels": {"app": "web"}}}));
+    wait_until("the other label", || other.reaches(&db));
+    change(&cluster, &json!({"spec": {"ingress": []}}));
+    wait_until("the other policy", || !other.reaches(&db) && !web.reaches(&db));
+    // The service is killed: nothing opens and nothing shuts.
+    cluster.kill();
+    web.assert_reaches(&db, false);
+    db.assert_reaches(&web, true);
+    // Who comes meanwhile is closed. DEL needs no service.
+    assert!(other.admit(&cluster).contains("nobody reaches net1"));
+    other.assert_reaches(&web, false);
+    assert!(other.policy(&cluster, "DEL").call().succeeded());
+    assert_eq!(other.pod.container.sh("nft list ruleset"), "");
+    cluster.api.remove("multi-networkpolicies", "shop", "db");
+    cluster.start();
+    wait_until("no policy", || web.reaches(&db));
+    db.policy(&cluster, "DEL").call().silent();
+    assert_eq!(db.pod.container.sh("nft list ruleset"), "");
+}
+
+/// What somebody does in the pod's namespace is put back, and a change meanwhile is made.
+#[test]
+fn what_a_pod_does_to_its_table_is_put_back() {
+    testkit::require!("root");
+    let mut cluster = cluster("policy-undone");
+    cluster.start();
+    let pods = pods(&cluster, ["db", "other"]);
+    let [db, other] = [0, 1].map(|at: usize| Further::attach(&cluster, &pods[at], NETWORK));
+    other.assert_reaches(&db, false);
+    for damage in [
+        "nft flush ruleset",
+        "nft insert rule inet netwright-policy ingress accept",
+        "nft flush map inet netwright-policy at-in",
+    ] {
+        db.pod.container.sh(damage);
+        // CHECK sees it, and has the service look again.
+        db.policy(&cluster, "CHECK").call().fails(104, "netwright-policy");
+        wait_until("the table to be put back", || !other.reaches(&db));
+        wait_until("CHECK to be content", || db.policy(&cluster, "CHECK").call().succeeded());
+    }
+    // Elements of a set that is gone make it look too.
+    db.pod.container.sh("nft delete table inet netwright-policy");
+    cluster.api.change("pods", "shop", "other", &json!({"metadata": {"labels": {"app": "web"}}}));
+    let address = other.address.to_string();
+    wait_until("the label", || db.pod.container.sh("nft list ruleset").contains(&address));
+    other.assert_reaches(&db, true);
+    assert!(cluster.log().contains("put back what was changed in the namespace of pod shop/db"));
+}
+
+/// A connection that a change forbids ends, also one by addresses that nobody has recorded.
+#[test]
+fn connections_on_a_macvlan_are_cut() {
+    testkit::require!("root");
+    let mut cluster = cluster("policy-inside-cuts");
+    cluster.start();
+    let pods = pods(&cluster, ["db", "web"]);
+    let [db, web] = [0, 1].map(|at: usize| Further::attach(&cluster, &pods[at], NETWORK));
+    let link_local = db
+        .pod
+        .container
+        .sh("ip -j -6 addr show dev net1 scope link | jq -r '.[0].addr_info[0].local'");
+    let index = web.pod.container.sh("ip -j link show dev net1 | jq '.[0].ifindex'");
+    let link_local: Ipv6Addr = link_local.trim().parse().unwrap();
+    let link_local = SocketAddrV6::new(link_local, 9000, 0, index.trim().parse().unwrap());
+    let listener = db.pod.container.enter(|| TcpListener::bind("[::]:9000").unwrap());
+    for at in [SocketAddr::new(db.address, 9000), link_local.into()] {
+        change(&cluster, &json!({"spec": {"ingress": [{"ports": [{"port": 9000}]}]}}));
+        let connect = || TcpStream::connect_timeout(&at, Duration::from_millis(300)).ok();
+        let mut client = None;
+        wait_until("the connection", || {
+            client = web.pod.container.enter(connect);
+            client.is_some()
+        });
+        let mut client = client.unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        client.set_read_timeout(Some(DEADLINE)).unwrap();
+        client.write_all(b"?").unwrap();
+        server.read_exact(&mut [0; 1]).unwrap();
+        change(&cluster, &json!({"spec": {"ingress": []}}));
+        wait_until("the end of the connection", || {
+            client.write_all(b"?").is_err_and(|error| {
+                matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
+            })
+        });
+    }
+}
+
+/// A pod with NET_ADMIN can undo it: it gets an Event, once.
+#[test]
+fn a_pod_that_can_undo_it_is_told_of() {
+    testkit::require!("root");
+    let mut cluster = cluster("policy-inside-event");
+    cluster.start();
+    let mut mighty = asks("db", "fabric");
+    let context = json!({"capabilities": {"add": ["NET_ADMIN"]}});
+    mighty["spec"]["containers"] = json!([{"name": "c", "securityContext": context}]);
+    cluster.api.create(&mighty);
+    let [db, web] = [cluster.attach("db"), cluster.pod("web")];
+    assert_eq!(cluster.api.objects("events"), Vec::<Value>::new());
+    let _further = [&db, &web].map(|pod| Further::attach(&cluster, pod, NETWORK));
+    wait_until("the Event", || !cluster.api.objects("events").is_empty());
+    let events = cluster.api.objects("events");
+    let [event] = events.as_slice() else { panic!("{events:?}") };
+    assert_eq!(event["reason"], "PolicyCanBeUndone");
+    assert_eq!(event["involvedObject"]["name"], "db");
+    assert!(event["message"].as_str().unwrap().contains("NET_ADMIN"), "{event}");
+}

@@ -1,0 +1,108 @@
+//! The table in a container's own namespace, for networks whose packets do not pass the node.
+//!
+//! There the interface leads to the chain of the pod, whatever the addresses. What a container
+//! forwards from or to such a network is judged as if the pod itself sent or received it.
+
+use kernel::nft::field::{self, Field, ct_state_bits};
+use kernel::nft::{HookPoint, KeyType, NewChain, NewRule, NewSet, Value};
+use policy::Direction;
+
+use super::{
+    CUT, EGRESS, EGRESS_PRIORITY, INGRESS, INGRESS_PRIORITY, NEIGHBOURS, REVIVED, base,
+    in_the_middle, interface_keys, interface_map, known_returns, table,
+};
+
+/// What is forwarded out of a judged interface, and into the container by one.
+const EGRESS_FORWARD: &str = "egress-forward";
+const INGRESS_FORWARD: &str = "ingress-forward";
+
+/// ICMPv6 types by which listeners to multicast tell routers and switches of their groups (RFC 2710
+/// §3, RFC 3810 §5). Behind a switch that listens to them, neighbours are not found without.
+const LISTENERS: (u8, u8) = (130, 132);
+const LISTENERS_V2: u8 = 143;
+
+pub(super) fn sets() -> Vec<NewSet> {
+    let table = table();
+    let key = [KeyType::IfName];
+    let of = |direction| {
+        [
+            NewSet::verdict_map(&table, interface_map(direction), key),
+            NewSet::set(&table, interface_keys(direction), key),
+        ]
+    };
+    Direction::ALL.into_iter().flat_map(of).collect()
+}
+
+pub(super) fn chains() -> Vec<NewChain> {
+    vec![
+        base(EGRESS, HookPoint::Output, EGRESS_PRIORITY),
+        base(INGRESS, HookPoint::Input, INGRESS_PRIORITY),
+        base(EGRESS_FORWARD, HookPoint::Forward, EGRESS_PRIORITY),
+        base(INGRESS_FORWARD, HookPoint::Forward, INGRESS_PRIORITY),
+    ]
+}
+
+pub(super) fn rules() -> Vec<NewRule> {
+    let mut rules = Vec::new();
+    for (chain, direction) in [
+        (EGRESS, Direction::Egress),
+        (EGRESS_FORWARD, Direction::Egress),
+        (INGRESS, Direction::Ingress),
+        (INGRESS_FORWARD, Direction::Ingress),
+    ] {
+        rules.extend(base_rules(chain, direction));
+    }
+    rules.push(known_returns());
+    // The end here is the container's: what it sends was not begun by it if it may not be reached by
+    // everybody, and what it receives was if it may not reach everybody.
+    for (known, at) in [
+        (Direction::Ingress, interface(Direction::Egress)),
+        (Direction::Egress, interface(Direction::Ingress)),
+    ] {
+        let rule = NewRule::new(&table(), REVIVED);
+        rules.push(rule.in_set(&[at], interface_keys(known)).goto(CUT));
+    }
+    rules
+}
+
+/// Replies pass, and what neighbours need. Its own packets to itself are at the loopback interface,
+/// which leads nowhere.
+///
+/// Of an interface in a VRF the kernel says the VRF as where a packet came in, and apart from that the
+/// interface (`meta sdifname`, which the hook output does not have).
+fn base_rules(chain: &str, direction: Direction) -> Vec<NewRule> {
+    let rule = || NewRule::new(&table(), chain);
+    let known = ct_state_bits::ESTABLISHED | ct_state_bits::RELATED;
+    let types = |(first, last): (u8, u8)| {
+        let (first, last) = (Value::Icmp6Type(first), Value::Icmp6Type(last));
+        rule().in_range(field::icmp6_type(), first, last).accept()
+    };
+    let is_ingress = direction == Direction::Ingress;
+    let mut rules = vec![
+        rule().has_any(field::ct_state(), known).accept(),
+        in_the_middle(rule()).jump(REVIVED),
+    ];
+    if is_ingress {
+        let begun = rule().has_any(field::ct_state(), ct_state_bits::NEW);
+        let known = interface_keys(Direction::Egress);
+        rules.push(in_the_middle(begun).in_set(&[field::sdifname()], known).goto(CUT));
+    }
+    rules.extend([
+        types(NEIGHBOURS),
+        types(LISTENERS),
+        rule().is(field::icmp6_type(), Value::Icmp6Type(LISTENERS_V2)).accept(),
+        rule().vmap(&[interface(direction)], interface_map(direction)),
+    ]);
+    if is_ingress {
+        rules.push(rule().vmap(&[field::sdifname()], interface_map(direction)));
+    }
+    rules
+}
+
+/// The container's interface.
+fn interface(direction: Direction) -> Field {
+    match direction {
+        Direction::Ingress => field::iifname(),
+        Direction::Egress => field::oifname(),
+    }
+}
