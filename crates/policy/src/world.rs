@@ -74,7 +74,7 @@ pub struct World {
     namespaces: BTreeMap<String, Namespace>,
     nodes: BTreeMap<String, Node>,
     pods: BTreeMap<Uid, Box<Pod>>,
-    policies: BTreeMap<PolicyId, Policy>,
+    policies: BTreeMap<Arc<PolicyId>, Box<Policy>>,
     by_namespace: BTreeMap<Arc<str>, ByLabels>,
     by_node: BTreeMap<Arc<str>, BTreeSet<Uid>>,
     by_address: BTreeSet<(IpAddr, Uid)>,
@@ -87,7 +87,7 @@ pub struct World {
     labels: Shared<Labels>,
     ports: Shared<Vec<NamedPort>>,
     nodes_by_address: BTreeMap<IpAddr, BTreeSet<String>>,
-    subjects: Index<PolicyId>,
+    subjects: Index<Arc<PolicyId>>,
 }
 
 impl World {
@@ -185,6 +185,7 @@ impl World {
             self.ports.forget(&old.ports);
         }
         let Some(mut new) = new else { return };
+        new.addresses.shrink_to_fit();
         new.labels = self.labels.share(new.labels);
         new.ports = self.ports.share(new.ports);
         new.namespace = there(&self.by_namespace, new.namespace);
@@ -207,20 +208,22 @@ impl World {
     }
 
     fn change_policy(&mut self, id: PolicyId, new: Option<Policy>, touched: &mut Touched) {
-        if self.policies.get(&id) == new.as_ref() {
+        if self.policy(&id) == new.as_ref() {
             return;
         }
         touched.policies.insert(id.clone());
+        let id = Arc::new(id);
         if let Some(old) = self.policies.remove(&id)
             && let Some(subject) = &old.subject
         {
             self.subjects.remove(subject, &id);
         }
-        let Some(new) = new else { return };
+        let Some(mut new) = new else { return };
+        new.shrink_to_fit();
         if let Some(subject) = &new.subject {
             self.subjects.insert(subject, &id);
         }
-        self.policies.insert(id, new);
+        self.policies.insert(id, Box::new(new));
     }
 
     /// Returns a namespace.
@@ -270,12 +273,12 @@ impl World {
     /// Returns a policy.
     #[must_use]
     pub fn policy(&self, id: &PolicyId) -> Option<&Policy> {
-        self.policies.get(id)
+        self.policies.get(id).map(|policy| &**policy)
     }
 
     /// Returns all policies.
     pub fn policies(&self) -> impl Iterator<Item = &Policy> {
-        self.policies.values()
+        self.policies.values().map(|policy| &**policy)
     }
 
     /// Returns the pods that have an address: one, unless a pod has gone and is not known to have.
@@ -373,7 +376,7 @@ impl World {
     /// Returns the policies that may select a pod.
     pub(crate) fn policies_near(&self, pod: &Pod) -> impl Iterator<Item = &Policy> {
         let near = self.subjects.near(pod, self.namespace(&pod.namespace));
-        near.into_iter().filter_map(|id| self.policies.get(id))
+        near.into_iter().filter_map(|id| self.policy(id))
     }
 
     /// Returns the policies that select a pod for a direction, in the order in which they are
@@ -394,9 +397,9 @@ impl World {
     #[must_use]
     pub fn shared_priorities(&self) -> Vec<String> {
         let mut places: BTreeMap<(Tier, u16), Vec<&PolicyId>> = BTreeMap::new();
-        for (id, policy) in &self.policies {
-            if matches!(id, PolicyId::Cluster { .. }) {
-                places.entry((policy.tier, policy.priority)).or_default().push(id);
+        for policy in self.policies() {
+            if matches!(policy.id, PolicyId::Cluster { .. }) {
+                places.entry((policy.tier, policy.priority)).or_default().push(&policy.id);
             }
         }
         let shared = places.into_iter().filter(|(_, ids)| ids.len() > 1);
