@@ -118,7 +118,7 @@ impl Cluster {
         let mut pause = RETRY.0;
         loop {
             let kubeconfig = self.source.kubeconfig.as_deref();
-            match kubernetes::client(kubeconfig, CONNECT_TIME, true).await {
+            match kubernetes::watching_client(kubeconfig, CONNECT_TIME).await {
                 Ok(client) => return client,
                 Err(error) => {
                     for kind in Kind::ALL {
