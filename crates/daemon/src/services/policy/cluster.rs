@@ -21,6 +21,7 @@ use kube::runtime::watcher::{Config, watcher};
 use policy::Refused;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::engine::Event;
 use super::kinds::{Kind, Object};
@@ -40,8 +41,10 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 /// An attempt that fails takes less.
 const QUIET: Duration = Duration::from_secs(15);
 
-/// How many changes may wait for the loop's inlet.
+/// How many changes may wait for the loop's inlet, and how many objects of lists may wait in it: a
+/// list that is read faster than the loop takes it would be in memory twice.
 const WAITING: usize = 64;
+const MOST_LISTED: usize = 1000;
 
 /// How many objects a page of pods has: 2 MB.
 const PAGE_OF_PODS: u32 = 500;
@@ -62,11 +65,12 @@ pub(super) struct Source {
 pub(super) struct Cluster {
     source: Source,
     outlet: Arc<Outlet<Heard>>,
+    places: Arc<Semaphore>,
 }
 
 impl Cluster {
     pub(super) fn new(source: Source, outlet: Arc<Outlet<Heard>>) -> Self {
-        Cluster { source, outlet }
+        Cluster { source, outlet, places: Arc::new(Semaphore::new(MOST_LISTED)) }
     }
 
     /// Follows everything, for ever.
@@ -168,6 +172,7 @@ impl Cluster {
             kind,
             config,
             outlet: self.outlet.clone(),
+            places: self.places.clone(),
             interval: self.source.interval,
         }
     }
@@ -258,6 +263,8 @@ struct Follower<K> {
     kind: Kind,
     config: Config,
     outlet: Arc<Outlet<Heard>>,
+    /// Places in the outlet for objects of lists, of all kinds.
+    places: Arc<Semaphore>,
     /// How often a definition that is missing is looked for.
     interval: Duration,
 }
@@ -359,7 +366,7 @@ impl<K: Followed> Follower<K> {
                 }
             };
             lost = false;
-            self.tell(match change {
+            let event = match change {
                 Change::Begin => Event::Begin(self.kind),
                 Change::Complete => Event::Complete(self.kind),
                 Change::Listed(Ok(object)) => Event::Listed(object),
@@ -375,8 +382,16 @@ impl<K: Followed> Follower<K> {
                     lost = true;
                     Event::Silent(self.kind, error.to_string())
                 }
-            });
+            };
+            let is_listed = matches!(event, Event::Listed(_));
+            let place = if is_listed { self.place().await } else { None };
+            self.outlet.tell(Heard::Event(Box::new(event), place));
         }
+    }
+
+    /// Waits for a place in the outlet.
+    async fn place(&self) -> Option<OwnedSemaphorePermit> {
+        self.places.clone().acquire_owned().await.ok()
     }
 
     fn tell(&self, event: Event) {
