@@ -145,7 +145,8 @@ impl Compiler {
         &self.world
     }
 
-    /// Returns how many selectors were compared with a pod since the beginning.
+    /// Returns how many selectors were compared with a pod, or with the labels that several pods
+    /// have, since the beginning.
     #[must_use]
     pub fn work(&self) -> u64 {
         self.work

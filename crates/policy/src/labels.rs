@@ -67,6 +67,7 @@ impl Selector {
         let mut requirements: Vec<Requirement> = requirements.into_iter().collect();
         requirements.sort();
         requirements.dedup();
+        requirements.shrink_to_fit();
         Selector { requirements }
     }
 

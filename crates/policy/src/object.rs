@@ -66,8 +66,7 @@ impl Namespace {
     pub fn read(object: &Value) -> Result<Self, Refused> {
         let name = required("Namespace", object, "/metadata/name", "metadata.name")?;
         let mut namespace = Namespace::new(name, labels(object));
-        let annotation = object
-            .pointer("/metadata/annotations")
+        let annotation = find(object, "/metadata/annotations")
             .and_then(|annotations| annotations.get(isolation::ANNOTATION))
             .and_then(Value::as_str);
         if let Some(text) = annotation {
@@ -127,7 +126,7 @@ impl Pod {
         let namespace = required("Pod", object, "/metadata/namespace", "metadata.namespace")?;
         let name = required("Pod", object, "/metadata/name", "metadata.name")?;
         let uid = required("Pod", object, "/metadata/uid", "metadata.uid")?;
-        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
+        let text = |pointer: &str| find(object, pointer).and_then(Value::as_str);
         Ok(Pod {
             namespace: namespace.into(),
             name: name.to_owned(),
@@ -135,14 +134,12 @@ impl Pod {
             node: text("/spec/nodeName").filter(|node| !node.is_empty()).map(Arc::from),
             labels: Arc::new(labels(object)),
             addresses: pod_addresses(object),
-            host_network: object
-                .pointer("/spec/hostNetwork")
+            host_network: find(object, "/spec/hostNetwork")
                 .and_then(Value::as_bool)
                 .unwrap_or_default(),
             finished: text("/status/phase")
                 .is_some_and(|phase| ["Succeeded", "Failed"].contains(&phase)),
-            terminating: object
-                .pointer("/metadata/deletionTimestamp")
+            terminating: find(object, "/metadata/deletionTimestamp")
                 .is_some_and(|time| !time.is_null()),
             ports: Arc::new(named_ports(object)),
         })
@@ -188,8 +185,14 @@ impl Node {
     }
 }
 
+/// Returns what is at a path such as `/metadata/name`. Its keys are taken as they are, without the
+/// escapes of RFC 6901: those would be a copy of each key of each pod.
+fn find<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
+    path.split('/').skip(1).try_fold(object, |at, key| at.get(key))
+}
+
 fn list<'a>(object: &'a Value, pointer: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
-    object.pointer(pointer).and_then(Value::as_array).into_iter().flatten()
+    find(object, pointer).and_then(Value::as_array).into_iter().flatten()
 }
 
 fn required<'a>(
@@ -198,7 +201,7 @@ fn required<'a>(
     pointer: &str,
     path: &str,
 ) -> Result<&'a str, Refused> {
-    let text = object.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let text = find(object, pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
     text.ok_or_else(|| {
         let name = called(kind, object);
         Refused::new(&name, (path.to_owned(), Cause::Missing), Effect::PassedOver)
@@ -208,7 +211,7 @@ fn required<'a>(
 /// Returns the kind of an object with its name, for messages.
 fn called(kind: &str, object: &Value) -> String {
     let named = |pointer: &str| {
-        object.pointer(pointer).and_then(Value::as_str).filter(|name| !name.is_empty())
+        find(object, pointer).and_then(Value::as_str).filter(|name| !name.is_empty())
     };
     match (named("/metadata/namespace"), named("/metadata/name")) {
         (Some(namespace), Some(name)) => format!("{kind} {namespace}/{name}"),
@@ -275,14 +278,14 @@ pub(crate) struct Names<'a> {
 }
 
 fn labels(object: &Value) -> Labels {
-    let labels = object.pointer("/metadata/labels").and_then(Value::as_object);
+    let labels = find(object, "/metadata/labels").and_then(Value::as_object);
     let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
     labels.into_iter().flatten().filter_map(text).collect()
 }
 
 fn pod_addresses(object: &Value) -> Vec<IpAddr> {
     let of_list = list(object, "/status/podIPs").filter_map(|entry| entry.get("ip")?.as_str());
-    let single = object.pointer("/status/podIP").and_then(Value::as_str);
+    let single = find(object, "/status/podIP").and_then(Value::as_str);
     let mut addresses: Vec<IpAddr> = Vec::new();
     for address in of_list.chain(single).filter_map(cni::text::parse_ip) {
         if !addresses.contains(&address) {

@@ -226,6 +226,17 @@ impl Policy {
         }
     }
 
+    /// Gives back the room that reading has left over: a cluster has thousands of policies.
+    pub(crate) fn shrink_to_fit(&mut self) {
+        for rules in [&mut self.ingress, &mut self.egress].into_iter().flatten() {
+            for rule in rules.iter_mut() {
+                rule.peers.iter_mut().for_each(Vec::shrink_to_fit);
+                rule.ports.iter_mut().for_each(Vec::shrink_to_fit);
+            }
+            rules.shrink_to_fit();
+        }
+    }
+
     /// Returns what policies are sorted by before they are asked.
     pub(crate) fn order(&self) -> (Tier, u16, &PolicyId) {
         (self.tier, self.priority, &self.id)

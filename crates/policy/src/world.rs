@@ -61,6 +61,9 @@ pub(crate) struct Touched {
     pub(crate) policies: BTreeSet<PolicyId>,
 }
 
+/// Pods by their labels: pods of one template have the same, and a selector looks at these once.
+type ByLabels = BTreeMap<Arc<Labels>, BTreeSet<Uid>>;
+
 /// All objects of one network of a cluster.
 ///
 /// The order in which changes arrive does not matter: a pod of a namespace that is not known yet is
@@ -71,8 +74,8 @@ pub struct World {
     namespaces: BTreeMap<String, Namespace>,
     nodes: BTreeMap<String, Node>,
     pods: BTreeMap<Uid, Box<Pod>>,
-    policies: BTreeMap<PolicyId, Policy>,
-    by_namespace: BTreeMap<Arc<str>, BTreeSet<Uid>>,
+    policies: BTreeMap<Arc<PolicyId>, Box<Policy>>,
+    by_namespace: BTreeMap<Arc<str>, ByLabels>,
     by_node: BTreeMap<Arc<str>, BTreeSet<Uid>>,
     by_address: BTreeSet<(IpAddr, Uid)>,
     /// The pods that have an address in their status which is not theirs alone: that of their host,
@@ -84,7 +87,7 @@ pub struct World {
     labels: Shared<Labels>,
     ports: Shared<Vec<NamedPort>>,
     nodes_by_address: BTreeMap<IpAddr, BTreeSet<String>>,
-    subjects: Index<PolicyId>,
+    subjects: Index<Arc<PolicyId>>,
 }
 
 impl World {
@@ -162,7 +165,12 @@ impl World {
 
     fn change_pod(&mut self, uid: &Uid, new: Option<Pod>, touched: &mut Touched) {
         if let Some(old) = self.pods.remove(uid) {
-            remove(&mut self.by_namespace, &old.namespace, uid);
+            if let Some(pods) = self.by_namespace.get_mut(&old.namespace) {
+                remove(pods, &old.labels, uid);
+                if pods.is_empty() {
+                    self.by_namespace.remove(&old.namespace);
+                }
+            }
             if let Some(node) = &old.node {
                 remove(&mut self.by_node, node, uid);
             }
@@ -177,10 +185,17 @@ impl World {
             self.ports.forget(&old.ports);
         }
         let Some(mut new) = new else { return };
+        new.addresses.shrink_to_fit();
         new.labels = self.labels.share(new.labels);
         new.ports = self.ports.share(new.ports);
-        new.namespace = insert(&mut self.by_namespace, new.namespace, uid);
-        new.node = new.node.map(|node| insert(&mut self.by_node, node, uid));
+        new.namespace = there(&self.by_namespace, new.namespace);
+        let alike = self.by_namespace.entry(new.namespace.clone()).or_default();
+        alike.entry(new.labels.clone()).or_default().insert(uid.clone());
+        new.node = new.node.map(|node| {
+            let node = there(&self.by_node, node);
+            self.by_node.entry(node.clone()).or_default().insert(uid.clone());
+            node
+        });
         for address in new.own_addresses() {
             self.by_address.insert((*address, uid.clone()));
             touched.addresses.insert(*address);
@@ -193,20 +208,22 @@ impl World {
     }
 
     fn change_policy(&mut self, id: PolicyId, new: Option<Policy>, touched: &mut Touched) {
-        if self.policies.get(&id) == new.as_ref() {
+        if self.policy(&id) == new.as_ref() {
             return;
         }
         touched.policies.insert(id.clone());
+        let id = Arc::new(id);
         if let Some(old) = self.policies.remove(&id)
             && let Some(subject) = &old.subject
         {
             self.subjects.remove(subject, &id);
         }
-        let Some(new) = new else { return };
+        let Some(mut new) = new else { return };
+        new.shrink_to_fit();
         if let Some(subject) = &new.subject {
             self.subjects.insert(subject, &id);
         }
-        self.policies.insert(id, new);
+        self.policies.insert(id, Box::new(new));
     }
 
     /// Returns a namespace.
@@ -244,7 +261,8 @@ impl World {
 
     /// Returns the pods of a namespace.
     pub fn pods_of(&self, namespace: &str) -> impl Iterator<Item = &Pod> {
-        self.by_namespace.get(namespace).into_iter().flatten().filter_map(|uid| self.pod(uid))
+        let alike = self.by_namespace.get(namespace).into_iter().flat_map(BTreeMap::values);
+        alike.flatten().filter_map(|uid| self.pod(uid))
     }
 
     /// Returns the pods of a node.
@@ -255,12 +273,12 @@ impl World {
     /// Returns a policy.
     #[must_use]
     pub fn policy(&self, id: &PolicyId) -> Option<&Policy> {
-        self.policies.get(id)
+        self.policies.get(id).map(|policy| &**policy)
     }
 
     /// Returns all policies.
     pub fn policies(&self) -> impl Iterator<Item = &Policy> {
-        self.policies.values()
+        self.policies.values().map(|policy| &**policy)
     }
 
     /// Returns the pods that have an address: one, unless a pod has gone and is not known to have.
@@ -271,6 +289,15 @@ impl World {
         let all: Vec<&Pod> = self.pods_in(&self.by_address, address).collect();
         let staying: Vec<&Pod> = all.iter().copied().filter(|pod| !pod.terminating).collect();
         if staying.is_empty() { all } else { staying }
+    }
+
+    /// Reports whether a pod is one of the [claimants](Self::claimants) of an address of its own.
+    pub(crate) fn claims(&self, pod: &Pod, address: IpAddr) -> bool {
+        if !pod.terminating {
+            return true;
+        }
+        let mut all = self.pods_in(&self.by_address, address);
+        all.all(|there| there.terminating)
     }
 
     /// Returns the pods that an address may remind people of, though it is not theirs: those in the
@@ -315,34 +342,41 @@ impl World {
     #[must_use]
     pub fn addresses_in(&self, set: &PodSet) -> BTreeSet<IpAddr> {
         let mut addresses = BTreeSet::new();
-        let places: Vec<(&Arc<str>, &BTreeSet<Uid>)> = match &set.namespaces {
-            Scope::Own(name) => {
-                self.by_namespace.get_key_value(name.as_str()).into_iter().collect()
-            }
-            Scope::Matching(_) => self.by_namespace.iter().collect(),
-        };
-        for (name, uids) in places {
-            let labels = self.namespace(name).map(|namespace| &namespace.labels);
-            if !set.has_namespace(name, labels) {
-                continue;
-            }
-            for pod in uids.iter().filter_map(|uid| self.pod(uid)) {
-                if set.pods.matches(&pod.labels) {
-                    let own = pod.own_addresses().iter().copied();
-                    // Of several pods with one address, only those count that may still have it.
-                    addresses.extend(own.filter(|address| {
-                        self.claimants(*address).iter().any(|there| there.uid == pod.uid)
-                    }));
-                }
+        for all in self.places(set) {
+            let alike = all.iter().filter(|(labels, _)| set.pods.matches(labels));
+            let uids = alike.flat_map(|(_, uids)| uids);
+            for pod in uids.filter_map(|uid| self.pod(uid)) {
+                let own = pod.own_addresses().iter().copied();
+                // Of several pods with one address, only those count that may still have it.
+                addresses.extend(own.filter(|address| self.claims(pod, *address)));
             }
         }
         addresses
     }
 
+    /// Returns how many different labels [`addresses_in`](Self::addresses_in) looks at.
+    pub(crate) fn labels_near(&self, set: &PodSet) -> usize {
+        self.places(set).into_iter().map(BTreeMap::len).sum()
+    }
+
+    /// Returns the pods of the namespaces that a set is about.
+    fn places(&self, set: &PodSet) -> Vec<&ByLabels> {
+        let is_meant = |(name, _): &(&Arc<str>, &ByLabels)| {
+            let labels = self.namespace(name).map(|namespace| &namespace.labels);
+            set.has_namespace(name, labels)
+        };
+        match &set.namespaces {
+            Scope::Own(name) => self.by_namespace.get(name.as_str()).into_iter().collect(),
+            Scope::Matching(_) => {
+                self.by_namespace.iter().filter(is_meant).map(|(_, all)| all).collect()
+            }
+        }
+    }
+
     /// Returns the policies that may select a pod.
     pub(crate) fn policies_near(&self, pod: &Pod) -> impl Iterator<Item = &Policy> {
         let near = self.subjects.near(pod, self.namespace(&pod.namespace));
-        near.into_iter().filter_map(|id| self.policies.get(id))
+        near.into_iter().filter_map(|id| self.policy(id))
     }
 
     /// Returns the policies that select a pod for a direction, in the order in which they are
@@ -363,9 +397,9 @@ impl World {
     #[must_use]
     pub fn shared_priorities(&self) -> Vec<String> {
         let mut places: BTreeMap<(Tier, u16), Vec<&PolicyId>> = BTreeMap::new();
-        for (id, policy) in &self.policies {
-            if matches!(id, PolicyId::Cluster { .. }) {
-                places.entry((policy.tier, policy.priority)).or_default().push(id);
+        for policy in self.policies() {
+            if matches!(policy.id, PolicyId::Cluster { .. }) {
+                places.entry((policy.tier, policy.priority)).or_default().push(&policy.id);
             }
         }
         let shared = places.into_iter().filter(|(_, ids)| ids.len() > 1);
@@ -410,11 +444,9 @@ impl<T: Ord> Shared<T> {
     }
 }
 
-/// Adds a pod, and returns the key as it is there, so that all pods share it.
-fn insert(map: &mut BTreeMap<Arc<str>, BTreeSet<Uid>>, key: Arc<str>, uid: &Uid) -> Arc<str> {
-    let key = map.get_key_value(&key).map_or(key, |(there, _)| there.clone());
-    map.entry(key.clone()).or_default().insert(uid.clone());
-    key
+/// Returns a key as it is in a map, so that all pods share it.
+fn there<V>(map: &BTreeMap<Arc<str>, V>, key: Arc<str>) -> Arc<str> {
+    map.get_key_value(&key).map_or(key, |(there, _)| there.clone())
 }
 
 fn remove<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &V) {

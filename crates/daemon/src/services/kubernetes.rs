@@ -34,6 +34,10 @@ const FIRST_RETRY_DELAY: Duration = Duration::from_millis(200);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(4);
 /// How many objects one page of a list has.
 const PAGE: u32 = 200;
+/// A server that is busy (429, 503, 504) is asked again within half a second by the client of who
+/// watches, unless it names a time. The pauses after that are those above, and people hear of them.
+const BUSY_DELAY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(80));
+const BUSY_TRIES: u32 = 5;
 
 /// The configuration names no API server.
 #[derive(Debug, Error)]
@@ -56,6 +60,26 @@ pub(super) async fn client(
     timeout: Duration,
     retry: bool,
 ) -> Result<Client, ConnectError> {
+    let mut config = configuration(kubeconfig, timeout).await?;
+    config.default_retry = retry;
+    open(config).map_err(|error| ConnectError::Client(words(&error)))
+}
+
+/// The same for who watches. Left to itself, the client doubles its pauses up to a minute while the
+/// server is busy, says nothing, and notices as much later that it is so no longer.
+pub(super) async fn watching_client(
+    kubeconfig: Option<&Path>,
+    timeout: Duration,
+) -> Result<Client, ConnectError> {
+    let config = configuration(kubeconfig, timeout).await?;
+    let retry = RetryPolicy::new(BUSY_DELAY.0, BUSY_DELAY.1, BUSY_TRIES, true).ok();
+    open_with(config, retry).map_err(|error| ConnectError::Client(words(&error)))
+}
+
+async fn configuration(
+    kubeconfig: Option<&Path>,
+    timeout: Duration,
+) -> Result<Config, ConnectError> {
     let mut config = match kubeconfig {
         Some(path) => {
             let failed = |error: kube::config::KubeconfigError| ConnectError::Kubeconfig {
@@ -71,11 +95,10 @@ pub(super) async fn client(
     };
     config.connect_timeout = Some(timeout);
     config.disable_compression = true;
-    config.default_retry = retry;
     if let (Ok(name), Ok(value)) = ("user-agent".parse(), AGENT.parse()) {
         config.headers.push((name, value));
     }
-    open(config).map_err(|error| ConnectError::Client(words(&error)))
+    Ok(config)
 }
 
 /// After this silence the kernel probes whether the other end of a connection is there; the other
@@ -89,7 +112,12 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
 
 /// Makes a client from a configuration, as kube's own function does, but with other connections:
 /// they notice within 20 s that their other end is gone, and without TLS no certificates are read.
-pub(super) fn open(mut config: Config) -> Result<Client, kube::Error> {
+pub(super) fn open(config: Config) -> Result<Client, kube::Error> {
+    let retry = config.default_retry.then(RetryPolicy::server_retry);
+    open_with(config, retry)
+}
+
+fn open_with(mut config: Config, retry: Option<RetryPolicy>) -> Result<Client, kube::Error> {
     if config.proxy_url.is_some() {
         // It reports that it does not support this.
         return Client::try_from(config);
@@ -113,10 +141,9 @@ pub(super) fn open(mut config: Config) -> Result<Client, kube::Error> {
     connector.set_write_timeout(config.write_timeout);
     let http: hyper_util::client::legacy::Client<_, Body> =
         hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector);
-    let retry = config.default_retry.then(|| RetryLayer::new(RetryPolicy::server_retry()));
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(retry)
+        .option_layer(retry.map(RetryLayer::new))
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)

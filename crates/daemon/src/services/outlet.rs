@@ -2,6 +2,8 @@
 
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
 /// The loop's end.
@@ -9,6 +11,8 @@ use std::sync::mpsc;
 pub(super) struct Inlet<T> {
     heard: mpsc::Receiver<T>,
     bell: UnixStream,
+    /// The bell was rung, and the loop has not taken anything since.
+    rung: Arc<AtomicBool>,
 }
 
 impl<T> Inlet<T> {
@@ -20,6 +24,8 @@ impl<T> Inlet<T> {
     /// Takes what was heard since the last call.
     pub(super) fn heard(&self) -> Vec<T> {
         crate::poll::drain(&self.bell);
+        // What is said from now on rings again; what was said before is taken here.
+        self.rung.swap(false, Ordering::SeqCst);
         self.heard.try_iter().collect()
     }
 }
@@ -29,14 +35,17 @@ impl<T> Inlet<T> {
 pub(super) struct Outlet<T> {
     to: mpsc::Sender<T>,
     ringer: UnixStream,
+    rung: Arc<AtomicBool>,
 }
 
 impl<T> Outlet<T> {
-    /// Says what was heard, and rings. The loop is gone only when the process ends.
+    /// Says what was heard, and rings unless the loop is about to look. The loop is gone only when
+    /// the process ends.
     pub(super) fn tell(&self, heard: T) {
         let _ = self.to.send(heard);
-        // If the socket is full, the loop is about to look.
-        let _ = (&self.ringer).write(&[0]);
+        if !self.rung.swap(true, Ordering::SeqCst) {
+            let _ = (&self.ringer).write(&[0]);
+        }
     }
 }
 
@@ -46,5 +55,46 @@ pub(super) fn pair<T>() -> io::Result<(Inlet<T>, Outlet<T>)> {
     bell.set_nonblocking(true)?;
     ringer.set_nonblocking(true)?;
     let (to, heard) = mpsc::channel();
-    Ok((Inlet { heard, bell }, Outlet { to, ringer }))
+    let rung = Arc::new(AtomicBool::new(false));
+    Ok((Inlet { heard, bell, rung: Arc::clone(&rung) }, Outlet { to, ringer, rung }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    /// A list of 100,000 objects is not as many calls of the kernel.
+    #[test]
+    fn it_rings_once_until_the_loop_looks() {
+        let (inlet, outlet) = pair::<u8>().unwrap();
+        let rings = || inlet.bell().read(&mut [0; 64]).unwrap_or_default();
+        (1..=3).for_each(|heard| outlet.tell(heard));
+        assert_eq!(rings(), 1);
+        assert_eq!(inlet.heard(), [1, 2, 3]);
+        assert_eq!(rings(), 0);
+        outlet.tell(4);
+        assert_eq!(rings(), 1);
+        assert_eq!(inlet.heard(), [4]);
+        assert!(inlet.heard().is_empty());
+    }
+
+    #[test]
+    fn nothing_is_left_behind() {
+        const ALL: u32 = 10_000;
+        let (inlet, outlet) = pair::<u32>().unwrap();
+        let teller = std::thread::spawn(move || (0..ALL).for_each(|number| outlet.tell(number)));
+        inlet.bell().set_nonblocking(false).unwrap();
+        let mut heard = Vec::new();
+        while heard.len() < usize::try_from(ALL).unwrap() {
+            // It waits for the bell, as the loop does.
+            inlet.bell().read_exact(&mut [0; 1]).unwrap();
+            inlet.bell().set_nonblocking(true).unwrap();
+            heard.extend(inlet.heard());
+            inlet.bell().set_nonblocking(false).unwrap();
+        }
+        teller.join().unwrap();
+        assert!(heard.into_iter().eq(0..ALL));
+    }
 }

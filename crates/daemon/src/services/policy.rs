@@ -379,7 +379,7 @@ impl Service {
             let mut engine = self.shared.engine();
             for heard in heard {
                 match heard {
-                    Heard::Event(event) => engine.hear(*event, now),
+                    Heard::Event(event, _place) => engine.hear(*event, now),
                     Heard::Written(done) => self.health.needs("writing of statuses", done),
                     Heard::Asked(request, reply) => {
                         match &*request {

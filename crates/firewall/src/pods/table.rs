@@ -137,7 +137,11 @@ impl PodsTable {
     /// [`FirewallError::Tables`] when the kernel does not answer.
     pub fn observe(&mut self, program: &Program) -> Result<Difference, FirewallError> {
         let found = self.read().map_err(unread)?;
-        let wanted = TableState::of(program, self.form);
+        // Where there is nothing, nothing is compared, and a large program takes its time.
+        let wanted = match found.exists {
+            true => TableState::of(program, self.form),
+            false => TableState::default(),
+        };
         Ok(wanted.difference(&found, program, self.form))
     }
 

@@ -143,6 +143,7 @@ impl NftSocket {
 
         // Before kernel 6.10, batch begin and end are not acknowledged; we never request it.
         let mut answered = vec![false; messages.len()];
+        let mut left = messages.len();
         let mut failed: Option<(usize, Outcome)> = None;
         let mut whole_failed = None;
         let sent = writer.bytes();
@@ -150,7 +151,7 @@ impl NftSocket {
             let Some(outcome) = outcome else { return false };
             let refused = matches!(outcome, Outcome::Refused(..));
             if let Ok(index) = messages.binary_search_by_key(&message.seq, |entry| entry.0) {
-                answered[index] = true;
+                left -= usize::from(!std::mem::replace(&mut answered[index], true));
                 if refused && failed.as_ref().is_none_or(|&(known, _)| index < known) {
                     failed = Some((index, outcome));
                 }
@@ -160,7 +161,7 @@ impl NftSocket {
                 whole_failed = Some(outcome);
                 return true;
             }
-            answered.iter().all(|&answered| answered)
+            left == 0
         });
         if let Some(outcome) = whole_failed {
             return outcome.into_result(&COMMIT).map_err(whole);

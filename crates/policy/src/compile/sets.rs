@@ -23,6 +23,7 @@ impl Compiler {
         let addresses = match &*about {
             About::Pods(pods) => {
                 self.pod_sets.insert(pods, &about);
+                self.work += u64::try_from(self.world.labels_near(pods)).unwrap_or(u64::MAX);
                 let addresses = self.world.addresses_in(pods);
                 for address in &addresses {
                     self.member_of.entry(*address).or_default().insert(about.clone());
@@ -59,7 +60,7 @@ impl Compiler {
         for pod in pods {
             for port in pod.ports.iter().filter(|port| port.name == name) {
                 for address in pod.own_addresses() {
-                    if world.claimants(*address).iter().any(|there| there.uid == pod.uid) {
+                    if world.claims(pod, *address) {
                         found.push((*address, port.protocol, port.port));
                     }
                 }

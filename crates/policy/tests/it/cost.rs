@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use netwright_policy::object::Pod;
+use netwright_policy::program::Set;
 use netwright_policy::{Change, Compiler, Step, World};
 use serde_json::json;
 
@@ -180,6 +181,56 @@ fn pods_with_the_same_policies_share_a_class() {
     let left: Vec<&str> = compiler.program().chains.keys().map(String::as_str).collect();
     assert_eq!(left, ["unknown-in", "unknown-out"]);
     assert!(compiler.program().sets.is_empty() && compiler.program().verdicts.is_empty());
+}
+
+/// A new set is compared with each kind of labels, and not with each pod.
+#[test]
+fn a_new_set_looks_once_at_the_labels_that_pods_share() {
+    let mut costs = BTreeSet::new();
+    for replicas in [1, 100] {
+        let mut compiler = large(10, 10);
+        for number in 0..replicas {
+            let name = format!("shop/client-{number}");
+            let address = format!("10.244.3.{number}");
+            let labels = json!({"app": "client"});
+            compiler.apply(pod(&name, "two", labels, &[&address]).into());
+        }
+        let policy = network(
+            "shop/new",
+            json!({
+                "podSelector": {"matchLabels": {"app": "web"}},
+                "ingress": [{"from": [{"podSelector": {"matchLabels": {"app": "client"}}}]}],
+            }),
+        );
+        let before = compiler.work();
+        compiler.apply(policy.into());
+        costs.insert(compiler.work() - before);
+        // Each of the replicas is in it, and each goes for itself.
+        let elements = |compiler: &Compiler| -> usize {
+            let sets = compiler.program().sets.values();
+            let own = ip("10.244.3.0");
+            sets.filter_map(|set| match set {
+                Set::Addresses(all) if all.contains(&own) => Some(all.len()),
+                _ => None,
+            })
+            .min()
+            .unwrap_or_default()
+        };
+        assert_eq!(elements(&compiler), replicas);
+        if 1 < replicas {
+            let mut other =
+                pod("shop/client-7", "two", json!({"app": "client", "x": "y"}), &["10.244.3.7"]);
+            compiler.apply(other.clone().into());
+            assert_eq!(elements(&compiler), replicas);
+            Arc::make_mut(&mut other.labels).clear();
+            compiler.apply(other.into());
+            compiler.apply(Change::Pod("shop/client-8".into(), None));
+            assert_eq!(elements(&compiler), replicas - 2);
+        }
+    }
+    let costs: Vec<u64> = costs.into_iter().collect();
+    let [cost] = costs.as_slice() else { panic!("it depends on the replicas: {costs:?}") };
+    assert!(*cost < 40, "{cost}");
 }
 
 /// Thousands of values in two selectors are not millions of places where a pod is looked up.

@@ -43,6 +43,10 @@ impl Selector {
         Ok(selector)
     }
 
+    pub(super) fn selects_all(&self) -> bool {
+        self.fields.is_empty() && self.labels.is_empty()
+    }
+
     pub(super) fn matches(&self, object: &Value) -> bool {
         let fields = self.fields.iter().all(|(pointer, value, equal)| {
             let found = object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();

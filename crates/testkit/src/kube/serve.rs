@@ -412,7 +412,9 @@ fn list(state: &mut State, request: &Request, target: &Target) -> Result<Value, 
     let mut metadata = json!({"resourceVersion": version.to_string()});
     if let Some((place, rest)) = more {
         metadata["continue"] = json!(format!("{version}!{place}"));
-        metadata["remainingItemCount"] = json!(rest);
+        if let Some(rest) = rest {
+            metadata["remainingItemCount"] = json!(rest);
+        }
     }
     let partial = metadata_only(request);
     let items: Vec<Value> = items

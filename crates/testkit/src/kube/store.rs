@@ -50,7 +50,8 @@ pub(super) struct Store {
 pub(super) struct Page {
     pub(super) items: Vec<Value>,
     pub(super) version: u64,
-    pub(super) more: Option<(String, usize)>,
+    /// Where the next part begins, and how many objects are left, as far as the API says it.
+    pub(super) more: Option<(String, Option<usize>)>,
 }
 
 impl Default for Store {
@@ -125,8 +126,12 @@ impl Store {
             items.push(object.clone());
             last = format!("{}/{}", key.1, key.2);
         }
-        let rest = matching.count();
-        Page { items, version: self.version, more: (0 < rest).then_some((last, rest)) }
+        // With a selector the API does not count them (meta/v1 ListMeta, `remainingItemCount`).
+        let more = match selector.selects_all() {
+            true => Some(matching.count()).filter(|rest| 0 < *rest).map(Some),
+            false => matching.next().map(|_| None),
+        };
+        Page { items, version: self.version, more: more.map(|rest| (last, rest)) }
     }
 
     pub(super) fn create(

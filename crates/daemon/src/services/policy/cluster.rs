@@ -10,17 +10,18 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{Either, join_all, select};
+use futures_util::future::{Either, FutureExt as _, join_all, select};
 use kube::Client;
 use kube::api::{Api, ListParams};
 use kube::runtime::watcher::{Config, watcher};
 use policy::Refused;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::engine::Event;
 use super::kinds::{Kind, Object};
@@ -40,8 +41,10 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 /// An attempt that fails takes less.
 const QUIET: Duration = Duration::from_secs(15);
 
-/// How many changes may wait for the loop's inlet.
+/// How many changes may wait for the loop's inlet, and how many objects of lists may wait in it: a
+/// list that is read faster than the loop takes it would be in memory twice.
 const WAITING: usize = 64;
+const MOST_LISTED: usize = 1000;
 
 /// How many objects a page of pods has: 2 MB.
 const PAGE_OF_PODS: u32 = 500;
@@ -62,11 +65,12 @@ pub(super) struct Source {
 pub(super) struct Cluster {
     source: Source,
     outlet: Arc<Outlet<Heard>>,
+    places: Arc<Semaphore>,
 }
 
 impl Cluster {
     pub(super) fn new(source: Source, outlet: Arc<Outlet<Heard>>) -> Self {
-        Cluster { source, outlet }
+        Cluster { source, outlet, places: Arc::new(Semaphore::new(MOST_LISTED)) }
     }
 
     /// Follows everything, for ever.
@@ -118,7 +122,7 @@ impl Cluster {
         let mut pause = RETRY.0;
         loop {
             let kubeconfig = self.source.kubeconfig.as_deref();
-            match kubernetes::client(kubeconfig, CONNECT_TIME, true).await {
+            match kubernetes::watching_client(kubeconfig, CONNECT_TIME).await {
                 Ok(client) => return client,
                 Err(error) => {
                     for kind in Kind::ALL {
@@ -131,21 +135,17 @@ impl Cluster {
         }
     }
 
-    fn spawn<K>(
+    fn spawn<K: Followed>(
         &self,
         client: &Client,
         kind: Kind,
         config: Config,
         relist: Receiver<()>,
-    ) -> tokio::task::JoinHandle<()>
-    where
-        K: kube::Resource<DynamicType = ()> + Slim + Clone + DeserializeOwned,
-        K: std::fmt::Debug + Send + Sync + 'static,
-    {
+    ) -> tokio::task::JoinHandle<()> {
         tokio::spawn(self.follower::<K>(client, kind, config).run(relist))
     }
 
-    /// Follows MultiNetworkPolicies in the version that is served.
+    /// Follows MultiNetworkPolicies in the version that is served, and in the newer one of both.
     fn spawn_multi(
         &self,
         client: &Client,
@@ -157,11 +157,7 @@ impl Cluster {
         let older = self.follower::<slim::EarlierMultiNetworkPolicies>(client, kind, config);
         tokio::spawn(async move {
             loop {
-                let mut end = newer.follow_once(&mut relist).await;
-                if matches!(end, End::NoKind) {
-                    end = older.follow_once(&mut relist).await;
-                }
-                match end {
+                match follow_either(&newer, &older, &mut relist).await {
                     End::Over => return,
                     End::Relist => {}
                     End::NoKind => newer.wait_for_kind(&mut relist).await,
@@ -170,18 +166,95 @@ impl Cluster {
         })
     }
 
-    fn follower<K>(&self, client: &Client, kind: Kind, config: Config) -> Follower<K>
-    where
-        K: kube::Resource<DynamicType = ()>,
-    {
+    fn follower<K: Followed>(&self, client: &Client, kind: Kind, config: Config) -> Follower<K> {
         Follower {
             api: Api::all(client.clone()),
             kind,
             config,
             outlet: self.outlet.clone(),
+            places: self.places.clone(),
             interval: self.source.interval,
         }
     }
+}
+
+/// A kind of objects that can be followed.
+trait Followed:
+    kube::Resource<DynamicType = ()>
+    + Slim
+    + Clone
+    + DeserializeOwned
+    + std::fmt::Debug
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<K> Followed for K
+where
+    K: kube::Resource<DynamicType = ()> + Slim + Clone + DeserializeOwned,
+    K: std::fmt::Debug + Send + Sync + 'static,
+{
+}
+
+/// A list and a watch that go on as long as this is polled, and what they report.
+type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+type Reported = Change<Result<Object, Refused>>;
+
+/// Follows one of two versions of a kind, until that is to begin anew. A start waits for what the
+/// server says, so both are asked for at once.
+async fn follow_either<N: Followed, O: Followed>(
+    newer: &Follower<N>,
+    older: &Follower<O>,
+    relist: &mut Receiver<()>,
+) -> End {
+    let (mut newer_runs, mut of_newer) = newer.begin();
+    let (mut older_runs, mut of_older) = older.begin();
+    let (said, said_of_older) = {
+        let newer_says = pin!(answer(&mut newer_runs, &mut of_newer));
+        let older_says = pin!(answer(&mut older_runs, &mut of_older));
+        match select(newer_says, older_says).await {
+            Either::Left((said, older_says)) if is_missing(&said) => (said, older_says.await),
+            Either::Left((said, _)) => (said, Vec::new()),
+            Either::Right((said, newer_says)) => (newer_says.await, said),
+        }
+    };
+    let end = if !is_missing(&said) {
+        drop((older_runs, of_older));
+        newer.follow_on(newer_runs, said, of_newer, relist).await
+    } else if !is_missing(&said_of_older) {
+        drop((newer_runs, of_newer));
+        older.follow_on(older_runs, said_of_older, of_older, relist).await
+    } else {
+        return End::NoKind;
+    };
+    match end {
+        // The other one may be served by now.
+        End::NoKind => End::Relist,
+        end => end,
+    }
+}
+
+/// Runs a watch until its server has said something; returns what was reported by then.
+async fn answer(runs: &mut Running, changes: &mut Receiver<Reported>) -> Vec<Reported> {
+    let mut said = Vec::new();
+    loop {
+        let next = pin!(changes.recv());
+        let Either::Right((Some(change), _)) = select(&mut *runs, next).await else {
+            return said;
+        };
+        let is_answer = !matches!(change, Change::Begin);
+        said.push(change);
+        if is_answer {
+            return said;
+        }
+    }
+}
+
+/// Reports whether the server has said that it does not have a kind.
+fn is_missing(said: &[Reported]) -> bool {
+    matches!(said.last(), Some(Change::Lost(ApiError::Gone(_))))
 }
 
 /// Follows the objects of a kind.
@@ -190,6 +263,8 @@ struct Follower<K> {
     kind: Kind,
     config: Config,
     outlet: Arc<Outlet<Heard>>,
+    /// Places in the outlet for objects of lists, of all kinds.
+    places: Arc<Semaphore>,
     /// How often a definition that is missing is looked for.
     interval: Duration,
 }
@@ -204,11 +279,7 @@ enum End {
     Over,
 }
 
-impl<K> Follower<K>
-where
-    K: kube::Resource<DynamicType = ()> + Slim + Clone + DeserializeOwned,
-    K: std::fmt::Debug + Send + Sync + 'static,
-{
+impl<K: Followed> Follower<K> {
     async fn run(self, mut relist: Receiver<()>) {
         loop {
             match self.follow_once(&mut relist).await {
@@ -231,12 +302,30 @@ where
 
     /// Lists and watches, until that is to begin anew.
     async fn follow_once(&self, relist: &mut Receiver<()>) -> End {
+        let (runs, changes) = self.begin();
+        self.follow_on(runs, Vec::new(), changes, relist).await
+    }
+
+    /// Begins to list and watch. What is reported waits to be taken.
+    fn begin(&self) -> (Running, Receiver<Reported>) {
         let (to, changes) = channel(WAITING);
-        let read = |object: K| Object::of(self.kind, object.object());
+        let kind = self.kind;
+        let read = move |object: K| Object::of(kind, object.object());
         let stream = watcher(self.api.clone(), self.config.clone());
-        let following = pin!(follow(stream, read, to));
-        let listening = pin!(self.listen(changes, relist));
-        match select(following, listening).await {
+        let runs: Running = Box::pin(follow(stream, read, to).fuse());
+        (runs, changes)
+    }
+
+    /// Goes on with that, until it is to begin anew. `said` is what was taken already.
+    async fn follow_on(
+        &self,
+        runs: Running,
+        said: Vec<Reported>,
+        changes: Receiver<Reported>,
+        relist: &mut Receiver<()>,
+    ) -> End {
+        let listening = pin!(self.listen(said, changes, relist));
+        match select(runs, listening).await {
             Either::Left(((), _)) => End::Over,
             Either::Right((end, _)) => end,
         }
@@ -245,12 +334,16 @@ where
     /// Passes on what the watch reports, until it is to begin anew.
     async fn listen(
         &self,
-        mut changes: Receiver<Change<Result<Object, Refused>>>,
+        said: Vec<Reported>,
+        mut changes: Receiver<Reported>,
         relist: &mut Receiver<()>,
     ) -> End {
+        let mut said = said.into_iter();
         let mut lost = false;
         loop {
-            let change = {
+            let change = if let Some(change) = said.next() {
+                Ok(Some(change))
+            } else {
                 let wait = if lost { QUIET } else { Duration::MAX };
                 let next = pin!(tokio::time::timeout(wait, changes.recv()));
                 match select(next, pin!(relist.recv())).await {
@@ -273,7 +366,7 @@ where
                 }
             };
             lost = false;
-            self.tell(match change {
+            let event = match change {
                 Change::Begin => Event::Begin(self.kind),
                 Change::Complete => Event::Complete(self.kind),
                 Change::Listed(Ok(object)) => Event::Listed(object),
@@ -289,8 +382,16 @@ where
                     lost = true;
                     Event::Silent(self.kind, error.to_string())
                 }
-            });
+            };
+            let is_listed = matches!(event, Event::Listed(_));
+            let place = if is_listed { self.place().await } else { None };
+            self.outlet.tell(Heard::Event(Box::new(event), place));
         }
+    }
+
+    /// Waits for a place in the outlet.
+    async fn place(&self) -> Option<OwnedSemaphorePermit> {
+        self.places.clone().acquire_owned().await.ok()
     }
 
     fn tell(&self, event: Event) {

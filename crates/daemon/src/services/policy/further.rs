@@ -38,9 +38,9 @@ impl Further {
     /// Reads the annotations of a pod. What cannot be read says nothing: a pod of this node stays
     /// closed on a network that nobody names.
     pub(super) fn read(object: &Value) -> Self {
-        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
-        let namespace = text("/metadata/namespace").unwrap_or_default();
-        let all = object.pointer("/metadata/annotations");
+        let metadata = &object["metadata"];
+        let namespace = metadata["namespace"].as_str().unwrap_or_default();
+        let all = metadata.get("annotations");
         let known = ANNOTATIONS.into_iter().filter_map(|key| {
             let text = all?.get(key)?.as_str()?;
             Some((key.to_owned(), text.to_owned()))

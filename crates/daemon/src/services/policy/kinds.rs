@@ -146,17 +146,13 @@ pub(super) struct Meta {
 
 impl Meta {
     fn read(object: &Value) -> Self {
-        let text = |pointer: &str| {
-            object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
-        };
-        let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
+        let metadata = &object["metadata"];
+        let text = |key: &str| metadata[key].as_str().unwrap_or_default().to_owned();
+        let conditions = object["status"]["conditions"].as_array();
         Meta {
-            uid: text("/metadata/uid"),
-            generation: object
-                .pointer("/metadata/generation")
-                .and_then(Value::as_u64)
-                .unwrap_or_default(),
-            version: text("/metadata/resourceVersion"),
+            uid: text("uid"),
+            generation: metadata["generation"].as_u64().unwrap_or_default(),
+            version: text("resourceVersion"),
             conditions: conditions.cloned().unwrap_or_default(),
             ..Meta::default()
         }
@@ -176,9 +172,7 @@ impl Object {
             }
             Kind::Nodes => Object { what: What::Node(Node::read(object)?), meta },
             Kind::Pods => {
-                let annotations = object.pointer("/metadata/annotations");
-                let static_uid = annotations.and_then(|all| all.get(STATIC)?.as_str());
-                let static_uid = static_uid.map(Arc::from);
+                let static_uid = object["metadata"]["annotations"][STATIC].as_str().map(Arc::from);
                 let what = What::Pod(Box::new(Pod::read(object)?));
                 let (further, may_undo) = (Further::read(object), may_undo(object));
                 Object { what, meta: Meta { static_uid, further, may_undo, ..meta } }

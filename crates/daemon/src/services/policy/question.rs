@@ -295,7 +295,7 @@ fn addresses(world: &World, end: &End, notes: &mut Vec<String>) -> Result<Vec<Ip
         End::Pod { namespace, name } => {
             let pods = world.pods_of(namespace).filter(|pod| pod.name == *name);
             // A pod with its name may still be going.
-            let pod = pods.min_by_key(|pod| (pod.finished, pod.terminating));
+            let pod = pods.min_by_key(|pod| (pod.finished, pod.terminating, pod.uid.clone()));
             let pod = pod.ok_or_else(|| no_pod(world, namespace, name))?;
             of_pod(world, pod, notes)
         }

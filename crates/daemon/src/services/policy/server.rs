@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use node_api::Refusal;
 use node_api::policy::{Answer, Request};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::cluster::{Cluster, Source};
 use super::engine::Event;
@@ -27,15 +27,15 @@ const ANSWER_TIME: Duration = Duration::from_secs(10);
 pub(super) enum Heard {
     /// A plugin asks.
     Asked(Box<Request>, Reply),
-    /// A source says something.
-    Event(Box<Event>),
+    /// A source says something. An object of a list takes a place until the loop has taken it.
+    Event(Box<Event>, Option<OwnedSemaphorePermit>),
     /// What became of writing something.
     Written(Result<(), String>),
 }
 
 impl From<Event> for Heard {
     fn from(event: Event) -> Self {
-        Heard::Event(Box::new(event))
+        Heard::Event(Box::new(event), None)
     }
 }
 

@@ -132,8 +132,8 @@ impl<'de> Visitor<'de> for Want {
             return Ok(Value::Null);
         };
         let mut kept = Map::new();
-        while let Some(key) = map.next_key::<String>()? {
-            match keys.iter().find(|(wanted, _)| *wanted == key) {
+        while let Some(key) = map.next_key_seed(Among(keys))? {
+            match key {
                 Some((name, want)) => {
                     kept.insert((*name).to_owned(), map.next_value_seed(*want)?);
                 }
@@ -185,6 +185,29 @@ impl<'de> Visitor<'de> for Want {
 
     fn visit_str<E: de::Error>(self, _: &str) -> Result<Value, E> {
         Ok(Value::Null)
+    }
+}
+
+/// Finds a key among those that are kept, without a copy of it.
+struct Among(&'static [(&'static str, Want)]);
+
+impl<'de> DeserializeSeed<'de> for Among {
+    type Value = Option<&'static (&'static str, Want)>;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
+        from.deserialize_identifier(self)
+    }
+}
+
+impl Visitor<'_> for Among {
+    type Value = Option<&'static (&'static str, Want)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_str<E: de::Error>(self, key: &str) -> Result<Self::Value, E> {
+        Ok(self.0.iter().find(|(wanted, _)| *wanted == key))
     }
 }
 

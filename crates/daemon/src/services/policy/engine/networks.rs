@@ -52,9 +52,10 @@ impl Engine {
 
     /// Takes what a pod says of further networks.
     pub(super) fn take_further(&mut self, uid: &Uid, further: Further) {
-        let pod = self.world().pod(uid).filter(|pod| !pod.host_network).cloned();
         let is_here = self.local.contains_key(uid);
-        let pod = pod.filter(|_| is_here || !further.says.is_empty());
+        // Most pods are elsewhere, and on no further network.
+        let matters = is_here || !further.says.is_empty();
+        let pod = self.world().pod(uid).filter(|pod| matters && !pod.host_network).cloned();
         let known = pod.clone().map(|pod| (pod, further.says));
         self.follow(|networks, world| networks.pod(uid, known, world));
         if let Some(pod) = pod.filter(|_| is_here) {
