@@ -47,7 +47,7 @@ fn at(number: usize, family: usize) -> SocketAddr {
 impl Macvlans {
     fn new(name: &str) -> Self {
         let lab = Lab::new(name);
-        lab.sh("ip link add p0 type dummy && ip link set p0 up");
+        lab.sh("ip link add p0 type veth peer name p0x && ip link set p0x up && ip link set p0 up");
         let attach = |number: usize| {
             let container = lab.container(&format!("c{number}"));
             lab.sh(&format!(
@@ -228,7 +228,7 @@ fn vm_an_interface_in_a_vrf_is_judged_in_the_container() {
     macvlans.pings(2, 1, false);
     assert!(of(2).iter().all(|address| !leaves(&macvlans, address)));
     // What it forwards is no way around either.
-    macvlans.containers[0].sh("ip link add h0 type dummy && ip link set h0 master red up && \
+    macvlans.containers[0].sh("ip link add h0 type veth peer name h0x && ip link set h0x up && ip link set h0 master red up && \
          ip addr add 192.0.2.1/24 dev h0 && echo 1 > /proc/sys/net/ipv4/ip_forward");
     macvlans.containers[1].sh("ip route add 192.0.2.0/24 via 172.16.0.1");
     let before = macvlans.table.dropped().unwrap();
