@@ -107,10 +107,13 @@ fn connections_on_a_macvlan_are_cut() {
     cluster.start();
     let pods = pods(&cluster, ["db", "web"]);
     let [db, web] = [0, 1].map(|at: usize| Further::attach(&cluster, &pods[at], NETWORK));
-    let link_local = db
-        .pod
-        .container
-        .sh("ip -j -6 addr show dev net1 scope link | jq -r '.[0].addr_info[0].local'");
+    let mut link_local = String::new();
+    wait_until("the address of the link", || {
+        let shown = "ip -j -6 addr show dev net1 scope link -tentative | \
+                     jq -r '.[].addr_info[]?.local'";
+        link_local = db.pod.container.sh(shown);
+        !link_local.is_empty()
+    });
     let index = web.pod.container.sh("ip -j link show dev net1 | jq '.[0].ifindex'");
     let link_local: Ipv6Addr = link_local.trim().parse().unwrap();
     let link_local = SocketAddrV6::new(link_local, 9000, 0, index.trim().parse().unwrap());
