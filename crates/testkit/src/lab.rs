@@ -388,10 +388,13 @@ impl Drop for Container {
 }
 
 impl Inner {
+    fn command(&self, program: &str, netns: Option<&Path>) -> Command {
+        self.entering(guarded("nsenter"), program, netns)
+    }
+
     /// `nsenter` into the lab; it opens every namespace before it enters the first, so the paths
     /// are the machine's.
-    fn command(&self, program: &str, netns: Option<&Path>) -> Command {
-        let mut command = guarded("nsenter");
+    fn entering(&self, mut command: Command, program: &str, netns: Option<&Path>) -> Command {
         let target = self.init.as_ref().map_or(self.keeper.tid, Init::pid);
         command.arg(format!("--target={target}")).arg("--mount");
         if self.init.is_some() {
@@ -412,7 +415,8 @@ impl Inner {
     /// [`Inner::command`] take longer to start than most scripts take to run, above all in the
     /// virtual machine.
     ///
-    /// Only a program enters a PID namespace. If a network namespace is gone, `nsenter` says so.
+    /// Only a program enters a PID namespace, whose end also ends the script. If a network namespace
+    /// is gone, `nsenter` says so.
     fn shell(&self, script: &str, netns: Option<&Path>) -> io::Result<Output> {
         match netns.map(fs::File::open).transpose() {
             Ok(opened) if self.init.is_none() => {
@@ -426,7 +430,10 @@ impl Inner {
                     || Command::new("sh").args(["-c", script]).stdin(Stdio::null()).output(),
                 )
             }
-            _ => self.command("sh", netns).args(["-c", script]).stdin(Stdio::null()).output(),
+            _ => {
+                let mut command = self.entering(Command::new("nsenter"), "sh", netns);
+                command.args(["-c", script]).stdin(Stdio::null()).output()
+            }
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -27,10 +26,7 @@ const MESSAGE: usize = 256;
 pub fn pings_within(from: &impl Place, to: &str, deadline: Duration) -> bool {
     let end = Instant::now() + deadline;
     loop {
-        let mut ping = from.command("ping");
-        ping.args(["-n", "-q", "-c", "1", "-W", "0.3", to]).stdin(Stdio::null());
-        let output = ping.output().unwrap_or_else(|error| panic!("ping (iputils-ping): {error}"));
-        if output.status.success() {
+        if from.try_sh(&format!("exec ping -n -q -c 1 -W 0.3 {to}")).status.success() {
             return true;
         }
         if Instant::now() >= end {
