@@ -5,7 +5,7 @@
 //! forward. So where it has services, policies are asked at output too.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead, BufReader, Read as _};
 
 use kernel::sysctl::Sysctl;
 
