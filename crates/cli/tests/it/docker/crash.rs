@@ -140,9 +140,10 @@ pub(super) fn driver_killed(engine: Engine) {
                     answered += usize::from(removed.status.success());
                 }
                 let left = lab.sh("ls /var/lib/netwright/docker/*/ /run/netwright/docker/netns /run/netwright/docker/calls | grep -v : || true");
-                // A removal is lost if the driver was killed before it noted the call. It must not
-                // prevent anything, and the next network's creation completes it.
-                if !(after.is_zero() && REMOVALS.contains(&call)) {
+                // A removal is lost if the driver was killed before it noted the call; on a busy
+                // machine that may take any of these times. It must not prevent anything, and the
+                // next network's creation completes it: the next turn sees that, and the end.
+                if !REMOVALS.contains(&call) {
                     assert_eq!(left.trim(), "", "{call} after {after:?}");
                 }
             }

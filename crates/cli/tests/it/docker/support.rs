@@ -7,6 +7,7 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::real::{Docker, Engine};
 use testkit::{Lab, Place, Snapshot, Visit};
@@ -85,7 +86,10 @@ impl<'lab> Driver<'lab> {
     pub(crate) fn kill(&mut self) {
         for pid in self.pids() {
             let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).unwrap();
-            kill_process(pid, Signal::KILL).unwrap();
+            // A process that the driver had started may have ended since the look.
+            if let Err(errno) = kill_process(pid, Signal::KILL) {
+                assert_eq!(errno, Errno::SRCH);
+            }
         }
         let mut child = self.child.take().unwrap();
         // The process that started it in the lab ends with it.
