@@ -59,7 +59,7 @@ use self::ends::Ends;
 use self::frames::Need;
 use self::link::{HostSide, Side};
 use crate::engine::{Attaching, Collecting, Enter, Kind, Removal, Undo};
-use crate::shared::attachment::{recorded_in, unavailable};
+use crate::shared::attachment::{is_stale, recorded_in, unavailable};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use crate::shared::filter::{self, remove_own, remove_stale, with_firewall};
@@ -152,7 +152,7 @@ impl Kind for Policy {
     /// does GC.
     fn take_down(removal: &Removal<'_, Self>, failures: &mut Failures) {
         let (index, key, recorded) = (removal.index, removal.key, removal.recorded.as_ref());
-        // GC comes with a key that has no record only if it holds something, or if its link is there.
+        // GC comes with a key that has no record only if it holds something, or has a link alone.
         if recorded.is_none() && removal.is_own_call() && index.made_nothing(key, NAME) {
             return;
         }
@@ -195,10 +195,12 @@ impl Kind for Policy {
         failures.note("frames", released);
     }
 
-    /// Those that hold something, and those whose links are there: a link is set down before its
-    /// verdicts go (`collect`).
+    /// Those that hold something, and those of which nothing but the link is left: it is set down
+    /// before its verdicts go (`collect`). Of an ADD that has not come to this plugin yet, the one that
+    /// made the link has a record.
     fn unrecorded(call: &Call<'_>, index: &Index, failures: &mut Failures) -> Vec<AttachmentKey> {
         let mut found = failures.note("list links", pair::marked(call)).unwrap_or_default();
+        found.retain(|key| is_stale(call, key) && index.of_attachment(key).found.is_empty());
         found.extend(frames::holders(index));
         found
     }

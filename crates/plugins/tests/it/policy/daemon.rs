@@ -131,7 +131,7 @@ fn a_daemon_that_does_not_answer_leaves_the_container_closed() {
         assert_eq!((verdicts(&node), links(&node)), (left, String::new()), "{name}");
         c1.detach();
         drop(daemon);
-        node.run("policy", "GC").of_network().valid(&[]).call().silent();
+        node.run("policy", "GC").of_network().valid(&[("c2", "eth0")]).call().silent();
         assert_eq!(verdicts(&node), Vec::<String>::new(), "{name}");
     }
 }
