@@ -246,12 +246,7 @@ impl Service {
     /// Takes the records, and what files say. Where the packet filter has nothing of ours, pods with
     /// a record are closed until more is known.
     fn start(&mut self) {
-        self.list_records();
-        self.read_files();
-        // What becomes of it is in the service's status.
-        let _ = self.carry_out();
-        self.close_if_missing();
-        self.look_for_ipvs();
+        self.look();
         self.say_what_is_missing();
     }
 
@@ -514,8 +509,8 @@ impl Service {
     /// Looks at everything, and puts right what is not as it is to be.
     fn look(&mut self) {
         let (begin, worked) = (Instant::now(), processor_time());
-        self.read_files();
         self.list_records();
+        self.read_files();
         let enforces = self.shared.engine().program().is_some();
         let done = match self.carry_out() {
             Ok(()) if enforces => self.compare(),
