@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::object::{Pod, Uid};
-use crate::policy::{Direction, PolicyId, Protocol, Tier};
+use crate::policy::{Direction, PodSet, PolicyId, Protocol, Tier};
 use crate::program::{self, Line, Name, Program, Step};
 use crate::world::index::Index;
 use crate::world::{Change, Touched, World};
@@ -167,7 +167,7 @@ impl Compiler {
         }
         let mut leading = addresses;
         if !policies.is_empty() {
-            leading.extend(self.local_addresses());
+            leading.extend(self.selected_by(&policies));
         }
         for address in leading {
             self.lead(address);
@@ -197,6 +197,22 @@ impl Compiler {
     fn local_addresses(&self) -> BTreeSet<IpAddr> {
         let pods = self.world.pods_on(&self.node);
         pods.flat_map(Pod::own_addresses).copied().collect()
+    }
+
+    /// Returns the addresses of this node's pods that some of these policies select, or did before.
+    fn selected_by(&self, policies: &BTreeSet<PolicyId>) -> BTreeSet<IpAddr> {
+        let subject = |id: &PolicyId| self.world.policy(id)?.subject.as_ref();
+        let subjects: Vec<&PodSet> = policies.iter().filter_map(subject).collect();
+        let is_selected = |pod: &&Pod| subjects.iter().any(|set| self.world.is_in(pod, set));
+        let pods = self.world.pods_on(&self.node).filter(is_selected);
+        let mut addresses: BTreeSet<IpAddr> = pods.flat_map(Pod::own_addresses).copied().collect();
+        let did = |leads: &Leads| match leads {
+            Leads::Class(class) => class.iter().any(|id| policies.contains(id)),
+            Leads::Unknown => false,
+        };
+        let before = self.leads.iter().filter(|(_, leads)| did(leads));
+        addresses.extend(before.map(|((_, address), _)| *address));
+        addresses
     }
 
     fn emit(&mut self, step: Step) {

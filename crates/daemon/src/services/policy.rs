@@ -259,12 +259,7 @@ impl Service {
     /// a record are closed until more is known.
     fn start(&mut self) {
         self.look_for_services();
-        self.list_records();
-        self.read_files();
-        // What becomes of it is in the service's status.
-        let _ = self.carry_out();
-        self.close_if_missing();
-        self.look_at_services();
+        self.look();
         self.say_what_is_missing();
     }
 
@@ -593,8 +588,8 @@ impl Service {
     /// Looks at everything, and puts right what is not as it is to be.
     fn look(&mut self) {
         let (begin, worked) = (Instant::now(), processor_time());
-        self.read_files();
         self.list_records();
+        self.read_files();
         let enforces = self.shared.engine().program().is_some();
         let done = self.carry_out();
         if enforces && self.shared.engine().judges_inside() {

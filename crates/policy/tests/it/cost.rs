@@ -159,7 +159,9 @@ fn a_changed_policy_is_its_own_chains_and_sets() {
         }
         // A policy that selects no pod of this node is nothing here.
         let other = network("shop/policy-0", json!({"podSelector": {"matchLabels": {"a": "b"}}}));
+        let before = compiler.work();
         assert_eq!(compiler.apply(other.into()), []);
+        assert_eq!(compiler.work(), before, "it is compared with no address");
     }
 }
 

@@ -426,7 +426,10 @@ fn list(state: &mut State, request: &Request, target: &Target) -> Result<Value, 
     } else {
         (format!("{}List", kind.kind), kind.api_version())
     };
-    Ok(json!({"kind": list, "apiVersion": version, "metadata": metadata, "items": items}))
+    let mut whole = json!({"kind": list, "apiVersion": version, "metadata": metadata});
+    // The macro would copy them.
+    whole["items"] = Value::Array(items);
+    Ok(whole)
 }
 
 fn begin_watch(state: &mut State, request: &Request, target: Target) -> Result<Reply, Refusal> {

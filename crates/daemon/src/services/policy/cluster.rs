@@ -398,3 +398,7 @@ impl<K: Followed> Follower<K> {
         self.outlet.tell(event.into());
     }
 }
+
+#[cfg(test)]
+#[path = "cluster_tests.rs"]
+mod tests;

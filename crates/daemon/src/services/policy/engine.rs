@@ -352,11 +352,16 @@ impl Engine {
 
     fn complete(&mut self, kind: Kind, now: Instant) {
         self.answers(kind);
-        let keys: Vec<Key> = match self.lists.compares(kind) {
-            true => self.keys(kind).collect(),
-            false => Vec::new(),
-        };
-        let judged = self.lists.complete(kind, keys.into_iter(), now);
+        let (mut count, mut unseen) = (0, Vec::new());
+        if self.lists.compares(kind) {
+            for key in self.keys(kind) {
+                count += 1;
+                if !self.lists.has_seen(kind, &key) {
+                    unseen.push(key);
+                }
+            }
+        }
+        let judged = self.lists.complete(kind, count, unseen, now);
         if let Some((count, patience)) = judged.kept
             && self.lists.origin() == Origin::Server
         {

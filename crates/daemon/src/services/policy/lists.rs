@@ -152,25 +152,33 @@ impl Lists {
         }
     }
 
-    /// A list is complete. `known` are all objects of the kind.
+    /// Reports whether the list that is being read has an object. Of one that [is not
+    /// compared](Self::compares), it has each.
+    pub(super) fn has_seen(&self, kind: Kind, key: &Key) -> bool {
+        let seen = self.kinds.get(&kind).and_then(|list| list.seen.as_ref());
+        seen.is_none_or(|seen| seen.contains(key))
+    }
+
+    /// A list is complete. There are `count` objects of the kind, and it has not seen `unseen` of
+    /// them ([`has_seen`](Self::has_seen)).
     pub(super) fn complete(
         &mut self,
         kind: Kind,
-        known: impl Iterator<Item = Key>,
+        count: usize,
+        unseen: impl IntoIterator<Item = Key>,
         now: Instant,
     ) -> Judged {
         let origin = self.origin;
         let list = self.of(kind);
         list.complete = true;
         list.asked = None;
-        let Some(seen) = list.seen.take() else { return Judged::default() };
-        let mut count = 0;
+        if list.seen.take().is_none() {
+            return Judged::default();
+        }
         let mut lost = Vec::new();
         let mut gone = Vec::new();
-        for key in known {
-            count += 1;
+        for key in unseen {
             match list.held.get(&key) {
-                _ if seen.contains(&key) => {}
                 Some(until) if *until <= now => gone.push(key),
                 Some(_) => {}
                 None => lost.push(key),
@@ -247,7 +255,8 @@ mod tests {
         for key in &all[..first] {
             lists.see(kind, key);
         }
-        lists.complete(kind, all.into_iter(), now)
+        let unseen: Vec<Key> = all.into_iter().filter(|key| !lists.has_seen(kind, key)).collect();
+        lists.complete(kind, of, unseen, now)
     }
 
     #[test]
