@@ -89,8 +89,6 @@ pub(crate) struct Linked {
     way: Way,
     triple: String,
     flags: Vec<String>,
-    /// More of them for what does not ship.
-    quick: Vec<String>,
 }
 
 impl Linked {
@@ -106,11 +104,10 @@ impl Linked {
         let ordinary = host.replace("-gnu", "-musl");
         if has_standard_library(&ordinary)? {
             let flags = flags(Way::Target, &[quicker]);
-            return Ok(Self { way: Way::Target, triple: ordinary, flags, quick: Vec::new() });
+            return Ok(Self { way: Way::Target, triple: ordinary, flags });
         }
         let lacking = compile(&dir, "lacking", LACKING)?;
-        let (flags, quick) = (flags(Way::Shim, &[lacking, quicker]), quick(&host)?);
-        Ok(Self { way: Way::Shim, triple: host, flags, quick })
+        Ok(Self { way: Way::Shim, triple: host, flags: flags(Way::Shim, &[lacking, quicker]) })
     }
 
     /// Prepares for an architecture that is not this machine's: by Rust's target, its linker, and
@@ -123,7 +120,7 @@ impl Linked {
             return Err(format!("{CROSS_COMPILER} is not installed ({CROSS_PACKAGES})"));
         }
         let flags = CROSS.map(str::to_owned).to_vec();
-        Ok(Self { way: Way::Target, triple: triple.to_owned(), flags, quick: Vec::new() })
+        Ok(Self { way: Way::Target, triple: triple.to_owned(), flags })
     }
 
     /// Says which way it is.
@@ -162,7 +159,7 @@ impl Linked {
     pub(crate) fn program(&self, line: &str) -> Program {
         let (cargo, rest) = line.split_once(" -- ").map_or((line, None), |(a, b)| (a, Some(b)));
         let rest = rest.map(|rest| format!(" -- {rest}")).unwrap_or_default();
-        let flags = [self.flags.clone(), self.quick.clone()].concat().join(BETWEEN);
+        let flags = self.flags.join(BETWEEN);
         let program =
             Program::new(&format!("{cargo} --target {} --config {NO_LINES}{rest}", self.triple));
         // The compiler for C, where the target is not this machine's.
@@ -209,20 +206,6 @@ fn flags(way: Way, objects: &[PathBuf]) -> Vec<String> {
         codegen("link-arg=-l:libc.a".to_owned());
     }
     flags
-}
-
-/// Returns the flags for the linker that comes with the compiler, if it is there. The system's
-/// takes a minute of one processor for all tests. Only what does not ship is linked so.
-fn quick(host: &str) -> Result<Vec<String>, String> {
-    let root = Program::new("rustc --print sysroot").output()?;
-    let dir = Path::new(root.trim_end()).join("lib/rustlib").join(host).join("bin/gcc-ld");
-    if !dir.join("ld.lld").is_file() {
-        return Ok(Vec::new());
-    }
-    let linker = format!("-B{}", dir.display());
-    // It notes the dynamic linker that musl-gcc names, in a static executable too.
-    let args = ["-fuse-ld=lld", &linker, "-Wl,--no-dynamic-linker"];
-    Ok(args.into_iter().flat_map(|arg| ["-C".to_owned(), format!("link-arg={arg}")]).collect())
 }
 
 /// Says whether the standard library for a target is installed.
@@ -277,6 +260,5 @@ mod tests {
         assert_eq!(linked.way() == Way::Target, can);
         assert_eq!(linked.triple().ends_with("-musl"), can);
         assert_eq!(linked.about().contains("rustup target add"), !can);
-        assert!(linked.flags.iter().all(|flag| !flag.contains("fuse-ld")), "what ships");
     }
 }
