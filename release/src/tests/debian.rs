@@ -221,7 +221,7 @@ fn lintian_has_nothing_to_say() {
     testkit::require!("full", "root", "program:lintian", "program:strip");
     let dir = tempfile::tempdir().unwrap();
     let mut files = Vec::new();
-    for package in ours("0.1.0") {
+    for package in packages("0.1.0", &["netwright", "netwrightd"]) {
         let path = dir.path().join(package.file_name());
         std::fs::write(&path, package.write(texts().epoch).unwrap()).unwrap();
         files.push(path.to_str().unwrap().to_owned());
