@@ -294,7 +294,7 @@ fn plugins_are_given_back_while_containers_go_on() {
     drop(c1);
     give_back();
     assert_eq!(lab.sh("ls -A /opt/cni/bin"), "bridge\n");
-    lab.sh("rm -r /run/netwright /var/lib/netwright");
+    lab.sh("rm -rf /run/netwright /var/lib/netwright");
     crate::support::assert_as_before(&before, &lab);
     // Nothing is left to give back: a package may be removed that was never configured.
     give_back();
