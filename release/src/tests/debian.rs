@@ -208,11 +208,36 @@ fn somebody_elses_diversion_fails_the_installation_and_stays() {
     let said = debian.dpkg(&format!("--install {both} || true"));
     assert!(said.contains("clashes with") && said.contains("bridge.real"), "{said}");
     assert!(debian.sh(BRIDGE).ends_with("go 8\n"), "nothing was switched");
+    assert!(!debian.sh("dpkg-divert --list").contains("netwright"), "and nothing is diverted");
     // Once it is gone, the installation goes on.
     debian
         .sh("rm /usr/lib/cni/bridge && dpkg-divert --local --rename --remove /usr/lib/cni/bridge");
     debian.dpkg("--configure --pending");
     assert!(debian.sh(BRIDGE).starts_with("/usr/bin/netwright\n"));
+}
+
+/// A person may have both: a setup from an archive, whose executables are in `/usr/local/bin`, and
+/// the package.
+#[test]
+fn a_purge_leaves_the_setup_of_other_executables_alone() {
+    testkit::require!("root", "program:dpkg-divert");
+    let debian = Debian::new("release-both");
+    let record = "/var/lib/netwright/setup/record.json";
+    let make = |programs: &str| {
+        debian.sh("mkdir -p /etc/netwright /var/lib/netwright/setup");
+        debian.sh(&format!("echo '{{\"programs\":\"{programs}\"}}' >{record}"));
+    };
+    let [netwright, _] = packages("0.1.0", &[]);
+    let package = debian.bring(&[&netwright]);
+    debian.dpkg(&format!("--install {package}"));
+    make("/usr/local/bin");
+    let said = debian.dpkg("--purge netwright");
+    assert!(said.contains("kept for another installation: /etc/netwright"), "{said}");
+    debian.sh(&format!("test -d /etc/netwright && test -e {record}"));
+    debian.dpkg(&format!("--install {package}"));
+    make("/usr/bin");
+    debian.dpkg("--purge netwright");
+    debian.sh("test ! -e /etc/netwright && test ! -e /var/lib/netwright");
 }
 
 /// What lintian says is explained in the packages (`deploy/packages/debian/*.lintian-overrides`).
