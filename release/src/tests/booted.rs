@@ -9,8 +9,8 @@ use testkit::wait_until;
 use super::debian::packages;
 use crate::goods::tests::texts;
 
-/// An image for containers: a page on port 80. The machine that tests may refuse to start services of
-/// packages; this one does not.
+/// An image for containers: a page on port 80. The machine on which tests run may refuse to start
+/// services of packages; this one does not.
 const IMAGE: &str = r#"
 rm -f root/usr/sbin/policy-rc.d
 mkdir -p root/root/image/bin && cp /usr/bin/busybox root/root/image/bin/busybox
