@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use crate::archive::{ArchiveError, Top, gzip, tar, untar};
 use crate::epoch::Epoch;
 use crate::hash;
-use crate::tree::{Entry, FILE, PROGRAM, Tree, TreeError};
+use crate::tree::{Content, FILE, PROGRAM, Tree, TreeError};
 
 /// The first bytes of an archive of `ar` (`man 5 ar`), and the last ones of a member's header.
 const MAGIC: &[u8] = b"!<arch>\n";
@@ -114,8 +114,11 @@ impl Package {
 /// Returns what an installation takes, in KiB, as `dpkg-gencontrol` counts it: each file rounded
 /// up, and one for anything else, also for the root.
 fn installed_size(tree: &Tree) -> usize {
-    let size = |entry: &Entry| entry.bytes().len().div_ceil(1024).max(1);
-    tree.entries().map(|(_, entry)| size(entry)).sum::<usize>() + 1
+    let size = |content: &Content| match content {
+        Content::File(bytes) => bytes.len().div_ceil(1024),
+        Content::Folder | Content::Link(_) => 1,
+    };
+    tree.entries().map(|(_, entry)| size(&entry.content)).sum::<usize>() + 1
 }
 
 /// Adds a member to an archive of `ar`.
