@@ -28,7 +28,7 @@ done
 ";
 
 /// What an installation leaves: names, links and contents of plugins, diversions, our folders.
-const SNAPSHOT: &str = "
+pub(super) const SNAPSHOT: &str = "
 cd /usr/lib/cni && find . -printf '%p %y %m %l\\n' | sort && find . -type f | sort | xargs md5sum
 dpkg-divert --list '*cni*'
 ls -d /usr/bin/netwright* /run/netwright* /var/lib/netwright* /usr/share/doc/netwright* 2>/dev/null
@@ -36,12 +36,12 @@ true
 ";
 
 /// A copy of the machine's Debian.
-struct Debian {
+pub(super) struct Debian {
     lab: Lab,
 }
 
 impl Debian {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         let lab = Lab::new(name);
         lab.sh(&format!("set -e; cd {}; {ROOT}", lab.dir().display()));
         Debian { lab }
@@ -52,14 +52,14 @@ impl Debian {
     }
 
     #[track_caller]
-    fn sh(&self, script: &str) -> String {
+    pub(super) fn sh(&self, script: &str) -> String {
         std::fs::write(self.lab.dir().join("script"), script).unwrap();
         let dir = self.lab.dir().display();
         self.lab.sh(&format!("chroot {dir}/root sh -c \"$(cat {dir}/script)\" </dev/null 2>&1"))
     }
 
     /// Puts packages into the folder `/run/packages`.
-    fn bring(&self, packages: &[&Package]) -> String {
+    pub(super) fn bring(&self, packages: &[&Package]) -> String {
         let folder = self.root().join("run/packages");
         let mut names = String::new();
         for package in packages {
@@ -77,21 +77,21 @@ impl Debian {
 
     /// Has dpkg do something; what it says is returned.
     #[track_caller]
-    fn dpkg(&self, what: &str) -> String {
+    pub(super) fn dpkg(&self, what: &str) -> String {
         self.sh(&format!("LC_ALL=C dpkg --force-unsafe-io --no-triggers {what}"))
     }
 
-    fn calls(&self) -> Running {
+    pub(super) fn calls(&self) -> Running {
         let root = self.root().display().to_string();
         self.lab.start("chroot", &[&root, "sh", "-c", CALLS])
     }
 
-    fn count(&self, file: &str) -> usize {
+    pub(super) fn count(&self, file: &str) -> usize {
         self.sh(&format!("cat /run/{file} 2>/dev/null | wc -l")).trim().parse().unwrap()
     }
 
     /// Waits until plugins were called some more times.
-    fn wait_for_calls(&self) {
+    pub(super) fn wait_for_calls(&self) {
         let before = self.count("called");
         wait_until("plugins to be called", || before + 3 < self.count("called"));
     }
@@ -108,7 +108,7 @@ fn stripped(name: &str) -> Vec<u8> {
 }
 
 /// Our packages, with the command line that tests run; the daemon is not one.
-fn ours(version: &str) -> [Package; 2] {
+pub(super) fn ours(version: &str) -> [Package; 2] {
     packages(version, &["netwright"])
 }
 
@@ -124,7 +124,7 @@ pub(super) fn packages(version: &str, programs: &[&str]) -> [Package; 2] {
 }
 
 /// A package that has Go's plugins' names, as Debian's has, with programs that say its version.
-fn go(version: &str) -> Package {
+pub(super) fn go(version: &str) -> Package {
     let mut tree = Tree::default();
     for name in ["bridge", "host-local", "portmap"] {
         let script = format!("#!/bin/sh\necho go {version}\n");
@@ -146,7 +146,7 @@ fn go(version: &str) -> Package {
     }
 }
 
-const BRIDGE: &str =
+pub(super) const BRIDGE: &str =
     "readlink -f /usr/lib/cni/bridge; CNI_COMMAND=VERSION /usr/lib/cni/bridge </dev/null";
 
 #[test]
