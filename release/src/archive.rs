@@ -17,7 +17,7 @@ const NAME: usize = 100;
 /// gzip's number for "unknown" (RFC 1952, section 2.3.1, OS): the compressing system says nothing.
 const NO_SYSTEM: u8 = 255;
 
-/// How hard gzip tries: as hard as it can, but tests have no time for that.
+/// How hard gzip tries with archives: as hard as it can, but tests have no time for that.
 const EFFORT: Compression = Compression::new(if cfg!(test) { 1 } else { 9 });
 
 /// How much one entry or stream that is read may hold: an executable has some 20 MB.
@@ -115,9 +115,19 @@ fn append(
     builder.append_data(&mut header, name, bytes)
 }
 
-/// Compresses.
+/// Compresses an archive.
 pub(crate) fn gzip(bytes: &[u8]) -> Result<Vec<u8>, ArchiveError> {
-    let mut encoder = GzBuilder::new().operating_system(NO_SYSTEM).write(Vec::new(), EFFORT);
+    compress(bytes, EFFORT)
+}
+
+/// Compresses a document of a package as hard as gzip can: that is what Debian's policy asks for
+/// (sections 12.1 and 12.7).
+pub(crate) fn gzip_document(bytes: &[u8]) -> Result<Vec<u8>, ArchiveError> {
+    compress(bytes, Compression::best())
+}
+
+fn compress(bytes: &[u8], effort: Compression) -> Result<Vec<u8>, ArchiveError> {
+    let mut encoder = GzBuilder::new().operating_system(NO_SYSTEM).write(Vec::new(), effort);
     encoder.write_all(bytes).and_then(|()| encoder.finish()).map_err(ArchiveError::Finish)
 }
 
@@ -161,7 +171,7 @@ pub(crate) fn untar(bytes: &[u8]) -> Result<Tree, ArchiveError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ArchiveError, Top, gunzip, gzip, tar, untar};
+    use super::{ArchiveError, Top, gunzip, gzip, gzip_document, tar, untar};
     use crate::epoch::Epoch;
     use crate::tests::said;
     use crate::tree::{Content, FILE, PROGRAM, Tree};
@@ -199,6 +209,7 @@ mod tests {
         let make = || gzip(&tar(&tree(), Top::Here, epoch()).unwrap()).unwrap();
         assert_eq!(make(), make());
         assert_eq!(make()[4..10], [0, 0, 0, 0, 4, 255], "no time, no system (RFC 1952)");
+        assert_eq!(gzip_document(b"x").unwrap()[4..10], [0, 0, 0, 0, 2, 255], "the hardest");
     }
 
     #[test]

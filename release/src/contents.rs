@@ -1,6 +1,6 @@
 //! Which file of a release is where: in the archive, in Debian's packages, in the image.
 
-use crate::archive::{ArchiveError, gzip};
+use crate::archive::{ArchiveError, gzip_document};
 use crate::deb::Package;
 use crate::goods::{Built, Texts};
 use crate::oci::{Image, Platform};
@@ -95,8 +95,9 @@ pub(crate) fn debian(texts: &Texts, built: &Built) -> Result<[Package; 2], Archi
 /// What both packages of the executables say of themselves.
 const SUMMARY: &str = "container networking: command line, agent and CNI plugins";
 const DESCRIPTION: &str = "\
-Netwright connects containers to networks. This package has the command line and the
-agent, which is off until `netwright setup` or `systemctl enable netwright.target`.
+Netwright connects containers to networks. This package has the command line
+and the agent, which is off until `netwright setup`, or until
+`systemctl enable --now netwright.target`.
 
 The package netwright-cni-plugins gives container runtimes its CNI plugins.";
 
@@ -129,7 +130,7 @@ fn installed(texts: &Texts, built: &Built, zsh: &str) -> Result<Tree, ArchiveErr
     tree.link(&generator, "../../../bin/netwrightd")?;
     for (name, page) in &texts.pages {
         let path = format!("usr/share/man/man{}/{name}.gz", section(name));
-        tree.file(&path, FILE, gzip(page)?)?;
+        tree.file(&path, FILE, gzip_document(page)?)?;
     }
     for (name, text) in &texts.completions {
         tree.file(&completion(name, zsh), FILE, text.clone())?;
@@ -137,10 +138,10 @@ fn installed(texts: &Texts, built: &Built, zsh: &str) -> Result<Tree, ArchiveErr
     let doc = "usr/share/doc/netwright";
     for program in &built.programs {
         let path = format!("{doc}/{}.cdx.json.gz", program.name);
-        tree.file(&path, FILE, gzip(&program.bill)?)?;
+        tree.file(&path, FILE, gzip_document(&program.bill)?)?;
     }
     let licences = format!("{doc}/third-party-licences.txt.gz");
-    tree.file(&licences, FILE, gzip(&built.third_party)?)?;
+    tree.file(&licences, FILE, gzip_document(&built.third_party)?)?;
     tree.file(&format!("{doc}/netwrightd.toml"), FILE, texts.configuration.clone())?;
     tree.file(&format!("{doc}/README.md"), FILE, texts.readme.clone())?;
     Ok(tree)
@@ -157,15 +158,17 @@ fn plugins(texts: &Texts, built: &Built) -> Result<Package, ArchiveError> {
         architecture: built.architecture.short(),
         fields,
         summary: PLUGINS_SUMMARY,
-        description: "Gives containerd, podman, CRI-O and others the CNI plugins of Netwright, in \
-                      /usr/lib/cni.\nPlugins of other packages are diverted, and come back when this \
-                      package is removed.\nNo call of a runtime fails meanwhile.",
+        description: PLUGINS_DESCRIPTION,
         scripts,
         tree,
     })
 }
 
 const PLUGINS_SUMMARY: &str = "container networking: CNI plugins where runtimes look";
+const PLUGINS_DESCRIPTION: &str = "\
+Gives containerd, podman, CRI-O and others the CNI plugins of Netwright, in
+/usr/lib/cni. Plugins of other packages are diverted, and come back when this
+package is removed. No call of a runtime fails meanwhile.";
 
 /// Returns packages of rpm.
 pub(crate) fn rpms(texts: &Texts, built: &Built) -> Result<[rpm::Package; 2], ArchiveError> {
@@ -189,8 +192,8 @@ pub(crate) fn rpms(texts: &Texts, built: &Built) -> Result<[rpm::Package; 2], Ar
         tree,
     };
     let netwright = package("netwright", SUMMARY, DESCRIPTION, tree);
-    let about = "Gives containerd, podman, CRI-O and others the CNI plugins of Netwright, in \
-                 /usr/libexec/cni.\nWhat was there comes back when this package is removed.";
+    let about = "Gives containerd, podman, CRI-O and others the CNI plugins of Netwright, in\n\
+                 /usr/libexec/cni. What was there comes back when this package is removed.";
     let mut plugins = package("netwright-cni-plugins", PLUGINS_SUMMARY, about, plugins);
     let version = format!("{}-{}", plugins.version, plugins.release);
     plugins.requires.push(("netwright", Some(version)));
@@ -232,9 +235,9 @@ fn debians(texts: &Texts, name: &str, tree: &mut Tree) -> Result<Debians, Archiv
         texts.version,
         texts.epoch.mail()
     );
-    let changelog = gzip(changelog.as_bytes())?;
+    let changelog = gzip_document(changelog.as_bytes())?;
     tree.file(&format!("{doc}/changelog.Debian.gz"), FILE, changelog)?;
-    tree.file(&format!("{doc}/changelog.gz"), FILE, gzip(&texts.changelog)?)?;
+    tree.file(&format!("{doc}/changelog.gz"), FILE, gzip_document(&texts.changelog)?)?;
     if let Some(overrides) = ours(&format!("{name}.lintian-overrides")) {
         let path = format!("usr/share/lintian/overrides/{name}");
         tree.file(&path, FILE, overrides.clone())?;

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use crate::archive::{ArchiveError, Top, gzip, tar, untar};
 use crate::epoch::Epoch;
 use crate::hash;
-use crate::tree::{FILE, PROGRAM, Tree, TreeError};
+use crate::tree::{Content, FILE, PROGRAM, Tree, TreeError};
 
 /// The first bytes of an archive of `ar` (`man 5 ar`), and the last ones of a member's header.
 const MAGIC: &[u8] = b"!<arch>\n";
@@ -62,9 +62,11 @@ impl Package {
         let control = gzip(&tar(&self.control()?, Top::Here, epoch)?)?;
         let data = gzip(&tar(&self.tree, Top::Here, epoch)?)?;
         let mut archive = MAGIC.to_vec();
-        for (name, bytes) in
-            [("debian-binary", &b"2.0\n"[..]), ("control.tar.gz", &control), ("data.tar.gz", &data)]
-        {
+        for (name, bytes) in [
+            ("debian-binary", &b"2.0\n"[..]),
+            ("control.tar.gz", &control[..]),
+            ("data.tar.gz", &data[..]),
+        ] {
             member(&mut archive, name, bytes, epoch);
         }
         Ok(archive)
@@ -110,9 +112,13 @@ impl Package {
 }
 
 /// Returns what an installation takes, in KiB, as `dpkg-gencontrol` counts it: each file rounded
-/// up, and one for anything else.
+/// up, and one for anything else, also for the root.
 fn installed_size(tree: &Tree) -> usize {
-    tree.entries().map(|(_, entry)| entry.bytes().len().div_ceil(1024).max(1)).sum()
+    let size = |content: &Content| match content {
+        Content::File(bytes) => bytes.len().div_ceil(1024),
+        Content::Folder | Content::Link(_) => 1,
+    };
+    tree.entries().map(|(_, entry)| size(&entry.content)).sum::<usize>() + 1
 }
 
 /// Adds a member to an archive of `ar`.

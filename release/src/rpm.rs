@@ -37,6 +37,9 @@ const FEATURES: [(&str, &str); 3] = [
     ("rpmlib(PayloadFilesHavePrefix)", "4.0-1"),
 ];
 
+/// What it must understand of a version before a release: `0.2.0~rc.1`.
+const TILDE: (&str, &str) = ("rpmlib(TildeInVersions)", "4.10.0-1");
+
 /// SHA-256's number (RFC 9580, section 9.5).
 const SHA256: u32 = 8;
 
@@ -45,9 +48,11 @@ const IS_FOLDER: u32 = 0o040_000;
 const IS_FILE: u32 = 0o100_000;
 const IS_LINK: u32 = 0o120_000;
 
-/// A file that the administrator may change, and one that is documentation (`rpmfileAttrs_e`).
+/// A file that the administrator may change, one that is documentation, and a licence
+/// (`rpmfileAttrs_e`).
 const CONFIGURATION: u32 = 1 << 0;
 const DOCUMENTATION: u32 = 1 << 1;
+const LICENCE: u32 = 1 << 7;
 
 /// A package.
 #[derive(Debug, Clone)]
@@ -218,9 +223,14 @@ impl Package {
         let text = |text: &str| Value::Text(text.to_owned());
         let own = (self.name, Some(format!("{}-{}", self.version, self.release)));
         let provides = self.provides.iter().map(|(name, version)| (*name, Some(version.clone())));
-        let provides: Vec<_> = std::iter::once(own).chain(provides).collect();
-        let features = FEATURES.map(|(name, version)| (name, Some(version.to_owned())));
-        let requires: Vec<_> = self.requires.iter().cloned().chain(features).collect();
+        let tilde = self.version.contains('~').then_some(TILDE);
+        let features = FEATURES.into_iter().chain(tilde);
+        let features = features.map(|(name, version)| (name, Some(version.to_owned())));
+        // Sorted, as rpmbuild writes them.
+        let mut provides: Vec<_> = std::iter::once(own).chain(provides).collect();
+        provides.sort();
+        let mut requires: Vec<_> = self.requires.iter().cloned().chain(features).collect();
+        requires.sort();
         let names = |all: &[(&str, Option<String>)]| {
             Value::Texts(all.iter().map(|(name, _)| (*name).to_owned()).collect())
         };
@@ -287,11 +297,6 @@ fn about_files(files: &[(&str, &Entry)], epoch: Epoch) -> Values {
     let seconds = u32::try_from(epoch.seconds()).unwrap_or(u32::MAX);
     let is_at = |path: &str| folders.binary_search(&split(path).0).map(short).unwrap_or_default();
     let modes = files.iter().map(|(_, entry)| u16::try_from(mode(entry)).unwrap_or_default());
-    let mut inodes = 0;
-    let inodes = files.iter().map(|_| {
-        inodes += 1;
-        inodes
-    });
     Values::from([
         (1028, numbers(&|_, entry| size(entry))),
         (1030, Value::Short(modes.collect())),
@@ -304,7 +309,7 @@ fn about_files(files: &[(&str, &Entry)], epoch: Epoch) -> Values {
         (1040, texts(&|_, _| "root".to_owned())),
         (1045, numbers(&|_, _| u32::MAX)),
         (1095, numbers(&|_, _| 1)),
-        (1096, Value::Long(inodes.collect())),
+        (1096, Value::Long((1..=short(files.len())).collect())),
         (1097, texts(&|_, _| String::new())),
         (1116, numbers(&|path, _| is_at(path))),
         (1117, texts(&|path, _| split(path).1)),
@@ -354,6 +359,7 @@ fn flags(path: &str) -> u32 {
         path if path.starts_with("usr/share/doc/") || path.starts_with("usr/share/man/") => {
             DOCUMENTATION
         }
+        path if path.starts_with("usr/share/licenses/") => LICENCE,
         _ => 0,
     }
 }
@@ -436,6 +442,7 @@ mod tests {
         tree.file("usr/share/doc/netwright/README.md", FILE, *b"read\n").unwrap();
         tree.file("etc/netwright/x.toml", FILE, *b"# yours\n").unwrap();
         tree.link("usr/lib/systemd/netwright-generator", "../../bin/netwrightd").unwrap();
+        tree.file("usr/share/licenses/netwright/LICENSE", FILE, *b"free\n").unwrap();
         Package {
             name: "netwright",
             version: "0.1.0".to_owned(),
@@ -466,7 +473,7 @@ mod tests {
 
     #[test]
     fn rpm_reads_it() {
-        testkit::require!("full", "program:rpm");
+        testkit::require!("full", "root", "program:rpm");
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(package().file_name());
         std::fs::write(&path, package().write("1795687200".parse().unwrap()).unwrap()).unwrap();
@@ -476,7 +483,7 @@ mod tests {
         let ask = |what: &str| said("rpm", &["--query", "--package", "--queryformat", what, path]);
         assert_eq!(
             ask("%{NAME} %{VERSION} %{RELEASE} %{ARCH} %{SIZE} %{BUILDTIME} %{BUILDHOST}"),
-            "netwright 0.1.0 1 x86_64 2013 1795687200 localhost"
+            "netwright 0.1.0 1 x86_64 2018 1795687200 localhost"
         );
         assert_eq!(
             ask("%{SUMMARY}|%{DESCRIPTION}"),
@@ -491,7 +498,9 @@ mod tests {
              /usr/bin/netwright -rwxr-xr-x root 2000  \n\
              /usr/lib/systemd/netwright-generator lrwxrwxrwx root 20 ../../bin/netwrightd \n\
              /usr/share/doc/netwright drwxr-xr-x root 0  d\n\
-             /usr/share/doc/netwright/README.md -rw-r--r-- root 5  d\n"
+             /usr/share/doc/netwright/README.md -rw-r--r-- root 5  d\n\
+             /usr/share/licenses/netwright drwxr-xr-x root 0  l\n\
+             /usr/share/licenses/netwright/LICENSE -rw-r--r-- root 5  l\n"
         );
         let query = |what: &str| said("rpm", &["--query", "--package", what, path]);
         let requires = query("--requires");
@@ -504,7 +513,8 @@ mod tests {
         }
         let root = dir.path().join("root");
         let root = root.to_str().unwrap();
-        let options = ["--root", root, "--install", "--nodeps", "--noscripts", "--notriggers"];
+        let options = ["--root", root, "--install", "--ignorearch", "--nodeps"];
+        let options = [&options[..], &["--noscripts", "--notriggers"]].concat();
         said("mkdir", &["--parents", root]);
         said("rpm", &[&options[..], &[path]].concat());
         let installed = std::fs::read(format!("{root}/usr/bin/netwright")).unwrap();

@@ -2,6 +2,7 @@
 
 mod booted;
 mod debian;
+mod faults;
 mod image;
 
 use std::path::Path;

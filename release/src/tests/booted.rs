@@ -4,12 +4,15 @@
 use std::fmt::Write as _;
 
 use testkit::real::Debian;
+use testkit::wait_until;
 
 use super::debian::packages;
 use crate::goods::tests::texts;
 
-/// An image for containers: a page on port 80.
+/// An image for containers: a page on port 80. The machine on which tests run may refuse to start
+/// services of packages; this one does not.
 const IMAGE: &str = r#"
+rm -f root/usr/sbin/policy-rc.d
 mkdir -p root/root/image/bin && cp /usr/bin/busybox root/root/image/bin/busybox
 for name in sh httpd mkdir; do ln -s busybox root/root/image/bin/$name; done
 "#;
@@ -23,6 +26,7 @@ until [ -e /run/stop ]; do
     netwright run -- true </dev/null >/dev/null 2>>/run/errors || echo failed >>/run/failed
     echo called >>/run/called
 done
+echo ended >>/run/ended
 ";
 
 /// Everything that packages and setup could leave, a line each.
@@ -96,6 +100,7 @@ fn a_node_is_served_by_packages_and_is_as_before_afterwards() {
     assert_eq!(debian.sh(GET), "hello\n");
     debian.sh("apt-get install --yes /root/0.1.0/*.deb 2>&1 && touch /run/stop");
     let count = |file: &str| debian.sh(&format!("cat /run/{file} 2>/dev/null | wc -l"));
+    wait_until("the load to end", || count("ended") == "2\n");
     assert_eq!(count("failed"), "0\n", "{}", debian.sh("cat /run/errors"));
     eprintln!("MEASURED attachments while packages came and went: {}", count("called").trim());
 

@@ -28,7 +28,7 @@ done
 ";
 
 /// What an installation leaves: names, links and contents of plugins, diversions, our folders.
-const SNAPSHOT: &str = "
+pub(super) const SNAPSHOT: &str = "
 cd /usr/lib/cni && find . -printf '%p %y %m %l\\n' | sort && find . -type f | sort | xargs md5sum
 dpkg-divert --list '*cni*'
 ls -d /usr/bin/netwright* /run/netwright* /var/lib/netwright* /usr/share/doc/netwright* 2>/dev/null
@@ -36,12 +36,12 @@ true
 ";
 
 /// A copy of the machine's Debian.
-struct Debian {
+pub(super) struct Debian {
     lab: Lab,
 }
 
 impl Debian {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         let lab = Lab::new(name);
         lab.sh(&format!("set -e; cd {}; {ROOT}", lab.dir().display()));
         Debian { lab }
@@ -52,14 +52,14 @@ impl Debian {
     }
 
     #[track_caller]
-    fn sh(&self, script: &str) -> String {
+    pub(super) fn sh(&self, script: &str) -> String {
         std::fs::write(self.lab.dir().join("script"), script).unwrap();
         let dir = self.lab.dir().display();
         self.lab.sh(&format!("chroot {dir}/root sh -c \"$(cat {dir}/script)\" </dev/null 2>&1"))
     }
 
     /// Puts packages into the folder `/run/packages`.
-    fn bring(&self, packages: &[&Package]) -> String {
+    pub(super) fn bring(&self, packages: &[&Package]) -> String {
         let folder = self.root().join("run/packages");
         let mut names = String::new();
         for package in packages {
@@ -77,21 +77,21 @@ impl Debian {
 
     /// Has dpkg do something; what it says is returned.
     #[track_caller]
-    fn dpkg(&self, what: &str) -> String {
+    pub(super) fn dpkg(&self, what: &str) -> String {
         self.sh(&format!("LC_ALL=C dpkg --force-unsafe-io --no-triggers {what}"))
     }
 
-    fn calls(&self) -> Running {
+    pub(super) fn calls(&self) -> Running {
         let root = self.root().display().to_string();
         self.lab.start("chroot", &[&root, "sh", "-c", CALLS])
     }
 
-    fn count(&self, file: &str) -> usize {
+    pub(super) fn count(&self, file: &str) -> usize {
         self.sh(&format!("cat /run/{file} 2>/dev/null | wc -l")).trim().parse().unwrap()
     }
 
     /// Waits until plugins were called some more times.
-    fn wait_for_calls(&self) {
+    pub(super) fn wait_for_calls(&self) {
         let before = self.count("called");
         wait_until("plugins to be called", || before + 3 < self.count("called"));
     }
@@ -108,7 +108,7 @@ fn stripped(name: &str) -> Vec<u8> {
 }
 
 /// Our packages, with the command line that tests run; the daemon is not one.
-fn ours(version: &str) -> [Package; 2] {
+pub(super) fn ours(version: &str) -> [Package; 2] {
     packages(version, &["netwright"])
 }
 
@@ -124,7 +124,7 @@ pub(super) fn packages(version: &str, programs: &[&str]) -> [Package; 2] {
 }
 
 /// A package that has Go's plugins' names, as Debian's has, with programs that say its version.
-fn go(version: &str) -> Package {
+pub(super) fn go(version: &str) -> Package {
     let mut tree = Tree::default();
     for name in ["bridge", "host-local", "portmap"] {
         let script = format!("#!/bin/sh\necho go {version}\n");
@@ -146,7 +146,7 @@ fn go(version: &str) -> Package {
     }
 }
 
-const BRIDGE: &str =
+pub(super) const BRIDGE: &str =
     "readlink -f /usr/lib/cni/bridge; CNI_COMMAND=VERSION /usr/lib/cni/bridge </dev/null";
 
 #[test]
@@ -208,11 +208,36 @@ fn somebody_elses_diversion_fails_the_installation_and_stays() {
     let said = debian.dpkg(&format!("--install {both} || true"));
     assert!(said.contains("clashes with") && said.contains("bridge.real"), "{said}");
     assert!(debian.sh(BRIDGE).ends_with("go 8\n"), "nothing was switched");
+    assert!(!debian.sh("dpkg-divert --list").contains("netwright"), "and nothing is diverted");
     // Once it is gone, the installation goes on.
     debian
         .sh("rm /usr/lib/cni/bridge && dpkg-divert --local --rename --remove /usr/lib/cni/bridge");
     debian.dpkg("--configure --pending");
     assert!(debian.sh(BRIDGE).starts_with("/usr/bin/netwright\n"));
+}
+
+/// A person may have both: a setup from an archive, whose executables are in `/usr/local/bin`, and
+/// the package.
+#[test]
+fn a_purge_leaves_the_setup_of_other_executables_alone() {
+    testkit::require!("root", "program:dpkg-divert");
+    let debian = Debian::new("release-both");
+    let record = "/var/lib/netwright/setup/record.json";
+    let make = |programs: &str| {
+        debian.sh("mkdir -p /etc/netwright /var/lib/netwright/setup");
+        debian.sh(&format!("echo '{{\"programs\":\"{programs}\"}}' >{record}"));
+    };
+    let [netwright, _] = packages("0.1.0", &[]);
+    let package = debian.bring(&[&netwright]);
+    debian.dpkg(&format!("--install {package}"));
+    make("/usr/local/bin");
+    let said = debian.dpkg("--purge netwright");
+    assert!(said.contains("kept for another installation: /etc/netwright"), "{said}");
+    debian.sh(&format!("test -d /etc/netwright && test -e {record}"));
+    debian.dpkg(&format!("--install {package}"));
+    make("/usr/bin");
+    debian.dpkg("--purge netwright");
+    debian.sh("test ! -e /etc/netwright && test ! -e /var/lib/netwright");
 }
 
 /// What lintian says is explained in the packages (`deploy/packages/debian/*.lintian-overrides`).
@@ -221,7 +246,7 @@ fn lintian_has_nothing_to_say() {
     testkit::require!("full", "root", "program:lintian", "program:strip");
     let dir = tempfile::tempdir().unwrap();
     let mut files = Vec::new();
-    for package in ours("0.1.0") {
+    for package in packages("0.1.0", &["netwright", "netwrightd"]) {
         let path = dir.path().join(package.file_name());
         std::fs::write(&path, package.write(texts().epoch).unwrap()).unwrap();
         files.push(path.to_str().unwrap().to_owned());
