@@ -9,7 +9,7 @@ use crate::run::{Program, quiet};
 use crate::runtimes::{self, Words};
 use crate::skips::{self, Skip};
 use crate::torture::{self, Tried};
-use crate::{dependencies, executable, fuzz, matrix, publish, release, setup, spec, suite, vm};
+use crate::{book, dependencies, executable, fuzz, matrix, publish, release, setup, spec, suite, vm};
 
 /// How much is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +86,7 @@ const DOCTESTS: Step = ("doctests", |extent| {
 const EXECUTABLE: Step = ("executable", executable::ship);
 const PUBLISH: Step = ("publish", publish::check);
 const RELEASE: Step = ("release", release::draft);
+const BOOK: Step = ("book", book::check);
 
 /// The stages of a run, in order.
 ///
@@ -99,12 +100,16 @@ fn stages(extent: Extent) -> &'static [Stage] {
     match extent {
         Extent::EveryChange => &[
             FIRST,
-            &[&[TESTS, FUZZ], &[VM], &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, RELEASE]],
+            &[
+                &[TESTS, FUZZ],
+                &[VM],
+                &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, RELEASE, BOOK],
+            ],
         ],
         Extent::Full => &[
             FIRST,
             &[&[TESTS]],
-            &[&[VM], &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, RELEASE, FUZZ]],
+            &[&[VM], &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, RELEASE, BOOK, FUZZ]],
         ],
     }
 }
