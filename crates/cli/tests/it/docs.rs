@@ -78,8 +78,8 @@ fn the_overview_of_the_manual_has_every_plugin_and_nothing_that_is_gone() {
         rest.split("\n.SH ").next().unwrap().to_owned()
     };
     let entries = |title: &str, request: &str| -> Vec<String> {
-        let text = format!("\n{}", section(title));
-        let entries = text.split(&format!("\n.TP\n{request} ")).skip(1);
+        let (text, begin) = (format!("\n{}", section(title)), format!("\n.TP\n{request} "));
+        let entries = text.split(begin.as_str()).skip(1);
         entries.map(|entry| entry.lines().next().unwrap().to_owned()).collect()
     };
     let plugins: Vec<&str> = plugins::all().iter().map(|plugin| plugin.name()).collect();

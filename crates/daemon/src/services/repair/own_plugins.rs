@@ -4,7 +4,7 @@
 //! The service says so, and puts ours back where the key `keep-plugins` has the folder. The
 //! executable `netwright` does that: it knows how.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -34,6 +34,9 @@ pub(super) struct OwnPlugins {
     /// mounts may let it write there, and not in another folder that is made in its place.
     keep: BTreeMap<PathBuf, Identity>,
     netwright: PathBuf,
+    /// Folders that were there at some look. In a container, the node's record names folders that
+    /// the container does not have.
+    seen: BTreeSet<PathBuf>,
     /// What has been told.
     told: Vec<Disturbed>,
     /// When putting back failed.
@@ -47,6 +50,7 @@ impl OwnPlugins {
             roots: roots.clone(),
             keep: keep.collect(),
             netwright: flags.executable(),
+            seen: BTreeSet::new(),
             told: Vec::new(),
             failed: None,
         }
@@ -87,8 +91,11 @@ impl OwnPlugins {
 
     /// Returns what is not as it was installed, and tells what is new of it.
     fn disturbed(&mut self) -> Vec<Disturbed> {
-        let read = installed::all(&self.roots);
-        let found: Vec<Disturbed> = read.found.iter().filter_map(Installed::disturbed).collect();
+        let mut recorded = installed::all(&self.roots).found;
+        let there = recorded.iter().map(|one| &one.dir).filter(|dir| dir.is_dir());
+        self.seen.extend(there.cloned());
+        recorded.retain(|one| self.seen.contains(&one.dir) || self.keep.contains_key(&one.dir));
+        let found: Vec<Disturbed> = recorded.iter().filter_map(Installed::disturbed).collect();
         for one in &found {
             if !self.told.iter().any(|told| told.is_as(one)) {
                 let one = one.clone().with_packages(Path::new(DPKG));
@@ -203,6 +210,16 @@ mod tests {
         symlink("netwright", machine.bin().join("bridge")).unwrap();
         assert_eq!(plugins.look(now).unwrap(), Ok(()));
         assert_eq!(plugins.told, []);
+    }
+
+    #[test]
+    fn a_folder_that_a_container_does_not_have_is_not_missed() {
+        let machine = Machine::new("exit 1");
+        let there = machine.plugins(&[]).look(Instant::now());
+        assert_eq!(there.unwrap(), Ok(()));
+        fs::remove_dir_all(machine.bin()).unwrap();
+        assert_eq!(machine.plugins(&[]).look(Instant::now()).unwrap(), Ok(()));
+        assert!(machine.plugins(&[machine.bin()]).look(Instant::now()).unwrap().is_err());
     }
 
     #[test]
