@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use agent::installed::{self, DPKG, Disturbed, Installed};
 use state::Roots;
@@ -24,8 +24,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The pause before what could not be put back is tried again.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// A folder's device and inode.
-type Identity = Option<(u64, u64)>;
+/// A folder's device and inode, and when it was made: another folder may get the same inode.
+type Identity = Option<(u64, u64, Option<SystemTime>)>;
 
 #[derive(Debug)]
 pub(super) struct OwnPlugins {
@@ -112,7 +112,7 @@ fn named(disturbed: &Disturbed) -> Vec<&String> {
 }
 
 fn identity(dir: &Path) -> Identity {
-    dir.metadata().ok().map(|found| (found.dev(), found.ino()))
+    dir.metadata().ok().map(|found| (found.dev(), found.ino(), found.created().ok()))
 }
 
 /// Has `netwright` put back what was installed in a folder.
