@@ -16,6 +16,9 @@ use crate::skips::Skip;
 const PAGES: &str = "docs";
 const SUMMARY: &str = "docs/SUMMARY.md";
 
+/// The page of a folder.
+const README: &str = "README.md";
+
 /// Where files of the checkout are on the web.
 const WEB: &str = "https://github.com/netwright/netwright/blob/main";
 
@@ -59,8 +62,11 @@ pub(crate) fn make() -> Result<String, String> {
     program.arg("--dest-dir").arg(html.display().to_string()).logged("book", quiet)?;
     for page in &pages {
         let made = html.join(page.strip_prefix(PAGES).unwrap_or(page)).with_extension("html");
-        // A README is the page of its folder.
-        if !made.exists() && !made.with_file_name("index.html").exists() {
+        let made = match page.ends_with(README) {
+            true => made.with_file_name("index.html"),
+            false => made,
+        };
+        if !made.exists() {
             return Err(format!("{} is not in the book", page.display()));
         }
     }
@@ -157,14 +163,18 @@ fn resolved<'t>(page: &Path, target: &'t str) -> Option<(PathBuf, Option<&'t str
 
 /// Returns a page as the book has it.
 fn for_the_book(page: &Path, text: &str) -> String {
-    let outside = |target: &str| {
+    let other = |target: &str| {
         let (file, heading) = resolved(page, target)?;
         let heading = heading.map_or(String::new(), |heading| format!("#{heading}"));
-        (!file.starts_with(PAGES)).then(|| format!("{WEB}/{}{heading}", file.display()))
+        if !file.starts_with(PAGES) {
+            return Some(format!("{WEB}/{}{heading}", file.display()));
+        }
+        // mdBook makes a folder's index of it.
+        file.ends_with(README).then(|| target.replace(README, "index.md"))
     };
     lines(text)
         .map(|(line, is_text)| match is_text {
-            true => format!("{}\n", with_targets(line, outside)),
+            true => format!("{}\n", with_targets(line, other)),
             false => format!("{line}\n"),
         })
         .collect()
@@ -268,10 +278,11 @@ mod tests {
     #[test]
     fn links_out_of_the_book_lead_to_the_web() {
         let page = Path::new("docs/decisions/0001.md");
-        let text = "[a](../agent.md#b) and [c](../../SECURITY.md#d)\n```\n[e](../../f)\n```\n[g](https://h)\n";
+        let text = "[a](../agent.md#b) and [c](../../SECURITY.md#d)\n\
+                    ```\n[e](../../f)\n```\n[g](https://h) [i](README.md#j)\n";
         let wanted = "[a](../agent.md#b) and \
                       [c](https://github.com/netwright/netwright/blob/main/SECURITY.md#d)\n\
-                      ```\n[e](../../f)\n```\n[g](https://h)\n";
+                      ```\n[e](../../f)\n```\n[g](https://h) [i](index.md#j)\n";
         assert_eq!(for_the_book(page, text), wanted);
     }
 
