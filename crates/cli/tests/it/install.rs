@@ -477,8 +477,8 @@ fn a_package_links_to_its_own_executable() {
     assert!(own.exists());
 }
 
-/// As the package `kubernetes-cni` does when it is upgraded: it empties the folder, and puts plugins
-/// of its own there.
+/// The package `kubernetes-cni` does so when it is upgraded: it empties the folder, and puts
+/// plugins of its own there.
 #[test]
 fn what_another_package_took_is_told_and_put_back() {
     testkit::require!("root");
