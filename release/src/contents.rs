@@ -366,6 +366,12 @@ mod tests {
         assert_eq!(*link, Content::Link("../../../bin/netwrightd".to_owned()));
         let page = text(&netwright.tree, "usr/share/man/man1/netwright.1.gz");
         assert!(page.contains(".TH NETWRIGHT 1"));
+        for (folder, page) in
+            [("man5", "netwrightd.toml.5"), ("man7", "netwright.7"), ("man8", "netwrightd.8")]
+        {
+            let path = format!("usr/share/man/{folder}/{page}.gz");
+            assert!(netwright.tree.get(&path).is_some(), "{path}");
+        }
         let completions = "usr/share/bash-completion/completions/netwright";
         assert!(netwright.tree.get(completions).is_some());
         for package in [&netwright, &plugins] {

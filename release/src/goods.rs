@@ -255,7 +255,9 @@ pub(crate) mod tests {
     #[test]
     fn the_checkout_has_everything() {
         let texts = texts();
-        for page in ["netwright.1", "netwrightd.1", "netwright-run.1"] {
+        let pages = ["netwright.1", "netwrightd.1", "netwright-run.1"];
+        let others = ["netwright.7", "netwrightd.toml.5", "netwrightd.8"];
+        for page in pages.into_iter().chain(others) {
             assert!(texts.pages.contains_key(page), "{page}");
         }
         assert_eq!(texts.completions.len(), 6, "two programs, three shells");

@@ -9,7 +9,7 @@ use crate::run::{Program, quiet};
 use crate::runtimes::{self, Words};
 use crate::skips::{self, Skip};
 use crate::torture::{self, Tried};
-use crate::{dependencies, executable, fuzz, matrix, publish, release, setup, spec, suite, vm};
+use crate::{book, dependencies, executable, fuzz, matrix, publish, release, setup, spec, suite, vm};
 
 /// How much is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +92,7 @@ const DOCTESTS: Step = ("doctests", |extent| {
 const EXECUTABLE: Step = ("executable", executable::ship);
 const PUBLISH: Step = ("publish", publish::check);
 const RELEASE: Step = ("release", release::draft);
+const BOOK: Step = ("book", book::check);
 
 /// The stages of a run, in order.
 ///
@@ -106,13 +107,17 @@ fn stages(extent: Extent) -> &'static [Stage] {
         Extent::EveryChange => &[
             SETUP,
             BUILD,
-            &[&[TESTS, FUZZ], &[VM], &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, RELEASE]],
+            &[
+                &[TESTS, FUZZ],
+                &[VM],
+                &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, RELEASE, BOOK],
+            ],
         ],
         Extent::Full => &[
             SETUP,
             BUILD,
             &[&[TESTS]],
-            &[&[VM], &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, RELEASE, FUZZ]],
+            &[&[VM], &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, RELEASE, BOOK, FUZZ]],
         ],
     }
 }

@@ -420,6 +420,12 @@ pub const KEYS: &[Key] = &[
     live(key("repair", "interval", "how often to look even if no change is reported", |c| {
         &mut c.repair.interval
     })),
+    key(
+        "repair",
+        "keep-plugins",
+        "folders in which netwright install put plugins: what another program removes or replaces there is put back",
+        |c| &mut c.repair.keep_plugins,
+    ),
     key("repair", "netwright", NETWRIGHT, |c| &mut c.repair.netwright),
     key(
         "repair",

@@ -13,6 +13,8 @@
 //! | `accepted` | the configuration that was accepted last |
 //! | `change` | what a new configuration changes, and for which services |
 //! | `report` | what a service says of itself |
+//! | `installed` | which folders `netwright install` filled, and what became of them |
+//! | `man` | pages of the manual, of the configuration and of the agent |
 //! | `metrics` | what services count, as Prometheus reads it |
 //! | `show` | the defaults and the effective values, as TOML |
 //! | `schema` | the JSON schema |
@@ -32,8 +34,10 @@ pub mod change;
 pub mod chart;
 pub mod config;
 mod document;
+pub mod installed;
 pub mod keys;
 pub mod load;
+pub mod man;
 pub mod metrics;
 pub mod problem;
 pub mod reachable;

@@ -280,7 +280,10 @@ pub fn configured(service: &str, config: &Config) -> Vec<PathBuf> {
         "policy" => {
             folders.extend([above(&config.policy.socketpath), config.policy.state.clone()]);
         }
-        "repair" => folders.extend(config.repair.cache.iter().cloned().map(Some)),
+        "repair" => {
+            let repair = &config.repair;
+            folders.extend(repair.cache.iter().chain(&repair.keep_plugins).cloned().map(Some));
+        }
         "routing" => {
             let routing = &config.routing;
             folders.extend([above(&routing.socketpath), routing.state.clone()]);

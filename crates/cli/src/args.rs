@@ -400,6 +400,10 @@ pub(crate) struct InstallHere {
     /// An installation that was made so stays so.
     #[arg(long)]
     pub(crate) linked: bool,
+    /// Put back what another program removed or replaced since, as it was installed, and nothing
+    /// else: in every folder, or in that of --bin-dir.
+    #[arg(long, conflicts_with_all = ["also", "no_config", "linked"])]
+    pub(crate) put_back: bool,
 }
 
 #[derive(Debug, Args)]

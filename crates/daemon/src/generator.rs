@@ -108,6 +108,7 @@ mod tests {
         let mut config = Config::default();
         config.repair.enable = true;
         config.repair.cache.push("/var/lib/other".into());
+        config.repair.keep_plugins.push("/opt/cni/bin".into());
         config.dhcp.enable = true;
         config.dhcp.socketpath = "/run/other/d.sock".into();
         config.docker.enable = true;
@@ -155,7 +156,7 @@ mod tests {
         );
         assert_eq!(
             text("netwrightd@repair.service.d/50-configuration.conf"),
-            "[Service]\nReadWritePaths=-\"/var/lib/other\"\n"
+            "[Service]\nReadWritePaths=-\"/var/lib/other\"\nReadWritePaths=-\"/opt/cni/bin\"\n"
         );
         assert_eq!(
             text("netwrightd@routing.service.d/50-configuration.conf"),

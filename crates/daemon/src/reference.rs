@@ -20,7 +20,7 @@ pub(crate) fn commands() -> [Command; 2] {
             .about("Writes a completion script for a shell to standard output")
             .arg(shell.help("the shell")),
         Command::new("man")
-            .about("Writes a man page for each command into a folder")
+            .about("Writes the man pages into a folder: commands, configuration, agent")
             .arg(dir.help("the folder; it is made if it is missing")),
     ]
 }
@@ -34,7 +34,8 @@ pub(crate) fn completions(matches: &ArgMatches, mut of: Command) -> Result<(), S
     Err(Stop::Print(String::from_utf8_lossy(&script).into_owned()))
 }
 
-/// Writes a page for the program and one for each command, and says which.
+/// Writes pages for the program, one for each command, and those of the configuration and the
+/// agent; says which.
 pub(crate) fn man(matches: &ArgMatches, mut of: Command) -> Result<(), Stop> {
     let failed = |error: &dyn std::error::Error| Stop::Failed(cni::Error::from_chain(0, error).msg);
     let Some(dir) = matches.get_one::<PathBuf>("dir") else { return Ok(()) };
@@ -45,12 +46,17 @@ pub(crate) fn man(matches: &ArgMatches, mut of: Command) -> Result<(), Stop> {
         let name = format!("{NAME}-{}", command.get_name());
         pages.push((name.clone(), command.clone().display_name(name)));
     }
-    let mut written = String::new();
+    let mut texts = Vec::new();
     for (name, command) in pages {
         let mut text = Vec::new();
         let page = clap_mangen::Man::new(command).title(name.to_uppercase()).date("");
         page.render(&mut text).map_err(|error| failed(&error))?;
-        let path = dir.join(format!("{name}.1"));
+        texts.push((format!("{name}.1"), text));
+    }
+    texts.extend(agent::man::pages().map(|(name, text)| (name.to_owned(), text.into_bytes())));
+    let mut written = String::new();
+    for (name, text) in texts {
+        let path = dir.join(name);
         state::write_atomic(&path, &text, 0o644, Durability::Volatile)
             .map_err(|error| failed(&error))?;
         written.push_str(&format!("{}\n", path.display()));

@@ -5,20 +5,24 @@
 //! made under another name in the same folder and renamed over the old one. The old entry is linked
 //! into `DIR/.netwright-replaced` before, so that it exists at every moment. The manifest there is
 //! written first: if the rest is interrupted, `uninstall` and a second `install` know what was
-//! meant.
+//! meant. Another package may remove the manifest, with all that is in the folder: then the record
+//! in our state ([`agent::installed`]) says what was there, and `--put-back` follows that.
 
 mod conflist;
 mod folder;
 mod manifest;
+mod put_back;
 mod take_back;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use agent::installed::{self, Installed as Recorded};
 use cni::code;
 use cni_runtime::ConfigFolder;
 use serde::Serialize;
+use state::Roots;
 
 use super::Outcome;
 use crate::VERSION;
@@ -107,6 +111,9 @@ pub(crate) fn install(
     world: &World,
     shell: &mut Shell,
 ) -> Outcome {
+    if args.put_back {
+        return put_back::main(&args.install, common, world, shell);
+    }
     let args = &Install { linked: args.linked, ..args.install.clone() };
     let session = Session::open(world, common, shell, PluginSource::None)?;
     let runtimes = Runtimes::find(world);
@@ -114,6 +121,7 @@ pub(crate) fn install(
     let dirs = dirs(args, &goods, &runtimes, world)?;
     let (used_by, warnings) = runtimes.tell(&dirs, &|dir| goods.present(dir));
     let done = put(&dirs, &goods, args, &session)?;
+    let unrecorded = record(&done, &goods, &session.roots);
     let mut report = Installed {
         dir: PathBuf::new(),
         also_in: dirs,
@@ -135,6 +143,7 @@ pub(crate) fn install(
             }
         }
     }
+    report.notes.extend(unrecorded);
     report.notes.extend(warnings);
     if report.config.is_some() {
         report.notes.extend(runtimes.unread(&session.conf_dir));
@@ -221,6 +230,7 @@ pub(super) struct Done {
     undo: Undo,
     created: Vec<PathBuf>,
     replaced: Vec<String>,
+    linked: bool,
     config: Option<PathBuf>,
     notes: Vec<String>,
 }
@@ -266,6 +276,33 @@ pub(super) fn put(
         }
     }
     Ok(all)
+}
+
+/// Records installations in our state. Returns what could not be recorded: an installation does its
+/// work without, as in a container that sees the host's plugins and not its state.
+pub(super) fn record(all: &[Done], goods: &Goods, roots: &Roots) -> Vec<String> {
+    let executables = [Some(EXECUTABLE), goods.daemon.as_ref().map(|_| DAEMON)];
+    let executables: Vec<String> = executables.into_iter().flatten().map(str::to_owned).collect();
+    let unrecorded = |done: &Done| {
+        let recorded = Recorded {
+            dir: done.folder.dir().to_owned(),
+            executables: executables.clone(),
+            linked: done.linked,
+            links: goods.links.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        let error = recorded.write(roots).err()?;
+        let error = cni::Error::from_chain(code::IO_FAILURE, &error).msg;
+        Some(format!(
+            "if another package changes {}, nothing will notice: {error}",
+            recorded.dir.display()
+        ))
+    };
+    all.iter().filter_map(unrecorded).collect()
+}
+
+/// Forgets what is recorded of a folder, which is locked, before its plugins are given back.
+fn forget(roots: &Roots, folder: &Folder) -> Result<(), Failure> {
+    installed::forget(roots, folder.dir()).map_err(|error| Failure::of(code::IO_FAILURE, &error))
 }
 
 /// What an installation changes in one folder. Everything that can be refused was refused.
@@ -439,8 +476,8 @@ impl Planned {
                     .because(format_args!("putting things back failed too: {}", error.message())),
             });
         }
-        let Planned { created, foreign: replaced, config, notes, .. } = self;
-        Ok(Done { folder, undo, created, replaced, config, notes })
+        let Planned { created, foreign: replaced, linked, config, notes, .. } = self;
+        Ok(Done { folder, undo, created, replaced, linked, config, notes })
     }
 }
 

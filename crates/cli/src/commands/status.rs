@@ -1,7 +1,9 @@
-//! `status`: says whether a container could be attached now.
+//! `status`: says whether a container could be attached now, and whether the plugins that `install`
+//! put where runtimes look are still there.
 
 use std::process::ExitCode;
 
+use agent::installed::{self, DPKG, Disturbed, Installed};
 use cni::config::IpamHead;
 use cni::text::one_line;
 use cni::{NetworkList, PluginConfig, Version};
@@ -26,6 +28,9 @@ struct Networks {
     networks: Vec<State>,
     /// Files that cannot be used, each with its reason.
     broken: Vec<String>,
+    /// Folders in which another program removed or replaced what `install` put there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    disturbed: Vec<Disturbed>,
 }
 
 #[derive(Debug, Serialize)]
@@ -82,6 +87,9 @@ impl Report for Networks {
         for broken in &self.broken {
             text.push_str(&format!("broken: {}\n", one_line(broken)));
         }
+        for disturbed in &self.disturbed {
+            text.push_str(&format!("plugins: {}\n", one_line(disturbed)));
+        }
         text
     }
 }
@@ -111,12 +119,19 @@ pub(crate) fn main(args: &Status, common: &Common, world: &World, shell: &mut Sh
         .map(|network| state(&session, network, &runtimes, refused.as_ref(), &all))
         .collect();
     drop(waiting);
-    let report = Networks { networks: states, broken };
+    let installed = installed::all(&session.roots);
+    for damaged in &installed.damaged {
+        shell.warn(damaged);
+    }
+    let disturbed = installed.found.iter().filter_map(Installed::disturbed);
+    let disturbed = disturbed.map(|one| one.with_packages(DPKG.as_ref())).collect();
+    let report = Networks { networks: states, broken, disturbed };
     shell.print(&report);
     let broken = (!report.broken.is_empty()).then_some(EXIT_PERMANENT);
+    let gone = report.disturbed.iter().any(|one| !one.gone.is_empty()).then_some(EXIT_ENVIRONMENT);
     let failed =
         report.networks.iter().find(|state| state.ready != Some(true)).map(|state| state.exit);
-    Ok(ExitCode::from(failed.or(broken).unwrap_or(0)))
+    Ok(ExitCode::from(failed.or(broken).or(gone).unwrap_or(0)))
 }
 
 /// Asks every plugin of a network. It distinguishes a missing plugin from one that is not ready.

@@ -62,10 +62,44 @@ fn the_man_pages_are_current() {
     for name in &names {
         check(&docs().join("man").join(name), &std::fs::read_to_string(dir.join(name)).unwrap());
     }
-    // The daemon's own test has the daemon's.
+    // The daemon's own test has the daemon's, and the test below has the overview.
     let mut found = listing(&docs().join("man"));
-    found.retain(|name| !name.starts_with("netwrightd"));
+    found.retain(|name| !name.starts_with("netwrightd") && name != "netwright.7");
     assert_eq!(found, names, "docs/man holds a page too many");
+}
+
+/// The overview is written by hand. What it lists exists: plugins, commands, files, other pages.
+#[test]
+fn the_overview_of_the_manual_has_every_plugin_and_nothing_that_is_gone() {
+    let page = std::fs::read_to_string(docs().join("man/netwright.7")).unwrap();
+    let page = page.replace("\\-", "-");
+    let section = |title: &str| {
+        let (_, rest) = page.split_once(&format!("\n.SH {title}\n")).unwrap();
+        rest.split("\n.SH ").next().unwrap().to_owned()
+    };
+    let entries = |title: &str, request: &str| -> Vec<String> {
+        let (text, begin) = (format!("\n{}", section(title)), format!("\n.TP\n{request} "));
+        let entries = text.split(begin.as_str()).skip(1);
+        entries.map(|entry| entry.lines().next().unwrap().to_owned()).collect()
+    };
+    let plugins: Vec<&str> = plugins::all().iter().map(|plugin| plugin.name()).collect();
+    assert_eq!(entries("PLUGINS", ".B"), plugins);
+    let files = std::fs::read_to_string(docs().join("files.md")).unwrap();
+    let paths = entries("FILES", ".I");
+    assert!(paths.len() > 3, "{paths:?}");
+    for path in paths {
+        assert!(files.contains(&path), "{path} is not in docs/files.md");
+    }
+    let help = std::fs::read_to_string(docs().join("cli.md")).unwrap();
+    for command in entries("FIRST STEPS", ".B") {
+        assert!(help.contains(&format!("\n## `{command}`\n")), "{command}");
+    }
+    let names = listing(&docs().join("man"));
+    for line in section("SEE ALSO").lines() {
+        let (page, rest) = line.strip_prefix(".BR ").unwrap().split_once(" (").unwrap();
+        let file = format!("{page}.{}", &rest[..1]);
+        assert!(names.contains(&file), "{file}");
+    }
 }
 
 #[test]

@@ -478,6 +478,96 @@ fn a_package_links_to_its_own_executable() {
     assert!(own.exists());
 }
 
+/// The package `kubernetes-cni` does so when it is upgraded: it empties the folder, and puts
+/// plugins of its own there.
+#[test]
+fn what_another_package_took_is_told_and_put_back() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-install-emptied");
+    lab.sh("mkdir -p /etc/cni/net.d");
+    let call = |args: &[&str]| crate::support::call_in(&lab, args);
+    call(&["status"]).succeeded();
+    let said = call(&["install", "--put-back"]).failed(1);
+    assert!(said.stderr.starts_with("error: no installation is recorded\n"), "{said:#?}");
+    let install = ["install", "--no-config", "--linked", "--bin-dir"];
+    call(&[&install[..], &["/opt/cni/bin"]].concat()).succeeded();
+    call(&[&install[..], &["/opt/cni/two", "--also", "multus"]].concat()).succeeded();
+    call(&["status"]).succeeded();
+    let list = "find /opt/cni -mindepth 2 -maxdepth 2 -printf '%p %y %m %l\\n' | sort";
+    let before = lab.sh(list);
+
+    lab.sh("cd /opt/cni/two && rm bridge multus portmap && echo theirs >portmap");
+    lab.sh("rm -r /opt/cni/bin && mkdir /opt/cni/bin && echo theirs >/opt/cni/bin/bridge");
+    let said = call(&["status"]).failed(3);
+    let told = |dir: &str| said.stdout.lines().find(|line| line.contains(dir)).unwrap_or_default();
+    let (first, second) = (told("plugins: /opt/cni/bin: "), told("plugins: /opt/cni/two: "));
+    assert!(first.contains(" more are gone, bridge is replaced by another file"), "{said:#?}");
+    assert!(second.contains(": bridge, multus are gone, portmap is replaced"), "{said:#?}");
+    assert!(second.ends_with("; `netwright install --put-back` puts ours back"), "{said:#?}");
+    let json = call(&["status", "-o", "json"]).failed(3).json();
+    assert_eq!(json["disturbed"][0]["dir"], "/opt/cni/bin");
+    assert_eq!(json["disturbed"][1]["gone"], serde_json::json!(["bridge", "multus"]));
+    assert_eq!(json["disturbed"][1]["replaced"], serde_json::json!(["portmap"]));
+
+    let said = call(&["install", "--put-back", "--bin-dir", "/opt/cni/two"]).succeeded();
+    let line = "put back in /opt/cni/two: bridge, multus, portmap\n";
+    assert!(said.stderr.starts_with(line), "{said:#?}");
+    lab.sh("test -L /opt/cni/two/multus && ! test -e /opt/cni/bin/vlan");
+    call(&["install", "--put-back"]).succeeded();
+    call(&["status"]).succeeded();
+    let said = call(&["install", "--put-back"]).succeeded();
+    assert_eq!(said.stderr, "everything is as it was installed\n");
+    assert_eq!(lab.sh(list), before);
+    lab.sh("cd /opt/cni/bin/.netwright-replaced && grep theirs bridge");
+
+    // What is given back is not looked for any more, also where nothing is left to give back.
+    call(&["uninstall", "--keep-state", "--bin-dir", "/opt/cni/bin"]).succeeded();
+    lab.sh("rm -r /opt/cni/two/* /opt/cni/two/.netwright-replaced");
+    call(&["status"]).failed(3);
+    call(&["uninstall", "--bin-dir", "/opt/cni/two"]).succeeded();
+    call(&["status"]).succeeded();
+    lab.sh("! test -e /var/lib/netwright");
+}
+
+/// The service notices it, and puts back what its configuration names.
+#[test]
+fn repair_keeps_the_plugins_of_a_folder() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-install-kept");
+    let bin = crate::system::install(&lab);
+    let netwrightd = crate::system::netwrightd().display().to_string();
+    let keep = ["repair", "--netwright", EXECUTABLE, "--keep-plugins", bin];
+    let _repair = lab.start(&netwrightd, &keep);
+    let status = || lab.sh(&format!("{netwrightd} agent status repair 2>&1; true"));
+    testkit::wait_until("the service", || status().contains("repair  ready"));
+    lab.sh("rm -r /opt/cni/bin/* /opt/cni/bin/.netwright-replaced");
+    // The kernel reports something, long before the minute is over.
+    lab.sh("ip address add 192.0.2.1/32 dev lo && ip address del 192.0.2.1/32 dev lo");
+    testkit::wait_until("the plugins", || {
+        crate::support::call_in(&lab, &["status"]).code == 0 && status().contains("repair  ready")
+    });
+    lab.sh("test -x /opt/cni/bin/netwright && test -L /opt/cni/bin/bridge");
+}
+
+/// The service says which are gone, and leaves them to the administrator.
+#[test]
+fn the_agent_names_plugins_that_are_gone() {
+    testkit::require!("root");
+    let lab = Lab::new("cli-install-gone");
+    crate::system::install(&lab);
+    let netwrightd = crate::system::netwrightd().display().to_string();
+    let _repair = lab.start(&netwrightd, &["repair", "--interval", "100ms"]);
+    let status = || lab.sh(&format!("{netwrightd} agent status repair 2>&1; true"));
+    testkit::wait_until("the service", || status().contains("repair  ready"));
+    lab.sh("rm /opt/cni/bin/vrf");
+    testkit::wait_until("the service to say so", || {
+        status().contains("/opt/cni/bin: vrf is gone; ")
+    });
+    assert!(status().contains("netwright install --put-back"), "{}", status());
+    crate::support::call_in(&lab, &["install", "--put-back"]).succeeded();
+    testkit::wait_until("the service to be ready again", || status().contains("repair  ready"));
+}
+
 #[test]
 fn plugins_can_be_called_at_any_moment_of_an_installation() {
     const INSTALLATIONS: usize = 10;

@@ -264,7 +264,7 @@ fn an_add_whose_result_nobody_can_read_is_undone() {
         assert!(!call.wait().unwrap().success());
         assert!(states(&lab).is_empty());
     }
-    lab.sh("rm -r /run/bin && rmdir /var/lib/netwright/multi /var/lib/netwright");
+    lab.sh("rm -r /run/bin /var/lib/netwright/installed && rmdir /var/lib/netwright/multi /var/lib/netwright");
     drop(c1);
     call_in(&lab, &["gc", "--all"]).succeeded();
     assert_as_before(&before, &lab);
@@ -630,7 +630,7 @@ fn del_by_a_path_that_may_not_be_followed_comes_to_its_end() {
             assert_eq!(left.as_deref().map_or("0", str::trim), "0", "{plugin}");
         }
     }
-    lab.sh("rm -r /run/closed /run/bin; ip link del p0");
+    lab.sh("rm -r /run/closed /run/bin /var/lib/netwright; ip link del p0");
     call_in(&lab, &["gc", "--all"]).succeeded();
     lab.sh("rm -rf /var/lib/cni");
     assert_as_before(&before, &lab);
@@ -692,7 +692,7 @@ fn an_answer_to_a_closed_standard_output_is_not_given() {
     }
     // A verb without an answer succeeds.
     assert_eq!(plugin("bridge", "DEL").code, 0);
-    lab.sh("rm -r /run/bin");
+    lab.sh("rm -r /run/bin /var/lib/netwright");
     drop(c1);
     call_in(&lab, &["gc", "--all"]).succeeded();
     assert_as_before(&before, &lab);

@@ -51,6 +51,8 @@ const CONFORMANCE: Entry = entry("docs/conformance.md", Machine::Plain);
 const DHCP: Entry = entry("docs/dhcp.md", Machine::Systemd);
 const DOCKER: Entry = entry("docs/docker.md", Machine::Docker);
 const FIREWALL: Entry = entry("docs/firewall.md", Machine::Plain);
+const FIRST_CONTAINER: Entry = entry("docs/first-container.md", Machine::Plain);
+const FROM_GO: Entry = entry("docs/from-go.md", Machine::Runtimes);
 const MULTI_NETWORK: Entry = entry("docs/multi-network.md", Machine::Systemd);
 const NETWRIGHTD: Entry = entry("docs/netwrightd.md", Machine::Plain);
 const OCI_HOOK: Entry = entry("docs/oci-hook.md", Machine::Podman);
@@ -62,7 +64,7 @@ const RUNTIMES: Entry = entry("docs/runtimes.md", Machine::Runtimes);
 const SECURITY: Entry = entry("docs/security.md", Machine::Plain);
 const SETUP: Entry = entry("docs/setup.md", Machine::Systemd);
 
-const PAGES: [Entry; 18] = [
+const PAGES: [Entry; 20] = [
     README,
     AGENT,
     BY_HAND,
@@ -71,6 +73,8 @@ const PAGES: [Entry; 18] = [
     DHCP,
     DOCKER,
     FIREWALL,
+    FIRST_CONTAINER,
+    FROM_GO,
     MULTI_NETWORK,
     NETWRIGHTD,
     OCI_HOOK,
@@ -415,6 +419,28 @@ fn docker() {
 fn firewall() {
     require!("root", "program:nft");
     follow(&FIREWALL);
+}
+
+#[test]
+fn first_container() {
+    require!("root", "program:busybox", "program:curl", "program:ping");
+    follow(&FIRST_CONTAINER);
+}
+
+#[test]
+fn from_go() {
+    require!(
+        "root",
+        "program:containerd",
+        "program:runc",
+        "program:podman",
+        "program:crun",
+        "program:curl",
+        "program:iptables",
+        "file:/usr/bin/busybox",
+        "file:/usr/lib/cni/bridge"
+    );
+    follow(&FROM_GO);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | this one | the loop |
+//! | `own_plugins` | the folders of plugins, which another package may empty |
 //! | `schedule` | how to back off from a conflict |
 //! | `remembered` | what a runtime's damaged file said before |
 //!
@@ -12,6 +13,7 @@
 //! runtime's cache ([`cni_runtime::Runtime::repair_list`]). An unchanged attachment costs a few
 //! requests. The service keeps no container alive: between looks it holds nothing of it open.
 
+mod own_plugins;
 mod remembered;
 mod schedule;
 
@@ -34,6 +36,7 @@ use crate::attendant::Changes;
 use crate::command_line::Invocation;
 use crate::health::Health;
 use crate::poll::{Interest, Poller};
+use own_plugins::OwnPlugins;
 use remembered::Remembered;
 use schedule::{Backoff, Left};
 
@@ -65,6 +68,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
     let node = Node::new(&flags, process);
     let mut service = Service {
         dockers: Dockers::new(&node.roots).map_err(failed)?,
+        plugins: OwnPlugins::new(&flags, &node.roots),
         node,
         health: process.health.clone(),
         listener,
@@ -75,7 +79,7 @@ pub(crate) fn run(invocation: &Invocation, process: &Process) -> Result<(), Stop
         host_links: BTreeSet::new(),
     };
     // For what happened while no service listened.
-    service.look();
+    service.look().map_err(failed)?;
     process.tell_ready(None);
     tracing::info!(interval = ?flags.interval, "ready");
     let served = service.serve(&poller, &signals, &attended.changes);
@@ -89,6 +93,7 @@ struct Service {
     node: Node,
     health: Health,
     dockers: Dockers,
+    plugins: OwnPlugins,
     listener: Listener,
     switches: Switches,
     pace: Pace,
@@ -127,7 +132,7 @@ impl Service {
                 }
             }
             if self.pace.is_due(Instant::now()) {
-                self.look();
+                self.look()?;
             }
         }
     }
@@ -156,9 +161,11 @@ impl Service {
         }
     }
 
-    /// Checks every attachment.
-    fn look(&mut self) {
+    /// Checks every attachment, and the plugins. Fails if only a new process can put these back.
+    fn look(&mut self) -> std::io::Result<()> {
         let (begin, worked) = (Instant::now(), processor_time());
+        let plugins = self.plugins.look(begin)?;
+        self.health.needs("plugins", plugins);
         let mut host_links = BTreeSet::new();
         let mut seen = BTreeSet::new();
         let (mut again, mut unread) = (false, Ok(()));
@@ -201,6 +208,7 @@ impl Service {
         // disturbed.
         let worked = processor_time().saturating_sub(worked);
         self.pace.looked(begin, Instant::now(), worked, again);
+        Ok(())
     }
 
     /// Reports what cannot be restored, once, if that was so at the last look too.

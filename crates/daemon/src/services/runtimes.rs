@@ -35,6 +35,8 @@ pub(super) struct Flags {
     pub(super) once: bool,
     /// `netwright`: the executable whose plugins are called in this process.
     pub(super) netwright: Option<PathBuf>,
+    /// `keep-plugins`: folders of plugins that are kept as they were installed.
+    pub(super) keep_plugins: Vec<PathBuf>,
     /// `ovsdb`: databases of Open vSwitch to watch.
     pub(super) databases: Vec<String>,
     /// `private-key`, `certificate`, `ca-cert`: the files for databases at `ssl:` addresses.
@@ -64,6 +66,7 @@ impl From<&Repair> for Flags {
             path: of.path.clone(),
             interval: of.interval,
             netwright: of.netwright.clone(),
+            keep_plugins: of.keep_plugins.clone(),
             databases: of.ovsdb.clone(),
             keys: Keys {
                 private_key: file(&of.private_key),
@@ -72,6 +75,16 @@ impl From<&Repair> for Flags {
             },
             ..Flags::default()
         }
+    }
+}
+
+impl Flags {
+    /// Returns the executable whose plugins are called in this process.
+    pub(super) fn executable(&self) -> PathBuf {
+        self.netwright.clone().unwrap_or_else(|| {
+            let own = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+            own.with_file_name("netwright")
+        })
     }
 }
 
@@ -90,10 +103,7 @@ impl Node {
         let mut roots = process.roots();
         let bus = process.variable("DBUS_SYSTEM_BUS_ADDRESS");
         roots.system_bus = bus.map(|bus| bus.to_string_lossy().into_owned());
-        let netwright = flags.netwright.clone().unwrap_or_else(|| {
-            let own = std::fs::read_link("/proc/self/exe").unwrap_or_default();
-            own.with_file_name("netwright")
-        });
+        let netwright = flags.executable();
         let builtins = Builtins { roots: roots.clone(), build: env!("CARGO_PKG_VERSION") };
         let exec = Exec::new(process.environment.iter().cloned())
             .refusing_untrusted_if(REQUIRE_TRUSTED_PLUGINS);

@@ -4,15 +4,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use agent::installed::is_recorded;
 use cni::code;
 use plugins::shared::forwarding;
 use serde::Serialize;
-use state::Index;
+use state::{Index, Roots};
 
 use super::conflist::Conflist;
 use super::folder::{Entry, Folder};
 use super::manifest::{self, Manifest};
-use super::{DAEMON, EXECUTABLE, Outcome};
+use super::{DAEMON, EXECUTABLE, Outcome, forget};
 use crate::args::{Common, Uninstall};
 use crate::commands::{gc, setup};
 use crate::failure::Failure;
@@ -72,6 +73,7 @@ pub(crate) fn uninstall(
         }
     };
     let mut report = Removed { dir: dir.clone(), ..Removed::default() };
+    let roots = world.roots();
     if args.keep_state {
         let session = |source| Session::open(world, common, shell, source);
         return give_back_only(&dir, installed.as_ref(), session, report).map(|report| {
@@ -79,7 +81,7 @@ pub(crate) fn uninstall(
             ExitCode::SUCCESS
         });
     }
-    if setup::is_recorded(&world.roots()) {
+    if setup::is_recorded(&roots) {
         return Err(Failure::new(
             code::INVALID_CONFIG,
             "`netwright setup` installed it, and services run that need it",
@@ -103,7 +105,7 @@ pub(crate) fn uninstall(
     }
     if args.wait {
         if let Some(installed) = &mut installed {
-            give_back_replaced(&dir, installed, &mut report)?;
+            give_back_replaced(&dir, installed, &roots, &mut report)?;
         }
         let mut told = String::new();
         while let Some(listed) = detach_gone(args.force, &session()?, &mut report)? {
@@ -117,8 +119,10 @@ pub(crate) fn uninstall(
         }
     }
     if let Some(installed) = &installed {
-        remove(&dir, installed, &mut report)?;
+        remove(&dir, installed, &roots, &mut report)?;
     }
+    // If the record was all of it, nothing is reported of our state.
+    let _ = state::remove_directory(&roots.lib);
     // A new session: the first one's folder of links was below the state that is removed now.
     let session = Session::open(world, common, shell, PluginSource::None)?;
     remove_state(&session, &mut report);
@@ -135,10 +139,13 @@ fn give_back_only(
     mut report: Removed,
 ) -> Result<Removed, Failure> {
     let attached = detach_gone(false, &session(PluginSource::WithOwn)?, &mut report)?;
-    if let Some(installed) = installed {
-        remove(dir, installed, &mut report)?;
-    }
     let session = session(PluginSource::None)?;
+    match installed {
+        Some(installed) => remove(dir, installed, &session.roots, &mut report)?,
+        // Another package may have emptied the folder.
+        None => agent::installed::forget(&session.roots, dir)
+            .map_err(|error| Failure::of(code::IO_FAILURE, &error))?,
+    }
     match attached {
         Some(attached) => report.left.push(format!(
             "{}: {attached} are attached, and keep their networks",
@@ -154,9 +161,11 @@ fn give_back_only(
 fn give_back_replaced(
     dir: &Path,
     installed: &mut Manifest,
+    roots: &Roots,
     report: &mut Removed,
 ) -> Result<(), Failure> {
     let folder = Folder::open(dir)?;
+    forget(roots, &folder)?;
     for name in std::mem::take(&mut installed.replaced) {
         if installed.links.contains(&name) && folder.look(&name)? == Entry::Ours {
             give_back(&folder, &name, report)?;
@@ -170,16 +179,26 @@ fn give_back_replaced(
 }
 
 /// Removes what an installation put into a folder, if there is one.
-pub(in crate::commands) fn remove_from(dir: &Path, report: &mut Removed) -> Result<(), Failure> {
+pub(in crate::commands) fn remove_from(
+    dir: &Path,
+    roots: &Roots,
+    report: &mut Removed,
+) -> Result<(), Failure> {
     match Manifest::read(dir)? {
-        Some(installed) => remove(dir, &installed, report),
+        Some(installed) => remove(dir, &installed, roots, report),
         None => Ok(()),
     }
 }
 
 /// Removes what is installed, and puts back what was there.
-fn remove(dir: &Path, installed: &Manifest, report: &mut Removed) -> Result<(), Failure> {
+fn remove(
+    dir: &Path,
+    installed: &Manifest,
+    roots: &Roots,
+    report: &mut Removed,
+) -> Result<(), Failure> {
     let folder = Folder::open(dir)?;
+    forget(roots, &folder)?;
     for name in &installed.links {
         match folder.look(name) {
             Ok(Entry::Ours | Entry::Absent) => give_back(&folder, name, report)?,
@@ -220,17 +239,18 @@ fn remove(dir: &Path, installed: &Manifest, report: &mut Removed) -> Result<(), 
 }
 
 /// Finds the installation that is meant, and its manifest. There may be none if the command waits,
-/// since what it has waited for may be done, or if a package manager gives back what it may never
-/// have put.
+/// since what it has waited for may be done, if a package manager gives back what it may never have
+/// put, or if another package has emptied the folder.
 fn installation(args: &Uninstall, world: &World) -> Result<(PathBuf, Option<Manifest>), Failure> {
     let dir = match &args.bin_dir {
         Some(dir) => world.absolute(dir),
         None => only_folder(&Runtimes::find(world))?,
     };
     let installed = if dir.is_dir() { Manifest::read(&dir)? } else { None };
+    let may_be_gone = args.wait || args.keep_state;
     match installed {
         Some(_) => Ok((dir, installed)),
-        None if args.wait || args.keep_state => Ok((dir, None)),
+        None if may_be_gone || is_recorded(&world.roots(), &dir) => Ok((dir, None)),
         None => Err(Failure::new(
             code::INVALID_CONFIG,
             format!("nothing was installed in {} by `netwright install`", dir.display()),

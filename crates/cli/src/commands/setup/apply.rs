@@ -62,8 +62,16 @@ pub(super) fn apply(plan: &Plan, work: &Work<'_>) -> Result<Vec<String>, Failure
         });
     }
     for undo in undo {
-        if let Undo::Written(path, _) | Undo::Removed(path, _) = undo {
-            let _ = fs::remove_file(record::old(&path));
+        match undo {
+            Undo::Plugins(done) => {
+                for note in install::record(&done, work.goods, roots) {
+                    tracing::warn!("{note}");
+                }
+            }
+            Undo::Written(path, _) | Undo::Removed(path, _) => {
+                let _ = fs::remove_file(record::old(&path));
+            }
+            Undo::TakenOver(..) | Undo::Enabled | Undo::Started => {}
         }
     }
     Ok(packets)

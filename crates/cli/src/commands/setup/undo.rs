@@ -209,8 +209,11 @@ fn one(
         Back::ReloadNetworkManager => call(&["reload", NETWORK_MANAGER]).map(drop),
         Back::RemovePlugins { folders } => {
             // If a container came meanwhile, its plugins stay.
-            install::detach(false, &open(true)?, removed)?;
-            folders.iter().try_for_each(|folder| install::remove_from(folder, removed))
+            let session = open(true)?;
+            install::detach(false, &session, removed)?;
+            folders
+                .iter()
+                .try_for_each(|folder| install::remove_from(folder, &session.roots, removed))
         }
         Back::RemoveState => {
             install::remove_state(&open(false)?, removed);

@@ -1,0 +1,294 @@
+//! The book: the pages of `docs` in the order of `docs/SUMMARY.md`, made by mdBook where it is
+//! installed.
+//!
+//! In the checkout some links of the pages lead to files outside `docs`, which the book does not
+//! have. There they lead to the project's page, so mdBook gets a copy of the pages. The tests here
+//! look at all links of all pages, without mdBook.
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use crate::ci::{Extent, Report};
+use crate::run::{Program, exists, quiet, root, target_dir};
+use crate::skips::Skip;
+
+/// The folder of the pages, and the one among them that has the order of the others.
+const PAGES: &str = "docs";
+const SUMMARY: &str = "docs/SUMMARY.md";
+
+/// The page of a folder.
+const README: &str = "README.md";
+
+/// Where files of the checkout are on the web.
+const WEB: &str = "https://github.com/netwright/netwright/blob/main";
+
+/// What makes the book.
+const MDBOOK: &str = "mdbook";
+
+/// With `--full` makes the book.
+pub(crate) fn check(extent: Extent) -> Result<Report, String> {
+    let skipped = |name: &str, reason: &str| {
+        println!("    SKIP {name}: {reason}");
+        let skip = Skip { name: name.to_owned(), reason: reason.to_owned() };
+        Ok(Report { passed: 1, skips: vec![skip], ..Report::default() })
+    };
+    match extent {
+        Extent::EveryChange => skipped("book::made", "only with --full"),
+        Extent::Full if !exists(MDBOOK) => skipped("book::made", "no program mdbook"),
+        Extent::Full => make().map(Report::check),
+    }
+}
+
+/// Makes the book in `target/book/html`, and says so.
+pub(crate) fn make() -> Result<String, String> {
+    if !exists(MDBOOK) {
+        return Err(format!("{MDBOOK} is not installed: `cargo install {MDBOOK}` installs it"));
+    }
+    let book = target_dir().join("book");
+    let html = book.join("html");
+    let _ = fs::remove_dir_all(&book);
+    let pages = pages()?;
+    for path in files(&root().join(PAGES))? {
+        let from = path.strip_prefix(root()).unwrap_or(&path);
+        let bytes = read(&path)?;
+        let bytes = match pages.iter().any(|page| page == from) {
+            true => for_the_book(from, &String::from_utf8_lossy(&bytes)).into_bytes(),
+            false => bytes,
+        };
+        write(&book.join(from), &bytes)?;
+    }
+    write(&book.join("book.toml"), &read(&root().join("book.toml"))?)?;
+    let program = Program::new(MDBOOK).arg("build").arg(book.display().to_string());
+    program.arg("--dest-dir").arg(html.display().to_string()).logged("book", quiet)?;
+    for page in &pages {
+        let made = html.join(page.strip_prefix(PAGES).unwrap_or(page)).with_extension("html");
+        let made = match page.ends_with(README) {
+            true => made.with_file_name("index.html"),
+            false => made,
+        };
+        if !made.exists() {
+            return Err(format!("{} is not in the book", page.display()));
+        }
+    }
+    Ok(format!("{} pages, {}", pages.len(), html.join("index.html").display()))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    fs::read(path).map_err(|error| format!("read {}: {error}", path.display()))
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
+    path.parent()
+        .map_or(Ok(()), fs::create_dir_all)
+        .and_then(|()| fs::write(path, bytes))
+        .map_err(|error| format!("write {}: {error}", path.display()))
+}
+
+/// Returns all files below a folder, sorted.
+fn files(top: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut files = Vec::new();
+    let mut open = vec![top.to_owned()];
+    while let Some(folder) = open.pop() {
+        let failed = |error: std::io::Error| format!("list {}: {error}", folder.display());
+        for entry in fs::read_dir(&folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            let list = if path.is_dir() { &mut open } else { &mut files };
+            list.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Returns the pages of the book, in no order, as paths in the checkout.
+fn pages() -> Result<Vec<PathBuf>, String> {
+    let all = files(&root().join(PAGES))?.into_iter();
+    let pages = all.filter(|path| path.extension().is_some_and(|ending| ending == "md"));
+    let pages = pages.filter_map(|path| path.strip_prefix(root()).ok().map(Path::to_owned));
+    Ok(pages.filter(|page| page != Path::new(SUMMARY)).collect())
+}
+
+/// Returns the lines of a page, each with whether it is text, and not within a fence.
+fn lines(page: &str) -> impl Iterator<Item = (&str, bool)> {
+    let mut fenced = false;
+    page.lines().map(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        fenced ^= is_fence;
+        (line, !fenced && !is_fence)
+    })
+}
+
+/// Returns a line with each link's target as `new` says; `None` leaves it.
+fn with_targets(line: &str, new: impl Fn(&str) -> Option<String>) -> String {
+    let mut parts = line.split("](");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        text.push_str("](");
+        match part.split_once(')') {
+            Some((target, rest)) => {
+                text.push_str(&new(target).unwrap_or_else(|| target.to_owned()));
+                text.push(')');
+                text.push_str(rest);
+            }
+            None => text.push_str(part),
+        }
+    }
+    text
+}
+
+/// Returns the file that a relative link of a page leads to, and the heading in it.
+fn resolved<'t>(page: &Path, target: &'t str) -> Option<(PathBuf, Option<&'t str>)> {
+    if target.contains("://") || target.contains(char::is_whitespace) {
+        return None;
+    }
+    let (path, heading) = match target.split_once('#') {
+        Some((path, heading)) => (path, Some(heading)),
+        None => (target, None),
+    };
+    if path.is_empty() {
+        return Some((page.to_owned(), heading));
+    }
+    let mut file = page.parent().unwrap_or(Path::new("")).to_owned();
+    for part in Path::new(path).components() {
+        match part {
+            Component::ParentDir => {
+                file.pop();
+            }
+            Component::CurDir => {}
+            part => file.push(part),
+        }
+    }
+    Some((file, heading))
+}
+
+/// Returns a page as the book has it.
+fn for_the_book(page: &Path, text: &str) -> String {
+    let other = |target: &str| {
+        let (file, heading) = resolved(page, target)?;
+        let heading = heading.map_or(String::new(), |heading| format!("#{heading}"));
+        if !file.starts_with(PAGES) {
+            return Some(format!("{WEB}/{}{heading}", file.display()));
+        }
+        // mdBook makes a folder's index of it.
+        file.ends_with(README).then(|| target.replace(README, "index.md"))
+    };
+    lines(text)
+        .map(|(line, is_text)| match is_text {
+            true => format!("{}\n", with_targets(line, other)),
+            false => format!("{line}\n"),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// Pages outside the book whose links are looked at, too.
+    const OTHERS: [&str; 6] = [
+        "ARCHITECTURE.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "README.md",
+        "RELEASING.md",
+        "SECURITY.md",
+    ];
+
+    fn text(page: &Path) -> String {
+        String::from_utf8(read(&root().join(page)).unwrap()).unwrap()
+    }
+
+    /// Returns the targets of a page's links, each with its line's number.
+    fn targets(text: &str) -> Vec<(usize, String)> {
+        let found = RefCell::new(Vec::new());
+        for (number, (line, is_text)) in (1..).zip(lines(text)) {
+            if is_text {
+                with_targets(line, |target| {
+                    found.borrow_mut().push((number, target.to_owned()));
+                    None
+                });
+            }
+        }
+        found.into_inner()
+    }
+
+    /// Returns the names by which links reach a page's headings.
+    fn headings(text: &str) -> Vec<String> {
+        let mut found: Vec<String> = Vec::new();
+        let mut count: BTreeMap<String, u32> = BTreeMap::new();
+        for (line, _) in lines(text).filter(|(_, is_text)| *is_text) {
+            let Some((_, title)) = line.split_once(' ') else { continue };
+            let level = line.len() - line.trim_start_matches('#').len();
+            if level == 0 || line.as_bytes().get(level) != Some(&b' ') {
+                continue;
+            }
+            // The text of a link, without its target.
+            let title = with_targets(title, |_| Some(String::new())).replace("]()", "]");
+            let letter = |letter: char| match letter {
+                ' ' => Some('-'),
+                '-' | '_' => Some(letter),
+                letter => letter.is_alphanumeric().then_some(letter),
+            };
+            let name: String = title.trim().to_lowercase().chars().filter_map(letter).collect();
+            let before = count.entry(name.clone()).or_default();
+            found.push(if *before == 0 { name } else { format!("{name}-{before}") });
+            *before += 1;
+        }
+        found
+    }
+
+    #[test]
+    fn the_summary_names_every_page_once() {
+        let summary = Path::new(SUMMARY);
+        let named = targets(&text(summary)).into_iter();
+        let mut named: Vec<PathBuf> =
+            named.map(|(_, target)| resolved(summary, &target).unwrap().0).collect();
+        // Whoever begins, begins here.
+        assert_eq!(named[0], Path::new("docs/install.md"));
+        named.sort();
+        assert_eq!(named, pages().unwrap());
+    }
+
+    #[test]
+    fn every_link_leads_to_a_file_and_a_heading() {
+        let mut dead = Vec::new();
+        let mut links = 0;
+        let others = OTHERS.iter().map(PathBuf::from);
+        let all = pages().unwrap().into_iter().chain([PathBuf::from(SUMMARY)]).chain(others);
+        for page in all {
+            for (line, target) in targets(&text(&page)) {
+                let Some((file, heading)) = resolved(&page, &target) else { continue };
+                links += 1;
+                let is_there = root().join(&file).exists();
+                let is_page = file.extension().is_some_and(|ending| ending == "md");
+                let has = |heading: &str| headings(&text(&file)).iter().any(|one| one == heading);
+                let leads = heading.is_none_or(|heading| !is_page || has(heading));
+                if !is_there || !leads {
+                    dead.push(format!("{}:{line}: {target}", page.display()));
+                }
+            }
+        }
+        assert!(dead.is_empty(), "{dead:#?}");
+        assert!(300 < links, "{links}");
+    }
+
+    #[test]
+    fn links_out_of_the_book_lead_to_the_web() {
+        let page = Path::new("docs/decisions/0001.md");
+        let text = "[a](../agent.md#b) and [c](../../SECURITY.md#d)\n\
+                    ```\n[e](../../f)\n```\n[g](https://h) [i](README.md#j)\n";
+        let wanted = "[a](../agent.md#b) and \
+                      [c](https://github.com/netwright/netwright/blob/main/SECURITY.md#d)\n\
+                      ```\n[e](../../f)\n```\n[g](https://h) [i](index.md#j)\n";
+        assert_eq!(for_the_book(page, text), wanted);
+    }
+
+    #[test]
+    fn headings_are_named_as_the_web_names_them() {
+        let text = "# A `b`: c-d\n## [e](f.md) g\n```\n# no\n```\n## A b c-d\n#none\n";
+        assert_eq!(headings(text), ["a-b-c-d", "e-g", "a-b-c-d-1"]);
+    }
+}
