@@ -85,21 +85,21 @@ fn found(missing: Vec<String>) -> Vec<Found> {
 }
 
 /// Lists what an attachment needs of packet filters that are not ours.
-pub(super) fn foreign(config: &Config, facts: &Recorded) -> Vec<Foreign> {
+pub(super) fn foreign(config: &Config, recorded: &Recorded) -> Vec<Foreign> {
     let mut all = Vec::new();
-    if facts.iptables {
+    if recorded.iptables {
         let admin_chain = config.admin_chain.clone();
-        all.push(Foreign::Chains { addresses: facts.addresses.clone(), admin_chain });
+        all.push(Foreign::Chains { addresses: recorded.addresses.clone(), admin_chain });
     }
-    if !facts.isolation.is_empty() {
-        all.push(Foreign::Isolation(facts.isolation.clone()));
+    if !recorded.isolation.is_empty() {
+        all.push(Foreign::Isolation(recorded.isolation.clone()));
     }
-    all.extend(facts.accepted.iter().map(|accepted| Foreign::Accept {
-        addresses: facts.addresses_of(*accepted),
+    all.extend(recorded.accepted.iter().map(|accepted| Foreign::Accept {
+        addresses: recorded.addresses_of(*accepted),
         legacy: accepted.legacy,
     }));
-    if !facts.sources.is_empty() {
-        all.push(Foreign::Zones(facts.sources.clone()));
+    if !recorded.sources.is_empty() {
+        all.push(Foreign::Zones(recorded.sources.clone()));
     }
     all
 }
