@@ -223,4 +223,24 @@ mod tests {
             "#]],
         );
     }
+
+    /// One mistake is one problem, at the value, and the key stays at its default.
+    #[test]
+    fn a_value_of_another_type_is_told_with_its_key_and_place() {
+        for key in keys::KEYS {
+            for value in ["{}", "[{}]", "1.5", "1979-05-27"] {
+                let text = format!("[{}]\n\n{} = {value}\n", key.table, key.name);
+                let (mut config, mut problems) = (Config::default(), Vec::new());
+                let places = read(Path::new("/f"), &text, &mut config, &mut problems);
+                let lines: Vec<String> = problems.iter().map(Problem::line).collect();
+                let [line] = lines.as_slice() else { panic!("{text}: {lines:#?}") };
+                let column = key.name.len() + " = ".len() + 1;
+                let start = format!("/f:3:{column}: {} must be ", key.name);
+                let end = format!(", and not {value}");
+                assert!(line.starts_with(&start) && line.ends_with(&end), "{text}: {line}");
+                assert_eq!(config, Config::default(), "{text}");
+                assert!(places.contains_key(&(key.table, key.name)), "{text}");
+            }
+        }
+    }
 }

@@ -270,19 +270,31 @@ pub enum CheckError {
         cause: CacheError,
     },
     /// A plugin found something wrong, or failed.
-    #[error("{}", .0.error)]
-    Plugin(PluginFailure),
+    #[error("{}", .first.error)]
+    Plugin {
+        /// The first that failed.
+        first: PluginFailure,
+        /// Those behind it, if they were asked.
+        others: Vec<PluginFailure>,
+    },
 }
 
 impl CheckError {
-    /// Returns the error object; for a plugin's own error, its details name the plugin.
+    /// Returns the error object; for a plugin's own error, its details name the plugin, and then
+    /// the failures of the plugins behind it.
     #[must_use]
     pub fn to_cni(&self) -> Error {
         match self {
             CheckError::Invalid(error) => error.clone(),
             CheckError::Version(_) => Error::new(code::INCOMPATIBLE_VERSION, self.to_string()),
             CheckError::Cache { .. } => Error::new(code::DECODE_FAILURE, self.to_string()),
-            CheckError::Plugin(failure) => unwrapped(failure),
+            CheckError::Plugin { first, others } => {
+                let mut error = unwrapped(first);
+                for other in others {
+                    error = error.with_details(other.to_string());
+                }
+                error
+            }
         }
     }
 }

@@ -18,7 +18,7 @@ const LONGEST_ANSWER: usize = 16 << 20;
 /// What a question begins with if something is to be done.
 const POST: &str = "POST ";
 /// How long whoever asks may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What is answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,8 +61,8 @@ pub(crate) fn answer(
     answer: impl FnOnce(&str) -> Answer,
 ) -> std::io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     let asked = receive(&mut stream, Incoming::new(Kind::Request, 0))?;
     stream.write_all(respond(&asked, answer).as_bytes())
 }
@@ -108,7 +108,7 @@ pub(crate) enum NoAnswer {
 pub(crate) fn ask(
     path: &Path,
     question: &str,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<(u16, Vec<u8>), NoAnswer> {
     let (method, target) = match question.strip_prefix(POST) {
         Some(target) => ("POST", target),
@@ -125,8 +125,8 @@ pub(crate) fn ask(
     };
     let mut talk = || -> std::io::Result<Message> {
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
         let text =
             format!("{method} {target} HTTP/1.1\r\nHost: netwrightd\r\nConnection: close\r\n\r\n");
         stream.write_all(text.as_bytes())?;

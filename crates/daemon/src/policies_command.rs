@@ -46,7 +46,7 @@ const SOCKET: &str = "socketpath";
 const STREAM: &str = "-";
 
 /// How long the service may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause between looks while somebody follows.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -354,7 +354,7 @@ fn answer_of(matches: &ArgMatches, roots: &Roots, question: &str) -> Result<Vec<
         None => attendant::socket(roots, "policy"),
     };
     let shown = path.display();
-    match ask(&path, question, PATIENCE) {
+    match ask(&path, question, TIMEOUT) {
         Ok((200, body)) => Ok(body),
         Ok((_, body)) => {
             Err(not_judged(cni::text::one_line(String::from_utf8_lossy(&body).trim_end())))

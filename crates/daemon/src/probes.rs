@@ -23,7 +23,7 @@ use crate::health::Health;
 /// How many clients are listened to. One more takes the place of the oldest.
 const MOST: usize = 64;
 /// How long a client has for its question.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// How long what the services say is repeated.
 const FRESH: Duration = Duration::from_secs(1);
 /// The pause after a connection could not be accepted.
@@ -152,7 +152,7 @@ fn serve(listener: &TcpListener, ended: &UnixStream, look: &Look) {
                         talks.remove(0);
                     }
                     let incoming = Incoming::new(Kind::Request, 0);
-                    talks.push(Talk { stream, incoming, until: now + PATIENCE });
+                    talks.push(Talk { stream, incoming, until: now + TIMEOUT });
                 }
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
                     tracing::warn!(%error, "cannot take a connection");

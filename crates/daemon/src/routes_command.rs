@@ -26,7 +26,7 @@ const NODES: &str = "node";
 const SOCKET: &str = "socketpath";
 
 /// How long the service may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the command.
 pub(crate) fn command() -> Command {
@@ -167,7 +167,7 @@ fn ask_service(matches: &ArgMatches, question: &str) -> Result<Vec<u8>, Stop> {
         // What is wrong with the rest of it is `config check`'s to say.
         None => load::read(&command_line::configuration_of(matches)).0.config.routing.socketpath,
     };
-    match ask(&path, question, PATIENCE) {
+    match ask(&path, question, TIMEOUT) {
         Ok((200, body)) => Ok(body),
         Ok((_, body)) => Err(Stop::Failed(cni::text::one_line(String::from_utf8_lossy(&body)))),
         Err(NoAnswer::Nobody(_)) => Err(Stop::Failed(format!(

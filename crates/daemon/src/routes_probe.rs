@@ -12,7 +12,7 @@ use routing::routing::{Answer, Probe, Target};
 use serde::Serialize;
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The smallest packet that every link carries (RFC 791 §3.2); IPv6's is larger.
 const SMALLEST: u32 = 68;
@@ -47,7 +47,7 @@ pub(crate) fn probe(targets: Vec<Target>) -> io::Result<Vec<Probed>> {
 fn probe_some(targets: &[Target]) -> io::Result<Vec<Probed>> {
     let both = targets.iter().flat_map(|target| [target.path, target.underlay]);
     let questions: Vec<Question> = both.map(Question::small).collect();
-    let answers = echo::ask_all(&questions, PATIENCE)?;
+    let answers = echo::ask_all(&questions, TIMEOUT)?;
     let mut probed: Vec<Probed> = targets
         .iter()
         .zip(answers.chunks_exact(2))
@@ -100,7 +100,7 @@ fn measure(alive: &mut [&mut Probed]) -> io::Result<()> {
                 Question { address: alive[*number].target.path, size }
             })
             .collect();
-        let answers = echo::ask_all(&questions, PATIENCE)?;
+        let answers = echo::ask_all(&questions, TIMEOUT)?;
         for ((number, question), answer) in open.iter().zip(&questions).zip(answers) {
             let (fits, too_large) = &mut between[*number];
             match answer {
@@ -120,7 +120,7 @@ fn measure(alive: &mut [&mut Probed]) -> io::Result<()> {
 fn ask_udp(alive: &mut [&mut Probed]) -> io::Result<()> {
     let ask = |of: &[&mut Probed], with_checksum| {
         let addresses: Vec<_> = of.iter().map(|one| one.target.path).collect();
-        echo::ask_closed_ports(&addresses, CLOSED, with_checksum, PATIENCE)
+        echo::ask_closed_ports(&addresses, CLOSED, with_checksum, TIMEOUT)
     };
     let answered = ask(alive, true)?;
     for (one, answered) in alive.iter_mut().zip(&answered) {

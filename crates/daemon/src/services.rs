@@ -1,4 +1,8 @@
 //! What the daemon does, one module for each service.
+//!
+//! `collect`, `dhcp`, `policy`, `repair` and `routing` have one loop each, `docker` has a thread for
+//! each call. `ipam` and `multinet` are asynchronous, and so is a thread beside the loops of `policy`
+//! and `routing`. Beside each service a thread answers for its status.
 
 use agent::keys::{TABLES, Table};
 use agent::load::Surroundings;

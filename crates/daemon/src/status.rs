@@ -16,13 +16,13 @@ use crate::exchange::{NoAnswer, ask};
 use crate::systemd;
 
 /// How long a service may take to answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the supervisor may take, which asks the services.
-const LONG_PATIENCE: Duration = Duration::from_secs(3);
+const LONG_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Asks the supervisor, or, where there is none, each service.
 pub(crate) fn look(roots: &Roots, file: &Path, around: Surroundings) -> Status {
-    let agent = match ask_for::<Status>(roots, AGENT, LONG_PATIENCE) {
+    let agent = match ask_for::<Status>(roots, AGENT, LONG_TIMEOUT) {
         Ok(status @ Status { agent: Some(_), .. }) => return status,
         // Somebody answers for all services and has started none.
         Ok(_) | Err(NoAnswer::Nobody(_)) => None,
@@ -90,7 +90,7 @@ fn with_answer(roots: &Roots, known: Report, of: Processes) -> Report {
     if of == Processes::Known && known.pid.is_none() {
         return with_last_words(roots, known);
     }
-    match ask_for::<Report>(roots, &known.service, PATIENCE) {
+    match ask_for::<Report>(roots, &known.service, TIMEOUT) {
         // An earlier process's answer says nothing of this one.
         Ok(said) if known.pid.is_none() || known.pid == said.pid => {
             let Report { enabled, restarts, ended, .. } = known;
@@ -110,8 +110,8 @@ fn with_last_words(roots: &Roots, known: Report) -> Report {
 fn ask_for<T: serde::de::DeserializeOwned>(
     roots: &Roots,
     name: &str,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<T, NoAnswer> {
-    let (_, body) = ask(&attendant::socket(roots, name), "/status", patience)?;
+    let (_, body) = ask(&attendant::socket(roots, name), "/status", timeout)?;
     serde_json::from_slice(&body).map_err(|error| NoAnswer::Failed(error.to_string()))
 }

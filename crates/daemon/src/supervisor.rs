@@ -50,7 +50,7 @@ pub(crate) const VARIABLE: &str = "NETWRIGHT_SUPERVISOR";
 const TIME_TO_END: Duration = Duration::from_secs(90);
 /// The longest pause between looks whether services go on, and how long one may take to answer.
 const LOOK: Duration = Duration::from_secs(5);
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Services that others ask for addresses: they end last.
 const END_LAST: [&str; 2] = ["dhcp", "ipam"];
@@ -388,7 +388,7 @@ impl Supervisor {
         let watchdog = self.loaded.config.agent.watchdog;
         let roots = &self.roots;
         let services: Vec<&str> = self.children.iter().map(|child| child.service).collect();
-        let live = |service: &str| ask(&attendant::socket(roots, service), "/livez", PATIENCE);
+        let live = |service: &str| ask(&attendant::socket(roots, service), "/livez", TIMEOUT);
         let answers: Vec<_> = thread::scope(|scope| {
             let asked = services.iter().map(|service| scope.spawn(move || live(service)));
             let asked: Vec<_> = asked.collect();

@@ -27,6 +27,8 @@ mod compare;
 mod life;
 mod picture;
 mod restore;
+#[cfg(test)]
+pub(crate) mod sample;
 mod stale;
 mod undo;
 

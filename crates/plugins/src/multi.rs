@@ -33,7 +33,7 @@ use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 use config::Config;
 use default_route::DefaultRoute;
-use members::{Container, Fact};
+use members::{Container, RecordedMember};
 
 /// What the plugin is.
 pub const INFO: Info = Info::new("multi").role(Role::Interface).inner(Inner::Networks("networks"));
@@ -62,7 +62,7 @@ pub struct Multi;
 #[serde(rename_all = "camelCase")]
 struct Recorded {
     /// In the order of ADD.
-    members: Vec<Fact>,
+    members: Vec<RecordedMember>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     default_route: Option<DefaultRoute>,
 }
@@ -83,8 +83,8 @@ impl Plugin for Multi {
         container.refuse_existing(&index, &netns, |record| {
             // It belongs to a container of that name that is gone.
             let mut failures = Failures::new();
-            if let Ok(facts) = serde_json::from_value::<Recorded>(record) {
-                container.detach(&facts.members, Some(""), &mut failures);
+            if let Ok(recorded) = serde_json::from_value::<Recorded>(record) {
+                container.detach(&recorded.members, Some(""), &mut failures);
             }
             failures.into_result()
         })?;
@@ -120,7 +120,7 @@ impl Plugin for Multi {
         // The runtime knows best where the container is, or that it is gone.
         let netns = Some(call.env().netns.as_str());
         match recorded {
-            Some(facts) => container.detach(&facts.members, netns, &mut failures),
+            Some(recorded) => container.detach(&recorded.members, netns, &mut failures),
             // An ADD that was killed before it recorded anything has attached to nothing. If the
             // record was lost, the networks are still listed in the folder and in the
             // configuration.
@@ -141,17 +141,17 @@ impl Plugin for Multi {
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
         let expected = call.require_prev_result("Required prevResult missing")?;
-        let facts: Recorded = members::recorded(call, NAME)?;
-        container(call, call.attachment()).check(&facts.members, &expected)?;
-        match &facts.default_route {
+        let recorded: Recorded = members::recorded(call, NAME)?;
+        container(call, call.attachment()).check(&recorded.members, &expected)?;
+        match &recorded.default_route {
             Some(chosen) => Ok(default_route::check(call, chosen)?),
             None => Ok(()),
         }
     }
 
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        let facts: Recorded = members::recorded(call, NAME)?;
-        Ok(container(call, call.attachment()).repair(&facts.members)?)
+        let recorded: Recorded = members::recorded(call, NAME)?;
+        Ok(container(call, call.attachment()).repair(&recorded.members)?)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -161,8 +161,8 @@ impl Plugin for Multi {
             let container = container(call, &record.attachment);
             let collected = container.collect(&Stale::of(record.clone()), &index, || {
                 let mut own = Failures::new();
-                if let Ok(facts) = serde_json::from_value::<Recorded>(record.data) {
-                    container.detach(&facts.members, None, &mut own);
+                if let Ok(recorded) = serde_json::from_value::<Recorded>(record.data) {
+                    container.detach(&recorded.members, None, &mut own);
                 }
                 if own.is_empty() {
                     own.note("forget the networks", container.forget(&index));
@@ -208,7 +208,8 @@ fn merged(mut results: Vec<AddResult>) -> AddResult {
 
 impl Recorded {
     fn of(config: &Config) -> Result<Self, Failure> {
-        let members = config.members.iter().map(Fact::of).collect::<Result<_, Failure>>()?;
+        let members = config.members.iter().map(RecordedMember::of);
+        let members = members.collect::<Result<_, Failure>>()?;
         Ok(Recorded { members, default_route: config.default_route.clone() })
     }
 }

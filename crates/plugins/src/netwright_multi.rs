@@ -101,7 +101,7 @@ impl Plugin for NetwrightMulti {
         // The runtime knows best where the container is, or that it is gone.
         let netns = Some(call.env().netns.as_str());
         match &recorded {
-            Some(facts) => leave(&container, facts, netns, &mut failures),
+            Some(recorded) => leave(&container, recorded, netns, &mut failures),
             // An ADD that was killed before it recorded anything has attached to nothing. If the
             // record was lost, the networks are still listed in the folder, and the default network
             // may be on the node.
@@ -117,28 +117,28 @@ impl Plugin for NetwrightMulti {
         if failures.is_empty() {
             failures.note("forget the networks", container.forget(&index));
         }
-        if let (true, Some(facts)) = (failures.is_empty(), recorded) {
-            tell_detached(call, call.attachment(), facts);
+        if let (true, Some(recorded)) = (failures.is_empty(), recorded) {
+            tell_detached(call, call.attachment(), recorded);
         }
         Ok(failures.into_result()?)
     }
 
     fn check(&self, call: &Call<'_>) -> Result<(), Error> {
         let expected = call.require_prev_result("Required prevResult missing")?;
-        let facts: Recorded = members::recorded(call, NAME)?;
+        let recorded: Recorded = members::recorded(call, NAME)?;
         let config = Config::of(call)?;
-        container(call, Some(&config), call.attachment()).check(&facts.members, &expected)?;
-        if let Some(chosen) = &facts.default_route {
+        container(call, Some(&config), call.attachment()).check(&recorded.members, &expected)?;
+        if let Some(chosen) = &recorded.default_route {
             default_route::check(call, chosen)?;
         }
-        let mut without = facts.networks.iter().filter(|network| network.without_default);
+        let mut without = recorded.networks.iter().filter(|network| network.without_default);
         Ok(without.try_for_each(|network| default_route::check_without(call, &network.ifname))?)
     }
 
     fn repair(&self, call: &Call<'_>) -> Result<Vec<String>, Error> {
-        let facts: Recorded = members::recorded(call, NAME)?;
+        let recorded: Recorded = members::recorded(call, NAME)?;
         let config = Config::of(call)?;
-        Ok(container(call, Some(&config), call.attachment()).repair(&facts.members)?)
+        Ok(container(call, Some(&config), call.attachment()).repair(&recorded.members)?)
     }
 
     fn gc(&self, call: &Call<'_>) -> Result<(), Error> {
@@ -149,15 +149,15 @@ impl Plugin for NetwrightMulti {
             let container = container(call, config.as_ref(), &record.attachment);
             let collected = container.collect(&Stale::of(record.clone()), &index, || {
                 let mut own = Failures::new();
-                let facts = serde_json::from_value::<Recorded>(record.data).ok();
-                if let Some(facts) = &facts {
-                    leave(&container, facts, None, &mut own);
+                let recorded = serde_json::from_value::<Recorded>(record.data).ok();
+                if let Some(recorded) = &recorded {
+                    leave(&container, recorded, None, &mut own);
                 }
                 if own.is_empty() {
                     own.note("forget the networks", container.forget(&index));
                 }
-                if let (true, Some(facts)) = (own.is_empty(), facts) {
-                    tell_detached(call, &record.attachment, facts);
+                if let (true, Some(recorded)) = (own.is_empty(), recorded) {
+                    tell_detached(call, &record.attachment, recorded);
                 }
                 own.into_result()
             });
@@ -235,12 +235,12 @@ fn wait_until_ready(call: &Call<'_>, config: &Config) -> Result<(), Failure> {
 /// Detaches from everything, and removes the files.
 fn leave(
     container: &Container<'_>,
-    facts: &Recorded,
+    recorded: &Recorded,
     netns: Option<&str>,
     failures: &mut Failures,
 ) {
-    container.detach(&facts.members, netns, failures);
-    remove_files(facts, failures);
+    container.detach(&recorded.members, netns, failures);
+    remove_files(recorded, failures);
 }
 
 /// Detaches what the runtime attached for the pod's interface under another network name, by the
@@ -291,15 +291,16 @@ fn leave_renamed(
     netns: Option<&str>,
 ) -> Result<(), Failure> {
     let index = Index::new(call.roots());
-    let Some(facts) = attachment::recorded::<Recorded>(&index, outer, NAME) else { return Ok(()) };
+    let recorded = attachment::recorded::<Recorded>(&index, outer, NAME);
+    let Some(recorded) = recorded else { return Ok(()) };
     let container = container(call, config, outer);
     let mut failures = Failures::new();
-    leave(&container, &facts, netns, &mut failures);
+    leave(&container, &recorded, netns, &mut failures);
     if failures.is_empty() {
         failures.note("forget the networks", container.forget(&index));
     }
     if failures.is_empty() {
-        tell_detached(call, outer, facts);
+        tell_detached(call, outer, recorded);
     }
     failures.into_result()
 }
@@ -322,8 +323,8 @@ fn leave_default(
     }
 }
 
-fn remove_files(facts: &Recorded, failures: &mut Failures) {
-    for network in &facts.networks {
+fn remove_files(recorded: &Recorded, failures: &mut Failures) {
+    for network in &recorded.networks {
         remove_file(network.device_file.as_ref(), failures);
     }
 }
@@ -335,10 +336,10 @@ fn remove_file(file: Option<&PathBuf>, failures: &mut Failures) {
 }
 
 /// Notifies the daemon that a pod has no networks left.
-fn tell_detached(call: &Call<'_>, key: &AttachmentKey, facts: Recorded) {
-    if facts.pod.is_some() {
+fn tell_detached(call: &Call<'_>, key: &AttachmentKey, recorded: Recorded) {
+    if recorded.pod.is_some() {
         let sandbox = attach::sandbox(call, key);
-        let daemon = Daemon::new(facts.socket, call.context().deadline);
-        daemon.tell(&Request::Detached(Detached { sandbox, pod: facts.pod }));
+        let daemon = Daemon::new(recorded.socket, call.context().deadline);
+        daemon.tell(&Request::Detached(Detached { sandbox, pod: recorded.pod }));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::time::Time;
 
 /// How long no peer may answer, while their underlay addresses do, before the node is unavailable.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const GRACE_PERIOD: Duration = Duration::from_secs(30);
 
 /// The condition, in Kubernetes' words.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub fn decide(health: &Health, now: Time) -> Option<Condition> {
         let message = "there is no other node".to_owned();
         return if health.peers_known { condition(false, "RoutingIsUp", message) } else { None };
     }
-    let since = health.cut_off_since.filter(|since| PATIENCE <= now.since(*since))?;
+    let since = health.cut_off_since.filter(|since| GRACE_PERIOD <= now.since(*since))?;
     let message = format!(
         "since {since} no node answers by its path, and underlay addresses of nodes do: something \
          between the nodes may drop the tunnels' packets"

@@ -462,7 +462,7 @@ impl Routing {
     #[must_use]
     pub fn due(&self) -> Option<Time> {
         let retry = self.failures.values().map(|failure| failure.again).min();
-        let cut_off = self.cut_off_since.map(|since| since.after(condition::PATIENCE));
+        let cut_off = self.cut_off_since.map(|since| since.after(condition::GRACE_PERIOD));
         [self.cluster.due(), retry, cut_off].into_iter().flatten().min()
     }
 

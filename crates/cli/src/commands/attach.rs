@@ -274,7 +274,8 @@ pub(crate) fn check(args: &Check, common: &Common, world: &World, shell: &mut Sh
         .hint("`netwright list` shows what is attached"));
     };
     let waiting = shell.waiting(format!("checking network {:?}", network.list.name));
-    let checked = session.runtime.check_list(&network.list, &found.attachment, session.deadline());
+    let deadline = session.deadline();
+    let checked = session.runtime.check_whole_list(&network.list, &found.attachment, deadline);
     drop(waiting);
     checked.map_err(|error| Failure::from(error.to_cni()))?;
     shell.confirm(&done(&args.which, &target, "sound"));

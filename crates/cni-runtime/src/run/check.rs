@@ -5,11 +5,18 @@ use std::time::Instant;
 use cni::{Command, NetworkList};
 
 use super::del::convert;
-use super::{Chained, Subject, has_verb};
+use super::{Chained, Subject, Time, has_verb};
 use crate::cache::{CacheError, Lookup};
 use crate::error::{CheckError, StatusError};
 use crate::runtime::require_usable;
 use crate::{Attachment, Runtime};
+
+/// Which plugins of a list CHECK asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    ToFirstFailure,
+    EveryPlugin,
+}
 
 impl Runtime<'_> {
     /// Asks each plugin of a list whether what ADD made is still there (CNI 1.1.0 §3 "Checking an
@@ -26,6 +33,34 @@ impl Runtime<'_> {
         attachment: &Attachment,
         deadline: Option<Instant>,
     ) -> Result<(), CheckError> {
+        self.check(list, attachment, Extent::ToFirstFailure, deadline)
+    }
+
+    /// Does what [`Runtime::check_list`] does, and asks the plugins behind one that fails too, as
+    /// long as there is time. The error is that of the first; its details name what the others
+    /// find.
+    ///
+    /// The specification has a runtime stop at the first failure. This is for callers that show the
+    /// answer to a person.
+    ///
+    /// # Errors
+    /// As [`Runtime::check_list`].
+    pub fn check_whole_list(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        deadline: Option<Instant>,
+    ) -> Result<(), CheckError> {
+        self.check(list, attachment, Extent::EveryPlugin, deadline)
+    }
+
+    fn check(
+        &self,
+        list: &NetworkList,
+        attachment: &Attachment,
+        extent: Extent,
+        deadline: Option<Instant>,
+    ) -> Result<(), CheckError> {
         require_usable(list).map_err(CheckError::Invalid)?;
         let key = self.key(list, attachment).map_err(CheckError::Invalid)?;
         if !has_verb(&list.cni_version, Command::Check) {
@@ -37,17 +72,25 @@ impl Runtime<'_> {
         let previous = self
             .cached_result(&self.cache.look_up(&key), list)
             .map_err(|cause| CheckError::Cache { network: list.name.clone(), cause })?;
+        let mut failures = Vec::new();
         for plugin in &list.plugins {
             let subject = Subject {
                 attachment: Some(attachment),
                 previous: previous.as_ref(),
                 ..Subject::of(list, Command::Check)
             };
-            self.call(plugin, subject, deadline).map_err(|error| {
-                CheckError::Plugin(Self::failure(plugin, Command::Check, error))
-            })?;
+            if let Err(error) = self.call(plugin, subject, deadline) {
+                failures.push(Self::failure(plugin, Command::Check, error));
+                if extent == Extent::ToFirstFailure || Time::Given(deadline).is_up() {
+                    break;
+                }
+            }
         }
-        Ok(())
+        let mut failures = failures.into_iter();
+        match failures.next() {
+            None => Ok(()),
+            Some(first) => Err(CheckError::Plugin { first, others: failures.collect() }),
+        }
     }
 
     /// Asks each plugin of a list whether ADD would be served (CNI 1.1.0 §2 "STATUS"). Stops at the

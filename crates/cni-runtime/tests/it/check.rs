@@ -55,6 +55,31 @@ fn the_first_check_that_fails_ends_it_and_is_not_wrapped() {
     assert_eq!(lab.calls(), ["CHECK a"]);
 }
 
+/// The error stays the first plugin's; what the others find is in its details.
+#[test]
+fn the_whole_list_is_asked_where_the_caller_wants_every_failure() {
+    let lab = Lab::new(&["a", "b", "c"]);
+    let list = chain("1.0.0", &["a", "b", "c"]);
+    lab.on("a", "CHECK", r#"echo '{"code":104,"msg":"address is gone"}'; exit 1"#);
+    lab.on("c", "CHECK", r#"echo '{"code":100,"msg":"port","details":"is free"}'; exit 1"#);
+    let error = lab.runtime().check_whole_list(&list, &container("c1"), None).unwrap_err();
+    assert_eq!(error.to_string(), "address is gone");
+    let object = error.to_cni();
+    assert_eq!((object.code, object.msg.as_str()), (104, "address is gone"));
+    let details = "reported by plugin \"a\"; plugin type=\"c\" failed (check): port; is free";
+    assert_eq!(object.details, details);
+    assert_eq!(lab.calls(), ["CHECK a", "CHECK b", "CHECK c"]);
+
+    lab.off("a", "CHECK");
+    lab.off("c", "CHECK");
+    lab.runtime().check_whole_list(&list, &container("c1"), None).unwrap();
+    // When the time is up, no more plugins are named than the one that was in time.
+    let now = Some(std::time::Instant::now());
+    let error = lab.runtime().check_whole_list(&list, &container("c1"), now).unwrap_err();
+    let details = "reported by plugin \"a\"";
+    assert_eq!((error.to_cni().code, error.to_cni().details.as_str()), (11, details));
+}
+
 #[test]
 fn a_cached_result_that_cannot_be_read_fails_check() {
     let lab = Lab::new(&["a"]);

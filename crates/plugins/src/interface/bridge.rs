@@ -99,7 +99,7 @@ impl Kind for Bridge {
     fn collect(collecting: &Collecting<'_, Self>, failures: &mut Failures) {
         let Collecting { call, index, spared, .. } = collecting;
         failures.note("collect filter rules", rules::collect(call, index, spared));
-        failures.note("put away bridges", bridge_link::collect(index));
+        failures.note("remove unused bridges", bridge_link::collect(index));
         forwarding::collect(index, failures);
     }
 }

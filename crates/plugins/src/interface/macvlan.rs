@@ -208,3 +208,47 @@ fn word(mode: MacvlanMode) -> &'static str {
         MacvlanMode::Passthru => "passthru",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use serde_json::json;
+
+    use super::super::single::Single;
+    use super::*;
+    use crate::engine::{Attached, Wants as _, sample};
+
+    /// The parent and the mode are no items: they are the host's, and repair leaves them.
+    #[test]
+    fn a_link_on_a_parent_wants_its_own_side() {
+        let config = Config {
+            parent: Parent::parse("eth1", None, false).unwrap(),
+            mode: MacvlanMode::Bridge,
+            mtu: Some(1400),
+            mac: None,
+            broadcast_queue_len: None,
+            detect_duplicates: false,
+        };
+        let result = sample::result(
+            vec![sample::interface()],
+            &[("10.1.0.2/24", "10.1.0.1")],
+            &["0.0.0.0/0", "10.9.0.0/16"],
+        );
+        let recorded = json!({ "parent": "eth1", "index": 7, "claims": ["claim"] });
+        let (key, config, recorded) = (&sample::key(), &config, Some(&recorded));
+        let attached =
+            Attached::<Single<Macvlan>> { key, ifname: "eth0", result: &result, config, recorded };
+        let wanted = Single::<Macvlan>::wanted(&attached, &());
+        expect![[r#"
+            container: interface "eth0" (macvlan) (ADD created it)
+            container: interface "eth0", as ADD recorded it (it shows the owner)
+            container: MAC address 02:00:00:00:00:03 of interface "eth0" (ADD created it)
+            container: address 10.1.0.2/24 of interface "eth0" (the IPAM plugin assigned it)
+            container: interface "eth0" up (ADD created it)
+            container: route 0.0.0.0/0 via 10.1.0.1 of interface "eth0" (the IPAM plugin assigned it)
+            container: route 10.9.0.0/16 via 10.1.0.1 of interface "eth0" (the IPAM plugin assigned it)
+            host: the claim "claim" (it shows the owner)
+        "#]]
+        .assert_eq(&wanted.to_string());
+    }
+}

@@ -121,15 +121,15 @@ impl Parent {
         link: &Link,
         namespaces: &mut Namespaces,
     ) -> Result<(), Failure> {
-        let facts = recorded(call, plugin);
-        let (name, index) = match (&self.selector, facts) {
+        let recorded = recorded(call, plugin);
+        let (name, index) = match (&self.selector, recorded) {
             (Selector::Name(_), _) | (_, None) => {
                 let parent = self
                     .find(self.socket(namespaces))
                     .map_err(|error| error.with_code(codes::DRIFT))?;
                 (parent.name, parent.index)
             }
-            (_, Some(facts)) => (facts.parent, facts.index),
+            (_, Some(recorded)) => (recorded.parent, recorded.index),
         };
         let same_side = link.link_netnsid.is_none() == self.in_container;
         if link.peer_index == Some(index) && same_side {
@@ -143,15 +143,15 @@ impl Parent {
 #[must_use]
 pub fn recorded(call: &Call<'_>, plugin: &str) -> Option<Recorded> {
     let index = Index::new(call.roots());
-    let facts: Recorded = attachment::recorded(&index, call.attachment(), plugin)?;
-    (facts.index != 0).then_some(facts)
+    let recorded: Recorded = attachment::recorded(&index, call.attachment(), plugin)?;
+    (recorded.index != 0).then_some(recorded)
 }
 
 /// Returns what to record about a parent.
 #[must_use]
 pub fn to_record(parent: &Link, vlan: Option<u16>) -> serde_json::Value {
-    let facts = Recorded { parent: parent.name.clone(), index: parent.index, vlan };
-    serde_json::to_value(facts).expect("facts have string keys only")
+    let recorded = Recorded { parent: parent.name.clone(), index: parent.index, vlan };
+    serde_json::to_value(recorded).expect("a record has string keys only")
 }
 
 /// Returns what a parent is a port of, which prevents macvlan and ipvlan on it.

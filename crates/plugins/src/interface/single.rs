@@ -133,7 +133,7 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
     fn options(config: &Self::Config) -> Options;
 
     /// Removes what `make` created for an attachment, given its namespace if that exists and the
-    /// facts if they were recorded. What is already gone is success.
+    /// record if there is one. What is already gone is success.
     ///
     /// # Errors
     /// When it still exists.
@@ -141,10 +141,10 @@ pub trait SingleLink: Debug + Send + Sync + 'static {
         call: &Call<'_>,
         key: &AttachmentKey,
         netns: Option<&Netns>,
-        facts: Option<&serde_json::Value>,
+        recorded: Option<&serde_json::Value>,
     ) -> Result<(), Failure> {
         match netns {
-            Some(netns) => delete_link(call, key, netns, Self::KINDS, facts),
+            Some(netns) => delete_link(call, key, netns, Self::KINDS, recorded),
             None => Ok(()),
         }
     }
@@ -429,10 +429,10 @@ pub fn delete_link(
     key: &AttachmentKey,
     netns: &Netns,
     kinds: &[&str],
-    facts: Option<&serde_json::Value>,
+    recorded: Option<&serde_json::Value>,
 ) -> Result<(), Failure> {
     let mut inside = RouteSocket::open_in(netns)?;
-    let found = identity::find(&mut inside, key, facts.and_then(Identity::recorded))?;
+    let found = identity::find(&mut inside, key, recorded.and_then(Identity::recorded))?;
     for link in &found.ours {
         inside.delete_link(link.index)?;
     }

@@ -27,21 +27,21 @@ use crate::shared::failures::Failures;
 
 /// A record of one of a container's networks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Fact {
+pub(crate) struct RecordedMember {
     /// The network.
     pub(crate) network: NetworkName,
     /// The container's interface on it.
     pub(crate) ifname: IfName,
 }
 
-impl Fact {
+impl RecordedMember {
     /// Creates the record of a network.
     ///
     /// # Errors
     /// Code 7 when the network's name is invalid.
     pub(crate) fn of(member: &Member) -> Result<Self, Failure> {
         let network = NetworkName::new(&member.list.name)?;
-        Ok(Fact { network, ifname: member.attachment.ifname.clone() })
+        Ok(RecordedMember { network, ifname: member.attachment.ifname.clone() })
     }
 
     /// Returns the network's attachment key, for the container of the outer attachment.
@@ -213,9 +213,14 @@ impl<'c> Container<'c> {
 
     /// Detaches from all recorded networks, the last first; a failure does not stop the others.
     /// `netns` is the container's present namespace, if that is known.
-    pub(crate) fn detach(&self, facts: &[Fact], netns: Option<&str>, failures: &mut Failures) {
-        for fact in facts.iter().rev() {
-            self.detach_one(&fact.key(&self.outer), netns, None, failures);
+    pub(crate) fn detach(
+        &self,
+        members: &[RecordedMember],
+        netns: Option<&str>,
+        failures: &mut Failures,
+    ) {
+        for member in members.iter().rev() {
+            self.detach_one(&member.key(&self.outer), netns, None, failures);
         }
     }
 
@@ -269,11 +274,15 @@ impl<'c> Container<'c> {
     ///
     /// # Errors
     /// What is missing or different.
-    pub(crate) fn check(&self, facts: &[Fact], expected: &AddResult) -> Result<(), Failure> {
-        for (place, fact) in facts.iter().enumerate() {
-            let cached = self.runtime.cached_attachment(&fact.key(&self.outer));
+    pub(crate) fn check(
+        &self,
+        members: &[RecordedMember],
+        expected: &AddResult,
+    ) -> Result<(), Failure> {
+        for (place, member) in members.iter().enumerate() {
+            let cached = self.runtime.cached_attachment(&member.key(&self.outer));
             let cached = cached?.ok_or_else(|| {
-                drift(format!("nothing is recorded of network {:?}", fact.network.as_str()))
+                drift(format!("nothing is recorded of network {:?}", member.network.as_str()))
             })?;
             if place == 0 {
                 check_addresses(self.call, expected, &cached)?;
@@ -282,7 +291,7 @@ impl<'c> Container<'c> {
             let deadline = self.call.context().deadline;
             let checked = self.runtime.check_list(&list, &cached.attachment, deadline);
             checked.map_err(|error| {
-                Failure::from(error).context(format_args!("network {:?}", fact.network.as_str()))
+                Failure::from(error).context(format_args!("network {:?}", member.network.as_str()))
             })?;
         }
         Ok(())
@@ -292,15 +301,15 @@ impl<'c> Container<'c> {
     ///
     /// # Errors
     /// What could not be restored, all together.
-    pub(crate) fn repair(&self, facts: &[Fact]) -> Result<Vec<String>, Failure> {
+    pub(crate) fn repair(&self, members: &[RecordedMember]) -> Result<Vec<String>, Failure> {
         let (mut lines, mut failures) = (Vec::new(), Failures::new());
-        for fact in facts {
-            let cached = self.runtime.cached_attachment(&fact.key(&self.outer));
+        for member in members {
+            let cached = self.runtime.cached_attachment(&member.key(&self.outer));
             let Some(cached) = cached? else { continue };
             let list = cached.list()?;
             let deadline = self.call.context().deadline;
             let repaired = self.runtime.repair_list(&list, &cached.attachment, deadline);
-            let what = format!("network {:?}", fact.network.as_str());
+            let what = format!("network {:?}", member.network.as_str());
             let done = failures.note(what, repaired).unwrap_or_default();
             lines.extend(done.put_back.into_iter().map(|(_, line)| line));
         }

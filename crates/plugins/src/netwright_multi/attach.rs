@@ -36,8 +36,8 @@ pub(super) fn add(call: &Call<'_>, config: &Config) -> Result<AddResult, Failure
         container.refuse_existing(&index, &netns, |record| {
             // It belongs to a container of that name that is gone.
             let mut failures = Failures::new();
-            if let Ok(facts) = serde_json::from_value::<Recorded>(record) {
-                leave(&container, &facts, Some(""), &mut failures);
+            if let Ok(recorded) = serde_json::from_value::<Recorded>(record) {
+                leave(&container, &recorded, Some(""), &mut failures);
             }
             failures.into_result()
         })?;
@@ -48,19 +48,19 @@ pub(super) fn add(call: &Call<'_>, config: &Config) -> Result<AddResult, Failure
     let daemon = Daemon::new(config.socket.clone(), call.context().deadline);
     let report = Report { daemon: &daemon, sandbox: sandbox(call, call.attachment()), pod };
     let plan = report.plan(call, config, is_taken)?;
-    let facts = members::refuse_interfaces(&inside, &plan.members)
+    let recorded = members::refuse_interfaces(&inside, &plan.members)
         .and_then(|()| Recorded::of(&plan, report.pod_of(&plan), config));
-    let facts = facts.inspect_err(|error| report.failed("", error))?;
+    let recorded = recorded.inspect_err(|error| report.failed("", error))?;
     let _lock = begin()?;
     // First, so that DEL knows what to remove whenever this call ends.
-    attachment::write_record(call, &index, NAME, &facts, &netns)?;
+    attachment::write_record(call, &index, NAME, &recorded, &netns)?;
     let attached = attach(call, config, &container, &netns, &plan, &|results| {
         report.attached(call, &plan, results)
     });
     attached.map(|mut results| results.swap_remove(0)).map_err(|failed| {
         let mut failures = Failures::new();
         if failed.is_undone {
-            remove_files(&facts, &mut failures);
+            remove_files(&recorded, &mut failures);
             failures.note("forget it", container.forget(&index));
         }
         let name = failed.place.and_then(|place| plan.networks.get(place));

@@ -27,7 +27,7 @@ pub(super) struct Plan {
     pub(super) uid: String,
     /// The networks to attach to, in this order.
     pub(super) members: Vec<Member>,
-    /// Further facts about each.
+    /// What else is known of each.
     pub(super) networks: Vec<Network>,
     /// The network that should have the default routes.
     pub(super) default_route: Option<DefaultRoute>,

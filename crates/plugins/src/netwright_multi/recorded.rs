@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::config::Config;
 use super::plan::Plan;
 use crate::multi::default_route::DefaultRoute;
-use crate::multi::members::Fact;
+use crate::multi::members::RecordedMember;
 use crate::shared::failure::Failure;
 
 /// The record.
@@ -17,8 +17,8 @@ use crate::shared::failure::Failure;
 #[serde(rename_all = "camelCase")]
 pub(super) struct Recorded {
     /// In the order of ADD.
-    pub(super) members: Vec<Fact>,
-    /// Further facts about each.
+    pub(super) members: Vec<RecordedMember>,
+    /// What else is known of each.
     #[serde(default)]
     pub(super) networks: Vec<Known>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,7 +29,7 @@ pub(super) struct Recorded {
     pub(super) socket: PathBuf,
 }
 
-/// Further facts about one network.
+/// What else is known of one network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Known {
@@ -54,7 +54,7 @@ impl Recorded {
             device_file: network.device.as_ref().map(|device| device.path.clone()),
         };
         Ok(Recorded {
-            members: plan.members.iter().map(Fact::of).collect::<Result<_, _>>()?,
+            members: plan.members.iter().map(RecordedMember::of).collect::<Result<_, _>>()?,
             networks: plan.members.iter().zip(&plan.networks).map(known).collect(),
             default_route: plan.default_route.clone(),
             pod,

@@ -18,7 +18,7 @@ use super::plan::{self, Plan};
 use super::recorded::Recorded;
 use super::{NAME, remove_file};
 use crate::multi::default_route;
-use crate::multi::members::{self, Container, Fact};
+use crate::multi::members::{self, Container, RecordedMember};
 use crate::shared::failure::Failure;
 use crate::shared::failures::Failures;
 
@@ -51,7 +51,7 @@ pub(super) fn add(
         None => {
             let is_taken = |name: &str| matches!(inside.link_index(name), Ok(Some(_)));
             let mut asked: Vec<Option<IfName>> =
-                before.members[1..].iter().map(|fact| Some(fact.ifname.clone())).collect();
+                before.members[1..].iter().map(|member| Some(member.ifname.clone())).collect();
             asked.push(None);
             annotation::interface_names(&asked, is_taken).pop().expect("as many as were asked for")
         }
@@ -104,23 +104,22 @@ pub(super) fn del(call: &Call<'_>, config: &Config, ifname: &str) -> Result<(), 
     let container = Container::new(call, NAME, &outer, config.plugin_path.clone());
     let _lock = container.lock()?;
     let Some(mut record) = index.get(&outer, NAME).found else { return Ok(()) };
-    let mut facts = read(&record)?;
-    let Some(place) = facts.members.iter().position(|fact| fact.ifname.as_str() == ifname) else {
-        return Ok(());
-    };
+    let mut recorded = read(&record)?;
+    let place = recorded.members.iter().position(|member| member.ifname.as_str() == ifname);
+    let Some(place) = place else { return Ok(()) };
     if place == 0 {
         return Err(invalid("the default network stays as long as the pod"));
     }
     own_netns(call, &index, &record)?;
-    let fact: Fact = facts.members.remove(place);
+    let member = recorded.members.remove(place);
     let mut failures = Failures::new();
-    container.detach(&[fact], Some(call.env().netns.as_str()), &mut failures);
+    container.detach(&[member], Some(call.env().netns.as_str()), &mut failures);
     if failures.is_empty() {
-        for known in facts.networks.extract_if(.., |known| known.ifname.as_str() == ifname) {
+        for known in recorded.networks.extract_if(.., |known| known.ifname.as_str() == ifname) {
             remove_file(known.device_file.as_ref(), &mut failures);
         }
-        facts.default_route.take_if(|chosen| chosen.ifname.as_str() == ifname);
-        failures.note("write it down", put(&index, &mut record, &facts));
+        recorded.default_route.take_if(|chosen| chosen.ifname.as_str() == ifname);
+        failures.note("write it down", put(&index, &mut record, &recorded));
     }
     failures.into_result()
 }
@@ -154,25 +153,25 @@ fn read(record: &Record) -> Result<Recorded, Failure> {
     })
 }
 
-fn put(index: &Index, record: &mut Record, facts: &Recorded) -> Result<(), Failure> {
-    record.data = serde_json::to_value(facts).expect("facts have string keys only");
+fn put(index: &Index, record: &mut Record, recorded: &Recorded) -> Result<(), Failure> {
+    record.data = serde_json::to_value(recorded).expect("a record has string keys only");
     index.put(record).map_err(|error| Failure::from_chain(codes::STATE, &error))
 }
 
 /// Returns the recorded networks of a pod.
 fn members_of(
     container: &Container<'_>,
-    facts: &Recorded,
+    recorded: &Recorded,
 ) -> Result<Vec<(Member, AddResult)>, Failure> {
-    let member = |fact: &Fact| {
-        let cached = container.runtime.cached_attachment(&fact.key(&container.outer));
+    let member = |member: &RecordedMember| {
+        let cached = container.runtime.cached_attachment(&member.key(&container.outer));
         let cached = cached?;
-        let (Some(cached), what) = (cached, format!("network {:?}", fact.network.as_str())) else {
-            let text = format!("nothing is recorded of network {:?}", fact.network.as_str());
+        let (Some(cached), what) = (cached, format!("network {:?}", member.network.as_str())) else {
+            let text = format!("nothing is recorded of network {:?}", member.network.as_str());
             return Err(Failure::new(code::UNKNOWN_CONTAINER, text));
         };
         let result = cached.result().map_err(|error| error.context(what))?.unwrap_or_default();
         Ok((Member { list: cached.list()?, attachment: cached.attachment }, result))
     };
-    facts.members.iter().map(member).collect()
+    recorded.members.iter().map(member).collect()
 }

@@ -325,14 +325,14 @@ pub fn release(
             let Read { found: own, damaged } = index.claims_of(&hash);
             for one in damaged {
                 let unread = Failure::new(codes::STATE, format!("cannot read {one}"));
-                failures.note("let go of addresses", Err::<(), _>(unread));
+                failures.note("release addresses", Err::<(), _>(unread));
             }
             found = own;
             &found
         }
     };
     for object in objects {
-        failures.note("let go of an address", release_one(index, object, &hash));
+        failures.note("release an address", release_one(index, object, &hash));
     }
 }
 

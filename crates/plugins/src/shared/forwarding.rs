@@ -84,7 +84,7 @@ pub fn wanted(ips: &[IpConfig], at_the_end: AtTheEnd) -> impl Iterator<Item = It
 /// ADD that is undone leaves everything as it was, unless others have come to hold it meanwhile.
 pub fn release(index: &Index, key: &AttachmentKey, leaving: Leaving, failures: &mut Failures) {
     for (sysctl, ..) in SYSCTLS {
-        failures.note("let go of forwarding", sysctl.release(index, key, leaving));
+        failures.note("release forwarding", sysctl.release(index, key, leaving));
     }
 }
 

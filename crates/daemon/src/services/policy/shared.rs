@@ -44,7 +44,7 @@ impl Shared {
         &self.0.bell
     }
 
-    /// Lets go what is kept since a list lacked it: somebody has confirmed that.
+    /// Drops what is kept since a list lacked it: somebody has confirmed that.
     pub(super) fn accept(&self) {
         self.0.accepted.store(true, Ordering::SeqCst);
         // If the socket is full, the loop is about to look.

@@ -14,7 +14,7 @@ const PROBE: Duration = Duration::from_secs(10);
 /// A watch that reports nothing for so long is deaf: etcd says every ten minutes that it goes on.
 const DEAF: Duration = Duration::from_secs(25 * 60);
 /// So long without an answer, and etcd counts as silent: one member may die in a moment.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Pauses between attempts to list and watch, at first and at most: up to half as long again, and yet
 /// less than five seconds after etcd is back.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(3));
@@ -92,7 +92,7 @@ impl Keys<'_> {
                 Broken::Missed => told.revision = None,
                 Broken::Error(error) => {
                     let since = *told.failing.get_or_insert_with(Instant::now);
-                    if PATIENCE <= since.elapsed() {
+                    if TIMEOUT <= since.elapsed() {
                         told.silent = true;
                         tell(Heard::Silent(error.to_string()));
                     }

@@ -17,7 +17,7 @@ use crate::attendant;
 use crate::exchange::{NoAnswer, ask};
 
 /// How long a service may take to say that it runs.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
+const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Removes everything that the service made. One failure stops nothing else. `forget` removes what
 /// the source has of this node because the service wrote it.
@@ -34,7 +34,7 @@ pub(super) fn leave(
         return Err(Stop::Print("on standby nothing was made\n".to_owned()));
     }
     if !matches!(
-        ask(&attendant::socket(roots, "routing"), "/livez", PATIENCE),
+        ask(&attendant::socket(roots, "routing"), "/livez", TIMEOUT),
         Err(NoAnswer::Nobody(_))
     ) {
         return Err(Stop::Failed(

@@ -16,7 +16,7 @@ use super::answers::Shared;
 const SOME: usize = 16;
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The pauses between questions: while nobody has answered, and else.
 const SOON: Duration = Duration::from_secs(5);
@@ -58,7 +58,7 @@ fn work(shared: &Shared, clock: Clock, asked: &mpsc::Receiver<()>) {
         }
         // What follows a change is looked at together.
         match asked.recv_timeout(if now { LATER } else { SOON }) {
-            Ok(()) => std::thread::sleep(PATIENCE / 10),
+            Ok(()) => std::thread::sleep(TIMEOUT / 10),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
@@ -72,7 +72,7 @@ fn ask(shared: &Shared, clock: Clock, targets: &[&Target]) -> bool {
     }
     let asked = targets.iter().flat_map(|of| [of.path, of.underlay]);
     let questions: Vec<Question> = asked.map(Question::small).collect();
-    let answers = match echo::ask_all(&questions, PATIENCE) {
+    let answers = match echo::ask_all(&questions, TIMEOUT) {
         Ok(answers) => answers,
         Err(error) => {
             tracing::debug!(%error, "nodes cannot be asked");

@@ -1,5 +1,6 @@
 //! What others take away comes back.
 
+use std::fs;
 use std::time::Instant;
 
 use testkit::{Place as _, Snapshot, wait_until};
@@ -81,6 +82,54 @@ fn vm_what_others_take_away_comes_back() {
     }
 }
 
+/// Returns a damaged document.
+type Damage = fn(&str) -> String;
+
+/// What becomes of the record of nodes while the service is away, and why it does not count then.
+const RECORDS: [(Damage, &str); 4] = [
+    (|whole| whole[..whole.len() / 2].to_owned(), "EOF while parsing"),
+    (|_| String::new(), "EOF while parsing"),
+    (|_| "\u{1}\0 no JSON".repeat(1000), "expected value"),
+    (|whole| whole.replacen("\"version\":1,", "\"version\":2,", 1), "it has version 2"),
+];
+
+/// A record of nodes that is damaged, or of a newer version, does not count: the service starts,
+/// says so, and leaves what is programmed, also if the list of nodes is gone. From the list it makes
+/// everything, and writes the record anew.
+#[test]
+fn vm_a_record_of_nodes_that_is_damaged_does_not_count() {
+    testkit::require!("root", "vxlan", "vm-full", "program:bridge", "program:nft");
+    let mut fabric = Fabric::new("routing-record", &[1, 1]);
+    fabric.start();
+    fabric.assert_all_reach_all();
+    let whole = objects(&fabric.nodes[0]);
+    let list = fs::read_to_string(fabric.list()).unwrap();
+    let record = fabric.nodes[0].dir.join("lib/routing/peers");
+    for (number, (damage, why)) in RECORDS.into_iter().enumerate() {
+        assert_eq!(fabric.nodes[0].service.take().unwrap().stop(), Some(0));
+        let written = fs::read_to_string(&record).unwrap();
+        assert!(written.contains("10.244.2.0/24"), "{number}: {written}");
+        let damaged = damage(&written);
+        assert_ne!(damaged, written);
+        fs::write(&record, damaged).unwrap();
+        fs::remove_file(fabric.list()).unwrap();
+        fabric.start_on(0);
+        let log = fabric.nodes[0].service.as_ref().unwrap().log();
+        let lines: Vec<&str> =
+            log.lines().filter(|line| line.contains("the file does not count")).collect();
+        assert_eq!(lines.len(), number + 1, "{log}");
+        assert!(lines[number].contains(why), "{why}: {log}");
+        assert_eq!(objects(&fabric.nodes[0]), whole, "{why}: something went");
+        fabric.nodes[0].assert_reaches(&fabric.nodes[1]);
+        // Part of it goes meanwhile: only the list has it.
+        fabric.nodes[0].host.sh("ip neigh flush nud permanent dev nw-vxlan4");
+        fabric.write_list(&list);
+        wait_until("everything to be there", || objects(&fabric.nodes[0]) == whole);
+        wait_until("the node to be ready", || fabric.routes(0)["phase"] == "ready");
+    }
+    fabric.assert_all_reach_all();
+}
+
 /// Damage while the service is away is put right when it starts, also if the list of nodes is gone:
 /// the last known nodes are on the disk. A node that went meanwhile is gone.
 #[test]
@@ -95,8 +144,8 @@ fn vm_what_happens_while_it_is_away_is_put_right() {
     assert_eq!(service.stop(), Some(0));
     fabric.assert_all_reach_all();
     assert_eq!(objects(&fabric.nodes[0]), whole, "something went with the service");
-    let list = std::fs::read_to_string(fabric.list()).unwrap();
-    std::fs::remove_file(fabric.list()).unwrap();
+    let list = fs::read_to_string(fabric.list()).unwrap();
+    fs::remove_file(fabric.list()).unwrap();
     fabric.nodes[0]
         .host
         .sh("ip link del nw-vxlan4; ip link set nw-vxlan6 address 02:00:00:00:00:07; \

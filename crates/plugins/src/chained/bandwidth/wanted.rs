@@ -26,7 +26,7 @@ impl Wants for Bandwidth {
         let namespaces = picture.namespaces.get()?;
         let (host, inside) = (&mut namespaces.host, &mut namespaces.inside);
         let host = node::find_host(host, inside, attached.ifname, attached.result)?;
-        if recorded.is_none_or(|facts| facts.host_index == host.index) {
+        if recorded.is_none_or(|recorded| recorded.host_index == host.index) {
             picture.know(Place::Host, &host);
             return Ok(host);
         }
@@ -40,7 +40,7 @@ impl Wants for Bandwidth {
         let shaping = Shaping {
             link: host.name.clone(),
             limits: *limits,
-            fair: recorded.is_some_and(|facts| facts.fair),
+            fair: recorded.is_some_and(|recorded| recorded.fair),
             recorded: recorded.is_some(),
         };
         let because = Because::Key("bandwidth".to_owned());

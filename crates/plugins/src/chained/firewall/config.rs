@@ -117,11 +117,19 @@ fn is_chain_name(name: &str) -> bool {
 }
 
 #[cfg(test)]
+impl Config {
+    /// Reads and checks a configuration without a call.
+    pub(super) fn of_text(json: &str) -> Result<Self, Failure> {
+        cni::json::from_str::<Raw>(json).unwrap().check()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     fn check(text: &str) -> Result<Config, Failure> {
-        cni::json::from_str::<Raw>(text).unwrap().check()
+        Config::of_text(text)
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Recorded {
         self.addresses.iter().copied().filter(|at| at.is_ipv4() == accepted.ipv4).collect()
     }
 
-    /// Returns these facts and what `before` has in addition.
+    /// Returns this record and what `before` has in addition.
     pub(super) fn joined(&self, before: Option<&Recorded>) -> Recorded {
         let mut all = self.clone();
         if let Some(before) = before {
@@ -78,12 +78,12 @@ impl Recorded {
         all
     }
 
-    /// Returns what these facts isolate and `others` do not.
+    /// Returns what this record isolates and `others` do not.
     pub(super) fn isolation_but(&self, others: &[Isolation]) -> Vec<Isolation> {
         self.isolation.iter().filter(|one| !others.contains(one)).cloned().collect()
     }
 
-    /// Returns the sources of these facts that are not among `others`.
+    /// Returns the sources of this record that are not among `others`.
     pub(super) fn sources_but(&self, others: &[Source]) -> Vec<Source> {
         self.sources.iter().filter(|source| !others.contains(source)).cloned().collect()
     }

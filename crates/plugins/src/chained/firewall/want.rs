@@ -31,18 +31,18 @@ pub(super) fn want(
     before: Option<&Recorded>,
 ) -> Result<Recorded, Failure> {
     let addresses = addresses(result);
-    let mut facts =
+    let mut recorded =
         Recorded { iptables: config.backend == Backend::Iptables, ..Recorded::default() };
     if config.policy != IngressPolicy::Open {
         let (bridge, port) = bridge_and_port(call, config.policy, result)?;
-        if facts.iptables {
-            facts.plan = policy::plan_within_bridge(config.policy, port);
+        if recorded.iptables {
+            recorded.plan = policy::plan_within_bridge(config.policy, port);
             let families = [true, false].into_iter();
             let used = families.filter(|ipv4| addresses.iter().any(|at| at.is_ipv4() == *ipv4));
             let of_family = |ipv4| Isolation::of(config.policy, bridge, ipv4);
-            facts.isolation = used.filter_map(of_family).collect();
+            recorded.isolation = used.filter_map(of_family).collect();
         } else {
-            facts.plan = policy::plan(config.policy, bridge, port);
+            recorded.plan = policy::plan(config.policy, bridge, port);
         }
     }
     let sources = || -> Vec<Source> {
@@ -55,7 +55,7 @@ pub(super) fn want(
             Blocker::Iptables { family, legacy } if config.backend == Backend::Auto => {
                 let ipv4 = *family == iptables::Family::V4;
                 if addresses.iter().any(|at| at.is_ipv4() == ipv4) {
-                    facts.accepted.push(Accepted { ipv4, legacy: *legacy });
+                    recorded.accepted.push(Accepted { ipv4, legacy: *legacy });
                     // Old firewalld versions keep their rules in iptables, and remove ours when
                     // they reload.
                     zone_accepts = zone_accepts || is_running(call)?;
@@ -80,10 +80,10 @@ pub(super) fn want(
         }
     }
     if zone_accepts {
-        facts.sources = sources();
+        recorded.sources = sources();
     }
-    facts.addresses = addresses;
-    Ok(facts)
+    recorded.addresses = addresses;
+    Ok(recorded)
 }
 
 /// Returns firewalld, by the bus that the caller named.

@@ -85,21 +85,21 @@ fn found(missing: Vec<String>) -> Vec<Found> {
 }
 
 /// Lists what an attachment needs of packet filters that are not ours.
-pub(super) fn foreign(config: &Config, facts: &Recorded) -> Vec<Foreign> {
+pub(super) fn foreign(config: &Config, recorded: &Recorded) -> Vec<Foreign> {
     let mut all = Vec::new();
-    if facts.iptables {
+    if recorded.iptables {
         let admin_chain = config.admin_chain.clone();
-        all.push(Foreign::Chains { addresses: facts.addresses.clone(), admin_chain });
+        all.push(Foreign::Chains { addresses: recorded.addresses.clone(), admin_chain });
     }
-    if !facts.isolation.is_empty() {
-        all.push(Foreign::Isolation(facts.isolation.clone()));
+    if !recorded.isolation.is_empty() {
+        all.push(Foreign::Isolation(recorded.isolation.clone()));
     }
-    all.extend(facts.accepted.iter().map(|accepted| Foreign::Accept {
-        addresses: facts.addresses_of(*accepted),
+    all.extend(recorded.accepted.iter().map(|accepted| Foreign::Accept {
+        addresses: recorded.addresses_of(*accepted),
         legacy: accepted.legacy,
     }));
-    if !facts.sources.is_empty() {
-        all.push(Foreign::Zones(facts.sources.clone()));
+    if !recorded.sources.is_empty() {
+        all.push(Foreign::Zones(recorded.sources.clone()));
     }
     all
 }
@@ -114,5 +114,91 @@ pub(super) fn put(call: &Call<'_>, index: &Index, foreign: &Foreign) -> Result<(
         Foreign::Isolation(bridges) => Ok(isolation::hold(index, key, bridges)?),
         Foreign::Accept { addresses, legacy } => Ok(filter::accept(addresses, key, *legacy)?),
         Foreign::Zones(sources) => Ok(firewalld(call).hold(index, key, sources)?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+    use firewall::firewalld::Source;
+    use firewall::iptables::isolation::Isolation;
+    use firewall::policy::{self, IngressPolicy};
+
+    use super::super::recorded::Accepted;
+    use super::*;
+    use crate::engine::sample;
+
+    /// An attachment of `bridge` with these keys of `firewall`, on a host that makes this necessary.
+    #[track_caller]
+    fn check(keys: &str, seen: &Recorded, expected: Expect) {
+        let config = Config::of_text(keys).unwrap();
+        let result = sample::result(
+            vec![
+                sample::host_link("cni0", "02:00:00:00:00:01"),
+                sample::host_link("veth1", "02:00:00:00:00:02"),
+                sample::interface(),
+            ],
+            &[("10.1.0.2/24", "10.1.0.1"), ("2001:db8::2/64", "2001:db8::1")],
+            &[],
+        );
+        let (key, config) = (&sample::key(), &config);
+        let attached = Attached::<FirewallPlugin> {
+            key,
+            ifname: "eth0",
+            result: &result,
+            config,
+            recorded: None,
+        };
+        expected.assert_eq(&FirewallPlugin::wanted(&attached, seen).to_string());
+    }
+
+    fn addresses() -> Vec<std::net::IpAddr> {
+        vec!["10.1.0.2".parse().unwrap(), "2001:db8::2".parse().unwrap()]
+    }
+
+    #[test]
+    fn a_host_that_forwards_everything_needs_nothing() {
+        let seen = Recorded { addresses: addresses(), ..Recorded::default() };
+        check("{}", &seen, expect![""]);
+    }
+
+    #[test]
+    fn an_isolated_bridge_on_a_host_that_drops() {
+        let source = |address| Source { zone: "trusted".to_owned(), address };
+        let seen = Recorded {
+            plan: policy::plan(IngressPolicy::Isolated, "cni0", "veth1"),
+            addresses: addresses(),
+            accepted: vec![Accepted { ipv4: true, legacy: false }],
+            sources: addresses().into_iter().map(source).collect(),
+            ..Recorded::default()
+        };
+        check(
+            r#"{"ingressPolicy": "isolated"}"#,
+            &seen,
+            expect![[r#"
+                host: packet filter: bridge netwright isolated_ports { "veth1" }, inet netwright policy_bridges { "cni0" }, inet netwright policy_same { "cni0" . "cni0" }, inet netwright policy_isolated { "cni0" . "cni0" } (the configuration's ingressPolicy asks for it)
+                host: packet filter: iptables accepts 10.1.0.2 (the container reaches others by it)
+                host: packet filter: 10.1.0.2 in trusted zone, 2001:db8::2 in trusted zone (the container reaches others by it)
+            "#]],
+        );
+    }
+
+    #[test]
+    fn the_references_chains() {
+        let policy = IngressPolicy::SameBridge;
+        let seen = Recorded {
+            addresses: addresses(),
+            iptables: true,
+            isolation: Isolation::of(policy, "cni0", true).into_iter().collect(),
+            ..Recorded::default()
+        };
+        check(
+            r#"{"backend": "iptables", "ingressPolicy": "same-bridge"}"#,
+            &seen,
+            expect![[r#"
+                host: packet filter: the reference's chains accept 10.1.0.2, 2001:db8::2 (the container reaches others by it)
+                host: packet filter: the reference's chains isolate "cni0" (the container reaches others by it)
+            "#]],
+        );
     }
 }

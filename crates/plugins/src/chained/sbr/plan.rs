@@ -18,19 +18,19 @@ use crate::shared::steps::Step;
 pub(super) const FIRST_TABLE: u32 = 100;
 
 /// Chooses the table of each address: the configured one, one of an earlier ADD, or the first
-/// unused one. `noted` is what an earlier ADD of the attachment has chosen.
+/// unused one. `recorded` is what an earlier ADD of the attachment has chosen.
 pub(super) fn sources(
     config: &Config,
     ips: &[IpConfig],
     policy: &Policy,
-    noted: &[Source],
+    recorded: &[Source],
 ) -> Vec<Source> {
     let mut used: Vec<u32> = policy.tables().collect();
     let mut sources = Vec::new();
     for ip in ips {
         let address = ip.address.addr();
         let table =
-            config.table.or_else(|| earlier_table(address, policy, noted)).unwrap_or_else(|| {
+            config.table.or_else(|| earlier_table(address, policy, recorded)).unwrap_or_else(|| {
                 (FIRST_TABLE..)
                     .find(|table| !used.contains(table) && !RESERVED.contains(table))
                     .unwrap_or(u32::MAX)
@@ -43,10 +43,10 @@ pub(super) fn sources(
 
 /// Finds the table of an earlier ADD: the record names it and no other rule uses it now, or a rule
 /// of the address does.
-fn earlier_table(address: IpAddr, policy: &Policy, noted: &[Source]) -> Option<u32> {
-    let noted = noted.iter().find(|source| source.address == address);
-    let noted = noted.filter(|source| !is_taken(source, policy)).map(|source| source.table);
-    noted.or_else(|| {
+fn earlier_table(address: IpAddr, policy: &Policy, recorded: &[Source]) -> Option<u32> {
+    let recorded = recorded.iter().find(|source| source.address == address);
+    let recorded = recorded.filter(|source| !is_taken(source, policy)).map(|source| source.table);
+    recorded.or_else(|| {
         let own = policy.rules.iter().filter(|rule| is_of_address(rule, address));
         let tables = own.filter_map(table_of);
         tables.filter(|table| FIRST_TABLE <= *table && !RESERVED.contains(table)).min()
@@ -451,8 +451,8 @@ mod tests {
     fn a_table_of_an_earlier_add_is_taken_again_unless_another_rule_uses_it() {
         let ips = [ip("10.0.0.2/24", None)];
         let address = ips[0].address.addr();
-        let noted = [Source { address, table: 120 }];
-        let table = |policy: &Policy| sources(&Config::default(), &ips, policy, &noted)[0].table;
+        let recorded = [Source { address, table: 120 }];
+        let table = |policy: &Policy| sources(&Config::default(), &ips, policy, &recorded)[0].table;
         let mut policy = dual();
         assert_eq!(table(&policy), 120);
         policy.rules.push(Rule::to_table(IpFamily::V4, 120));

@@ -80,17 +80,17 @@ fn ifindex(picture: &mut Picture<'_>, item: &Item) -> Result<u32, Failure> {
 fn record(picture: &Picture<'_>, policy: &Policy, source: Source) -> Result<(), Failure> {
     let key = picture.call.attachment();
     let Some(mut record) = picture.index.get(key, Sbr::NAME).found else { return Ok(()) };
-    let facts: Option<Recorded> = attachment::recorded_in(&record);
-    let Some(mut facts) = facts.filter(|facts| facts.own_tables) else { return Ok(()) };
+    let recorded: Option<Recorded> = attachment::recorded_in(&record);
+    let Some(mut recorded) = recorded.filter(|recorded| recorded.own_tables) else { return Ok(()) };
     if plan::is_taken(&source, policy) {
         let text = format!("another rule uses table {} by now", source.table);
         return Err(Failure::new(code::TRY_AGAIN_LATER, text));
     }
-    if facts.sources.contains(&source) {
+    if recorded.sources.contains(&source) {
         return Ok(());
     }
-    facts.sources.retain(|known| known.address != source.address);
-    facts.sources.push(source);
-    record.data = serde_json::to_value(facts).expect("facts have string keys only");
+    recorded.sources.retain(|known| known.address != source.address);
+    recorded.sources.push(source);
+    record.data = serde_json::to_value(recorded).expect("a record has string keys only");
     Ok(picture.index.put(&record)?)
 }

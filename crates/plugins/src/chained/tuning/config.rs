@@ -241,6 +241,14 @@ fn unsigned(key: &str, value: i64) -> Result<u32, Failure> {
 }
 
 #[cfg(test)]
+impl Config {
+    /// Reads and checks a configuration without a call, for `eth0`.
+    pub(super) fn of_text(json: &str) -> Result<Self, Failure> {
+        Config::check(cni::json::from_str(json).unwrap(), "", &IfName::new(USUAL_IFNAME)?)
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use expect_test::{Expect, expect};
 

@@ -177,3 +177,52 @@ fn difference(sysctl: &Sysctl) -> Result<Option<Found>, Failure> {
         Found::new(format!("Tuning configured value of {path} is {value}, current value is {now}"))
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+    use crate::engine::sample;
+
+    #[track_caller]
+    fn check(keys: &str, expected: Expect) {
+        let config = Config::of_text(keys).unwrap();
+        let result = sample::result(vec![sample::interface()], &[("10.1.0.2/24", "10.1.0.1")], &[]);
+        let (key, config) = (&sample::key(), &config);
+        let attached =
+            Attached::<Tuning> { key, ifname: "eth0", result: &result, config, recorded: None };
+        expected.assert_eq(&Tuning::wanted(&attached, &()).to_string());
+    }
+
+    #[test]
+    fn values_of_the_link_come_before_sysctls() {
+        check(
+            r#"{"sysctl": {"net.core.somaxconn": "500", "net.ipv4.conf.IFNAME.arp_notify": "1"},
+                "mac": "02:00:00:00:00:07", "promisc": true, "mtu": 1400, "allmulti": false,
+                "txQLen": 500}"#,
+            expect![[r#"
+                container: interface "eth0" (ADD created it)
+                container: interface "eth0", as ADD recorded it (it shows the owner)
+                container: MAC address 02:00:00:00:00:07 of interface "eth0" (the configuration's mac asks for it)
+                container: promiscuous mode on of interface "eth0" (the configuration's promisc asks for it)
+                container: MTU 1400 of interface "eth0" (the configuration's mtu asks for it)
+                container: all-multicast mode off of interface "eth0" (the configuration's allmulti asks for it)
+                container: transmission queue length 500 of interface "eth0" (the configuration's txQLen asks for it)
+                container: sysctl net/ipv4/conf/eth0/arp_notify = "1" (the configuration's sysctl asks for it)
+                container: sysctl net/core/somaxconn = "500" (the configuration's sysctl asks for it)
+            "#]],
+        );
+    }
+
+    /// A sysctl of the namespace needs no link.
+    #[test]
+    fn sysctls_of_the_namespace_alone() {
+        check(
+            r#"{"sysctl": {"net.core.somaxconn": "500"}}"#,
+            expect![[r#"
+                container: sysctl net/core/somaxconn = "500" (the configuration's sysctl asks for it)
+            "#]],
+        );
+    }
+}

@@ -23,7 +23,7 @@ pub(super) fn take_down(removal: &Removal<'_, Bridge>, failures: &mut Failures) 
         let bridge = recorded.or_else(held).or_else(|| configured_bridge(call));
         if let Some(bridge) = bridge {
             let released = bridge_link::release(index, &bridge, key);
-            failures.note(format_args!("let go of bridge {bridge:?}"), released);
+            failures.note(format_args!("release bridge {bridge:?}"), released);
         }
     }
     forwarding::release(index, key, Leaving::of(call), failures);

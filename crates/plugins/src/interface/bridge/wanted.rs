@@ -289,51 +289,42 @@ fn neighbour_items(wanted: &mut Wanted, attached: &Attached<'_, Bridge>, ips: &[
 
 #[cfg(test)]
 mod tests {
-    use cni::{AddResult, AttachmentKey, ContainerId, IfName, Interface, NetworkName};
     use expect_test::expect;
 
     use super::*;
+    use crate::engine::sample;
 
-    fn link(name: &str, mac: &str, sandbox: &str) -> Interface {
-        let (name, mac, sandbox) = (name.to_owned(), mac.to_owned(), sandbox.to_owned());
-        Interface { name, mac, mtu: 1500, sandbox, ..Interface::default() }
+    fn result(gateway_link: Option<&str>) -> cni::AddResult {
+        let mut interfaces = vec![
+            sample::host_link("cni0", "02:00:00:00:00:01"),
+            sample::host_link("veth1", "02:00:00:00:00:02"),
+            sample::interface(),
+        ];
+        interfaces.extend(gateway_link.map(|name| sample::host_link(name, "02:00:00:00:00:04")));
+        sample::result(interfaces, &[("10.1.0.2/24", "10.1.0.1")], &["0.0.0.0/0"])
+    }
+
+    fn recorded(filter: firewall::Plan) -> Recorded {
+        Recorded {
+            host_ifname: "veth1".to_owned(),
+            filter,
+            claims: vec!["claim".to_owned()],
+            ..Recorded::default()
+        }
+    }
+
+    fn wanted(config: &Config, result: &cni::AddResult, recorded: &Recorded) -> Wanted {
+        let seen = Observed { ours: true, gateway_link_is_ours: true, ..Observed::default() };
+        let (key, recorded) = (&sample::key(), Some(recorded));
+        let attached = Attached::<Bridge> { key, ifname: "eth0", result, config, recorded };
+        Bridge::wanted(&attached, &seen)
     }
 
     #[test]
     fn a_bridge_that_was_created_for_containers() {
-        let config = Config::of_text(
-            r#"{"isDefaultGateway":true,"ipMasq":true,"hairpinMode":true,"vlan":100,"ipam":{}}"#,
-        )
-        .unwrap();
-        let mut ip = IpConfig::new("10.1.0.2/24".parse().unwrap(), None);
-        ip.gateway = Some("10.1.0.1".parse().unwrap());
-        ip.interface = Some(2);
-        let result = AddResult {
-            interfaces: vec![
-                link("cni0", "02:00:00:00:00:01", ""),
-                link("veth1", "02:00:00:00:00:02", ""),
-                link("eth0", "02:00:00:00:00:03", "/run/netns/c1"),
-                link("cni0.100", "02:00:00:00:00:04", ""),
-            ],
-            ips: vec![ip],
-            routes: vec![cni::Route::new("0.0.0.0/0".parse().unwrap(), None)],
-            ..AddResult::default()
-        };
-        let key = AttachmentKey {
-            network: NetworkName::new("n").unwrap(),
-            container_id: ContainerId::new("c1").unwrap(),
-            ifname: IfName::new("eth0").unwrap(),
-        };
-        let recorded = Recorded {
-            host_ifname: "veth1".to_owned(),
-            claims: vec!["claim".to_owned()],
-            ..Recorded::default()
-        };
-        let seen = Observed { ours: true, gateway_link_is_ours: true, ..Observed::default() };
-        let (config, recorded) = (&config, Some(&recorded));
-        let attached =
-            Attached::<Bridge> { key: &key, ifname: "eth0", result: &result, config, recorded };
-        let wanted = Bridge::wanted(&attached, &seen);
+        let config = Config::of_text(r#"{"isDefaultGateway":true,"vlan":100,"ipam":{}}"#).unwrap();
+        let recorded = recorded(firewall::Plan::default());
+        let wanted = wanted(&config, &result(Some("cni0.100")), &recorded);
         expect![[r#"
             host: bridge "cni0" (ADD created it)
             container: interface "eth0" (veth) (ADD created it)
@@ -354,5 +345,41 @@ mod tests {
             host: the host's route to 10.1.0.0/24 by "cni0.100" (the host reaches the container by it)
             host: IPv4 forwarding (the container reaches others by it)
         "#]].assert_eq(&wanted.to_string());
+    }
+
+    #[test]
+    fn a_bridge_that_masquerades_and_whose_ports_are_hairpins() {
+        let config = Config::of_text(
+            r#"{"isGateway":true,"ipMasq":true,"hairpinMode":true,"macspoofchk":true,"ipam":{}}"#,
+        )
+        .unwrap();
+        let mac = "02:00:00:00:00:03".parse().unwrap();
+        let filter = filter::plan("n", &config, &["10.1.0.2/24".parse().unwrap()], mac, "veth1");
+        let wanted = wanted(&config, &result(None), &recorded(filter));
+        expect![[r#"
+            host: bridge "cni0" (ADD created it)
+            container: interface "eth0" (veth) (ADD created it)
+            host: link "veth1", the other end of interface "eth0" (ADD created it)
+            host: MTU 1500 of link "veth1" (ADD created it)
+            host: the owner's mark of link "veth1" (it shows the owner)
+            host: packet filter: inet netwright masquerade4 { "cni0" . 10.1.0.2 : jump masquerade-1e1a10eb03cd4c8f }, bridge netwright spoof_ports { "veth1" }, bridge netwright spoof_allowed { "veth1" . 02:00:00:00:00:03 } (the configuration's ipMasq asks for it)
+            host: the claim "claim" (it shows the owner)
+            host: no router advertisements by link "veth1" (accept_ra 0) (a container must not change the host)
+            host: link "veth1": port of bridge "cni0" (ADD created it)
+            host: link "veth1" up (ADD created it)
+            host: MTU of bridge "cni0" (ADD created it)
+            container: MAC address 02:00:00:00:00:03 of interface "eth0" (ADD created it)
+            container: address 10.1.0.2/24 of interface "eth0" (the IPAM plugin assigned it)
+            container: interface "eth0" up (ADD created it)
+            container: route 0.0.0.0/0 via 10.1.0.1 of interface "eth0" (the IPAM plugin assigned it)
+            host: gateway addresses 10.1.0.1 of "cni0" (the container reaches others by it)
+            host: the host's route to 10.1.0.0/24 by "cni0" (the host reaches the container by it)
+            host: IPv4 forwarding (the container reaches others by it)
+            host: no lasting neighbour entry of 10.1.0.2 on "cni0" but 02:00:00:00:00:03 (the host reaches the container by it)
+            container: no lasting neighbour entry of 10.1.0.1 on "eth0" but 02:00:00:00:00:01 (the container reaches others by it)
+        "#]].assert_eq(&wanted.to_string());
+        // What the words leave out.
+        let mut states = wanted.items.iter().map(|item| &item.state);
+        assert!(states.any(|state| matches!(state, State::Port(port) if port.hairpin)));
     }
 }

@@ -110,3 +110,70 @@ fn filter(wanted: &mut Wanted, attached: &Attached<'_, Ptp>, host: &str, ips: &[
     let because = Because::Key("ipMasq".to_owned());
     wanted.extend(rules::wanted(config.masquerade, plan, addresses, because));
 }
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::super::config::Config;
+    use super::super::connect::Recorded;
+    use super::*;
+    use crate::engine::sample;
+    use crate::shared::rules::MasqueradeBackend;
+
+    #[test]
+    fn a_pair_with_addresses_of_both_families_that_is_masqueraded() {
+        let config = Config {
+            masquerade: Some(MasqueradeBackend::Nftables),
+            mtu: None,
+            forwarding: forwarding::at_the_end(false),
+        };
+        let result = sample::result(
+            vec![sample::host_link("veth1", "02:00:00:00:00:02"), sample::interface()],
+            &[("10.1.0.2/24", "10.1.0.1"), ("2001:db8::2/64", "2001:db8::1")],
+            &["0.0.0.0/0", "::/0"],
+        );
+        let ips: Vec<IpNet> = result.ips.iter().map(|ip| ip.address).collect();
+        let recorded = Recorded {
+            host_ifname: "veth1".to_owned(),
+            filter: rules::masquerade(config.masquerade, "n", "veth1", &ips),
+            ips,
+            claims: vec!["claim".to_owned()],
+        };
+        let (key, config, recorded) = (&sample::key(), &config, Some(&recorded));
+        let attached = Attached::<Ptp> { key, ifname: "eth0", result: &result, config, recorded };
+        let wanted = Ptp::wanted(&attached, &());
+        expect![[r#"
+            container: interface "eth0" (veth) (ADD created it)
+            host: link "veth1", the other end of interface "eth0" (ADD created it)
+            host: MTU 1500 of link "veth1" (ADD created it)
+            host: the owner's mark of link "veth1" (it shows the owner)
+            host: MAC address 02:00:00:00:00:02 of link "veth1" (ADD created it)
+            host: link "veth1" up (ADD created it)
+            container: MAC address 02:00:00:00:00:03 of interface "eth0" (ADD created it)
+            container: address 10.1.0.2/24 of interface "eth0" (the IPAM plugin assigned it)
+            container: address 2001:db8::2/64 of interface "eth0" (the IPAM plugin assigned it)
+            container: interface "eth0" up (ADD created it)
+            container: route 10.1.0.1/32 of interface "eth0" (the container reaches others by it)
+            container: route 2001:db8::1/128 of interface "eth0" (the container reaches others by it)
+            container: route 10.1.0.0/24 via 10.1.0.1 of interface "eth0" (the container reaches others by it)
+            container: route 2001:db8::/64 via 2001:db8::1 of interface "eth0" (the container reaches others by it)
+            container: route 0.0.0.0/0 via 10.1.0.1 of interface "eth0" (the IPAM plugin assigned it)
+            container: route ::/0 via 2001:db8::1 of interface "eth0" (the IPAM plugin assigned it)
+            host: no router advertisements by link "veth1" (accept_ra 0) (a container must not change the host)
+            host: link-local IPv6 address of "veth1" (the host reaches the container by it)
+            host: gateway address 10.1.0.1 of "veth1" (the container reaches others by it)
+            host: gateway address 2001:db8::1 of "veth1" (the container reaches others by it)
+            host: the host's route to 10.1.0.2/32 by "veth1" (the host reaches the container by it)
+            host: the host's packets to 10.1.0.2 leave by "veth1" (the host reaches the container by it)
+            host: 10.1.0.2 is not the host's own (the host reaches the container by it)
+            host: the host's route to 2001:db8::2/128 by "veth1" (the host reaches the container by it)
+            host: the host's packets to 2001:db8::2 leave by "veth1" (the host reaches the container by it)
+            host: 2001:db8::2 is not the host's own (the host reaches the container by it)
+            host: IPv4 forwarding (the container reaches others by it)
+            host: IPv6 forwarding (the container reaches others by it)
+            host: packet filter: inet netwright masquerade4 { "veth1" . 10.1.0.2 : jump masquerade-1e1a10eb03cd4c8f }, inet netwright masquerade6 { "veth1" . 2001:db8::2 : jump masquerade-06e62a5cfd8d8ef9 } (the configuration's ipMasq asks for it)
+            host: the claim "claim" (it shows the owner)
+        "#]].assert_eq(&wanted.to_string());
+    }
+}

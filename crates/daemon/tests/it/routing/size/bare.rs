@@ -17,7 +17,7 @@ use testkit::Place;
 use super::Other;
 
 /// How long objects may take to be there.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How many messages travel together.
 const TOGETHER: usize = 128;
@@ -64,7 +64,7 @@ impl Ear {
 
     /// Waits until so many routes were made, and, if asked for, a transaction was.
     pub(super) fn until(&self, routes: usize, transaction: bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let (mut missing, mut is_open) = (routes, transaction);
         while 0 < missing || is_open {
             assert!(Instant::now() < deadline, "{missing} of {routes} routes are missing");
