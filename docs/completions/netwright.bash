@@ -544,7 +544,7 @@ _netwright() {
             return 0
             ;;
         netwright__subcmd__install)
-            opts="-o -h --bin-dir --also --no-config --allow-downgrade --output --timeout --conf-dir --help"
+            opts="-o -h --bin-dir --also --no-config --allow-downgrade --linked --put-back --output --timeout --conf-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1025,7 +1025,7 @@ _netwright() {
             return 0
             ;;
         netwright__subcmd__uninstall)
-            opts="-o -h --bin-dir --force --wait --conflist --next-network --output --timeout --conf-dir --help"
+            opts="-o -h --bin-dir --force --wait --keep-state --conflist --next-network --output --timeout --conf-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

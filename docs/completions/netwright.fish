@@ -168,6 +168,8 @@ complete -c netwright -n "__fish_netwright_using_subcommand install" -l timeout 
 complete -c netwright -n "__fish_netwright_using_subcommand install" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand install" -l no-config -d 'Do not write the default network\'s configuration'
 complete -c netwright -n "__fish_netwright_using_subcommand install" -l allow-downgrade -d 'Replace a newer version, too'
+complete -c netwright -n "__fish_netwright_using_subcommand install" -l linked -d 'Link to this executable where it is, in place of a copy: a package manager replaces it there. An installation that was made so stays so'
+complete -c netwright -n "__fish_netwright_using_subcommand install" -l put-back -d 'Put back what another program removed or replaced since, as it was installed, and nothing else: in every folder, or in that of --bin-dir'
 complete -c netwright -n "__fish_netwright_using_subcommand install" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l bin-dir -d 'The folder into which `install` put the plugins [default: found among the folders where runtimes look for plugins]' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l conflist -d 'The configuration that `netwrightd multinet` wrote (its key `conflist`), which is removed first: runtimes then use the next one. Stop the daemon before' -r -F
@@ -178,6 +180,7 @@ complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l timeou
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l conf-dir -d 'Folder of network configurations, in place of NETCONFPATH' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l force -d 'Detach what is still attached, instead of refusing'
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l wait -d 'Give new containers back what they had, wait until no container is attached, and remove the rest then, instead of refusing. It is no error that nothing is installed'
+complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -l keep-state -d 'Give back the plugins, and nothing else: attached containers keep their networks, and our state stays'
 complete -c netwright -n "__fish_netwright_using_subcommand uninstall" -s h -l help -d 'Print help'
 complete -c netwright -n "__fish_netwright_using_subcommand setup" -l bin-dir -d 'The folder for the plugins [default: the one in the configurations of this machine\'s container runtimes; /opt/cni/bin if there is no runtime]' -r -f -a "(__fish_complete_directories)"
 complete -c netwright -n "__fish_netwright_using_subcommand setup" -l also -d 'Also answer to this name, by which configurations written for another project\'s plugin call ours: `multus`, `multus-shim`, `whereabouts`; may be repeated' -r

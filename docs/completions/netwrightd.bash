@@ -942,7 +942,7 @@ _netwrightd() {
             return 0
             ;;
         netwrightd__subcmd__repair)
-            opts="-h --configuration --confine --prepare --or-accepted --follow --ca-cert --cache --certificate --interval --netwright --ovsdb --path --private-key --help"
+            opts="-h --configuration --confine --prepare --or-accepted --follow --ca-cert --cache --certificate --interval --keep-plugins --netwright --ovsdb --path --private-key --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -965,6 +965,10 @@ _netwrightd() {
                     return 0
                     ;;
                 --interval)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --keep-plugins)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

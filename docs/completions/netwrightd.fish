@@ -40,7 +40,7 @@ complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "config" -d 'P
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "policies" -d 'Shows who may talk to whom, and why something was dropped'
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "routes" -d 'Shows how pods of other nodes are reached'
 complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "completions" -d 'Writes a completion script for a shell to standard output'
-complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "man" -d 'Writes a man page for each command into a folder'
+complete -c netwrightd -n "__fish_netwrightd_needs_command" -f -a "man" -d 'Writes the man pages into a folder: commands, configuration, agent'
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l configuration -d 'the configuration\'s file [default: /etc/netwright/netwrightd.toml]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l act -d 'remove; without it the service only logs what it would remove' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand collect" -l cache -d 'the caches of runtimes, whose attachments are looked at [default: [/var/lib/cni]]' -r
@@ -153,6 +153,7 @@ complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l ca-cert
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l cache -d 'the caches of runtimes, whose attachments are looked at [default: [/var/lib/cni]]' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l certificate -d 'the service\'s certificate for ssl: databases' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l interval -d 'how often to look even if no change is reported [default: 1m]' -r
+complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l keep-plugins -d 'folders in which netwright install put plugins: what another program removes or replaces there is put back' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l netwright -d 'the executable whose plugins are called in the service\'s process; by default netwright beside netwrightd' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l ovsdb -d 'databases of Open vSwitch to listen to, such as unix:/run/openvswitch/db.sock; ports of containers that are gone are removed' -r
 complete -c netwrightd -n "__fish_netwrightd_using_subcommand repair" -l path -d 'where plugins are [default: [/opt/cni/bin, /usr/lib/cni, /usr/libexec/cni]]' -r
