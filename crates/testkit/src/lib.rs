@@ -44,6 +44,7 @@
 pub mod cel;
 mod chance;
 pub mod chart;
+mod detection;
 pub mod driver;
 pub mod fault;
 pub mod feature;
@@ -65,6 +66,7 @@ pub mod traffic;
 pub mod watcher;
 
 pub use chance::Chance;
+pub use detection::wait_for_detection;
 pub use glance::{Eye, Glance};
 pub use lab::{Container, Lab, Visit};
 pub use memory::MemoryLimit;

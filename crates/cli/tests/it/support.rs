@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 use testkit::{Lab, Place, Snapshot};
@@ -170,10 +170,7 @@ const STAYS: [&str; 7] = [
 /// Waits until no IPv6 address of the host is under duplicate address detection, which the
 /// reference leaves on for its bridge: a comparison must not depend on whether it has ended.
 pub(crate) fn wait_for_addresses(lab: &Lab) {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !lab.sh("ip -6 -o address show tentative").is_empty() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    testkit::wait_for_detection(lab, Duration::from_secs(10));
 }
 
 /// Asserts that a laboratory is as before, kernel and files, except for the empty folders of

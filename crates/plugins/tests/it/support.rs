@@ -385,6 +385,9 @@ impl Answer {
     }
 }
 
+/// How long duplicate address detection may take.
+const DETECTION: Duration = Duration::from_secs(5);
+
 /// Everything that shows of a container's network: links, addresses, routes and every sysctl.
 ///
 /// The constructor waits for addresses under duplicate address detection, since their routes come
@@ -396,10 +399,9 @@ pub(crate) struct Picture(BTreeSet<String>);
 impl Picture {
     #[track_caller]
     pub(crate) fn of(container: &Container) -> Self {
+        testkit::wait_for_detection(container, DETECTION);
         let text = container.sh(
-            "n=0; while [ $((n += 1)) -le 100 ]; do \
-               case $(ip -6 addr) in *tentative*) sleep 0.05 ;; *) break ;; esac; done; \
-             ip -o -d addr | sed -E 's/(state|mode) [A-Z]+//; s/(valid|preferred)_lft [^ ]+//g'; \
+            "ip -o -d addr | sed -E 's/(state|mode) [A-Z]+//; s/(valid|preferred)_lft [^ ]+//g'; \
              ip -4 route show table all; ip -6 route show table all",
         );
         let lines = text.lines().filter(|line| !line.starts_with("multicast ff00::/8 "));

@@ -125,42 +125,71 @@ pub(super) fn all(place: &impl Place, directories: &[&str]) -> Facts {
     facts
 }
 
+/// The parts of the script that say whether the kernel has finished.
+const COMING: &str = "
+echo '@@ links'; ip -json -details address show
+echo '@@ routes -6'; ip -6 route show table all
+echo '@@ end'
+";
+
+/// How long to wait between two such looks: as long as one took, within these bounds.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(40), Duration::from_millis(300));
+
 /// Returns the script's output once the kernel has finished everything that follows from changes of
 /// links: carriers are reported, no address is tentative, and the addresses and routes that it adds
-/// by itself exist.
+/// by itself exist. That may take two seconds, in which only two of the programs look.
 fn settled(place: &impl Place) -> String {
     let began = Instant::now();
     loop {
-        let output =
-            place.enter(|| Command::new("sh").args(["-c", SCRIPT]).stdin(Stdio::null()).output());
-        let output = output.unwrap_or_else(|error| panic!("sh in {}: {error}", place.place_name()));
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(
-            output.status.success() && text.contains("@@ end"),
-            "looking at {} failed: {}",
-            place.place_name(),
-            String::from_utf8_lossy(&output.stderr)
-        );
-        let part = |name: &str| {
-            let found = text.split("@@ ").find_map(|part| part.strip_prefix(name));
-            found.unwrap_or_default()
-        };
-        let (links, routes) = (json::list(part("links\n")), part("routes -6\n"));
-        let is_coming = links.iter().any(|link| {
-            lacks_what_comes(link, &links, routes)
-                && link["ifname"].as_str().is_some_and(|name| has_ipv6(place, name))
-        });
-        let is_waited_for = is_coming && began.elapsed() < COMING_DEADLINE;
-        if !is_waited_for && !is_detecting(&links) && !links.iter().any(is_untold) {
+        let text = shown(place, SCRIPT);
+        if !is_unfinished(place, &text, began) {
             return text;
         }
-        assert!(
-            began.elapsed() < SETTLE_DEADLINE,
-            "addresses stay tentative, or carriers untold:\n{}",
-            place.sh("ip -6 addr show tentative; ip link show")
-        );
-        thread::sleep(Duration::from_millis(20));
+        let mut pause = PAUSE.0;
+        loop {
+            assert!(
+                began.elapsed() < SETTLE_DEADLINE,
+                "addresses stay tentative, or carriers untold:\n{}",
+                place.sh("ip -6 addr show tentative; ip link show")
+            );
+            thread::sleep(pause);
+            let look = Instant::now();
+            if !is_unfinished(place, &shown(place, COMING), began) {
+                break;
+            }
+            pause = look.elapsed().clamp(PAUSE.0, PAUSE.1);
+        }
     }
+}
+
+/// Runs a script whose last part says that it is whole.
+fn shown(place: &impl Place, script: &str) -> String {
+    let output =
+        place.enter(|| Command::new("sh").args(["-c", script]).stdin(Stdio::null()).output());
+    let output = output.unwrap_or_else(|error| panic!("sh in {}: {error}", place.place_name()));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success() && text.contains("@@ end"),
+        "looking at {} failed: {}",
+        place.place_name(),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    text
+}
+
+/// Whether something is still to come, by the links and routes in a script's output.
+fn is_unfinished(place: &impl Place, text: &str, began: Instant) -> bool {
+    let part = |name: &str| {
+        let found = text.split("@@ ").find_map(|part| part.strip_prefix(name));
+        found.unwrap_or_default()
+    };
+    let (links, routes) = (json::list(part("links\n")), part("routes -6\n"));
+    let is_coming = links.iter().any(|link| {
+        lacks_what_comes(link, &links, routes)
+            && link["ifname"].as_str().is_some_and(|name| has_ipv6(place, name))
+    });
+    let is_waited_for = is_coming && began.elapsed() < COMING_DEADLINE;
+    is_waited_for || is_detecting(&links) || links.iter().any(is_untold)
 }
 
 /// Whether duplicate address detection goes on. It does not end on a link without a carrier.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::Read as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, openat};
@@ -49,16 +49,18 @@ fn collect(dir: &Path, found: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Returns a value. Some can only be written, some have no value yet.
+/// Returns a value. Some can only be written, some have no value yet, and some give only what the
+/// first read has room for.
 fn read(dir: &File, name: &OsStr) -> Option<String> {
     let opened = openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let mut file = File::from(opened);
+    let file = File::from(opened);
     let mut value = vec![0; AT_ONCE];
-    let mut length = file.read(&mut value).ok()?;
-    while length == value.len() {
+    loop {
+        let length = file.read_at(&mut value, 0).ok()?;
+        if length < value.len() {
+            value.truncate(length);
+            return String::from_utf8(value).ok();
+        }
         value.resize(2 * length, 0);
-        length += file.read(&mut value[length..]).ok()?;
     }
-    value.truncate(length);
-    String::from_utf8(value).ok()
 }

@@ -201,3 +201,28 @@ fn what_a_bridge_gets_by_itself_is_waited_for() {
     let changed = before.diff(&Snapshot::take(&lab));
     assert!(!changed.iter().any(|line| line.contains("fe80::7/64")), "{changed:?}");
 }
+
+#[test]
+fn detection_of_duplicates_is_waited_for() {
+    require!("root");
+    let lab = Lab::new("detection");
+    lab.sh("ip link add v0 type veth peer name v1 && ip link set v0 up && ip link set v1 up && \
+         ip addr add 2001:db8::1/64 dev v0");
+    testkit::wait_for_detection(&lab, std::time::Duration::from_secs(30));
+    let shown = lab.sh("ip -6 addr show dev v0");
+    assert!(shown.contains("2001:db8::1/64") && !shown.contains("tentative"), "{shown}");
+}
+
+#[test]
+fn sysctls_are_read_whole() {
+    require!("root");
+    let lab = Lab::new("sysctls");
+    let ports = (0..200).map(|number| (30_000 + 2 * number).to_string());
+    let ports = ports.collect::<Vec<_>>().join(",");
+    let write = format!("echo {ports} >/proc/sys/net/ipv4/ip_local_reserved_ports");
+    lab.sh(&write);
+    let all = testkit::sysctls(&lab);
+    assert_eq!(all["net/ipv4/ip_local_reserved_ports"], ports, "more than is read at once");
+    assert_eq!(all["net/ipv6/conf/lo/disable_ipv6"], "0");
+    assert!(!all.contains_key("net/ipv6/conf/lo/stable_secret"));
+}

@@ -32,6 +32,9 @@ use super::{Node, Run};
 /// How long the kernel may take to remove a deleted namespace.
 const GONE: Duration = Duration::from_secs(20);
 
+/// The longest pause between two looks at whether it has.
+const PAUSE: Duration = Duration::from_millis(500);
+
 /// Which addresses a container gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Family {
@@ -333,12 +336,14 @@ pub(crate) fn look(node: &Node) -> Snapshot {
 pub(crate) fn assert_settles(before: &Snapshot, node: &Node) {
     let deadline = Instant::now() + GONE;
     loop {
+        let began = Instant::now();
         let now = look(node);
-        if before.diff(&now).is_empty() || deadline < Instant::now() {
+        if before.diff(&now).is_empty() || deadline < began {
             before.assert_same(&now);
             return;
         }
-        std::thread::sleep(Duration::from_millis(20));
+        // A look takes many programs: they are not to keep the kernel from its work.
+        std::thread::sleep(began.elapsed().clamp(Duration::from_millis(20), PAUSE));
     }
 }
 
