@@ -9,7 +9,9 @@ use crate::run::{Program, quiet};
 use crate::runtimes::{self, Words};
 use crate::skips::{self, Skip};
 use crate::torture::{self, Tried};
-use crate::{book, dependencies, executable, fuzz, matrix, publish, release, setup, spec, suite, vm};
+use crate::{
+    book, dependencies, executable, fuzz, matrix, publish, release, setup, spec, suite, vm,
+};
 
 /// How much is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,11 +109,7 @@ fn stages(extent: Extent) -> &'static [Stage] {
         Extent::EveryChange => &[
             SETUP,
             BUILD,
-            &[
-                &[TESTS, FUZZ],
-                &[VM],
-                &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, RELEASE, BOOK],
-            ],
+            &[&[TESTS, FUZZ], &[VM], &[CLIPPY, DOCS, DOCTESTS, EXECUTABLE, PUBLISH, RELEASE, BOOK]],
         ],
         Extent::Full => &[
             SETUP,

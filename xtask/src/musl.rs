@@ -169,9 +169,7 @@ impl Linked {
             }
             _ => program,
         };
-        program
-            .variable(RUSTFLAGS, flags.clone())
-            .variable("CARGO_ENCODED_RUSTDOCFLAGS", flags)
+        program.variable(RUSTFLAGS, flags.clone()).variable("CARGO_ENCODED_RUSTDOCFLAGS", flags)
     }
 
     /// Returns a program of cargo that builds tests this way. Clippy compiles them, so that linting

@@ -60,8 +60,8 @@ use policy::{Direction, Step};
 use crate::error::FirewallError;
 
 pub use self::closed::{
-    addresses, close, close_alone, close_interface, close_links, complete, forget, forget_interface,
-    forget_links, interface_verdicts, interfaces, link_verdicts, links, verdicts,
+    addresses, close, close_alone, close_interface, close_links, complete, forget,
+    forget_interface, forget_links, interface_verdicts, interfaces, link_verdicts, links, verdicts,
 };
 pub use self::table::PodsTable;
 pub use crate::difference::Difference;

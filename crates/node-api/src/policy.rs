@@ -21,8 +21,9 @@
 //! takes it, leads its addresses to the chains of unknown pods whatever they led to, writes its
 //! record, and releases it. Then it sends [`Request::Start`], without the lock. So when that request
 //! arrives, the addresses are closed, and the daemon must not expect the verdicts that it wrote
-//! before. The request is idempotent, and waits for no server: a pod that the daemon does not know
-//! yet stays closed ([`Enforced::known`]).
+//! before. The request is idempotent, and waits for no server but in the moment after the daemon's
+//! start, for its first lists: a pod that the daemon does not know yet stays closed
+//! ([`Enforced::known`]).
 //!
 //! [`Request::End`] comes while the record is still there. From then on the daemon does not count
 //! this record, until another [`Request::Start`] of the same owner.

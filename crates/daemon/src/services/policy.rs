@@ -8,6 +8,7 @@
 //! | `further` | what pods say of further networks |
 //! | `lists` | what is kept although a list lacks it |
 //! | `records` | the attachments of this node |
+//! | `patience` | ADDs that wait for the first lists |
 //! | `tell` | what is written to the API server, and when |
 //! | `concern` | which connections a change may forbid |
 //! | `isolate` | the isolation of namespaces, as the configuration says it |
@@ -47,6 +48,7 @@ mod lists;
 pub(crate) mod log;
 pub(crate) mod objects;
 pub(crate) mod of_files;
+mod patience;
 pub(crate) mod question;
 mod records;
 mod said;
@@ -78,6 +80,7 @@ use self::folder::Files;
 use self::known::Disk;
 use self::lists::Origin;
 use self::log::Counters;
+use self::patience::Patience;
 use self::records::{Id, id};
 use self::server::{Heard, Order, Reply, Server};
 use self::shared::Shared;
@@ -199,6 +202,9 @@ struct Service {
     counts: Counts,
     health: Health,
     pace: Pace,
+    patience: Patience<(Request, Reply)>,
+    /// Why the packet filter was not brought to what it is to be when that was tried last.
+    refused: Option<String>,
     /// Records were not listed again since the start. A plugin that had found nobody listening may
     /// have removed one that the start found.
     is_new: bool,
@@ -244,6 +250,8 @@ impl Service {
             counts,
             health,
             pace: Pace::new(config.interval),
+            patience: Patience::new(Instant::now()),
+            refused: None,
             is_new: true,
             judges_services: false,
             judged_wrongly: Vec::new(),
@@ -326,6 +334,7 @@ impl Service {
                 }
             }
             self.do_what_is_due();
+            self.answer_who_waits();
             self.say_what_is_missing();
         }
     }
@@ -334,7 +343,8 @@ impl Service {
     fn pause(&self) -> Duration {
         let now = Instant::now();
         let due = self.shared.engine().due();
-        let all = [due, self.services_at, self.read_at, self.list_at, self.save_at];
+        let all =
+            [due, self.services_at, self.read_at, self.list_at, self.save_at, self.patience.due()];
         let until = all.into_iter().flatten().map(|at| at.saturating_duration_since(now));
         until.chain([self.pace.until_due(now)]).min().unwrap_or(LONG)
     }
@@ -392,7 +402,25 @@ impl Service {
             self.list_records();
         }
         let done = self.carry_out();
+        let is_gathering = self.shared.engine().program().is_none();
         for (request, reply) in asked {
+            match request {
+                Request::Start(_) if is_gathering && done.is_ok() => {
+                    self.patience.hold((request, reply));
+                }
+                _ => reply.send(self.answer(&request, &done)),
+            }
+        }
+    }
+
+    /// Answers the ADDs that wait, unless the first lists are still a moment away.
+    fn answer_who_waits(&mut self) {
+        let is_over = {
+            let engine = self.shared.engine();
+            engine.program().is_some() || engine.silence().is_some()
+        };
+        let done = self.refused.clone().map_or(Ok(()), Err);
+        for (request, reply) in self.patience.take(is_over, Instant::now()) {
             reply.send(self.answer(&request, &done));
         }
     }
@@ -557,12 +585,14 @@ impl Service {
                 if !self.filter.logs() {
                     self.health.needs(drops::NEED, Err(NO_LOG.to_owned()));
                 }
+                self.refused = None;
                 brought
             }
             Err(why) => {
                 tracing::error!(error = why, "the packet filter is not as it is to be");
                 self.counts.changed(false);
                 self.pace.hurry(Instant::now());
+                self.refused = Some(why.clone());
                 return Err(why);
             }
         };

@@ -166,7 +166,8 @@ fn members_of(
     let member = |member: &RecordedMember| {
         let cached = container.runtime.cached_attachment(&member.key(&container.outer));
         let cached = cached?;
-        let (Some(cached), what) = (cached, format!("network {:?}", member.network.as_str())) else {
+        let (Some(cached), what) = (cached, format!("network {:?}", member.network.as_str()))
+        else {
             let text = format!("nothing is recorded of network {:?}", member.network.as_str());
             return Err(Failure::new(code::UNKNOWN_CONTAINER, text));
         };

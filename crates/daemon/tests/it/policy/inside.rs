@@ -17,7 +17,9 @@ const NETWORK: (&str, &str) = ("fabric", "net1");
 /// A cluster with a policy for the network, and pods that ask for it.
 pub(super) fn cluster(name: &str) -> Cluster {
     let cluster = Cluster::new(name);
-    cluster.node.sh("ip link add p0 type veth peer name p0x && ip link set p0x up && ip link set p0 up");
+    cluster
+        .node
+        .sh("ip link add p0 type veth peer name p0x && ip link set p0x up && ip link set p0 up");
     cluster.api.create(&on("fabric", allow("db", "db", &["web"])));
     cluster
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 use testkit::{Place as _, Service, feature, share, wait_until};
 
 use super::networks::Further;
-use super::{Cluster, DAEMON, allow};
+use super::{Cluster, Pod, allow, daemon};
 
 /// The calls at which it is killed.
 const CHANGES: &str = "sendto,sendmsg,rename,renameat,renameat2,unlink,unlinkat,mkdir,mkdirat";
@@ -40,7 +40,8 @@ fn traced(cluster: &Cluster, moment: Option<usize>) -> Command {
         traced.args(["-e", &format!("inject={CHANGES}:signal=KILL:when={moment}")]);
     }
     traced.arg("-o").arg(trace(cluster));
-    traced.args(command.get_args().skip_while(|word| *word != DAEMON));
+    let daemon = daemon();
+    traced.args(command.get_args().skip_while(|word| *word != daemon.as_str()));
     traced.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     traced
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use testkit::{Place as _, Service, wait_until};
 
-use super::{Cluster, DAEMON};
+use super::{Cluster, daemon};
 
 const CONDITION: &str = "policy.netwright.io/Accepted";
 
@@ -44,7 +44,7 @@ fn conditions_and_events_say_what_holds() {
     // The other node is a host of its own.
     let kubeconfig = cluster.api.kubeconfig(cluster.node.lab.dir());
     let dir = cluster.node.dir("n2");
-    let mut command = cluster.others.command(DAEMON);
+    let mut command = cluster.others.command(&daemon());
     command
         .args(["policy", "--node", "n2", "--source", "kubernetes", "--interval", "1h"])
         .args(["--kubeconfig", kubeconfig.to_str().unwrap()])

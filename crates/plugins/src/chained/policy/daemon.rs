@@ -15,6 +15,13 @@ use crate::shared::failure::Failure;
 /// does not answer stays closed.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How long ADD waits for a daemon that was there a moment ago: one that was killed is back sooner.
+/// Longer would hold up the pods of a node whose daemon is gone, and they are closed anyway.
+const START_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// How often ADD asks at most: a daemon may be killed again while it is asked.
+const TRIES: usize = 4;
+
 /// The daemon.
 #[derive(Debug)]
 pub(super) struct Daemon {
@@ -39,7 +46,7 @@ impl Daemon {
     /// Has the attachment's addresses judged. Whatever comes of it is said: until a daemon knows
     /// better they stay closed, which is success.
     pub(super) fn start(&self, call: &Call<'_>, started: &Started) {
-        let why = match self.ask(&Request::Start(started.clone())) {
+        let why = match self.ask_patiently(&Request::Start(started.clone())) {
             Ok(Answer::Enforced(Enforced { known: true, notice })) => {
                 notice.into_iter().for_each(|notice| call.warn(notice));
                 return;
@@ -116,11 +123,34 @@ impl Daemon {
         false
     }
 
+    /// Asks a daemon that may be missing for a moment. To ask it twice does no harm.
+    fn ask_patiently(&self, request: &Request) -> Result<Answer, Failure> {
+        let until = Instant::now() + START_TIMEOUT;
+        let mut left = Duration::ZERO;
+        for _ in 1..TRIES {
+            match self.ask_for(request, left) {
+                Err(failure) if failure.code() == code::TRY_AGAIN_LATER => {
+                    left = until.saturating_duration_since(Instant::now());
+                    if left.is_zero() || !node_api::ready::was_ready(&self.socket) {
+                        return Err(failure);
+                    }
+                }
+                other => return other,
+            }
+        }
+        self.ask_for(request, left)
+    }
+
     fn ask(&self, request: &Request) -> Result<Answer, Failure> {
+        self.ask_for(request, Duration::ZERO)
+    }
+
+    /// Asks, and waits so long for a daemon that is absent.
+    fn ask_for(&self, request: &Request, start: Duration) -> Result<Answer, Failure> {
         let end = Instant::now() + ANSWER_TIMEOUT;
         let end = self.deadline.map_or(end, |deadline| deadline.min(end));
         let daemon = node_api::Daemon::until(self.socket.clone(), end, MAX_MESSAGE);
-        daemon.ask(request, Duration::ZERO, ANSWER_TIMEOUT).map_err(|source| {
+        daemon.ask(request, start, ANSWER_TIMEOUT).map_err(|source| {
             let error = |code| Failure::from_chain(code, &source);
             match &source {
                 AskError::Request { .. } => {

@@ -29,8 +29,10 @@ pub(super) fn sources(
     let mut sources = Vec::new();
     for ip in ips {
         let address = ip.address.addr();
-        let table =
-            config.table.or_else(|| earlier_table(address, policy, recorded)).unwrap_or_else(|| {
+        let table = config
+            .table
+            .or_else(|| earlier_table(address, policy, recorded))
+            .unwrap_or_else(|| {
                 (FIRST_TABLE..)
                     .find(|table| !used.contains(table) && !RESERVED.contains(table))
                     .unwrap_or(u32::MAX)

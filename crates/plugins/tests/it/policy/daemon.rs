@@ -136,6 +136,32 @@ fn a_daemon_that_does_not_answer_leaves_the_container_closed() {
     }
 }
 
+/// One that was there a moment ago, and is killed with the request, is asked again.
+#[test]
+fn a_daemon_that_is_killed_is_asked_again() {
+    testkit::require!("root");
+    let node = Node::new("policy-again");
+    let c1 = Pod::new(&node, "c1", "ptp");
+    let mut asked = 0;
+    let daemon = daemon(&node, move |request| {
+        asked += 1;
+        if asked % 2 == 1 { Reply::Dies } else { obliging(request) }
+    });
+    let ready = Ready::of(&node.roots.run.join("policy.sock"));
+    ready.said_before(Duration::from_secs(1));
+    // On a machine that is busy enough the time is over.
+    let is_asked_again = |_| {
+        let (told, heard) = (c1.add(), daemon.heard());
+        told.is_empty() && heard.len() == 2
+    };
+    assert!((0..TRIES).any(is_asked_again));
+    // One of which nobody knows that it was there is asked once.
+    ready.says("");
+    let told = c1.add();
+    assert!(told.contains("it closed the connection"), "{told}");
+    assert_eq!(daemon.heard().len(), 1);
+}
+
 /// The deadline of a call holds for the daemon too.
 #[test]
 fn a_call_that_has_no_time_left_closes_at_once() {

@@ -99,10 +99,8 @@ fn interfaces_of_one_container_share_the_table() {
     two.check();
     // What the container has made illegible does not open the other one.
     one.add();
-    one.c.sh(
-        "nft flush ruleset && \
-         nft 'table inet netwright-policy { map at-in { type ipv4_addr : verdict; }; }'",
-    );
+    one.c.sh("nft flush ruleset && \
+         nft 'table inet netwright-policy { map at-in { type ipv4_addr : verdict; }; }'");
     one.del();
     assert_eq!(inside(&two), second);
     two.check();
