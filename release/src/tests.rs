@@ -4,6 +4,7 @@ mod booted;
 mod debian;
 mod faults;
 mod image;
+mod rpm;
 
 use std::path::Path;
 use std::process::Command;

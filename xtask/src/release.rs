@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::ci::{Extent, Report};
-use crate::executable::SHIPPED;
+use crate::executable::{NETWRIGHT, SHIPPED};
 use crate::musl::{Linked, Way};
 use crate::remap;
-use crate::run::{Program, quiet, root, target_dir};
+use crate::run::{Program, exists, quiet, root, target_dir};
 use crate::skips::Skip;
 
 /// How long the package may take to be built, and to compress everything.
@@ -21,6 +21,9 @@ const DEADLINE: Duration = Duration::from_secs(1800);
 
 /// The other architecture, which is built by a compiler for it.
 const CROSS: &str = "aarch64-unknown-linux-musl";
+
+/// Runs what is built for it (Debian: `qemu-user-static`).
+const EMULATOR: &str = "qemu-aarch64-static";
 
 /// The compiler of releases.
 const TOOLCHAIN: &str = include_str!("../../release/toolchain.toml");
@@ -77,31 +80,33 @@ fn make(kind: Kind, into: &Path) -> Result<PathBuf, String> {
     if linked.way() == Way::Shim {
         lacks.push(format!("it is built without Rust's target for musl ({})", linked.about()));
     }
-    let mut dists = Vec::new();
     let host = linked.triple().replace("-gnu", "-musl");
-    let dist = target_dir().join("dist");
-    for shipped in &SHIPPED {
-        shipped.build_into(&linked, &dist)?;
-        shipped.check()?;
-    }
-    dists.push(format!("{host}={}", dist.display()));
+    let mut builds = vec![(host.as_str(), linked, "dist")];
     if host != CROSS {
         match Linked::cross(CROSS) {
-            Ok(linked) => {
-                let dist = target_dir().join("dist-cross");
-                for shipped in &SHIPPED {
-                    shipped.build_into(&linked, &dist)?;
-                }
-                dists.push(format!("{CROSS}={}", dist.display()));
-            }
+            Ok(linked) => builds.push((CROSS, linked, "dist-cross")),
             Err(why) => lacks.push(format!("there is nothing for {CROSS}: {why}")),
         }
     }
+    // Before anything is built: that takes an hour.
     if kind == Kind::Release && !lacks.is_empty() {
         return Err(format!(
             "this is no release:\n{}\n--draft makes it all the same",
             lacks.join("\n")
         ));
+    }
+    let mut dists = Vec::new();
+    for (triple, linked, folder) in &builds {
+        let dist = target_dir().join(folder);
+        for shipped in &SHIPPED {
+            shipped.build_into(linked, &dist)?;
+        }
+        if *triple == host {
+            SHIPPED.iter().try_for_each(|shipped| shipped.check().map(drop))?;
+        } else {
+            println!("{}", emulated(&dist.join(NETWRIGHT.name), &facts.version)?);
+        }
+        dists.push(format!("{triple}={}", dist.display()));
     }
     let _ = fs::remove_dir_all(into);
     let program = maker()
@@ -118,6 +123,29 @@ fn make(kind: Kind, into: &Path) -> Result<PathBuf, String> {
         println!("draft: {lack}");
     }
     Ok(into.to_owned())
+}
+
+/// Runs the executable for the other architecture by emulation: it has to say its version, and each
+/// of its plugins what it supports. Returns what was shown.
+fn emulated(netwright: &Path, version: &str) -> Result<String, String> {
+    if !exists(EMULATOR) {
+        return Ok(format!("{CROSS}: not run ({EMULATOR} is not installed)"));
+    }
+    let path = netwright.display().to_string();
+    let said = Program::new(EMULATOR).arg(&path).arg("--version").output()?;
+    if !said.contains(version) {
+        return Err(format!("{path} --version said: {said}"));
+    }
+    let plugins = Program::new(EMULATOR).arg(&path).arg("--list").output()?;
+    for plugin in plugins.lines() {
+        // A plugin is called by its name.
+        let call = Program::new(EMULATOR).arg("-0").arg(plugin).arg(&path);
+        let said = call.variable("CNI_COMMAND", "VERSION").output()?;
+        if !said.contains("supportedVersions") {
+            return Err(format!("{plugin} of {path} said: {said}"));
+        }
+    }
+    Ok(format!("{CROSS}: {} plugins answer by emulation", plugins.lines().count()))
 }
 
 /// Returns the program that makes and compares artefacts.
@@ -151,7 +179,16 @@ fn verify(released: &Path) -> Result<(), String> {
         fs::copy(&signature, &copy).map_err(|error| format!("{}: {error}", copy.display()))?;
     }
     let compare = maker().arg("compare").arg(folder(&released)).arg(folder(&own));
-    compare.logged("release", quiet)?;
+    let compared = compare.logged("release", quiet);
+    if compared.is_err() && exists("diffoscope") {
+        // It fails where something differs; then the end of what it says has been printed.
+        let program = Program::new("diffoscope --text -").arg(folder(&released));
+        let program = program.arg(folder(&own)).deadline(DEADLINE);
+        if let Err(failed) = program.logged("diffoscope", quiet) {
+            println!("{}", failed.message);
+        }
+    }
+    compared?;
     println!("{} is what this checkout makes", released.display());
     Ok(())
 }

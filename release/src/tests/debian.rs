@@ -1,5 +1,5 @@
-//! Debian's packages, installed by Debian's dpkg over a copy of this machine's Debian: what runtimes
-//! call works at every moment.
+//! Debian's packages, installed by Debian's dpkg over a copy of this machine's Debian: what
+//! runtimes call works at every moment.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -8,8 +8,8 @@ use testkit::{Lab, Place as _, Running, wait_until};
 
 use crate::contents;
 use crate::deb::Package;
-use crate::goods::Architecture;
 use crate::goods::tests::{built, texts};
+use crate::goods::{Architecture, Built, Texts};
 use crate::tree::{FILE, PROGRAM, Tree};
 
 /// The machine's Debian, without what is mounted in it, and with a layer for changes.
@@ -22,7 +22,7 @@ mount -t proc proc root/proc && mount --rbind /dev root/dev && mount -t tmpfs tm
 /// Calls a plugin until it is told to stop, and counts.
 const CALLS: &str = "
 until [ -e /run/stop ]; do
-    CNI_COMMAND=VERSION /usr/lib/cni/bridge </dev/null >/dev/null 2>>/run/errors || echo failed >>/run/failed
+    CNI_COMMAND=VERSION $1 </dev/null >/dev/null 2>>/run/errors || echo failed >>/run/failed
     echo called >>/run/called
 done
 ";
@@ -58,21 +58,25 @@ impl Debian {
         self.lab.sh(&format!("chroot {dir}/root sh -c \"$(cat {dir}/script)\" </dev/null 2>&1"))
     }
 
-    /// Puts packages into the folder `/run/packages`.
+    /// Puts packages into the folder `/run/packages`; returns their paths.
     pub(super) fn bring(&self, packages: &[&Package]) -> String {
-        let folder = self.root().join("run/packages");
-        let mut names = String::new();
+        let mut paths = String::new();
         for package in packages {
             let written = package.write(texts().epoch).unwrap();
-            // The lab's mounts are not this process's.
-            let name = package.file_name();
-            let here = self.lab.dir().join(&name);
-            std::fs::write(&here, written).unwrap();
-            let (here, folder) = (here.display(), folder.display());
-            self.lab.sh(&format!("mkdir -p {folder} && mv {here} {folder}/"));
-            let _ = write!(names, " /run/packages/{name}");
+            let _ = write!(paths, " {}", self.bring_file(&package.file_name(), &written));
         }
-        names
+        paths
+    }
+
+    /// Puts a file into the folder `/run/packages`; returns its path.
+    pub(super) fn bring_file(&self, name: &str, bytes: &[u8]) -> String {
+        let folder = self.root().join("run/packages");
+        // The lab's mounts are not this process's.
+        let here = self.lab.dir().join(name);
+        std::fs::write(&here, bytes).unwrap();
+        let (here, folder) = (here.display(), folder.display());
+        self.lab.sh(&format!("mkdir -p {folder} && mv {here} {folder}/"));
+        format!("/run/packages/{name}")
     }
 
     /// Has dpkg do something; what it says is returned.
@@ -81,9 +85,10 @@ impl Debian {
         self.sh(&format!("LC_ALL=C dpkg --force-unsafe-io --no-triggers {what}"))
     }
 
-    pub(super) fn calls(&self) -> Running {
+    /// Calls a plugin from now on.
+    pub(super) fn calls(&self, plugin: &str) -> Running {
         let root = self.root().display().to_string();
-        self.lab.start("chroot", &[&root, "sh", "-c", CALLS])
+        self.lab.start("chroot", &[&root, "sh", "-c", CALLS, "calls", plugin])
     }
 
     pub(super) fn count(&self, file: &str) -> usize {
@@ -114,13 +119,19 @@ pub(super) fn ours(version: &str) -> [Package; 2] {
 
 /// Our packages, with these executables that tests run.
 pub(super) fn packages(version: &str, programs: &[&str]) -> [Package; 2] {
+    let (texts, built) = goods(version, programs);
+    contents::debian(&texts, &built).unwrap()
+}
+
+/// What packages of a version are made of, with these executables that tests run.
+pub(super) fn goods(version: &str, programs: &[&str]) -> (Texts, Built) {
     let mut built = built(Architecture::X86_64);
     for program in built.programs.iter_mut().filter(|program| programs.contains(&program.name)) {
         program.bytes = stripped(program.name);
     }
     let mut texts = texts();
     version.clone_into(&mut texts.version);
-    contents::debian(&texts, &built).unwrap()
+    (texts, built)
 }
 
 /// A package that has Go's plugins' names, as Debian's has, with programs that say its version.
@@ -157,7 +168,7 @@ fn plugins_change_hands_and_no_call_fails() {
     let before = debian.sh(SNAPSHOT);
     debian.dpkg(&format!("--install {}", debian.bring(&[&go("8")])));
     assert!(debian.sh(BRIDGE).ends_with("go 8\n"), "{before}");
-    let calls = debian.calls();
+    let calls = debian.calls("/usr/lib/cni/bridge");
     debian.wait_for_calls();
 
     let [netwright, plugins] = ours("0.1.0");

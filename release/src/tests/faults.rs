@@ -29,7 +29,7 @@ fn a_script_that_is_killed_is_finished_by_dpkg() {
     let [netwright, plugins] = ours("0.1.0");
     debian.dpkg(&format!("--install {}", debian.bring(&[&netwright])));
     let names: usize = debian.sh("netwright --list | wc -l").trim().parse().unwrap();
-    let calls = debian.calls();
+    let calls = debian.calls("/usr/lib/cni/bridge");
     debian.wait_for_calls();
     let run = |fault: usize, what: &str| {
         debian.sh(&format!(": >/run/diversions; echo {fault} >/run/fault"));

@@ -1,0 +1,94 @@
+//! With `--full`: packages of rpm, with their scripts, installed by Debian's rpm over a copy of
+//! this machine's Debian. rpm has no diversions: the other package writes over our links, and a
+//! trigger puts them back.
+
+use super::debian::{Debian, goods};
+use crate::contents;
+use crate::goods::tests::texts;
+use crate::rpm::Package;
+use crate::tree::{FILE, PROGRAM, Tree};
+
+/// What an installation leaves.
+const SNAPSHOT: &str = "
+cd /usr/libexec/cni && find . -printf '%p %y %m %l\\n' | sort
+find /usr/libexec/cni -type f | sort | xargs md5sum
+ls -d /usr/bin/netwright* /usr/share/doc/netwright* /usr/share/licenses/netwright* 2>/dev/null
+true
+";
+
+const BRIDGE: &str =
+    "readlink -f /usr/libexec/cni/bridge; CNI_COMMAND=VERSION /usr/libexec/cni/bridge </dev/null";
+
+/// A package that has Go's plugins' names, as Fedora's has, with programs that say its version.
+fn go(version: &str) -> Package {
+    let mut tree = Tree::default();
+    for name in ["bridge", "host-local", "portmap"] {
+        let script = format!("#!/bin/sh\necho go {version}\n");
+        tree.file(&format!("usr/libexec/cni/{name}"), PROGRAM, script.into_bytes()).unwrap();
+    }
+    tree.file("usr/share/licenses/theirs/LICENSE", FILE, *b"free\n").unwrap();
+    Package {
+        name: "containernetworking-plugins",
+        version: version.to_owned(),
+        release: "1".to_owned(),
+        architecture: "x86_64",
+        licence: "Apache-2.0",
+        url: "https://example.com",
+        summary: "Go's plugins",
+        description: "For a test.",
+        requires: Vec::new(),
+        provides: Vec::new(),
+        scripts: Vec::new(),
+        tree,
+    }
+}
+
+#[test]
+fn plugins_change_hands_by_scripts_and_triggers() {
+    testkit::require!("full", "root", "program:rpm", "program:strip");
+    let debian = Debian::new("release-rpm");
+    let bring = |package: &Package| {
+        let written = package.write(texts().epoch).unwrap();
+        debian.bring_file(&package.file_name(), &written)
+    };
+    let rpm = |what: &str| debian.sh(&format!("LC_ALL=C rpm --nodeps --ignorearch {what}"));
+    let ours = |version: &str| {
+        let (texts, built) = goods(version, &["netwright"]);
+        let [netwright, plugins] = contents::rpms(&texts, &built).unwrap();
+        format!("{} {}", bring(&netwright), bring(&plugins))
+    };
+    debian.sh("rpm --initdb");
+    rpm(&format!("--install {}", bring(&go("9"))));
+    let before = debian.sh(SNAPSHOT);
+    rpm(&format!("--upgrade --oldpackage {}", bring(&go("8"))));
+    assert!(debian.sh(BRIDGE).ends_with("go 8\n"));
+    let calls = debian.calls("/usr/libexec/cni/bridge");
+    debian.wait_for_calls();
+
+    rpm(&format!("--install {}", ours("0.1.0")));
+    let said = debian.sh(BRIDGE);
+    assert!(said.starts_with("/usr/bin/netwright\n") && said.contains("1.1.0"), "{said}");
+    debian.wait_for_calls();
+    // Theirs is upgraded, and ours.
+    rpm(&format!("--upgrade {}", bring(&go("9"))));
+    debian.wait_for_calls();
+    assert!(debian.sh(BRIDGE).starts_with("/usr/bin/netwright\n"));
+    assert_eq!(debian.sh("/usr/libexec/cni/.netwright-replaced/bridge"), "go 9\n");
+    rpm(&format!("--upgrade {}", ours("0.1.1")));
+    debian.wait_for_calls();
+    assert!(debian.sh(BRIDGE).starts_with("/usr/bin/netwright\n"));
+
+    rpm("--erase netwright-cni-plugins netwright");
+    debian.wait_for_calls();
+    debian.sh("touch /run/stop");
+    drop(calls);
+    assert!(debian.sh(BRIDGE).ends_with("go 9\n"));
+    assert_eq!(debian.count("failed"), 0, "{}", debian.sh("cat /run/errors"));
+    eprintln!("MEASURED calls while packages of rpm changed hands: {}", debian.count("called"));
+    assert_eq!(debian.sh(SNAPSHOT), before);
+    // Theirs goes first, beneath ours: the trigger puts back what went with it.
+    rpm(&format!("--install {}", ours("0.1.0")));
+    rpm("--erase containernetworking-plugins");
+    assert!(debian.sh(BRIDGE).starts_with("/usr/bin/netwright\n"));
+    rpm("--erase netwright-cni-plugins netwright");
+}
