@@ -224,8 +224,29 @@ fn leads_directly(route: &Route, to: IpAddr) -> bool {
         && route.destination.contains(&to)
 }
 
-/// Finds the route in the main table that covers the route by which an address is reached, which is
-/// in the main table too. Rules of the host that lead elsewhere are the host's own affair.
+/// The table that the routes by a link are in.
+#[derive(Debug, Clone, Copy)]
+struct LinkTable {
+    /// The VRF that the link belongs to, by its index.
+    vrf: Option<u32>,
+    table: u32,
+}
+
+impl LinkTable {
+    /// Finds the table: the main one, or that of the link's VRF.
+    fn of(host: &mut RouteSocket, link: &Link) -> Result<Self, Failure> {
+        let master = link.master.map(|master| host.link_by_index(master)).transpose()?.flatten();
+        let of_vrf = master.and_then(|vrf| Some((vrf.index, vrf.vrf_table?)));
+        Ok(match of_vrf {
+            Some((vrf, table)) => LinkTable { vrf: Some(vrf), table },
+            None => LinkTable { vrf: None, table: TABLE_MAIN },
+        })
+    }
+}
+
+/// Finds the route that covers the route by which an address is reached, in the table that this one
+/// is in: the main one, or that of the link's VRF. Rules of the host that lead elsewhere are the
+/// host's own affair.
 ///
 /// # Errors
 /// Code 100 when the kernel does not answer.
@@ -235,11 +256,12 @@ pub fn covering(
     to: IpAddr,
     ours: &IpNet,
 ) -> Result<Option<Covered>, Failure> {
-    match host.route_to(to) {
-        Ok(Some(route)) => by_another(host, link, to, &route),
+    let LinkTable { vrf, table } = LinkTable::of(host, link)?;
+    match host.route_in(vrf, to) {
+        Ok(Some(route)) => by_another(host, link, to, &route, table),
         // The kernel does not report which route drops the packets.
         _ => {
-            let filter = RouteFilter::main(IpFamily::of(to));
+            let filter = RouteFilter { table: Some(table), ..RouteFilter::all(IpFamily::of(to)) };
             let drops = |route: &Route| {
                 !matches!(route.kind, RouteKind::Unicast | RouteKind::Local)
                     && ours.prefix_len() <= route.destination.prefix_len()
@@ -256,8 +278,9 @@ fn by_another(
     link: &Link,
     to: IpAddr,
     route: &Route,
+    table: u32,
 ) -> Result<Option<Covered>, Failure> {
-    if route.table != TABLE_MAIN || (route.oif == Some(link.index) && route.gateway.is_none()) {
+    if route.table != table || (route.oif == Some(link.index) && route.gateway.is_none()) {
         return Ok(None);
     }
     let Some(oif) = route.oif else { return Ok(None) };
@@ -282,7 +305,8 @@ pub fn compare_subnet_route(
     }
     // One query, however many routes there are. The host's rules may send its own packets
     // elsewhere.
-    let taken = host.route_to(to).ok().flatten();
+    let LinkTable { vrf, table } = LinkTable::of(host, link)?;
+    let taken = host.route_in(vrf, to).ok().flatten();
     if taken.is_some_and(|route| route.oif == Some(link.index) && route.gateway.is_none()) {
         return Ok(None);
     }
@@ -292,7 +316,7 @@ pub fn compare_subnet_route(
     if ours.peek().is_none() {
         return Ok(Some(RouteDifference::Missing));
     }
-    match ours.find(|route| route.table == TABLE_MAIN) {
+    match ours.find(|route| route.table == table) {
         Some(ours) => {
             let covered = covering(host, link, to, &ours.destination)?;
             Ok(covered.map(RouteDifference::Covered))

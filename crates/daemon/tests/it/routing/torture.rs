@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -23,6 +25,11 @@ const ACTS_WITH_LEASES: usize = 200;
 
 /// At most so many come at once.
 const BURST: usize = 6;
+
+/// How often a service whose nodes are in a file may look at everything that the kernel has, from
+/// the last act of a burst until all is right: what is asserted in place of a time, which depends on
+/// what else the machine does. It looks by events alone, and gathers them.
+const LOOKS: u64 = 20;
 
 /// What a node has, whatever the numbers of its nexthops: one that starts while their routes are
 /// gone takes others.
@@ -220,6 +227,9 @@ impl Source<'_> {
     }
 }
 
+/// What becomes of the link by which a node reaches the others.
+const TO_THE_UPLINK: [&str; 3] = ["goes down and up", "has another address", "has a smaller MTU"];
+
 /// What becomes of the service.
 const TO_THE_SERVICE: [&str; 3] = ["killed", "ended", "stopped"];
 
@@ -248,8 +258,14 @@ fn act(fabric: &mut Fabric, chance: &mut Chance, source: &mut Source<'_>) -> Str
         }
         die if die == share + 1 => {
             let node = &fabric.nodes[number];
-            node.host.sh(&uplink_flaps(node));
-            format!("{name}: eth0 goes down and up")
+            let what = *chance.of(&TO_THE_UPLINK);
+            match what {
+                "goes down and up" => drop(node.host.sh(&uplink_flaps(node))),
+                // It may have another address already.
+                "has another address" => drop(node.host.try_sh(&uplink_renumbered(node))),
+                _ => drop(node.host.sh("ip link set eth0 mtu 1400")),
+            }
+            format!("{name}: eth0 {what}")
         }
         _ => {
             let what = *chance.of(&TO_THE_KERNEL);
@@ -277,6 +293,42 @@ fn uplink_flaps(node: &Node) -> String {
          ip route replace default via 192.0.2.{}; ip route replace default via 2001:db8:{segment}::1",
         segment * 64 + 1
     )
+}
+
+/// The link gets another address of its segment, and with it the default route, which went.
+fn uplink_renumbered(node: &Node) -> String {
+    let (from, to) = (node.underlay().0, other_address(node));
+    let gateway = node.segment * 64 + 1;
+    format!(
+        "ip addr del {from}/26 dev eth0; ip addr add {to}/26 dev eth0; \
+         ip route replace default via 192.0.2.{gateway}"
+    )
+}
+
+/// The link has its own address and MTU again, whatever became of them.
+fn uplink_is_whole(node: &Node) -> String {
+    let (to, from) = (node.underlay().0, other_address(node));
+    let gateway = node.segment * 64 + 1;
+    format!(
+        "ip link set eth0 mtu 1500; ip addr del {from}/26 dev eth0 2>/dev/null; \
+         ip addr replace {to}/26 dev eth0; ip route replace default via 192.0.2.{gateway}"
+    )
+}
+
+/// An address that no other node has.
+fn other_address(node: &Node) -> String {
+    format!("192.0.2.{}", node.segment * 64 + 50 + node.number)
+}
+
+/// How often a node's service has looked at everything that the kernel has.
+fn looks(node: &Node) -> u64 {
+    let mut stream = UnixStream::connect(node.dir.join("run/agent/routing.sock")).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    let mut lines = said.lines();
+    let count = lines.find_map(|line| line.strip_prefix("netwright_routing_looks_total "));
+    count.and_then(|count| count.trim().parse().ok()).unwrap_or_else(|| panic!("{said}"))
 }
 
 /// Whatever others do, and however fast, all is as before when they are done, and nothing of theirs
@@ -346,11 +398,17 @@ fn torture(mut fabric: Fabric, mut source: Source<'_>, acts: usize) {
         .collect();
     let mut left = acts;
     let mut times: Vec<Duration> = Vec::new();
+    let mut most_looks = 0;
     while 0 < left {
         let burst = (1 + chance.below(BURST)).min(left);
         left -= burst;
         let mut acts: Vec<String> =
             (0..burst).map(|_| act(&mut fabric, &mut chance, &mut source)).collect();
+        let looked: Vec<u64> = fabric.nodes.iter().map(looks).collect();
+        if acts.iter().any(|act| act.contains(": eth0 has ")) {
+            fabric.nodes.iter().for_each(|node| drop(node.host.sh(&uplink_is_whole(node))));
+            acts.push("each eth0 is whole".to_owned());
+        }
         source.recover(&fabric);
         acts.push("the source is whole".to_owned());
         let begin = Instant::now();
@@ -374,13 +432,23 @@ fn torture(mut fabric: Fabric, mut source: Source<'_>, acts: usize) {
             let name = node.name();
             assert!(was == is, "{acts:#?}\n{name}: gone {gone:#?}\nnew {new:#?}\n{}", log());
         }
+        for (node, looked) in fabric.nodes.iter().zip(looked) {
+            let looks = looks(node) - looked;
+            most_looks = most_looks.max(looks);
+            if matches!(source, Source::File(_)) {
+                let log = || node.service.as_ref().unwrap().log();
+                let name = node.name();
+                assert!(looks <= LOOKS, "{acts:#?}\n{name}: {looks} looks\n{}", log());
+            }
+        }
         assert!(source.is_whole(&fabric), "{acts:#?}\n{}", source.said());
     }
     drop(pings);
     fabric.assert_all_reach_all();
     times.sort();
     eprintln!(
-        "MEASURED right again after {:?} (median), {:?} (longest) of {} bursts",
+        "MEASURED right again after {:?} (median), {:?} (longest) of {} bursts, and at most \
+         {most_looks} looks",
         times[times.len() / 2],
         times.last().unwrap(),
         times.len()

@@ -114,6 +114,40 @@ fn a_route_that_covers_an_address_is_named_and_never_followed() {
     }
 }
 
+/// If the bridge belongs to a VRF, the table of that counts, and not the main one.
+#[test]
+fn vm_a_route_of_a_vrf_that_covers_an_address_is_named() {
+    testkit::require!("root", "vrf");
+    let node = Node::new("owner-covered-vrf");
+    let c1 = node.container("c1");
+    let ipam = json!({
+        "type": "host-local", "dataDir": node.dir("ipam"), "ranges": [[{ "subnet": "10.1.0.0/24" }]],
+    });
+    let bridge = json!({ "isDefaultGateway": true, "ipam": ipam });
+    let chain = Chain::add(&node, &c1, vec![("bridge", bridge)]);
+    node.sh("ip link add red type vrf table 10 && ip link set red up && \
+         ip link add tun0 type veth peer name tun1 && ip link set tun1 up && \
+         ip link set tun0 master red && ip link set tun0 up && ip link set cni0 master red");
+    assert!(chain.drift().is_empty(), "{:?}", chain.drift());
+    for (route, by) in [
+        ("10.1.0.2/32 dev tun0 table 10", "the host reaches 10.1.0.2 by \"tun0\", not by \"cni0\""),
+        ("blackhole 10.1.0.2/32 table 10", "the host drops what is for 10.1.0.2"),
+    ] {
+        node.sh(&format!("ip route add {route}"));
+        let drift = chain.drift();
+        assert!(drift.iter().any(|line| line.contains(by)), "{route}: {drift:?}");
+        let (put_back, left) = chain.repair();
+        assert!(!put_back.iter().any(|line| line.contains("tun0")), "{route}: {put_back:?}");
+        assert!(left.iter().any(|line| line.contains(by)), "{route}: {left:?}");
+        node.sh(&format!("ip route del {route}"));
+        assert!(chain.drift().is_empty(), "{:?}", chain.drift());
+    }
+    node.sh("ip route add blackhole 10.1.0.2/32");
+    assert!(chain.drift().is_empty(), "{:?}", chain.drift());
+    node.sh("ip route del blackhole 10.1.0.2/32");
+    chain.del();
+}
+
 /// A route of another interface covered a container's address before ADD: the rules for host ports
 /// use the container's route all the same, and work once the other route is gone.
 #[test]
