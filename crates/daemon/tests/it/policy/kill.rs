@@ -10,7 +10,7 @@ use serde_json::json;
 use testkit::{Place as _, Service, feature, share, wait_until};
 
 use super::networks::Further;
-use super::{Cluster, Pod, allow, daemon};
+use super::{Cluster, allow, daemon};
 
 /// The calls at which it is killed.
 const CHANGES: &str = "sendto,sendmsg,rename,renameat,renameat2,unlink,unlinkat,mkdir,mkdirat";
