@@ -20,6 +20,7 @@
 //! | `stale` | attachments that GC removes |
 //! | `check` | CHECK and repair |
 //! | `picture`, `compare`, `restore` | what the kernel has; an item beside it; an item restored |
+//! | `sample` | an attachment, for tests of what it wants |
 
 mod addresses;
 mod check;

@@ -1,6 +1,7 @@
 //! A private host for a test.
 
 mod init;
+mod loopback;
 mod setup;
 mod sysctl;
 
@@ -129,11 +130,7 @@ impl Lab {
         let keeper = Keeper::start(dir.path())
             .unwrap_or_else(|error| panic!("lab {name}: {error} (root is needed)"));
         let init = init(keeper.tid);
-        let lab = Self { inner: Arc::new(Inner { name: name.to_owned(), keeper, init, dir }) };
-        // Every test does this, so it avoids the three programs that a script would start first.
-        let up = lab.enter(|| Command::new("ip").args(["link", "set", "lo", "up"]).status());
-        assert!(up.is_ok_and(|status| status.success()), "lab {}: bring lo up", lab.inner.name);
-        lab
+        Self { inner: Arc::new(Inner { name: name.to_owned(), keeper, init, dir }) }
     }
 
     /// A path of the lab's network namespace that is valid in every mount namespace of the machine.

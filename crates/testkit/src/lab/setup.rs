@@ -13,7 +13,7 @@ use rustix::mount::{
 };
 use rustix::thread::UnshareFlags;
 
-use super::sysctl;
+use super::{loopback, sysctl};
 
 /// Directories of the machine that become private: writable as before, but nothing written reaches
 /// the machine.
@@ -88,6 +88,7 @@ pub(super) fn private_host(scratch: &Path) -> Result<Namespaces, SetupError> {
     unshare(UnshareFlags::NEWNS | UnshareFlags::NEWNET)
         .step("unshare mount and network namespaces")?;
     default_sysctls()?;
+    loopback::up().step("bring lo up")?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .step("make / private")?;
     let needed: Vec<(PathBuf, OwnedFd)> = needed()
