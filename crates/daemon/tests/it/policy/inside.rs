@@ -112,7 +112,7 @@ fn connections_on_a_macvlan_are_cut() {
     let mut link_local = String::new();
     wait_until("the address of the link", || {
         let shown = "ip -j -6 addr show dev net1 scope link -tentative | \
-                     jq -r '.[].addr_info[]?.local'";
+                     jq -r '.[].addr_info[]?.local // empty'";
         link_local = db.pod.container.sh(shown);
         !link_local.is_empty()
     });

@@ -21,7 +21,8 @@ const UNITS: [(&str, u32); 9] = [
     (DOCKER, 55),
     (IPAM, 30),
     ("netwrightd@multinet.service", 45),
-    (POLICY, 30),
+    // It enters containers whose networks do not pass the node.
+    (POLICY, 45),
     (REPAIR, 45),
     ("netwrightd@routing.service", 30),
 ];
