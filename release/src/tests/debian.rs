@@ -134,12 +134,25 @@ pub(super) fn goods(version: &str, programs: &[&str]) -> (Texts, Built) {
     (texts, built)
 }
 
+/// Returns an executable that says a version, as Go's are executables. A script would be opened a
+/// second time, by its interpreter, and be another file by then.
+fn says(version: &str) -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, program) = (dir.path().join("says.c"), dir.path().join("says"));
+    std::fs::write(
+        &source,
+        format!("#include <stdio.h>\nint main(void) {{ puts(\"go {version}\"); return 0; }}\n"),
+    )
+    .unwrap();
+    super::said("cc", &["-o", program.to_str().unwrap(), source.to_str().unwrap()]);
+    std::fs::read(program).unwrap()
+}
+
 /// A package that has Go's plugins' names, as Debian's has, with programs that say its version.
 pub(super) fn go(version: &str) -> Package {
     let mut tree = Tree::default();
     for name in ["bridge", "host-local", "portmap"] {
-        let script = format!("#!/bin/sh\necho go {version}\n");
-        tree.file(&format!("usr/lib/cni/{name}"), PROGRAM, script.into_bytes()).unwrap();
+        tree.file(&format!("usr/lib/cni/{name}"), PROGRAM, says(version)).unwrap();
     }
     tree.file("usr/share/doc/containernetworking-plugins/copyright", FILE, *b"free\n").unwrap();
     Package {
