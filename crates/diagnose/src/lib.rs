@@ -24,8 +24,10 @@ pub struct Look<'l> {
     pub scene: &'l Scene,
     /// What probes found; empty if none was sent.
     pub answers: &'l Answers,
-    /// The only container that is asked for; `None`: all.
+    /// The ID of the only container that is asked for; `None`: all.
     pub only: Option<&'l str>,
+    /// What beyond the node is tried, as the caller named it.
+    pub to: Option<std::net::SocketAddr>,
 }
 
 /// Returns the questions that the rules have about a scene, each once.
