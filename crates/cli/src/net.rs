@@ -9,6 +9,7 @@ pub(crate) mod forwarding;
 pub(crate) mod own_plugins;
 pub(crate) mod ports;
 pub(crate) mod presence;
+pub(crate) mod probes;
 pub(crate) mod programs;
 pub(crate) mod runtimes;
 pub(crate) mod session;
