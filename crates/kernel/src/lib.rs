@@ -25,6 +25,7 @@ pub mod remedy;
 pub mod route;
 #[cfg(test)]
 mod second_opinion;
+pub mod sockets;
 pub mod stdout;
 pub mod sysctl;
 pub mod tun;

@@ -61,7 +61,7 @@ pub use operand::{
     Register, RejectKind, RtKey,
 };
 pub use rule::NewRule;
-pub use socket::{NftError, NftSocket};
+pub use socket::{NftError, NftSocket, SomeElements};
 pub use userdata::MAX_COMMENT;
 
 /// `linux include/uapi/linux/netfilter/nfnetlink.h` NFNL_SUBSYS_NFTABLES.

@@ -288,6 +288,18 @@ impl Socket {
         request: &Request<'_>,
         decode: impl Fn(&Message<'_>) -> Option<T>,
     ) -> Result<Vec<T>, NetlinkError> {
+        self.dump_at_most(request, usize::MAX, |_| 1, decode).map(|(found, _)| found)
+    }
+
+    /// Does what [`Socket::dump`] does, but keeps no more messages once those that it has kept count
+    /// `limit`, each for as much as `count` says. Returns also whether there were more.
+    pub(crate) fn dump_at_most<T>(
+        &mut self,
+        request: &Request<'_>,
+        limit: usize,
+        count: impl Fn(&T) -> usize,
+        decode: impl Fn(&Message<'_>) -> Option<T>,
+    ) -> Result<(Vec<T>, bool), NetlinkError> {
         let (begin, mut tries, mut delay) = (Instant::now(), 0, FIRST_DUMP_DELAY);
         loop {
             tries += 1;
@@ -301,13 +313,19 @@ impl Socket {
             );
             self.send(&writer, 1, request.operation)?;
             let mut found = Vec::new();
+            let (mut counted, mut more) = (0_usize, false);
             let mut interrupted = false;
             let mut outcome = None;
             self.receive(seq, request.operation, writer.bytes(), |message, end| {
                 interrupted |= message.flags & NLM_F_DUMP_INTR != 0;
                 outcome = end;
-                if outcome.is_none() {
-                    found.extend(decode(message));
+                if outcome.is_none() && limit <= counted {
+                    more = true;
+                } else if outcome.is_none()
+                    && let Some(one) = decode(message)
+                {
+                    counted = counted.saturating_add(count(&one));
+                    found.push(one);
                 }
                 outcome.is_some()
             })?;
@@ -319,7 +337,7 @@ impl Socket {
                 None => {}
             }
             if !interrupted {
-                return Ok(found);
+                return Ok((found, more));
             }
             if tries >= DUMP_TRIES && begin.elapsed() >= DUMP_TIMEOUT {
                 let operation = request.operation.to_string();

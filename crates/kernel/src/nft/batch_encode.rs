@@ -22,6 +22,7 @@ const NFT_SET_INTERVAL: u32 = 0x4;
 const NFT_SET_MAP: u32 = 0x8;
 const NFT_SET_CONCAT: u32 = 0x80;
 pub(crate) const NFT_SET_ELEM_INTERVAL_END: u32 = 0x1;
+pub(crate) const NFT_SET_ELEM_CATCHALL: u32 = 0x2;
 /// NFT_DATA_VERDICT: the data type of verdict maps.
 pub(crate) const VERDICT_TYPE: u32 = 0xffff_ff00;
 /// One message carries elements up to this size: below the 64 KiB of the attribute around them.

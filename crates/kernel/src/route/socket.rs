@@ -8,7 +8,7 @@ use super::link::{Link, RTM_DELLINK, RTM_GETLINK, ifla};
 use super::link_kind::header;
 use super::{
     AF_INET, AF_UNSPEC, Address, ApplyError, Change, Fdb, FilterInfo, IpFamily, LinkKind,
-    Neighbour, NewLink, NexthopFilter, NexthopObject, QdiscInfo, Route, RouteFilter, RouteProtocol,
+    LinkSettings, Neighbour, NewLink, NexthopFilter, NexthopObject, QdiscInfo, Route, RouteFilter, RouteProtocol,
     Rule, Scope, TcHandle, TickRate, VxlanFdb, address, neighbour, nexthop, routes, rule, tc,
 };
 use crate::netlink::{Errno, NetlinkError, Outcome, Request, Socket};
@@ -109,6 +109,22 @@ impl RouteSocket {
         let request =
             Request { operation: &"list links", kind: RTM_GETLINK, flags: 0, body: &body };
         self.socket.dump(&request, Link::decode)
+    }
+
+    /// Lists all links, each with its kernel parameters.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn links_with_settings(&mut self) -> Result<Vec<(Link, LinkSettings)>, NetlinkError> {
+        let body = |writer: &mut Writer| {
+            writer.raw(&header(AF_UNSPEC, 0, 0, 0));
+            writer.put_u32(ifla::EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+        };
+        let request =
+            Request { operation: &"list links", kind: RTM_GETLINK, flags: 0, body: &body };
+        self.socket.dump(&request, |message| {
+            Link::decode(message).map(|link| (link, LinkSettings::decode(message)))
+        })
     }
 
     /// Lists the links that belong to a bridge or VRF.
@@ -469,6 +485,25 @@ impl RouteSocket {
         let mut found = empty_if(self.socket.dump(&request, Fdb::decode), &[Errno::NODEV])?;
         found.retain(|entry| entry.ifindex == port);
         Ok(found)
+    }
+
+    /// Lists the forwarding entries of all ports of all bridges, and of the bridges themselves. The
+    /// kernel goes through a bridge's entries once for each of its ports.
+    ///
+    /// # Errors
+    /// Those of [`NetlinkError`].
+    pub fn fdb_of_all(&mut self) -> Result<Vec<Fdb>, NetlinkError> {
+        let body = |writer: &mut Writer| neighbour::encode_fdb_dump(writer, 0);
+        let request = Request {
+            operation: &"list forwarding entries",
+            kind: neighbour::RTM_GETNEIGH,
+            flags: 0,
+            body: &body,
+        };
+        // What links filter by themselves, such as multicast groups, belongs to no bridge.
+        let of_a_bridge =
+            |message: &Message<'_>| Fdb::decode(message).filter(|entry| entry.master.is_some());
+        self.socket.dump(&request, of_a_bridge)
     }
 
     /// Lists the forwarding entries of a VXLAN tunnel; none if the link does not exist or is no

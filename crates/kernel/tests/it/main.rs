@@ -12,6 +12,7 @@ mod events;
 mod guard;
 mod links;
 mod listen;
+mod looks;
 mod netns;
 mod nexthops;
 mod nflog;
