@@ -387,7 +387,7 @@ impl<'n> Run<'n> {
             }
         } else if name == "ct" || name.ends_with(" ct") {
             self.maybe_untracked = true;
-        } else if name.contains("mark") || name == "meta" {
+        } else if name.contains("mark") {
             self.packet.mark = None;
         } else if ["payload", "exthdr", "tcpoption", "hl", "ttl", "dscp", "tos"]
             .iter()
