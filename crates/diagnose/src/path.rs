@@ -8,10 +8,10 @@
 //! It does not look at switches (forwarding), at the state of links, or at what listens: other rules
 //! do.
 
-mod site;
-mod steps;
 #[cfg(test)]
 pub(crate) mod samples;
+mod site;
+mod steps;
 #[cfg(test)]
 mod tests;
 
@@ -193,7 +193,7 @@ fn resolve<'s>(tracer: &mut Tracer<'s>, from: &'s Site<'s>) -> Result<Passed<'s>
     };
     packet.macs = [from.mac(), None];
     let asked = tracer.leave(from, &packet)?;
-    tracer.to_node(from, &asked)?;
+    tracer.reach_node(from, &asked)?;
     tracer.back = true;
     let answer = Packet { source: gateway, macs: [None, from.mac()], ..packet.answer() };
     let answer = tracer.of_node(from, &answer)?;
@@ -232,9 +232,8 @@ fn outside<'s>(
 
     tracer.back = true;
     let mut answer = left.packet.answer();
-    answer.destination_translated = left.packet.destination_translated;
-    let address = out.addresses.iter().map(|own| own.address.addr());
-    let address = address.into_iter().find(|own| own.is_ipv4() == to.is_ipv4());
+    let mut addresses = out.addresses.iter().map(|own| own.address.addr());
+    let address = addresses.find(|own| own.is_ipv4() == to.is_ipv4());
     let answer = match (left.source, address) {
         (Holds::No, _) => Some(answer),
         (Holds::Yes, Some(address)) => {
@@ -317,8 +316,8 @@ fn cross<'s>(
 }
 
 fn from_node<'s>(tracer: &mut Tracer<'s>, to: &'s Site<'s>) -> Result<Passed<'s>, Halt<'s>> {
-    let own = to.seen_by.addresses.iter().map(|own| own.address.addr());
-    let own = own.into_iter().find(|own| own.is_ipv4() == to.address.is_ipv4());
+    let mut own = to.seen_by.addresses.iter().map(|own| own.address.addr());
+    let own = own.find(|own| own.is_ipv4() == to.address.is_ipv4());
     let source = own.or(to.gateway).ok_or(Halt::Unknown)?;
     let packet = Packet::first(source, to.address, ANY_TCP);
     tracer.route_to(to, &packet)?;
@@ -331,7 +330,7 @@ fn from_node<'s>(tracer: &mut Tracer<'s>, to: &'s Site<'s>) -> Result<Passed<'s>
     tracer.back = true;
     let answer = Packet { macs: to.macs_out(), ..packet.answer() };
     let answer = tracer.leave(to, &answer)?;
-    tracer.to_node(to, &answer)?;
+    tracer.reach_node(to, &answer)?;
     Ok(Passed { out: None, source: Holds::No, untracked: None })
 }
 

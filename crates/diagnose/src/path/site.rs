@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use scene::{Attachment, Container, Link, Namespace, Scene};
 
 use crate::finding::Family;
@@ -43,7 +44,7 @@ impl<'s> Site<'s> {
         let inside = container.inside.as_ref()?;
         let link = inside.link(&attachment.ifname)?;
         let has = |address: IpAddr| link.addresses.iter().any(|own| own.address.addr() == address);
-        let mut addresses = attachment.addresses.iter().map(|net| net.addr());
+        let mut addresses = attachment.addresses.iter().map(IpNet::addr);
         let address = addresses.find(|address| is_of(*address) && has(*address))?;
         let host = &scene.host;
         let host_end = host_end(host, link, attachment)?;
@@ -51,9 +52,12 @@ impl<'s> Site<'s> {
             Some(index) => Some(host.link_of(index)?),
             None => None,
         };
-        let bridge = match above.map(|above| (above, above.kind.as_deref())) {
-            None | Some((_, Some("vrf"))) => None,
-            Some((bridge, Some("bridge"))) => Some(bridge),
+        // The packets of a VRF pass some hooks twice.
+        let bridge = match above {
+            None => None,
+            Some(bridge) if bridge.kind.as_deref() == Some("bridge") && bridge.master.is_none() => {
+                Some(bridge)
+            }
             Some(_) => return None,
         };
         let mut gateways = attachment.gateways.iter().copied();

@@ -48,7 +48,7 @@ impl<'s> Tracer<'s> {
         packet: &Packet,
     ) -> Result<Walked, Halt<'s>> {
         let is_hidden = self.scene.lacks(Part::Nftables, inside)
-            || layer == Layer::Ip && self.scene.lacks(Part::LegacyIptables, inside);
+            || (layer == Layer::Ip && self.scene.lacks(Part::LegacyIptables, inside));
         if is_hidden {
             self.unsure = true;
         }
@@ -114,17 +114,15 @@ impl<'s> Tracer<'s> {
         site: &'s Site<'s>,
         packet: &Packet,
     ) -> Result<Packet, Halt<'s>> {
-        let out = packet.between(None, Some(&site.link.name));
+        let out = within(packet).between(None, Some(&site.link.name));
         let out = if packet.is_arp() {
             self.in_container(site, Layer::Arp, Hook::Output, &out)?
         } else {
             let out = self.in_container(site, Layer::Ip, Hook::Output, &out)?;
             self.in_container(site, Layer::Ip, Hook::Postrouting, &out)?
         };
-        let out = self.in_container(site, Layer::Device, Hook::Egress, &out)?;
-        // The mark and the connection stay in the namespace.
-        let node = Packet { mark: Some(0), ..out };
-        let node = node.between(Some(&site.host_end.name), None);
+        self.in_container(site, Layer::Device, Hook::Egress, &out)?;
+        let node = packet.between(Some(&site.host_end.name), None);
         self.device(Hook::Ingress, &node)?;
         if site.bridge.is_some() {
             self.bridge(Hook::Prerouting, &node)?;
@@ -162,15 +160,7 @@ impl<'s> Tracer<'s> {
         site: &'s Site<'s>,
         packet: &Packet,
     ) -> Result<Packet, Halt<'s>> {
-        let inside = Packet { mark: Some(0), ..packet.between(Some(&site.link.name), None) };
-        // To the container, it is a connection without translations of its own.
-        let inside = Packet {
-            destination_translated: Some(false),
-            source_translated: Some(false),
-            answers_to: None,
-            answers_as: None,
-            ..inside
-        };
+        let inside = within(packet).between(Some(&site.link.name), None);
         self.in_container(site, Layer::Device, Hook::Ingress, &inside)?;
         if packet.is_arp() {
             self.in_container(site, Layer::Arp, Hook::Input, &inside)?;
@@ -182,7 +172,7 @@ impl<'s> Tracer<'s> {
     }
 
     /// Takes a packet that is for the node to its programs.
-    pub(super) fn to_node(
+    pub(super) fn reach_node(
         &mut self,
         site: &'s Site<'s>,
         packet: &Packet,
@@ -330,5 +320,17 @@ impl<'s> Tracer<'s> {
         let iif = packet.iif.as_deref();
         let host = &self.scene.host;
         Ok(routes::look_up(host, Some(packet.source), packet.destination, iif, packet.mark))
+    }
+}
+
+/// Returns a packet as a container's namespace sees it: marks and translations stay on the node.
+fn within(packet: &Packet) -> Packet {
+    Packet {
+        mark: Some(0),
+        destination_translated: Some(false),
+        source_translated: Some(false),
+        answers_to: None,
+        answers_as: None,
+        ..packet.clone()
     }
 }
