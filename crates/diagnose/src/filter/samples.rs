@@ -24,10 +24,6 @@ pub(crate) fn jump(chain: &str) -> Vec<Step> {
     vec![Step::Verdict(Verdict::Jump(chain.to_owned()))]
 }
 
-pub(crate) fn goto(chain: &str) -> Vec<Step> {
-    vec![Step::Verdict(Verdict::Goto(chain.to_owned()))]
-}
-
 pub(crate) fn reject() -> Vec<Step> {
     vec![Step::Reject { with: "icmpx admin-prohibited".to_owned() }]
 }
