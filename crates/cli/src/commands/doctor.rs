@@ -33,7 +33,7 @@ pub(crate) fn main(args: &Doctor, common: &Common, world: &World, shell: &mut Sh
             let session = Session::open(world, common, shell, PluginSource::WithOwn)
                 .or_else(|_| Session::open(world, common, shell, PluginSource::None))?;
             let waiting = shell.waiting("looking at the node");
-            let scene = look_around::read(&session, world);
+            let scene = look_around::read(&session, world, args.container.as_deref(), &mut |_| {});
             drop(waiting);
             scene
         }
