@@ -1,0 +1,3 @@
+//! `netwright doctor`.
+
+mod scene;
