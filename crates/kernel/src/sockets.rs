@@ -2,7 +2,8 @@
 //! listen, and UDP sockets that are bound and not connected.
 //!
 //! The kernel's socket monitor (`man 7 sock_diag`) selects them, so that a host with many
-//! connections costs no more. A kernel without it has tables in `/proc`, which also list connections.
+//! connections costs no more. A kernel without it has tables in `/proc`, which also list
+//! connections.
 //!
 //! **Namespace**: the calling thread's.
 

@@ -1,9 +1,9 @@
 //! Reads a node as it is: its own namespace and its containers', what is configured and what runs.
 //!
 //! It is one pass, by netlink and files; nothing is changed. Each namespace is entered once, by a
-//! thread that leaves it as soon as it is read. What cannot be read is a [`Hole`], never an error and
-//! never an absence. What others can make large is read up to a limit, and it is said what was left
-//! out.
+//! thread that leaves it as soon as it is read. What cannot be read is a [`Hole`], never an error
+//! and never an absence. What others can make large is read up to a limit, and it is said what was
+//! left out.
 //!
 //! Kernel parameters of a link have the link's name in theirs as it is:
 //! `net.ipv4.conf.eth0.10.rp_filter` is that of link `eth0.10`.
@@ -48,8 +48,8 @@ const READERS: usize = 4;
 /// Of so many skipped files the reasons are told.
 const NOTICES: usize = 8;
 
-/// Reads the node. With `only`, a container by any name that it has, only its namespace and a few on
-/// the same networks are read, and only its plugins are asked; a name that means nothing changes
+/// Reads the node. With `only`, a container by any name that it has, only its namespace and a few
+/// on the same networks are read, and only its plugins are asked; a name that means nothing changes
 /// nothing. `progress` is told what is done now.
 pub(crate) fn read(
     session: &Session,
@@ -223,15 +223,16 @@ impl Picture {
         if !remedy::is_root() || !session.has_own_plugins() {
             let is_any = subjects.iter().any(|subject| subject.is_asked);
             if is_any {
-                let reason = format!("they were not compared with what ADD made: {}", remedy::BE_ROOT);
-                self.hole(Part::Attachments, None, reason);
+                let what = "they were not compared with what ADD made";
+                self.hole(Part::Attachments, None, format!("{what}: {}", remedy::BE_ROOT));
             }
             return;
         }
         let count = subjects.iter().filter(|subject| subject.is_asked).count();
         let asked = subjects.iter_mut().filter(|subject| subject.is_asked);
         for (number, subject) in asked.enumerate() {
-            progress(&format!("checking {}, {} of {count}", subject.container.called(), number + 1));
+            let called = subject.container.called();
+            progress(&format!("checking {called}, {} of {count}", number + 1));
             subject.ask(session);
         }
     }

@@ -1,5 +1,5 @@
-//! Reads the tables of the older iptables, by `iptables-legacy-save`: the kernel shows them in a form
-//! that differs from version to version.
+//! Reads the tables of the older iptables, by `iptables-legacy-save`: the kernel shows them in a
+//! form that differs from version to version.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -36,8 +36,8 @@ pub(super) struct Found {
 }
 
 impl Legacy {
-    /// Reads the tables of the calling thread's namespace. Where the kernel says that there is none,
-    /// nothing is run.
+    /// Reads the tables of the calling thread's namespace. Where the kernel says that there is
+    /// none, nothing is run.
     pub(super) fn read(&self) -> Found {
         let mut found = Found::default();
         for (ipv4, names, program) in [
@@ -59,11 +59,13 @@ impl Legacy {
         let tables: Vec<&str> = names.split_whitespace().collect();
         let tables = tables.join(", ");
         let Some(path) = installed(program) else {
-            found.unread = Some(format!("there are tables ({tables}), and {program} is not installed"));
+            found.unread =
+                Some(format!("there are tables ({tables}), and {program} is not installed"));
             return;
         };
         if RUNS <= self.runs.fetch_add(1, Ordering::Relaxed) {
-            found.unread = Some(format!("there are tables ({tables}), as in {RUNS} namespaces before"));
+            found.unread =
+                Some(format!("there are tables ({tables}), as in {RUNS} namespaces before"));
             return;
         }
         match run(&path) {
@@ -83,7 +85,8 @@ fn installed(program: &str) -> Option<PathBuf> {
 
 #[expect(clippy::disallowed_methods, reason = "only the program reads what the kernel shows")]
 fn run(path: &Path) -> Result<String, String> {
-    let output = programs::output(&mut Command::new(path), TIMEOUT).map_err(|error| error.to_string())?;
+    let output = programs::output(&mut Command::new(path), TIMEOUT);
+    let output = output.map_err(|error| error.to_string())?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
@@ -122,7 +125,8 @@ fn cut(tables: &mut [LegacyTable], mut left: usize) -> Vec<String> {
     for table in tables {
         if left < table.rules.len() {
             table.rules.truncate(left);
-            left_out.push(format!("table {} of iptables: all rules but the first {left}", table.name));
+            let name = &table.name;
+            left_out.push(format!("table {name} of iptables: all rules but the first {left}"));
         }
         left = left.saturating_sub(table.rules.len());
     }

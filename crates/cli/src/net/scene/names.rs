@@ -1,6 +1,7 @@
 //! Reads the servers of names that the programs of a container ask.
 //!
-//! The file belongs to the container: it may be a link that leads out of it, a FIFO, or of any size.
+//! The file belongs to the container: it may be a link that leads out of it, a FIFO, or of any
+//! size.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -18,8 +19,8 @@ const OF_NAMED: &str = "/etc/netns";
 /// Where `ip netns` keeps its names.
 const NAMED: [&str; 2] = ["/run/netns", "/var/run/netns"];
 
-/// Reads the servers that a process asks. Without a process: those that one would ask that is run in
-/// a namespace of `ip netns`, if they are its own. `None`: nobody there asks.
+/// Reads the servers that a process asks. Without a process: those that one would ask that is run
+/// in a namespace of `ip netns`, if they are its own. `None`: nobody there asks.
 ///
 /// # Errors
 /// Why the file cannot be read.

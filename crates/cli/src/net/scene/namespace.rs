@@ -24,8 +24,8 @@ use super::legacy::Legacy;
 
 /// How many routes, neighbours, forwarding entries and sockets are kept of a namespace, each.
 const KEPT: usize = 50_000;
-/// For so many ports of bridges the kernel lists forwarding entries; it takes it the square of their
-/// number.
+/// For so many ports of bridges the forwarding entries are read: the time that the kernel takes
+/// grows with the square of their number.
 const PORTS: usize = 2_000;
 
 /// Kernel parameters that are read of the node besides those of its links.
@@ -214,8 +214,8 @@ impl Read {
             return;
         }
         if PORTS < ports {
-            let reason = format!("bridges have {ports} ports: their forwarding entries were not read");
-            self.hole(Part::Neighbours, reason);
+            let what = "their forwarding entries were not read";
+            self.hole(Part::Neighbours, format!("bridges have {ports} ports: {what}"));
             return;
         }
         let found = self.or_hole(Part::Neighbours, socket.fdb_of_all());
@@ -452,8 +452,8 @@ fn neighbour(one: &kernel::route::Neighbour) -> Option<Neighbour> {
     })
 }
 
-/// Returns how many entries a table of neighbours has: the first number, in hexadecimal, of the line
-/// below its heading.
+/// Returns how many entries a table of neighbours has: the first number, in hexadecimal, of the
+/// line below its heading.
 fn entries(table: &str) -> Option<u64> {
     let text = std::fs::read_to_string(table).ok()?;
     let first = text.lines().nth(1)?.split_whitespace().next()?;

@@ -1,7 +1,7 @@
 //! Reads which networks are configured, whether a container could be attached to them, and how much
 //! of their address pools is left.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -308,8 +308,9 @@ mod tests {
 
     #[test]
     fn a_network_is_described_by_its_first_plugin() {
-        let network = of(r#"{"type": "bridge", "bridge": "br7", "mtu": 1400, "isDefaultGateway": true, "ipam":
-            {"type": "host-local", "subnet": "10.88.0.0/24", "ranges": [[{"subnet": "fd00:88::/64", "gateway": "fd00:88::9"}]]}}"#);
+        let network = of(r#"{"type": "bridge", "bridge": "br7", "mtu": 1400,
+            "isDefaultGateway": true, "ipam": {"type": "host-local", "subnet": "10.88.0.0/24",
+            "ranges": [[{"subnet": "fd00:88::/64", "gateway": "fd00:88::9"}]]}}"#);
         assert_eq!(network.link.as_deref(), Some("br7"));
         assert_eq!(network.mtu, Some(1400));
         let nets: Vec<String> = network.subnets.iter().map(ToString::to_string).collect();
@@ -317,8 +318,8 @@ mod tests {
         let gateways: Vec<String> = network.gateways.iter().map(ToString::to_string).collect();
         assert_eq!(gateways, ["10.88.0.1", "fd00:88::9"]);
         assert!(network.outbound);
-        let network = of(r#"{"type": "macvlan", "master": "eth1", "ipam": {"type": "static", "addresses":
-            [{"address": "192.0.2.7/24", "gateway": "192.0.2.1"}]}}"#);
+        let network = of(r#"{"type": "macvlan", "master": "eth1", "ipam": {"type": "static",
+            "addresses": [{"address": "192.0.2.7/24", "gateway": "192.0.2.1"}]}}"#);
         assert_eq!(network.link.as_deref(), Some("eth1"));
         assert_eq!(network.subnets, ["192.0.2.0/24".parse::<IpNet>().unwrap()]);
         assert_eq!(of(r#"{"type": "bridge"}"#).link.as_deref(), Some("cni0"));
@@ -328,7 +329,8 @@ mod tests {
     #[test]
     fn a_network_leads_beyond_the_node_only_by_a_default_route() {
         let local = r#""ipam": {"type": "host-local", "subnet": "10.88.0.0/24"}"#;
-        let routed = r#""ipam": {"type": "host-local", "subnet": "10.88.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}"#;
+        let routed = r#""ipam": {"type": "host-local", "subnet": "10.88.0.0/24",
+            "routes": [{"dst": "0.0.0.0/0"}]}"#;
         for (keys, outbound) in [
             (format!(r#""isGateway": true, {local}"#), false),
             (format!(r#""isGateway": true, {routed}"#), true),

@@ -89,7 +89,8 @@ impl Processes {
         found
     }
 
-    /// Returns the programs that change the network of a namespace and are in it, one process of each.
+    /// Returns the programs that change the network of a namespace and are in it, one process of
+    /// each.
     pub(super) fn programs(&self, netns: u64) -> Vec<Program> {
         let mut found: Vec<Program> = Vec::new();
         for process in self.all.iter().filter(|process| process.netns == Some(netns)) {
@@ -113,7 +114,8 @@ impl Processes {
         found
     }
 
-    /// Finds out which processes of these namespaces have these sockets. Of several the first counts.
+    /// Finds out which processes of these namespaces have these sockets. Of several the first
+    /// counts.
     pub(super) fn owners(&self, mut sockets: BTreeSet<u32>, of: &BTreeSet<u64>) -> Owners {
         let mut owners = Owners::default();
         let mut left = DESCRIPTORS;

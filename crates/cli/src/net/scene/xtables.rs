@@ -5,14 +5,12 @@
 //! what nft would write; the others are told by name.
 
 use kernel::nft::Family;
-use scene::filter::{
-    Compare, Connection, Element, Header, Meta, Set, Step, Verdict,
-};
+use scene::filter::{Compare, Connection, Element, Header, Meta, Set, Step, Verdict};
 
 use super::steps::{effect, unknown};
 
-/// `linux include/uapi/linux/icmp.h`, `icmpv6.h` and `netfilter/nf_tables.h` NFT_REJECT_ICMPX_*, with
-/// nft's words.
+/// `linux include/uapi/linux/icmp.h`, `icmpv6.h` and `netfilter/nf_tables.h` NFT_REJECT_ICMPX_*,
+/// with nft's words.
 pub(super) const ICMP: &[(u8, &str)] = &[
     (0, "net-unreachable"),
     (1, "host-unreachable"),
@@ -371,7 +369,8 @@ fn icmp(info: Info<'_>) -> Option<Vec<Step>> {
     }
     if (first, last) != (0, u8::MAX) {
         steps.push(Step::Payload { base: Header::Transport, offset: 1, len: 1, to: FIRST });
-        steps.push(Step::Range { invert: false, from: FIRST, first: vec![first], last: vec![last] });
+        let (first, last) = (vec![first], vec![last]);
+        steps.push(Step::Range { invert: false, from: FIRST, first, last });
     }
     Some(steps)
 }
