@@ -22,8 +22,10 @@ use scene::{
 use super::filter::{self, Limits, Unread};
 use super::legacy::Legacy;
 
-/// How many routes, neighbours, forwarding entries and sockets are kept of a namespace, each.
-const KEPT: usize = 50_000;
+/// How many links, routes, neighbours, forwarding entries and sockets are kept, each: of the node,
+/// and of a container, whose owner may make any number.
+const OF_THE_NODE: usize = 50_000;
+const OF_ONE_CONTAINER: usize = 2_000;
 /// For so many ports of bridges the forwarding entries are read: the time that the kernel takes
 /// grows with the square of their number.
 const PORTS: usize = 2_000;
@@ -79,8 +81,10 @@ const NEIGHBOURS: [(&str, &str); 2] = [
 ];
 
 /// A namespace as it was read.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Read {
+    /// How many of each kind are kept.
+    kept: usize,
     pub(super) namespace: Namespace,
     /// The inodes of the listeners' sockets, in their order.
     pub(super) inodes: Vec<u32>,
@@ -90,7 +94,7 @@ pub(super) struct Read {
 
 /// Reads the node's own namespace: the calling thread's.
 pub(super) fn node(legacy: &Legacy) -> Read {
-    let mut read = Read::default();
+    let mut read = Read::new(OF_THE_NODE);
     read.routing(true);
     read.parameters(OF_NODE);
     for (name, table) in NEIGHBOURS {
@@ -109,7 +113,7 @@ pub(super) fn node(legacy: &Legacy) -> Read {
 /// When it cannot be entered.
 pub(super) fn container(netns: &Netns, legacy: &Legacy) -> Result<Read, NetnsError> {
     within(netns, || {
-        let mut read = Read::default();
+        let mut read = Read::new(OF_ONE_CONTAINER);
         read.routing(false);
         read.parameters(OF_CONTAINER);
         read.filters(filter::CONTAINER, legacy);
@@ -124,6 +128,11 @@ pub(super) fn told(error: &dyn Error) -> String {
 }
 
 impl Read {
+    fn new(kept: usize) -> Self {
+        let namespace = Namespace::default();
+        Read { kept, namespace, inodes: Vec::new(), holes: Vec::new() }
+    }
+
     fn hole(&mut self, part: Part, reason: impl Into<String>) {
         self.holes.push((part, reason.into()));
     }
@@ -138,9 +147,10 @@ impl Read {
 
     /// Drops what is too much, and says so.
     fn cut<T>(&mut self, part: Part, what: &str, all: &mut Vec<T>) {
-        if KEPT < all.len() {
-            self.hole(part, format!("there are {} {what}, and {KEPT} were kept", all.len()));
-            all.truncate(KEPT);
+        let kept = self.kept;
+        if kept < all.len() {
+            self.hole(part, format!("there are {} {what}, and {kept} were kept", all.len()));
+            all.truncate(kept);
         }
     }
 
@@ -171,8 +181,10 @@ impl Read {
     }
 
     fn links(&mut self, socket: &mut RouteSocket, is_node: bool) {
-        let found = self.or_hole(Part::Links, socket.links_with_settings());
-        let addresses = self.or_hole(Part::Links, socket.addresses(None));
+        let mut found = self.or_hole(Part::Links, socket.links_with_settings());
+        self.cut(Part::Links, "links", &mut found);
+        let mut addresses = self.or_hole(Part::Links, socket.addresses(None));
+        self.cut(Part::Links, "addresses", &mut addresses);
         let mut by_link: BTreeMap<u32, Vec<Address>> = BTreeMap::new();
         for address in addresses {
             by_link.entry(address.ifindex).or_default().push(Address {
@@ -282,7 +294,7 @@ impl Read {
     }
 
     fn sockets(&mut self) {
-        let found = match sockets::waiting(KEPT) {
+        let found = match sockets::waiting(self.kept) {
             Ok(found) => found,
             Err(error) => {
                 self.hole(Part::Listeners, told(&error));
@@ -290,7 +302,7 @@ impl Read {
             }
         };
         if found.more {
-            self.hole(Part::Listeners, format!("there are more than {KEPT}"));
+            self.hole(Part::Listeners, format!("there are more than {}", self.kept));
         }
         for socket in found.sockets {
             self.inodes.push(socket.inode);
