@@ -78,7 +78,11 @@ pub(crate) fn read(
     progress("looking for programs");
     let processes = Processes::read();
     let first = processes.first_of_each();
-    for (subject, reading) in subjects.iter_mut().zip(readings) {
+    for (mut subject, reading) in subjects.into_iter().zip(readings) {
+        // What differed, or could not be read, was on its way out.
+        if subject.is_detached() {
+            continue;
+        }
         let id = subject.container.id.clone();
         match reading {
             Some(Ok((netns, read))) => {
@@ -91,8 +95,6 @@ pub(crate) fn read(
                     Err(reason) => picture.hole(Part::Names, Some(&id), reason),
                 }
             }
-            // What was detached meanwhile is no trouble.
-            Some(Err(_)) if subject.is_detached() => {}
             Some(Err(reason)) => picture.hole(Part::Namespace, Some(&id), reason),
             None if subject.container.alive.is_none() => {
                 let reason = "it cannot be seen from here whether it exists";
@@ -100,9 +102,8 @@ pub(crate) fn read(
             }
             None => {}
         }
+        picture.scene.containers.push(subject.container);
     }
-    subjects.retain(|subject| subject.container.inside.is_some() || !subject.is_detached());
-    picture.scene.containers = subjects.into_iter().map(|subject| subject.container).collect();
     picture.programs(&processes, &inodes);
     picture.end()
 }
