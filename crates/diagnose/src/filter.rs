@@ -75,9 +75,24 @@ pub struct Walked {
 /// Takes a packet through a hook of a namespace.
 #[must_use]
 pub fn walk(namespace: &Namespace, layer: Layer, hook: Hook, packet: &Packet) -> Walked {
+    walk_without(namespace, layer, hook, packet, &[])
+}
+
+/// Takes a packet through a hook of a namespace as if the base chains of some places were not there.
+#[must_use]
+pub fn walk_without(
+    namespace: &Namespace,
+    layer: Layer,
+    hook: Hook,
+    packet: &Packet,
+    without: &[Place],
+) -> Walked {
     let mut run = Run::new(namespace, layer, hook, packet.clone());
     let mut walk = Walk { unknown: None, destination: None, source: Holds::No, translated: false };
     for item in items(namespace, layer, hook, packet) {
+        if without.iter().any(|place| item.is_of(place, hook)) {
+            continue;
+        }
         run.priority = item.priority();
         let (ends, nat) = match item {
             Item::Rewrite => {

@@ -146,7 +146,21 @@ pub enum Why<'s> {
 /// Follows a packet and its answer.
 #[must_use]
 pub fn follow<'s>(scene: &'s Scene, trip: &Trip<'s>) -> Outcome<'s> {
-    let mut tracer = Tracer::new(scene);
+    run(Tracer::new(scene), trip)
+}
+
+/// Follows a packet and its answer as if the node's routes led them where they should go, and as if
+/// the base chains of some places were not there. So a fault is found that another one hides.
+#[must_use]
+pub fn follow_filters<'s>(
+    scene: &'s Scene,
+    trip: &Trip<'s>,
+    without: &'s [Place],
+) -> Outcome<'s> {
+    run(Tracer::of_filters(scene, without), trip)
+}
+
+fn run<'s>(mut tracer: Tracer<'s>, trip: &Trip<'s>) -> Outcome<'s> {
     let passed = match *trip {
         Trip::Resolve { from } => resolve(&mut tracer, from),
         Trip::Outside { from, to, with } => outside(&mut tracer, from, to, with),

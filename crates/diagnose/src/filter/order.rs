@@ -5,6 +5,7 @@ use scene::filter::{Base, Chain, Family, Hook, LegacyTable, Table};
 
 use super::Layer;
 use super::packet::Packet;
+use super::place::Place;
 
 /// What is asked at a hook.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +39,23 @@ impl Item<'_> {
             Item::Rewrite { priority }
             | Item::Chain { priority, .. }
             | Item::Legacy { priority, .. } => *priority,
+        }
+    }
+
+    /// Says whether a place is in this base chain, or in a chain that it asks.
+    pub(crate) fn is_of(&self, place: &Place, hook: Hook) -> bool {
+        match self {
+            Item::Rewrite { .. } => false,
+            Item::Chain { table, chain, .. } => {
+                !place.legacy
+                    && place.hook == hook
+                    && place.family == table.family.as_str()
+                    && place.table == table.name
+                    && place.base == chain.name
+            }
+            Item::Legacy { table, chain, .. } => {
+                place.legacy && place.table == table.name && place.base == *chain
+            }
         }
     }
 

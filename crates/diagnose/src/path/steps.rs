@@ -6,7 +6,7 @@ use scene::filter::Hook;
 use scene::{Link, Namespace, Part, Scene};
 
 use super::{Site, Stop, Why};
-use crate::filter::{self, End, Holds, Layer, Packet, Walked};
+use crate::filter::{self, End, Holds, Layer, Packet, Place, Walked};
 use crate::routes::{self, Routed};
 
 /// Why a packet is not followed any further.
@@ -24,11 +24,20 @@ pub(super) struct Tracer<'s> {
     pub(super) unsure: bool,
     /// It is the answer.
     pub(super) back: bool,
+    /// Places whose base chains are left out.
+    without: &'s [Place],
+    /// Routes that lead elsewhere end the way. Otherwise it goes on as if they did not.
+    by_routes: bool,
 }
 
 impl<'s> Tracer<'s> {
     pub(super) fn new(scene: &'s Scene) -> Self {
-        Tracer { scene, unsure: false, back: false }
+        Tracer { scene, unsure: false, back: false, without: &[], by_routes: true }
+    }
+
+    /// Follows filters alone, without some of them.
+    pub(super) fn of_filters(scene: &'s Scene, without: &'s [Place]) -> Self {
+        Tracer { without, by_routes: false, ..Tracer::new(scene) }
     }
 
     pub(super) fn stop<T>(&self, why: Why<'s>) -> Result<T, Halt<'s>> {
@@ -52,7 +61,7 @@ impl<'s> Tracer<'s> {
         if is_hidden {
             self.unsure = true;
         }
-        let walked = filter::walk(namespace, layer, hook, packet);
+        let walked = filter::walk_without(namespace, layer, hook, packet, self.without);
         match walked.end {
             End::Stopped(place, reject) => {
                 self.stop_in(inside, Why::Filter { layer, hook, place, reject })
@@ -74,7 +83,9 @@ impl<'s> Tracer<'s> {
     /// Takes a packet that is to be translated through the first hook of the node. A translation
     /// that leads to a program of the node is an end of its own.
     pub(super) fn translated(&mut self, packet: &Packet) -> Result<Walked, Halt<'s>> {
-        let walked = filter::walk(&self.scene.host, Layer::Ip, Hook::Prerouting, packet);
+        let host = &self.scene.host;
+        let walked =
+            filter::walk_without(host, Layer::Ip, Hook::Prerouting, packet, self.without);
         match (&walked.end, &walked.destination) {
             (End::Lost(_), Some((place, to @ filter::NewDestination::Here(_)))) => {
                 self.stop(Why::Redirected { place: place.clone(), to: to.clone() })
@@ -290,6 +301,9 @@ impl<'s> Tracer<'s> {
     pub(super) fn route_out(&self, packet: &Packet) -> Result<&'s Link, Halt<'s>> {
         match self.route(packet)? {
             Routed::By { link, .. } => Ok(link),
+            Routed::Refused { .. } | Routed::Nowhere if !self.by_routes => {
+                uplink(&self.scene.host, packet).ok_or(Halt::Unknown)
+            }
             Routed::Refused { route, rule } => self.stop(Why::Refused { route, rule }),
             Routed::Nowhere => self.stop(Why::NoRoute),
             Routed::Local(_) | Routed::Unknown => Err(Halt::Unknown),
@@ -299,6 +313,9 @@ impl<'s> Tracer<'s> {
     /// Says whether the node's routes lead a packet to a container. If they do not know its
     /// network at all, CHECK tells that.
     pub(super) fn route_to(&self, site: &'s Site<'s>, packet: &Packet) -> Result<(), Halt<'s>> {
+        if !self.by_routes {
+            return Ok(());
+        }
         match self.route(packet)? {
             Routed::By { link, .. } if link.index == site.seen_by.index => Ok(()),
             Routed::By { link, route, rule, .. }
@@ -321,6 +338,20 @@ impl<'s> Tracer<'s> {
         let host = &self.scene.host;
         Ok(routes::look_up(host, Some(packet.source), packet.destination, iif, packet.mark))
     }
+}
+
+/// Returns the link by which packets would leave if the routes were as they should be.
+fn uplink<'s>(host: &'s Namespace, packet: &Packet) -> Option<&'s Link> {
+    let mut defaults = host.routes.iter().filter(|route| route.to.prefix_len() == 0);
+    let link = defaults.find_map(|route| host.link_of(route.hops.first()?.link?));
+    let has = |link: &&Link| {
+        link.kind.is_none()
+            && link.addresses.iter().any(|own| {
+                let address = own.address.addr();
+                address.is_ipv4() == packet.is_ipv4() && !address.is_loopback()
+            })
+    };
+    link.or_else(|| host.links.iter().find(has))
 }
 
 /// Returns a packet as a container's namespace sees it: marks and translations stay on the node.
