@@ -10,6 +10,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 
 const RESOLV_CONF: &str = "etc/resolv.conf";
 /// How much of the file is read.
@@ -25,19 +26,25 @@ const NAMED: [&str; 2] = ["/run/netns", "/var/run/netns"];
 /// # Errors
 /// Why the file cannot be read.
 pub(super) fn servers(pid: Option<u32>, netns: &str) -> Result<Option<Vec<IpAddr>>, String> {
-    let (root, inside) = match (pid, of_named(netns)) {
+    let (path, inside) = match (pid, of_named(netns)) {
         (Some(pid), _) => (format!("/proc/{pid}/root"), RESOLV_CONF),
         (None, Some(folder)) => (folder, "resolv.conf"),
         (None, None) => return Ok(None),
     };
-    match read(Path::new(&root), inside) {
+    let root = match open_root(Path::new(&path)) {
+        Ok(root) => root,
+        // The process has ended, or there is no such folder.
+        Err(Errno::NOENT | Errno::SRCH) => return Ok(None),
+        Err(errno) => return Err(format!("{path}: {errno}")),
+    };
+    match read(&root, inside) {
         Ok(text) => Ok(Some(parse(&text))),
         // The library asks the server of this host then (`man 5 resolv.conf`).
         Err(error) if error.kind() == io::ErrorKind::NotFound && pid.is_some() => {
             Ok(Some(Vec::new()))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(format!("{root}/{inside}: {error}")),
+        Err(error) => Err(format!("{path}/{inside}: {error}")),
     }
 }
 
@@ -48,21 +55,24 @@ fn of_named(netns: &str) -> Option<String> {
     is_named.then(|| format!("{OF_NAMED}/{name}"))
 }
 
-/// Reads the beginning of a file, whose links do not lead out of the root.
-fn read(root: &Path, inside: &str) -> io::Result<String> {
+fn open_root(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = rustix::fs::open(root, flags, Mode::empty())?;
+    rustix::fs::open(path, flags, Mode::empty())
+}
+
+/// Reads the beginning of a file, whose links do not lead out of the root.
+fn read(root: &OwnedFd, inside: &str) -> io::Result<String> {
     // Examined before it is opened, since opening a device acts on it.
-    let examined = open(&root, inside, OFlags::PATH)?;
+    let examined = open(root, inside, OFlags::PATH)?;
     require_file(&examined)?;
-    let opened = open(&root, inside, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+    let opened = open(root, inside, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
     require_file(&opened)?;
     let mut bytes = Vec::new();
     File::from(opened).take(MOST).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn open(root: &OwnedFd, inside: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+fn open(root: &OwnedFd, inside: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     rustix::fs::openat2(root, inside, flags | OFlags::CLOEXEC, Mode::empty(), within)
 }
@@ -106,22 +116,24 @@ mod tests {
         std::fs::create_dir_all(root.join("etc")).unwrap();
         std::fs::create_dir_all(root.join("run")).unwrap();
         let file = root.join("etc/resolv.conf");
+        let opened = open_root(&root).unwrap();
+        let read = || read(&opened, RESOLV_CONF);
         std::fs::write(folder.path().join("secret"), "nameserver 192.0.2.66\n").unwrap();
         std::fs::write(root.join("run/own"), "nameserver 192.0.2.1\n").unwrap();
         // Out of the root, up and by an absolute path.
         for target in ["../../secret", folder.path().join("secret").to_str().unwrap()] {
             symlink(target, &file).unwrap();
-            assert_eq!(read(&root, RESOLV_CONF).unwrap_err().kind(), io::ErrorKind::NotFound);
+            assert_eq!(read().unwrap_err().kind(), io::ErrorKind::NotFound);
             std::fs::remove_file(&file).unwrap();
         }
         symlink("/run/own", &file).unwrap();
-        assert_eq!(read(&root, RESOLV_CONF).unwrap(), "nameserver 192.0.2.1\n");
+        assert_eq!(read().unwrap(), "nameserver 192.0.2.1\n");
         std::fs::remove_file(&file).unwrap();
         rustix::fs::mknodat(rustix::fs::CWD, &file, FileType::Fifo, Mode::RUSR, 0).unwrap();
-        assert_eq!(read(&root, RESOLV_CONF).unwrap_err().to_string(), "it is not a file");
+        assert_eq!(read().unwrap_err().to_string(), "it is not a file");
         std::fs::remove_file(&file).unwrap();
         std::fs::write(&file, "#".repeat(1 << 20)).unwrap();
-        assert_eq!(read(&root, RESOLV_CONF).unwrap().len(), 64 * 1024);
+        assert_eq!(read().unwrap().len(), 64 * 1024);
     }
 
     #[test]
