@@ -198,10 +198,7 @@ impl Subject {
     /// Says whether its records are gone by now: then it was detached while it was looked at, and
     /// what was found of it is nothing that anybody should hear of.
     pub(super) fn is_detached(&self) -> bool {
-        let is_gone = |known: &Known| match known.file() {
-            Some(file) => !file.exists(),
-            None => false,
-        };
+        let is_gone = |known: &Known| known.file().is_some_and(|file| !file.exists());
         !self.known.is_empty() && self.known.iter().all(is_gone)
     }
 
