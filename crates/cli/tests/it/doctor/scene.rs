@@ -8,7 +8,7 @@ use scene::filter::{Compare, Connection, Hook, Step, Verdict};
 use scene::{Container, Part, RouteKind, RuleAction, Scene, Transport};
 use testkit::{Lab, Place, Snapshot};
 
-use crate::support::{call_in, command_in, said};
+use crate::support::{EXECUTABLE, call_in, command_in, said};
 
 /// Reads the node by a bundle.
 fn look(lab: &Lab, arguments: &[&str]) -> Scene {
@@ -252,6 +252,59 @@ fn a_look_changes_nothing() {
     let before = Snapshot::take(&lab);
     call_in(&lab, &["doctor", "--no-probe"]);
     assert_eq!(before.diff(&Snapshot::take(&lab)), [""; 0]);
+}
+
+/// Who lacks the rights gets what everybody may see, and is told what that leaves out.
+#[test]
+fn without_capabilities_the_rest_is_a_hole() {
+    testkit::require!("root", "program:setpriv");
+    let lab = Lab::new("scene-bare");
+    let _c1 = lab.container("c1");
+    call_in(&lab, &["add", "netwright", "c1"]).succeeded();
+    let file = lab.dir().join("bundle.json");
+    let mut bare = lab.command("setpriv");
+    bare.args(["--inh-caps=-all", "--bounding-set=-all", EXECUTABLE, "doctor", "--no-probe"]);
+    bare.arg("--bundle").arg(&file).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    let said = said(bare);
+    let bytes = std::fs::read(&file).unwrap_or_else(|error| panic!("{error}: {said:#?}"));
+    let scene = Scene::from_json(&bytes).unwrap();
+    let c1 = container(&scene, "c1");
+    assert!(scene.host.link("nw0").is_some() && !scene.host.routes.is_empty());
+    assert!(scene.lacks(Part::Nftables, None), "{:#?}", scene.holes);
+    assert!(scene.lacks(Part::Namespace, Some(&c1.id)), "{:#?}", scene.holes);
+    assert_eq!((c1.alive, c1.inside.is_none()), (Some(true), true));
+    assert!(c1.attachments[0].drifts.is_empty() && c1.attachments[0].not_checked.is_some());
+}
+
+/// With a name only that container is asked for, and another name of it does as well.
+#[test]
+fn one_container_is_read_by_any_name_of_it() {
+    testkit::require!("root");
+    let lab = Lab::new("scene-one");
+    let [mut c1, c2] = ["c1", "c2"].map(|name| lab.container(name));
+    let mut add = command_in(&lab, &["add", "netwright", "c1"]);
+    add.env("CNI_ARGS", "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web");
+    said(add).succeeded();
+    call_in(&lab, &["add", "netwright", "c2"]).succeeded();
+    for one in [&c1, &c2] {
+        one.sh("ip route del default");
+    }
+    let pid = c1.pid().to_string();
+    for name in ["c1", "/run/netns/c1", "web", "shop/web", pid.as_str()] {
+        let scene = look(&lab, &[name]);
+        let (first, second) = (container(&scene, "c1"), container(&scene, "c2"));
+        assert!(!first.attachments[0].drifts.is_empty(), "{name}: {first:#?}");
+        assert!(second.attachments[0].drifts.is_empty(), "{name}: {second:#?}");
+        // It is on the same network.
+        assert!(first.inside.is_some() && second.inside.is_some(), "{name}");
+    }
+    // A namespace that is on no network.
+    let alone = lab.container("alone");
+    alone.sh("ip link add d0 type veth peer name d1");
+    let scene = look(&lab, &["alone"]);
+    let inside = container(&scene, "alone").inside.as_ref().unwrap();
+    assert!(inside.link("d0").is_some(), "{inside:#?}");
+    assert!(container(&scene, "c1").inside.is_none());
 }
 
 /// A rule set of others may be of any size; so may one in a container.
