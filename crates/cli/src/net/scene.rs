@@ -262,6 +262,9 @@ impl Picture {
         for reason in found.unread {
             self.hole(Part::Pools, None, reason);
         }
+        for reason in found.unasked {
+            self.hole(Part::Networks, None, reason);
+        }
         if !asks {
             let reason = format!("no plugin was asked: {}", remedy::BE_ROOT);
             self.hole(Part::Networks, None, reason);
@@ -315,6 +318,12 @@ impl Picture {
             }
         }
     }
+}
+
+/// Says whether a text tells of a right that the caller lacks.
+fn is_refused(text: &str) -> bool {
+    let text = text.to_lowercase();
+    text.contains("operation not permitted") || text.contains("permission denied")
 }
 
 /// Reads namespaces until all are read.

@@ -243,16 +243,13 @@ fn differences(known: &Known, session: &Session) -> Result<Vec<Drift>, Option<St
         }
     };
     let drifts: Vec<Drift> = repairs.left.iter().map(drift).collect();
-    match drifts.iter().find(|drift| is_refusal(drift)) {
+    // A plugin that could not look, for lack of a right, has seen no difference.
+    let is_refused =
+        |drift: &&Drift| super::is_refused(&drift.what) || super::is_refused(&drift.details);
+    match drifts.iter().find(is_refused) {
         Some(refused) => Err(Some(cni::text::one_line(&refused.what))),
         None => Ok(drifts),
     }
-}
-
-/// Says whether a plugin could not look, for lack of a right.
-fn is_refusal(drift: &Drift) -> bool {
-    let text = format!("{} {}", drift.what, drift.details).to_lowercase();
-    text.contains("operation not permitted") || text.contains("permission denied")
 }
 
 fn why(apart: Apart) -> &'static str {

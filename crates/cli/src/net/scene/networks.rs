@@ -35,6 +35,8 @@ pub(super) struct Found {
     pub(super) pools: Vec<Pool>,
     /// Why a pool was not read.
     pub(super) unread: Vec<String>,
+    /// Why a plugin could not say whether a container could be attached.
+    pub(super) unasked: Vec<String>,
 }
 
 /// Reads them. The embedded network counts only if it is used. `asks`: the plugins are asked, too.
@@ -63,7 +65,13 @@ pub(super) fn read(
         network.file = configured.file.as_ref().map(|path| path.display().to_string());
         if asks {
             let Judgement { failure, unknown } = judgement::of(session, &configured.list, None);
-            network.refusal = failure.filter(|_| !unknown).map(|error| cni::text::one_line(&error));
+            let refusal = failure.map(|error| cni::text::one_line(&error));
+            match refusal {
+                Some(refusal) if unknown || super::is_refused(&refusal) => {
+                    found.unasked.push(refusal);
+                }
+                refusal => network.refusal = refusal,
+            }
             network.warnings = judgement::warnings(session, &configured.list, &all);
         }
         network.warnings.extend(shadowed(folder, &configured.list.name));
