@@ -320,10 +320,21 @@ impl Picture {
     }
 }
 
-/// Says whether a text tells of a right that the caller lacks.
+/// Says whether a text tells of a right that this process lacks. To a process that has them all the
+/// same words tell what is wrong: a plugin that may not be executed, a folder that is immutable.
 fn is_refused(text: &str) -> bool {
     let text = text.to_lowercase();
-    text.contains("operation not permitted") || text.contains("permission denied")
+    let tells = text.contains("operation not permitted") || text.contains("permission denied");
+    tells && !has_rights(&std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default())
+}
+
+/// Says whether a process may see and change networks, by what `/proc` shows of it (`man 7
+/// capabilities`: CAP_NET_ADMIN, CAP_SYS_ADMIN).
+fn has_rights(status: &str) -> bool {
+    const NEEDED: u64 = 1 << 12 | 1 << 21;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    effective.is_some_and(|mask| mask & NEEDED == NEEDED)
 }
 
 /// Reads namespaces until all are read.
@@ -358,5 +369,21 @@ fn told_of(error: &NetnsError) -> String {
     match error.leads_nowhere() {
         true => format!("its path leads nowhere: {}", told(error)),
         false => told(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_are_read_as_the_kernel_shows_them() {
+        let status = |mask: &str| format!("Name:\tx\nCapPrm:\t0\nCapEff:\t{mask}\nCapBnd:\t0\n");
+        assert!(has_rights(&status("000001ffffffffff")));
+        // A container's usual ones.
+        assert!(!has_rights(&status("00000000a80425fb")));
+        assert!(!has_rights(&status("0000000000000000")));
+        assert!(!has_rights(""));
+        assert!(!is_refused("no such file or directory"));
     }
 }
