@@ -60,9 +60,18 @@ fn a_node_is_read_with_what_surrounds_its_containers() {
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
 
+    // The kernel calls a process by its executable.
+    let program = lab.dir().join("firewalld");
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    let mut firewalld = lab.command(program.to_str().unwrap()).arg("1000").spawn().unwrap();
+
     let scene = look(&lab, &[]);
     drop(server.stdin.take());
     server.wait().unwrap();
+    firewalld.kill().unwrap();
+    firewalld.wait().unwrap();
+    assert_eq!(scene.program("firewalld").map(|one| one.pid), Some(firewalld.id()));
+    assert_eq!(scene.programs.len(), 1, "only of this namespace: {:?}", scene.programs);
 
     assert_eq!(scene.holes, []);
     assert_eq!(scene.kernel, lab.sh("uname -r").trim());
