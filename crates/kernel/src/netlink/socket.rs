@@ -63,6 +63,9 @@ pub(crate) struct Socket {
     send_buffer: usize,
     receive_buffer: usize,
     overrun: bool,
+    /// How many objects a dump returns at most, and whether there were more of one.
+    most: usize,
+    cut: bool,
 }
 
 /// The parts of a request besides its sequence number.
@@ -119,6 +122,8 @@ impl Socket {
             send_buffer: SMALL_BUFFER,
             receive_buffer: SMALL_BUFFER,
             overrun: false,
+            most: usize::MAX,
+            cut: false,
         })
     }
 
@@ -148,6 +153,16 @@ impl Socket {
     /// send than the socket's buffer holds.
     pub(crate) fn take_overrun(&mut self) -> bool {
         std::mem::take(&mut self.overrun)
+    }
+
+    /// From now on dumps return so many objects at most.
+    pub(crate) fn set_most(&mut self, most: usize) {
+        self.most = most;
+    }
+
+    /// Says whether a dump since the last call of this function left objects out.
+    pub(crate) fn take_cut(&mut self) -> bool {
+        std::mem::take(&mut self.cut)
     }
 
     /// Returns the number by which the kernel names the socket (`nl_pid`, `man 7 netlink`), also in
@@ -288,7 +303,9 @@ impl Socket {
         request: &Request<'_>,
         decode: impl Fn(&Message<'_>) -> Option<T>,
     ) -> Result<Vec<T>, NetlinkError> {
-        self.dump_at_most(request, usize::MAX, |_| 1, decode).map(|(found, _)| found)
+        let (found, more) = self.dump_at_most(request, self.most, |_| 1, decode)?;
+        self.cut |= more;
+        Ok(found)
     }
 
     /// Does what [`Socket::dump`] does, but keeps no more messages once those that it has kept count

@@ -68,6 +68,17 @@ impl RouteSocket {
         Socket::open_in(netns, NETLINK_ROUTE).map(|socket| Self { socket })
     }
 
+    /// From now on every list has so many entries at most: for a namespace of others, who may make
+    /// any number. [`RouteSocket::take_cut`] says whether there were more.
+    pub fn set_most(&mut self, most: usize) {
+        self.socket.set_most(most);
+    }
+
+    /// Says whether a list since the last call of this function left entries out.
+    pub fn take_cut(&mut self) -> bool {
+        self.socket.take_cut()
+    }
+
     /// Looks a link up by name or alternative name; `None` if it does not exist.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use kernel::nft::{Family, HookPoint, NftSocket, TableRef};
-use kernel::route::{IpFamily, RouteSocket};
+use kernel::route::{IpFamily, RouteFilter, RouteSocket};
 use kernel::sockets;
 
 use crate::guard::{in_netns, sh, skip, try_sh};
@@ -57,6 +57,19 @@ fn settings_of_links_are_those_of_proc() {
         assert_eq!((ipv6.disable_ipv6, ipv6.forwarding), (1, 1));
         // A link with so small an MTU has no IPv6.
         assert_eq!((of("d1").ipv4.unwrap().rp_filter, of("d1").ipv6), (0, None));
+    });
+}
+
+#[test]
+fn a_list_of_a_namespace_of_others_has_an_end() {
+    in_netns(|| {
+        sh("ip link set lo up; for n in 1 2 3 4 5; do ip route add 192.0.2.$n dev lo; done");
+        let mut socket = RouteSocket::open().unwrap();
+        let main = RouteFilter::main(IpFamily::V4);
+        assert_eq!((socket.routes(main).unwrap().len(), socket.take_cut()), (5, false));
+        socket.set_most(3);
+        assert_eq!((socket.routes(main).unwrap().len(), socket.take_cut()), (3, true));
+        assert_eq!((socket.links().unwrap().len(), socket.take_cut()), (1, false));
     });
 }
 

@@ -145,12 +145,11 @@ impl Read {
         })
     }
 
-    /// Drops what is too much, and says so.
-    fn cut<T>(&mut self, part: Part, what: &str, all: &mut Vec<T>) {
-        let kept = self.kept;
-        if kept < all.len() {
-            self.hole(part, format!("there are {} {what}, and {kept} were kept", all.len()));
-            all.truncate(kept);
+    /// Says so if the socket has just left out what is too much.
+    fn note_cut(&mut self, part: Part, what: &str, socket: &mut RouteSocket) {
+        if socket.take_cut() {
+            let kept = self.kept;
+            self.hole(part, format!("there are more than {kept} {what}, and the rest is left out"));
         }
     }
 
@@ -164,27 +163,23 @@ impl Read {
                 return;
             }
         };
+        socket.set_most(self.kept);
         self.links(&mut socket, is_node);
         for family in [IpFamily::V4, IpFamily::V6] {
             self.routes(&mut socket, family);
             let found = optional(socket.neighbours(family, None), family);
             let found = self.or_hole(Part::Neighbours, found);
+            self.note_cut(Part::Neighbours, "neighbours", &mut socket);
             self.namespace.neighbours.extend(found.into_iter().filter_map(|one| neighbour(&one)));
         }
-        let mut routes = std::mem::take(&mut self.namespace.routes);
-        self.cut(Part::Routes, "routes", &mut routes);
-        self.namespace.routes = routes;
-        let mut neighbours = std::mem::take(&mut self.namespace.neighbours);
-        self.cut(Part::Neighbours, "permanent and failed neighbours", &mut neighbours);
-        self.namespace.neighbours = neighbours;
         self.forwarding_entries(&mut socket);
     }
 
     fn links(&mut self, socket: &mut RouteSocket, is_node: bool) {
-        let mut found = self.or_hole(Part::Links, socket.links_with_settings());
-        self.cut(Part::Links, "links", &mut found);
-        let mut addresses = self.or_hole(Part::Links, socket.addresses(None));
-        self.cut(Part::Links, "addresses", &mut addresses);
+        let found = self.or_hole(Part::Links, socket.links_with_settings());
+        self.note_cut(Part::Links, "links", socket);
+        let addresses = self.or_hole(Part::Links, socket.addresses(None));
+        self.note_cut(Part::Links, "addresses", socket);
         let mut by_link: BTreeMap<u32, Vec<Address>> = BTreeMap::new();
         for address in addresses {
             by_link.entry(address.ifindex).or_default().push(Address {
@@ -211,9 +206,11 @@ impl Read {
     fn routes(&mut self, socket: &mut RouteSocket, family: IpFamily) {
         let found = optional(socket.routes(RouteFilter::all(family)), family);
         let found = self.or_hole(Part::Routes, found);
+        self.note_cut(Part::Routes, "routes", socket);
         self.namespace.routes.extend(found.into_iter().filter_map(route));
         let found = optional(socket.rules(family), family);
         let found = self.or_hole(Part::Routes, found);
+        self.note_cut(Part::Routes, "routing rules", socket);
         let has_vrfs = self.namespace.links.iter().any(|link| link.vrf_table.is_some());
         let rules = found.into_iter().filter(|rule| has_vrfs || !rule.of_vrf);
         self.namespace.rules.extend(rules.map(rule));
@@ -231,6 +228,7 @@ impl Read {
             return;
         }
         let found = self.or_hole(Part::Neighbours, socket.fdb_of_all());
+        self.note_cut(Part::Neighbours, "forwarding entries", socket);
         let kept = found.into_iter().filter_map(|entry| {
             let own = entry.state.is_permanent();
             let is_configured = own || entry.state.0 & NeighbourState::NOARP.0 != 0;
@@ -241,9 +239,7 @@ impl Read {
                 own,
             })
         });
-        let mut kept: Vec<Fdb> = kept.collect();
-        self.cut(Part::Neighbours, "forwarding entries", &mut kept);
-        self.namespace.fdb = kept;
+        self.namespace.fdb = kept.collect();
     }
 
     fn parameters(&mut self, names: &[&str]) {

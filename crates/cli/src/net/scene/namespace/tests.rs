@@ -70,16 +70,3 @@ fn only_neighbours_that_matter_are_kept() {
     let own = kernel::route::Neighbour { state: NeighbourState::PERMANENT, ..one };
     assert_eq!(neighbour(&own).unwrap().mac.as_deref(), Some("02:00:00:00:00:09"));
 }
-
-#[test]
-fn too_much_is_cut_and_said() {
-    let mut read = Read::new(3);
-    let mut few = vec![1, 2];
-    read.cut(Part::Routes, "routes", &mut few);
-    assert_eq!((few.len(), read.holes.len()), (2, 0));
-    let mut many = vec![1, 2, 3, 4, 5];
-    read.cut(Part::Routes, "routes", &mut many);
-    assert_eq!(many, [1, 2, 3]);
-    let reason = "there are 5 routes, and 3 were kept".to_owned();
-    assert_eq!(read.holes, [(Part::Routes, reason)]);
-}
