@@ -308,8 +308,8 @@ impl Socket {
         Ok(found)
     }
 
-    /// Does what [`Socket::dump`] does, but keeps no more messages once those that it has kept count
-    /// `limit`, each for as much as `count` says. Returns also whether there were more.
+    /// Does what [`Socket::dump`] does, but keeps no more objects once those that it has kept count
+    /// `limit`, each as many as `count` says. Returns also whether there were more.
     pub(crate) fn dump_at_most<T>(
         &mut self,
         request: &Request<'_>,

@@ -47,7 +47,7 @@ pub struct SomeElements {
     pub elements: Vec<Element>,
     /// There are more.
     pub more: bool,
-    /// There is also an element for all keys that have none (nft: `*`); it is not among the elements.
+    /// There is also an element for all keys that have none (nft: `*`), not among these.
     pub for_others: bool,
 }
 
@@ -290,8 +290,8 @@ impl NftSocket {
         Ok(join_ranges(found.into_iter().flatten().collect()))
     }
 
-    /// Lists the elements of a set or map, but not many more than `limit`: for sets of others, which
-    /// may have any number.
+    /// Lists the elements of a set or map, but not many more than `limit`: a message has a thousand
+    /// and more. For sets of others, which may have any number.
     ///
     /// # Errors
     /// Those of [`NetlinkError`].
