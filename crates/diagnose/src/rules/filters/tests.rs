@@ -21,7 +21,7 @@ fn check(scene: &Scene, expected: &Expect) {
         let Finding { id, says, place, whose, hits, fix, .. } = cause.finding;
         text.push_str(&format!("{id}  {says}\n"));
         text.push_str(&format!("    where  {}\n", place.unwrap_or_default()));
-        text.push_str(&format!("    whose  {}\n", whose.unwrap_or_default()));
+        text.push_str(&format!("    whose  {}\n", whose.as_deref().unwrap_or("unknown")));
         text.push_str(&format!("    hits   {}\n", hits.join(" ")));
         for fix in fix {
             text.push_str(&format!("    fix    {fix}\n"));
@@ -89,7 +89,7 @@ fn a_policy_of_an_administrator() {
         &expect![[r#"
             forward-dropped  containers of mynet do not reach beyond this node: inet fw/forward policy drops the packets
                 where  table inet fw, chain forward, policy drop
-                whose  
+                whose  unknown
                 hits   c2 c3
                 fix    nft insert rule inet fw forward ip saddr 10.88.0.0/24 accept
                 fix    nft insert rule inet fw forward ct state established,related accept
