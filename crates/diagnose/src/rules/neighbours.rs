@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use scene::{Namespace, Part};
+use scene::{Container, Namespace, Part};
 
 use super::{Rule, containers};
 use crate::Look;
@@ -28,7 +28,7 @@ fn sites(look: Look<'_>) -> Vec<Site<'_>> {
 }
 
 /// The node asks who has a container's address, and the container who has its gateway's.
-fn questions(site: &Site<'_>) -> Vec<(Question, IpAddr, Option<&str>)> {
+fn questions<'s>(site: &Site<'s>) -> Vec<(Question, IpAddr, Option<&'s str>)> {
     let link = site.seen_by.name.clone();
     let asked = Asked::WhoHas { address: site.address, link };
     let mut all = vec![(Question { from: None, asked }, site.address, site.link.mac.as_deref())];
@@ -149,7 +149,7 @@ fn in_container(site: &Site<'_>, everybody: &[Site<'_>]) -> Vec<Finding> {
         let found = configured(site.inside, site.link.index, address)?;
         let own = mac.filter(|own| differs(found, own))?;
         let called = site.container.called();
-        let owner = other.map_or("its gateway", |other| other.called());
+        let owner = other.map_or("its gateway", Container::called);
         let says = format!(
             "{called} sends what is for {owner} ({address}) to {found}, and {owner} has {own}"
         );

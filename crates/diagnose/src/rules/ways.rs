@@ -153,8 +153,9 @@ fn answered(
     routed: Routed<'_>,
     kind: WayKind,
 ) -> Option<Finding> {
+    let knows = knows(&look.scene.host, site);
     match routed {
-        Routed::By { link, .. } if link.index == site.seen_by.index => None,
+        Routed::By { link, .. } if !knows || link.index == site.seen_by.index => None,
         Routed::By { link, rule: Some(rule), route, .. } => {
             Some(diverted(look, site, link, route, rule))
         }
@@ -165,6 +166,16 @@ fn answered(
         // The route to the network is gone: CHECK tells that.
         Routed::By { .. } | Routed::Nowhere | Routed::Local(_) | Routed::Unknown => None,
     }
+}
+
+/// Says whether the node has a route to a container by the link that leads there. If it has none,
+/// either it is not meant to have one, or CHECK tells that it is gone.
+fn knows(host: &Namespace, site: &Site<'_>) -> bool {
+    host.routes.iter().any(|route| {
+        route.to.contains(&site.address)
+            && 0 < route.to.prefix_len()
+            && route.hops.iter().any(|hop| hop.link == Some(site.seen_by.index))
+    })
 }
 
 /// The ways that break if packets to a container go elsewhere.
