@@ -1,9 +1,9 @@
 //! The graph of causes: which finding explains which others.
 //!
 //! A person wants to hear of the uplink that is down, and not of every container that reaches
-//! nobody because of it. A finding explains another one if it lies deeper, hits the same containers,
-//! and either the pair is known to belong together, or the other one is a symptom of a way that the
-//! first one breaks.
+//! nobody because of it. A finding explains another one if it lies deeper, hits the same
+//! containers, and either the pair is known to belong together, or the other one is a symptom of a
+//! way that the first one breaks.
 
 use scene::{Namespace, Scene};
 
@@ -21,7 +21,8 @@ pub struct Explained {
 /// What is wrong with a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Diagnosis {
-    /// The causes: errors first, then warnings, then what could not be looked at; the deepest first.
+    /// The causes: errors first, then warnings, then what could not be looked at; of each the
+    /// deepest first.
     pub causes: Vec<Explained>,
     /// How many things were looked at.
     pub looked_at: usize,
@@ -197,8 +198,8 @@ fn explains(cause: &Finding, finding: &Finding) -> bool {
         && finding.breaks.iter().any(|way| cause.breaks.iter().any(|broken| covers(broken, way)))
 }
 
-/// Says whether a finding hits one of the containers that another one hits. One that names none hits
-/// all.
+/// Says whether a finding hits one of the containers that another one hits. One that names none
+/// hits all.
 fn hits_same(cause: &Finding, finding: &Finding) -> bool {
     cause.hits.is_empty()
         || finding.hits.is_empty()

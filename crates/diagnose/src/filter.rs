@@ -78,7 +78,8 @@ pub fn walk(namespace: &Namespace, layer: Layer, hook: Hook, packet: &Packet) ->
     walk_without(namespace, layer, hook, packet, &[])
 }
 
-/// Takes a packet through a hook of a namespace as if the base chains of some places were not there.
+/// Takes a packet through a hook of a namespace, as if the base chains of some places were not
+/// there.
 #[must_use]
 pub fn walk_without(
     namespace: &Namespace,

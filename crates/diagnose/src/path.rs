@@ -5,8 +5,8 @@
 //! packet, or its answer, certainly ends. Whatever it cannot know, it does not claim: then the
 //! outcome is [`Outcome::Unknown`], which is neither good nor bad.
 //!
-//! It does not look at switches (forwarding), at the state of links, or at what listens: other rules
-//! do.
+//! It does not look at switches (forwarding), at the state of links, or at what listens: other
+//! rules do.
 
 #[cfg(test)]
 pub(crate) mod samples;
@@ -235,7 +235,8 @@ fn outside<'s>(
     }
     let packet = tracer.leave(from, &packet)?;
     let packet = tracer.up(from, &packet)?;
-    let entered = tracer.at_node(Hook::Prerouting, &packet.between(Some(&from.seen_by.name), None))?;
+    let packet = packet.between(Some(&from.seen_by.name), None);
+    let entered = tracer.at_node(Hook::Prerouting, &packet)?;
     if entered.destination.is_some() {
         return Err(Halt::Unknown);
     }

@@ -2,6 +2,8 @@
 //!
 //! Matches that are not known here may hold or not.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 use scene::filter::LegacyTable;
 
@@ -224,9 +226,11 @@ fn matches(run: &Run<'_>, option: &str, value: &str) -> Holds {
     }
 }
 
-fn is_in(address: std::net::IpAddr, prefix: &str) -> Holds {
-    let net = prefix.parse::<IpNet>().or_else(|_| prefix.parse().map(IpNet::from));
-    net.map_or(Holds::Maybe, |net| Holds::known(net.contains(&address)))
+fn is_in(address: IpAddr, prefix: &str) -> Holds {
+    if let Ok(net) = prefix.parse::<IpNet>() {
+        return Holds::known(net.contains(&address));
+    }
+    prefix.parse::<IpAddr>().map_or(Holds::Maybe, |other| Holds::known(address == other))
 }
 
 /// A name that ends in `+` stands for all that begin so.
@@ -285,7 +289,7 @@ fn is_state(run: &Run<'_>, list: &str) -> Holds {
     list.split(',').fold(Holds::No, |holds, state| holds.or(has(state)))
 }
 
-fn is_type(run: &Run<'_>, address: std::net::IpAddr, kind: &str) -> Holds {
+fn is_type(run: &Run<'_>, address: IpAddr, kind: &str) -> Holds {
     match type_of(run.namespace, address) {
         Some(found) if kind == "LOCAL" => Holds::known(found == RTN_LOCAL),
         _ => Holds::Maybe,

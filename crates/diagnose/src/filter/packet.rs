@@ -161,7 +161,6 @@ impl Packet {
 
     /// Ethernet's header.
     pub(crate) fn link_header(&self) -> Vec<Byte> {
-        let mac = |address: Option<[u8; 6]>| address.map_or([Byte::UNKNOWN; 6], |mac| mac.map(Byte::of));
         let mut header = Vec::with_capacity(14);
         header.extend(mac(self.macs[1]));
         header.extend(mac(self.macs[0]));
@@ -204,7 +203,6 @@ impl Packet {
 
     /// RFC 826, for Ethernet and IPv4.
     fn arp(&self, reply: bool) -> Vec<Byte> {
-        let mac = |address: Option<[u8; 6]>| address.map_or([Byte::UNKNOWN; 6], |mac| mac.map(Byte::of));
         let address = |address: IpAddr| match address {
             IpAddr::V4(address) => address.octets().map(Byte::of),
             IpAddr::V6(_) => [Byte::UNKNOWN; 4],
@@ -244,6 +242,10 @@ impl Packet {
             Carries::Arp { .. } => Vec::new(),
         }
     }
+}
+
+fn mac(address: Option<[u8; 6]>) -> [Byte; 6] {
+    address.map_or([Byte::UNKNOWN; 6], |mac| mac.map(Byte::of))
 }
 
 impl Port {

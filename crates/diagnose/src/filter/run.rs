@@ -346,7 +346,9 @@ impl<'n> Run<'n> {
         holds: Holds,
     ) -> Flow {
         let says = match &new {
-            NewDestination::To(Some(address), Some(port)) => format!("dnat to {address} port {port}"),
+            NewDestination::To(Some(address), Some(port)) => {
+                format!("dnat to {address} port {port}")
+            }
             NewDestination::To(Some(address), None) => format!("dnat to {address}"),
             NewDestination::To(None, Some(port)) => format!("dnat to port {port}"),
             NewDestination::Here(Some(port)) => format!("redirect to port {port}"),

@@ -41,8 +41,8 @@ const FILTERS: usize = 4;
 /// followed to the next one.
 const ALL_PAIRS: usize = 6;
 
-/// How many rules and elements a node may have until only some containers are followed, and how many
-/// those are.
+/// How many rules and elements a node may have until only some containers are followed, and how
+/// many those are.
 const MANY: usize = 20_000;
 const SOME: usize = 16;
 
@@ -131,8 +131,8 @@ fn named(look: Look<'_>, site: &Site<'_>) -> Vec<(IpAddr, Carries)> {
 }
 
 /// Addresses that stand for what is beyond the node, with ports: some of the Internet, some private
-/// ones, and none to which this node has a route of its own. Nothing is sent to them. What stops all
-/// of them stops whatever leaves the node.
+/// ones, and none to which this node has a route of its own. Nothing is sent to them. What stops
+/// all of them stops whatever leaves the node.
 fn samples(scene: &Scene, family: Family) -> Vec<(IpAddr, u16)> {
     const V4: [(&str, u16); 6] = [
         ("45.0.0.1", 443),

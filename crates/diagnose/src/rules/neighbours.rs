@@ -87,7 +87,7 @@ fn claimed(
     let says = format!("{other} answers for {address}, which is the address of {owner}");
     let finding = Finding::error("address-claimed", address.to_string(), says)
         .at(format!("link {}", site.seen_by.name))
-        .seen(format!("asked who has {address}, {} answered; {owner} has {own}", macs.join(" and ")))
+        .seen(format!("{} answered for {address}; {owner} has {own}", macs.join(" and ")))
         .hits(site.container.id.clone())
         .fix(format!("find who has {other}: bridge fdb show | grep -i {other}"));
     Some(all_ways(finding, site.family()))
@@ -126,7 +126,8 @@ fn on_node(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
         "this node sends what is for {called} ({}) to {found}, and {called} has {own}",
         site.address
     );
-    let finding = Finding::error("neighbour-wrong", format!("{} on {}", site.address, link.name), says)
+    let object = format!("{} on {}", site.address, link.name);
+    let finding = Finding::error("neighbour-wrong", object, says)
         .at(format!("neighbour {} dev {} lladdr {found} PERMANENT", site.address, link.name))
         .seen(format!("{} of {called} has {own}", site.link.name))
         .hits(site.container.id.clone())

@@ -124,7 +124,8 @@ fn to_and_back(
     let via = match look_up(site.inside, Some(site.address), to, None, Some(0)) {
         Routed::By { link, via: Some(via), .. } if link.index == site.link.index => via,
         Routed::Refused { route, rule } => {
-            return vec![refused(look, site, WayKind::Outside, Some(&site.container.id), route, rule)];
+            let inside = Some(site.container.id.as_str());
+            return vec![refused(look, site, WayKind::Outside, inside, route, rule)];
         }
         _ => return Vec::new(),
     };
@@ -333,7 +334,9 @@ fn refused(
     };
     let object = inside.map_or_else(|| name.clone(), |id| format!("{id}: {name}"));
     let says = match kind {
-        WayKind::Outside => format!("{name} refuses what {of_whom} send beyond this node, or the answers"),
+        WayKind::Outside => {
+            format!("{name} refuses what {of_whom} send beyond this node, or the answers")
+        }
         _ => format!("{name} refuses what this node sends to {of_whom}"),
     };
     let finding = Finding::error("route-refuses", object, says).at(place).fix(fix);
@@ -365,13 +368,16 @@ fn nowhere(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
     if host.routes.iter().any(by_gateway) {
         return None;
     }
+    let is_meant = |address: IpAddr| is_of(address) && is_global(address);
     let uplink = host.links.iter().find(|link| {
         link.name != "lo"
             && link.peer_netnsid.is_none()
             && !matches!(link.kind.as_deref(), Some("bridge" | "dummy" | "tun" | "wireguard"))
-            && link.addresses.iter().any(|own| is_of(own.address.addr()) && is_global(own.address.addr()))
+            && link.addresses.iter().map(|own| own.address.addr()).any(is_meant)
     })?;
-    let says = format!("this node has no default route for {family}, so its containers do not reach beyond it");
+    let says = format!(
+        "this node has no default route for {family}, so its containers do not reach beyond it"
+    );
     Some(
         Finding::error("no-default-route", family.to_string(), says)
             .at("routing table main")

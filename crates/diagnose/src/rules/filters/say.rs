@@ -55,9 +55,10 @@ impl Sort<'_> {
                 format!("{called} does not reach its server of names {to}")
             }
             Sort::To(to, _) => format!("{called} does not reach {to}"),
-            Sort::Between => {
-                format!("{called} and other containers of {} do not reach each other", site.attachment.network)
-            }
+            Sort::Between => format!(
+                "{called} and other containers of {} do not reach each other",
+                site.attachment.network
+            ),
             Sort::FromNode => format!("this node does not reach {called}"),
             Sort::Published(_) => self.fails(site),
         }
@@ -147,7 +148,9 @@ fn shown(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) -> S
         Sort::To(to, _) => format!("a packet from {address} to {to}"),
         Sort::Between => format!("a packet from {address} to another container"),
         Sort::FromNode => format!("a packet from this node to {address}"),
-        Sort::Published(port) => format!("a packet to port {}/{}", port.host, port.transport.as_str()),
+        Sort::Published(port) => {
+            format!("a packet to port {}/{}", port.host, port.transport.as_str())
+        }
     };
     let answer = if caught.back { "the answer to " } else { "" };
     let counted = match counted(look, caught) {
@@ -189,7 +192,7 @@ pub(super) fn redirected(
     );
     let finding = Finding::error("port-redirected", place.name(), says)
         .at(place.to_string())
-        .seen(format!("by the rules as they are, a packet to port {what} gets another destination there"))
+        .seen(format!("by the rules as they are, a packet to port {what} is sent elsewhere there"))
         .hits(site.container.id.clone())
         .breaks(WayKind::Published, Some(site.family()));
     let finding = Finding { whose: whose::of_place(place, look.scene), ..finding };

@@ -126,8 +126,9 @@ pub(super) fn judge(look: Look<'_>) -> Vec<Finding> {
 
 /// Says where a probe ended; `None` if it arrived.
 fn lost(answer: &Answer) -> Option<String> {
-    let end = |hops: &[Hop]| match hops.iter().rev().find_map(|hop| hop.dropped.as_ref().zip(Some(hop))) {
-        Some(((function, reason), hop)) => {
+    let end = |hops: &[Hop]| match hops.iter().rev().find(|hop| hop.dropped.is_some()) {
+        Some(hop) => {
+            let (function, reason) = hop.dropped.clone().unwrap_or_default();
             let container = hop.container.as_deref().unwrap_or("the node");
             let link = hop.link.as_deref().unwrap_or("a link");
             let what = if hop.back { "the answer" } else { "it" };
@@ -228,7 +229,9 @@ fn beyond(look: Look<'_>, container: &Container, family: Family) -> Vec<Finding>
         let (says, fix) = if node_reaches {
             (
                 format!("{to} answers this node, and not {called}"),
-                format!("look on the way behind this node for what knows nothing of the addresses of {called}"),
+                format!(
+                    "look behind this node for what knows nothing of the addresses of {called}"
+                ),
             )
         } else {
             (
