@@ -15,7 +15,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use scene::filter::Hook;
 use scene::{Link, Port as Published, Route, RouteRule, Scene, Transport};
@@ -66,6 +66,13 @@ pub enum Trip<'s> {
         by: &'s Link,
         /// The address of the host.
         from: IpAddr,
+    },
+    /// A program of the node connects to a published port by loopback.
+    PublishedHere {
+        /// The container.
+        to: &'s Site<'s>,
+        /// The port.
+        port: &'s Published,
     },
 }
 
@@ -172,6 +179,7 @@ fn run<'s>(mut tracer: Tracer<'s>, trip: &Trip<'s>) -> Outcome<'s> {
             let packet = Packet::first(from, at, with);
             published(&mut tracer, to, port, by, &packet)
         }
+        Trip::PublishedHere { to, port } => published_here(&mut tracer, to, port),
     };
     match passed {
         Ok(passed) if !tracer.unsure => Outcome::Passes(passed),
@@ -359,7 +367,7 @@ fn published<'s>(
     let (at, client) = (packet.destination, packet.source);
     let packet = packet.between(Some(&by.name), None);
     tracer.device(Hook::Ingress, &packet)?;
-    let entered = tracer.translated(&packet)?;
+    let entered = tracer.translated(Hook::Prerouting, &packet)?;
     match entered.destination {
         Some((_, NewDestination::To(address, target)))
             if address == Some(to.address) && target.is_none_or(|own| own == port.container) => {}
@@ -391,4 +399,38 @@ fn published<'s>(
     let left = tracer.forward(&answer, &to.seen_by.name, &out.name)?;
     tracer.device(Hook::Egress, &left.packet.between(None, Some(&out.name)))?;
     Ok(Passed { out: Some(out), source: Holds::No, untracked: None })
+}
+
+fn published_here<'s>(
+    tracer: &mut Tracer<'s>,
+    to: &'s Site<'s>,
+    port: &Published,
+) -> Result<Passed<'s>, Halt<'s>> {
+    let own: IpAddr = match to.address {
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    };
+    let packet = Packet::first(own, own, carries(port.transport, Port::Is(port.host)));
+    let sent = tracer.translated(Hook::Output, &packet.between(None, Some("lo")))?;
+    match sent.destination {
+        Some((_, NewDestination::To(address, target)))
+            if address == Some(to.address) && target.is_none_or(|own| own == port.container) => {}
+        Some((place, to)) => return tracer.stop(Why::Redirected { place, to }),
+        None => return Err(Halt::Unknown),
+    }
+    let packet = sent.packet.between(None, Some(&to.seen_by.name));
+    let left = tracer.at_node(Hook::Postrouting, &packet)?;
+    let mut addresses = to.seen_by.addresses.iter().map(|own| own.address.addr());
+    let source = addresses.find(|own| own.is_ipv4() == to.address.is_ipv4());
+    let (Some(source), Holds::Yes) = (source, left.source) else { return Err(Halt::Unknown) };
+    let packet = tracer.down(to, &Packet { source, ..left.packet })?;
+    let packet = tracer.into(to, &packet)?;
+
+    tracer.back = true;
+    let mut answer = Packet { macs: to.macs_out(), ..packet.answer() };
+    answer.answers_to = Some(own);
+    answer.answers_as = Some(own);
+    let answer = tracer.leave(to, &answer)?;
+    tracer.reach_node(to, &answer)?;
+    Ok(Passed { out: None, source: Holds::Yes, untracked: None })
 }

@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use scene::filter::{Family as Kin, Hook, Step, Table};
 use scene::{Attachment, Container, Link, Namespace, Network, Port, Route, Scene, Transport};
 
-use crate::filter::samples::{base, chain, dnat, iifname, nat, rule, source, table, tcp_port};
+use crate::filter::samples::{
+    base, chain, dnat, iifname, nat, oifname, rule, source, table, tcp_port,
+};
 use crate::routes::samples::{link, route};
 
 pub(crate) fn ip(text: &str) -> IpAddr {
@@ -74,8 +76,10 @@ fn own() -> Table {
         Kin::Inet,
         "netwright",
         vec![
-            nat("prerouting", Hook::Prerouting, -90, vec![ports]),
+            nat("prerouting", Hook::Prerouting, -90, vec![ports.clone()]),
+            nat("output", Hook::Output, -90, vec![ports]),
             nat("postrouting", Hook::Postrouting, 100, vec![
+                rule(&[source("127.0.0.1"), oifname("cni0"), vec![Step::SourceNat]]),
                 masquerade("10.88.0.2"),
                 masquerade("10.88.0.3"),
                 masquerade("fd00:88::2"),

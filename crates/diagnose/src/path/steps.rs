@@ -80,17 +80,20 @@ impl<'s> Tracer<'s> {
         self.walk((&self.scene.host, None), Layer::Ip, hook, packet)
     }
 
-    /// Takes a packet that is to be translated through the first hook of the node. A translation
+    /// Takes a packet that is to be translated through the hook where that is done. A translation
     /// that leads to a program of the node is an end of its own.
-    pub(super) fn translated(&mut self, packet: &Packet) -> Result<Walked, Halt<'s>> {
+    pub(super) fn translated(
+        &mut self,
+        hook: Hook,
+        packet: &Packet,
+    ) -> Result<Walked, Halt<'s>> {
         let host = &self.scene.host;
-        let walked =
-            filter::walk_without(host, Layer::Ip, Hook::Prerouting, packet, self.without);
+        let walked = filter::walk_without(host, Layer::Ip, hook, packet, self.without);
         match (&walked.end, &walked.destination) {
             (End::Lost(_), Some((place, to @ filter::NewDestination::Here(_)))) => {
                 self.stop(Why::Redirected { place: place.clone(), to: to.clone() })
             }
-            _ => self.at_node(Hook::Prerouting, packet),
+            _ => self.at_node(hook, packet),
         }
     }
 

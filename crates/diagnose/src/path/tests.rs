@@ -27,6 +27,7 @@ fn way(scene: &Scene, name: &str, family: Family) -> String {
         "outside" => Trip::Outside { from: &first, to: outside, with },
         "between" => Trip::Between { from: &first, to: &second },
         "from node" => Trip::FromNode { to: &first },
+        "here" => Trip::PublishedHere { to: &first, port: &first.attachment.ports[0] },
         _ => Trip::Published {
             to: &first,
             port: &first.attachment.ports[0],
@@ -77,6 +78,7 @@ fn on_a_sound_node_every_way_passes() {
         assert_eq!(way(&node, "from node", family), "passes", "{family}");
     }
     assert_eq!(v4(&node, "published"), "passes");
+    assert_eq!(v4(&node, "here"), "passes, translated");
 }
 
 #[test]
@@ -103,6 +105,9 @@ fn filters_stop_the_packet_wherever_they_are() {
         ("published", one(Kin::Inet, Hook::Forward, &[oifname("cni0"), drop()]), "Ip inet t/c rule 1"),
         ("published", one(Kin::Inet, Hook::Forward, &[source("10.88.0.2"), drop()]), "answer: Ip inet t/c rule 1"),
         ("published", one(Kin::Inet, Hook::Input, &[drop()]), "passes"),
+        ("here", one(Kin::Inet, Hook::Output, &[destination("10.88.0.2"), drop()]), "Ip inet t/c rule 1"),
+        ("here", one(Kin::Inet, Hook::Input, &[destination("127.0.0.1"), drop()]), "answer: Ip inet t/c rule 1"),
+        ("here", one(Kin::Inet, Hook::Forward, &[drop()]), "passes, translated"),
     ];
     for (name, table, expected) in cases {
         let what = format!("{name} {table:?}");

@@ -113,6 +113,12 @@ fn one(look: Look<'_>, site: &Site<'_>, found: &mut Vec<Finding>) {
         found.extend(redirected(look, site, port, &trips));
         let sort = Sort::Published(port);
         found.extend(say::all(look, site, &sort, agreed(scene, &trips)));
+        if port.host_ip.is_none_or(|at| at.is_unspecified() || at.is_loopback()) {
+            let here = [Trip::PublishedHere { to: site, port }];
+            found.extend(redirected(look, site, port, &here));
+            let sort = Sort::PublishedHere(port);
+            found.extend(say::all(look, site, &sort, agreed(scene, &here)));
+        }
     }
 }
 

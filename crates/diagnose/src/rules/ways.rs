@@ -135,6 +135,13 @@ fn to_and_back(
     }
     let iif = Some(site.seen_by.name.as_str());
     match look_up(host, Some(site.address), to, iif, mark) {
+        // What goes to such a link is gone. A node without any other network has its default route
+        // there on purpose.
+        Routed::By { link, route, rule, .. }
+            if link.kind.as_deref() == Some("dummy") && 0 < route.to.prefix_len() =>
+        {
+            vec![refused(look, site, WayKind::Outside, None, Some(route), rule)]
+        }
         Routed::By { link, .. } => {
             let back = look_up(host, Some(to), site.address, Some(&link.name), mark);
             answered(look, site, back, WayKind::Outside).into_iter().collect()
@@ -333,11 +340,15 @@ fn refused(
         (None, None) => ("a route".to_owned(), "unknown".to_owned(), format!("{tool} route")),
     };
     let object = inside.map_or_else(|| name.clone(), |id| format!("{id}: {name}"));
+    let does = match route {
+        Some(route) if route.kind == RouteKind::Unicast => "discards",
+        _ => "refuses",
+    };
     let says = match kind {
         WayKind::Outside => {
-            format!("{name} refuses what {of_whom} send beyond this node, or the answers")
+            format!("{name} {does} what {of_whom} send beyond this node, or the answers")
         }
-        _ => format!("{name} refuses what this node sends to {of_whom}"),
+        _ => format!("{name} {does} what this node sends to {of_whom}"),
     };
     let finding = Finding::error("route-refuses", object, says).at(place).fix(fix);
     let finding = finding.seen(format!("the way of packets of {} ends there", site.address));

@@ -121,8 +121,10 @@ fn accept(
         Sort::Resolve => vec![Match::Neighbours],
         _ if caught.back => vec![Match::Answers],
         Sort::Published(_) => vec![Match::Published, Match::Answers],
-        Sort::FromNode if netns.is_none() => nets.iter().map(Match::To).collect(),
-        Sort::FromNode => vec![Match::Answers],
+        Sort::FromNode | Sort::PublishedHere(_) if netns.is_none() => {
+            nets.iter().map(Match::To).collect()
+        }
+        Sort::FromNode | Sort::PublishedHere(_) => vec![Match::Answers],
         _ => nets.iter().map(Match::From).chain([Match::Answers]).collect(),
     };
     let is_ipv4 = site.family() == Family::V4;

@@ -21,6 +21,7 @@ pub(super) enum Sort<'p> {
     Between,
     FromNode,
     Published(&'p Published),
+    PublishedHere(&'p Published),
 }
 
 impl Sort<'_> {
@@ -42,6 +43,11 @@ impl Sort<'_> {
                 port.host,
                 port.transport.as_str()
             ),
+            Sort::PublishedHere(port) => format!(
+                "programs of this node do not reach {called} by its published port {}/{}",
+                port.host,
+                port.transport.as_str()
+            ),
         }
     }
 
@@ -60,7 +66,7 @@ impl Sort<'_> {
                 site.attachment.network
             ),
             Sort::FromNode => format!("this node does not reach {called}"),
-            Sort::Published(_) => self.fails(site),
+            Sort::Published(_) | Sort::PublishedHere(_) => self.fails(site),
         }
     }
 
@@ -80,6 +86,7 @@ impl Sort<'_> {
             Sort::Between => &[WayKind::Between],
             Sort::FromNode => &[WayKind::FromNode, WayKind::PublishedHere],
             Sort::Published(_) => &[WayKind::Published],
+            Sort::PublishedHere(_) => &[WayKind::PublishedHere],
         }
     }
 }
@@ -148,7 +155,7 @@ fn shown(look: Look<'_>, site: &Site<'_>, sort: &Sort<'_>, caught: &Caught) -> S
         Sort::To(to, _) => format!("a packet from {address} to {to}"),
         Sort::Between => format!("a packet from {address} to another container"),
         Sort::FromNode => format!("a packet from this node to {address}"),
-        Sort::Published(port) => {
+        Sort::Published(port) | Sort::PublishedHere(port) => {
             format!("a packet to port {}/{}", port.host, port.transport.as_str())
         }
     };
@@ -194,7 +201,8 @@ pub(super) fn redirected(
         .at(place.to_string())
         .seen(format!("by the rules as they are, a packet to port {what} is sent elsewhere there"))
         .hits(site.container.id.clone())
-        .breaks(WayKind::Published, Some(site.family()));
+        .breaks(WayKind::Published, Some(site.family()))
+        .breaks(WayKind::PublishedHere, Some(site.family()));
     let finding = Finding { whose: whose::of_place(place, look.scene), ..finding };
     fix::remove(place, None).into_iter().fold(finding, Finding::fix)
 }
