@@ -45,6 +45,7 @@ mod object;
 mod operand;
 mod rule;
 mod socket;
+pub mod trace;
 mod userdata;
 
 pub use batch::{Batch, Mode, Operation};

@@ -53,8 +53,8 @@ const MOST_EVENTS: usize = 50_000;
 /// The longest line that is looked at.
 const LONGEST_LINE: u64 = 4096;
 
-/// How events are written; somebody may have changed it for all new instances. A kernel that does not
-/// know one of these does not have it either.
+/// How events are written; somebody may have changed it for all new instances. A kernel that does
+/// not know one of these does not have it either.
 const OPTIONS: [&str; 9] = [
     "context-info",
     "irq-info",
@@ -168,8 +168,8 @@ pub struct Trace {
 impl Trace {
     /// Begins to trace packets of these lengths, and all drops of IP packets.
     ///
-    /// Where nothing is mounted at `/sys/kernel/tracing`, a mount of our own is used that nobody else
-    /// sees. What is hidden there stays hidden.
+    /// Where nothing is mounted at `/sys/kernel/tracing`, a mount of our own is used that nobody
+    /// else sees. What is hidden there stays hidden.
     ///
     /// # Errors
     /// [`TracefsError`]; then nothing is left.

@@ -9,6 +9,7 @@ mod bridge;
 mod confine;
 mod conntrack;
 mod events;
+mod followed;
 mod guard;
 mod links;
 mod listen;
