@@ -213,6 +213,7 @@ fn matches(run: &Run<'_>, option: &str, value: &str) -> Holds {
         "--dport" | "--dports" => is_port(packet, value, false),
         "--sport" | "--sports" => is_port(packet, value, true),
         "--ctstate" | "--state" => is_state(run, value),
+        "--mark" => is_mark(packet, value),
         "--dst-type" => is_type(run, packet.destination, value),
         "--src-type" => is_type(run, packet.source, value),
         // A module is named before its settings, and a comment decides nothing.
@@ -287,6 +288,19 @@ fn is_state(run: &Run<'_>, list: &str) -> Holds {
         _ => Holds::Maybe,
     };
     list.split(',').fold(Holds::No, |holds, state| holds.or(has(state)))
+}
+
+/// Reads `0x1` and `0x1/0xff`.
+fn is_mark(packet: &Packet, text: &str) -> Holds {
+    let number = |text: &str| match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    };
+    let (value, mask) = text.split_once('/').unwrap_or((text, "0xffffffff"));
+    match (packet.mark, number(value), number(mask)) {
+        (Some(mark), Some(value), Some(mask)) => Holds::known(mark & mask == value),
+        _ => Holds::Maybe,
+    }
 }
 
 fn is_type(run: &Run<'_>, address: IpAddr, kind: &str) -> Holds {

@@ -4,6 +4,8 @@ mod fix;
 mod proved;
 mod say;
 #[cfg(test)]
+mod sound;
+#[cfg(test)]
 mod tests;
 
 use std::net::IpAddr;
