@@ -162,7 +162,11 @@ fn in_table<'n>(
             None => InTable::Nothing,
         };
     }
-    let fits = |route: &&Route| route.table == table && route.to.contains(&packet.to);
+    // Older kernels list a last route of IPv6 that refuses what no other one takes.
+    let is_last = |route: &Route| route.to.prefix_len() == 0 && route.metric == u32::MAX;
+    let fits = |route: &&Route| {
+        route.table == table && route.to.contains(&packet.to) && !is_last(route)
+    };
     let best = namespace
         .routes
         .iter()

@@ -43,8 +43,11 @@ const FILTERS: usize = 4;
 /// followed to the next one.
 const ALL_PAIRS: usize = 6;
 
-/// How many rules and elements a node may have until only some containers are followed, and how
-/// many those are.
+/// How many containers are followed at most: what stops more of them stops these too, or is rare.
+const CONTAINERS: usize = 1_000;
+
+/// How many rules and elements a node may have until fewer containers are followed, and how many
+/// those are.
 const MANY: usize = 20_000;
 const SOME: usize = 16;
 
@@ -53,7 +56,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
     if scene.lacks(Part::Links, None) || scene.lacks(Part::Nftables, None) {
         return Vec::new();
     }
-    let limit = if MANY < size(scene) { SOME } else { usize::MAX };
+    let limit = if MANY < size(scene) { SOME } else { CONTAINERS };
     let mut found = Vec::new();
     for family in [Family::V4, Family::V6] {
         let sites: Vec<Site<'_>> = containers(look)
@@ -66,6 +69,7 @@ fn judge(look: Look<'_>) -> Vec<Finding> {
         let everybody = Look { only: None, ..look };
         let others: Vec<Site<'_>> = containers(everybody)
             .flat_map(|container| Site::all(scene, container, family))
+            .take(CONTAINERS)
             .collect();
         for (from, to) in pairs(&sites, &others) {
             let trip = Trip::Between { from, to };

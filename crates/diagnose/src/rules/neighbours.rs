@@ -137,6 +137,9 @@ fn on_node(look: Look<'_>, site: &Site<'_>) -> Option<Finding> {
 
 /// The container has an entry for its gateway, or for another container, that leads elsewhere.
 fn in_container(site: &Site<'_>, everybody: &[Site<'_>]) -> Vec<Finding> {
+    if !site.inside.neighbours.iter().any(|one| one.permanent) {
+        return Vec::new();
+    }
     let gateway = site.gateway.map(|gateway| (gateway, site.seen_by.mac.as_deref(), None));
     let others = everybody.iter().filter(|other| {
         other.container.id != site.container.id
